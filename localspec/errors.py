@@ -1,0 +1,75 @@
+"""The one exception tree. Every error says what happened and with which value; `hint` is what to do about it.
+
+LocalspecError                 exit 1
+├── UsageError                 exit 2   a bad option or value
+├── ModelError                 exit 3   a model file or pair cannot be used
+│   ├── ModelFileError                  missing, truncated, corrupt, not GGUF, unsupported architecture
+│   └── PairError                       target and draft do not share a tokenizer
+├── ContextOverflowError       exit 4   the prompt does not fit the context
+├── DecodeError                exit 5   llama.cpp could not evaluate a pass
+├── KernelError                exit 5   a logits row or an argument no verdict can be made from
+└── Cancelled                  exit 130 the caller asked to stop
+"""
+
+from __future__ import annotations
+
+
+class LocalspecError(Exception):
+    """Something a person can read and act on.
+
+    `message` is one sentence with the offending value; `hint` is one sentence or command that helps, or "".
+    """
+
+    exit_code = 1
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message} {self.hint}".strip()
+
+
+class UsageError(LocalspecError):
+    """A bad option, value or combination of options."""
+
+    exit_code = 2
+
+
+class ModelError(LocalspecError):
+    """A model cannot be used."""
+
+    exit_code = 3
+
+
+class ModelFileError(ModelError):
+    """A model file is missing, truncated, corrupt, not GGUF, or of an architecture that cannot generate text."""
+
+
+class PairError(ModelError):
+    """Target and draft model do not share a tokenizer."""
+
+
+class ContextOverflowError(LocalspecError):
+    """The prompt does not fit the context."""
+
+    exit_code = 4
+
+
+class DecodeError(LocalspecError):
+    """llama.cpp could not evaluate a pass."""
+
+    exit_code = 5
+
+
+class KernelError(LocalspecError):
+    """A logits row (NaN, nothing left to sample) or an argument that no verdict can be made from."""
+
+    exit_code = 5
+
+
+class Cancelled(LocalspecError):
+    """The caller asked to stop."""
+
+    exit_code = 130

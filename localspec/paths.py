@@ -1,0 +1,29 @@
+"""Where localspec keeps things: XDG folders through platformdirs, and the files shipped inside the package."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+_PACKAGE = Path(__file__).parent
+
+
+def cache_dir() -> Path:
+    """Folder for what can be measured or built again (width probes, requantised models). LOCALSPEC_CACHE overrides."""
+    override = os.environ.get("LOCALSPEC_CACHE")
+    if override:
+        return Path(override)
+    from platformdirs import user_cache_path  # 4 ms, not needed for --help
+
+    return user_cache_path("localspec")
+
+
+def bundled(name: str) -> Path:
+    """A data file shipped inside the package, such as `tiny-target-q8_0.gguf`."""
+    return _PACKAGE / "data" / name
+
+
+def models_toml() -> Path:
+    """The shipped catalogue: beside the package in a wheel, at the repository root in an editable checkout."""
+    shipped = _PACKAGE / "models.toml"
+    return shipped if shipped.exists() else _PACKAGE.parent / "models.toml"

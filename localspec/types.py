@@ -1,0 +1,165 @@
+"""Data every layer shares: tokens, probabilities, logits rows, sampling settings, noise. No behaviour beyond checks.
+
+Shapes and dtypes are part of the contract; `engine/interfaces.py` is the page to read next.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from localspec.errors import UsageError
+
+Tokens: TypeAlias = npt.NDArray[np.int32]
+Float32Array: TypeAlias = npt.NDArray[np.float32]
+Float64Array: TypeAlias = npt.NDArray[np.float64]
+
+NO_TOKENS: Tokens = np.empty(0, dtype=np.int32)
+NO_TOKENS.flags.writeable = False
+
+
+class Purpose(IntEnum):
+    """What a random number is used for; part of the noise counter, so that no two uses share a number."""
+
+    SAMPLE = 0
+    ACCEPT = 1
+    RESIDUAL = 2
+    BRANCH = 3
+
+
+class Rule(IntEnum):
+    """How a draft is verified (DESIGN section 5). The numbers are those of native/localspec.h."""
+
+    COUPLED = 0
+    REJECTION = 1
+    BLOCK = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Noise:
+    """Names a stream of counter-based random numbers; holds no state.
+
+    Philox4x32-10 (Salmon et al. 2011) with key = `seed` (low word first) and counter =
+    (token id, absolute position, purpose | round << 2, stream). A number is a function of these alone, so any
+    entry can be computed alone and in any order.
+    """
+
+    seed: int
+    """0 to 2^64 - 1."""
+    stream: int = 0
+    """Index of the choice when one request asks for several (`n` > 1)."""
+    round: int = 0
+    """0 under *coupled*. *Rejection* and *block* put the history length at draft time here, so that no pass meets
+    numbers that an earlier pass has conditioned on."""
+
+
+@dataclass(frozen=True, slots=True)
+class SparseProbs:
+    """A distribution over a few tokens; every other token has probability 0."""
+
+    tokens: Tokens
+    """int32[m], distinct, most likely first, ties to the lower id."""
+    probs: Float64Array
+    """float64[m], each > 0, summing to 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How a token is drawn from a logits row. Order and defaults are llama.cpp's.
+
+    Order: logit bias, penalties, top-k, typical, top-p, min-p, temperature.
+    """
+
+    temperature: float = 0.8
+    """0 picks the most likely token (ties to the lowest id)."""
+    top_k: int = 40
+    """Keep this many most likely tokens; 0 keeps all."""
+    top_p: float = 0.95
+    """Keep the smallest set of most likely tokens with at least this much probability; 1 keeps all."""
+    min_p: float = 0.05
+    """Drop tokens less likely than this share of the most likely one; 0 keeps all."""
+    typical_p: float = 1.0
+    """Locally typical sampling: keep this much probability, nearest to the entropy first; 1 keeps all."""
+    repeat_penalty: float = 1.0
+    """Divide (or multiply, if negative) the logit of a token seen lately by this; 1 is off."""
+    presence_penalty: float = 0.0
+    """Subtract this from the logit of a token seen lately."""
+    frequency_penalty: float = 0.0
+    """Subtract this once for every time a token was seen lately."""
+    penalty_last_n: int = 64
+    """How many last tokens, prompt included, count as "lately"; 0 none, -1 all."""
+    logit_bias: tuple[tuple[int, float], ...] = field(default=())
+    """(token id, value added to its logit); -inf bans the token."""
+
+    def __post_init__(self) -> None:
+        for name, low, high in (
+            ("temperature", 0.0, 100.0),
+            ("top_p", 0.0, 1.0),
+            ("min_p", 0.0, 1.0),
+            ("typical_p", 0.0, 1.0),
+            ("presence_penalty", -100.0, 100.0),
+            ("frequency_penalty", -100.0, 100.0),
+        ):
+            value = getattr(self, name)
+            if not low <= value <= high:  # NaN fails too
+                raise UsageError(f"{name} is {value}; it must be between {low:g} and {high:g}.")
+        if not 0.0 < self.repeat_penalty <= 100.0:
+            raise UsageError(f"repeat_penalty is {self.repeat_penalty}; it must be above 0 and at most 100.")
+        if self.top_k < 0:
+            raise UsageError(f"top_k is {self.top_k}; it must be 0 (all tokens) or more.")
+        if self.penalty_last_n < -1:
+            raise UsageError(f"penalty_last_n is {self.penalty_last_n}; it must be -1 (all), 0 (none) or more.")
+        for token, bias in self.logit_bias:
+            if token < 0 or bias != bias or bias == np.inf:
+                raise UsageError(f"logit_bias has {token}: {bias}; ids start at 0 and values are below infinity.")
+
+
+class LogitRows:
+    """Rows of logits where the model left them: pointers, not copies.
+
+    Valid until the next pass of the context that made them. `rows[i]` is a float32[n_vocab] view.
+    """
+
+    __slots__ = ("_keep", "n_vocab", "pointers")
+
+    def __init__(self, pointers: Sequence[int] | npt.NDArray[np.uintp], n_vocab: int, keep: object = None) -> None:
+        self.pointers = np.asarray(pointers, dtype=np.uintp)
+        """uintp[n], address of each row's first float32."""
+        self.n_vocab = n_vocab
+        self._keep = keep  # whoever owns the memory
+
+    @classmethod
+    def from_matrix(cls, matrix: Float32Array) -> LogitRows:
+        """Rows of a C-contiguous float32[n, n_vocab] matrix (fakes, tests)."""
+        if matrix.dtype != np.float32 or matrix.ndim != 2 or not matrix.flags.c_contiguous:
+            raise UsageError(f"logits are {matrix.dtype}{list(matrix.shape)}; a contiguous float32 matrix is needed.")
+        start, stride = matrix.ctypes.data, matrix.strides[0]
+        return cls([start + stride * i for i in range(matrix.shape[0])], matrix.shape[1], matrix)
+
+    def __len__(self) -> int:
+        return len(self.pointers)
+
+    def __getitem__(self, index: int) -> Float32Array:
+        floats = ctypes.cast(int(self.pointers[index]), ctypes.POINTER(ctypes.c_float))
+        return np.ctypeslib.as_array(floats, shape=(self.n_vocab,))
+
+
+@dataclass(frozen=True, slots=True)
+class Feed:
+    """What one slot puts into a pass: its whole history and the draft to check behind it."""
+
+    slot: int
+    tokens: Tokens
+    """int32[n], the whole history; at least one token."""
+    prompt_length: int
+    """How many leading tokens are prompt (prefilled in chunks on a fixed grid); the rest was generated one by one."""
+    draft_tokens: Tokens = field(default_factory=lambda: NO_TOKENS)
+    """int32[k], draft nodes, parents before children."""
+    draft_parents: Tokens = field(default_factory=lambda: NO_TOKENS)
+    """int32[k], index of each node's parent; -1 is the last history token."""
