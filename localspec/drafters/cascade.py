@@ -1,0 +1,51 @@
+"""Several drafters as one: asks them in order, and the first draft that is good enough wins.
+
+Cheap ones come first. A draft is good enough when its first confidence reaches the drafter's threshold; confidences
+of different drafters are never compared with each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from localspec.engine.interfaces import EMPTY_DRAFT, Draft, Drafter, DraftRequest, Needs, Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One drafter of a cascade."""
+
+    drafter: Drafter
+    threshold: float = 0.0
+    """Confidence its first node needs (prompt lookup: tokens matched)."""
+
+
+class Cascade:
+    """Asks its stages in order."""
+
+    name = "cascade"
+
+    def __init__(self, stages: Sequence[Stage]) -> None:
+        self._stages = tuple(stages)
+        layers = {layer for stage in self._stages for layer in stage.drafter.needs.hidden_layers}
+        self.needs = Needs(tuple(sorted(layers)))
+
+    def draft(self, requests: Sequence[DraftRequest]) -> list[Draft]:
+        drafts = [EMPTY_DRAFT] * len(requests)
+        open_requests = list(range(len(requests)))
+        for stage in self._stages:
+            answers = stage.drafter.draft([requests[i] for i in open_requests]) if open_requests else []
+            for i, answer in zip(open_requests, answers, strict=True):
+                if len(answer) and (answer.confidence is None or answer.confidence[0] >= stage.threshold):
+                    drafts[i] = answer
+            open_requests = [i for i in open_requests if not len(drafts[i])]
+        return drafts
+
+    def observe(self, outcomes: Sequence[Outcome]) -> None:
+        for stage in self._stages:
+            stage.drafter.observe(outcomes)
+
+    def close(self) -> None:
+        for stage in self._stages:
+            stage.drafter.close()

@@ -1,0 +1,155 @@
+"""A small model with the target's tokenizer guesses ahead, all slots in one batch.
+
+Its context keeps the KV of its own guesses, so nothing is evaluated twice: after a pass only the tokens it has not
+seen are fed. It draws with the target's noise (*coupled*: Daliri, Musco, Suresh 2024), so that where the two
+distributions agree the two tokens agree too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+import numpy as np
+
+from localspec import kernels
+from localspec.engine.interfaces import EMPTY_DRAFT, NEEDS_NOTHING, Draft, DraftRequest, Outcome
+from localspec.errors import UsageError
+from localspec.types import Feed, LogitRows, SparseProbs, Tokens
+
+
+class DraftContext(Protocol):
+    """What is asked of the draft model's cache (`llama.context.Context` with `grid_prefill=False`)."""
+
+    n_ctx: int
+
+    def decode(self, feeds: Sequence[Feed]) -> list[LogitRows]:
+        """One pass; the row behind the last token of every feed."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class DraftModelSettings:
+    """Settings of the draft model."""
+
+    branches: int = 1
+    """Guesses per position: 1 drafts a chain; 2 or more add the next best ones as leaves beside it (a tree)."""
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.branches <= 8:
+            raise UsageError(f"branches is {self.branches}; it must be between 1 and 8.")
+
+
+@dataclass(slots=True)
+class _Growing:
+    """A draft while it is drawn: a main chain, with leaves beside it when `branches` > 1."""
+
+    request: DraftRequest
+    path: Tokens
+    """int32[history + max_depth]; the history, then the main chain."""
+    length: int
+    tokens: list[int] = field(default_factory=list)
+    parents: list[int] = field(default_factory=list)
+    probs: list[SparseProbs] = field(default_factory=list)
+    confidence: list[float] = field(default_factory=list)
+    last_node: int = -1
+    done: bool = False
+
+    @property
+    def depth(self) -> int:
+        return self.length - len(self.request.history)
+
+
+class DraftModel:
+    """Drafts with a model behind a `DraftContext`."""
+
+    name = "draft"
+    needs = NEEDS_NOTHING
+
+    def __init__(
+        self, context: DraftContext, end_tokens: frozenset[int], settings: DraftModelSettings | None = None
+    ) -> None:
+        """
+        Args:
+            context: the draft model's cache; whoever made it frees it.
+            end_tokens: behind one of these nothing is guessed (the answer is over).
+        """
+        self._context: DraftContext | None = context
+        self._end_tokens = end_tokens
+        self.settings = settings or DraftModelSettings()
+
+    def draft(self, requests: Sequence[DraftRequest]) -> list[Draft]:
+        drafts = [self._start(request) for request in requests]
+        while growing := [draft for draft in drafts if not draft.done]:
+            self._grow(growing)
+        return [self._finish(draft) for draft in drafts]
+
+    def _start(self, request: DraftRequest) -> _Growing:
+        tokens = request.history.tokens
+        path = np.empty(len(tokens) + max(request.max_depth, 0), dtype=np.int32)
+        path[: len(tokens)] = tokens
+        growing = _Growing(request, path, len(tokens))
+        growing.done = self._full(growing)
+        return growing
+
+    def _full(self, draft: _Growing) -> bool:
+        request = draft.request
+        return (
+            self._context is None
+            or len(draft.tokens) >= request.max_nodes
+            or draft.depth >= request.max_depth
+            or draft.length >= self._context.n_ctx
+        )
+
+    def _grow(self, growing: list[_Growing]) -> None:
+        """One decode of all slots: each chain gets its next token."""
+        assert self._context is not None
+        feeds = [Feed(draft.request.slot, draft.path[: draft.length], draft.length) for draft in growing]
+        for draft, rows in zip(growing, self._context.decode(feeds), strict=True):
+            self._extend(draft, rows)
+
+    def _extend(self, draft: _Growing, rows: LogitRows) -> None:
+        request = draft.request
+        history = draft.path[: draft.length]
+        count = min(self.settings.branches, request.max_nodes - len(draft.tokens))
+        found, shares = kernels.sample(rows, 0, request.sampling, history, request.noise, draft.length, count)
+        parent = draft.last_node
+        draft.last_node = len(draft.tokens)
+        draft.tokens += found.tolist()
+        draft.parents += [parent] * len(found)
+        draft.confidence += shares.tolist()
+        if request.needs_probs:
+            draft.probs += _drawn_from(kernels.distribution(rows, 0, request.sampling, history), found)
+        draft.path[draft.length] = found[0]
+        draft.length += 1
+        # A draft that was drawn for *rejection* must not end because of what was drawn.
+        over = not request.needs_probs and int(found[0]) in self._end_tokens
+        draft.done = over or self._full(draft)
+
+    def _finish(self, draft: _Growing) -> Draft:
+        if not draft.tokens:
+            return EMPTY_DRAFT
+        return Draft(
+            np.array(draft.tokens, dtype=np.int32),
+            np.array(draft.parents, dtype=np.int32),
+            tuple(draft.probs) if draft.request.needs_probs else None,
+            np.array(draft.confidence, dtype=np.float32),
+            self.name,
+        )
+
+    def observe(self, outcomes: Sequence[Outcome]) -> None:
+        pass  # the next draft feeds what the history has grown by
+
+    def close(self) -> None:
+        self._context = None
+
+
+def _drawn_from(probs: SparseProbs, drawn: Tokens) -> list[SparseProbs]:
+    """The distribution each of `drawn` (without replacement) came from: what its earlier siblings left."""
+    found = [probs]
+    for token in drawn[:-1]:
+        keep = found[-1].tokens != token
+        rest = found[-1].probs[keep]
+        found.append(replace(found[-1], tokens=found[-1].tokens[keep], probs=rest / rest.sum()))
+    return found

@@ -1,0 +1,83 @@
+"""Prompt lookup: what followed the last time these tokens came up in this very conversation?
+
+Deterministic, needs no model, strong where the answer repeats its input (edit, extract, quote). Saxena 2023,
+"Prompt lookup decoding"; the index is native (`native/ngram.c`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from localspec.engine.interfaces import EMPTY_DRAFT, NEEDS_NOTHING, Draft, DraftRequest, History, Outcome
+from localspec.errors import UsageError
+from localspec.kernels import NgramIndex
+
+
+@dataclass(frozen=True, slots=True)
+class PromptLookupSettings:
+    """Settings of prompt lookup."""
+
+    min_ngram: int = 2
+    """Shortest end of the history that is looked up; shorter finds more and is wrong more often."""
+    max_ngram: int = 5
+    """Longest end of the history that is looked up; tried first."""
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.min_ngram <= self.max_ngram <= 32:
+            raise UsageError(
+                f"min_ngram is {self.min_ngram} and max_ngram {self.max_ngram}; "
+                "both must be between 1 and 32 and the first not above the second."
+            )
+
+
+@dataclass(slots=True)
+class _Indexed:
+    index: NgramIndex
+    history: History | None = None
+    epoch: int = 0
+    length: int = 0
+
+
+class PromptLookup:
+    """One n-gram index per slot, a cache of that slot's history."""
+
+    name = "lookup"
+    needs = NEEDS_NOTHING
+
+    def __init__(self, settings: PromptLookupSettings | None = None) -> None:
+        self.settings = settings or PromptLookupSettings()
+        self._slots: dict[int, _Indexed] = {}
+
+    def draft(self, requests: Sequence[DraftRequest]) -> list[Draft]:
+        return [self._lookup(request) for request in requests]
+
+    def _lookup(self, request: DraftRequest) -> Draft:
+        limit = min(request.max_nodes, request.max_depth)
+        index = self._synced(request.slot, request.history)
+        if limit < 1:
+            return EMPTY_DRAFT
+        tokens, matched = index.lookup(limit)
+        if not len(tokens):
+            return EMPTY_DRAFT
+        confidence = np.full(len(tokens), matched, dtype=np.float32)
+        return Draft.chain(tokens, confidence=confidence, origin=self.name)
+
+    def _synced(self, slot: int, history: History) -> NgramIndex:
+        seen = self._slots.get(slot)
+        if seen is None:
+            seen = self._slots[slot] = _Indexed(NgramIndex(self.settings.min_ngram, self.settings.max_ngram))
+        same = seen.history is history and seen.epoch == history.epoch
+        seen.index.sync(history.tokens, unchanged=seen.length if same else 0)
+        seen.history, seen.epoch, seen.length = history, history.epoch, len(history)
+        return seen.index
+
+    def observe(self, outcomes: Sequence[Outcome]) -> None:
+        pass  # the next draft reads the history
+
+    def close(self) -> None:
+        for seen in self._slots.values():
+            seen.index.close()
+        self._slots.clear()

@@ -1,0 +1,1 @@
+"""Speculative decoding against Protocols: knows tokens, logits rows and drafts, and no model library."""

@@ -1,0 +1,228 @@
+"""The contract all parts meet on: read this page first.
+
+A `Drafter` guesses, a `Target` evaluates the guess in one pass, a `Verdict` says what of it the target would have
+said itself. The engine sees only these Protocols, so it runs on fakes as well as on llama.cpp.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from localspec.errors import UsageError
+from localspec.types import NO_TOKENS, Feed, Float32Array, LogitRows, Noise, SamplingParams, SparseProbs, Tokens
+
+
+class History:
+    """The tokens of one conversation so far: append-only, except for `truncate`.
+
+    `epoch` changes when anything but the end changed, so a cache that saw the same epoch needs to look at new
+    tokens only.
+    """
+
+    def __init__(self, tokens: Sequence[int] | Tokens = ()) -> None:
+        self._buffer = np.array(tokens, dtype=np.int32)
+        self._length = len(self._buffer)
+        self.epoch = 0
+
+    def __len__(self) -> int:
+        return self._length
+
+    @property
+    def tokens(self) -> Tokens:
+        """int32[n] read-only view of all tokens; later appends do not change it."""
+        view = self._buffer[: self._length]
+        view.flags.writeable = False
+        return view
+
+    def append(self, tokens: Sequence[int] | Tokens) -> None:
+        """Adds tokens at the end."""
+        needed = self._length + len(tokens)
+        if needed > len(self._buffer):
+            grown = np.empty(max(256, 2 * needed), dtype=np.int32)
+            grown[: self._length] = self._buffer[: self._length]
+            self._buffer = grown
+        self._buffer[self._length : needed] = tokens
+        self._length = needed
+
+    def truncate(self, length: int) -> None:
+        """Keeps the first `length` tokens. Views taken before stay as they were.
+
+        Raises:
+            UsageError: `length` is negative or beyond the end.
+        """
+        if not 0 <= length <= self._length:
+            raise UsageError(f"cannot truncate a history of {self._length} tokens to {length}.")
+        if length < self._length:
+            self._buffer = self._buffer[:length].copy()
+            self._length = length
+            self.epoch += 1
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """What a draft node must earn. A drafter may stop when the next node no longer pays; 0 means "never stop"."""
+
+    tokens_per_second: float = 0.0
+    """lambda: the best rate known so far; a node that costs t seconds must bring lambda * t tokens."""
+    node_seconds: float = 0.0
+    """What one more node costs the target's pass."""
+    draft_seconds: float = 0.0
+    """What one more node costs the drafter."""
+
+
+@dataclass(frozen=True, slots=True)
+class DraftRequest:
+    """One per active slot; a drafter sees all slots at once, so a draft model decodes them in one batch."""
+
+    slot: int
+    history: History
+    max_nodes: int
+    max_depth: int
+    sampling: SamplingParams
+    noise: Noise
+    price: Price = Price()
+    needs_probs: bool = False
+    """The rule is *rejection* or *block*: `Draft.probs` must be given unless the guess is deterministic."""
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A guess. A chain is the tree without forks; empty is legal."""
+
+    tokens: Tokens = field(default_factory=lambda: NO_TOKENS)
+    """int32[n]."""
+    parents: Tokens = field(default_factory=lambda: NO_TOKENS)
+    """int32[n]; -1 = the last history token; parents before children, siblings (distinct) in trial order."""
+    probs: tuple[SparseProbs, ...] | None = None
+    """Per node, the exact distribution its token was drawn from (given that its earlier siblings were not it);
+    None = a deterministic guess."""
+    confidence: Float32Array | None = None
+    """float32[n], any monotone score; never used as probabilities."""
+    origin: str = ""
+    """Name of the drafter that made it, for statistics and display."""
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    @staticmethod
+    def chain(
+        tokens: Sequence[int] | Tokens,
+        probs: tuple[SparseProbs, ...] | None = None,
+        confidence: Float32Array | None = None,
+        origin: str = "",
+    ) -> Draft:
+        """The draft in which every token follows the one before."""
+        array = np.asarray(tokens, dtype=np.int32)
+        return Draft(array, np.arange(-1, len(array) - 1, dtype=np.int32), probs, confidence, origin)
+
+    def truncated(self, nodes: int) -> Draft:
+        """The first `nodes` nodes; legal because parents come before children."""
+        if nodes >= len(self.tokens):
+            return self
+        probs = None if self.probs is None else self.probs[:nodes]
+        confidence = None if self.confidence is None else self.confidence[:nodes]
+        return Draft(self.tokens[:nodes], self.parents[:nodes], probs, confidence, self.origin)
+
+
+EMPTY_DRAFT = Draft()
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the target says to a draft."""
+
+    accepted: Tokens
+    """int32[a], node indices along the accepted path."""
+    next_token: int
+    """The target's own token behind them: a correction or a bonus."""
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What a drafter taps from the target besides tokens."""
+
+    hidden_layers: tuple[int, ...] = ()
+
+
+NEEDS_NOTHING = Needs()
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a draft; sent for every active slot after every pass."""
+
+    slot: int
+    history: History
+    """Already grown by the accepted tokens and the next token."""
+    draft: Draft
+    verdict: Verdict
+    rows: LogitRows
+    """Row 0 follows the old last token, row 1 + i follows node i; valid during the call only."""
+
+
+class Drafter(Protocol):
+    """Guesses what the target will say. A wrong guess costs time, never correctness.
+
+    Its state is a cache of `History`: it must answer for any history it is handed, whatever it saw before, so
+    edit, regenerate and branch need no protocol of their own.
+    """
+
+    name: str
+    needs: Needs
+
+    def draft(self, requests: Sequence[DraftRequest]) -> list[Draft]:
+        """One draft per request, in order; at most `max_nodes` nodes and `max_depth` deep."""
+        ...
+
+    def observe(self, outcomes: Sequence[Outcome]) -> None:
+        """What the target said."""
+        ...
+
+    def close(self) -> None:
+        """Frees what it holds; a second call does nothing."""
+        ...
+
+
+class Target(Protocol):
+    """The model whose text is emitted, behind a cache that knows its own tokens (`llama.context.Context`)."""
+
+    n_ctx: int
+    """Tokens a slot can hold."""
+    n_vocab: int
+    exact_widths: frozenset[int] | None
+    """Rows per pass whose bits equal those of one row; None when unknown, which means inexact."""
+
+    def prefill(
+        self,
+        slot: int,
+        tokens: Tokens,
+        prompt_length: int,
+        cancel: Callable[[], bool] | None = None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> None:
+        """Brings the cache to all tokens but the last; `progress(done, total)` in tokens."""
+        ...
+
+    def decode(self, feeds: Sequence[Feed]) -> list[LogitRows]:
+        """One pass over the last token and the draft of every feed; rows per feed: last token, then each node."""
+        ...
+
+    def reusable(self, slot: int, tokens: Tokens, prompt_length: int) -> int:
+        """How many leading tokens `prefill` would find cached."""
+        ...
+
+    def pending(self, slot: int, tokens: Tokens) -> int:
+        """Rows the next pass must spend on this history besides drafts: 1, or more when the end is not cached."""
+        ...
+
+    def pass_widths(self, rows: Mapping[int, int]) -> list[int]:
+        """Widths of the passes llama.cpp really runs for so many rows per slot."""
+        ...
+
+    def forget(self, slot: int, keep: int = 0) -> None:
+        """Drops what the slot's cache holds beyond its first `keep` tokens."""
+        ...

@@ -1,0 +1,110 @@
+"""What a caller asks for and what comes back: `Request` in, `Event`s out."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import NamedTuple
+
+from localspec.engine.stats import RequestStats
+from localspec.errors import UsageError
+from localspec.types import Rule, SamplingParams, Tokens
+
+
+class FinishReason(str, Enum):
+    """Why an answer ended."""
+
+    STOP = "stop"
+    """The model ended its turn, or a stop string came."""
+    LENGTH = "length"
+    """`max_tokens` was reached."""
+    CONTEXT = "context"
+    """The context is full."""
+    CANCELLED = "cancelled"
+    """The caller stopped it."""
+    ERROR = "error"
+    """The engine failed; the generation raises the error."""
+
+
+def fresh_seed() -> int:
+    """A random 64-bit seed; store it with the answer to be able to repeat it."""
+    return secrets.randbits(64)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One answer to generate."""
+
+    prompt: Tokens
+    """int32[n], n >= 1."""
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    seed: int = field(default_factory=fresh_seed)
+    """0 to 2^64 - 1; with *coupled*, equal seeds and settings give equal text."""
+    stream: int = 0
+    """Index of the choice when several are asked for with one seed."""
+    rule: Rule = Rule.COUPLED
+    max_tokens: int | None = None
+    """At most this many new tokens; None = until the model ends or the context is full."""
+    stop: tuple[str, ...] = ()
+    """Strings that end the answer; they are not part of it."""
+    ignore_end: bool = False
+    """Go on behind end-of-generation tokens (benchmarks)."""
+    top_log_probs: int | None = None
+    """None = no log-probabilities; n = those of the emitted tokens and of the n most likely at each position."""
+
+    def __post_init__(self) -> None:
+        if len(self.prompt) == 0:
+            raise UsageError("The prompt is empty.", "Give it at least one token of text.")
+        if self.max_tokens is not None and self.max_tokens < 1:
+            raise UsageError(f"max_tokens is {self.max_tokens}; it must be 1 or more.")
+        if not 0 <= self.seed < 2**64:
+            raise UsageError(f"seed is {self.seed}; it must be between 0 and 2^64 - 1.")
+        if not 0 <= self.stream < 2**32:
+            raise UsageError(f"stream is {self.stream}; it must be between 0 and 2^32 - 1.")
+        if any(not text for text in self.stop):
+            raise UsageError("A stop string is empty.", "Remove it.")
+        if self.top_log_probs is not None and not 0 <= self.top_log_probs <= 100:
+            raise UsageError(f"top_log_probs is {self.top_log_probs}; it must be between 0 and 100.")
+
+
+class Origin(NamedTuple):
+    """Where an emitted token came from."""
+
+    drafter: str
+    """Name of the drafter whose guess was accepted; "" = the target's own token."""
+    depth: int
+    """Position in the draft, 1 = first guess; 0 = the target's own token."""
+
+
+TARGET_ORIGIN = Origin("", 0)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogProb:
+    """Log-probability of an emitted token under the target's raw distribution (before any sampling setting)."""
+
+    token: int
+    log_prob: float
+    logit: float
+    """The raw logit that `log_prob` came from."""
+    top: tuple[tuple[int, float], ...]
+    """The most likely tokens at this position and their log-probabilities."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """What one pass brought to one slot."""
+
+    slot: int
+    text: str
+    """New text, whole characters only; may lag behind the tokens."""
+    tokens: tuple[int, ...]
+    origins: tuple[Origin, ...]
+    """Same length as `tokens`."""
+    log_probs: tuple[TokenLogProb, ...]
+    """Same length as `tokens` when asked for, else empty."""
+    finish: FinishReason | None
+    """Set on the last event of an answer."""
+    stats: RequestStats
+    """Live statistics of the request, updated by every pass."""

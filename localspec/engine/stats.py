@@ -1,0 +1,128 @@
+"""What a request cost and what its drafts brought. Formulas are the glossary's; every face shows these names.
+
+acceptance_rate      = accepted / drafted               (drafted = nodes sent to the target, trees included)
+mean_accepted_tokens = accepted / passes that carried a draft
+mean_accepted_length = 1 + mean_accepted_tokens         (next token included, as in llama.cpp and vLLM)
+tokens_per_pass      = generated / passes               (all passes, also those without a draft)
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+
+def percentile(samples: Sequence[float], share: float) -> float:
+    """The smallest sample that at least `share` of all do not exceed (nearest rank); 0 for no samples."""
+    if not samples:
+        return 0.0
+    ordered = sorted(samples)
+    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
+
+
+@dataclass(slots=True)
+class RequestStats:
+    """Counters of one request. Times in seconds."""
+
+    prompt_tokens: int = 0
+    reused_tokens: int = 0
+    """Prompt tokens whose KV was still there."""
+    generated: int = 0
+    passes: int = 0
+    draft_passes: int = 0
+    """Passes that carried a draft."""
+    drafted: int = 0
+    accepted: int = 0
+    accepted_per_position: list[int] = field(default_factory=list)
+    """[d] = how often the draft was accepted at least d + 1 deep."""
+    accepted_histogram: Counter[int] = field(default_factory=Counter)
+    """{a: passes with a draft of which exactly a nodes were accepted}."""
+    accepted_by_drafter: Counter[str] = field(default_factory=Counter)
+    drafted_by_drafter: Counter[str] = field(default_factory=Counter)
+    prefill_seconds: float = 0.0
+    draft_seconds: float = 0.0
+    verify_seconds: float = 0.0
+    """The target's passes."""
+    host_seconds: float = 0.0
+    """Everything else between two passes: kernels, bookkeeping, text."""
+    ttft_seconds: float = 0.0
+    """Time to first token, from the request's start, waiting included."""
+    gaps: list[float] = field(default_factory=list)
+    """Times between the arrivals of two passes' tokens: what a reader waits for. One sample a pass."""
+    exact: bool = True
+    """The text is the target's own, byte for byte: *coupled*, and every pass of a width whose bits equal one row's."""
+
+    @property
+    def acceptance_rate(self) -> float:
+        return self.accepted / self.drafted if self.drafted else 0.0
+
+    @property
+    def mean_accepted_tokens(self) -> float:
+        return self.accepted / self.draft_passes if self.draft_passes else 0.0
+
+    @property
+    def mean_accepted_length(self) -> float:
+        return 1.0 + self.mean_accepted_tokens
+
+    @property
+    def tokens_per_pass(self) -> float:
+        return self.generated / self.passes if self.passes else 0.0
+
+    @property
+    def decode_seconds(self) -> float:
+        """Draft, verify and host together; prefill left out."""
+        return self.draft_seconds + self.verify_seconds + self.host_seconds
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Generated tokens over decode time, prefill left out."""
+        return self.generated / self.decode_seconds if self.decode_seconds else 0.0
+
+    def add_pass(self, drafter: str, drafted: int, accepted: int, generated: int) -> None:
+        """Counts one pass: `accepted` of `drafted` nodes, `generated` tokens emitted of them and the next token."""
+        self.passes += 1
+        self.generated += generated
+        if not drafted:
+            return
+        self.draft_passes += 1
+        self.drafted += drafted
+        self.accepted += accepted
+        self.accepted_histogram[accepted] += 1
+        self.drafted_by_drafter[drafter] += drafted
+        self.accepted_by_drafter[drafter] += accepted
+        while len(self.accepted_per_position) < accepted:
+            self.accepted_per_position.append(0)
+        for depth in range(accepted):
+            self.accepted_per_position[depth] += 1
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data for JSON, names as in the glossary."""
+        return {
+            "prompt_tokens": self.prompt_tokens,
+            "reused_tokens": self.reused_tokens,
+            "generated_tokens": self.generated,
+            "passes": self.passes,
+            "draft_passes": self.draft_passes,
+            "drafted": self.drafted,
+            "accepted": self.accepted,
+            "acceptance_rate": round(self.acceptance_rate, 4),
+            "mean_accepted_tokens": round(self.mean_accepted_tokens, 4),
+            "mean_accepted_length": round(self.mean_accepted_length, 4),
+            "tokens_per_pass": round(self.tokens_per_pass, 4),
+            "accepted_per_position": list(self.accepted_per_position),
+            "accepted_histogram": {str(k): v for k, v in sorted(self.accepted_histogram.items())},
+            "accepted_by_drafter": dict(self.accepted_by_drafter),
+            "drafted_by_drafter": dict(self.drafted_by_drafter),
+            "ttft_seconds": round(self.ttft_seconds, 6),
+            "itl_p50_seconds": round(percentile(self.gaps, 0.50), 6),
+            "itl_p99_seconds": round(percentile(self.gaps, 0.99), 6),
+            "tokens_per_second": round(self.tokens_per_second, 3),
+            "prefill_seconds": round(self.prefill_seconds, 6),
+            "draft_seconds": round(self.draft_seconds, 6),
+            "verify_seconds": round(self.verify_seconds, 6),
+            "host_seconds": round(self.host_seconds, 6),
+            "exact": self.exact,
+        }
