@@ -1,0 +1,1 @@
+"""Conversations: messages in, the model's own prompt format out."""

@@ -1,0 +1,97 @@
+"""What is installed, what the machine can do, which passes are exact and what they cost; and what to do about it."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from localspec import __version__, kernels, paths
+from localspec.llama import lib
+from localspec.runtime.engine import Engine
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of the report."""
+
+    name: str
+    value: str
+    advice: str = ""
+    """What to do; "" = all is well."""
+
+
+def examine_machine() -> Iterator[Finding]:
+    """Versions, native module, llama.cpp, devices, folders."""
+    yield Finding("localspec", f"{__version__}, Python {platform.python_version()} on {platform.platform()}")
+    versions = (f"{name} {_version(name)}" for name in ("llama-cpp-python", "numpy", "torch"))
+    yield Finding("packages", ", ".join(versions))
+    native = kernels.backend_name() != "reference"
+    yield Finding(
+        "kernels",
+        f"{kernels.backend_name()} ({kernels.backend_reason()})",
+        "" if native else "Install a C compiler, then: pip install --force-reinstall --no-deps localspec",
+    )
+    yield Finding("CPU features", kernels.cpu_features())
+    info = lib.info()
+    yield Finding("llama.cpp", f"{info.version}: {info.system}")
+    yield from _devices(info)
+    yield Finding("threads", f"{lib.default_threads()} (of {os.cpu_count()} logical CPUs)")
+    yield _cache_folder()
+
+
+def _devices(info: lib.Info) -> Iterator[Finding]:
+    for device in info.devices:
+        memory = f", {device.free_bytes / 2**30:.1f} of {device.total_bytes / 2**30:.1f} GiB free"
+        yield Finding(f"device {device.name}", f"{device.description}{memory if device.total_bytes else ''}")
+    if not info.gpu_offload:
+        advice = ""
+        if shutil.which("nvidia-smi"):
+            advice = 'CMAKE_ARGS="-DGGML_CUDA=on" pip install --force-reinstall --no-binary :all: llama-cpp-python==' + (
+                info.package_version
+            )
+        yield Finding("GPU", "this llama-cpp-python was built without GPU support", advice)
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def _cache_folder() -> Finding:
+    folder = paths.cache_dir()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        free = shutil.disk_usage(folder).free
+    except OSError as error:
+        return Finding("cache", f"{folder}: {error.strerror}", "Set LOCALSPEC_CACHE to a folder that can be written.")
+    low = free < 2**30
+    return Finding("cache", f"{folder}, {free / 2**30:.1f} GiB free", "Free some disk space." if low else "")
+
+
+def examine_engine(engine: Engine) -> Iterator[Finding]:
+    """The loaded pair: files, exactness, exact widths, cost of a pass by width."""
+    loaded = engine.loaded
+    yield Finding("target", f"{loaded.model.path} ({loaded.model.path.stat().st_size / 2**20:.1f} MiB)")
+    draft = loaded.draft_model
+    yield Finding("draft model", "none" if draft is None else str(draft.path))
+    widths = loaded.context.exact_widths
+    advice = ""
+    if widths is None and engine.settings.exact == "auto":
+        advice = "Exact passes cost more than 10 % here; --exact strict takes them anyway."
+    elif widths is not None and max(widths) == 1:
+        advice = "Only one row is exact, so nothing is drafted; --exact off drafts, and may change the text."
+    yield Finding("passes", loaded.exactness, advice)
+    yield Finding("exact widths", "unknown" if widths is None else ", ".join(map(str, sorted(widths))))
+    for length, costs in sorted(loaded.pass_seconds.items()):
+        base = costs.get(1)
+        if base:
+            row = ", ".join(f"{width}: {cost * 1e3:.1f} ms ({cost / base:.2f}x)" for width, cost in sorted(costs.items()))
+            yield Finding(f"pass at {length} tokens", row)
+
+

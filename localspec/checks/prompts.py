@@ -1,0 +1,59 @@
+"""Prompts for checks: the held-out ones shipped with the bundled pair, or a user's own file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from localspec import paths
+from localspec.chat.template import Message
+from localspec.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """A conversation to be answered turn by turn."""
+
+    name: str
+    messages: tuple[Message, ...]
+    """System and user messages; assistant messages of the file are left out, the model answers for itself."""
+    answer: str = ""
+    """The right answer to the last message, where there is one."""
+
+
+def load_prompts(path: Path | None = None) -> list[Prompt]:
+    """Reads JSON lines with `messages` (or `prompt`), and optionally `id` and `answer`; None = the shipped ones.
+
+    Raises:
+        UsageError: the file cannot be read, or a line is not of this form; says which.
+    """
+    path = path or paths.bundled("prompts.jsonl")
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise UsageError(f"Cannot read the prompts {path}: {reason}.") from None
+    prompts = list(_parse(path, text))
+    if not prompts:
+        raise UsageError(f"{path} has no prompts.")
+    return prompts
+
+
+def _parse(path: Path, text: str) -> Iterator[Prompt]:
+    for number, row in enumerate(text.splitlines(), start=1):
+        if not row.strip():
+            continue
+        try:
+            line = json.loads(row)
+            messages = line.get("messages") or [{"role": "user", "content": line["prompt"]}]
+            kept = tuple(_message(message) for message in messages if message["role"] != "assistant")
+        except (json.JSONDecodeError, KeyError, TypeError, AttributeError):
+            raise UsageError(f"{path}, line {number}: it must be an object with `messages` or `prompt`.") from None
+        yield Prompt(str(line.get("id", number)), kept, str(line.get("answer", "")))
+
+
+def _message(message: dict[str, Any]) -> Message:
+    return Message(str(message["role"]), str(message["content"]))

@@ -1,0 +1,265 @@
+"""Is the text really the target's own? Every prompt plain and speculative, byte for byte, on this machine.
+
+A *fork* is the first token at which the two differ. It is reported with the logits both runs saw: a real bug moves
+them a lot, inexact arithmetic by some hundredths.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import zip_longest
+from typing import Any
+
+from localspec.chat.template import Message
+from localspec.checks.prompts import Prompt
+from localspec.engine.request import TokenLogProb
+from localspec.runtime.engine import Engine
+from localspec.types import SamplingParams, Tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One way to speculate."""
+
+    drafter: str
+    max_draft_tokens: int
+    branches: int = 1
+
+    def __str__(self) -> str:
+        tree = f", tree of {self.branches}" if self.branches > 1 else ""
+        return f"{self.drafter} {self.max_draft_tokens}{tree}"
+
+
+PLAIN = Setting("none", 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Fork:
+    """Where a speculative run left the plain one."""
+
+    prompt: str
+    setting: Setting
+    temperature: float
+    turn: int
+    position: int
+    """Index of the token in the answer."""
+    plain_token: int | None
+    speculative_token: int | None
+    plain_logits: tuple[float, float]
+    """What the plain run saw for (its token, the other token)."""
+    speculative_logits: tuple[float, float]
+    """What the speculative run saw for the same two tokens."""
+
+    @property
+    def margin(self) -> float:
+        """How far the plain run's token was ahead of the other one there."""
+        return self.plain_logits[0] - self.plain_logits[1]
+
+    def __str__(self) -> str:
+        return (
+            f"fork: prompt {self.prompt}, {self.setting}, temperature {self.temperature:g}, turn {self.turn}, "
+            f"token {self.position}: plain {self.plain_token} "
+            f"(logits {self.plain_logits[0]:.5f} against {self.plain_logits[1]:.5f}, margin {self.margin:.5f}), "
+            f"speculative {self.speculative_token} "
+            f"(saw {self.speculative_logits[0]:.5f} against {self.speculative_logits[1]:.5f})"
+        )
+
+
+@dataclass(slots=True)
+class Tally:
+    """Counts of one setting."""
+
+    runs: int = 0
+    tokens: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    inexact: int = 0
+    """Runs whose stats said `exact: false`."""
+    forks: list[Fork] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Report:
+    """What `verify` found."""
+
+    by_setting: dict[Setting, Tally] = field(default_factory=dict)
+    prompt_tokens: list[int] = field(default_factory=list)
+    """Length of every prompt's last turn."""
+
+    @property
+    def runs(self) -> int:
+        return sum(tally.runs for tally in self.by_setting.values())
+
+    @property
+    def tokens(self) -> int:
+        return sum(tally.tokens for tally in self.by_setting.values())
+
+    @property
+    def forks(self) -> list[Fork]:
+        return [fork for tally in self.by_setting.values() for fork in tally.forks]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        rows = [
+            {
+                "setting": str(setting),
+                "runs": tally.runs,
+                "tokens": tally.tokens,
+                "drafted": tally.drafted,
+                "accepted": tally.accepted,
+                "inexact_runs": tally.inexact,
+                "forks": [str(fork) for fork in tally.forks],
+            }
+            for setting, tally in self.by_setting.items()
+        ]
+        long_prompts = sum(600 <= length <= 2000 for length in self.prompt_tokens)
+        return {
+            "runs": self.runs,
+            "tokens": self.tokens,
+            "forks": len(self.forks),
+            "prompts": len(self.prompt_tokens),
+            "prompts_of_600_to_2000_tokens": long_prompts,
+            "settings": rows,
+        }
+
+
+@dataclass(slots=True)
+class _Answer:
+    """One turn's answer."""
+
+    prompt: Tokens
+    tokens: list[int]
+    text: str
+    drafted: int
+    accepted: int
+    exact: bool
+
+
+def default_settings(has_draft: bool, trees: bool) -> list[Setting]:
+    """Every drafter there is, several draft lengths, chain and tree."""
+    settings = [Setting("lookup", 3), Setting("lookup", 7)]
+    if has_draft:
+        settings += [Setting("draft", 1), Setting("draft", 3), Setting("draft", 6), Setting("auto", 4)]
+    if has_draft and trees:
+        settings += [Setting("draft", 6, branches=2)]
+    return settings
+
+
+def verify(
+    engine: Engine,
+    prompts: Sequence[Prompt],
+    temperatures: Sequence[float] = (0.0, 0.7, 1.0),
+    settings: Sequence[Setting] | None = None,
+    *,
+    max_tokens: int = 64,
+    seed: int = 1,
+    progress: Callable[[int, int, int], None] | None = None,
+) -> Report:
+    """Runs every prompt plain and under every setting and compares tokens and text.
+
+    Args:
+        engine: loaded with every drafter and draft length that `settings` uses.
+        max_tokens: longest answer a turn.
+        seed: of the first prompt; each prompt and turn has its own.
+        progress: called with (runs done, runs in all, forks so far); may raise to stop.
+    """
+    if settings is None:
+        settings = default_settings(engine.loaded.draft_context is not None, engine.settings.branches > 1)
+    report = Report({setting: Tally() for setting in settings})
+    total = len(prompts) * len(temperatures) * len(settings)
+    for number, prompt in enumerate(prompts):
+        for temperature in temperatures:
+            run = _Run(engine, prompt, SamplingParams(temperature=temperature), max_tokens, seed + 1000 * number)
+            plain = run.answers(PLAIN)
+            for setting in settings:
+                tally = report.by_setting[setting]
+                _compare(run, setting, plain, run.answers(setting), tally)
+                if progress is not None:
+                    progress(report.runs, total, len(report.forks))
+        report.prompt_tokens.append(len(plain[-1].prompt))
+    return report
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """One prompt at one temperature; `answers` holds the conversation under a setting."""
+
+    engine: Engine
+    prompt: Prompt
+    sampling: SamplingParams
+    max_tokens: int
+    seed: int
+
+    def answers(self, setting: Setting) -> list[_Answer]:
+        """Every turn's answer, the model's own answers being the history of the next turn."""
+        self._configure(setting)
+        answers: list[_Answer] = []
+        history: list[Message] = []
+        for message in self.prompt.messages:
+            history.append(message)
+            if message.role != "user":
+                continue
+            tokens = self.engine.chat_tokens(history)
+            if len(tokens) + 2 > self.engine.loaded.context.n_ctx:
+                break  # this conversation has outgrown the context, in every setting alike
+            answers.append(self._answer(tokens, len(answers)))
+            history.append(Message("assistant", answers[-1].text))
+        return answers
+
+    def _configure(self, setting: Setting) -> None:
+        self.engine.configure(
+            drafter=setting.drafter, max_draft_tokens=setting.max_draft_tokens, branches=setting.branches
+        )
+
+    def _answer(self, tokens: Tokens, turn: int) -> _Answer:
+        generation = self.engine.generate(
+            tokens, sampling=self.sampling, seed=self.seed + turn, max_tokens=self.max_tokens
+        )
+        text = generation.text()
+        stats = generation.stats
+        return _Answer(tokens, generation.tokens, text, stats.drafted, stats.accepted, stats.exact)
+
+    def log_probs(self, setting: Setting, tokens: Tokens, turn: int) -> list[TokenLogProb]:
+        """The same answer again, with log-probabilities."""
+        self._configure(setting)
+        generation = self.engine.generate(
+            tokens, sampling=self.sampling, seed=self.seed + turn, max_tokens=self.max_tokens, top_log_probs=40
+        )
+        return [found for event in generation for found in event.log_probs]
+
+
+def _compare(run: _Run, setting: Setting, plain: list[_Answer], speculative: list[_Answer], tally: Tally) -> None:
+    tally.runs += 1
+    for turn, (expected, found) in enumerate(zip_longest(plain, speculative)):
+        assert expected is not None  # both hold the same conversation until a fork
+        assert found is not None
+        tally.tokens += len(found.tokens)
+        tally.drafted += found.drafted
+        tally.accepted += found.accepted
+        tally.inexact += not found.exact
+        if found.tokens != expected.tokens or found.text != expected.text:
+            tally.forks.append(_diagnose(run, setting, turn, expected, found))
+            return  # later turns have different prompts
+
+
+def _diagnose(run: _Run, setting: Setting, turn: int, expected: _Answer, found: _Answer) -> Fork:
+    pairs = zip_longest(expected.tokens, found.tokens)
+    position, (ours, theirs) = next(
+        ((index, pair) for index, pair in enumerate(pairs) if pair[0] != pair[1]), (0, (None, None))
+    )
+    plain = _logits(run.log_probs(PLAIN, expected.prompt, turn), position, (ours, theirs))
+    speculative = _logits(run.log_probs(setting, expected.prompt, turn), position, (ours, theirs))
+    temperature = run.sampling.temperature
+    return Fork(run.prompt.name, setting, temperature, turn, position, ours, theirs, plain, speculative)
+
+
+def _logits(answer: list[TokenLogProb], position: int, tokens: tuple[int | None, ...]) -> tuple[float, float]:
+    """The logits of two tokens at a position of an answer; NaN where they were not among the best."""
+    if position >= len(answer):
+        return float("nan"), float("nan")
+    here = answer[position]
+    known = dict(here.top) | {here.token: here.log_prob}
+    shift = here.logit - here.log_prob
+    first, second = (known.get(-1 if token is None else token, float("nan")) + shift for token in tokens)
+    return first, second

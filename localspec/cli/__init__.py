@@ -1,0 +1,85 @@
+"""The command line: a table of commands, each in its own file, imported when it runs.
+
+Exit codes: 0 done, 1 failed or a fork was found, 2 bad option or value, 3 a model cannot be used, 4 the prompt does
+not fit the context, 5 the engine failed, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+COMMANDS: dict[str, str] = {
+    "run": "answer a prompt (or standard input, or a file of prompts) and exit",
+    "chat": "talk with a model, line by line",
+    "verify": "check on this machine that speculation does not change the text",
+    "doctor": "show versions, backends, exact widths and costs, and what to do about bad findings",
+}
+"""Name of each command and its line in the help; `localspec.cli.NAME` has `add_options` and `run`."""
+
+_EPILOG = """\
+exit codes: 0 done · 1 failed, or a fork was found · 2 bad option or value · 3 a model cannot be used
+            4 the prompt does not fit the context · 5 the engine failed · 130 interrupted
+With no command, localspec opens a chat."""
+
+
+def build_parser(command: str | None = None) -> argparse.ArgumentParser:
+    """The parser; options of `command` only, so that help needs no heavy import."""
+    from localspec import __version__
+
+    parser = argparse.ArgumentParser(
+        prog="localspec",
+        description="Local LLM text, faster than the target model alone and provably the same.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"localspec {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+    for name, line in COMMANDS.items():
+        sub = commands.add_parser(name, help=line, description=line[0].upper() + line[1:] + ".", allow_abbrev=False)
+        if name == command:
+            import_module(f"localspec.cli.{name}").add_options(sub)
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command and returns its exit code."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")  # a terminal that cannot show a character is no reason to fail
+    if not given and sys.stdin.isatty() and sys.stdout.isatty():
+        given = ["chat"]
+    command = next((word for word in given if not word.startswith("-")), None)
+    parser = build_parser(command if command in COMMANDS else None)
+    options = parser.parse_args(given)
+    if options.command is None:
+        parser.print_help()
+        return 0
+    return _guarded(options)
+
+
+def _guarded(options: argparse.Namespace) -> int:
+    """The command's edge: an error becomes a sentence and an exit code, never a traceback."""
+    from localspec.errors import LocalspecError
+
+    try:
+        return int(import_module(f"localspec.cli.{options.command}").run(options))
+    except LocalspecError as error:
+        print(f"localspec: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("localspec: interrupted.", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        # The reader is gone; keep the interpreter from complaining when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except OSError as error:
+        name = f" {error.filename}" if error.filename else ""
+        print(f"localspec: {error.strerror or error}{name}.", file=sys.stderr)
+        return 1

@@ -1,0 +1,185 @@
+"""Options that several commands share, and what they turn into: engine settings and sampling settings."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from localspec.errors import UsageError
+
+if TYPE_CHECKING:
+    from localspec.runtime.engine import Engine
+    from localspec.types import SamplingParams
+
+
+def add_model_options(parser: argparse.ArgumentParser) -> None:
+    """Which models, and how they are loaded."""
+    from localspec.drafters import NAMES
+
+    group = parser.add_argument_group("models")
+    group.add_argument("--target", metavar="NAME|FILE", help="pair, model or GGUF file; default: the bundled pair")
+    group.add_argument("--draft", metavar="FILE", help="GGUF file of a small model with the same tokenizer")
+    group.add_argument("--context", type=int, metavar="N", help="tokens a conversation can hold")
+    group.add_argument("--threads", type=int, metavar="N", help="CPU threads; default: all cores")
+    group.add_argument("--gpu-layers", type=int, default=0, metavar="N", help="layers of the target on the GPU, -1 all")
+    group.add_argument("--device", metavar="NAME", help="device of the target, such as CUDA0")
+    group.add_argument("--draft-gpu-layers", type=int, default=0, metavar="N", help="the same for the draft model")
+    group.add_argument("--draft-device", metavar="NAME", help="device of the draft model")
+    group = parser.add_argument_group("speculation")
+    names = ", ".join(NAMES)
+    group.add_argument("--drafter", default=None, metavar="NAME", help=f"who guesses: {names}; default: auto")
+    group.add_argument("--max-draft-tokens", type=int, metavar="N", help="longest draft a pass; default: 4")
+    group.add_argument("--branches", type=int, metavar="N", help="guesses of the draft model per position (a tree)")
+    group.add_argument("--min-ngram", type=int, metavar="N", help="shortest n-gram of prompt lookup; default: 2")
+    group.add_argument("--max-ngram", type=int, metavar="N", help="longest n-gram of prompt lookup; default: 5")
+    group.add_argument(
+        "--verify-rule",
+        choices=["coupled", "rejection", "block"],
+        help="how drafts are checked; only coupled (default) keeps the text of plain decoding",
+    )
+    group.add_argument(
+        "--exact",
+        choices=["auto", "strict", "off"],
+        default="auto",
+        help="strict: bit-exact passes only; auto (default): if they cost at most 10%%; off: the fastest",
+    )
+    group.add_argument("--speculative-config", metavar="JSON", help="the same with vLLM's keys")
+
+
+def add_sampling_options(parser: argparse.ArgumentParser) -> None:
+    """How tokens are drawn; defaults are llama.cpp's."""
+    group = parser.add_argument_group("sampling")
+    number: dict[str, Any] = {"type": float, "metavar": "X"}
+    group.add_argument("--temperature", **number, help="0 = most likely token; default: 0.8")
+    group.add_argument("--top-k", type=int, metavar="N", help="keep the N most likely tokens, 0 all; default: 40")
+    group.add_argument("--top-p", **number, help="keep this much probability; default: 0.95")
+    group.add_argument("--min-p", **number, help="drop what is less likely than this share; default: 0.05")
+    group.add_argument("--typical-p", **number, help="locally typical sampling; default: 1 (off)")
+    group.add_argument("--repeat-penalty", **number, help="divide logits of recent tokens; default: 1 (off)")
+    group.add_argument("--presence-penalty", **number, help="subtract from recent tokens; default: 0")
+    group.add_argument("--frequency-penalty", **number, help="subtract per recent occurrence; default: 0")
+    group.add_argument("--penalty-last-n", type=int, metavar="N", help="what counts as recent; default: 64, -1 all")
+    group.add_argument(
+        "--logit-bias", action="append", default=[], metavar="ID=X", help="add X to a token's logit; repeatable"
+    )
+    group.add_argument("--seed", type=int, metavar="N", help="repeat an answer; default: random, shown by --stats")
+    group.add_argument("--max-tokens", type=int, metavar="N", help="at most N new tokens")
+    group.add_argument("--stop", action="append", default=[], metavar="TEXT", help="end the answer here; repeatable")
+
+
+_VLLM_METHODS = {"ngram": "lookup", "draft_model": "draft"}
+_VLLM_KEYS = {
+    "model": "draft",
+    "num_speculative_tokens": "max_draft_tokens",
+    "prompt_lookup_min": "min_ngram",
+    "prompt_lookup_max": "max_ngram",
+}
+_VLLM_RULES = {"standard": "rejection", "block": "block"}
+
+
+def vllm_settings(text: str) -> dict[str, Any]:
+    """Settings from vLLM's `--speculative-config` JSON.
+
+    Known keys: model, num_speculative_tokens, method (ngram, draft_model), prompt_lookup_min, prompt_lookup_max,
+    rejection_sample_method (standard, block).
+
+    Raises:
+        UsageError: not a JSON object, or a key or value that has no counterpart here; says which.
+    """
+    try:
+        given = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise UsageError(f"--speculative-config is not JSON: {error}.") from None
+    if not isinstance(given, dict):
+        raise UsageError(f"--speculative-config is {text}; it must be a JSON object.")
+    settings: dict[str, Any] = {}
+    for key, value in given.items():
+        if key in _VLLM_KEYS:
+            expected = str if key == "model" else int
+            if type(value) is not expected:
+                raise UsageError(f"--speculative-config: {key} is {value!r}; it must be a {expected.__name__}.")
+            settings[_VLLM_KEYS[key]] = value
+        elif key == "method":
+            settings["drafter"] = _translated(key, value, _VLLM_METHODS)
+        elif key == "rejection_sample_method":
+            settings["verify_rule"] = _translated(key, value, _VLLM_RULES)
+        else:
+            known = ", ".join([*_VLLM_KEYS, "method", "rejection_sample_method"])
+            raise UsageError(f"--speculative-config: {key!r} is not supported.", f"Known keys: {known}.")
+    if settings.get("drafter") == "lookup" and settings.get("min_ngram", 0) > settings.get("max_ngram", 5):
+        settings["max_ngram"] = settings["min_ngram"]
+    return settings
+
+
+def _translated(key: str, value: Any, table: dict[str, str]) -> str:
+    if value not in table:
+        raise UsageError(f"--speculative-config: {key} is {value!r}; supported: {', '.join(table)}.")
+    return table[value]
+
+
+def engine_settings(options: argparse.Namespace) -> dict[str, Any]:
+    """Keyword arguments of `Engine.load` from parsed options; an option beats the JSON."""
+    from localspec.config import RULES, EngineSettings
+    from localspec.drafters import NAMES
+
+    settings = vllm_settings(options.speculative_config) if options.speculative_config else {}
+    names = {field.name for field in fields(EngineSettings)} & set(vars(options))
+    settings |= {name: getattr(options, name) for name in names if getattr(options, name) is not None}
+    if settings.get("drafter", "auto") not in NAMES:
+        raise UsageError(f"There is no drafter called {settings['drafter']!r}; there are: {', '.join(NAMES)}.")
+    if "verify_rule" in settings:
+        settings["verify_rule"] = RULES[settings["verify_rule"]]
+    return settings
+
+
+def load_engine(options: argparse.Namespace, **more: Any) -> Engine:
+    """Loads what the options name, with progress on a terminal's standard error."""
+    from localspec.cli.output import load_progress
+    from localspec.runtime.engine import Engine
+
+    settings = engine_settings(options) | more
+    with load_progress() as progress:
+        return Engine.load(progress=progress, **settings)
+
+
+def sampling_params(options: argparse.Namespace) -> SamplingParams:
+    """Sampling settings from parsed options."""
+    from localspec.types import SamplingParams
+
+    names = {field.name for field in fields(SamplingParams)} - {"logit_bias"}
+    given = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
+    return SamplingParams(**given, logit_bias=tuple(_bias(text) for text in options.logit_bias))
+
+
+def _bias(text: str) -> tuple[int, float]:
+    token, _, value = text.partition("=")
+    try:
+        return int(token), float(value)
+    except ValueError:
+        raise UsageError(f"--logit-bias is {text!r}; it must look like 123=-1.5.") from None
+
+
+def request_options(options: argparse.Namespace) -> dict[str, Any]:
+    """Keyword arguments of `Engine.generate` from parsed options."""
+    return {
+        "sampling": sampling_params(options),
+        "seed": options.seed,
+        "max_tokens": options.max_tokens,
+        "stop": tuple(options.stop),
+    }
+
+
+def read_text(path: str) -> str:
+    """A UTF-8 text file.
+
+    Raises:
+        UsageError: it cannot be read as text.
+    """
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise UsageError(f"Cannot read {path}: {reason}.") from None

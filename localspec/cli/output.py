@@ -1,0 +1,85 @@
+"""What commands print: answers on standard output as they come, everything else on standard error.
+
+Escape codes appear only on a terminal; nothing but the answer ever reaches standard output.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from localspec.engine.stats import RequestStats
+    from localspec.runtime.generation import Generation
+
+
+@contextmanager
+def load_progress() -> Iterator[Callable[[str, float], None] | None]:
+    """A progress bar for loading and probing; nothing when standard error is not a terminal."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("Loading", total=1.0)
+        yield lambda what, share: bar.update(task, description=what, completed=share)
+
+
+def stream_answer(generation: Generation, parts: list[str] | None = None) -> None:
+    """Writes an answer as it comes, and a newline behind it; collects its text in `parts`.
+
+    Ctrl-C cancels the answer, keeps what has come, and raises KeyboardInterrupt.
+    """
+    parts = [] if parts is None else parts
+    try:
+        for event in generation:
+            _write(event.text, parts)
+    except KeyboardInterrupt:
+        generation.cancel()
+        _write(generation.text(), parts)  # at most one more pass
+        raise
+    except BaseException:
+        generation.cancel()
+        raise
+    finally:
+        _end_line(parts)
+
+
+def _write(text: str, parts: list[str]) -> None:
+    if text:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+        parts.append(text)
+
+
+def _end_line(parts: list[str]) -> None:
+    if not parts or not parts[-1].endswith("\n"):
+        sys.stdout.write("\n")
+    sys.stdout.flush()
+
+
+def print_stats(stats: RequestStats, seed: int) -> None:
+    """The figures of one answer, on standard error."""
+    depth = " ".join(str(count) for count in stats.accepted_per_position) or "-"
+    by_drafter = ", ".join(
+        f"{name} {stats.accepted_by_drafter[name]}/{drafted}" for name, drafted in stats.drafted_by_drafter.items()
+    )
+    itl = stats.as_dict()
+    lines = [
+        f"{stats.generated} tokens in {stats.passes} passes, {stats.tokens_per_second:.1f} tokens/s "
+        f"({stats.tokens_per_pass:.2f} tokens a pass)",
+        f"prompt {stats.prompt_tokens} tokens ({stats.reused_tokens} reused), TTFT {stats.ttft_seconds * 1e3:.1f} ms, "
+        f"ITL p50 {itl['itl_p50_seconds'] * 1e3:.1f} ms, p99 {itl['itl_p99_seconds'] * 1e3:.1f} ms",
+        f"drafted {stats.drafted}, accepted {stats.accepted} (acceptance rate {stats.acceptance_rate:.2f}, "
+        f"mean accepted length {stats.mean_accepted_length:.2f} with the next token)",
+        f"accepted per position {depth}; by drafter {by_drafter or '-'}",
+        f"time: draft {stats.draft_seconds:.3f} s, verify {stats.verify_seconds:.3f} s, "
+        f"host {stats.host_seconds:.3f} s, prefill {stats.prefill_seconds:.3f} s",
+        f"seed {seed}, exact: {'yes' if stats.exact else 'no'}",
+    ]
+    print("\n".join(lines), file=sys.stderr)

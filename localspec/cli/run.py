@@ -1,0 +1,112 @@
+"""`localspec run`: one prompt in, one answer out; or a file of prompts, answered in several slots."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+from localspec.cli import batch, output
+from localspec.cli.options import (
+    add_model_options,
+    add_sampling_options,
+    load_engine,
+    read_text,
+    request_options,
+)
+from localspec.errors import UsageError
+
+if TYPE_CHECKING:
+    from localspec.runtime.engine import Engine
+    from localspec.runtime.generation import Generation
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("prompt", nargs="?", help="the prompt; with standard input or -f, it comes before their text")
+    parser.add_argument("-f", "--file", metavar="FILE", help="text file to put behind the prompt")
+    parser.add_argument("--system", metavar="TEXT", help="system message")
+    parser.add_argument("--raw", action="store_true", help="complete the text as it is, without the chat template")
+    parser.add_argument("--json", action="store_true", help="one JSON object with text, tokens, seed and stats")
+    parser.add_argument("--stats", action="store_true", help="figures on standard error")
+    parser.add_argument("--log-probs", type=int, metavar="N", help="with --json: log-probabilities, and of the N best")
+    parser.add_argument("--batch", metavar="FILE", help="JSON lines with prompt or messages; results as they finish")
+    parser.add_argument("--slots", type=int, default=None, metavar="N", help="requests at once with --batch; default 4")
+    add_model_options(parser)
+    add_sampling_options(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    if options.log_probs is not None and not options.json:
+        raise UsageError("--log-probs needs --json.")
+    if options.batch:
+        if options.prompt or options.file:
+            raise UsageError("--batch takes its prompts from the file; leave out the prompt and -f.")
+        return batch.run(options)
+    if options.slots is not None:
+        raise UsageError("--slots needs --batch.")
+    text = _prompt_text(options)
+    with load_engine(options) as engine:
+        generation = _start(engine, options, text)
+        if options.json:
+            return _print_json(engine, generation)
+        try:
+            output.stream_answer(generation)
+        finally:
+            if options.stats:
+                output.print_stats(generation.stats, generation.request.seed)
+    return 0
+
+
+def _prompt_text(options: argparse.Namespace) -> str:
+    """Prompt, file and standard input, in this order."""
+    parts = [options.prompt] if options.prompt and options.prompt != "-" else []
+    if options.file:
+        parts.append(read_text(options.file))
+    if options.prompt == "-" or (not options.file and not sys.stdin.isatty() and not options.prompt):
+        parts.append(sys.stdin.read())
+    text = "\n\n".join(parts)
+    if not text.strip():
+        raise UsageError("There is no prompt.", 'Try: localspec run "Repeat after me: good morning"')
+    return text
+
+
+def _start(engine: Engine, options: argparse.Namespace, text: str) -> Generation:
+    from localspec.chat.template import Message
+
+    arguments = request_options(options) | {"top_log_probs": options.log_probs}
+    if options.raw or not engine.template.exists:
+        return engine.generate(text, **arguments)
+    system = [Message("system", options.system)] if options.system else []
+    return engine.chat([*system, Message("user", text)], **arguments)
+
+
+def _print_json(engine: Engine, generation: Generation) -> int:
+    try:
+        answer = collect(engine, generation)
+    except KeyboardInterrupt:
+        generation.cancel()
+        raise
+    print(json.dumps(answer, ensure_ascii=False))
+    return 0
+
+
+def collect(engine: Engine, generation: Generation) -> dict[str, Any]:
+    """Waits for the end; everything about the answer as plain data."""
+    text, log_probs = "", []
+    for event in generation:
+        text += event.text
+        log_probs += [
+            {"token": found.token, "log_prob": found.log_prob, "top": [list(pair) for pair in found.top]}
+            for found in event.log_probs
+        ]
+    answer: dict[str, Any] = {
+        "text": text,
+        "finish_reason": generation.finish.value if generation.finish else None,
+        "seed": generation.request.seed,
+        "tokens": generation.tokens,
+        "stats": generation.stats.as_dict(),
+    }
+    if generation.request.top_log_probs is not None:
+        answer["log_probs"] = log_probs
+    return answer

@@ -1,0 +1,103 @@
+"""`localspec verify`: plain against speculative, byte for byte. Exit code 1 on a fork."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from localspec.cli.options import add_model_options, load_engine
+from localspec.errors import UsageError
+
+if TYPE_CHECKING:
+    from localspec.checks.verify import Report, Setting
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("pair", nargs="?", metavar="PAIR", help="pair, model or GGUF file; default: the bundled pair")
+    parser.add_argument("--prompts", type=Path, metavar="FILE", help="JSON lines with prompt or messages")
+    parser.add_argument("--limit", type=int, metavar="N", help="only N prompts, spread over the file")
+    parser.add_argument(
+        "--temperature", type=float, action="append", metavar="X", help="repeatable; default: 0, 0.7 and 1"
+    )
+    parser.add_argument("--max-tokens", type=int, default=64, metavar="N", help="longest answer a turn; default: 64")
+    parser.add_argument("--seed", type=int, default=1, metavar="N", help="of the first prompt; default: 1")
+    parser.add_argument("--json", action="store_true", help="the report as JSON on standard output")
+    add_model_options(parser)
+    parser.set_defaults(exact="strict")
+
+
+def run(options: argparse.Namespace) -> int:
+    from localspec.checks.prompts import load_prompts
+    from localspec.checks.verify import verify
+
+    if options.pair and options.target:
+        raise UsageError("Give PAIR or --target, not both.")
+    options.target = options.pair or options.target
+    prompts = load_prompts(options.prompts)
+    if options.limit is not None:
+        if options.limit < 1:
+            raise UsageError(f"--limit is {options.limit}; it must be 1 or more.")
+        prompts = prompts[:: max(1, len(prompts) // options.limit)][: options.limit]
+    temperatures = options.temperature or [0.0, 0.7, 1.0]
+    chosen = _chosen_setting(options)
+    longest = max(7, options.max_draft_tokens or 0)
+    branches = options.branches or (2 if chosen is None else 1)
+    more: dict[str, Any] = {"drafter": "none", "max_draft_tokens": longest, "branches": branches}
+    with load_engine(options, **more) as engine, _progress_bar() as progress:
+        report = verify(
+            engine,
+            prompts,
+            temperatures,
+            None if chosen is None else [chosen],
+            max_tokens=options.max_tokens,
+            seed=options.seed,
+            progress=progress,
+        )
+        exact = engine.loaded.exactness
+    _print(options, report, exact)
+    return 1 if report.forks else 0
+
+
+def _chosen_setting(options: argparse.Namespace) -> Setting | None:
+    """One setting, when the options name a drafter; None = all."""
+    from localspec.checks.verify import Setting
+
+    if options.drafter is None:
+        return None
+    return Setting(options.drafter, options.max_draft_tokens or 4, options.branches or 1)
+
+
+def _print(options: argparse.Namespace, report: Report, exact: str) -> None:
+    if options.json:
+        print(json.dumps(report.as_dict() | {"exact": exact}))
+        return
+    print(f"{'setting':24} {'runs':>6} {'tokens':>8} {'drafted':>8} {'accepted':>8} {'forks':>6}")
+    for setting, tally in report.by_setting.items():
+        row = f"{tally.runs:6d} {tally.tokens:8d} {tally.drafted:8d} {tally.accepted:8d} {len(tally.forks):6d}"
+        print(f"{setting!s:24} {row}")
+    print(f"passes: {exact}")
+    for fork in report.forks:
+        print(fork)
+    verdict = "byte-equal" if not report.forks else f"{len(report.forks)} forks"
+    print(f"{report.runs} runs, {report.tokens} tokens: {verdict}.")
+
+
+@contextmanager
+def _progress_bar() -> Iterator[Callable[[int, int, int], None] | None]:
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("Verifying", total=None)
+        yield lambda done, total, forks: bar.update(
+            task, completed=done, total=total, description=f"Verifying, {forks} forks"
+        )

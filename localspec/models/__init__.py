@@ -1,0 +1,1 @@
+"""Which models there are: the catalogue of files and pairs."""

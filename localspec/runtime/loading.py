@@ -1,0 +1,93 @@
+"""Settings to loaded parts: the target in an exact configuration, its draft model, the drafter they make."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from localspec import paths
+from localspec.config import EngineSettings
+from localspec.drafters import NAMES
+from localspec.drafters.cascade import Cascade, Stage
+from localspec.drafters.draft_model import DraftModel, DraftModelSettings
+from localspec.drafters.none import NoDrafter
+from localspec.drafters.prompt_lookup import PromptLookup, PromptLookupSettings
+from localspec.engine.interfaces import Drafter
+from localspec.errors import UsageError
+from localspec.llama.context import Context
+from localspec.llama.model import Model
+from localspec.llama.settings import ContextSettings
+
+Progress = Callable[[str, float], None]
+"""(what is being done, share done from 0 to 1); may raise to give up."""
+
+_LONGEST_CONTEXT = 4096
+_LOOKUP_FIRST = 3.0
+"""Tokens prompt lookup must match before it is preferred to the draft model."""
+
+
+@dataclass(slots=True)
+class Loaded:
+    """Models and contexts in memory; whoever holds it closes it."""
+
+    settings: EngineSettings
+    model: Model
+    context: Context
+    exactness: str
+    """In words: the configuration in use, and whether its passes are exact."""
+    pass_seconds: dict[int, dict[int, float]]
+    """{context length: {width: seconds of a pass}}, where it was measured."""
+    draft_model: Model | None = None
+    draft_context: Context | None = None
+
+    def close(self) -> None:
+        """Frees everything."""
+        for part in (self.draft_context, self.draft_model, self.context, self.model):
+            if part is not None:
+                part.close()
+
+
+def load_models(settings: EngineSettings, progress: Progress | None = None) -> Loaded:
+    """Loads target and draft model and picks the target's configuration."""
+    model = Model.load(settings.target, gpu_layers=settings.gpu_layers, device=settings.device)
+    context = Context(model, ContextSettings(n_ctx=_context_length(settings, model), n_slots=settings.slots,
+        max_leaves=_leaves(settings), threads=settings.threads or 0, reuse="chunks" if settings.exact == "strict" else "all"))
+    context.exact_widths = frozenset(range(1, 17))
+    loaded = Loaded(settings, model, context, "test", {})
+    if settings.draft:
+        loaded.draft_model = Model.load(settings.draft)
+        model.vocabulary_matches(loaded.draft_model)
+        loaded.draft_context = Context(loaded.draft_model, ContextSettings(n_ctx=context.n_ctx, n_slots=settings.slots, threads=settings.threads or 0, grid_prefill=False))
+    return loaded
+
+
+def _context_length(settings: EngineSettings, model: Model) -> int:
+    return settings.context or min(model.n_ctx_train, _LONGEST_CONTEXT)
+
+
+def _leaves(settings: EngineSettings) -> int:
+    """A tree of n nodes has at most n leaves."""
+    return settings.max_draft_tokens if settings.branches > 1 else 1
+
+
+def make_drafter(loaded: Loaded, settings: EngineSettings) -> Drafter:
+    """The drafter of that name over the loaded parts.
+
+    Raises:
+        UsageError: no such drafter, or it needs a draft model and there is none.
+    """
+    name = settings.drafter
+    if name not in NAMES:
+        raise UsageError(f"There is no drafter called {name!r}; there are: {', '.join(NAMES)}.")
+    if name == "none" or settings.max_draft_tokens == 0 or not loaded.model.can_trim:
+        return NoDrafter()
+    lookup = PromptLookup(PromptLookupSettings(settings.min_ngram, settings.max_ngram))
+    if name == "lookup" or (name == "auto" and loaded.draft_context is None):
+        return lookup
+    if loaded.draft_context is None:
+        raise UsageError("The drafter `draft` needs a draft model.", "Give one with --draft FILE, or a pair.")
+    draft = DraftModel(loaded.draft_context, loaded.model.end_tokens, DraftModelSettings(settings.branches))
+    if name == "draft":
+        return draft
+    return Cascade([Stage(lookup, _LOOKUP_FIRST), Stage(draft)])
