@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
@@ -12,13 +11,6 @@ from localspec.types import Rule
 
 Exactness = Literal["auto", "strict", "off"]
 RULES: dict[str, Rule] = {"coupled": Rule.COUPLED, "rejection": Rule.REJECTION, "block": Rule.BLOCK}
-
-
-def physical_threads() -> int:
-    """CPU cores this process may use; the default number of threads."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +41,7 @@ class EngineSettings:
     slots: int = 1
     """Requests served at once."""
     threads: int | None = None
-    """CPU threads; None = the cores this process may use. The count changes the bits, so it is part of a seed."""
+    """CPU threads; None = the physical cores this process may use. The count changes the bits, so it is part of a seed."""
     gpu_layers: int = 0
     """Layers of the target on the GPU; -1 = all. Needs a llama-cpp-python built for that GPU."""
     device: str | None = None
@@ -68,6 +60,8 @@ class EngineSettings:
             raise UsageError(f"slots is {self.slots}; it must be between 1 and 64.")
         if self.branches > 1 and self.slots > 1:
             raise UsageError(f"branches is {self.branches} with {self.slots} slots; trees need one slot.")
+        if self.branches > 1 and self.verify_rule is Rule.BLOCK:
+            raise UsageError(f"branches is {self.branches} with the rule block, which verifies chains only.")
         if self.threads is not None and not 1 <= self.threads <= 512:
             raise UsageError(f"threads is {self.threads}; it must be between 1 and 512.")
         if self.context is not None and self.context < 16:

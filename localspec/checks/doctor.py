@@ -50,8 +50,9 @@ def _devices(info: lib.Info) -> Iterator[Finding]:
     if not info.gpu_offload:
         advice = ""
         if shutil.which("nvidia-smi"):
-            advice = 'CMAKE_ARGS="-DGGML_CUDA=on" pip install --force-reinstall --no-binary :all: llama-cpp-python==' + (
-                info.package_version
+            advice = (
+                'CMAKE_ARGS="-DGGML_CUDA=on" pip install --force-reinstall --no-binary :all: llama-cpp-python=='
+                + (info.package_version)
             )
         yield Finding("GPU", "this llama-cpp-python was built without GPU support", advice)
 
@@ -91,7 +92,7 @@ def examine_engine(engine: Engine) -> Iterator[Finding]:
     for length, costs in sorted(loaded.pass_seconds.items()):
         base = costs.get(1)
         if base:
-            row = ", ".join(f"{width}: {cost * 1e3:.1f} ms ({cost / base:.2f}x)" for width, cost in sorted(costs.items()))
+            row = ", ".join(
+                f"{width}: {cost * 1e3:.1f} ms ({cost / base:.2f}x)" for width, cost in sorted(costs.items())
+            )
             yield Finding(f"pass at {length} tokens", row)
-
-

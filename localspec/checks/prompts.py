@@ -19,7 +19,7 @@ class Prompt:
 
     name: str
     messages: tuple[Message, ...]
-    """System and user messages; assistant messages of the file are left out, the model answers for itself."""
+    """All but the assistant's messages of the file: the model answers for itself, after each but a system message."""
     answer: str = ""
     """The right answer to the last message, where there is one."""
 

@@ -198,7 +198,7 @@ class _Run:
         history: list[Message] = []
         for message in self.prompt.messages:
             history.append(message)
-            if message.role != "user":
+            if message.role == "system":
                 continue
             tokens = self.engine.chat_tokens(history)
             if len(tokens) + 2 > self.engine.loaded.context.n_ctx:

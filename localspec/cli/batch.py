@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import TYPE_CHECKING, Any
 
+from localspec.cli import output
 from localspec.cli.options import load_engine, read_text, request_options
 from localspec.errors import LocalspecError, UsageError
 
@@ -30,7 +31,7 @@ def run(options: argparse.Namespace) -> int:
     with load_engine(options, slots=slots) as engine, ThreadPoolExecutor(max_workers=max(len(lines), 1)) as waiting:
         generations = [_start(engine, options, number, line) for number, line in lines]
         futures = {
-            waiting.submit(_result, engine, line, generation): number
+            waiting.submit(_result, line, generation): number
             for (number, line), generation in zip(lines, generations, strict=True)
         }
         try:
@@ -91,12 +92,10 @@ def _message(row: Any, number: int) -> Any:
     return Message(str(row["role"]), str(row["content"]))
 
 
-def _result(engine: Engine, line: dict[str, Any], generation: Generation | LocalspecError) -> dict[str, Any]:
-    from localspec.cli.run import collect
-
+def _result(line: dict[str, Any], generation: Generation | LocalspecError) -> dict[str, Any]:
     try:
         if isinstance(generation, LocalspecError):
             raise generation
-        return {"id": line["id"], **collect(engine, generation)}
+        return {"id": line["id"], **output.collect(generation)}
     except LocalspecError as error:
         return {"id": line["id"], "error": str(error)}

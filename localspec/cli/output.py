@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from localspec.engine.stats import RequestStats
@@ -83,3 +83,24 @@ def print_stats(stats: RequestStats, seed: int) -> None:
         f"seed {seed}, exact: {'yes' if stats.exact else 'no'}",
     ]
     print("\n".join(lines), file=sys.stderr)
+
+
+def collect(generation: Generation) -> dict[str, Any]:
+    """Waits for the end; everything about the answer as plain data."""
+    text, log_probs = "", []
+    for event in generation:
+        text += event.text
+        log_probs += [
+            {"token": found.token, "log_prob": found.log_prob, "top": [list(pair) for pair in found.top]}
+            for found in event.log_probs
+        ]
+    answer: dict[str, Any] = {
+        "text": text,
+        "finish_reason": generation.finish.value if generation.finish else None,
+        "seed": generation.request.seed,
+        "tokens": generation.tokens,
+        "stats": generation.stats.as_dict(),
+    }
+    if generation.request.top_log_probs is not None:
+        answer["log_probs"] = log_probs
+    return answer

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from localspec.cli import batch, output
 from localspec.cli.options import (
@@ -49,7 +49,7 @@ def run(options: argparse.Namespace) -> int:
     with load_engine(options) as engine:
         generation = _start(engine, options, text)
         if options.json:
-            return _print_json(engine, generation)
+            return _print_json(generation)
         try:
             output.stream_answer(generation)
         finally:
@@ -81,32 +81,11 @@ def _start(engine: Engine, options: argparse.Namespace, text: str) -> Generation
     return engine.chat([*system, Message("user", text)], **arguments)
 
 
-def _print_json(engine: Engine, generation: Generation) -> int:
+def _print_json(generation: Generation) -> int:
     try:
-        answer = collect(engine, generation)
+        answer = output.collect(generation)
     except KeyboardInterrupt:
         generation.cancel()
         raise
     print(json.dumps(answer, ensure_ascii=False))
     return 0
-
-
-def collect(engine: Engine, generation: Generation) -> dict[str, Any]:
-    """Waits for the end; everything about the answer as plain data."""
-    text, log_probs = "", []
-    for event in generation:
-        text += event.text
-        log_probs += [
-            {"token": found.token, "log_prob": found.log_prob, "top": [list(pair) for pair in found.top]}
-            for found in event.log_probs
-        ]
-    answer: dict[str, Any] = {
-        "text": text,
-        "finish_reason": generation.finish.value if generation.finish else None,
-        "seed": generation.request.seed,
-        "tokens": generation.tokens,
-        "stats": generation.stats.as_dict(),
-    }
-    if generation.request.top_log_probs is not None:
-        answer["log_probs"] = log_probs
-    return answer

@@ -20,6 +20,10 @@ class Stage:
     threshold: float = 0.0
     """Confidence its first node needs (prompt lookup: tokens matched)."""
 
+    def accepts(self, draft: Draft) -> bool:
+        """Whether a draft is good enough. One that was drawn always is: dropping it for what was drawn would bias."""
+        return draft.probs is not None or draft.confidence is None or bool(draft.confidence[0] >= self.threshold)
+
 
 class Cascade:
     """Asks its stages in order."""
@@ -37,7 +41,7 @@ class Cascade:
         for stage in self._stages:
             answers = stage.drafter.draft([requests[i] for i in open_requests]) if open_requests else []
             for i, answer in zip(open_requests, answers, strict=True):
-                if len(answer) and (answer.confidence is None or answer.confidence[0] >= stage.threshold):
+                if len(answer) and stage.accepts(answer):
                     drafts[i] = answer
             open_requests = [i for i in open_requests if not len(drafts[i])]
         return drafts

@@ -8,7 +8,7 @@ distributions agree the two tokens agree too.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
@@ -146,10 +146,16 @@ class DraftModel:
 
 
 def _drawn_from(probs: SparseProbs, drawn: Tokens) -> list[SparseProbs]:
-    """The distribution each of `drawn` (without replacement) came from: what its earlier siblings left."""
-    found = [probs]
-    for token in drawn[:-1]:
-        keep = found[-1].tokens != token
-        rest = found[-1].probs[keep]
-        found.append(replace(found[-1], tokens=found[-1].tokens[keep], probs=rest / rest.sum()))
+    """The distribution each of `drawn` (without replacement) came from: what its earlier siblings left.
+
+    Temperature 0 leaves nothing behind the first; the others are then the next most likely, a certain guess each.
+    """
+    found: list[SparseProbs] = []
+    for token in drawn:
+        if not len(probs.tokens):
+            probs = SparseProbs(np.array([token], dtype=np.int32), np.ones(1))
+        found.append(probs)
+        keep = probs.tokens != token
+        rest = probs.probs[keep]
+        probs = SparseProbs(probs.tokens[keep], rest / rest.sum() if len(rest) else rest)
     return found

@@ -240,8 +240,10 @@ class Loop:
         for node, token in zip(row_of, tokens, strict=False):  # row_of may be longer: a stop cut the tokens
             row = 1 + node
             value = float(kernels.log_probs(rows, row, np.array([token], dtype=np.int32))[0])
-            ids, values = kernels.top_log_probs(rows, row, count)
-            top = tuple(zip(ids.tolist(), values.tolist(), strict=True))
+            top: tuple[tuple[int, float], ...] = ()
+            if count:
+                ids, values = kernels.top_log_probs(rows, row, count)
+                top = tuple(zip(ids.tolist(), values.tolist(), strict=True))
             found.append(TokenLogProb(token, value, float(rows[row][token]), top))
         return tuple(found)
 
@@ -256,5 +258,6 @@ class Loop:
         # What stays cached must follow from the history alone, not from what was guessed (DESIGN section 5C).
         if self.target.exact_widths is not None:
             self._catch_up(slot)
-        self.target.forget(slot.index, keep=len(slot.history) - 1)
+        tokens, prompt_length = slot.history.tokens, len(slot.request.prompt)
+        self.target.forget(slot.index, keep=self.target.reusable(slot.index, tokens, prompt_length))
         self.active.pop(slot.index, None)

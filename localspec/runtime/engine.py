@@ -127,7 +127,13 @@ class Engine:
         return self.submit(request, on_prefill)
 
     def submit(self, request: Request, on_prefill: Callable[[int, int], None] | None = None) -> Generation:
-        """Queues a request."""
+        """Queues a request.
+
+        Raises:
+            UsageError: the rule *block* with a drafter of trees.
+        """
+        if request.rule is Rule.BLOCK and self.settings.branches > 1:
+            raise UsageError(f"The rule block verifies chains only, and branches is {self.settings.branches}.")
         generation = Generation(request, on_prefill)
         with self._wake:
             if self._closing:
@@ -218,9 +224,18 @@ class Engine:
             return not self._closing or bool(self._waiting or self._running or self._jobs)
 
     def _admit_waiting(self) -> None:
+        with self._wake:
+            gone = [generation for generation in self._waiting if generation.cancelled]
+            for generation in gone:
+                self._waiting.remove(generation)
+        for generation in gone:  # they hear of it now, not when a slot is free
+            generation.deliver(Event(-1, "", (), (), (), FinishReason.CANCELLED, generation.stats))
         while self._waiting and len(self._running) < self.settings.slots:
-            generation = self._waiting.popleft()  # only this thread takes from the left
-            self._admit(self._best_slot(generation.request), generation)
+            with self._wake:  # so that close() finds it in one place or the other
+                generation = self._waiting.popleft()
+                index = self._best_slot(generation.request)
+                self._running[index] = generation
+            self._admit(index, generation)
 
     def _best_slot(self, request: Request) -> int:
         """The free slot that already holds most of the prompt; the lowest of equals (slots stay contiguous)."""
@@ -230,15 +245,14 @@ class Engine:
 
     def _admit(self, index: int, generation: Generation) -> None:
         try:
-            if generation.cancelled:
-                raise Cancelled("The request was cancelled before it began.")
             self._loop.admit(
                 index, generation.request, generation.started, lambda: generation.cancelled, generation.on_prefill
             )
-            self._running[index] = generation
         except Cancelled:
+            del self._running[index]
             generation.deliver(Event(index, "", (), (), (), FinishReason.CANCELLED, generation.stats))
         except LocalspecError as error:
+            del self._running[index]
             generation.deliver(error)
 
     def _step(self) -> None:
@@ -252,10 +266,10 @@ class Engine:
             generation.deliver(event)
 
     def _fail_all(self, error: Exception) -> None:
-        """A pass failed: nobody's cache can be trusted."""
-        self._loop.active.clear()
-        for index in range(self.settings.slots):
-            self.loaded.context.forget(index)
+        """A pass failed: everybody hears of it, and nobody's cache can be trusted."""
         for generation in self._running.values():
             generation.deliver(error)
         self._running.clear()
+        self._loop.active.clear()
+        for index in range(self.settings.slots):
+            self.loaded.context.forget(index)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 from localspec import paths
 from localspec.config import EngineSettings
@@ -15,14 +14,17 @@ from localspec.drafters.none import NoDrafter
 from localspec.drafters.prompt_lookup import PromptLookup, PromptLookupSettings
 from localspec.engine.interfaces import Drafter
 from localspec.errors import UsageError
+from localspec.llama.choice import choose
 from localspec.llama.context import Context
-from localspec.llama.model import Model
+from localspec.llama.model import Model, check_text_model
 from localspec.llama.settings import ContextSettings
 
 Progress = Callable[[str, float], None]
 """(what is being done, share done from 0 to 1); may raise to give up."""
 
 _LONGEST_CONTEXT = 4096
+_PROBED_WIDTH = 8
+"""Widths up to this are always probed, so that most settings share one probe, and with it one configuration."""
 _LOOKUP_FIRST = 3.0
 """Tokens prompt lookup must match before it is preferred to the draft model."""
 
@@ -49,26 +51,65 @@ class Loaded:
 
 
 def load_models(settings: EngineSettings, progress: Progress | None = None) -> Loaded:
-    """Loads target and draft model and picks the target's configuration."""
-    model = Model.load(settings.target, gpu_layers=settings.gpu_layers, device=settings.device)
-    context = Context(model, ContextSettings(n_ctx=_context_length(settings, model), n_slots=settings.slots,
-        max_leaves=_leaves(settings), threads=settings.threads or 0, reuse="chunks" if settings.exact == "strict" else "all"))
-    context.exact_widths = frozenset(range(1, 17))
-    loaded = Loaded(settings, model, context, "test", {})
-    if settings.draft:
-        loaded.draft_model = Model.load(settings.draft)
-        model.vocabulary_matches(loaded.draft_model)
-        loaded.draft_context = Context(loaded.draft_model, ContextSettings(n_ctx=context.n_ctx, n_slots=settings.slots, threads=settings.threads or 0, grid_prefill=False))
+    """Loads the target in the configuration that `settings.exact` asks for, and the draft model.
+
+    Raises:
+        ModelFileError: a file is missing, damaged or of the wrong kind.
+        ModelError: no exact configuration under `strict`, or no memory.
+        PairError: target and draft model do not share a tokenizer.
+        UsageError: no such device, or a drafter without what it needs.
+    """
+    target_header, draft_header = check_text_model(settings.target), None
+    if settings.draft is not None:
+        draft_header = check_text_model(settings.draft)  # before minutes are spent on the target
+    n_ctx = settings.context or min(target_header.context_length or _LONGEST_CONTEXT, _LONGEST_CONTEXT)
+    chosen = choose(
+        settings.target,
+        ContextSettings(
+            n_ctx=n_ctx,
+            n_slots=settings.slots,
+            max_leaves=_leaves(settings),
+            threads=settings.threads or 0,
+            reuse="chunks" if settings.exact == "strict" else "all",
+        ),
+        exact=settings.exact,
+        widest=max(_PROBED_WIDTH, settings.slots * (1 + settings.max_draft_tokens)),
+        gpu_layers=settings.gpu_layers,
+        device=settings.device,
+        cache_dir=paths.cache_dir() / "probes",
+        progress=progress,
+    )
+    loaded = Loaded(settings, chosen.model, chosen.context, chosen.description, chosen.probe.seconds)
+    try:
+        if draft_header is not None:
+            _load_draft(loaded, progress)
+    except BaseException:
+        loaded.close()
+        raise
     return loaded
 
 
-def _context_length(settings: EngineSettings, model: Model) -> int:
-    return settings.context or min(model.n_ctx_train, _LONGEST_CONTEXT)
+def _load_draft(loaded: Loaded, progress: Progress | None) -> None:
+    settings = loaded.settings
+    assert settings.draft is not None
+    if progress is not None:
+        progress("loading the draft model", 0.0)
+    loaded.draft_model = Model.load(settings.draft, gpu_layers=settings.draft_gpu_layers, device=settings.draft_device)
+    loaded.model.vocabulary_matches(loaded.draft_model)
+    loaded.draft_context = Context(
+        loaded.draft_model,
+        ContextSettings(
+            n_ctx=loaded.context.n_ctx,
+            n_slots=settings.slots,
+            threads=settings.threads or 0,
+            grid_prefill=False,
+        ),
+    )
 
 
 def _leaves(settings: EngineSettings) -> int:
     """A tree of n nodes has at most n leaves."""
-    return settings.max_draft_tokens if settings.branches > 1 else 1
+    return max(1, settings.max_draft_tokens) if settings.branches > 1 else 1
 
 
 def make_drafter(loaded: Loaded, settings: EngineSettings) -> Drafter:

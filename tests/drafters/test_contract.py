@@ -1,0 +1,295 @@
+"""One contract for all drafters: whatever a user may ask for goes through every test here."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Protocol
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from localspec.drafters import NAMES
+from localspec.drafters.cascade import Cascade, Stage
+from localspec.drafters.draft_model import DraftModel, DraftModelSettings
+from localspec.drafters.none import NoDrafter
+from localspec.drafters.prompt_lookup import PromptLookup, PromptLookupSettings
+from localspec.engine.interfaces import Draft, Drafter, DraftRequest, History
+from localspec.types import Noise, SamplingParams, SparseProbs
+from tests.fakes import FakeDraftContext, HashModel, paths
+
+VOCABULARY, CONTEXT = 6, 48
+MODEL = HashModel(VOCABULARY, order=1, seed=4)
+FLAT = HashModel(VOCABULARY, order=1, seed=4, sharpness=0.5)
+END = frozenset({5})
+
+
+def draft_model(branches: int = 1) -> DraftModel:
+    return DraftModel(FakeDraftContext(MODEL, CONTEXT), END, DraftModelSettings(branches))
+
+
+def lookup() -> PromptLookup:
+    return PromptLookup(PromptLookupSettings(1, 4))
+
+
+MAKERS: dict[str, Callable[[], Drafter]] = {
+    "none": NoDrafter,
+    "lookup": lookup,
+    "draft": draft_model,
+    "auto": lambda: Cascade([Stage(lookup(), 3.0), Stage(draft_model())]),
+    "draft, 2 branches": lambda: draft_model(2),
+    "draft, 5 branches": lambda: draft_model(5),
+    "lookup of pairs": PromptLookup,
+    "cascade of one": lambda: Cascade([Stage(lookup())]),
+    "cascade of none": lambda: Cascade([]),
+}
+every = pytest.mark.parametrize("name", MAKERS)
+some_tokens = st.lists(st.integers(0, VOCABULARY - 1), min_size=1, max_size=CONTEXT + 4)
+
+
+def ask(
+    tokens: Sequence[int] | History,
+    slot: int = 0,
+    nodes: int = 4,
+    depth: int | None = None,
+    seed: int = 1,
+    temperature: float = 0.8,
+    needs_probs: bool = False,
+) -> DraftRequest:
+    history = tokens if isinstance(tokens, History) else History(tokens)
+    sampling = SamplingParams(temperature=temperature, top_p=1.0, min_p=0.0)
+    noise = Noise(seed, round=len(history) if needs_probs else 0)
+    deepest = nodes if depth is None else depth
+    return DraftRequest(slot, history, nodes, deepest, sampling, noise, needs_probs=needs_probs)
+
+
+def assert_valid(draft: Draft, request: DraftRequest) -> None:
+    count = len(draft)
+    assert count <= max(request.max_nodes, 0)
+    assert draft.tokens.dtype == draft.parents.dtype == np.int32
+    assert len(draft.parents) == count
+    nodes = paths(draft.parents.tolist())
+    assert max(map(len, nodes), default=0) <= max(request.max_depth, 0)
+    assert len(set(zip(draft.parents.tolist(), draft.tokens.tolist(), strict=True))) == count, "equal siblings"
+    assert ((draft.tokens >= 0) & (draft.tokens < VOCABULARY)).all()
+    assert draft.confidence is None or (draft.confidence.dtype == np.float32 and len(draft.confidence) == count)
+    assert bool(draft.origin) == bool(count)
+    if draft.probs is None:
+        return
+    assert len(draft.probs) == count
+    for token, probs in zip(draft.tokens.tolist(), draft.probs, strict=True):
+        assert token in probs.tokens, "drawn from a distribution that does not have it"
+        assert probs.probs.sum() == pytest.approx(1.0, abs=1e-9)
+        assert (probs.probs > 0).all()
+        assert len(set(probs.tokens.tolist())) == len(probs.tokens)
+
+
+def content(draft: Draft) -> object:
+    """All a draft says, comparable."""
+    confidence = None if draft.confidence is None else draft.confidence.tolist()
+    probs = draft.probs and [(one.tokens.tolist(), one.probs.tolist()) for one in draft.probs]
+    return draft.tokens.tolist(), draft.parents.tolist(), confidence, probs, draft.origin
+
+
+def fresh(name: str, request: DraftRequest) -> object:
+    """What a drafter says that never saw anything else."""
+    return content(MAKERS[name]().draft([request])[0])
+
+
+def test_every_name_a_user_may_ask_for_is_tested_here() -> None:
+    assert set(NAMES) <= set(MAKERS)
+    assert all(NAMES.values())
+
+
+@every
+def test_it_says_who_it_is_and_what_it_needs(name: str) -> None:
+    drafter = MAKERS[name]()
+    assert drafter.name
+    assert drafter.needs.hidden_layers == ()
+
+
+@every
+@settings(max_examples=60)
+@given(
+    tokens=some_tokens,
+    nodes=st.integers(-1, 12),
+    depth=st.integers(-1, 12),
+    temperature=st.sampled_from([0.0, 0.8, 2.0]),
+    needs_probs=st.booleans(),
+)
+def test_any_history_gets_a_legal_draft(
+    name: str, tokens: list[int], nodes: int, depth: int, temperature: float, needs_probs: bool
+) -> None:
+    request = ask(tokens, nodes=nodes, depth=depth, temperature=temperature, needs_probs=needs_probs)
+    assert_valid(MAKERS[name]().draft([request])[0], request)
+
+
+@every
+@pytest.mark.parametrize(("nodes", "depth"), [(0, 0), (0, 5), (5, 0)])
+def test_nothing_is_drafted_where_nothing_is_asked_for(name: str, nodes: int, depth: int) -> None:
+    for tokens in ([1], [1, 2, 1, 2, 1, 2]):
+        assert len(MAKERS[name]().draft([ask(tokens, nodes=nodes, depth=depth)])[0]) == 0
+
+
+@every
+def test_no_requests_no_drafts(name: str) -> None:
+    drafter = MAKERS[name]()
+    assert drafter.draft([]) == []
+    drafter.observe([])
+
+
+edits = st.lists(
+    st.tuples(st.integers(0, 2), st.lists(st.integers(0, VOCABULARY - 1), max_size=4) | st.integers(0, CONTEXT)),
+    max_size=12,
+)
+
+
+@every
+@settings(max_examples=60)
+@given(starts=st.lists(some_tokens, min_size=3, max_size=3), edits=edits, replaced=st.sets(st.integers(0, 12)))
+def test_state_is_only_a_cache_of_the_histories(
+    name: str, starts: list[list[int]], edits: list[tuple[int, list[int] | int]], replaced: set[int]
+) -> None:
+    """Three slots grow, shrink and are given other histories; every draft is that of a fresh drafter."""
+    drafter = MAKERS[name]()
+    histories = [History(start) for start in starts]
+    for turn, (slot, edit) in enumerate(edits):
+        if isinstance(edit, list):
+            histories[slot].append(edit)
+        else:
+            histories[slot].truncate(max(1, edit % (len(histories[slot]) + 1)))
+        if turn in replaced:
+            histories[slot] = History(histories[slot].tokens[::-1])
+        asked = [ask(histories[i], slot=i, seed=turn) for i in (slot, (slot + 1) % 3)]
+        assert [content(draft) for draft in drafter.draft(asked)] == [fresh(name, request) for request in asked]
+
+
+@every
+def test_answers_come_in_the_order_of_the_requests(name: str) -> None:
+    histories = [[1, 2, 3, 1, 2], [4, 4, 4], [2, 3, 2, 3, 2], [1]]
+    asked = [ask(tokens, slot=slot, nodes=1 + slot) for slot, tokens in enumerate(histories)]
+    backwards = MAKERS[name]().draft(asked[::-1])
+    assert [content(draft) for draft in backwards[::-1]] == [fresh(name, request) for request in asked]
+
+
+@every
+def test_the_same_history_gets_the_same_draft(name: str) -> None:
+    drafter, history = MAKERS[name](), History([1, 2, 3, 1, 2, 3, 1])
+    first, again = (content(drafter.draft([ask(history)])[0]) for _ in range(2))
+    copy = content(drafter.draft([ask(history.tokens.copy())])[0])
+    assert first == again == copy
+
+
+@every
+def test_closing_twice_does_nothing(name: str) -> None:
+    drafter = MAKERS[name]()
+    drafter.draft([ask([1, 2, 1])])
+    drafter.close()
+    drafter.close()
+
+
+@every
+def test_histories_at_the_end_of_the_drafters_context(name: str) -> None:
+    drafter = MAKERS[name]()
+    for length in range(CONTEXT - 5, CONTEXT + 3):
+        request = ask([i % VOCABULARY for i in range(length)], nodes=8)
+        assert_valid(drafter.draft([request])[0], request)
+
+
+class Drafts(Protocol):
+    """The part of a drafter that is looked at here."""
+
+    def draft(self, requests: Sequence[DraftRequest]) -> list[Draft]: ...
+
+
+# -- honest probabilities --------------------------------------------------------------------------------------------
+
+
+def misfit(drafter: Drafts, draws: int) -> float:
+    """How far the drawn tokens are from the distributions named, in standard deviations of chi-square.
+
+    Nodes are grouped by all that was drawn before them, so chains and siblings are tested for what they are given.
+    """
+    seen: dict[object, Counter[int]] = defaultdict(Counter)
+    named: dict[object, dict[int, float]] = {}
+    for seed in range(draws):
+        request = ask([2, 1, 3], nodes=4, seed=seed, needs_probs=True)
+        (draft,) = drafter.draft([request])
+        assert draft.probs is not None
+        for node, probs in enumerate(draft.probs):
+            before = (node, *draft.tokens[:node].tolist(), *draft.parents[: node + 1].tolist())
+            seen[before][int(draft.tokens[node])] += 1
+            named[before] = dict(zip(probs.tokens.tolist(), probs.probs.tolist(), strict=True))
+    statistic = freedom = 0.0
+    for given_these, counts in seen.items():
+        total = counts.total()
+        assert set(counts) <= set(named[given_these])
+        expected = {token: total * share for token, share in named[given_these].items()}
+        if len(expected) < 2 or min(expected.values()) < 5:
+            continue
+        statistic += sum((counts[token] - number) ** 2 / number for token, number in expected.items())
+        freedom += len(expected) - 1
+    assert freedom > 20, "too little was compared"
+    return float((statistic - freedom) / np.sqrt(2 * freedom))
+
+
+def drawing(branches: int) -> DraftModel:
+    return DraftModel(FakeDraftContext(FLAT), frozenset(), DraftModelSettings(branches))
+
+
+@pytest.mark.parametrize("branches", [1, 2, 3])
+def test_tokens_are_drawn_from_the_distributions_named(branches: int) -> None:
+    assert misfit(drawing(branches), 3000) < 4.5
+
+
+class Flatter:
+    """Names distributions a little flatter than those it draws from."""
+
+    def __init__(self, drafter: DraftModel) -> None:
+        self.drafter = drafter
+
+    def draft(self, requests: Sequence[DraftRequest]) -> list[Draft]:
+        return [replace(draft, probs=self.wrong(draft)) for draft in self.drafter.draft(requests)]
+
+    def wrong(self, draft: Draft) -> tuple[SparseProbs, ...]:
+        assert draft.probs is not None
+        return tuple(replace(one, probs=one.probs**0.7 / (one.probs**0.7).sum()) for one in draft.probs)
+
+
+class WithReplacement(Flatter):
+    """Names for the second sibling what the first was drawn from."""
+
+    def wrong(self, draft: Draft) -> tuple[SparseProbs, ...]:
+        assert draft.probs is not None
+        first = [draft.parents.tolist().index(parent) for parent in draft.parents.tolist()]
+        return tuple(draft.probs[node] for node in first)
+
+
+@pytest.mark.parametrize("wrong", [Flatter, WithReplacement])
+def test_a_dishonest_drafter_is_noticed(wrong: type[Flatter]) -> None:
+    assert misfit(wrong(drawing(2)), 3000) > 9
+
+
+def test_at_temperature_0_every_guess_is_certain() -> None:
+    (draft,) = draft_model(3).draft([ask([2, 1, 3], nodes=6, temperature=0.0, needs_probs=True)])
+    assert len(draft) == 6
+    assert draft.probs is not None
+    for token, probs in zip(draft.tokens.tolist(), draft.probs, strict=True):
+        assert (probs.tokens.tolist(), probs.probs.tolist()) == ([token], [1.0])
+
+
+@pytest.mark.parametrize("name", ["none", "lookup", "lookup of pairs", "cascade of one"])
+def test_a_deterministic_guess_has_no_probabilities(name: str) -> None:
+    (draft,) = MAKERS[name]().draft([ask([1, 2, 3, 4, 1, 2, 3], needs_probs=True)])
+    assert draft.probs is None
+    assert bool(len(draft)) == (name != "none")
+
+
+@pytest.mark.parametrize("name", ["draft", "draft, 2 branches", "auto"])
+def test_probabilities_are_given_only_where_a_rule_needs_them(name: str) -> None:
+    history = [0, 1, 2, 3]
+    assert MAKERS[name]().draft([ask(history)])[0].probs is None
+    assert MAKERS[name]().draft([ask(history, needs_probs=True)])[0].probs is not None

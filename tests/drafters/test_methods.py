@@ -1,0 +1,220 @@
+"""What is particular to each drafter: what it feeds, whom it asks, what it finds."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from localspec import kernels
+from localspec.drafters.cascade import Cascade, Stage
+from localspec.drafters.draft_model import DraftModel, DraftModelSettings
+from localspec.drafters.none import NoDrafter
+from localspec.drafters.prompt_lookup import PromptLookup, PromptLookupSettings
+from localspec.engine.interfaces import EMPTY_DRAFT, Draft, Drafter, DraftRequest, History, Needs, Outcome, Verdict
+from localspec.errors import UsageError
+from localspec.types import LogitRows, Noise, SamplingParams, SparseProbs
+from tests.fakes import FakeDraftContext, FakeDrafter, HashModel, prompt
+
+MODEL = HashModel(8)
+SAMPLING = SamplingParams(temperature=0.9)
+
+
+def ask(history: History, slot: int = 0, nodes: int = 4, needs_probs: bool = False) -> DraftRequest:
+    return DraftRequest(slot, history, nodes, nodes, SAMPLING, Noise(3), needs_probs=needs_probs)
+
+
+# -- the draft model -------------------------------------------------------------------------------------------------
+
+
+def test_the_draft_model_is_fed_only_what_it_has_not_seen() -> None:
+    context = FakeDraftContext(MODEL)
+    drafter, history = DraftModel(context, frozenset()), History([1, 2, 3, 4, 5])
+    (draft,) = drafter.draft([ask(history)])
+    assert [rows[0] for rows in context.passes] == [5, 1, 1, 1], "the prompt once, then its own guesses"
+    for accepted in range(5):
+        context.passes.clear()
+        history.append([*draft.tokens[:accepted].tolist(), (int(draft.tokens[min(accepted, 3)]) + 1) % 8])
+        cached = min(accepted, 3)  # nobody ever fed it its last guess
+        (draft,) = drafter.draft([ask(history)])
+        assert [rows[0] for rows in context.passes] == [accepted - cached + 1, 1, 1, 1]
+
+
+def test_a_regenerated_or_edited_history_is_fed_from_where_it_differs() -> None:
+    context = FakeDraftContext(MODEL)
+    drafter, history = DraftModel(context, frozenset()), History(range(8))
+    drafter.draft([ask(history)])
+    context.passes.clear()
+    history.truncate(5)
+    history.append([7, 7])
+    drafter.draft([ask(history, nodes=1)])
+    assert context.passes == [{0: 2}]
+
+
+def test_the_draft_model_decodes_all_slots_in_one_batch() -> None:
+    context = FakeDraftContext(MODEL)
+    drafter = DraftModel(context, frozenset())
+    histories = {slot: History(range(1 + slot)) for slot in range(3)}
+    drafter.draft([ask(history, slot, nodes=1 + slot) for slot, history in histories.items()])
+    assert context.passes == [{0: 1, 1: 2, 2: 3}, {1: 1, 2: 1}, {2: 1}], "and a slot that is done stays out"
+
+
+def test_the_draft_model_draws_with_the_targets_noise() -> None:
+    """So a draft model that is the target guesses everything right."""
+    history = History([1, 2, 3])
+    (draft,) = DraftModel(FakeDraftContext(MODEL), frozenset()).draft([ask(history)])
+    path = [1, 2, 3]
+    for token in draft.tokens.tolist():
+        rows = LogitRows.from_matrix(MODEL(np.array(path, dtype=np.int32))[None, :].copy())
+        drawn, _ = kernels.sample(rows, 0, SAMPLING, np.array(path, dtype=np.int32), Noise(3), len(path), 1)
+        assert drawn.tolist() == [token]
+        path.append(token)
+
+
+@pytest.mark.parametrize("branches", [1, 3])
+def test_nothing_is_guessed_behind_an_end_token(branches: int) -> None:
+    everything = frozenset(range(8))
+    drafter = DraftModel(FakeDraftContext(MODEL), everything, DraftModelSettings(branches))
+    assert len(drafter.draft([ask(History([1]), nodes=6)])[0]) == branches
+
+
+def test_a_draft_drawn_for_rejection_does_not_end_because_of_what_was_drawn() -> None:
+    drafter = DraftModel(FakeDraftContext(MODEL), frozenset(range(8)))
+    assert len(drafter.draft([ask(History([1]), nodes=6, needs_probs=True)])[0]) == 6
+
+
+def test_branches_are_leaves_beside_the_main_chain_in_trial_order() -> None:
+    drafter = DraftModel(FakeDraftContext(MODEL), frozenset(), DraftModelSettings(3))
+    (draft,) = drafter.draft([ask(History([1]), nodes=8)])
+    assert draft.parents.tolist() == [-1, -1, -1, 0, 0, 0, 3, 3]
+    chain = DraftModel(FakeDraftContext(MODEL), frozenset()).draft([ask(History([1]), nodes=3)])[0]
+    assert draft.tokens[[0, 3, 6]].tolist() == chain.tokens.tolist()
+
+
+def test_a_closed_draft_model_guesses_nothing() -> None:
+    drafter = DraftModel(FakeDraftContext(MODEL), frozenset())
+    drafter.close()
+    assert len(drafter.draft([ask(History([1]))])[0]) == 0
+
+
+@pytest.mark.parametrize("length", [14, 15, 16, 17])
+def test_the_draft_model_stops_at_the_end_of_its_own_context(length: int) -> None:
+    context = FakeDraftContext(MODEL, n_ctx=16)
+    (draft,) = DraftModel(context, frozenset()).draft([ask(History([1] * length), nodes=8)])
+    assert len(draft) == max(0, 16 - length)
+
+
+@pytest.mark.parametrize("branches", [0, 9])
+def test_branches_outside_are_refused(branches: int) -> None:
+    with pytest.raises(UsageError, match=f"branches is {branches}"):
+        DraftModelSettings(branches)
+
+
+# -- prompt lookup ---------------------------------------------------------------------------------------------------
+
+
+def naive_lookup(tokens: list[int], least: int, most: int, limit: int) -> tuple[list[int], int]:
+    """What followed the latest earlier place where the longest end of the tokens stood, on into what it says."""
+    for size in range(min(most, len(tokens) - 1), least - 1, -1):
+        for start in range(len(tokens) - size - 1, -1, -1):
+            if tokens[start : start + size] == tokens[-size:]:
+                said = list(tokens)
+                for place in range(start + size, start + size + limit):
+                    said.append(said[place])
+                return said[len(tokens) :], size
+    return [], 0
+
+
+@given(
+    tokens=st.lists(st.integers(0, 3), min_size=1, max_size=30),
+    least=st.integers(1, 3),
+    more=st.integers(0, 4),
+    limit=st.integers(1, 6),
+)
+def test_lookup_finds_what_a_plain_search_finds(tokens: list[int], least: int, more: int, limit: int) -> None:
+    drafter = PromptLookup(PromptLookupSettings(least, least + more))
+    (draft,) = drafter.draft([ask(History(tokens), nodes=limit)])
+    expected, matched = naive_lookup(tokens, least, least + more, limit)
+    assert draft.tokens.tolist() == expected
+    if expected:
+        assert draft.confidence is not None
+        assert draft.confidence.tolist() == [matched] * len(expected)
+
+
+def test_lookup_follows_a_history_that_grows_and_is_edited() -> None:
+    drafter, history = PromptLookup(PromptLookupSettings(1, 3)), History([1, 2, 3, 1])
+    assert drafter.draft([ask(history, nodes=2)])[0].tokens.tolist() == [2, 3]
+    history.append([2])
+    assert drafter.draft([ask(history, nodes=2)])[0].tokens.tolist() == [3, 1]
+    history.truncate(2)
+    history.append([5, 2])
+    assert drafter.draft([ask(history, nodes=2)])[0].tokens.tolist() == [5, 2]
+
+
+@pytest.mark.parametrize(("least", "most"), [(0, 3), (3, 2), (1, 33)])
+def test_ngrams_outside_are_refused(least: int, most: int) -> None:
+    with pytest.raises(UsageError, match=f"min_ngram is {least} and max_ngram {most}"):
+        PromptLookupSettings(least, most)
+
+
+# -- the cascade -----------------------------------------------------------------------------------------------------
+
+
+def says(token: int, confidence: float | None = None, probs: bool = False) -> FakeDrafter:
+    score = None if confidence is None else np.full(1, confidence, dtype=np.float32)
+    drawn_from = (SparseProbs(prompt(token), np.ones(1)),) if probs else None
+    return FakeDrafter(lambda request: Draft.chain([token], drawn_from, score, "says"))
+
+
+def silent() -> FakeDrafter:
+    return FakeDrafter(lambda request: EMPTY_DRAFT)
+
+
+@pytest.mark.parametrize(
+    ("stages", "token"),
+    [
+        ([Stage(says(1)), Stage(says(2))], 1),
+        ([Stage(silent()), Stage(says(2))], 2),
+        ([Stage(says(1, 2.9), 3.0), Stage(says(2))], 2),
+        ([Stage(says(1, 3.0), 3.0), Stage(says(2))], 1),
+        ([Stage(says(1), 3.0), Stage(says(2))], 1),
+        ([Stage(says(1, 0.1, probs=True), 3.0), Stage(says(2))], 1),
+    ],
+    ids=["first", "next if silent", "next if unsure", "sure enough", "no score", "drawn: never dropped"],
+)
+def test_the_first_draft_that_is_good_enough_wins(stages: list[Stage], token: int) -> None:
+    """A draft drawn for *rejection* may not be dropped for what was drawn: that would change the distribution."""
+    (draft,) = Cascade(stages).draft([ask(History([1]))])
+    assert draft.tokens.tolist() == [token]
+
+
+def test_only_those_still_without_a_draft_are_asked_on() -> None:
+    first = FakeDrafter(lambda request: Draft.chain([1]) if request.slot == 1 else EMPTY_DRAFT)
+    second, third = says(2), says(3)
+    requests = [ask(History([1]), slot) for slot in range(3)]
+    drafts = Cascade([Stage(first), Stage(second), Stage(third)]).draft(requests)
+    assert [draft.tokens.tolist() for draft in drafts] == [[2], [1], [2]]
+    assert [request.slot for request in second.requests] == [0, 2]
+    assert third.requests == []
+
+
+def test_every_stage_hears_what_the_target_said_and_is_closed() -> None:
+    stages: list[FakeDrafter] = [silent(), says(1)]
+    cascade = Cascade([Stage(one) for one in stages])
+    rows = LogitRows.from_matrix(np.zeros((1, 8), dtype=np.float32))
+    outcome = Outcome(0, History([1]), EMPTY_DRAFT, Verdict(prompt(), 1), rows)
+    cascade.observe([outcome])
+    assert all(one.outcomes == [outcome] for one in stages)
+    cascade.close()
+
+
+def test_a_cascade_needs_what_its_stages_need() -> None:
+    one, other = silent(), silent()
+    one.needs, other.needs = Needs((4, 2)), Needs((2, 9))
+    assert Cascade([Stage(one), Stage(other)]).needs == Needs((2, 4, 9))
+
+
+def test_no_drafter_guesses_nothing() -> None:
+    drafter: Drafter = NoDrafter()
+    assert drafter.draft([ask(History([1])), ask(History([2]))]) == [EMPTY_DRAFT, EMPTY_DRAFT]

@@ -1,0 +1,137 @@
+"""Imports go only to a lower layer (DESIGN section 3); within a package, to one another."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parent.parent / "localspec"
+LAYERS = {
+    **dict.fromkeys(("errors", "types", "config", "paths"), 0),
+    **dict.fromkeys(("kernels", "reference", "native", "gguf"), 1),
+    **dict.fromkeys(("engine", "llama", "models"), 2),
+    "drafters": 3,
+    "chat": 4,
+    "runtime": 5,
+    "checks": 6,
+    **dict.fromkeys(("tui", "server", "bench"), 7),
+    "cli": 8,
+    "__main__": 9,
+}
+ONE_NOUN = ("kernels", "reference", "native")
+"""Three modules that are one door: they may import one another as the files of a package do."""
+LEAVES = ("errors", "types", "config", "paths")
+"""Leaf modules may import one another, without a circle."""
+ONLY_IN = {"llama_cpp": ("llama/lib.py",), "textual": ("tui/",)}
+"""Libraries that may be imported in these places only."""
+
+
+def sources() -> list[Path]:
+    return sorted(PACKAGE.rglob("*.py"))
+
+
+def home(path: Path) -> str:
+    """The noun a file belongs to: a package or a module directly in localspec; "" for localspec/__init__.py."""
+    first = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+    return "" if first == "__init__" else first
+
+
+def imports(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """(line, dotted name) of everything imported, wherever it stands."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, name.name) for name in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            module = "." * node.level + (node.module or "")
+            yield node.lineno, module
+            yield from ((node.lineno, f"{module}.{name.name}") for name in node.names)
+
+
+def faults(path: Path, text: str) -> list[str]:
+    """What is wrong with a file's imports."""
+    found = []
+    own, where = home(path), path.relative_to(PACKAGE).as_posix()
+    for line, name in imports(ast.parse(text)):
+        root, *rest = name.split(".")
+        if not root:
+            found.append(f"{where}:{line}: relative import {name!r}")
+        places = ONLY_IN.get(root)
+        if places is not None and not where.startswith(places):
+            found.append(f"{where}:{line}: {root} may be imported in {places[0]} only")
+        if root != "localspec" or not rest or not own:
+            continue
+        other = rest[0]
+        if other not in LAYERS and other not in ("__version__",):
+            found.append(f"{where}:{line}: {name} is in no layer")
+        elif other != own and other in LAYERS and not _may(own, other):
+            found.append(f"{where}:{line}: {own} ({LAYERS[own]}) imports {other} ({LAYERS[other]})")
+    return found
+
+
+def _may(own: str, other: str) -> bool:
+    return LAYERS[other] < LAYERS[own] or any({own, other} <= set(group) for group in (LEAVES, ONE_NOUN))
+
+
+def test_every_file_has_a_layer() -> None:
+    assert sorted({home(path) for path in sources()} - set(LAYERS) - {""}) == []
+
+
+@pytest.mark.parametrize("path", sources(), ids=lambda path: path.relative_to(PACKAGE).as_posix())
+def test_imports_go_down(path: Path) -> None:
+    assert faults(path, path.read_text(encoding="utf-8")) == []
+
+
+def test_leaf_modules_import_without_a_circle() -> None:
+    order = {leaf: set[str]() for leaf in LEAVES}
+    for leaf, below in order.items():
+        tree = ast.parse((PACKAGE / f"{leaf}.py").read_text(encoding="utf-8"))
+        below.update(name.split(".")[1] for _, name in imports(tree) if name.startswith("localspec."))
+    while order:
+        free = [leaf for leaf, below in order.items() if not below & set(order)]
+        assert free, f"a circle among {sorted(order)}"
+        for leaf in free:
+            del order[leaf]
+
+
+def test_the_package_itself_imports_nothing_of_its_own_when_imported() -> None:
+    tree = ast.parse((PACKAGE / "__init__.py").read_text(encoding="utf-8"))
+    at_import = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
+    names = {name.split(".")[0] for node in at_import for _, name in imports(node)}
+    assert names <= {"__future__", "importlib", "typing"}
+
+
+@pytest.mark.parametrize(
+    ("where", "text"),
+    [
+        ("engine/loop.py", "from localspec.llama.context import Context"),
+        ("engine/loop.py", "from localspec import drafters"),
+        ("engine/loop.py", "def f():\n    import localspec.runtime.engine"),
+        ("kernels.py", "from localspec.engine.interfaces import Draft"),
+        ("kernels.py", "from localspec import gguf"),
+        ("tui/app.py", "from localspec.server import app"),
+        ("drafters/draft_model.py", "import llama_cpp"),
+        ("llama/context.py", "from llama_cpp import llama_cpp as c"),
+        ("cli/chat.py", "import textual.app"),
+        ("engine/loop.py", "from . import stats"),
+        ("engine/loop.py", "from localspec.unheard import of"),
+    ],
+)
+def test_a_wrong_import_is_noticed(where: str, text: str) -> None:
+    assert faults(PACKAGE / where, text)
+
+
+@pytest.mark.parametrize(
+    ("where", "text"),
+    [
+        ("kernels.py", "from localspec import native"),
+        ("engine/loop.py", "from localspec import kernels\nimport numpy as np"),
+        ("engine/loop.py", "from localspec.engine.stop import TextStream"),
+        ("llama/lib.py", "import llama_cpp"),
+        ("config.py", "from localspec.types import Rule"),
+    ],
+)
+def test_a_right_import_is_not(where: str, text: str) -> None:
+    assert faults(PACKAGE / where, text) == []
