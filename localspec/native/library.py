@@ -1,0 +1,141 @@
+"""The library built from native/: where it is, its functions and its structs."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+import sysconfig
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import localspec
+from localspec.errors import KernelError
+from localspec.types import Noise, SamplingParams
+
+ABI_VERSION = 1
+ISAS = {"best": 0, "scalar": 1, "neon": 2, "avx2": 3, "avx512": 4}
+FILE_NAME = "localspec_native" + {"win32": ".dll", "darwin": ".dylib"}.get(sys.platform, ".so")
+
+_PTR, _I32, _U32, _I64 = ctypes.c_void_p, ctypes.c_int32, ctypes.c_uint32, ctypes.c_int64
+SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
+    "ls_abi_version": (_I32, []),
+    "ls_cpu_features": (ctypes.c_char_p, []),
+    "ls_isa_name": (ctypes.c_char_p, [_I32]),
+    "ls_workspace_new": (_I32, [_I32, _PTR]),
+    "ls_workspace_free": (None, [_PTR]),
+    "ls_workspace_isa": (_I32, [_PTR]),
+    "ls_fault": (None, [_PTR, _PTR, _PTR]),
+    "ls_philox4x32_10": (None, [_PTR, _PTR, _PTR]),
+    "ls_uniform": (None, [_PTR, _I32, _U32, _PTR, _I64, _PTR]),
+    "ls_gumbel": (None, [_PTR, _PTR, _I32, _U32, _PTR, _I64, _PTR]),
+    "ls_log": (None, [_PTR, _PTR, _I64, _PTR]),
+    "ls_exp": (None, [_PTR, _PTR, _I64, _PTR]),
+    "ls_sample": (_I32, [_PTR, _PTR, _I32, _PTR, _PTR, _I32, _PTR, _U32, _I32, _PTR, _PTR, _PTR]),
+    "ls_distribution": (_I32, [_PTR, _PTR, _I32, _PTR, _PTR, _I32, _PTR, _PTR, _PTR]),
+    "ls_log_probs": (_I32, [_PTR, _PTR, _I32, _PTR, _I32, _PTR]),
+    "ls_top_log_probs": (_I32, [_PTR, _PTR, _I32, _I32, _PTR, _PTR, _PTR]),
+    "ls_verify": (_I32, [_PTR, _PTR, _I32, _PTR, _PTR, _PTR, _I32, _PTR, _U32, _I32, _PTR, _PTR, _PTR]),
+    "ls_ngram_new": (_I32, [_I32, _I32, _PTR]),
+    "ls_ngram_free": (None, [_PTR]),
+    "ls_ngram_sync": (_I32, [_PTR, _I64, _PTR, _I64]),
+    "ls_ngram_lookup": (_I32, [_PTR, _I32, _PTR, _PTR, _PTR]),
+    "ls_ngram_check": (_I32, [_PTR, _PTR, _PTR]),
+    "ls_ngram_length": (_I64, [_PTR]),
+    "ls_ngram_bytes": (_I64, [_PTR]),
+}
+NO_MEMORY, BAD_ARGUMENT, NOT_FINITE, NO_SUPPORT, BAD_TREE, BAD_DRAFT, NO_ISA = range(1, 8)
+
+
+class NoiseStruct(ctypes.Structure):
+    _fields_ = (("seed", ctypes.c_uint64), ("stream", _U32), ("round", _U32))
+
+
+class SamplingStruct(ctypes.Structure):
+    _fields_ = (
+        ("temperature", ctypes.c_double),
+        ("top_p", ctypes.c_double),
+        ("min_p", ctypes.c_double),
+        ("typical_p", ctypes.c_double),
+        ("repeat_penalty", ctypes.c_float),
+        ("presence_penalty", ctypes.c_float),
+        ("frequency_penalty", ctypes.c_float),
+        ("penalty_last_n", _I32),
+        ("top_k", _I32),
+        ("n_bias", _I32),
+        ("bias_tokens", _PTR),
+        ("bias_values", _PTR),
+    )
+
+
+class DraftStruct(ctypes.Structure):
+    _fields_ = (
+        ("n", _I32),
+        ("tokens", _PTR),
+        ("parents", _PTR),
+        ("offsets", _PTR),
+        ("q_tokens", _PTR),
+        ("q_probs", _PTR),
+    )
+
+
+def find_library() -> Path | None:
+    """$LOCALSPEC_LIBRARY, or the library beside this module (wheels), in site-packages (editable installs) or in the
+    checkout's build/."""
+    wish = os.environ.get("LOCALSPEC_LIBRARY")
+    if wish:
+        return Path(wish)
+    folders = [Path(folder) for folder in localspec.__path__]
+    folders.append(Path(sysconfig.get_path("platlib")) / "localspec")
+    folders.extend(sorted(Path(localspec.__file__).parent.parent.glob("build/*/")))
+    return next((folder / FILE_NAME for folder in folders if (folder / FILE_NAME).is_file()), None)
+
+
+def noise_struct(noise: Noise) -> NoiseStruct:
+    return NoiseStruct(noise.seed, noise.stream & 0xFFFFFFFF, noise.round & 0x3FFFFFFF)
+
+
+class PackedSampling:
+    """`SamplingParams` as C sees them."""
+
+    def __init__(self, params: SamplingParams) -> None:
+        self.params = params
+        biases = [pair for pair in params.logit_bias if pair[0] < 2**31]  # no vocabulary is larger
+        self.bias_tokens = np.array([token for token, _ in biases], dtype=np.int32)
+        with np.errstate(over="ignore"):
+            self.bias_values = np.array([bias for _, bias in biases], dtype=np.float64).astype(np.float32)
+        self.struct = SamplingStruct(
+            params.temperature,
+            params.top_p,
+            params.min_p,
+            params.typical_p,
+            params.repeat_penalty,
+            params.presence_penalty,
+            params.frequency_penalty,
+            min(params.penalty_last_n, 2**31 - 1),
+            min(params.top_k, 2**31 - 1),
+            len(biases),
+            self.bias_tokens.ctypes.data,
+            self.bias_values.ctypes.data,
+        )
+        self.address = ctypes.addressof(self.struct)
+        self.lookback = params.penalty_last_n
+        """How many tokens of the history matter; -1 all."""
+        if params.repeat_penalty == 1.0 and params.presence_penalty == 0.0 and params.frequency_penalty == 0.0:
+            self.lookback = 0
+
+
+def open_library(path: Path) -> ctypes.CDLL:
+    """Loads and declares it; KernelError if it cannot be loaded or is of another version."""
+    try:
+        lib = ctypes.CDLL(str(path))
+        for function, (result, arguments) in SIGNATURES.items():
+            getattr(lib, function).restype = result
+            getattr(lib, function).argtypes = arguments
+    except (OSError, AttributeError) as error:
+        raise KernelError(f"the native module {path} cannot be loaded: {error}.") from error
+    if lib.ls_abi_version() != ABI_VERSION:
+        raise KernelError(f"the native module {path} has ABI {lib.ls_abi_version()}, not {ABI_VERSION}.", "Reinstall.")
+    return lib

@@ -1,0 +1,151 @@
+/* The whole C interface of localspec's native module, on one page.
+ *
+ * Rules of the house: every buffer belongs to the caller; nothing is printed, no process is ended, there are no
+ * globals; functions return an ls_status (0 is good) unless said otherwise. A workspace serves one thread at a time.
+ * localspec/reference.py is the same in numpy and is the specification: both agree bit for bit, on every ISA. */
+#ifndef LOCALSPEC_H
+#define LOCALSPEC_H
+
+#include <stdint.h>
+
+#if defined(_WIN32)
+#define LS_API __declspec(dllexport)
+#else
+#define LS_API __attribute__((visibility("default")))
+#endif
+
+#define LS_ABI_VERSION 1 /* Raised by every change of this page that a caller can notice. */
+
+typedef enum ls_status {
+    LS_OK = 0,           /* All went well. */
+    LS_NO_MEMORY = 1,    /* An allocation failed; nothing was changed. */
+    LS_BAD_ARGUMENT = 2, /* A count, index or setting is out of range. */
+    LS_NOT_FINITE = 3,   /* A row holds NaN or +inf; ls_fault says where. */
+    LS_NO_SUPPORT = 4,   /* Every token of a row is excluded (-inf); ls_fault says which row. */
+    LS_BAD_TREE = 5,     /* A node comes before its parent, or the block rule met a fork; ls_fault: row = 1 + node. */
+    LS_BAD_DRAFT = 6,    /* A draft token has no probability in its own draft distribution; ls_fault: row = 1 + node. */
+    LS_NO_ISA = 7        /* This machine or build cannot run the instruction set asked for. */
+} ls_status;
+
+typedef enum ls_isa { LS_ISA_BEST = 0, LS_ISA_SCALAR = 1, LS_ISA_NEON = 2, LS_ISA_AVX2 = 3, LS_ISA_AVX512 = 4 } ls_isa;
+typedef enum ls_purpose { LS_SAMPLE = 0, LS_ACCEPT = 1, LS_RESIDUAL = 2, LS_BRANCH = 3 } ls_purpose;
+typedef enum ls_rule { LS_COUPLED = 0, LS_REJECTION = 1, LS_BLOCK = 2 } ls_rule;
+
+/* Names a stream of random numbers: Philox4x32-10, key = seed (low word first), counter = (token, position,
+ * purpose | round << 2, stream); x = first output word, uniform = (x + 0.5) / 2^32, gumbel = -log(-log(uniform)). */
+typedef struct ls_noise {
+    uint64_t seed;   /* Key. */
+    uint32_t stream; /* Last counter word: index of the choice. */
+    uint32_t round;  /* History length at draft time for rejection and block, 0 for coupled; below 2^30. */
+} ls_noise;
+
+/* How a token is drawn; order: bias, penalties, top-k, typical, top-p, min-p, temperature. */
+typedef struct ls_sampling {
+    double temperature;         /* Below 1e-30: the most likely token; only bias, penalties and top-k apply. */
+    double top_p;               /* Smallest set of most likely tokens with this much probability; 1 is off. */
+    double min_p;               /* Least share of the most likely token's probability; 0 is off. */
+    double typical_p;           /* Probability kept nearest to the entropy; 1 is off. */
+    float repeat_penalty;       /* Divides a positive logit of a seen token, multiplies others; 1 is off. */
+    float presence_penalty;     /* Subtracted once from a seen token's logit. */
+    float frequency_penalty;    /* Subtracted once per sighting. */
+    int32_t penalty_last_n;     /* How many last tokens count as seen; 0 none, -1 all. */
+    int32_t top_k;              /* Keep this many; 0 is off. */
+    int32_t n_bias;             /* Length of the next two. */
+    const int32_t *bias_tokens; /* int32[n_bias], ids; those outside the vocabulary are ignored. */
+    const float *bias_values;   /* float32[n_bias], added to the logits; -inf bans. */
+} ls_sampling;
+
+/* A draft: a tree of nodes (a chain is one without forks). Row 0 of a pass follows the history, row 1 + i node i. */
+typedef struct ls_draft {
+    int32_t n;              /* Nodes; may be 0. */
+    const int32_t *tokens;  /* int32[n]. */
+    const int32_t *parents; /* int32[n], -1 = the last history token; parents before children, siblings in trial order. */
+    const int64_t *offsets; /* int64[n + 1] into the next two, or NULL for deterministic guesses. */
+    const int32_t *q_tokens; /* Draft distribution of node i: ids at offsets[i] .. offsets[i + 1]. */
+    const double *q_probs;   /* And their probabilities. */
+} ls_draft;
+
+typedef struct ls_workspace ls_workspace; /* Scratch memory and the chosen instruction set. */
+typedef struct ls_ngram ls_ngram;         /* Index of the n-grams of one history. */
+
+/* backend.c: what this build is, and scratch memory. */
+LS_API int32_t ls_abi_version(void);          /* LS_ABI_VERSION of the library. */
+LS_API const char *ls_cpu_features(void);     /* Static text, e.g. "x86-64 avx2 avx512"; what the dispatcher saw. */
+LS_API const char *ls_isa_name(int32_t isa);  /* Static text, e.g. "avx512"; "" if unknown. */
+/* Makes scratch memory; isa = LS_ISA_BEST or one to force. NULL into *out on failure. */
+LS_API int32_t ls_workspace_new(int32_t isa, ls_workspace **out);
+LS_API void ls_workspace_free(ls_workspace *w);           /* NULL is fine. */
+LS_API int32_t ls_workspace_isa(const ls_workspace *w);   /* The ls_isa in use. */
+/* Where the last failing call failed: row index within that call and token id, each -1 if it does not apply. */
+LS_API void ls_fault(const ls_workspace *w, int32_t *row, int32_t *token);
+
+/* noise.c: random numbers and the log and exp everything uses. Pure. */
+LS_API void ls_philox4x32_10(const uint32_t counter[4], const uint32_t key[2], uint32_t out[4]);
+/* out[i] = uniform of (purpose, position, tokens[i]). */
+LS_API void ls_uniform(const ls_noise *noise, int32_t purpose, uint32_t position, const int32_t *tokens, int64_t n,
+                       double *out);
+/* out[i] = gumbel of (purpose, position, tokens[i]), on the workspace's ISA. */
+LS_API void ls_gumbel(const ls_workspace *w, const ls_noise *noise, int32_t purpose, uint32_t position,
+                      const int32_t *tokens, int64_t n, double *out);
+LS_API void ls_log(const ls_workspace *w, const double *x, int64_t n, double *out); /* x positive and normal. */
+LS_API void ls_exp(const ls_workspace *w, const double *x, int64_t n, double *out); /* x <= 700; 0 below -690. */
+
+/* sampling.c: one row. Rows are written while bias and penalties apply and are restored before return.
+ * `window` = the tokens before this row; the last penalty_last_n of them count. */
+
+/* The `count` best tokens by log prob + gumbel (LS_SAMPLE noise at `position`), best first, ties to the lower id; by
+ * logit at temperature 0. tokens int32[count]; probs float32[count] or NULL: after the transform (at temperature 0:
+ * softmax over top-k). *n_out <= count = how many there were. */
+LS_API int32_t ls_sample(ls_workspace *w, float *row, int32_t n_vocab, const ls_sampling *sampling,
+                         const int32_t *window, int32_t n_window, const ls_noise *noise, uint32_t position,
+                         int32_t count, int32_t *tokens, float *probs, int32_t *n_out);
+/* The row after the transform, most likely first. tokens int32[n_vocab], probs float64[n_vocab], *n_out of them set. */
+LS_API int32_t ls_distribution(ls_workspace *w, float *row, int32_t n_vocab, const ls_sampling *sampling,
+                               const int32_t *window, int32_t n_window, int32_t *tokens, double *probs,
+                               int32_t *n_out);
+/* out[i] = log-softmax of the raw row at tokens[i]. */
+LS_API int32_t ls_log_probs(ls_workspace *w, const float *row, int32_t n_vocab, const int32_t *tokens, int32_t n,
+                            double *out);
+/* The `count` most likely tokens of the raw row and their log-softmax. */
+LS_API int32_t ls_top_log_probs(ls_workspace *w, const float *row, int32_t n_vocab, int32_t count, int32_t *tokens,
+                                double *out, int32_t *n_out);
+
+/* verify.c: what the target says to a draft. rows float32*[1 + draft->n], each n_vocab long; only rows on the path
+ * (for block: all) are touched. `window` = the whole history or at least its last penalty_last_n tokens; `position`
+ * = absolute position of the token sampled from row 0. accepted int32[draft->n] gets *n_accepted node indices. */
+LS_API int32_t ls_verify(ls_workspace *w, float *const *rows, int32_t n_vocab, const ls_draft *draft,
+                         const ls_sampling *sampling, const int32_t *window, int32_t n_window, const ls_noise *noise,
+                         uint32_t position, int32_t rule, int32_t *accepted, int32_t *n_accepted, int32_t *next_token);
+
+/* trial.c: for tests. The engine's loop on order-2 Markov tables: row a * n_vocab + b follows tokens a, b. */
+typedef struct ls_trial {
+    int32_t n_vocab;             /* At most 64. */
+    int32_t depth;               /* Levels of the draft tree, at most 4. */
+    int32_t siblings[4];         /* Children drawn for every node of a level, without replacement; 1 each is a chain. */
+    int32_t length;              /* Tokens to generate, at most 8, by as many passes as it takes. */
+    int32_t rule;                /* ls_rule. */
+    int32_t one_hot;             /* 1: the draft_probs are kept from the rule. */
+    int32_t round;               /* -1: the history length, as it should be; else a constant, which is a mistake. */
+    const float *target;         /* float32[n_vocab^2][n_vocab], logits. */
+    const float *draft;          /* The same, of the model that tokens are drawn from. */
+    const float *claimed;        /* The same, of the draft_probs handed to the rule: draft, if honest. */
+    const ls_sampling *sampling; /* For both models. */
+} ls_trial;
+/* Runs n_seeds generations behind the history 0, 0; counts int64[n_vocab^length] of what came out are added to. */
+LS_API int32_t ls_run_trial(ls_workspace *w, const ls_trial *trial, uint64_t first_seed, int64_t n_seeds,
+                            int64_t *counts);
+
+/* ngram.c: prompt lookup. */
+LS_API int32_t ls_ngram_new(int32_t min_ngram, int32_t max_ngram, ls_ngram **out); /* 1 <= min <= max <= 64. */
+LS_API void ls_ngram_free(ls_ngram *index);                                        /* NULL is fine. */
+/* Makes the index hold `unchanged` tokens of what it held (at most) and then `tail`: truncates and appends. */
+LS_API int32_t ls_ngram_sync(ls_ngram *index, int64_t unchanged, const int32_t *tail, int64_t n_tail);
+/* What followed the most recent earlier occurrence of the longest matching suffix; out int32[max_tokens]. */
+LS_API int32_t ls_ngram_lookup(const ls_ngram *index, int32_t max_tokens, int32_t *out, int32_t *n_out,
+                               int32_t *match);
+/* Rebuilds the index beside itself and compares; *fault_n and *fault_end name the first wrong n-gram, 0 if none. */
+LS_API int32_t ls_ngram_check(const ls_ngram *index, int32_t *fault_n, int64_t *fault_end);
+LS_API int64_t ls_ngram_length(const ls_ngram *index); /* Tokens held. */
+LS_API int64_t ls_ngram_bytes(const ls_ngram *index);  /* Memory held. */
+
+#endif

@@ -1,0 +1,115 @@
+"""What the engine costs over llama.cpp itself, and what exactness costs, side by side in one run.
+
+    python packaging/bench/plain_speed.py MODEL.gguf [--lengths 128,1536,3584] [--tokens 24] [--rounds 5]
+
+Plain decoding, temperature 0: a bare loop over llama.cpp's low-level functions at its best settings (repacking and
+flash attention as it likes) against the engine with `exact` off, auto and strict. The runs take turns, so that a
+drifting machine hits all alike; a ratio is a median over rounds of tokens/s divided by the bare loop's of that round.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from collections.abc import Callable
+from time import perf_counter
+
+import llama_cpp
+import numpy as np
+
+from localspec import Engine, SamplingParams
+from localspec.llama import lib  # silences llama.cpp's log
+
+GREEDY = SamplingParams(temperature=0.0)
+
+
+class Bare:
+    """The low-level loop."""
+
+    def __init__(self, path: str, n_ctx: int, threads: int) -> None:
+        lib.api()
+        self.model = llama_cpp.llama_model_load_from_file(path.encode(), llama_cpp.llama_model_default_params())
+        params = llama_cpp.llama_context_default_params()
+        params.n_ctx, params.n_batch, params.n_ubatch = n_ctx, 512, 512
+        params.n_threads = params.n_threads_batch = threads
+        params.no_perf = True
+        self.context = llama_cpp.llama_init_from_model(self.model, params)
+        self.n_vocab = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(self.model))
+        self.sampler = llama_cpp.llama_sampler_init_greedy()
+        self.batch = llama_cpp.llama_batch_init(512, 0, 1)
+        self.held = 0
+
+    def decode(self, tokens: list[int], start: int, logits: bool) -> None:
+        batch = self.batch
+        batch.n_tokens = len(tokens)
+        for i, token in enumerate(tokens):
+            batch.token[i], batch.pos[i], batch.n_seq_id[i], batch.logits[i] = token, start + i, 1, 0
+            batch.seq_id[i][0] = 0
+        batch.logits[len(tokens) - 1] = int(logits)
+        if llama_cpp.llama_decode(self.context, batch):
+            raise SystemExit("llama_decode failed")
+
+    def speed(self, prompt: list[int], count: int) -> float:
+        """Tokens per second of `count` tokens behind the prompt, which is prefilled the first time only."""
+        memory = llama_cpp.llama_get_memory(self.context)
+        if self.held != len(prompt):
+            llama_cpp.llama_memory_clear(memory, False)
+            for start in range(0, len(prompt) - 1, 512):
+                self.decode(prompt[start : min(start + 512, len(prompt) - 1)], start, False)
+            self.held = len(prompt)
+        llama_cpp.llama_memory_seq_rm(memory, 0, len(prompt) - 1, -1)
+        token, first = prompt[-1], 0.0
+        for step in range(count + 1):
+            self.decode([token], len(prompt) - 1 + step, True)
+            token = llama_cpp.llama_sampler_sample(self.sampler, self.context, -1)
+            first = first or perf_counter()  # the first token is not timed: an engine's first waits for its prompt
+        return count / (perf_counter() - first)
+
+
+def engine_speed(engine: Engine, prompt: list[int], count: int, host: list[float]) -> float:
+    """The same through the engine: queue, thread, kernels and text included. Appends host seconds a pass to `host`."""
+    generation = engine.generate(
+        np.array(prompt, dtype=np.int32), sampling=GREEDY, max_tokens=count + 1, ignore_end=True
+    )
+    arrivals = [perf_counter() for event in generation for _ in event.tokens]
+    stats = generation.stats
+    host.append((stats.host_seconds + stats.draft_seconds) / stats.passes)
+    return (len(arrivals) - 1) / (arrivals[-1] - arrivals[0])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model")
+    parser.add_argument("--lengths", default="128,1536,3584")
+    parser.add_argument("--tokens", type=int, default=24)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=lib.default_threads())
+    options = parser.parse_args()
+    lengths = [int(text) for text in options.lengths.split(",")]
+    n_ctx = max(lengths) + options.tokens + 64
+
+    bare = Bare(options.model, n_ctx, options.threads)
+    runs: dict[str, Callable[[list[int], int], float]] = {"llama.cpp": bare.speed}
+    host: list[float] = []
+    for exact in ("off", "auto", "strict"):
+        engine = Engine.load(options.model, drafter="none", exact=exact, context=n_ctx, threads=options.threads)
+        print(f"exact={exact}: {engine.loaded.exactness}")
+        runs[f"exact={exact}"] = lambda prompt, count, engine=engine: engine_speed(engine, prompt, count, host)
+    generator = np.random.default_rng(1)
+    print(f"\n{'context':>8} {'run':>14} {'tokens/s':>9} {'ratio':>6}")
+    for length in lengths:
+        prompt = [int(token) for token in generator.integers(300, bare.n_vocab, length)]
+        for run in runs.values():
+            run(prompt, 4)  # prefill
+        speeds: dict[str, list[float]] = {name: [] for name in runs}
+        for _ in range(options.rounds):
+            for name, run in runs.items():
+                speeds[name].append(run(prompt, options.tokens))
+        for name, values in speeds.items():
+            ratio = statistics.median(a / b for a, b in zip(values, speeds["llama.cpp"], strict=True))
+            print(f"{length:8d} {name:>14} {statistics.median(values):9.2f} {ratio:6.3f}", flush=True)
+    print(f"\nhost time of the engine: {statistics.median(host) * 1e3:.3f} ms a pass (median)")
+
+
+if __name__ == "__main__":
+    main()
