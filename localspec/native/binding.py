@@ -135,9 +135,9 @@ class NativeKernels:
     ) -> tuple[Tokens, Float32Array]:
         scratch = self._scratch()
         packed = scratch.pack(sampling)
-        n_window = scratch.put_window(window, packed.lookback)
         count = min(count, rows.n_vocab)
-        scratch.grow(count)
+        scratch.grow(count)  # first: it would lose the window
+        n_window = scratch.put_window(window, packed.lookback)
         scratch.put_noise(noise)
         status = self._lib.ls_sample(
             scratch.workspace,
@@ -225,9 +225,9 @@ class NativeKernels:
     ) -> tuple[Tokens, int]:
         scratch = self._scratch()
         packed = scratch.pack(sampling)
-        n_window = scratch.put_window(window, packed.lookback)
         n = len(tokens)
-        scratch.grow(n)
+        scratch.grow(n)  # first: it would lose the window
+        n_window = scratch.put_window(window, packed.lookback)
         scratch.pointers[: n + 1] = rows.pointers[: n + 1]
         draft = scratch.draft
         draft.n = n

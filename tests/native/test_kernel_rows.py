@@ -163,3 +163,17 @@ class TestMeaning:
                 backend.kernels.sample(rows, 0, sampling, NO_TOKENS, Noise(1), 0)
             with pytest.raises(KernelError, match="nothing is left to sample"):
                 backend.kernels.distribution(rows, 0, sampling, NO_TOKENS)
+
+
+@pytest.mark.parametrize("backend", BACKENDS, ids=str)
+def test_a_call_that_needs_larger_buffers_still_sees_its_window(backend: Backend) -> None:
+    """The first call grows the scratch buffers, the second finds them large: both must punish the same tokens."""
+    count = 3000  # more than any other test asks for
+    logits = np.random.default_rng(5).normal(size=(1, 4096)).astype(np.float32)
+    sampling = SamplingParams(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, repeat_penalty=5.0)
+    window = np.arange(64, dtype=np.int32)
+    calls = [
+        backend.kernels.sample(LogitRows.from_matrix(logits.copy()), 0, sampling, window, Noise(1), 7, count)[0]
+        for _ in range(2)
+    ]
+    assert np.array_equal(calls[0], calls[1])
