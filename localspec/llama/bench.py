@@ -1,0 +1,185 @@
+"""Runs passes of chosen widths at chosen lengths, compares their bits with those of one-row passes, times them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from localspec.llama.context import Context
+from localspec.llama.model import Model
+from localspec.llama.observe import Observer
+from localspec.llama.settings import ContextSettings
+from localspec.llama.tile import tile
+from localspec.llama.tree import layout
+from localspec.types import Feed, LogitRows, Tokens
+
+_SEED_LENGTH = 128
+_REACH = 32  # tokens behind a length that passes may use
+
+
+@dataclass(slots=True)
+class _Row:
+    """What one row of a pass should be, bit for bit."""
+
+    logits: bytes
+    watched: dict[str, bytes]
+
+
+class Bench:
+    """A context full of random tokens, at any length, cheaply."""
+
+    def __init__(
+        self, model: Model, settings: ContextSettings, observed: bool, seed: int = 0, state: bytes = b""
+    ) -> None:
+        """Makes a context and prefills its first tokens, unless another bench's `state` is given.
+
+        Args:
+            model: the target.
+            settings: of the context.
+            observed: compare intermediate results too (slow passes); otherwise logits only.
+            seed: of the random tokens.
+            state: `Bench.state` of a bench with the same model, settings and seed 0 or any other.
+        """
+        self._observer = Observer() if observed else None
+        self.settings = replace(settings, reuse="all", grid_prefill=True)
+        self.context = Context(model, self.settings, self._observer)
+        random = np.random.default_rng(seed)
+        longest = settings.n_ctx + 1
+        pool = _plain_tokens(model)
+        self._tokens: Tokens = random.choice(pool, longest).astype(np.int32)
+        self._tokens[:_SEED_LENGTH] = pool[np.arange(min(_SEED_LENGTH, longest)) * 7919 % len(pool)]
+        self._wrong: Tokens = random.choice(pool, longest).astype(np.int32)
+        self.state = state
+        """The saved cache of the first tokens, which are the same in every bench."""
+        self._references: dict[int, list[_Row]] = {}
+        self.prefill_seconds = 0.0
+        """Per token, of the first chunk."""
+        if not state:
+            self._fill_seed()
+
+    def close(self) -> None:
+        self.context.close()
+
+    def reach(self, length: int) -> int:
+        """How many tokens behind `length` can be decoded."""
+        return max(0, min(_REACH, self.settings.n_ctx - length - 1))
+
+    def _fill_seed(self) -> None:
+        count = min(_SEED_LENGTH, self.settings.n_ctx // 2)
+        start = time.perf_counter()
+        self.context.prefill(0, self._tokens[: count + 1], count + 1)
+        self.prefill_seconds = (time.perf_counter() - start) / count
+        self.state = self.context.save(0)
+
+    def go_to(self, length: int, slot: int = 0) -> None:
+        """The slot holds exactly the first `length` - 1 tokens."""
+        self.context.forget(slot, length - 1)
+        if self.context.cached(slot) == length - 1:
+            return
+        state = tile(self.state, length - 1) if self.context.can_trim else None
+        if state is None or not self.context.restore(slot, state, self._tokens[: length - 1], length):
+            self.context.prefill(slot, self._tokens[:length], length)
+
+    # -- bits -----------------------------------------------------------------------------------------------------
+
+    def reference(self, length: int, count: int) -> None:
+        """Decodes `count` tokens one by one behind `length` and keeps their rows for comparison."""
+        self.context.forget(0)
+        self.go_to(length)
+        rows = []
+        for index in range(count):
+            found = self.context.decode([Feed(0, self._tokens[: length + index], length)])[0]
+            rows.append(self._row(found, 0, 0))
+        self._references[length] = rows
+
+    def chain_equals(self, length: int, width: int) -> bool:
+        """Whether chains of `width` rows, one behind the other, give the reference's bits at every position."""
+        expected = self._references[length]
+        self.go_to(length)
+        parents = np.arange(-1, width - 2, dtype=np.int32)
+        for start in range(0, len(expected) - width + 1, width):
+            end = length + start
+            feed = Feed(0, self._tokens[:end], length, self._tokens[end : end + width - 1], parents)
+            rows = self.context.decode([feed])[0]
+            if any(self._row(rows, i, i) != expected[start + i] for i in range(width)):
+                return False
+        return self._late_row_equals(length, width)
+
+    def _late_row_equals(self, length: int, width: int) -> bool:
+        """Whether the last row of a pass that catches up on `width` - 1 tokens, without their logits, is right."""
+        self.go_to(length)
+        rows = self.context.decode([Feed(0, self._tokens[: length + width - 1], length)])[0]
+        return rows[0].tobytes() == self._references[length][width - 1].logits
+
+    def tree_equals(self, length: int, width: int) -> bool:
+        """Whether a tree of `width` rows, the true chain beside a wrong one, gives the reference's bits.
+
+        Also that the next pass does, which takes the accepted siblings along once more.
+        """
+        expected = self._references[length]
+        self.go_to(length)
+        side = (width - 1) // 2
+        main = width - 1 - side
+        nodes = np.concatenate([self._wrong[:main], self._tokens[length : length + side]])
+        parents = np.array([*range(-1, main - 1), -1, *range(main, width - 2)], dtype=np.int32)
+        rows = self.context.decode([Feed(0, self._tokens[:length], length, nodes, parents)])[0]
+        place = {node: 1 + row for row, node in enumerate(layout(parents.tolist()).order)}
+        same = self._row(rows, 0, 0) == expected[0] and all(
+            self._row(rows, 1 + main + i, place[main + i]) == expected[1 + i] for i in range(side)
+        )
+        history = self._tokens[: length + side + 1]
+        again = self.context.decode([Feed(0, history, length)])[0]
+        extra = self.context.cached(0) - length - side
+        return same and extra == 1 and again[0].tobytes() == expected[side + 1].logits
+
+    def slots_equal(self, length: int, slots: int, rows_each: int, other_length: int = 0) -> bool:
+        """Whether `slots` slots sharing a pass, `rows_each` rows each, all get the reference's bits.
+
+        With `other_length` the first slot is that long instead (a reference must exist for it too).
+        """
+        lengths = [other_length or length] + [length] * (slots - 1)
+        for slot, own in enumerate(lengths):
+            self.context.forget(slot)
+            self.go_to(own, slot)
+        parents = np.arange(-1, rows_each - 2, dtype=np.int32)
+        feeds = [
+            Feed(slot, self._tokens[:own], own, self._tokens[own : own + rows_each - 1], parents)
+            for slot, own in enumerate(lengths)
+        ]
+        results = self.context.decode(feeds)
+        return all(
+            self._row(rows, i, slot * rows_each + i) == self._references[own][i]
+            for slot, (own, rows) in enumerate(zip(lengths, results, strict=True))
+            for i in range(rows_each)
+        )
+
+    def _row(self, rows: LogitRows, index: int, batch_row: int) -> _Row:
+        watched = {}
+        if self._observer is not None:
+            watched = {name: values[batch_row].tobytes() for name, values in self._observer.rows.items()}
+        return _Row(rows[index].tobytes(), watched)
+
+    # -- cost -----------------------------------------------------------------------------------------------------
+
+    def seconds(self, length: int, width: int) -> float:
+        """Time of one pass of `width` rows whose last history token is number `length`."""
+        self.go_to(length)
+        parents = np.arange(-1, width - 2, dtype=np.int32)
+        draft = self._tokens[length : length + width - 1] if self.context.can_trim else self._tokens[:0]
+        feed = Feed(0, self._tokens[:length], length, draft, parents[: len(draft)])
+        start = time.perf_counter()
+        self.context.decode([feed])
+        return time.perf_counter() - start
+
+
+def _plain_tokens(model: Model) -> npt.NDArray[np.int32]:
+    """Ids of ordinary tokens, so that a probe's text is like any text to the model."""
+    types: Sequence[int] = model.header.token_types
+    if len(types) != model.n_vocab:
+        return np.arange(model.n_vocab, dtype=np.int32)
+    plain = np.flatnonzero(np.array(types) == 1).astype(np.int32)
+    return plain if len(plain) else np.arange(model.n_vocab, dtype=np.int32)

@@ -1,0 +1,63 @@
+"""What one slot's cache holds, and how much of it a new history may keep."""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+import numpy as np
+
+from localspec.types import Tokens
+
+Reuse: TypeAlias = Literal["all", "chunks"]
+
+
+def common_prefix(left: Tokens, right: Tokens) -> int:
+    """How many leading tokens two int32 arrays share."""
+    count = min(len(left), len(right))
+    if count == 0:
+        return 0
+    differ = left[:count] != right[:count]
+    first = int(differ.argmax())
+    return first if differ[first] else count
+
+
+class Cells:
+    """The tokens whose KV a slot's cache holds, in position order."""
+
+    __slots__ = ("_buffer", "branch", "grid", "length", "prompt_length", "reuse")
+
+    def __init__(self, capacity: int, grid: int, reuse: Reuse) -> None:
+        """`capacity`: most tokens it can hold; `grid`: tokens per prefill chunk, 0 if there is no grid."""
+        self._buffer = np.zeros(capacity, dtype=np.int32)
+        self.length = 0
+        self.prompt_length = 0
+        """That of the history the cells were computed for: tells how they were cut into passes."""
+        self.grid = grid
+        self.reuse = reuse
+        self.branch: tuple[int, int] | None = None
+        """After a tree: (first position of its nodes, lowest sequence id beside the main chain)."""
+
+    @property
+    def tokens(self) -> Tokens:
+        """int32[length] view."""
+        return self._buffer[: self.length]
+
+    def put(self, start: int, tokens: Tokens) -> None:
+        """The cache now holds `tokens` from position `start` on, and nothing behind them."""
+        end = start + len(tokens)
+        self._buffer[start:end] = tokens
+        self.length = end
+
+    def keep(self, tokens: Tokens, prompt_length: int) -> int:
+        """How many leading cells serve `tokens`, at most all but the last.
+
+        With reuse "all" the longest common prefix. With "chunks" only cells that a fresh run would have computed in
+        the same passes: the common prefix if the prompt is the same, else whole chunks that were prefilled whole.
+        """
+        shared = min(common_prefix(self.tokens, tokens), len(tokens) - 1)
+        if self.reuse == "all" or not self.grid:
+            return shared
+        if prompt_length == self.prompt_length and shared >= prompt_length - 1:
+            return shared
+        whole = min(shared, prompt_length - 1, self.prompt_length - 1)
+        return max(0, whole // self.grid * self.grid)

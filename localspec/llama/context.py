@@ -1,0 +1,399 @@
+"""A KV cache that knows its own tokens: callers pass whole histories, it computes what is missing.
+
+Nobody outside does rollback arithmetic: what the cache holds beyond the common prefix is dropped at the next call.
+Cells stay in position order, because the order changes the bits (DESIGN section 5C). A context is used by one thread
+at a time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import numpy as np
+
+from localspec.errors import Cancelled, ContextOverflowError, ModelError, UsageError
+from localspec.llama import lib
+from localspec.llama.batch import Batch, Part, split_equal
+from localspec.llama.cells import Cells
+from localspec.llama.model import Model
+from localspec.llama.observe import Observer
+from localspec.llama.settings import ContextSettings
+from localspec.llama.tree import Layout, is_chain, layout
+from localspec.types import Feed, LogitRows, Tokens
+
+EXTRA_ROWS = 16
+"""A pass takes at most this many missing tokens along besides the last; more are computed in passes of their own."""
+
+
+class Context:
+    """Evaluates histories and drafts with one model; implements `engine.interfaces.Target`."""
+
+    def __init__(self, model: Model, settings: ContextSettings | None = None, observer: Observer | None = None) -> None:
+        """Allocates the cache.
+
+        Args:
+            model: must stay open as long as this is used.
+            settings: None = the defaults.
+            observer: is shown intermediate results of every pass, which makes passes slow (for probes).
+
+        Raises:
+            ModelError: llama.cpp refuses the settings for this model, or there is no memory.
+        """
+        self.settings = settings = settings or ContextSettings()
+        self.model = model
+        self.n_ctx = settings.n_ctx
+        """Tokens a slot can hold."""
+        self.n_vocab = model.n_vocab
+        self.exact_widths: frozenset[int] | None = None
+        """Rows per pass whose bits equal those of one row, set by whoever probed; None = unknown."""
+        self.threads = settings.threads or lib.default_threads()
+        self.can_trim = model.can_trim
+        self.max_leaves = settings.max_leaves if model.can_trim else 1
+        self._most_rows = max(settings.grid, settings.max_rows + EXTRA_ROWS)
+        self._api = lib.api()
+        self._handle: int | None = None
+        mark = lib.log.mark()
+        self._observer = observer  # llama.cpp points to its callback
+        if model.handle is None:
+            raise UsageError(f"the model {model.path.name} is closed.")
+        self._handle = self._create()
+        model.contexts.add(self)
+        self.kv_bytes = lib.cache_bytes(mark)
+        """Size of the cache in memory, as llama.cpp reports it (to 0.01 MiB)."""
+        self._memory = self._api.llama_get_memory(self._handle)
+        capacity = settings.n_ctx + 64
+        grid = settings.grid if settings.grid_prefill else 0
+        self._cells = [Cells(capacity, grid, settings.reuse) for _ in range(settings.n_slots)]
+        self._batch = Batch(self._most_rows, capacity, self.n_vocab, self.max_leaves)
+        self._row_offsets = np.arange(settings.max_rows, dtype=np.uintp) * np.uintp(4 * self.n_vocab)
+
+    def _create(self) -> int:
+        settings = self.settings
+        trees = self.max_leaves > 1
+        params = self._api.llama_context_default_params()
+        params.n_ctx = (settings.n_ctx + (settings.max_rows if trees else 0)) * settings.n_slots
+        params.n_batch = params.n_ubatch = self._most_rows
+        params.n_seq_max = self.max_leaves if trees else settings.n_slots
+        params.n_outputs_max = max(settings.max_rows, params.n_seq_max)
+        params.n_threads = params.n_threads_batch = self.threads
+        params.flash_attn_type = lib.FLASH_ATTENTION[settings.flash_attention]
+        params.type_k, params.type_v = lib.GGML_TYPES[settings.type_k], lib.GGML_TYPES[settings.type_v]
+        params.kv_unified = settings.n_slots == 1
+        params.offload_kqv = settings.offload_kv
+        params.op_offload = self.model.gpu_layers != 0
+        params.swa_full = True  # a small ring would break the order of cells and lose old ones
+        params.no_perf = True
+        if self._observer is not None:
+            params.cb_eval = self._observer.callback
+        mark = lib.log.mark()
+        handle = self._api.llama_init_from_model(self.model.handle, params)
+        if not handle:
+            reason = lib.log.reason(mark) or "it gave no reason"
+            raise ModelError(
+                f"llama.cpp could not make a context of {settings.n_ctx} tokens and {settings.n_slots} slots"
+                f" for {self.model.path.name}: {reason}.",
+                "A shorter context or a smaller cache type needs less memory.",
+            )
+        return int(handle)
+
+    # -- the Target protocol ------------------------------------------------------------------------------------
+
+    def prefill(
+        self,
+        slot: int,
+        tokens: Tokens,
+        prompt_length: int,
+        cancel: Callable[[], bool] | None = None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> None:
+        """Brings the slot's cache to all tokens but the last, computing no logits.
+
+        Prompt tokens go in chunks on a fixed grid from position 0, alone in their pass; the generated ones behind
+        them in passes of an exact width, so that their bits are those of decoding. When `cancel` (polled between and
+        inside passes) says so, the cache keeps the chunks that are done.
+
+        Args:
+            slot: 0 to n_slots - 1.
+            tokens: int32[n], the whole history.
+            prompt_length: how many leading tokens are prompt.
+            cancel: says whether to stop.
+            progress: called with (tokens done, n - 1) after each pass.
+
+        Raises:
+            ContextOverflowError: the history is longer than the slot.
+            Cancelled: `cancel` said so.
+            UsageError, DecodeError: see `decode`.
+        """
+        self._check(slot, tokens)
+        start = self._sync(slot, tokens, prompt_length)
+        total = len(tokens) - 1
+        with self._cancellable(cancel):
+            for end in self._cuts(start, min(prompt_length - 1, total), total):
+                if cancel is not None and cancel():
+                    raise Cancelled("Stopped while reading the prompt.")
+                self._compute(slot, tokens[start:end], start)
+                start = end
+                if progress is not None:
+                    progress(end, total)
+
+    def decode(self, feeds: Sequence[Feed]) -> list[LogitRows]:
+        """One pass over every feed's missing tokens and draft.
+
+        Logits are computed for the last history token and each node only. Tokens missing before them are prefilled
+        first, except for up to `EXTRA_ROWS` generated ones (draft contexts: of any kind), which join the pass.
+
+        Returns:
+            Per feed, `LogitRows`: the last history token, then each node in draft order. They point into llama.cpp's
+            output buffer and are valid until the next call of this context.
+
+        Raises:
+            ContextOverflowError: a history is longer than its slot.
+            UsageError: a draft that does not fit (tokens, parents, leaves, length, rows), an unknown slot, a tree in a
+                context of several slots, a draft for a model whose cache cannot be trimmed.
+            DecodeError: llama.cpp failed; what is uncertain has been dropped from the cache.
+        """
+        parts = [self._prepare(feed) for feed in feeds]
+        in_order = sorted(parts, key=lambda part: part.feed.slot) if len(parts) > 1 else parts
+        self._check_pass(in_order)
+        count = 0
+        for part in in_order:
+            count = self._batch.add(part, count)
+        if not count:
+            return []
+        self._run(count, [(part.feed.slot, part.start) for part in parts])
+        base = np.uintp(self._logits())
+        outputs = 0
+        for part in in_order:
+            part.first_output = outputs
+            outputs += 1 + len(part.feed.draft_tokens)
+            self._remember(part)
+        return [self._rows(part, base) for part in parts]
+
+    def reusable(self, slot: int, tokens: Tokens, prompt_length: int) -> int:
+        """How many leading tokens `prefill` would find cached."""
+        keep = self._cells[slot].keep(tokens, prompt_length)
+        return keep if self.can_trim or keep == self._cells[slot].length else 0
+
+    def pending(self, slot: int, tokens: Tokens) -> int:
+        """Rows the next pass must spend on this history besides drafts: 1, or more when the end is not cached.
+
+        What a pass does not take along (see `EXTRA_ROWS`) is computed before it and does not count.
+        """
+        cells = self._cells[slot]
+        keep = self.reusable(slot, tokens, cells.prompt_length)
+        return 1 if self._prefills_first(cells, keep, len(tokens), cells.prompt_length) else len(tokens) - keep
+
+    def pass_widths(self, rows: Mapping[int, int]) -> list[int]:
+        """Rows of the passes llama.cpp really runs for so many rows per slot (slot -> rows, all at least 1)."""
+        if self.settings.n_slots == 1:
+            return [sum(rows.values())] if rows else []
+        return split_equal(rows, self.settings.grid)
+
+    def cached(self, slot: int) -> int:
+        """How many tokens the slot's cache holds."""
+        return self._cells[slot].length
+
+    def forget(self, slot: int, keep: int = 0) -> None:
+        """Drops what the slot's cache holds beyond its first `keep` tokens."""
+        if not 0 <= slot < self.settings.n_slots:
+            raise UsageError(f"slot {slot} does not exist; the context has {self.settings.n_slots}.")
+        self._trim(slot, min(max(keep, 0), self._cells[slot].length))
+
+    def save(self, slot: int) -> bytes:
+        """The slot's cache as bytes, for `restore` in a context with the same model and settings."""
+        self._trim(slot, self._cells[slot].length)
+        sequence = slot if self.settings.n_slots > 1 else 0
+        size = self._api.llama_state_seq_get_size(self._handle, sequence)
+        buffer = (ctypes.c_uint8 * size)()
+        written = self._api.llama_state_seq_get_data(self._handle, buffer, size, sequence)
+        return bytes(buffer)[:written]
+
+    def restore(self, slot: int, state: bytes, tokens: Tokens, prompt_length: int) -> bool:
+        """Puts a saved cache of `tokens` into the slot; False (and an empty slot) if llama.cpp refuses it."""
+        self.forget(slot)
+        sequence = slot if self.settings.n_slots > 1 else 0
+        buffer = (ctypes.c_uint8 * len(state)).from_buffer_copy(state)
+        if not self._api.llama_state_seq_set_data(self._handle, buffer, len(state), sequence):
+            return False
+        for leaf in range(1, self.max_leaves):
+            self._api.llama_memory_seq_cp(self._memory, 0, leaf, -1, -1)
+        self._cells[slot].put(0, tokens)
+        self._cells[slot].prompt_length = prompt_length
+        return True
+
+    def close(self) -> None:
+        """Frees the cache; logits rows become invalid. A second call does nothing."""
+        handle, self._handle = getattr(self, "_handle", None), None
+        if handle is not None:
+            self._api.llama_free(handle)
+
+    def __del__(self) -> None:
+        self.close()
+
+    # -- syncing the cache with a history -----------------------------------------------------------------------
+
+    def _check(self, slot: int, tokens: Tokens) -> None:
+        if self._handle is None:
+            raise UsageError("the context is closed.")
+        if not 0 <= slot < len(self._cells):
+            raise UsageError(f"slot {slot} does not exist; the context has {self.settings.n_slots}.")
+        if len(tokens) == 0:
+            raise UsageError("the history is empty; it needs at least one token.")
+        if len(tokens) > self.n_ctx:
+            raise ContextOverflowError(
+                f"The prompt has {len(tokens)} tokens, but the context holds {self.n_ctx}.",
+                "Use a longer context (--ctx-size) or a shorter prompt.",
+            )
+
+    def _sync(self, slot: int, tokens: Tokens, prompt_length: int) -> int:
+        """Drops the cells that do not serve `tokens`; returns how many are left."""
+        cells = self._cells[slot]
+        keep = self._trim(slot, cells.keep(tokens, prompt_length))
+        cells.prompt_length = prompt_length
+        return keep
+
+    def _trim(self, slot: int, keep: int) -> int:
+        """Keeps the first `keep` cells of a slot, or none if the model cannot drop only some. Returns how many."""
+        cells = self._cells[slot]
+        if keep == cells.length and cells.branch is None:
+            return keep
+        sequence = -1 if self.max_leaves > 1 else slot
+        remove = self._api.llama_memory_seq_rm
+        if (keep < cells.length and not self.can_trim) or not remove(self._memory, sequence, keep, -1):
+            keep = 0
+            remove(self._memory, sequence, 0, -1)
+        if cells.branch is not None:
+            start, low = cells.branch
+            for leaf in range(low, self.max_leaves if start < keep else 0):
+                remove(self._memory, leaf, start, keep)
+                self._api.llama_memory_seq_cp(self._memory, 0, leaf, start, keep)
+            cells.branch = None
+        cells.length = keep
+        return keep
+
+    def _prefills_first(self, cells: Cells, keep: int, length: int, prompt_length: int) -> bool:
+        in_prompt = bool(cells.grid) and keep < min(prompt_length, length) - 1
+        return in_prompt or length - 1 - keep > EXTRA_ROWS
+
+    def _cuts(self, start: int, prompt_end: int, end: int) -> Iterator[int]:
+        """Where the passes that compute positions [start, end) end."""
+        grid = self.settings.grid
+        while start < prompt_end and self.settings.grid_prefill:
+            start = min((start // grid + 1) * grid, prompt_end)
+            yield start
+        step = grid if self.exact_widths is None else max(self.exact_widths | {1})
+        while start < end:
+            start = min(start + step, end)
+            yield start
+
+    # -- passes -------------------------------------------------------------------------------------------------
+
+    def _prepare(self, feed: Feed) -> Part:
+        tokens, count = feed.tokens, len(feed.tokens)
+        self._check(feed.slot, tokens)
+        tree = self._check_draft(feed)
+        keep = self._sync(feed.slot, tokens, feed.prompt_length)
+        if self._prefills_first(self._cells[feed.slot], keep, count, feed.prompt_length):
+            self.prefill(feed.slot, tokens, feed.prompt_length)
+            keep = count - 1
+        return Part(feed, keep, tree)
+
+    def _check_draft(self, feed: Feed) -> Layout | None:
+        """The layout of a tree, None for a chain."""
+        nodes = len(feed.draft_tokens)
+        if nodes == 0:
+            return None
+        if not self.can_trim:
+            raise UsageError(f"{self.model.path.name} cannot drop rejected tokens from its state; it takes no drafts.")
+        parents = feed.draft_parents.tolist()
+        if len(parents) != nodes:
+            raise UsageError(f"a draft has {nodes} tokens but {len(parents)} parents.")
+        tree, depth = None, nodes
+        if not is_chain(parents):
+            tree = layout(parents)
+            depth = max(tree.depth)
+            if tree.leaves > self.max_leaves:
+                raise UsageError(f"a draft has {tree.leaves} leaves, but the context was made for {self.max_leaves}.")
+        if len(feed.tokens) + depth > self.n_ctx:
+            raise UsageError(
+                f"a draft {depth} deep does not fit behind {len(feed.tokens)} tokens in a context of {self.n_ctx}."
+            )
+        return tree
+
+    def _check_pass(self, parts: Sequence[Part]) -> None:
+        outputs = sum(1 + len(part.feed.draft_tokens) for part in parts)
+        if outputs > self.settings.max_rows:
+            raise UsageError(f"a pass asks for {outputs} rows of logits; max_rows is {self.settings.max_rows}.")
+        for left, right in itertools.pairwise(parts):
+            if left.feed.slot == right.feed.slot:
+                raise UsageError(f"slot {left.feed.slot} is fed twice in one pass.")
+        rows = sum(part.rows for part in parts)
+        if rows > self._most_rows:
+            raise UsageError(f"a pass has {rows} rows; at most {self._most_rows} fit.")
+
+    def _compute(self, slot: int, tokens: Tokens, start: int) -> None:
+        """A pass of one slot without logits; the cache then ends behind `tokens`."""
+        count = self._batch.add_history(slot, tokens, start, 0)
+        self._run(count, [(slot, start)])
+        self._cells[slot].put(start, tokens)
+
+    def _run(self, count: int, starts: Sequence[tuple[int, int]]) -> None:
+        """Runs the first `count` rows of the batch; on failure drops each slot's cells from its start on."""
+        mark = lib.log.mark()
+        code = self._api.llama_decode(self._handle, self._batch.of(count))
+        if code:
+            for slot, start in starts:
+                self._cells[slot].length = start + 1  # so that the trim is not skipped
+                self._trim(slot, start)
+            lib.raise_for_code(code, mark)
+
+    def _logits(self) -> int:
+        """Address of the first row with logits of the last pass; the others follow it in batch order."""
+        return lib.pointer_value(self._api.llama_get_logits(self._handle))
+
+    def _remember(self, part: Part) -> None:
+        feed, cells, count = part.feed, self._cells[part.feed.slot], len(part.feed.tokens)
+        cells.put(part.start, feed.tokens[part.start :])
+        if part.tree is None:
+            cells.put(count, feed.draft_tokens)
+            return
+        tree = part.tree
+        cells.put(count, feed.draft_tokens[tree.order[: tree.main_length]])
+        cells.branch = (count, 1 + self.max_leaves - tree.leaves)
+
+    def _rows(self, part: Part, base: np.uintp) -> LogitRows:
+        first, nodes = part.first_output, len(part.feed.draft_tokens)
+        pointers = self._row_offsets[first : first + 1 + nodes] + base
+        if part.tree is not None:
+            by_row = pointers[1:].copy()
+            pointers[1:][part.tree.order] = by_row
+        return LogitRows(pointers, self.n_vocab, self)
+
+    @contextlib.contextmanager
+    def _cancellable(self, cancel: Callable[[], bool] | None) -> Iterator[None]:
+        """While it lasts, llama.cpp asks `cancel` after every node of its graph."""
+        if cancel is None:
+            yield
+            return
+        raised: list[BaseException] = []
+
+        def poll(_: object) -> bool:
+            try:
+                return cancel()
+            except BaseException as error:  # noqa: BLE001 - must not cross C; raised again below
+                raised.append(error)
+                return True
+
+        callback = self._api.ggml_abort_callback(poll)
+        self._api.llama_set_abort_callback(self._handle, callback, None)
+        try:
+            yield
+        except Cancelled:
+            if raised:
+                raise raised[0] from None
+            raise
+        finally:
+            self._api.llama_set_abort_callback(self._handle, self._api.ggml_abort_callback(), None)

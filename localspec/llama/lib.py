@@ -1,0 +1,268 @@
+"""The one door to llama.cpp: version pin, start-up, captured log, return codes as our errors, facts about the build.
+
+Nothing is imported until `api()` is called, so `import localspec` stays fast and works without llama-cpp-python.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import os
+import re
+import threading
+from collections import deque
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from localspec.errors import Cancelled, DecodeError, LocalspecError
+
+PINNED = "0.3.36"
+"""The llama-cpp-python whose struct layouts and behaviour this package is written for."""
+
+GGML_TYPES = {"f32": 0, "f16": 1, "q8_0": 8, "bf16": 30}
+"""ggml's numbers of the types a KV cache may have."""
+
+FLASH_ATTENTION = {"auto": -1, False: 0, True: 1}
+
+_ERROR_LEVEL = 4
+_CONTINUE_LEVEL = 5
+
+
+class Log:
+    """The last lines llama.cpp logged, instead of stderr. Thread-safe; lines carry ggml's level (4 = error)."""
+
+    def __init__(self, capacity: int = 500) -> None:
+        self._lines: deque[tuple[int, str]] = deque(maxlen=capacity)
+        self._lock = threading.Lock()
+        self._open = False  # the last line has no newline yet
+        self._total = 0
+
+    def add(self, level: int, text: str) -> None:
+        """Takes what llama.cpp hands its log callback: whole lines, several, or pieces of one."""
+        with self._lock:
+            for piece in text.splitlines(keepends=True):
+                if self._lines and (self._open or level == _CONTINUE_LEVEL):
+                    old_level, old = self._lines[-1]
+                    self._lines[-1] = (old_level, (old + piece)[:2000])
+                else:
+                    self._lines.append((level, piece[:2000]))
+                    self._total += 1
+                self._open = not piece.endswith("\n")
+
+    def mark(self) -> int:
+        """A position to hand to `since`."""
+        return self._total
+
+    def since(self, mark: int) -> list[tuple[int, str]]:
+        """(level, line) logged after `mark`, oldest first, as far as they are still held."""
+        with self._lock:
+            count = min(self._total - mark, len(self._lines))
+            recent = list(self._lines)[len(self._lines) - count :]
+        return [(level, line.rstrip()) for level, line in recent]
+
+    def lines(self) -> list[str]:
+        """All lines still held, oldest first."""
+        return [line for _, line in self.since(0)]
+
+    def reason(self, mark: int) -> str:
+        """The first error logged after `mark` in words (function names stripped), or ""."""
+        for level, line in self.since(mark):
+            if level == _ERROR_LEVEL:
+                words = line.split(": ")
+                while len(words) > 1 and (words[0].replace("_", "a").isalnum() or words[0].startswith("error loading")):
+                    words = words[1:]
+                return ": ".join(words).strip().rstrip(".")
+        return ""
+
+
+log = Log()
+
+
+def _on_log(level: int, text: bytes | None, _: object) -> None:
+    if text:
+        log.add(level, text.decode("utf-8", "replace"))
+
+
+@functools.cache
+def api() -> Any:
+    """llama-cpp-python's ctypes module, checked and started once, its log captured.
+
+    Raises:
+        LocalspecError: the package is missing, does not load, or is not the pinned version.
+    """
+    command = f"Run: pip install llama-cpp-python=={PINNED}"
+    _sleep_on_a_busy_machine()
+    try:
+        import llama_cpp
+        from llama_cpp import llama_cpp as module
+    except (ImportError, OSError, RuntimeError) as error:
+        raise LocalspecError(f"llama-cpp-python does not load: {error}.", command) from error
+    if llama_cpp.__version__ != PINNED:
+        raise LocalspecError(
+            f"llama-cpp-python {llama_cpp.__version__} is installed, but localspec needs {PINNED}.", command
+        )
+    callback = module.llama_log_callback(_on_log)
+    module.llama_log_set(callback, ctypes.c_void_p(0))
+    _kept.append(callback)
+    module.llama_backend_init()
+    return module
+
+
+def _sleep_on_a_busy_machine() -> None:
+    """Lets threads that wait for each other sleep instead of spin, if others want the CPUs too.
+
+    The threads of a pass meet some 30 times per layer. On an idle machine spinning is quicker (0.7 ms a pass on a
+    tiny model, 2 threads); on a busy one a spinning thread keeps out the one it waits for, and a pass takes 70 times
+    as long. GNU OpenMP reads this when it is loaded; the bits of a pass do not depend on it.
+    """
+    with contextlib.suppress(AttributeError, OSError):  # no load average on Windows
+        if os.getloadavg()[0] > 1.25 * (os.cpu_count() or 1) and "OMP_WAIT_POLICY" not in os.environ:
+            os.environ.setdefault("GOMP_SPINCOUNT", "0")
+
+
+_kept: list[object] = []  # what C code points to must outlive it
+
+
+@functools.cache
+def c_function(name: str, restype: Any, *argtypes: Any) -> Any:
+    """A function of libllama or of the ggml it is linked with that llama-cpp-python does not declare.
+
+    Raises:
+        LocalspecError: this build does not export it.
+    """
+    library = ctypes.CDLL(api()._lib._name)  # its own handle: argtypes are not shared
+    try:
+        function = getattr(library, name)
+    except AttributeError as error:
+        raise LocalspecError(f"this llama.cpp does not export {name}.") from error
+    function.restype = restype
+    function.argtypes = list(argtypes)
+    return function
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A place llama.cpp can compute on."""
+
+    name: str
+    """As llama.cpp calls it: "CPU", "CUDA0", "Metal"."""
+    description: str
+    kind: str
+    """"cpu", "gpu", "igpu", "accel" or "meta"."""
+    free_bytes: int
+    total_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Info:
+    """What `localspec doctor` says about llama.cpp."""
+
+    package_version: str
+    version: str
+    """llama.cpp's own."""
+    system: str
+    """CPU features and options llama.cpp was compiled with, as it prints them."""
+    gpu_offload: bool
+    devices: tuple[Device, ...]
+
+
+def info() -> Info:
+    """Version, build options and devices of the loaded llama.cpp."""
+    module = api()
+    return Info(
+        PINNED,
+        module.llama_version().decode(),
+        module.llama_print_system_info().decode().strip(),
+        bool(module.llama_supports_gpu_offload()),
+        tuple(devices()),
+    )
+
+
+_KINDS = ("cpu", "gpu", "igpu", "accel", "meta")
+
+
+def devices() -> list[Device]:
+    """Every device of this build, in llama.cpp's order."""
+    pointer, text = ctypes.c_void_p, ctypes.c_char_p
+    name = c_function("ggml_backend_dev_name", text, pointer)
+    description = c_function("ggml_backend_dev_description", text, pointer)
+    kind = c_function("ggml_backend_dev_type", ctypes.c_int, pointer)
+    sizes = ctypes.POINTER(ctypes.c_size_t)
+    memory = c_function("ggml_backend_dev_memory", None, pointer, sizes, sizes)
+    found = []
+    for handle in device_handles():
+        free, total = ctypes.c_size_t(), ctypes.c_size_t()
+        memory(handle, free, total)
+        number = kind(handle)
+        word = _KINDS[number] if 0 <= number < len(_KINDS) else str(number)
+        found.append(Device(name(handle).decode(), description(handle).decode(), word, free.value, total.value))
+    return found
+
+
+def device_handles() -> list[int]:
+    """ggml's handle of every device, in llama.cpp's order."""
+    count = c_function("ggml_backend_dev_count", ctypes.c_size_t)()
+    get = c_function("ggml_backend_dev_get", ctypes.c_void_p, ctypes.c_size_t)
+    return [get(index) for index in range(count)]
+
+
+def raise_for_code(code: int, mark: int, cause: BaseException | None = None) -> NoReturn:
+    """Turns a non-zero return code of `llama_decode` into our error; `mark` is the log position before the call.
+
+    Raises:
+        Cancelled: the abort callback stopped it (code 2).
+        DecodeError: anything else, with llama.cpp's own reason.
+    """
+    if code == 2:
+        raise Cancelled("Stopped.") from cause
+    what = {
+        1: "there is no room in its cache for the pass",
+        -1: "it refused the batch",
+        -2: "it could not allocate memory for the pass",
+        -3: "the computation failed",
+    }.get(code, f"it returned {code}")
+    reason = log.reason(mark)
+    raise DecodeError(f"llama.cpp could not evaluate a pass: {what}{f' ({reason})' if reason else ''}.") from cause
+
+
+def pointer_value(pointer: Any) -> int:
+    """The address a ctypes pointer holds."""
+    return ctypes.cast(pointer, ctypes.c_void_p).value or 0
+
+
+def default_threads() -> int:
+    """Physical cores this process may use (affinity and container quota respected), at least 1."""
+    try:
+        allowed = os.sched_getaffinity(0)
+    except AttributeError:  # not Linux
+        return max(1, os.cpu_count() or 1)
+    cores = set()
+    for cpu in allowed:
+        siblings = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
+        cores.add(siblings.read_text() if siblings.exists() else str(cpu))
+    return max(1, min(len(cores), _cpu_quota()))
+
+
+def _cpu_quota() -> int:
+    """CPUs a container may use (cgroup v2), a large number without a limit."""
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        return 1 << 16 if quota == "max" else max(1, int(quota) // int(period))
+    except (OSError, ValueError, ZeroDivisionError):
+        return 1 << 16
+
+
+@functools.cache
+def build_id() -> str:
+    """Names the llama.cpp in use: package, version, compile options, and the library file itself."""
+    status = Path(api()._lib._name).stat()
+    found = info()
+    return f"{found.package_version} {found.version} {found.system} {status.st_size} {status.st_mtime_ns}"
+
+
+def cache_bytes(mark: int) -> int:
+    """Size of the KV caches that llama.cpp reported making after log position `mark` (to 0.01 MiB)."""
+    sizes = (re.search(r"KV buffer size = *([\d.]+) MiB", line) for _, line in log.since(mark))
+    return int(sum(float(found[1]) for found in sizes if found) * 1024 * 1024)

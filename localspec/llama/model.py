@@ -1,0 +1,342 @@
+"""A loaded GGUF model: weights, vocabulary facts, tokens and text."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import hashlib
+import re
+import weakref
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from localspec.errors import Cancelled, ModelFileError, PairError, UsageError
+from localspec.gguf import Header, Value, read_header
+from localspec.llama import lib
+from localspec.types import Tokens
+
+_PADDING = 128
+"""A draft vocabulary may lack this many ids at its end: families pad theirs differently."""
+
+
+class Model:
+    """Weights in memory. Make one with `Model.load`; `close` it, or use it as a context manager."""
+
+    def __init__(self, handle: int, header: Header, gpu_layers: int, repack: bool, device: str | None) -> None:
+        """Takes over a llama_model pointer; see `load`."""
+        self.handle: int | None = handle
+        self.header = header
+        self.path = header.path
+        self.gpu_layers = gpu_layers
+        self.repack = repack
+        self.device = device
+        self._api = lib.api()
+        self._vocab = vocab = self._api.llama_model_get_vocab(handle)
+        self.contexts: weakref.WeakSet[Any] = weakref.WeakSet()
+        """Contexts made of it, which are closed before the weights go."""
+        self.n_vocab = int(self._api.llama_vocab_n_tokens(vocab))
+        """Entries of a logits row."""
+        self.vocab_type = int(self._api.llama_vocab_type(vocab))
+        """llama.cpp's number: 1 SPM, 2 BPE, 3 WPM, 4 UGM."""
+        self.bos = _token_or_none(self._api.llama_vocab_bos(vocab))
+        self.eos = _token_or_none(self._api.llama_vocab_eos(vocab))
+        self.eot = _token_or_none(self._api.llama_vocab_eot(vocab))
+        is_end = self._api.llama_vocab_is_eog
+        self.end_tokens = frozenset(token for token in range(self.n_vocab) if is_end(vocab, token))
+        """Every token after which an answer is over."""
+        self.add_bos = bool(self._api.llama_vocab_get_add_bos(vocab))
+        """Whether plain text should start with `bos`."""
+        self.n_ctx_train = int(self._api.llama_model_n_ctx_train(handle))
+        """Tokens the model was trained for."""
+        self.can_trim = not (self._api.llama_model_is_recurrent(handle) or self._api.llama_model_is_hybrid(handle))
+        """Whether the end of its cache can be dropped, which drafting needs."""
+        self.chat_template = header.chat_template
+
+    @classmethod
+    def load(
+        cls,
+        path: str | Path,
+        *,
+        gpu_layers: int = 0,
+        device: str | None = None,
+        repack: bool = True,
+        use_mmap: bool = True,
+        progress: Callable[[float], bool] | None = None,
+    ) -> Model:
+        """Checks the header, then loads the file.
+
+        Args:
+            path: a .gguf file (the first part of a split one).
+            gpu_layers: layers to put on a GPU; -1 = all.
+            device: llama.cpp's name of the only device to use ("CUDA0"); None = all it has, the CPU alone when
+                `gpu_layers` is 0.
+            repack: let the CPU backend reorder weights for speed (llama.cpp's `use_extra_bufts`).
+            use_mmap: map the file instead of reading it.
+            progress: called with 0.0 to 1.0; returning False cancels.
+
+        Raises:
+            ModelFileError: missing, damaged, or not a model that generates text.
+            UsageError: no such device.
+            Cancelled: `progress` said so.
+        """
+        header = check_text_model(path)
+        api, mark = lib.api(), lib.log.mark()
+        params = api.llama_model_default_params()
+        params.n_gpu_layers = gpu_layers
+        params.use_extra_bufts = repack
+        params.load_mode = api.LLAMA_LOAD_MODE_AUTO if use_mmap else api.LLAMA_LOAD_MODE_NONE
+        devices = _device_list(device, gpu_layers)
+        params.devices = ctypes.cast(devices, ctypes.c_void_p) if devices is not None else None
+        watch = _Progress(progress)
+        params.progress_callback = callback = api.llama_progress_callback(watch)
+        handle = api.llama_model_load_from_file(str(header.path).encode("utf-8", "surrogateescape"), params)
+        del callback
+        if watch.error is not None:
+            if handle:
+                api.llama_model_free(handle)
+            raise watch.error
+        if not handle:
+            reason = lib.log.reason(mark) or "it gave no reason"
+            raise ModelFileError(f"llama.cpp cannot load {header.path}: {reason}.", _hint(reason))
+        model = cls(handle, header, gpu_layers, repack, device)
+        try:
+            model._check_decoder()
+        except ModelFileError:
+            model.close()
+            raise
+        return model
+
+    def _check_decoder(self) -> None:
+        api = self._api
+        if api.llama_model_has_encoder(self.handle) or not api.llama_model_has_decoder(self.handle):
+            kind = "an encoder"
+        elif api.llama_model_is_diffusion(self.handle):
+            kind = "a diffusion model"
+        else:
+            return
+        raise ModelFileError(
+            f"{self.path} is {kind} ({self.header.architecture}), not a model that writes token after token."
+        )
+
+    # -- text and tokens ----------------------------------------------------------------------------------------
+
+    def tokenize(self, text: str, *, special: bool, add_bos: bool) -> Tokens:
+        """int32[n] tokens of `text`.
+
+        Args:
+            text: any string.
+            special: read the text of special tokens ("<|im_end|>") as those tokens instead of as characters.
+            add_bos: put `bos` first, if the model has one.
+        """
+        data = text.encode("utf-8", "replace")
+        tokenize = self._api.llama_tokenize
+        room = len(data) + 8
+        while True:
+            buffer = np.empty(room, dtype=np.int32)
+            pointer = ctypes.cast(buffer.ctypes.data, ctypes.POINTER(ctypes.c_int32))
+            count = tokenize(self._vocab, data, len(data), pointer, room, False, special)
+            if count >= 0:
+                break
+            room = -count
+        tokens: Tokens = buffer[:count].copy()
+        if add_bos and self.bos is not None:
+            tokens = np.concatenate([np.array([self.bos], dtype=np.int32), tokens])
+        return tokens
+
+    def piece(self, token: int, special: bool = False) -> bytes:
+        """The bytes a token adds to a text; control tokens are b"" unless `special`. May end inside a character."""
+        return self._piece(token, special)
+
+    @functools.cached_property
+    def _piece(self) -> Callable[[int, bool], bytes]:
+        convert, vocab, n_vocab = self._api.llama_token_to_piece, self._vocab, self.n_vocab
+        buffer = ctypes.create_string_buffer(64)
+
+        @functools.lru_cache(maxsize=1 << 17)
+        def piece(token: int, special: bool) -> bytes:
+            nonlocal buffer
+            if not 0 <= token < n_vocab:
+                raise UsageError(f"token {token} does not exist; ids are 0 to {n_vocab - 1}.")
+            count = convert(vocab, token, buffer, len(buffer), 0, special)
+            if count < 0:
+                buffer = ctypes.create_string_buffer(-count)
+                count = convert(vocab, token, buffer, len(buffer), 0, special)
+            return buffer.raw[:count]
+
+        return piece
+
+    def detokenize(self, tokens: Sequence[int] | Tokens, special: bool = False) -> str:
+        """The text of tokens; bytes that are no UTF-8 become U+FFFD."""
+        return b"".join(self._piece(int(token), special) for token in tokens).decode("utf-8", "replace")
+
+    def text_of(self, token: int | None) -> str:
+        """A token as the vocabulary writes it ("<|im_end|>", "Ġthe"); "" for None."""
+        if token is None:
+            return ""
+        if not 0 <= token < self.n_vocab:
+            raise UsageError(f"token {token} does not exist; ids are 0 to {self.n_vocab - 1}.")
+        return str(self._api.llama_vocab_get_text(self._vocab, token).decode("utf-8", "replace"))
+
+    @property
+    def metadata(self) -> dict[str, Value]:
+        """The file's metadata."""
+        return self.header.metadata
+
+    @property
+    def sha256(self) -> str:
+        """Of the file, in hex; read once per size and time of change."""
+        return file_sha256(self.path)
+
+    def vocabulary_matches(self, draft: Model) -> None:
+        """Checks that a draft model's tokens mean the same as this target's.
+
+        Raises:
+            PairError: naming the first fact that differs.
+        """
+        pair = f"{draft.path.name} cannot draft for {self.path.name}"
+        if self.vocab_type != draft.vocab_type:
+            raise PairError(f"{pair}: their tokenizers are of different kinds ({self.vocab_type}, {draft.vocab_type}).")
+        if not 0 <= self.n_vocab - draft.n_vocab <= _PADDING:
+            raise PairError(f"{pair}: the target has {self.n_vocab} tokens, the draft model {draft.n_vocab}.")
+        for name in ("bos", "eos", "add_bos"):
+            ours, theirs = getattr(self, name), getattr(draft, name)
+            if ours != theirs:
+                raise PairError(f"{pair}: {name} is {ours} in the target and {theirs} in the draft model.")
+        ours, theirs = self.header.tokens, draft.header.tokens
+        for token, (left, right) in enumerate(zip(ours, theirs, strict=False)):
+            if left != right:
+                raise PairError(f"{pair}: token {token} is {left!r} in the target and {right!r} in the draft model.")
+
+    # -- lifetime -----------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Frees the weights and closes its contexts. A second call does nothing."""
+        handle, self.handle = getattr(self, "handle", None), None
+        if handle is not None:
+            for context in list(self.contexts):
+                context.close()
+            self._api.llama_model_free(handle)
+
+    def __enter__(self) -> Model:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        with contextlib.suppress(AttributeError, TypeError):  # the interpreter is going down
+            self.close()
+
+
+class _Progress:
+    """llama.cpp's progress callback: keeps exceptions from crossing C."""
+
+    def __init__(self, inner: Callable[[float], bool] | None) -> None:
+        self._inner = inner
+        self.error: BaseException | None = None
+
+    def __call__(self, share: float, _: object) -> bool:
+        if self._inner is None:
+            return True
+        try:
+            if self._inner(share) is False:
+                self.error = Cancelled("Stopped while loading the model.")
+        except BaseException as error:  # noqa: BLE001 - raised again by `Model.load`
+            self.error = error
+        return self.error is None
+
+
+def check_text_model(path: str | Path) -> Header:
+    """Reads a file's header and says no to what cannot generate text; llama.cpp is not involved.
+
+    Raises:
+        ModelFileError: damaged, or a projector, adapter, embedding model, ...
+    """
+    header = read_header(path)
+    architecture, kind = header.architecture, header.text("general.type")
+    if not architecture:
+        raise ModelFileError(f"{path} names no architecture.", "It may be made for a program other than llama.cpp.")
+    if architecture == "clip" or kind == "mmproj":
+        raise ModelFileError(f"{path} is an image projector (mmproj), not a language model.")
+    if kind == "adapter":
+        raise ModelFileError(f"{path} is a LoRA adapter, not a whole model.")
+    if header.metadata.get(f"{architecture}.attention.causal") is False:
+        raise ModelFileError(f"{path} is an embedding model ({architecture}), not a model that generates text.")
+    if not header.tensors:
+        raise ModelFileError(f"{path} holds no weights.", "It may be a vocabulary file.")
+    if "tokenizer.ggml.model" not in header.metadata:
+        raise ModelFileError(f"{path} holds no tokenizer.", "Convert the model again with its tokenizer.")
+    for key, most in (("block_count", 1024), ("embedding_length", 1 << 20), ("context_length", 1 << 31)):
+        if f"{architecture}.{key}" in header.metadata and not 1 <= header.number(key) <= most:
+            raise ModelFileError(f"{path} is corrupt: {architecture}.{key} is {header.number(key)}.")
+    _check_what_aborts(header)
+    for part in _other_parts(header):
+        read_header(part)
+    return header
+
+
+def _check_what_aborts(header: Header) -> None:
+    """Refuses values that make llama.cpp end the process instead of returning an error."""
+    for key, value in header.metadata.items():
+        if key.endswith("_epsilon") and isinstance(value, float) and not 0.0 <= value < 1.0:
+            raise ModelFileError(f"{header.path} is corrupt: {key} is {value}.")
+    experts, used = header.number("expert_count"), header.number("expert_used_count")
+    listed = f"{header.architecture}.expert_used_count" in header.metadata
+    if used > experts or (
+        experts and listed and used == 0 and not header.array(f"{header.architecture}.expert_used_count")
+    ):
+        raise ModelFileError(f"{header.path} is corrupt: it uses {used} of {experts} experts.")
+    if experts and not listed:
+        raise ModelFileError(f"{header.path} is corrupt: it has {experts} experts but does not say how many are used.")
+
+
+def _other_parts(header: Header) -> list[Path]:
+    """Paths of the other files of a split model."""
+    count = header.metadata.get("split.count")
+    found = re.fullmatch(r"(.*)-(\d{5})-of-(\d{5})\.gguf", header.path.name)
+    if not isinstance(count, int) or count < 2 or found is None:
+        return []
+    names = (f"{found[1]}-{part:05d}-of-{found[3]}.gguf" for part in range(1, min(count, 1000) + 1))
+    return [header.path.with_name(name) for name in names if name != header.path.name]
+
+
+def file_sha256(path: Path) -> str:
+    """Hex digest of a file, remembered for its size and time of change."""
+    status = path.stat()
+    return _sha256(path.resolve(), status.st_size, status.st_mtime_ns)
+
+
+@functools.lru_cache(maxsize=64)
+def _sha256(path: Path, _size: int, _changed: int) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(1 << 22):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _token_or_none(token: int) -> int | None:
+    return None if token < 0 else int(token)
+
+
+def _device_list(device: str | None, gpu_layers: int) -> Any:
+    """A NULL-terminated array for llama_model_params, or None for "all devices"."""
+    if device is None:
+        return (ctypes.c_void_p * 1)(None) if gpu_layers == 0 else None
+    names = [found.name for found in lib.devices()]
+    if device not in names:
+        raise UsageError(f"there is no device {device!r}; llama.cpp has {', '.join(names)}.")
+    index = names.index(device)
+    if lib.devices()[index].kind == "cpu":
+        return (ctypes.c_void_p * 1)(None)
+    return (ctypes.c_void_p * 2)(lib.device_handles()[index], None)
+
+
+def _hint(reason: str) -> str:
+    if "unknown model architecture" in reason:
+        return "Its architecture is newer than this llama.cpp, or is not a language model's."
+    return ""

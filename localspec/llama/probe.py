@@ -1,0 +1,123 @@
+"""What a probe found out about one configuration, and where that is kept."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import platform
+import tempfile
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from localspec.llama import lib
+from localspec.llama.model import Model
+from localspec.llama.settings import ContextSettings
+
+_FORMAT = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """Facts about one (model, machine, settings)."""
+
+    seconds: dict[int, dict[int, float]] = field(default_factory=dict)
+    """{context length: {width: typical seconds of a pass}}."""
+    prefill_rate: float = 0.0
+    """Prompt tokens per second; 0 = not measured."""
+    by_length: dict[int, tuple[int, ...]] | None = None
+    """{context length: widths whose rows had the bits of one-row passes there and at the lengths examined before};
+    None = not examined."""
+    exact: frozenset[int] | None = None
+    """Widths the engine may use when it must be exact: 1, 2, ... up to the first that failed anywhere. A pass may
+    compute fewer rows of logits than it has rows, so no width is exact unless all smaller ones are. None = unknown."""
+
+    gave_up: bool = False
+    """The examination ran out of time; `choose` does not try again by itself."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data for json.dump."""
+        lengths = self.by_length
+        return {
+            "seconds": {str(n): {str(w): s for w, s in row.items()} for n, row in self.seconds.items()},
+            "prefill_rate": self.prefill_rate,
+            "by_length": None if lengths is None else {str(n): list(widths) for n, widths in lengths.items()},
+            "exact": None if self.exact is None else sorted(self.exact),
+            "gave_up": self.gave_up,
+        }
+
+    @classmethod
+    def from_json(cls, data: Any) -> Probe:
+        """Inverse of `to_json`.
+
+        Raises:
+            ValueError, TypeError, KeyError, AttributeError: not what `to_json` makes.
+        """
+        lengths, exact = data["by_length"], data["exact"]
+        probe = cls(
+            {int(n): {int(w): float(s) for w, s in row.items()} for n, row in data["seconds"].items()},
+            float(data["prefill_rate"]),
+            None if lengths is None else {int(n): tuple(int(w) for w in widths) for n, widths in lengths.items()},
+            None if exact is None else frozenset(int(width) for width in exact),
+            bool(data["gave_up"]),
+        )
+        if probe.exact is not None and 1 not in probe.exact:
+            raise ValueError("width 1 is always exact")
+        return probe
+
+    def with_exact(self, by_length: dict[int, tuple[int, ...]], exact: frozenset[int]) -> Probe:
+        """The same, examined."""
+        return replace(self, by_length=by_length, exact=exact, gave_up=False)
+
+
+def cache_key(model: Model, settings: ContextSettings, widest: int) -> str:
+    """Name of a probe's file: every fact that can change bits or costs, hashed."""
+    status = model.path.stat()
+    facts = {
+        "format": _FORMAT,
+        "model": [str(model.path.resolve()), status.st_size, status.st_mtime_ns],
+        "weights": [model.repack, model.gpu_layers, model.device],
+        "cache": [settings.type_k, settings.type_v, str(settings.flash_attention), settings.offload_kv],
+        "shape": [settings.n_ctx, settings.n_slots, settings.max_leaves, settings.grid, widest],
+        "threads": settings.threads or lib.default_threads(),
+        "machine": [cpu_name(), [device.name + device.description for device in lib.devices()]],
+        "build": lib.build_id(),
+    }
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def cpu_name() -> str:
+    """The processor's name for people, such as "AMD EPYC 9R14"."""
+    with contextlib.suppress(OSError), open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
+        for line in file:
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.processor() or platform.machine()
+
+
+def load(directory: Path | None, key: str) -> Probe | None:
+    """A stored probe; None if there is none or it is damaged."""
+    if directory is None:
+        return None
+    try:
+        return Probe.from_json(json.loads((directory / f"{key}.json").read_text("utf-8")))
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return None
+
+
+def store(directory: Path | None, key: str, probe: Probe) -> None:
+    """Writes a probe, whole or not at all; a full or read-only disk is no error."""
+    if directory is None:
+        return
+    with contextlib.suppress(OSError):
+        directory.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=directory, suffix=".tmp")
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8") as file:
+                json.dump(probe.to_json(), file)
+            os.replace(name, directory / f"{key}.json")
+        except BaseException:
+            os.unlink(name)
+            raise

@@ -1,0 +1,68 @@
+"""How a context is set up. Every field can change the bits of a logits row, so the width probe keys on all of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from localspec.errors import UsageError
+from localspec.llama.cells import Reuse
+
+CacheType = Literal["f16", "bf16", "q8_0", "f32"]
+
+
+@dataclass(frozen=True, slots=True)
+class ContextSettings:
+    """Settings of one `Context`."""
+
+    n_ctx: int = 4096
+    """Tokens a slot can hold."""
+    n_slots: int = 1
+    """Conversations served side by side; each gets a stream of its own and drafts chains."""
+    max_leaves: int = 1
+    """Most leaves of a draft tree; above 1 needs `n_slots` = 1 (one cache shared by all leaves)."""
+    grid: int = 512
+    """Prompt tokens per prefill pass, counted from position 0; also llama.cpp's n_batch and n_ubatch."""
+    threads: int = 0
+    """CPU threads of every pass, whatever its width (the count changes the bits); 0 = one per physical core."""
+    flash_attention: bool | Literal["auto"] = "auto"
+    """llama.cpp's fused attention; "auto" lets llama.cpp decide (on, wherever it is supported)."""
+    type_k: CacheType = "f16"
+    """Number format of the keys in the cache."""
+    type_v: CacheType = "f16"
+    """Number format of the values; q8_0 needs flash attention."""
+    reuse: Reuse = "all"
+    """What a new history may keep of the cache: "all" = the longest common prefix; "chunks" = only what a fresh run
+    would have computed in the same passes, so that a text never depends on what was asked before."""
+    grid_prefill: bool = True
+    """False for draft models, whose bits nobody relies on: a few missing tokens ride along in the next pass."""
+    max_rows: int = 64
+    """Most rows with logits in a pass over all slots; bounds llama.cpp's output buffer."""
+    offload_kv: bool = True
+    """Keep the cache of offloaded layers on the GPU."""
+
+    def __post_init__(self) -> None:
+        for name, low, high in (
+            ("n_ctx", 8, 1 << 24),
+            ("n_slots", 1, 64),
+            ("max_leaves", 1, 64),
+            ("grid", 16, 1 << 16),
+            ("threads", 0, 512),
+            ("max_rows", 1, 4096),
+        ):
+            value = getattr(self, name)
+            if not low <= value <= high:
+                raise UsageError(f"{name} is {value}; it must be between {low} and {high}.")
+        if self.max_leaves > 1 and self.n_slots > 1:
+            raise UsageError(
+                f"max_leaves is {self.max_leaves} with {self.n_slots} slots; trees need a context of one slot."
+            )
+        for name in ("type_k", "type_v"):
+            if getattr(self, name) not in ("f16", "bf16", "q8_0", "f32"):
+                raise UsageError(f"{name} is {getattr(self, name)!r}; it must be f16, bf16, q8_0 or f32.")
+        if self.flash_attention not in (True, False, "auto"):
+            raise UsageError(f'flash_attention is {self.flash_attention!r}; it must be True, False or "auto".')
+        if self.flash_attention is False and self.type_v == "q8_0":
+            raise UsageError("type_v q8_0 needs flash attention, which is off.")
+        if self.reuse not in ("all", "chunks"):
+            raise UsageError(f'reuse is {self.reuse!r}; it must be "all" or "chunks".')
