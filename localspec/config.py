@@ -41,7 +41,7 @@ class EngineSettings:
     slots: int = 1
     """Requests served at once."""
     threads: int | None = None
-    """CPU threads; None = the physical cores this process may use. The count changes the bits, so it is part of a seed."""
+    """CPU threads; None = the physical cores this process may use. The count changes the bits of a text."""
     gpu_layers: int = 0
     """Layers of the target on the GPU; -1 = all. Needs a llama-cpp-python built for that GPU."""
     device: str | None = None

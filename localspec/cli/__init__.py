@@ -83,8 +83,10 @@ def _guarded(options: argparse.Namespace) -> int:
         name = f" {error.filename}" if error.filename else ""
         print(f"localspec: {error.strerror or error}{name}.", file=sys.stderr)
         return 1
-    except Exception as error:  # noqa: BLE001 - the command's edge: a bug of ours is one sentence too
+    except Exception as error:
         if os.environ.get("LOCALSPEC_DEBUG"):
             raise
-        print(f"localspec: internal error: {error!r}. LOCALSPEC_DEBUG=1 shows where; please report it.", file=sys.stderr)
+        print(
+            f"localspec: internal error: {error!r}. LOCALSPEC_DEBUG=1 shows where; please report it.", file=sys.stderr
+        )
         return 1

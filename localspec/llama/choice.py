@@ -75,7 +75,7 @@ def choose(
     gpu_layers: int = 0,
     device: str | None = None,
     cache_dir: Path | None = None,
-    budget: float = 120.0,
+    budget: float = 30.0,
     progress: Progress | None = None,
 ) -> Chosen:
     """Loads a target in the configuration that `exact` asks for, measuring what is not in `cache_dir` yet.
@@ -85,11 +85,12 @@ def choose(
         settings: of the context; its cache types and flash attention are what is chosen here.
         exact: "strict" = the cheapest exact configuration; "auto" = that one if it costs at most 10 % more than the
             fastest, else the fastest; "off" = llama.cpp's defaults, nothing is examined.
-        widest: widest pass the engine will ask for (1 + most draft nodes, over all slots).
+        widest: widest pass the engine will ask for (1 + most draft nodes, over all slots). Like slots and trees it
+            decides which widths are examined, not which configuration is chosen.
         gpu_layers: as in `Model.load`.
         device: as in `Model.load`.
         cache_dir: folder of probe results; None = measure anew and keep nothing.
-        budget: seconds the measurements may take, roughly; "strict" takes five times as long if it must. What could
+        budget: seconds the measurements may take, roughly; "strict" takes 20 times as long if it must. What could
             not be examined in time counts as inexact and is not tried again under "auto".
         progress: see `Progress`.
 
@@ -99,7 +100,7 @@ def choose(
     """
     if exact not in ("auto", "strict", "off"):
         raise UsageError(f"exact is {exact!r}; it must be auto, strict or off.")
-    chooser = _Chooser(Path(path), settings, max(2, widest), gpu_layers, device, cache_dir, budget, progress)
+    chooser = _Chooser(Path(path), settings, widest, gpu_layers, device, cache_dir, budget, progress)
     try:
         if exact == "off":
             return chooser.finish(True, _DEFAULT, exact=False, why="exactness is off")
@@ -123,7 +124,9 @@ class _Chooser:
         budget: float,
         progress: Progress | None,
     ) -> None:
-        self._path, self._settings, self._widest = path, settings, widest
+        self._path, self._shape, self._shape_widest = path, settings, max(probing.WIDEST, widest)
+        # What is chosen must not depend on slots, trees or draft lengths: they may not change a text.
+        self._settings, self._widest = replace(settings, n_slots=1, max_leaves=1), probing.WIDEST
         self._gpu_layers, self._device = gpu_layers, device
         self._directory, self._budget, self._progress = cache_dir, budget, progress
         self._clock, self._strict = probing.Clock(budget), False
@@ -133,7 +136,7 @@ class _Chooser:
     def choose(self, strict: bool) -> Chosen:
         self._strict = strict
         if strict:
-            self._clock = probing.Clock(5 * self._budget)
+            self._clock = probing.Clock(20 * self._budget)
         if not self._model(True).can_trim:
             self._probes[True, _DEFAULT] = Probe(exact=frozenset({1}))
             return self.finish(True, _DEFAULT, exact=True, why="its state cannot be trimmed, so nothing is drafted")
@@ -162,12 +165,36 @@ class _Chooser:
         for other in [key for key in self._models if key != repack]:
             self._models.pop(other).close()
         model = self._model(repack)
-        context = Context(model, cache.apply(self._settings))
+        context = Context(model, cache.apply(self._shape))
         found = self._probes.get((repack, cache)) or self._known(repack, cache) or Probe()
-        context.exact_widths = found.exact if exact else None
+        if exact:
+            widths = self._exact_in_shape(model, cache, found)
+            exact = widths is not None
+            context.exact_widths = widths
         self._models.clear()  # it belongs to the caller now
         words = f"{cache.name}, {'repacked' if repack else 'plain'} weights"
         return Chosen(model, context, found, exact, f"{'exact' if exact else 'inexact'}: {words} ({why})")
+
+    def _exact_in_shape(self, model: Model, cache: _Cache, found: Probe) -> frozenset[int] | None:
+        """Exact widths with the slots, trees and draft lengths really asked for; None = could not be examined."""
+        if (self._shape, self._shape_widest) == (self._settings, self._widest) or not model.can_trim:
+            return found.exact
+        settings = cache.apply(self._shape)
+        key = probes.cache_key(model, settings, self._shape_widest)
+        known = probes.load(self._directory, key) or replace(found, by_length=None, exact=None, gave_up=False)
+        if known.exact is None and (self._strict or not known.gave_up):
+            known = probing.examine(
+                model,
+                settings,
+                known,
+                widest=self._shape_widest,
+                budget=self._clock.seconds,
+                progress=lambda share: self._report("checking bits (slots, trees, wide passes)", share),
+            )
+            probes.store(self._directory, key, known)
+        if known.exact is None and self._strict:
+            return frozenset({1})
+        return known.exact
 
     def close(self) -> None:
         for model in self._models.values():

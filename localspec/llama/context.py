@@ -245,7 +245,7 @@ class Context:
         if len(tokens) > self.n_ctx:
             raise ContextOverflowError(
                 f"The prompt has {len(tokens)} tokens, but the context holds {self.n_ctx}.",
-                "Use a longer context (--ctx-size) or a shorter prompt.",
+                "Use a longer context (--context) or a shorter prompt.",
             )
 
     def _sync(self, slot: int, tokens: Tokens, prompt_length: int) -> int:

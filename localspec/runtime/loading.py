@@ -23,8 +23,6 @@ Progress = Callable[[str, float], None]
 """(what is being done, share done from 0 to 1); may raise to give up."""
 
 _LONGEST_CONTEXT = 4096
-_PROBED_WIDTH = 8
-"""Widths up to this are always probed, so that most settings share one probe, and with it one configuration."""
 _LOOKUP_FIRST = 3.0
 """Tokens prompt lookup must match before it is preferred to the draft model."""
 
@@ -63,6 +61,7 @@ def load_models(settings: EngineSettings, progress: Progress | None = None) -> L
     if settings.draft is not None:
         draft_header = check_text_model(settings.draft)  # before minutes are spent on the target
     n_ctx = settings.context or min(target_header.context_length or _LONGEST_CONTEXT, _LONGEST_CONTEXT)
+    widest = settings.slots * (1 + settings.max_draft_tokens)
     chosen = choose(
         settings.target,
         ContextSettings(
@@ -71,9 +70,10 @@ def load_models(settings: EngineSettings, progress: Progress | None = None) -> L
             max_leaves=_leaves(settings),
             threads=settings.threads or 0,
             reuse="chunks" if settings.exact == "strict" else "all",
+            max_rows=max(64, widest),
         ),
         exact=settings.exact,
-        widest=max(_PROBED_WIDTH, settings.slots * (1 + settings.max_draft_tokens)),
+        widest=widest,
         gpu_layers=settings.gpu_layers,
         device=settings.device,
         cache_dir=paths.cache_dir() / "probes",

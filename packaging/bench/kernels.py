@@ -1,6 +1,6 @@
 """Times the native row pipeline beside llama.cpp's own sampler chain, on the same rows, in one run.
 
-    python packaging/bench_kernels.py [--vocabulary 151936] [--rows 8] [--seconds 2] [--json]
+    python packaging/bench/kernels.py [--vocabulary 151936] [--rows 8] [--seconds 2] [--json]
 
 Every time is the least of many runs (other load on the machine only ever adds), in milliseconds for all rows. The
 draft is a chain of rows - 1 tokens that are all accepted, so that every row is worked on. llama.cpp's chain gets its

@@ -1,0 +1,84 @@
+"""`localspec chat` in line mode: it remembers, obeys commands, and survives errors."""
+
+from __future__ import annotations
+
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+from tests.cli.conftest import Command
+
+OPTIONS = ("--max-tokens", "16", "--temperature", "0", "--seed", "1")
+
+
+def test_a_conversation_is_remembered_and_clear_forgets_it(command: Command) -> None:
+    lines = "Say: red house\nSay it again\n/clear\nSay: red house\n"
+    result = command("chat", *OPTIONS, "--stats", stdin=lines)
+    assert result.code == 0
+    lengths = [int(row.split()[1]) for row in result.err.splitlines() if row.startswith("prompt ")]
+    assert len(lengths) == 3
+    assert lengths[1] > lengths[0] == lengths[2]
+
+
+def test_commands_and_their_mistakes(command: Command) -> None:
+    result = command("chat", *OPTIONS, stdin="/help\n/nosuch\n/again\n/stats\n/system Be brief.\n/exit\nnever read\n")
+    assert result.code == 0
+    assert "There is no command /nosuch" in result.err
+    assert "no answer to repeat" in result.err
+    assert "no answer yet" in result.err
+    assert result.out == ""
+
+
+def test_a_message_too_long_is_refused_and_the_chat_goes_on(command: Command) -> None:
+    result = command("chat", *OPTIONS, stdin="word " * 5000 + "\nSay: red house\n")
+    assert result.code == 0
+    assert "the context holds" in result.err
+    assert result.out.strip()
+
+
+def test_again_answers_the_same_message(command: Command) -> None:
+    result = command("chat", *OPTIONS, stdin="Say: red house\n/again\n")
+    first, second = result.out.strip().split("\n")[:2]
+    assert first == second  # temperature 0
+
+
+def _until(read: Callable[[], bytes], wanted: bytes, seconds: float = 60.0) -> bytes:
+    seen, deadline = b"", time.monotonic() + seconds
+    while wanted not in seen:
+        assert time.monotonic() < deadline, seen
+        seen += read()
+    return seen
+
+
+def test_ctrl_c_stops_the_answer_and_not_the_program() -> None:
+    """In a real terminal: the answer is cut, the prompt comes back, Ctrl-D leaves with exit code 0."""
+    ours, theirs = pty.openpty()
+    arguments = [sys.executable, "-m", "localspec", "chat", "--max-tokens", "1500", "--logit-bias"]
+    # The end-of-turn token never comes, so the answer goes on until it is stopped.
+    from localspec import Engine
+
+    with Engine.load(exact="off") as engine:
+        ends = sorted(engine.loaded.model.end_tokens)
+    arguments += [f"{ends[0]}=-inf", *[word for end in ends[1:] for word in ("--logit-bias", f"{end}=-inf")]]
+    chat = subprocess.Popen(
+        arguments, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True, close_fds=True
+    )
+    os.close(theirs)
+    try:
+        _until(lambda: os.read(ours, 4096), b"> ")
+        os.write(ours, b"Count for ever\n")
+        _until(lambda: os.read(ours, 4096), b"Count for ever\r\n")
+        os.read(ours, 1)  # the answer has begun
+        chat.send_signal(signal.SIGINT)
+        _until(lambda: os.read(ours, 4096), b"(stopped)")
+        _until(lambda: os.read(ours, 4096), b"> ")
+        os.write(ours, b"\x04")
+        assert chat.wait(timeout=60) == 0
+    finally:
+        chat.kill()
+        chat.wait()
+        os.close(ours)

@@ -1,0 +1,66 @@
+"""`localspec verify` and `localspec doctor` as commands."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from localspec.checks import verify as check
+from localspec.types import Tokens
+from tests.cli.conftest import Command
+
+
+def test_the_bundled_pair_passes(command: Command) -> None:
+    result = command("verify", "--limit", "2", "--max-tokens", "12", "--temperature", "0.7")
+    assert result.code == 0, result.out + result.err
+    assert "byte-equal" in result.out
+
+
+def test_a_fork_is_shown_with_both_logits_and_exit_code_1(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The text of a speculative run is tampered with: the command must notice."""
+    honest = check._Run._answer
+
+    def tampered(self: check._Run, tokens: Tokens, turn: int) -> check._Answer:
+        answer = honest(self, tokens, turn)
+        if self.engine.settings.drafter == "lookup":
+            answer.tokens[2] += 1
+        return answer
+
+    monkeypatch.setattr(check._Run, "_answer", tampered)
+    arguments = ("--limit", "1", "--max-tokens", "8", "--temperature", "0", "--drafter", "lookup")
+    result = command("verify", *arguments)
+    assert result.code == 1
+    assert "fork: prompt" in result.out
+    assert "margin" in result.out
+    assert "token 2:" in result.out
+
+
+def test_json_report(command: Command, tmp_path: Path) -> None:
+    prompts = tmp_path / "mine.jsonl"
+    prompts.write_text('{"prompt": "Sort: 3, 1, 2"}\n', encoding="utf-8")
+    result = command("verify", "--prompts", str(prompts), "--max-tokens", "8", "--temperature", "0", "--json")
+    report = json.loads(result.out)
+    assert report["forks"] == 0
+    assert report["runs"] == len(report["settings"]) > 3
+
+
+@pytest.mark.parametrize(
+    ("content", "words"), [("", "has no prompts"), ("{", "line 1"), ('{"text": "x"}', "line 1"), (None, "Cannot read")]
+)
+def test_bad_prompt_files(command: Command, tmp_path: Path, content: str | None, words: str) -> None:
+    file = tmp_path / "prompts.jsonl"
+    if content is not None:
+        file.write_text(content, encoding="utf-8")
+    result = command("verify", "--prompts", str(file))
+    assert result.code == 2
+    assert words in result.err
+
+
+def test_doctor_says_what_is_there(command: Command) -> None:
+    result = command("doctor", "--json")
+    findings = {row["name"]: row for row in json.loads(result.out)}
+    assert {"localspec", "kernels", "CPU features", "llama.cpp", "exact widths", "passes"} <= set(findings)
+    assert result.code == int(any(row["advice"] for row in findings.values()))
+    assert any(name.startswith("pass at") for name in findings)
