@@ -1,0 +1,77 @@
+"""Train the draft against the target's probabilities, on the same mixture of chats."""
+
+from __future__ import annotations
+
+import argparse
+
+import tokenizer as tokens
+import torch
+from batches import FIRST_SHARES, Phase
+from model import DRAFT, Llama, Shape
+from torch import Tensor
+from train import SHARES, parser, run
+
+PHASES = (
+    Phase(0.12, 128, 32, 20, FIRST_SHARES),
+    Phase(0.60, 256, 16, 70, SHARES),
+    Phase(0.87, 640, 8, 180, SHARES),
+    Phase(1.00, 2048, 3, 600, SHARES),
+)
+
+
+def phase_at(done: float) -> Phase:
+    """The phase of a share of the time."""
+    return next((phase for phase in PHASES if done < phase.until), PHASES[-1])
+
+
+def loss_of(draft: Llama, target: Llama, distance_weight: float, inputs: Tensor, weights: Tensor) -> Tensor:
+    """KL(target || draft) plus a share of their total variation distance, which is what acceptance costs."""
+    chosen = weights.reshape(-1).nonzero().squeeze(1)
+    marks = weights.reshape(-1)[chosen]
+    with torch.no_grad():
+        hidden = target(inputs).reshape(-1, target.shape.hidden)
+        target_log = target.logits(hidden[chosen]).float().log_softmax(-1)
+        target_probs = target_log.exp()
+    hidden = draft(inputs).reshape(-1, draft.shape.hidden)
+    draft_log = draft.logits(hidden[chosen]).float().log_softmax(-1)
+    divergence = (target_probs * (target_log - draft_log)).sum(-1)
+    distance = 0.5 * (target_probs - draft_log.exp()).abs().sum(-1)
+    return ((divergence + distance_weight * distance) * marks).sum() / marks.sum()
+
+
+def start(target: Llama) -> Llama:
+    """A fresh draft that begins with the target's embedding and final norm."""
+    draft = Llama(DRAFT)
+    with torch.no_grad():
+        draft.embedding.copy_(target.embedding)
+        draft.norm.weight.copy_(target.norm.weight)
+    return draft
+
+
+def main() -> None:
+    """Distil the draft from OUT/target.pt."""
+    options: argparse.ArgumentParser = parser()
+    options.description = __doc__
+    options.add_argument("--name", default="draft")
+    options.add_argument("--distance-weight", type=float, default=1.0)
+    args = options.parse_args()
+    torch.manual_seed(args.seed)
+    torch.set_num_threads(args.threads)
+    state = torch.load(args.out / "target.pt", map_location=args.device, weights_only=True)
+    target = Llama(Shape(**state["shape"])).to(args.device)
+    target.load_state_dict(state["model"])
+    target.requires_grad_(False)
+    if args.compile:
+        for block in target.blocks:
+            block.compile(dynamic=False)
+    draft = start(target)
+
+    def loss(inputs: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
+        del labels
+        return loss_of(draft, target, args.distance_weight, inputs, weights)
+
+    run(draft, DRAFT, args, loss, phase_at, tokens.load(args.out / "tokenizer.json"))
+
+
+if __name__ == "__main__":
+    main()
