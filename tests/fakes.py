@@ -199,6 +199,7 @@ class FakeDraftContext:
 
     def __init__(self, logits: LogitsOf, n_ctx: int = 256) -> None:
         self.logits, self.n_ctx = logits, n_ctx
+        self.n_vocab = len(logits(np.zeros(1, dtype=np.int32)))
         self.cached: dict[int, list[int]] = {}
         self.passes: list[dict[int, int]] = []
         self._matrices: list[Float32Array] = []

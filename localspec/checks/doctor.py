@@ -84,7 +84,7 @@ def examine_engine(engine: Engine) -> Iterator[Finding]:
     widths = loaded.context.exact_widths
     advice = ""
     if widths is None and engine.settings.exact == "auto":
-        advice = "Exact passes cost more than 10 % here; --exact strict takes them anyway."
+        advice = "--exact strict takes the cheapest exact configuration, whatever it costs."
     elif widths is not None and max(widths) == 1:
         advice = "Only one row is exact, so nothing is drafted; --exact off drafts, and may change the text."
     yield Finding("passes", loaded.exactness, advice)

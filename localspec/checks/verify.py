@@ -96,6 +96,10 @@ class Report:
         return sum(tally.tokens for tally in self.by_setting.values())
 
     @property
+    def drafted(self) -> int:
+        return sum(tally.drafted for tally in self.by_setting.values())
+
+    @property
     def forks(self) -> list[Fork]:
         return [fork for tally in self.by_setting.values() for fork in tally.forks]
 

@@ -13,10 +13,11 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import TYPE_CHECKING, Any
 
 from localspec.cli import output
-from localspec.cli.options import load_engine, read_text, request_options
+from localspec.cli.options import load_engine, read_text, request_options, start_answer
 from localspec.errors import LocalspecError, UsageError
 
 if TYPE_CHECKING:
+    from localspec.chat.template import Message
     from localspec.runtime.engine import Engine
     from localspec.runtime.generation import Generation
 
@@ -26,29 +27,60 @@ _KEYS = {"id", "prompt", "messages", "seed", "max_tokens"}
 def run(options: argparse.Namespace) -> int:
     """Answers every line; exit code 1 when a line failed (its result says why)."""
     lines = list(_read(options.batch))
+    arguments = request_options(options) | {"top_log_probs": options.log_probs}
     slots = min(options.slots or 4, max(len(lines), 1))
     failed = 0
-    with load_engine(options, slots=slots) as engine, ThreadPoolExecutor(max_workers=max(len(lines), 1)) as waiting:
-        generations = [_start(engine, options, number, line) for number, line in lines]
-        futures = {
-            waiting.submit(_result, line, generation): number
-            for (number, line), generation in zip(lines, generations, strict=True)
-        }
-        try:
-            for future in as_completed(futures):
-                result = future.result()
-                failed += "error" in result
-                print(json.dumps(result, ensure_ascii=False), flush=True)
-        except BaseException:
-            for generation in generations:
-                if not isinstance(generation, LocalspecError):
-                    generation.cancel()
-            raise
+    with load_engine(options, slots=slots) as engine:
+        batch = _Batch(engine, options, arguments)
+        with ThreadPoolExecutor(max_workers=slots) as workers:  # a worker waits for one slot's answer
+            futures = [workers.submit(batch.answer, line) for line in lines]
+            try:
+                for future in as_completed(futures):
+                    result = future.result()
+                    failed += "error" in result
+                    print(json.dumps(result, ensure_ascii=False), flush=True)
+            except BaseException:
+                workers.shutdown(wait=False, cancel_futures=True)
+                batch.cancel()
+                raise
     print(f"{len(lines) - failed} answered, {failed} failed.", file=sys.stderr)
     return 1 if failed else 0
 
 
-def _read(path: str) -> Iterator[tuple[int, dict[str, Any]]]:
+class _Batch:
+    """Answers lines; an error of one line is its result, not the end of the others."""
+
+    def __init__(self, engine: Engine, options: argparse.Namespace, arguments: dict[str, Any]) -> None:
+        self._engine, self._options, self._arguments = engine, options, arguments
+        self._running: set[Generation] = set()
+
+    def answer(self, line: dict[str, Any]) -> dict[str, Any]:
+        """One line's result."""
+        arguments = self._arguments | {key: line[key] for key in ("seed", "max_tokens") if key in line}
+        try:
+            prompt = line["prompt"] if "prompt" in line else _messages(line["messages"])
+            generation = start_answer(self._engine, self._options, prompt, arguments)
+            self._running.add(generation)
+            try:
+                return {"id": line["id"], **output.collect(generation)}
+            finally:
+                self._running.discard(generation)
+        except LocalspecError as error:
+            return {"id": line["id"], "error": str(error)}
+
+    def cancel(self) -> None:
+        """Stops what runs."""
+        for generation in list(self._running):
+            generation.cancel()
+
+
+def _messages(rows: list[dict[str, str]]) -> list[Message]:
+    from localspec.chat.template import Message
+
+    return [Message(row["role"], row["content"]) for row in rows]
+
+
+def _read(path: str) -> Iterator[dict[str, Any]]:
     text = sys.stdin.read() if path == "-" else read_text(path)
     for number, row in enumerate(text.splitlines(), start=1):
         if not row.strip():
@@ -57,45 +89,28 @@ def _read(path: str) -> Iterator[tuple[int, dict[str, Any]]]:
             line = json.loads(row)
         except json.JSONDecodeError as error:
             raise UsageError(f"{path}, line {number}: not JSON: {error}.") from None
-        if not isinstance(line, dict) or ("prompt" in line) == ("messages" in line):
-            raise UsageError(f"{path}, line {number}: it must be an object with either prompt or messages.")
-        unknown = set(line) - _KEYS
-        if unknown:
-            raise UsageError(f"{path}, line {number}: unknown key {sorted(unknown)[0]!r}.")
-        yield number, {"id": number, **line}
+        problem = _problem(line)
+        if problem:
+            raise UsageError(f"{path}, line {number}: {problem}.")
+        yield {"id": number, **line}
 
 
-def _start(
-    engine: Engine, options: argparse.Namespace, number: int, line: dict[str, Any]
-) -> Generation | LocalspecError:
-    """Queues one line; an error of this line is its result, not the end of the others."""
-    from localspec.chat.template import Message
-
-    arguments = request_options(options)
-    arguments |= {key: line[key] for key in ("seed", "max_tokens") if key in line}
-    try:
-        if "messages" in line:
-            return engine.chat([_message(row, number) for row in line["messages"]], **arguments)
-        if options.raw or not engine.template.exists:
-            return engine.generate(str(line["prompt"]), **arguments)
-        system = [Message("system", options.system)] if options.system else []
-        return engine.chat([*system, Message("user", str(line["prompt"]))], **arguments)
-    except LocalspecError as error:
-        return error
-
-
-def _message(row: Any, number: int) -> Any:
-    from localspec.chat.template import Message
-
-    if not isinstance(row, dict) or set(row) != {"role", "content"}:
-        raise UsageError(f"line {number}: {row!r} is not a message; it must have role and content.")
-    return Message(str(row["role"]), str(row["content"]))
-
-
-def _result(line: dict[str, Any], generation: Generation | LocalspecError) -> dict[str, Any]:
-    try:
-        if isinstance(generation, LocalspecError):
-            raise generation
-        return {"id": line["id"], **output.collect(generation)}
-    except LocalspecError as error:
-        return {"id": line["id"], "error": str(error)}
+def _problem(line: Any) -> str:
+    """What is wrong with the form of a line; "" = nothing."""
+    if not isinstance(line, dict) or ("prompt" in line) == ("messages" in line):
+        return "it must be an object with either prompt or messages"
+    unknown = set(line) - _KEYS
+    if unknown:
+        return f"unknown key {sorted(unknown)[0]!r}"
+    if not isinstance(line.get("prompt", ""), str):
+        return "prompt must be a text"
+    messages = line.get("messages", [])
+    texts = {"role": str, "content": str}
+    if not isinstance(messages, list) or not all(
+        isinstance(row, dict) and {key: type(value) for key, value in row.items()} == texts for row in messages
+    ):
+        return "messages must be a list of objects with the texts role and content"
+    for key in ("seed", "max_tokens"):
+        if key in line and type(line[key]) is not int:
+            return f"{key} is {line[key]!r}; it must be a whole number"
+    return ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 from localspec.errors import UsageError
 
 if TYPE_CHECKING:
+    from localspec.chat.template import Message
     from localspec.runtime.engine import Engine
+    from localspec.runtime.generation import Generation
     from localspec.types import SamplingParams
 
 
@@ -123,13 +126,10 @@ def _translated(key: str, value: Any, table: dict[str, str]) -> str:
 def engine_settings(options: argparse.Namespace) -> dict[str, Any]:
     """Keyword arguments of `Engine.load` from parsed options; an option beats the JSON."""
     from localspec.config import RULES, EngineSettings
-    from localspec.drafters import NAMES
 
     settings = vllm_settings(options.speculative_config) if options.speculative_config else {}
     names = {field.name for field in fields(EngineSettings)} & set(vars(options))
     settings |= {name: getattr(options, name) for name in names if getattr(options, name) is not None}
-    if settings.get("drafter", "auto") not in NAMES:
-        raise UsageError(f"There is no drafter called {settings['drafter']!r}; there are: {', '.join(NAMES)}.")
     if "verify_rule" in settings:
         settings["verify_rule"] = RULES[settings["verify_rule"]]
     return settings
@@ -170,6 +170,20 @@ def request_options(options: argparse.Namespace) -> dict[str, Any]:
         "max_tokens": options.max_tokens,
         "stop": tuple(options.stop),
     }
+
+
+def start_answer(
+    engine: Engine, options: argparse.Namespace, prompt: str | Sequence[Message], arguments: dict[str, Any]
+) -> Generation:
+    """Asks the engine: messages and text by the chat template, raw text (or a model without a template) as it is."""
+    from localspec.chat.template import Message
+
+    if not isinstance(prompt, str):
+        return engine.chat(prompt, **arguments)
+    if options.raw or not engine.template.exists:
+        return engine.generate(prompt, **arguments)
+    system = [Message("system", options.system)] if options.system else []
+    return engine.chat([*system, Message("user", prompt)], **arguments)
 
 
 def read_text(path: str) -> str:

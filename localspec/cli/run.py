@@ -14,11 +14,11 @@ from localspec.cli.options import (
     load_engine,
     read_text,
     request_options,
+    start_answer,
 )
 from localspec.errors import UsageError
 
 if TYPE_CHECKING:
-    from localspec.runtime.engine import Engine
     from localspec.runtime.generation import Generation
 
 
@@ -46,8 +46,9 @@ def run(options: argparse.Namespace) -> int:
     if options.slots is not None:
         raise UsageError("--slots needs --batch.")
     text = _prompt_text(options)
+    arguments = request_options(options) | {"top_log_probs": options.log_probs}
     with load_engine(options) as engine:
-        generation = _start(engine, options, text)
+        generation = start_answer(engine, options, text, arguments)
         if options.json:
             return _print_json(generation)
         try:
@@ -63,22 +64,12 @@ def _prompt_text(options: argparse.Namespace) -> str:
     parts = [options.prompt] if options.prompt and options.prompt != "-" else []
     if options.file:
         parts.append(read_text(options.file))
-    if options.prompt == "-" or (not options.file and not sys.stdin.isatty() and not options.prompt):
+    if options.prompt == "-" or not (options.file or sys.stdin.isatty()):
         parts.append(sys.stdin.read())
-    text = "\n\n".join(parts)
+    text = "\n\n".join(part for part in parts if part.strip())
     if not text.strip():
         raise UsageError("There is no prompt.", 'Try: localspec run "Repeat after me: good morning"')
     return text
-
-
-def _start(engine: Engine, options: argparse.Namespace, text: str) -> Generation:
-    from localspec.chat.template import Message
-
-    arguments = request_options(options) | {"top_log_probs": options.log_probs}
-    if options.raw or not engine.template.exists:
-        return engine.generate(text, **arguments)
-    system = [Message("system", options.system)] if options.system else []
-    return engine.chat([*system, Message("user", text)], **arguments)
 
 
 def _print_json(generation: Generation) -> int:

@@ -1,4 +1,4 @@
-"""`localspec verify`: plain against speculative, byte for byte. Exit code 1 on a fork."""
+"""`localspec verify`: plain against speculative, byte for byte. Exit code 1 on a fork, or if nothing was drafted."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def run(options: argparse.Namespace) -> int:
         )
         exact = engine.loaded.exactness
     _print(options, report, exact)
-    return 1 if report.forks else 0
+    return 1 if report.forks or not report.drafted else 0
 
 
 def _chosen_setting(options: argparse.Namespace) -> Setting | None:
@@ -69,7 +69,8 @@ def _chosen_setting(options: argparse.Namespace) -> Setting | None:
 
     if options.drafter is None:
         return None
-    return Setting(options.drafter, options.max_draft_tokens or 4, options.branches or 1)
+    length = 4 if options.max_draft_tokens is None else options.max_draft_tokens
+    return Setting(options.drafter, length, options.branches or 1)
 
 
 def _print(options: argparse.Namespace, report: Report, exact: str) -> None:
@@ -84,6 +85,8 @@ def _print(options: argparse.Namespace, report: Report, exact: str) -> None:
     for fork in report.forks:
         print(fork)
     verdict = "byte-equal" if not report.forks else f"{len(report.forks)} forks"
+    if not report.drafted:
+        verdict += ", but nothing was drafted, so nothing was tested"
     print(f"{report.runs} runs, {report.tokens} tokens: {verdict}.")
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from localspec import kernels
 from localspec.engine.interfaces import EMPTY_DRAFT, NEEDS_NOTHING, Draft, DraftRequest, Outcome
-from localspec.errors import UsageError
+from localspec.errors import KernelError, UsageError
 from localspec.types import Feed, LogitRows, SparseProbs, Tokens
 
 
@@ -23,6 +23,7 @@ class DraftContext(Protocol):
     """What is asked of the draft model's cache (`llama.context.Context` with `grid_prefill=False`)."""
 
     n_ctx: int
+    n_vocab: int
 
     def decode(self, feeds: Sequence[Feed]) -> list[LogitRows]:
         """One pass; the row behind the last token of every feed."""
@@ -90,8 +91,12 @@ class DraftModel:
         path = np.empty(len(tokens) + max(request.max_depth, 0), dtype=np.int32)
         path[: len(tokens)] = tokens
         growing = _Growing(request, path, len(tokens))
-        growing.done = self._full(growing)
+        growing.done = self._full(growing) or self._foreign(tokens)
         return growing
+
+    def _foreign(self, tokens: Tokens) -> bool:
+        """Whether a token is not in the draft model's vocabulary, which may lack the target's last ids."""
+        return self._context is None or bool((tokens >= self._context.n_vocab).any())
 
     def _full(self, draft: _Growing) -> bool:
         request = draft.request
@@ -113,7 +118,11 @@ class DraftModel:
         request = draft.request
         history = draft.path[: draft.length]
         count = min(self.settings.branches, request.max_nodes - len(draft.tokens))
-        found, shares = kernels.sample(rows, 0, request.sampling, history, request.noise, draft.length, count)
+        try:
+            found, shares = kernels.sample(rows, 0, request.sampling, history, request.noise, draft.length, count)
+        except KernelError:  # nothing left to draw: nothing to guess; the target has its own say
+            draft.done = True
+            return
         parent = draft.last_node
         draft.last_node = len(draft.tokens)
         draft.tokens += found.tolist()

@@ -20,7 +20,7 @@ from localspec.engine.request import TARGET_ORIGIN, Event, FinishReason, Origin,
 from localspec.engine.stats import RequestStats
 from localspec.engine.stop import TextStream
 from localspec.engine.verify import verify
-from localspec.errors import ContextOverflowError
+from localspec.errors import ContextOverflowError, KernelError
 from localspec.types import Feed, LogitRows, Noise, Rule
 
 
@@ -49,6 +49,8 @@ class Slot:
     last_arrival: float = 0.0
     cancelled: bool = False
     finish: FinishReason | None = None
+    failure: KernelError | None = None
+    """Why no verdict could be made; this request ends, the others go on."""
 
     @property
     def room(self) -> int | None:
@@ -128,13 +130,17 @@ class Loop:
         drafted = perf_counter()
         rows = self._decode(slots, drafts)
         decoded = perf_counter()
-        verdicts = [
-            verify(slot_rows, draft, slot.request.sampling, request.history.tokens, request.noise, slot.request.rule)
-            for slot, slot_rows, draft, request in zip(slots, rows, drafts, requests, strict=True)
-        ]
         events: list[Event] = []
         outcomes: list[Outcome] = []
-        for slot, slot_rows, draft, verdict in zip(slots, rows, drafts, verdicts, strict=True):
+        for slot, slot_rows, draft, request in zip(slots, rows, drafts, requests, strict=True):
+            try:
+                verdict = verify(
+                    slot_rows, draft, request.sampling, request.history.tokens, request.noise, slot.request.rule
+                )
+            except KernelError as error:
+                slot.failure, slot.finish = error, FinishReason.ERROR
+                events.append(Event(slot.index, "", (), (), (), slot.finish, slot.stats))
+                continue
             events.append(self._emit(slot, slot_rows, draft, verdict))
             outcomes.append(Outcome(slot.index, slot.history, draft, verdict, slot_rows))
         self.drafter.observe(outcomes)
@@ -179,8 +185,8 @@ class Loop:
         speculative = any(map(len, drafts))
         widths = self.target.pass_widths(rows) if speculative or len(slots) > 1 else []
         inexact = any(exact is None or width not in exact for width in widths)
-        for slot, draft in zip(slots, drafts, strict=True):
-            if inexact or (len(draft) and slot.request.rule is not Rule.COUPLED):
+        for slot in slots:
+            if inexact or slot.request.rule is not Rule.COUPLED:
                 slot.stats.exact = False
         return self.target.decode(
             [

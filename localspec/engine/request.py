@@ -54,6 +54,10 @@ class Request:
     """None = no log-probabilities; n = those of the emitted tokens and of the n most likely at each position."""
 
     def __post_init__(self) -> None:
+        for name in ("seed", "stream", "max_tokens", "top_log_probs"):
+            value = getattr(self, name)
+            if type(value) is not int and not (value is None and name in ("max_tokens", "top_log_probs")):
+                raise UsageError(f"{name} is {value!r}; it must be a whole number.")
         if len(self.prompt) == 0:
             raise UsageError("The prompt is empty.", "Give it at least one token of text.")
         if self.max_tokens is not None and self.max_tokens < 1:

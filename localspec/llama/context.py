@@ -52,7 +52,7 @@ class Context:
         self.threads = settings.threads or lib.default_threads()
         self.can_trim = model.can_trim
         self.max_leaves = settings.max_leaves if model.can_trim else 1
-        self._most_rows = max(settings.grid, settings.max_rows + EXTRA_ROWS)
+        self._most_rows = max(settings.grid, settings.max_rows + settings.n_slots * EXTRA_ROWS)
         self._api = lib.api()
         self._handle: int | None = None
         mark = lib.log.mark()

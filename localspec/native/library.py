@@ -82,14 +82,12 @@ class DraftStruct(ctypes.Structure):
 
 
 def find_library() -> Path | None:
-    """$LOCALSPEC_LIBRARY, or the library beside this module (wheels), in site-packages (editable installs) or in the
-    checkout's build/."""
+    """$LOCALSPEC_LIBRARY, or the library beside the package (wheels) or in site-packages (editable installs)."""
     wish = os.environ.get("LOCALSPEC_LIBRARY")
     if wish:
         return Path(wish)
     folders = [Path(folder) for folder in localspec.__path__]
     folders.append(Path(sysconfig.get_path("platlib")) / "localspec")
-    folders.extend(sorted(Path(localspec.__file__).parent.parent.glob("build/*/")))
     return next((folder / FILE_NAME for folder in folders if (folder / FILE_NAME).is_file()), None)
 
 

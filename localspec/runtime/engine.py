@@ -20,7 +20,7 @@ from localspec.engine.plan import FixedPlan
 from localspec.engine.request import Event, FinishReason, Request, fresh_seed
 from localspec.errors import Cancelled, LocalspecError, UsageError
 from localspec.runtime.generation import Generation
-from localspec.runtime.loading import Loaded, Progress, load_models, make_drafter
+from localspec.runtime.loading import Loaded, Progress, check_drafter, leaves, load_models, make_drafter
 from localspec.types import Rule, SamplingParams, Tokens
 
 _Result = TypeVar("_Result")
@@ -74,7 +74,14 @@ class Engine:
 
         target_path, pair_draft = Catalog.load().resolve(None if target is None else str(target))
         draft_path = pair_draft if draft is None else Path(draft)
-        return cls(load_models(EngineSettings(target=target_path, draft=draft_path, **settings), progress))
+        wanted = EngineSettings(target=target_path, draft=draft_path, **settings)
+        check_drafter(wanted)
+        loaded = load_models(wanted, progress)
+        try:
+            return cls(loaded)
+        except BaseException:
+            loaded.close()
+            raise
 
     def tokenize(self, text: str, *, special: bool = True) -> Tokens:
         """Text to tokens, with the begin-of-sequence token where the model wants one."""
@@ -153,6 +160,15 @@ class Engine:
         if fixed:
             raise UsageError(f"{fixed[0]} is fixed when the models are loaded; load them again to change it.")
         settings = replace(self.settings, **changes)
+        check_drafter(settings)
+        context = self.loaded.context.settings
+        if leaves(settings) > context.max_leaves:
+            raise UsageError(f"These models were loaded for chains; load them with branches={settings.branches}.")
+        if settings.slots * (1 + settings.max_draft_tokens) > context.max_rows:
+            raise UsageError(
+                f"These models were loaded for {context.max_rows} rows a pass, too few for drafts of "
+                f"{settings.max_draft_tokens}; load them with max_draft_tokens={settings.max_draft_tokens}."
+            )
 
         def change() -> None:
             if self._running or self._waiting:
@@ -256,14 +272,14 @@ class Engine:
             generation.deliver(error)
 
     def _step(self) -> None:
-        for index, generation in self._running.items():
-            slot: Slot = self._loop.active[index]
-            slot.cancelled = generation.cancelled
+        slots: dict[int, Slot] = dict(self._loop.active)
+        for index, slot in slots.items():
+            slot.cancelled = self._running[index].cancelled
         for event in self._loop.step():
             generation = self._running[event.slot]
             if event.finish is not None:
                 del self._running[event.slot]
-            generation.deliver(event)
+            generation.deliver(slots[event.slot].failure or event)
 
     def _fail_all(self, error: Exception) -> None:
         """A pass failed: everybody hears of it, and nobody's cache can be trusted."""

@@ -67,9 +67,10 @@ def load_models(settings: EngineSettings, progress: Progress | None = None) -> L
         ContextSettings(
             n_ctx=n_ctx,
             n_slots=settings.slots,
-            max_leaves=_leaves(settings),
+            max_leaves=leaves(settings),
             threads=settings.threads or 0,
-            reuse="chunks" if settings.exact == "strict" else "all",
+            # With several slots, which of them is free depends on timing; what is reused must not.
+            reuse="chunks" if settings.exact == "strict" or settings.slots > 1 else "all",
             max_rows=max(64, widest),
         ),
         exact=settings.exact,
@@ -107,27 +108,34 @@ def _load_draft(loaded: Loaded, progress: Progress | None) -> None:
     )
 
 
-def _leaves(settings: EngineSettings) -> int:
+def leaves(settings: EngineSettings) -> int:
     """A tree of n nodes has at most n leaves."""
     return max(1, settings.max_draft_tokens) if settings.branches > 1 else 1
 
 
-def make_drafter(loaded: Loaded, settings: EngineSettings) -> Drafter:
-    """The drafter of that name over the loaded parts.
+def check_drafter(settings: EngineSettings) -> None:
+    """Refuses drafter settings that cannot work, before minutes are spent on loading.
 
     Raises:
-        UsageError: no such drafter, or it needs a draft model and there is none.
+        UsageError: no such drafter, it needs a draft model and there is none, or impossible n-grams.
     """
     name = settings.drafter
     if name not in NAMES:
         raise UsageError(f"There is no drafter called {name!r}; there are: {', '.join(NAMES)}.")
+    if name == "draft" and settings.draft is None:
+        raise UsageError("The drafter `draft` needs a draft model.", "Give one with --draft FILE, or a pair.")
+    PromptLookupSettings(settings.min_ngram, settings.max_ngram)
+    DraftModelSettings(settings.branches)
+
+
+def make_drafter(loaded: Loaded, settings: EngineSettings) -> Drafter:
+    """The drafter of that name over the loaded parts; plain decoding for a model whose cache cannot be trimmed."""
+    name = settings.drafter
     if name == "none" or settings.max_draft_tokens == 0 or not loaded.model.can_trim:
         return NoDrafter()
     lookup = PromptLookup(PromptLookupSettings(settings.min_ngram, settings.max_ngram))
-    if name == "lookup" or (name == "auto" and loaded.draft_context is None):
+    if name == "lookup" or loaded.draft_context is None:
         return lookup
-    if loaded.draft_context is None:
-        raise UsageError("The drafter `draft` needs a draft model.", "Give one with --draft FILE, or a pair.")
     draft = DraftModel(loaded.draft_context, loaded.model.end_tokens, DraftModelSettings(settings.branches))
     if name == "draft":
         return draft

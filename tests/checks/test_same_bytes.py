@@ -86,6 +86,10 @@ def test_a_thousand_runs_without_a_fork(load: Load, quantisation: str) -> None:
     report = verify(load(quantisation), _spread(load_prompts(), 17), max_tokens=48)
     _assert_equal(report)
     assert report.runs * len(QUANTISATIONS) >= 1000
+    for setting, tally in report.by_setting.items():
+        assert tally.drafted > tally.accepted > 0, setting
+    prompts = _spread(load_prompts(), 17)
+    assert any(sum(message.role == "user" for message in prompt.messages) > 1 for prompt in prompts)
     long_prompts = sum(600 <= length <= 2000 for length in report.prompt_tokens)
     assert long_prompts * 3 >= len(report.prompt_tokens), report.prompt_tokens
 

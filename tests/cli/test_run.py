@@ -27,7 +27,9 @@ def test_answer_is_the_only_thing_on_standard_output(command: Command) -> None:
 @pytest.mark.parametrize("temperature", ["0", "0.8"])
 def test_no_drafter_changes_the_answer(command: Command, temperature: str) -> None:
     answers = {
-        drafter: command("run", PROMPT, *SHORT, "--temperature", temperature, "--drafter", drafter).out
+        drafter: command(
+            "run", PROMPT, *SHORT, "--temperature", temperature, "--drafter", drafter, "--exact", "strict"
+        ).out
         for drafter in ("none", "lookup", "draft", "auto")
     }
     assert len(set(answers.values())) == 1, answers
@@ -38,6 +40,12 @@ def test_standard_input_file_and_argument_give_the_same_prompt(command: Command,
     file.write_text(PROMPT, encoding="utf-8")
     expected = command("run", PROMPT, *SHORT).out
     assert command("run", *SHORT, stdin=PROMPT).out == expected
+    first, rest = PROMPT.split(": ", 1)
+    both = command("run", first + ":", *SHORT, "--json", stdin=rest)
+    assert (
+        json.loads(both.out)["stats"]["prompt_tokens"]
+        == json.loads(command("run", f"{first}:\n\n{rest}", *SHORT, "--json").out)["stats"]["prompt_tokens"]
+    )
     assert command("run", "-f", str(file), *SHORT).out == expected
     assert command("run", "-", *SHORT, stdin=PROMPT).out == expected
 
@@ -92,6 +100,7 @@ def test_system_message_reaches_the_model(command: Command) -> None:
         (("-f", "nosuch.txt"), 2, "nosuch.txt"),
         (("hi", "--threads", "0"), 2, "threads is 0"),
         (("hi", "--context", "4"), 2, "context is 4"),
+        (("hi", "--target", "tiny-target", "--drafter", "draft"), 2, "needs a draft model"),
         (("hi", "--speculative-config", "{"), 2, "not JSON"),
         (("hi", "--speculative-config", '{"modell": "x"}'), 2, "'modell'"),
         (("hi", "--speculative-config", '{"num_speculative_tokens": "3"}'), 2, "num_speculative_tokens"),
@@ -127,6 +136,16 @@ def test_other_rules_run_and_are_never_called_exact(command: Command, rule: str)
     answer = json.loads(command("run", PROMPT, *SHORT, "--json", "--verify-rule", rule, "--drafter", "draft").out)
     assert answer["tokens"]
     assert answer["stats"]["exact"] is False
+    plain = json.loads(command("run", PROMPT, *SHORT, "--json", "--verify-rule", rule, "--drafter", "none").out)
+    assert plain["stats"]["exact"] is False
+
+
+def test_a_prompt_of_special_tokens_is_answered(command: Command) -> None:
+    result = command("run", "<|bos|><|user|><|end|><|assistant|><think><|mask|>", "--raw", *SHORT, "--json")
+    assert result.code == 0, result.err
+    answer = json.loads(result.out)
+    assert answer["tokens"]
+    assert answer["stats"]["prompt_tokens"] <= 7  # each is one token, not its letters
 
 
 def test_help_imports_nothing_heavy() -> None:

@@ -332,9 +332,12 @@ def test_a_broken_row_is_an_error_not_an_answer() -> None:
         return np.full(10, np.nan, dtype=np.float32)
 
     loop = Loop(FakeTarget(broken, 10), NoDrafter(), FixedPlan(4, None), VOCABULARY)
-    loop.admit(0, Request(prompt(HEL)))
-    with pytest.raises(KernelError):
-        loop.step()
+    slot = loop.admit(0, Request(prompt(HEL)))
+    (event,) = loop.step()
+    assert event.finish is FinishReason.ERROR
+    assert event.tokens == ()
+    assert isinstance(slot.failure, KernelError)
+    assert not loop.active
 
 
 def test_times_add_up() -> None:

@@ -17,7 +17,8 @@ from localspec.drafters.none import NoDrafter
 from localspec.engine.loop import Loop
 from localspec.engine.plan import FixedPlan
 from localspec.engine.request import Event, FinishReason, Request
-from localspec.errors import ContextOverflowError, DecodeError, LocalspecError, UsageError
+from localspec.errors import ContextOverflowError, DecodeError, KernelError, LocalspecError, UsageError
+from localspec.llama.settings import ContextSettings
 from localspec.runtime.engine import Engine
 from localspec.runtime.generation import Generation
 from localspec.runtime.loading import Loaded
@@ -37,6 +38,7 @@ class Target(FakeTarget):
     def __init__(self, slots: int, n_ctx: int = 128) -> None:
         super().__init__(LOGITS, VOCABULARY_SIZE, n_ctx, range(1, 33), streams=slots > 1)
         self.closed = 0
+        self.settings = ContextSettings(n_ctx=n_ctx, n_slots=slots)
 
     def close(self) -> None:
         self.closed += 1
@@ -93,7 +95,7 @@ class Hold:
 def make(slots: int = 1, **settings: Any) -> tuple[Engine, Target]:
     target = Target(slots, settings.pop("n_ctx", 128))
     parts: Any = (Model(), target, "fake", {}, Model(), DraftContext(LOGITS.like(0.8)))
-    loaded = Loaded(EngineSettings(Path("fake.gguf"), slots=slots, **settings), *parts)
+    loaded = Loaded(EngineSettings(Path("fake.gguf"), Path("draft.gguf"), slots=slots, **settings), *parts)
     return Engine(loaded), target
 
 
@@ -316,6 +318,42 @@ def test_a_prompt_that_does_not_fit_fails_alone(engines: list[Engine]) -> None:
     assert read(good).tokens == alone(request(1))
 
 
+def test_a_request_that_leaves_nothing_to_sample_ends_alone(engines: list[Engine]) -> None:
+    """A bias that bans every token is that request's error; its neighbour in the same pass goes on."""
+    engine, _ = make(slots=2, drafter="draft")
+    engines.append(engine)
+    ban = SamplingParams(logit_bias=tuple((token, float("-inf")) for token in range(VOCABULARY_SIZE)))
+    good = engine.submit(request(1, 30))
+    bad = engine.submit(Request(request(2).prompt, ban, seed=2, max_tokens=30))
+    with pytest.raises(KernelError):
+        read(bad)
+    assert read(good).tokens == alone(request(1, 30))
+
+
+def test_cancelling_while_a_draft_is_drawn_ends_within_the_pass(engines: list[Engine]) -> None:
+    """The cancel comes from inside the draft model's decode: the pass under way is the last."""
+    engine, _ = make(drafter="draft", n_ctx=4096)
+    engines.append(engine)
+    context: Any = engine.loaded.draft_context
+    honest, calls, running = context.decode, [0], list[Generation]()
+
+    def decode(feeds: Any) -> Any:
+        calls[0] += 1
+        if calls[0] == 10:
+            running[0].cancel()
+        return honest(feeds)
+
+    context.decode = decode
+    gate = threading.Event()
+    engine.loaded.context.before_decode = gate.wait  # type: ignore[attr-defined]
+    running.append(engine.submit(request(1, 4000)))
+    gate.set()
+    found = read(running[0])
+    assert running[0].finish is FinishReason.CANCELLED
+    assert found.tokens == alone(request(1, len(found.tokens)))
+    assert calls[0] < 10 + 5  # at most the rest of that draft
+
+
 # -- configuring and jobs --------------------------------------------------------------------------------------------
 
 
@@ -341,6 +379,8 @@ def test_the_drafter_can_be_changed_between_requests_only(engines: list[Engine])
         ({"context": 99}, "context is fixed"),
         ({"drafter": "oracle"}, "no drafter called 'oracle'"),
         ({"max_draft_tokens": 99}, "max_draft_tokens is 99"),
+        ({"max_draft_tokens": 64}, "loaded for 64 rows"),
+        ({"branches": 2}, "loaded for chains"),
         ({"drafter": "lookup", "min_ngram": 0}, "min_ngram is 0"),
     ],
 )

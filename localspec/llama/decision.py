@@ -1,0 +1,93 @@
+"""What `choice` decided for one model on one machine, kept so that every later start decides the same.
+
+Costs measured at another hour differ, and so would what is chosen from them, and with it the bits of a text. So not
+the measurements decide at the next start but the decision itself. What must not change a text (slots, trees, draft
+lengths) is no part of its key.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from localspec.llama import probe as probes
+from localspec.llama.probe import Probe
+from localspec.llama.settings import ContextSettings
+
+_FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """A configuration, and what was known about it when it was chosen."""
+
+    repack: bool
+    cache: str
+    """Name of the number formats of the cache, as `choice` calls them."""
+    exact: bool
+    why: str
+    probe: Probe
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data for json.dump."""
+        return {
+            "repack": self.repack,
+            "cache": self.cache,
+            "exact": self.exact,
+            "why": self.why,
+            "probe": self.probe.to_json(),
+        }
+
+    @classmethod
+    def from_json(cls, data: Any) -> Decision:
+        """Inverse of `to_json`.
+
+        Raises:
+            ValueError, TypeError, KeyError, AttributeError, ArithmeticError: not what `to_json` makes.
+        """
+        repack, cache, exact, why = (data[name] for name in ("repack", "cache", "exact", "why"))
+        if not (isinstance(repack, bool) and isinstance(exact, bool) and isinstance(cache, str)):
+            raise TypeError("not a decision")
+        decision = cls(repack, cache, exact, str(why), Probe.from_json(data["probe"]))
+        if exact and decision.probe.exact is None:
+            raise ValueError("an exact configuration has exact widths")
+        return decision
+
+
+def decision_key(
+    path: Path, settings: ContextSettings, mode: str, *, gpu_layers: int = 0, device: str | None = None
+) -> str:
+    """Name of a decision's file.
+
+    Args:
+        path: the model.
+        settings: of the context; slots, leaves and cache types do not count.
+        mode: "auto" or "strict".
+        gpu_layers: as in `Model.load`.
+        device: as in `Model.load`.
+    """
+    facts = {
+        **probes.shared_facts(path, settings, gpu_layers, device),
+        "decision": [_FORMAT, mode],
+        "shape": [settings.n_ctx, settings.grid, settings.offload_kv],
+    }
+    return "decision-" + hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def load(directory: Path | None, key: str) -> Decision | None:
+    """A stored decision; None if there is none, or it is damaged or belongs to another key."""
+    if directory is None:
+        return None
+    try:
+        data = json.loads((directory / f"{key}.json").read_text("utf-8"))
+        return Decision.from_json(data) if data["key"] == key else None
+    except probes.DAMAGE:
+        return None
+
+
+def store(directory: Path | None, key: str, decision: Decision) -> None:
+    """Writes a decision, whole or not at all; a full or read-only disk is no error."""
+    probes.write(directory, key, {"key": key, **decision.to_json()})
