@@ -126,9 +126,12 @@ class Loop:
 
     def _pass(self, slots: list[Slot]) -> list[Event]:
         start = perf_counter()
-        drafts, requests = self._draft(slots)
+        requests = self._requests(slots)
+        drafts = self.drafter.draft(requests)
+        pending = [self.target.pending(slot.index, slot.history.tokens) for slot in slots]
+        drafts = self.plan.fit(self.target, [slot.index for slot in slots], pending, drafts)
         drafted = perf_counter()
-        rows = self._decode(slots, drafts)
+        rows = self._decode(slots, drafts, pending)
         decoded = perf_counter()
         events: list[Event] = []
         outcomes: list[Outcome] = []
@@ -155,7 +158,7 @@ class Loop:
             stats.host_seconds += end - decoded
         return events
 
-    def _draft(self, slots: list[Slot]) -> tuple[list[Draft], list[DraftRequest]]:
+    def _requests(self, slots: list[Slot]) -> list[DraftRequest]:
         limit = self.plan.max_nodes(len(slots))
         requests = []
         for slot in slots:
@@ -168,20 +171,16 @@ class Loop:
                     slot.index, slot.history, nodes, nodes, slot.request.sampling, slot.noise(), needs_probs=needs_probs
                 )
             )
-        drafts = self.drafter.draft(requests)
-        pending = [self.target.pending(slot.index, slot.history.tokens) for slot in slots]
-        return self.plan.fit(self.target, [slot.index for slot in slots], pending, drafts), requests
+        return requests
 
-    def _decode(self, slots: list[Slot], drafts: Sequence[Draft]) -> list[LogitRows]:
+    def _decode(self, slots: list[Slot], drafts: Sequence[Draft], pending: Sequence[int]) -> list[LogitRows]:
         exact = self.target.exact_widths
         rows = {}
-        for slot, draft in zip(slots, drafts, strict=True):
-            tokens = slot.history.tokens
-            pending = self.target.pending(slot.index, tokens)
-            if exact is not None and not draft and pending > 1 and pending not in exact:
+        for slot, draft, waiting in zip(slots, drafts, pending, strict=True):
+            alone = exact is not None and not draft and waiting > 1 and waiting not in exact
+            if alone:
                 self._catch_up(slot)
-                pending = 1
-            rows[slot.index] = pending + len(draft)
+            rows[slot.index] = (1 if alone else waiting) + len(draft)
         speculative = any(map(len, drafts))
         widths = self.target.pass_widths(rows) if speculative or len(slots) > 1 else []
         inexact = any(exact is None or width not in exact for width in widths)
