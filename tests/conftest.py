@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +10,10 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from localspec import paths
+
+# OpenMP's threads spin between passes; beside any other load on a small machine a pass of 1 ms then takes 100. Bits do
+# not depend on it, so the tests ask for sleeping threads. Read by libgomp when llama.cpp is loaded.
+os.environ.setdefault("GOMP_SPINCOUNT", "0")
 
 # A busy machine is slow, not wrong.
 settings.register_profile("localspec", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -71,7 +72,7 @@ class Bench:
     def _fill_seed(self) -> None:
         count = min(_SEED_LENGTH, self.settings.n_ctx // 2)
         start = time.perf_counter()
-        self.context.prefill(0, self._tokens[: count + 1], count + 1)
+        self._prefill(0, self._tokens[: count + 1], count + 1)
         self.prefill_seconds = (time.perf_counter() - start) / count
         self.state = self.context.save(0)
 
@@ -82,7 +83,18 @@ class Bench:
             return
         state = tile(self.state, length - 1) if self.context.can_trim else None
         if state is None or not self.context.restore(slot, state, self._tokens[: length - 1], length):
-            self.context.prefill(slot, self._tokens[:length], length)
+            self._prefill(slot, self._tokens[:length], length)
+
+    def _watching(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext() if self._observer is None else self._observer.watching()
+
+    def _decode(self, feeds: Sequence[Feed]) -> list[LogitRows]:
+        with self._watching():
+            return self.context.decode(feeds)
+
+    def _prefill(self, slot: int, tokens: Tokens, prompt_length: int) -> None:
+        with self._watching():
+            self.context.prefill(slot, tokens, prompt_length)
 
     # -- bits -----------------------------------------------------------------------------------------------------
 
@@ -92,7 +104,7 @@ class Bench:
         self.go_to(length)
         rows = []
         for index in range(count):
-            found = self.context.decode([Feed(0, self._tokens[: length + index], length)])[0]
+            found = self._decode([Feed(0, self._tokens[: length + index], length)])[0]
             rows.append(self._row(found, 0, 0))
         self._references[length] = rows
 
@@ -104,7 +116,7 @@ class Bench:
         for start in range(0, len(expected) - width + 1, width):
             end = length + start
             feed = Feed(0, self._tokens[:end], length, self._tokens[end : end + width - 1], parents)
-            rows = self.context.decode([feed])[0]
+            rows = self._decode([feed])[0]
             if any(self._row(rows, i, i) != expected[start + i] for i in range(width)):
                 return False
         return self._late_row_equals(length, width)
@@ -112,7 +124,7 @@ class Bench:
     def _late_row_equals(self, length: int, width: int) -> bool:
         """Whether the last row of a pass that catches up on `width` - 1 tokens, without their logits, is right."""
         self.go_to(length)
-        rows = self.context.decode([Feed(0, self._tokens[: length + width - 1], length)])[0]
+        rows = self._decode([Feed(0, self._tokens[: length + width - 1], length)])[0]
         return rows[0].tobytes() == self._references[length][width - 1].logits
 
     def tree_equals(self, length: int, width: int) -> bool:
@@ -126,15 +138,34 @@ class Bench:
         main = width - 1 - side
         nodes = np.concatenate([self._wrong[:main], self._tokens[length : length + side]])
         parents = np.array([*range(-1, main - 1), -1, *range(main, width - 2)], dtype=np.int32)
-        rows = self.context.decode([Feed(0, self._tokens[:length], length, nodes, parents)])[0]
+        rows = self._decode([Feed(0, self._tokens[:length], length, nodes, parents)])[0]
         place = {node: 1 + row for row, node in enumerate(layout(parents.tolist()).order)}
         same = self._row(rows, 0, 0) == expected[0] and all(
             self._row(rows, 1 + main + i, place[main + i]) == expected[1 + i] for i in range(side)
         )
         history = self._tokens[: length + side + 1]
-        again = self.context.decode([Feed(0, history, length)])[0]
+        again = self._decode([Feed(0, history, length)])[0]
         extra = self.context.cached(0) - length - side
         return same and extra == 1 and again[0].tobytes() == expected[side + 1].logits
+
+    def comb_equals(self, length: int, width: int) -> bool:
+        """Whether the true chain with a wrong leaf beside each node gives the reference's bits.
+
+        As many leaves as the context takes. Also that the next pass does, behind the accepted chain.
+        """
+        expected = self._references[length]
+        self.go_to(length)
+        parents = comb(width - 1, self.context.max_leaves)
+        main = layout(parents).order[: layout(parents).main_length]
+        nodes = self._wrong[: width - 1].copy()
+        nodes[main] = self._tokens[length : length + len(main)]
+        draft = np.array(parents, dtype=np.int32)
+        rows = self._decode([Feed(0, self._tokens[:length], length, nodes, draft)])[0]
+        places = [(0, 0)] + [(1 + node, 1 + depth) for depth, node in enumerate(main)]
+        if any(self._row(rows, *place) != expected[depth] for depth, place in enumerate(places)):
+            return False
+        again = self._decode([Feed(0, self._tokens[: length + len(main) + 1], length)])[0]
+        return again[0].tobytes() == expected[len(main) + 1].logits
 
     def slots_equal(self, length: int, slots: int, rows_each: int, other_length: int = 0) -> bool:
         """Whether `slots` slots sharing a pass, `rows_each` rows each, all get the reference's bits.
@@ -150,7 +181,7 @@ class Bench:
             Feed(slot, self._tokens[:own], own, self._tokens[own : own + rows_each - 1], parents)
             for slot, own in enumerate(lengths)
         ]
-        results = self.context.decode(feeds)
+        results = self._decode(feeds)
         return all(
             self._row(rows, i, slot * rows_each + i) == self._references[own][i]
             for slot, (own, rows) in enumerate(zip(lengths, results, strict=True))
@@ -172,8 +203,21 @@ class Bench:
         draft = self._tokens[length : length + width - 1] if self.context.can_trim else self._tokens[:0]
         feed = Feed(0, self._tokens[:length], length, draft, parents[: len(draft)])
         start = time.perf_counter()
-        self.context.decode([feed])
+        self._decode([feed])
         return time.perf_counter() - start
+
+
+def comb(nodes: int, leaves: int) -> list[int]:
+    """Parents of a chain with a leaf beside each node (-1, -1, 0, 0, 2, 2, ...), until there are `leaves` of them."""
+    parents: list[int] = []
+    tip, beside = -1, 0
+    while len(parents) < nodes:
+        parent, tip = tip, len(parents)
+        parents.append(parent)
+        if beside < leaves - 1 and len(parents) < nodes:
+            parents.append(parent)
+            beside += 1
+    return parents
 
 
 def _plain_tokens(model: Model) -> npt.NDArray[np.int32]:

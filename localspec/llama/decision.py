@@ -58,7 +58,7 @@ class Decision:
 
 
 def decision_key(
-    path: Path, settings: ContextSettings, mode: str, *, gpu_layers: int = 0, device: str | None = None
+    path: Path, settings: ContextSettings, mode: str, gpu_layers: int = 0, device: str | None = None
 ) -> str:
     """Name of a decision's file.
 

@@ -6,8 +6,10 @@ another width changes the logits only now and then. In the attention and layer o
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import re
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -30,9 +32,31 @@ class Observer:
         self._get = lib.c_function(
             "ggml_backend_tensor_get", None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t
         )
-        self.callback = api.ggml_backend_sched_eval_callback(self._see)
+        self.callback = api.ggml_backend_sched_eval_callback(self._called)
         self.rows: dict[str, Float32Array] = {}
         """Node -> float32[rows, size], as of the last pass; nodes of the last layer only have rows with logits."""
+        self._error: BaseException | None = None
+
+    @contextlib.contextmanager
+    def watching(self) -> Iterator[None]:
+        """Around a pass: forgets the rows of earlier ones, and raises afterwards what was raised while looking."""
+        self.rows.clear()
+        self._error = None
+        try:
+            yield
+        finally:
+            error, self._error = self._error, None
+            if error is not None:
+                self.rows.clear()
+                raise error
+
+    def _called(self, tensor: int, asks: bool, data: object) -> bool:
+        """The callback: no exception, not even Ctrl-C, may cross C. After one the pass runs on, unobserved."""
+        try:
+            return self._see(tensor, asks, data) if self._error is None else not asks
+        except BaseException as error:  # noqa: BLE001 - raised again by `watching`
+            self._error = error
+            return not asks
 
     def _see(self, tensor: int, asks: bool, _: object) -> bool:
         name = self._name(tensor).decode("ascii", "replace")

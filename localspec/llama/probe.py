@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from localspec.llama import lib
-from localspec.llama.model import Model
 from localspec.llama.settings import ContextSettings
 
-_FORMAT = 2
+_FORMAT = 3
+DAMAGE = (OSError, ValueError, TypeError, KeyError, AttributeError, ArithmeticError, RecursionError)
+"""What reading a file may raise that is missing, or that we did not write."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,7 @@ class Probe:
         """Inverse of `to_json`.
 
         Raises:
-            ValueError, TypeError, KeyError, AttributeError: not what `to_json` makes.
+            ValueError, TypeError, KeyError, AttributeError, ArithmeticError: not what `to_json` makes.
         """
         lengths, exact = data["by_length"], data["exact"]
         probe = cls(
@@ -65,6 +66,9 @@ class Probe:
         )
         if probe.exact is not None and 1 not in probe.exact:
             raise ValueError("width 1 is always exact")
+        for row in probe.seconds.values():
+            if 1 not in row or not all(0.0 < seconds < float("inf") for seconds in row.values()):
+                raise ValueError("a pass takes some time, and one row was measured at every length")
         return probe
 
     def with_exact(self, by_length: dict[int, tuple[int, ...]], exact: frozenset[int]) -> Probe:
@@ -72,20 +76,42 @@ class Probe:
         return replace(self, by_length=by_length, exact=exact, gave_up=False)
 
 
-def cache_key(model: Model, settings: ContextSettings, widest: int) -> str:
+def cache_key(
+    path: Path,
+    settings: ContextSettings,
+    widest: int,
+    *,
+    repack: bool = True,
+    gpu_layers: int = 0,
+    device: str | None = None,
+) -> str:
     """Name of a probe's file: every fact that can change bits or costs, hashed."""
-    status = model.path.stat()
     facts = {
-        "format": _FORMAT,
-        "model": [str(model.path.resolve()), status.st_size, status.st_mtime_ns],
-        "weights": [model.repack, model.gpu_layers, model.device],
+        **shared_facts(path, settings, gpu_layers, device),
+        "repack": repack,
         "cache": [settings.type_k, settings.type_v, str(settings.flash_attention), settings.offload_kv],
         "shape": [settings.n_ctx, settings.n_slots, settings.max_leaves, settings.grid, widest],
-        "threads": settings.threads or lib.default_threads(),
-        "machine": [cpu_name(), [device.name + device.description for device in lib.devices()]],
-        "build": lib.build_id(),
     }
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def shared_facts(path: Path, settings: ContextSettings, gpu_layers: int, device: str | None) -> dict[str, Any]:
+    """What every key holds: the file, where it runs, on how many threads of which machine, and with which build.
+
+    A missing file is no error here; `Model.load` says it better.
+    """
+    size, changed = 0, 0
+    with contextlib.suppress(OSError):
+        status = path.stat()
+        size, changed = status.st_size, status.st_mtime_ns
+    return {
+        "format": _FORMAT,
+        "model": [str(path.resolve()), size, changed],
+        "weights": [gpu_layers, device],
+        "threads": settings.threads or lib.default_threads(),
+        "machine": [cpu_name(), [found.name + found.description for found in lib.devices()]],
+        "build": lib.build_id(),
+    }
 
 
 def cpu_name() -> str:
@@ -103,12 +129,17 @@ def load(directory: Path | None, key: str) -> Probe | None:
         return None
     try:
         return Probe.from_json(json.loads((directory / f"{key}.json").read_text("utf-8")))
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+    except DAMAGE:
         return None
 
 
 def store(directory: Path | None, key: str, probe: Probe) -> None:
     """Writes a probe, whole or not at all; a full or read-only disk is no error."""
+    write(directory, key, probe.to_json())
+
+
+def write(directory: Path | None, key: str, data: dict[str, Any]) -> None:
+    """Writes a JSON file, whole or not at all; a full or read-only disk is no error."""
     if directory is None:
         return
     with contextlib.suppress(OSError):
@@ -116,7 +147,7 @@ def store(directory: Path | None, key: str, probe: Probe) -> None:
         handle, name = tempfile.mkstemp(dir=directory, suffix=".tmp")
         try:
             with os.fdopen(handle, "w", encoding="utf-8") as file:
-                json.dump(probe.to_json(), file)
+                json.dump(data, file)
             os.replace(name, directory / f"{key}.json")
         except BaseException:
             os.unlink(name)

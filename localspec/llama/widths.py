@@ -135,7 +135,8 @@ def examine(
     lengths = _telling_first(probe_lengths(settings.n_ctx, rows))
     steps = _Steps(progress, None)
     passed: dict[int, set[int]] = {}
-    allowed = set(range(2, widest + 1)) if model.can_trim else set()
+    # without a length to try nothing is known about any width
+    allowed = set(range(2, widest + 1)) if model.can_trim and lengths else set()
     state = b""
     for phase, observed in enumerate((True, False)):
         part = steps.part(phase / 2, (phase + 1) / 2)
@@ -162,11 +163,18 @@ def _telling_first(lengths: Sequence[int]) -> list[int]:
 
 
 def _equal(bench: Bench, length: int, width: int, settings: ContextSettings, shortest: int) -> bool:
-    """Whether every way to fill a pass of `width` rows gives the bits of one-row passes."""
+    """Whether a pass of `width` rows gives the bits of one-row passes, filled in each of the ways drafters fill it.
+
+    These are a chain; where the context takes trees, two chains side by side (prompt lookup) and a chain with a leaf
+    beside each node (draft model); and in a context of several slots, equal chains of several slots.
+    """
     if not bench.chain_equals(length, width):
         return False
-    if settings.max_leaves > 1 and width > 2 and not bench.tree_equals(length, width):
-        return False
+    if settings.max_leaves > 1 and width > 2:
+        if not bench.tree_equals(length, width):
+            return False
+        if not bench.comb_equals(length, width):
+            return False
     for slots in range(2, min(settings.n_slots, width) + 1):
         if width % slots == 0:
             if not bench.slots_equal(length, slots, width // slots):

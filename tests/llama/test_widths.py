@@ -95,7 +95,7 @@ def test_probe_survives_disk_and_damage_does_not(tmp_path: Path) -> None:
 
 def test_key_names_everything_that_changes_bits(model: Model) -> None:
     keys = {
-        probes.cache_key(model, settings, widest)
+        probes.cache_key(model.path, settings, widest)
         for settings, widest in (
             (SETTINGS, 8),
             (SETTINGS, 4),
@@ -110,7 +110,7 @@ def test_key_names_everything_that_changes_bits(model: Model) -> None:
         )
     }
     assert len(keys) == 10
-    assert probes.cache_key(model, SETTINGS, 8) == probes.cache_key(model, replace(SETTINGS), 8)
+    assert probes.cache_key(model.path, SETTINGS, 8) == probes.cache_key(model.path, replace(SETTINGS), 8)
 
 
 def test_tiling_a_state_it_does_not_know() -> None:
