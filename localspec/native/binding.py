@@ -62,7 +62,7 @@ class NativeKernels:
         row, token = int(scratch.results[0]), int(scratch.results[1])
         row = index if row < 0 else row
         if status == NOT_FINITE:
-            return KernelError(f"row {row} of the logits holds {rows[row][token]} for token {token}.")
+            return KernelError(f"row {row} of the logits holds NaN or +inf for token {token}.")
         if status == NO_SUPPORT:
             return KernelError(f"row {row} of the logits excludes every token: nothing is left to sample.")
         if status == BAD_TREE:

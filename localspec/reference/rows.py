@@ -75,7 +75,7 @@ def patched(row: Float32Array, sampling: SamplingParams, window: Tokens) -> Floa
 def check_row(row: Float32Array, index: int) -> None:
     bad = np.flatnonzero(~(row <= np.finfo(np.float32).max))
     if len(bad):
-        raise KernelError(f"row {index} of the logits holds {row[bad[0]]} for token {bad[0]}.")
+        raise KernelError(f"row {index} of the logits holds NaN or +inf for token {bad[0]}.")
     if not np.any(row > -np.inf):
         raise KernelError(f"row {index} of the logits excludes every token: nothing is left to sample.")
 
