@@ -153,7 +153,7 @@ class TestMeaning:
         "row", [(1, np.nan, 2), (np.nan, np.nan, np.nan), (1, np.inf, 2), (-np.inf, -np.inf, np.nan)]
     )
     def test_nan_and_infinity_are_refused(self, backend: Backend, row: tuple[float, ...]) -> None:
-        with pytest.raises(KernelError, match=r"holds (nan|inf) for token"):
+        with pytest.raises(KernelError, match=r"holds NaN or \+inf for token"):
             backend.kernels.sample(rows_of(*row), 0, SamplingParams(), NO_TOKENS, Noise(1), 0)
 
     def test_a_row_with_nothing_left_is_refused(self, backend: Backend) -> None:

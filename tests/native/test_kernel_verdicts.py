@@ -99,7 +99,7 @@ class TestVerdicts:
     def test_faults_are_named(self, backend: Backend) -> None:
         rows, chain = peaked(1, 2, 3), (tokens_of(1, 2), tokens_of(-1, 0))
         rows[1][4] = np.nan
-        with pytest.raises(KernelError, match="row 1 of the logits holds NaN or .inf for token 4"):
+        with pytest.raises(KernelError, match=r"row 1 of the logits holds NaN or \+inf for token 4"):
             verdict(backend, rows, *chain)
         for parents in ((0, -1), (-1, 1), (-1, -2)):
             with pytest.raises(KernelError, match=r"draft node . has parent .*; parents come before"):
