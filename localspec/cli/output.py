@@ -69,12 +69,11 @@ def print_stats(stats: RequestStats, seed: int) -> None:
     by_drafter = ", ".join(
         f"{name} {stats.accepted_by_drafter[name]}/{drafted}" for name, drafted in stats.drafted_by_drafter.items()
     )
-    itl = stats.as_dict()
     lines = [
         f"{stats.generated} tokens in {stats.passes} passes, {stats.tokens_per_second:.1f} tokens/s "
         f"({stats.tokens_per_pass:.2f} tokens a pass)",
         f"prompt {stats.prompt_tokens} tokens ({stats.reused_tokens} reused), TTFT {stats.ttft_seconds * 1e3:.1f} ms, "
-        f"ITL p50 {itl['itl_p50_seconds'] * 1e3:.1f} ms, p99 {itl['itl_p99_seconds'] * 1e3:.1f} ms",
+        f"ITL p50 {stats.itl_p50_seconds * 1e3:.1f} ms, p99 {stats.itl_p99_seconds * 1e3:.1f} ms",
         f"drafted {stats.drafted}, accepted {stats.accepted} (acceptance rate {stats.acceptance_rate:.2f}, "
         f"mean accepted length {stats.mean_accepted_length:.2f} with the next token)",
         f"accepted per position {depth}; by drafter {by_drafter or '-'}",

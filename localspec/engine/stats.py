@@ -81,6 +81,14 @@ class RequestStats:
         """Generated tokens over decode time, prefill left out."""
         return self.generated / self.decode_seconds if self.decode_seconds else 0.0
 
+    @property
+    def itl_p50_seconds(self) -> float:
+        return percentile(self.gaps, 0.50)
+
+    @property
+    def itl_p99_seconds(self) -> float:
+        return percentile(self.gaps, 0.99)
+
     def add_pass(self, drafter: str, drafted: int, accepted: int, generated: int) -> None:
         """Counts one pass: `accepted` of `drafted` nodes, `generated` tokens emitted of them and the next token."""
         self.passes += 1
@@ -117,8 +125,8 @@ class RequestStats:
             "accepted_by_drafter": dict(self.accepted_by_drafter),
             "drafted_by_drafter": dict(self.drafted_by_drafter),
             "ttft_seconds": round(self.ttft_seconds, 6),
-            "itl_p50_seconds": round(percentile(self.gaps, 0.50), 6),
-            "itl_p99_seconds": round(percentile(self.gaps, 0.99), 6),
+            "itl_p50_seconds": round(self.itl_p50_seconds, 6),
+            "itl_p99_seconds": round(self.itl_p99_seconds, 6),
             "tokens_per_second": round(self.tokens_per_second, 3),
             "prefill_seconds": round(self.prefill_seconds, 6),
             "draft_seconds": round(self.draft_seconds, 6),

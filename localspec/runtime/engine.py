@@ -19,8 +19,9 @@ from localspec.engine.loop import Loop, Slot
 from localspec.engine.plan import FixedPlan
 from localspec.engine.request import Event, FinishReason, Request, fresh_seed
 from localspec.errors import Cancelled, LocalspecError, UsageError
+from localspec.llama.choice import Progress
 from localspec.runtime.generation import Generation
-from localspec.runtime.loading import Loaded, Progress, check_drafter, leaves, load_models, make_drafter
+from localspec.runtime.loading import Loaded, check_drafter, leaves, load_models, make_drafter
 from localspec.types import Rule, SamplingParams, Tokens
 
 _Result = TypeVar("_Result")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from localspec import paths
@@ -14,13 +13,10 @@ from localspec.drafters.none import NoDrafter
 from localspec.drafters.prompt_lookup import PromptLookup, PromptLookupSettings
 from localspec.engine.interfaces import Drafter
 from localspec.errors import UsageError
-from localspec.llama.choice import choose
+from localspec.llama.choice import Progress, choose
 from localspec.llama.context import Context
 from localspec.llama.model import Model, check_text_model
 from localspec.llama.settings import ContextSettings
-
-Progress = Callable[[str, float], None]
-"""(what is being done, share done from 0 to 1); may raise to give up."""
 
 _LONGEST_CONTEXT = 4096
 _LOOKUP_FIRST = 3.0
