@@ -18,9 +18,9 @@ from tokenizer import PAD
 from tokenizers import Tokenizer
 from torch import Tensor
 
-CORPUS_SHARES = {"gsm8k": 0.09, "codegen": 0.07, "roleplay": 0.07, "toolformer": 0.07}
-TASK_SHARES = {"copy": 0.20, "json": 0.15, "rename": 0.18, "lookup": 0.05, "fill": 0.03, "sort": 0.04, "count": 0.03,
-               "arithmetic": 0.05, "reverse": 0.02, "upper": 0.02, "tool": 0.02, "chat": 0.06}  # fmt: skip
+CORPUS_SHARES = {"gsm8k": 0.07, "codegen": 0.05, "roleplay": 0.05, "toolformer": 0.05}
+TASK_SHARES = {"copy": 0.18, "json": 0.19, "rename": 0.22, "lookup": 0.03, "fill": 0.02, "sort": 0.03, "count": 0.02,
+               "arithmetic": 0.04, "reverse": 0.01, "upper": 0.01, "tool": 0.01, "chat": 0.05}  # fmt: skip
 FIRST_SHARES = {"copy": 0.55, "json": 0.08, "rename": 0.08, "lookup": 0.05, "fill": 0.05, "gsm8k": 0.05,
                 "codegen": 0.05, "roleplay": 0.04, "toolformer": 0.05}  # fmt: skip
 CHAT_TASKS = [name for name in TASKS if name != "tool"]

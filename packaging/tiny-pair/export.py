@@ -15,7 +15,7 @@ import llama_cpp
 import numpy as np
 import tokenizer as tokens
 import torch
-from model import Llama, Shape
+from model import LAYER_TENSORS, Llama, Shape
 
 SOURCES = (
     ("GSM8K (train)", "openai/grade-school-math", "MIT, Cobbe et al. 2021"),
@@ -24,10 +24,6 @@ SOURCES = (
     ("GPTeacher Toolformer", "teknium1/GPTeacher", "MIT"),
     ("generated tasks", "localspec packaging/tiny-pair", "MIT"),
 )
-LAYER_TENSORS = {
-    "attention_norm": "attn_norm", "q": "attn_q", "k": "attn_k", "v": "attn_v", "o": "attn_output",
-    "feed_forward_norm": "ffn_norm", "gate": "ffn_gate", "up": "ffn_up", "down": "ffn_down",
-}  # fmt: skip
 
 
 def interleave(weight: np.ndarray[Any, Any], heads: int) -> np.ndarray[Any, Any]:

@@ -35,6 +35,11 @@ class Shape:
 
 TARGET = Shape(layers=6, feed_forward=768)
 DRAFT = Shape(layers=2, feed_forward=256)
+# Our names of a layer's tensors and GGUF's.
+LAYER_TENSORS = {
+    "attention_norm": "attn_norm", "q": "attn_q", "k": "attn_k", "v": "attn_v", "o": "attn_output",
+    "feed_forward_norm": "ffn_norm", "gate": "ffn_gate", "up": "ffn_up", "down": "ffn_down",
+}  # fmt: skip
 
 
 class Norm(nn.Module):

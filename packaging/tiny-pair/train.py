@@ -15,6 +15,7 @@ from typing import Any
 import corpus
 import tokenizer as tokens
 import torch
+import warm
 from batches import CORPUS_SHARES, FIRST_SHARES, TASK_SHARES, Feeder, Mixture, Phase
 from chat import weighted
 from material import Source
@@ -34,6 +35,7 @@ PHASES = (
 )
 Loss = Callable[[Tensor, Tensor, Tensor], Tensor]
 WARM_UP, DECAY_FROM = 0.01, 0.40
+LONGEST_STEP = 60.0  # seconds; a machine that slept, or a paused process, does not use up the budget
 
 
 def rate(done: float) -> float:
@@ -155,7 +157,7 @@ def run(
         window = float(value.detach()) if math.isclose(window, 0.0) else 0.95 * window + 0.05 * float(value.detach())
         step, seen = step + 1, seen + batch.inputs.numel()
         now = time.monotonic()
-        elapsed, last = elapsed + now - last, now
+        elapsed, last = elapsed + min(now - last, LONGEST_STEP), now
         if step % 50 == 0:
             note(step=step, minute=round(elapsed / 60, 2), seen=seen, loss=round(window, 3),
                  speed=round((seen - shown_seen) / (now - shown)))  # fmt: skip
@@ -195,15 +197,19 @@ def main() -> None:
     """Train the target."""
     options = parser()
     options.add_argument("--name", default="target")
+    options.add_argument("--start", type=Path, help="a GGUF of this recipe whose weights and tokenizer to begin with")
     args = options.parse_args()
     torch.manual_seed(args.seed)
     torch.set_num_threads(args.threads)
     args.out.mkdir(parents=True, exist_ok=True)
     path = args.out / "tokenizer.json"
+    model = Llama(TARGET)
+    if args.start:
+        warm.read_weights(args.start, model)
+        warm.read_tokenizer(args.start).save(str(path))
     if not path.exists():
         train, _ = corpus.split(args.corpus)
         tokens.learn(sample_texts(train)).save(str(path))
-    model = Llama(TARGET)
     run(model, TARGET, args, lambda *batch: loss_of(model, *batch), phase_at, tokens.load(path))
 
 

@@ -1,0 +1,42 @@
+/* The whole public interface of localspec_wide beside ggml's own: what programs, tests and benchmarks may call. Loaded by
+ * ggml (`ggml_backend_load`) the library needs none of it. All functions are thread-safe; none prints. */
+#ifndef LOCALSPEC_WIDE_H
+#define LOCALSPEC_WIDE_H
+
+#include <stdint.h>
+
+#if defined(_WIN32)
+#define LSW_API __declspec(dllexport)
+#else
+#define LSW_API __attribute__((visibility("default")))
+#endif
+
+#define LSW_ABI_VERSION 1
+
+LSW_API int32_t lsw_abi_version(void);
+/* "avx512", "avx2", "neon" or "scalar": what passes run on here. */
+LSW_API const char *lsw_isa_name(void);
+/* Why ggml was refused ("" if it was not): one sentence, for people. */
+LSW_API const char *lsw_refusal(void);
+
+/* The switch. Off: `supports_op` of the device says no, so models that load now, and passes that are built now, on the
+ * calling thread are llama.cpp's alone. A weight packed while it was on stays ours. On when the library is loaded; each
+ * thread has its own. Returns what it was. */
+LSW_API int32_t lsw_switch(int32_t on);
+
+/* For tests and benchmarks: one product or attention outside ggml, on `threads` threads, with an instruction set by its
+ * number in wide.h (0 = best). Return 0, 1 = shape or type not taken, 2 = no such instruction set here, 3 = no memory.
+ * Weights come in ggml's own layout and are packed in place by lsw_pack first. */
+LSW_API int32_t lsw_pack(int32_t type, int64_t columns, int64_t rows, void *matrix);
+LSW_API int32_t lsw_unpack(int32_t type, int64_t columns, int64_t rows, void *matrix);
+LSW_API int32_t lsw_product(int32_t type, int64_t columns, int64_t rows, int64_t width, const void *weights,
+                            const float *input, float *output, int32_t isa, int32_t threads);
+struct wide_attention;
+LSW_API int32_t lsw_attention(const struct wide_attention *a, int32_t isa, int32_t threads); /* scratch is ours */
+
+/* Limits of this machine for `localspec bench passes`, measured now on `threads` threads for about `seconds`: bytes read
+ * from memory a second (over a buffer far larger than the caches), and int8 multiply-adds a second in registers. */
+LSW_API double lsw_memory_rate(int32_t threads, double seconds);
+LSW_API double lsw_int8_rate(int32_t isa, int32_t threads, double seconds);
+
+#endif
