@@ -2,12 +2,14 @@
  * rows cheap on CPUs and gives every row the same bits whatever the width of its pass, the tile it falls in or the number
  * of threads. (Different instruction sets may differ from each other in the last bits; a process uses one.)
  *
- *   abi.h        the structs and functions of ggml that we meet, declared for one pinned version
- *   device.c     registration, what we take, running a graph
+ *   abi.h, .c    the structs and functions of ggml that we meet, declared for one pinned version and tried out
+ *   device.c     registration, what we take
+ *   graph.c      running what we took
  *   buffer.c     memory of weights and of results; which weights are packed
  *   weights.c    the packed layout of every type: pack, unpack
  *   product.c    matrix products: cutting the work, calling the lanes
  *   attention.c  fused attention: cutting the work, combining blocks
+ *   holes.c      rows of it that do not see cells between others: branches of a tree
  *   lanes*.c     the loops of one instruction set
  *
  * Nothing here allocates on the hot path or knows about Python. */

@@ -1,0 +1,62 @@
+/* The operations of lanes_product.c with NEON and its dot product (ARMv8.2): 4 lanes are one register. */
+#ifndef LOCALSPEC_WIDE_LANES_NEON_H
+#define LOCALSPEC_WIDE_LANES_NEON_H
+
+#include <arm_neon.h>
+
+#define NAME wide_product_neon
+enum { LANES = 4, MOST_BLOCKS = 4, MOST_FLOATS = 8 };
+
+typedef float32x4_t vfloats;
+typedef int32x4_t vints;
+typedef uint8x16_t vbytes;
+
+INLINE vfloats vsplat(float x) { return vdupq_n_f32(x); }
+INLINE void vstore(float *p, vfloats a) { vst1q_f32(p, a); }
+INLINE vfloats vadd(vfloats a, vfloats b) { return vaddq_f32(a, b); }
+INLINE vfloats vmul(vfloats a, vfloats b) { return vmulq_f32(a, b); }
+INLINE vfloats vfma(vfloats a, vfloats b, vfloats c) { return vfmaq_f32(c, a, b); }
+INLINE vfloats vfloat(vints a) { return vcvtq_f32_s32(a); }
+INLINE vfloats vhalf(const uint8_t *p) { return vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8(p))); }
+INLINE vfloats vunsigned(const uint8_t *p) {
+    uint32_t four;
+    memcpy(&four, p, sizeof four);
+    return vcvtq_f32_u32(vmovl_u16(vget_low_u16(vmovl_u8(vcreate_u8(four)))));
+}
+INLINE vfloats vsigned(const uint8_t *p) {
+    uint32_t four;
+    memcpy(&four, p, sizeof four);
+    return vcvtq_f32_s32(vmovl_s16(vget_low_s16(vmovl_s8(vcreate_s8(four)))));
+}
+
+INLINE vints vsplat_int(int32_t x) { return vdupq_n_s32(x); }
+
+INLINE vbytes vload(const uint8_t *p) { return vld1q_u8(p); }
+INLINE vfloats vbf16_even(vbytes a) { return vreinterpretq_f32_u32(vshlq_n_u32(vreinterpretq_u32_u8(a), 16)); }
+INLINE vfloats vbf16_odd(vbytes a) {
+    return vreinterpretq_f32_u32(vandq_u32(vreinterpretq_u32_u8(a), vdupq_n_u32(0xffff0000u)));
+}
+INLINE vbytes vlow(vbytes a) { return vandq_u8(a, vdupq_n_u8(15)); }
+INLINE vbytes vhigh(vbytes a) { return vshrq_n_u8(a, 4); }
+/* a | (h & mask), h shifted so that the bits wanted lie under the mask; negative shifts go right */
+INLINE vbytes vinsert(vbytes a, vbytes h, int left, int mask) {
+    return vorrq_u8(a, vandq_u8(vshlq_u8(h, vdupq_n_s8((int8_t)left)), vdupq_n_u8((uint8_t)mask)));
+}
+INLINE vbytes vfifth(vbytes a, vbytes h, int g) { return vinsert(a, h, 4 - g, 16); }
+INLINE vbytes vpair(vbytes a, vbytes h, int g) { return vinsert(a, h, 4 - 2 * g, 48); }
+INLINE vbytes vtable(vbytes a, const uint8_t table[16]) { return vqtbl1q_u8(vld1q_u8(table), a); }
+
+/* The dot product takes signed weights: those of 8 bits lose their offset here, fewer bits are non-negative anyway. */
+INLINE vbytes voffset(vbytes a) { return veorq_u8(a, vdupq_n_u8(0x80)); }
+INLINE vints vstart(int32_t start, int bits) { return vdupq_n_s32(bits == 8 ? 0 : start); }
+
+INLINE vints vdot16(vints acc, const vbytes w[4], const int8_t *a, int bits) {
+    (void)bits;
+    const int8x16_t x = vld1q_s8(a);
+    acc = vdotq_laneq_s32(acc, vreinterpretq_s8_u8(w[0]), x, 0);
+    acc = vdotq_laneq_s32(acc, vreinterpretq_s8_u8(w[1]), x, 1);
+    acc = vdotq_laneq_s32(acc, vreinterpretq_s8_u8(w[2]), x, 2);
+    return vdotq_laneq_s32(acc, vreinterpretq_s8_u8(w[3]), x, 3);
+}
+
+#endif
