@@ -1,16 +1,12 @@
-"""Chooses how the target runs: number formats of the cache, flash attention, repacking (DESIGN section 5C).
+"""Chooses how the target runs: whose kernels, number formats of the cache, flash attention (DESIGN section 5C).
 
-Cost is what a token takes with the best draft length the configuration allows, if a guess were right `_HIT_RATE` of
-the time: a configuration that is exact only for narrow passes pays for that. Costs are compared with each other
-within one measurement, turn and turn about. What was decided is kept (see `decision`): later starts do the same.
+Cost is what a token takes with the best draft length the configuration allows (`probe.token_seconds`): one that is
+exact only for narrow passes pays for that. What was decided is kept (see `decision`): later starts do the same.
 """
 
 from __future__ import annotations
 
-import contextlib
-import math
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -18,18 +14,20 @@ from typing import Literal
 from localspec.errors import ModelError, UsageError
 from localspec.llama import decision as decisions
 from localspec.llama import probe as probes
+from localspec.llama import wide
 from localspec.llama import widths as probing
+from localspec.llama.configuration import ALL_KERNELS, CACHES, Configuration, Kernels
 from localspec.llama.context import Context
 from localspec.llama.decision import Decision
 from localspec.llama.model import Model
 from localspec.llama.probe import Probe
-from localspec.llama.settings import CacheType, ContextSettings
+from localspec.llama.settings import ContextSettings
+from localspec.llama.survey import Budget, Progress, Survey, Weights
 
-Progress = Callable[[str, float], None]
-"""(what is being done, share done from 0 to 1); may raise to give up."""
+Mode = Literal["auto", "strict", "off"]
 
-_HIT_RATE = 0.7
 _TOLERANCE = 1.10
+_DRAFT_SECONDS = 3.0
 
 
 @dataclass(slots=True)
@@ -41,6 +39,7 @@ class Chosen:
     probe: Probe
     exact: bool
     """Whether every pass of an exact width has the bits of plain decoding; `context.exact_widths` are those widths."""
+    configuration: Configuration
     description: str
     """The configuration in words, and why."""
 
@@ -49,34 +48,12 @@ class Chosen:
         self.model.close()
 
 
-@dataclass(frozen=True, slots=True)
-class _Cache:
-    """How keys and values are kept."""
-
-    name: str
-    type_k: CacheType
-    type_v: CacheType
-    flash_attention: bool | Literal["auto"]
-
-    def apply(self, settings: ContextSettings) -> ContextSettings:
-        return replace(settings, type_k=self.type_k, type_v=self.type_v, flash_attention=self.flash_attention)
-
-
-_DEFAULT = _Cache("F16 cache", "f16", "f16", "auto")
-_CACHES = (
-    _DEFAULT,
-    _Cache("F16 keys, BF16 values", "f16", "bf16", True),
-    _Cache("Q8_0 cache", "q8_0", "q8_0", True),
-    _Cache("F16 cache, no flash attention", "f16", "f16", False),
-)
-_BY_NAME = {cache.name: cache for cache in _CACHES}
-
-
 def choose(
     path: str | Path,
     settings: ContextSettings,
     *,
-    exact: Literal["auto", "strict", "off"] = "auto",
+    exact: Mode = "auto",
+    kernels: Sequence[Kernels] = ALL_KERNELS,
     widest: int = probing.WIDEST,
     gpu_layers: int = 0,
     device: str | None = None,
@@ -91,7 +68,10 @@ def choose(
         settings: of the context; its cache types and flash attention are what is chosen here.
         exact: "strict" = the cheapest exact configuration that can draft (exact for more than single rows), or one
             that cannot if none can; "auto" = the cheapest exact one that can draft if it costs at most 10 % more
-            than the fastest of all, else the fastest; "off" = llama.cpp's defaults, nothing is examined.
+            than the fastest of all, else the fastest; "off" = the fastest of llama.cpp's defaults and the wide
+            kernels, nothing is examined.
+        kernels: those to choose from. "wide" counts where the library can be used and the model is on the CPU; alone
+            it is what is used (for tests and benchmarks).
         widest: widest pass the engine will ask for (1 + most draft nodes, over all slots). Like slots and trees it
             decides which widths are examined, not which configuration is chosen.
         gpu_layers: as in `Model.load`.
@@ -103,296 +83,250 @@ def choose(
 
     Raises:
         ModelError: "strict", and no configuration is exact here; or what `Model.load` and `Context` raise.
-        UsageError: `exact` is none of the three.
+        UsageError: `exact` is none of the three, or `kernels` is empty.
     """
     if exact not in ("auto", "strict", "off"):
         raise UsageError(f"exact is {exact!r}; it must be auto, strict or off.")
-    chooser = _Chooser(Path(path), settings, exact, widest, gpu_layers, device, cache_dir, budget, progress)
+    if not kernels or not set(kernels) <= set(ALL_KERNELS):
+        raise UsageError(f"kernels is {list(kernels)}; it must hold some of {', '.join(ALL_KERNELS)}.")
+    weights = Weights(Path(path), gpu_layers, device)
+    if len(kernels) > 1 and "wide" in kernels and (gpu_layers != 0 or not wide.available()):
+        kernels = [name for name in kernels if name != "wide"]
+    chooser = _Chooser(weights, settings, exact, kernels, widest, cache_dir, budget, progress)
     try:
         return chooser.finish(chooser.decide())
-    except BaseException:
-        chooser.close()
-        raise
+    finally:
+        chooser.survey.close()
+
+
+def load_draft_model(
+    path: str | Path,
+    settings: ContextSettings,
+    *,
+    may_be_wide: bool,
+    gpu_layers: int = 0,
+    device: str | None = None,
+    cache_dir: Path | None = None,
+    progress: Progress | None = None,
+) -> Model:
+    """Loads a draft model: with wide kernels if they may be and its one-row passes are no slower for it.
+
+    Most of its passes have one row, and nobody relies on their bits. What was measured once is remembered.
+
+    Args:
+        path: a GGUF file.
+        settings: of its context.
+        may_be_wide: whether the target runs wide; otherwise llama.cpp's kernels serve both.
+        gpu_layers: as in `Model.load`.
+        device: as in `Model.load`.
+        cache_dir: as in `choose`.
+        progress: see `Progress`.
+
+    Raises:
+        ModelError: as `Model.load`.
+    """
+    weights = Weights(Path(path), gpu_layers, device, "draft model")
+    survey = Survey(weights, settings, 1, cache_dir, Budget(_DRAFT_SECONDS, _DRAFT_SECONDS, False), progress)
+    ours, default = Configuration("wide"), Configuration("repacked")
+    if not may_be_wide or gpu_layers != 0 or not wide.available():
+        return survey.take(default.kernels)
+    try:
+        kernels: tuple[Kernels, ...] = (ours.kernels, default.kernels)
+        key = decisions.decision_key(weights.path, settings, "draft", kernels, gpu_layers, device)
+        decision = decisions.load(cache_dir, key)
+        if decision is None:
+            choices = survey.usable([default, ours])
+            survey.measure(choices)
+            best = min(choices, key=survey.unrestricted)  # of equals the first
+            decision = Decision(best, False, "one-row passes", survey.known(best) or Probe())
+            decisions.store(cache_dir, key, decision)
+        return survey.take(decision.configuration.kernels)
+    finally:
+        survey.close()
 
 
 class _Chooser:
-    """Holds at most one model per repacking while configurations are compared."""
+    """One choice."""
 
     def __init__(
         self,
-        path: Path,
+        weights: Weights,
         settings: ContextSettings,
-        mode: Literal["auto", "strict", "off"],
+        mode: Mode,
+        kernels: Sequence[Kernels],
         widest: int,
-        gpu_layers: int,
-        device: str | None,
-        cache_dir: Path | None,
+        directory: Path | None,
         budget: float,
         progress: Progress | None,
     ) -> None:
-        self._path, self._shape, self._shape_widest = path, settings, max(probing.WIDEST, widest)
+        self._weights, self._shape, self._shape_widest = weights, settings, max(probing.WIDEST, widest)
         # What is chosen must not depend on slots, trees or draft lengths: they may not change a text.
         self._settings, self._widest = replace(settings, n_slots=1, max_leaves=1), probing.WIDEST
-        self._gpu_layers, self._device = gpu_layers, device
-        self._directory, self._progress = cache_dir, progress
-        self._mode, self._strict = mode, mode == "strict"
-        self._measuring = budget / 4
-        self._budget = 20 * budget if self._strict else budget
-        self._spent = 0.0
-        """Seconds of measuring and examining so far: a slow disk or what is known already takes nothing away."""
-        self._models: dict[bool, Model] = {}
-        self._probes: dict[tuple[bool, _Cache], Probe] = {}
+        self._mode, self._strict, self._kernels, self._directory = mode, mode == "strict", kernels, directory
+        self._budget = Budget(budget / 4, 20 * budget if self._strict else budget, self._strict)
+        self._default = Configuration(next((name for name in kernels if name != "wide"), "wide"))
+        """What llama.cpp does by itself."""
+        self._ours_or_theirs = "wide" in kernels and self._default.kernels != "wide"
+        self.survey = Survey(weights, self._settings, self._widest, directory, self._budget, progress)
+
+    # -- deciding -----------------------------------------------------------------------------------------------
 
     def decide(self) -> Decision:
         """What was decided at an earlier start, or else now."""
-        if self._mode == "off":
-            return Decision(True, _DEFAULT.name, False, "exactness is off", self._known(True, _DEFAULT) or Probe())
-        key = decisions.decision_key(self._path, self._settings, self._mode, self._gpu_layers, self._device)
-        decision = self._decided(key)
+        if self._mode == "off" and not self._ours_or_theirs:
+            return self._decision(self._default, False, "exactness is off")
+        weights = self._weights
+        key = decisions.decision_key(
+            weights.path, self._settings, self._mode, self._kernels, weights.gpu_layers, weights.device
+        )
+        decision = decisions.load(self._directory, key)
         if decision is None:
-            measured = self._measured_decision()
-            decision = self._decided(key) or measured  # another process's, if it was faster
+            measured = self._fastest_default() if self._mode == "off" else self._measured_decision()
+            decision = decisions.load(self._directory, key) or measured  # another process's, if it was faster
             if decision is measured:
                 decisions.store(self._directory, key, decision)
         return decision
 
-    def _decided(self, key: str) -> Decision | None:
-        decision = decisions.load(self._directory, key)
-        return decision if decision is not None and decision.cache in _BY_NAME else None
+    def _fastest_default(self) -> Decision:
+        choices = self.survey.usable([Configuration("wide"), self._default])
+        self.survey.measure(choices)
+        return self._decision(min(choices, key=self.survey.unrestricted), False, "exactness is off")
 
     def _measured_decision(self) -> Decision:
-        if not self._model(True).can_trim:
+        survey = self.survey
+        if not survey.model(self._default.kernels).can_trim:
             why = "its state cannot be trimmed, so nothing is drafted"
-            return Decision(True, _DEFAULT.name, True, why, Probe(exact=frozenset({1})))
-        choices = [(True, cache) for cache in self._usable_caches()]
-        self._measure(choices)
-        fastest = min(choices, key=self._unrestricted)
+            return Decision(self._default, True, why, Probe(exact=frozenset({1})))
+        if self._wide_wins():
+            return self._decision(Configuration("wide"), True, "costs less than llama.cpp's default")
+        # without time to examine more, measuring more would only make the start slower
+        late = self._ours_or_theirs and not self._strict and not survey.has_time()
+        choices = survey.usable([Configuration("wide"), self._default] if late else self._candidates())
+        survey.measure(choices)
+        fastest = min(choices, key=survey.unrestricted)
         best = self._cheapest_exact(choices)
         if self._repacking_matters(best):
-            best = self._with_plain(best, fastest[1] if best is None else best[1])
+            best = self._with_plain(best, fastest if best is None else best)
         if best is None:
             if self._strict:
                 raise ModelError(
-                    f"no configuration of {self._path.name} could be shown to be exact on this machine.",
+                    f"no configuration of {self._weights.path.name} could be shown to be exact on this machine.",
                     "Use --exact auto, or give the probe more time.",
                 )
             return self._decision(fastest, False, "no exact configuration was found")
-        extra = self._cost(best) / self._unrestricted(fastest) - 1 if self._probes[fastest].seconds else 0.0
-        if self._strict or (self._drafts(best) and extra <= _TOLERANCE - 1):
+        extra = survey.cost(best) / survey.unrestricted(fastest) - 1 if survey.measured(fastest) else 0.0
+        if self._strict or (survey.drafts(best) and extra <= _TOLERANCE - 1):
             return self._decision(best, True, f"costs {max(0.0, extra):.0%} more than the fastest")
-        if not self._drafts(best):
+        if not survey.drafts(best):
             return self._decision(fastest, False, "no exact configuration that can draft was found")
         return self._decision(fastest, False, f"the cheapest exact one costs {extra:.0%} more")
 
-    def _decision(self, choice: tuple[bool, _Cache], exact: bool, why: str) -> Decision:
-        return Decision(choice[0], choice[1].name, exact, why, self._probes[choice])
+    def _decision(self, configuration: Configuration, exact: bool, why: str) -> Decision:
+        return Decision(configuration, exact, why, self.survey.known(configuration) or Probe())
+
+    def _candidates(self) -> list[Configuration]:
+        """Wide kernels with llama.cpp's default cache, and llama.cpp's kernels with every cache."""
+        ours = [Configuration("wide")] if "wide" in self._kernels else []
+        base = self._default.kernels
+        return ours if base == "wide" else ours + [Configuration(base, cache) for cache in CACHES]
+
+    def _wide_wins(self) -> bool:
+        """Whether wide kernels are exact and, with the widths that are, no dearer than llama.cpp's default with all.
+
+        Asked first, as the answer mostly is yes; other caches, slower or inexact, then need no seconds of the budget.
+        """
+        ours, survey = Configuration("wide"), self.survey
+        if not self._ours_or_theirs:
+            return False
+        choices = survey.usable([ours, self._default])
+        if len(choices) < 2:
+            return False
+        survey.examine(ours)
+        if not survey.drafts(ours):
+            return False
+        survey.measure(choices)
+        return survey.measured(ours) and survey.cost(ours) <= survey.unrestricted(self._default)
+
+    def _cheapest_exact(
+        self, choices: Sequence[Configuration], best: Configuration | None = None
+    ) -> Configuration | None:
+        """Examines from the cheapest up, until no other could be cheaper even with every width.
+
+        Wide kernels that would be cheap enough come first, as they most likely are exact. One that is exact for single
+        rows only comes last: nothing could be drafted with it.
+        """
+        survey, plain = self.survey, None
+        limit = _TOLERANCE * min(map(survey.unrestricted, choices))
+
+        def order(choice: Configuration) -> tuple[bool, float]:
+            return choice.kernels != "wide" or survey.unrestricted(choice) > limit, survey.unrestricted(choice)
+
+        for choice in sorted(choices, key=order):
+            drafts = best is not None and survey.drafts(best)
+            if best is not None and drafts and survey.unrestricted(choice) >= survey.cost(best):
+                continue
+            survey.examine(choice)
+            if survey.drafts(choice) and (best is None or not drafts or survey.cost(choice) < survey.cost(best)):
+                best = choice
+            elif survey.examined(choice) and plain is None:
+                plain = choice
+        return best or plain
+
+    def _repacking_matters(self, best: Configuration | None) -> bool:
+        """Whether plain weights might allow widths that repacked ones do not (CPU only)."""
+        if self._weights.gpu_layers != 0 or not {"repacked", "plain"} <= set(self._kernels):
+            return False
+        widths = None if best is None else self._decision(best, True, "").probe.exact
+        return widths is None or len(widths) < min(self._widest, 4)
+
+    def _with_plain(self, best: Configuration | None, like: Configuration) -> Configuration | None:
+        """`best`, or plain weights with the cache of `like` if exact and better; they load only if they can be."""
+        base, plain, survey = Configuration("repacked", like.cache), Configuration("plain", like.cache), self.survey
+        known = survey.known(plain) or Probe()
+        if (known.exact is not None or survey.unexamined(known)) and survey.measure_beside(plain, base):
+            return self._cheapest_exact([plain], best)
+        return best
+
+    # -- loading what was decided -------------------------------------------------------------------------------
 
     def finish(self, decision: Decision) -> Chosen:
-        """Loads what was decided and lets go of the rest."""
-        repack, cache, exact, why = decision.repack, _BY_NAME[decision.cache], decision.exact, decision.why
-        for other in [key for key in self._models if key != repack]:
-            self._models.pop(other).close()
-        model = self._model(repack)
-        context = Context(model, cache.apply(self._shape))
-        if exact:
-            context.exact_widths = self._exact_in_shape(model, cache, decision.probe)
-            if context.exact_widths is None:
-                exact, why = False, "wide passes, slots and trees could not be examined in time"
-        self._models.clear()  # it belongs to the caller now
-        words = f"{cache.name}, {'repacked' if repack else 'plain'} weights"
-        return Chosen(model, context, decision.probe, exact, f"{'exact' if exact else 'inexact'}: {words} ({why})")
+        """Loads it; the rest of the survey may be closed."""
+        configuration, exact, why = decision.configuration, decision.exact, decision.why
+        model = self.survey.take(configuration.kernels)
+        try:
+            context = Context(model, configuration.apply(self._shape))
+            if exact:
+                context.exact_widths = self._exact_in_shape(model, configuration, decision.probe)
+                if context.exact_widths is None:
+                    exact, why = False, "wide passes, slots and trees could not be examined in time"
+        except BaseException:
+            model.close()
+            raise
+        words = f"{'exact' if exact else 'inexact'}: {configuration} ({why})"
+        return Chosen(model, context, decision.probe, exact, configuration, words)
 
-    def _exact_in_shape(self, model: Model, cache: _Cache, found: Probe) -> frozenset[int] | None:
+    def _exact_in_shape(self, model: Model, configuration: Configuration, found: Probe) -> frozenset[int] | None:
         """Exact widths with the slots, trees and draft lengths really asked for; None = could not be examined.
 
         Kept per mode: what strict finds out later must not change what auto does.
         """
         if (self._shape, self._shape_widest) == (self._settings, self._widest) or not model.can_trim:
             return found.exact
-        settings = cache.apply(self._shape)
-        key = self._file(model.repack, settings, self._shape_widest)
-        known = probes.load(self._directory, f"{key}-{self._mode}")
+        settings = configuration.apply(self._shape)
+        key = f"{self.survey.key(model.kernels, settings, self._shape_widest)}-{self._mode}"
+        known = probes.load(self._directory, key)
         if known is None or (known.exact is None and (self._strict or not known.gave_up)):
             known = probing.examine(
                 model,
                 settings,
                 replace(found, by_length=None, exact=None, gave_up=False),
                 widest=self._shape_widest,
-                budget=self._budget,
-                progress=lambda share: self._report("checking bits (slots, trees, wide passes)", share),
+                budget=self._budget.all,
+                progress=lambda share: self.survey.report("checking bits (slots, trees, wide passes)", share),
             )
-            probes.store(self._directory, f"{key}-{self._mode}", known)
+            probes.store(self._directory, key, known)
         if known.exact is None:
             return frozenset({1}) if self._strict else None
         if found.exact is not None and max(found.exact) < self._widest:
             return known.exact & found.exact  # at more lengths than fit with so many rows
         return known.exact
-
-    def close(self) -> None:
-        for model in self._models.values():
-            model.close()
-        self._models.clear()
-
-    # -- what is known, measured or examined --------------------------------------------------------------------
-
-    def _model(self, repack: bool) -> Model:
-        if repack not in self._models:
-            gpu_layers, device = self._gpu_layers, self._device
-            self._models[repack] = Model.load(
-                self._path, gpu_layers=gpu_layers, device=device, repack=repack, progress=self._loading
-            )
-        return self._models[repack]
-
-    def _loading(self, share: float) -> bool:
-        self._report("loading the target", share)
-        return True
-
-    def _report(self, what: str, share: float) -> None:
-        if self._progress is not None:
-            self._progress(what, share)
-
-    def _usable_caches(self) -> list[_Cache]:
-        """The default, and what llama.cpp makes a context of for this model."""
-        usable = []
-        for cache in _CACHES:
-            try:
-                Context(self._model(True), replace(cache.apply(self._settings), n_ctx=256, n_slots=1)).close()
-            except ModelError:
-                if cache is _DEFAULT:
-                    raise
-            else:
-                usable.append(cache)
-        return usable
-
-    def _file(self, repack: bool, settings: ContextSettings, widest: int) -> str:
-        return probes.cache_key(
-            self._path, settings, widest, repack=repack, gpu_layers=self._gpu_layers, device=self._device
-        )
-
-    def _known(self, repack: bool, cache: _Cache) -> Probe | None:
-        return probes.load(self._directory, self._file(repack, cache.apply(self._settings), self._widest))
-
-    def _measure(self, choices: list[tuple[bool, _Cache]]) -> None:
-        """Costs of all `choices`, from disk if all are there (costs of different hours do not compare)."""
-        stored = [self._known(*choice) for choice in choices]
-        if not all(probe is not None and probe.seconds for probe in stored):
-            stored = [
-                probe if old is None else replace(old, seconds=probe.seconds, prefill_rate=probe.prefill_rate)
-                for probe, old in zip(self._measured(choices), stored, strict=True)
-            ]
-        for choice, probe in zip(choices, stored, strict=True):
-            if probe is not None:
-                self._keep(choice, probe)
-
-    def _measured(self, choices: list[tuple[bool, _Cache]]) -> list[Probe]:
-        configurations = [(self._model(repack), cache.apply(self._settings)) for repack, cache in choices]
-        with self._spending():
-            return probing.measure(
-                configurations,
-                widest=self._widest,
-                budget=self._measuring,
-                progress=lambda share: self._report("measuring", share),
-            )
-
-    def _measure_plain(self, cache: _Cache) -> bool:
-        """Costs of plain weights, on the scale of the first measurement; False = could not be compared.
-
-        They are measured anew beside repacked ones, whose costs stay what they were.
-        """
-        before = self._unrestricted((True, cache))
-        repacked, plain = self._measured([(True, cache), (False, cache)])
-        if not (repacked.seconds and math.isfinite(before)):
-            return False
-        scale = before / token_seconds(repacked, frozenset(range(1, self._widest + 1)))
-        seconds = {n: {width: scale * s for width, s in row.items()} for n, row in plain.seconds.items()}
-        known = self._known(False, cache) or Probe()
-        self._keep((False, cache), replace(known, seconds=seconds, prefill_rate=plain.prefill_rate))
-        return True
-
-    def _keep(self, choice: tuple[bool, _Cache], probe: Probe) -> None:
-        self._probes[choice] = probe
-        repack, cache = choice
-        if not repack:
-            probe = replace(probe, seconds={}, prefill_rate=0.0)  # only compares with this start's costs
-        probes.store(self._directory, self._file(repack, cache.apply(self._settings), self._widest), probe)
-
-    @contextlib.contextmanager
-    def _spending(self) -> Iterator[None]:
-        start = time.monotonic()
-        try:
-            yield
-        finally:
-            self._spent += time.monotonic() - start
-
-    def _unexamined(self, known: Probe) -> bool:
-        """Whether there is something left to find out, and time for it."""
-        return known.exact is None and (self._strict or not known.gave_up) and self._spent < self._budget
-
-    def _examine(self, choice: tuple[bool, _Cache]) -> None:
-        known = self._probes[choice]
-        if self._unexamined(known):
-            repack, cache = choice
-            model = self._model(repack)
-            with self._spending():
-                known = probing.examine(
-                    model,
-                    cache.apply(self._settings),
-                    known,
-                    widest=self._widest,
-                    budget=self._budget - self._spent,
-                    progress=lambda share: self._report(f"checking bits ({cache.name})", share),
-                )
-            self._keep(choice, known)
-
-    # -- comparing ------------------------------------------------------------------------------------------------
-
-    def _cost(self, choice: tuple[bool, _Cache]) -> float:
-        return token_seconds(self._probes[choice], self._probes[choice].exact or frozenset({1}))
-
-    def _unrestricted(self, choice: tuple[bool, _Cache]) -> float:
-        return token_seconds(self._probes[choice], frozenset(range(1, self._widest + 1)))
-
-    def _cheapest_exact(
-        self, choices: list[tuple[bool, _Cache]], best: tuple[bool, _Cache] | None = None
-    ) -> tuple[bool, _Cache] | None:
-        """Examines from the cheapest up, until no other could be cheaper even with every width.
-
-        One that is exact for single rows only comes last: nothing could be drafted with it.
-        """
-        plain = None
-        for choice in sorted(choices, key=self._unrestricted):
-            drafts = best is not None and self._drafts(best)
-            if best is not None and drafts and self._unrestricted(choice) >= self._cost(best):
-                break  # nor any after it
-            self._examine(choice)
-            if self._drafts(choice) and (best is None or not drafts or self._cost(choice) < self._cost(best)):
-                best = choice
-            elif self._probes[choice].exact is not None and plain is None:
-                plain = choice
-        return best or plain
-
-    def _drafts(self, choice: tuple[bool, _Cache]) -> bool:
-        return len(self._probes[choice].exact or ()) > 1
-
-    def _repacking_matters(self, best: tuple[bool, _Cache] | None) -> bool:
-        """Whether plain weights might allow widths that repacked ones do not (CPU only)."""
-        if self._gpu_layers != 0:
-            return False
-        widths = self._probes[best].exact if best is not None else None
-        return widths is None or len(widths) < min(self._widest, 4)
-
-    def _with_plain(self, best: tuple[bool, _Cache] | None, cache: _Cache) -> tuple[bool, _Cache] | None:
-        """`best`, or plain weights with `cache` if these are exact and better; they are loaded only if it can be."""
-        known = self._known(False, cache) or Probe()
-        if (known.exact is not None or self._unexamined(known)) and self._measure_plain(cache):
-            return self._cheapest_exact([(False, cache)], best)
-        return best
-
-
-def token_seconds(probe: Probe, widths: frozenset[int]) -> float:
-    """Mean seconds per token over the probed lengths, each with the best of `widths`, drafting for free."""
-    per_length = []
-    for row in probe.seconds.values():
-        tokens = {width: (1 - _HIT_RATE**width) / (1 - _HIT_RATE) for width in row}
-        per_length.append(min(row[width] / tokens[width] for width in row if width in widths))
-    return sum(per_length) / len(per_length) if per_length else float("inf")

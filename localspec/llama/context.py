@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 
 from localspec.errors import Cancelled, ContextOverflowError, ModelError, UsageError
-from localspec.llama import lib
+from localspec.llama import lib, wide
 from localspec.llama.batch import Batch, Part, split_equal
 from localspec.llama.cells import Cells
 from localspec.llama.model import Model
@@ -53,7 +53,7 @@ class Context:
         self.can_trim = model.can_trim
         self.max_leaves = settings.max_leaves if model.can_trim else 1
         self._most_rows = max(settings.grid, settings.max_rows + settings.n_slots * EXTRA_ROWS)
-        self._api = lib.api()
+        self._api, self._wide = lib.api(), model.kernels == "wide"
         self._handle: int | None = None
         mark = lib.log.mark()
         self._observer = observer  # llama.cpp points to its callback
@@ -64,22 +64,22 @@ class Context:
         self.kv_bytes = lib.cache_bytes(mark)
         """Size of the cache in memory, as llama.cpp reports it (to 0.01 MiB)."""
         self._memory = self._api.llama_get_memory(self._handle)
-        capacity = settings.n_ctx + 64
-        grid = settings.grid if settings.grid_prefill else 0
+        capacity, grid = settings.n_ctx + 64, settings.grid if settings.grid_prefill else 0
         self._cells = [Cells(capacity, grid, settings.reuse) for _ in range(settings.n_slots)]
         self._batch = Batch(self._most_rows, capacity, self.n_vocab, self.max_leaves)
         self._row_offsets = np.arange(settings.max_rows, dtype=np.uintp) * np.uintp(4 * self.n_vocab)
 
     def _create(self) -> int:
-        settings = self.settings
-        trees = self.max_leaves > 1
+        settings, trees = self.settings, self.max_leaves > 1
         params = self._api.llama_context_default_params()
         params.n_ctx = (settings.n_ctx + (settings.max_rows if trees else 0)) * settings.n_slots
         params.n_batch = params.n_ubatch = self._most_rows
         params.n_seq_max = self.max_leaves if trees else settings.n_slots
         params.n_outputs_max = max(settings.max_rows, params.n_seq_max)
         params.n_threads = params.n_threads_batch = self.threads
-        params.flash_attn_type = lib.FLASH_ATTENTION[settings.flash_attention]
+        # left to itself llama.cpp drops fused attention when another device than the layer's would compute it
+        fused = self._wide and settings.flash_attention == "auto"
+        params.flash_attn_type = lib.FLASH_ATTENTION[fused or settings.flash_attention]
         params.type_k, params.type_v = lib.GGML_TYPES[settings.type_k], lib.GGML_TYPES[settings.type_v]
         params.kv_unified = settings.n_slots == 1
         params.offload_kqv = settings.offload_kv
@@ -89,7 +89,8 @@ class Context:
         if self._observer is not None:
             params.cb_eval = self._observer.callback
         mark = lib.log.mark()
-        handle = self._api.llama_init_from_model(self.model.handle, params)
+        with wide.switched(self._wide):
+            handle = self._api.llama_init_from_model(self.model.handle, params)
         if not handle:
             reason = lib.log.reason(mark) or "it gave no reason"
             raise ModelError(
@@ -164,8 +165,7 @@ class Context:
         if not count:
             return []
         self._run(count, [(part.feed.slot, part.start) for part in parts])
-        base = np.uintp(self._logits())
-        outputs = 0
+        base, outputs = np.uintp(self._logits()), 0
         for part in in_order:
             part.first_output = outputs
             outputs += 1 + len(part.feed.draft_tokens)
@@ -343,6 +343,7 @@ class Context:
     def _run(self, count: int, starts: Sequence[tuple[int, int]]) -> None:
         """Runs the first `count` rows of the batch; on failure drops each slot's cells from its start on."""
         mark = lib.log.mark()
+        wide.set_switch(self._wide)  # passes are built in the call, on this thread
         code = self._api.llama_decode(self._handle, self._batch.of(count))
         if code:
             for slot, start in starts:

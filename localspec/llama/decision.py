@@ -9,24 +9,24 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from localspec.llama import probe as probes
+from localspec.llama.configuration import Configuration, Kernels
 from localspec.llama.probe import Probe
 from localspec.llama.settings import ContextSettings
 
-_FORMAT = 1
+_FORMAT = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
     """A configuration, and what was known about it when it was chosen."""
 
-    repack: bool
-    cache: str
-    """Name of the number formats of the cache, as `choice` calls them."""
+    configuration: Configuration
     exact: bool
     why: str
     probe: Probe
@@ -34,8 +34,8 @@ class Decision:
     def to_json(self) -> dict[str, Any]:
         """Plain data for json.dump."""
         return {
-            "repack": self.repack,
-            "cache": self.cache,
+            "kernels": self.configuration.kernels,
+            "cache": self.configuration.cache.name,
             "exact": self.exact,
             "why": self.why,
             "probe": self.probe.to_json(),
@@ -48,30 +48,36 @@ class Decision:
         Raises:
             ValueError, TypeError, KeyError, AttributeError, ArithmeticError: not what `to_json` makes.
         """
-        repack, cache, exact, why = (data[name] for name in ("repack", "cache", "exact", "why"))
-        if not (isinstance(repack, bool) and isinstance(exact, bool) and isinstance(cache, str)):
+        kernels, cache, exact, why = (data[name] for name in ("kernels", "cache", "exact", "why"))
+        if not isinstance(exact, bool):
             raise TypeError("not a decision")
-        decision = cls(repack, cache, exact, str(why), Probe.from_json(data["probe"]))
+        decision = cls(Configuration.named(kernels, cache), exact, str(why), Probe.from_json(data["probe"]))
         if exact and decision.probe.exact is None:
             raise ValueError("an exact configuration has exact widths")
         return decision
 
 
 def decision_key(
-    path: Path, settings: ContextSettings, mode: str, gpu_layers: int = 0, device: str | None = None
+    path: Path,
+    settings: ContextSettings,
+    mode: str,
+    kernels: Sequence[Kernels],
+    gpu_layers: int = 0,
+    device: str | None = None,
 ) -> str:
     """Name of a decision's file.
 
     Args:
         path: the model.
         settings: of the context; slots, leaves and cache types do not count.
-        mode: "auto" or "strict".
+        mode: what is decided: "auto", "strict", "off" or "draft".
+        kernels: those that were considered.
         gpu_layers: as in `Model.load`.
         device: as in `Model.load`.
     """
     facts = {
         **probes.shared_facts(path, settings, gpu_layers, device),
-        "decision": [_FORMAT, mode],
+        "decision": [_FORMAT, mode, [probes.kernels_id(name) for name in kernels]],
         "shape": [settings.n_ctx, settings.grid, settings.offload_kv],
     }
     return "decision-" + hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:32]

@@ -254,6 +254,28 @@ def _cpu_quota() -> int:
         return 1 << 16
 
 
+def available_bytes() -> int | None:
+    """Memory that can be had without swapping (on Linux; a container's limit respected), None = unknown."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
+        return min(free, _memory_quota())
+    return None
+
+
+def _memory_quota() -> int:
+    """Bytes a container may still take (cgroup v2; file pages count as free), a large number without a limit."""
+    folder = Path("/sys/fs/cgroup")
+    try:
+        limit = (folder / "memory.max").read_text().strip()
+        if limit == "max":
+            return 1 << 62
+        facts = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+        return int(limit) - int((folder / "memory.current").read_text()) + int(facts["file"])
+    except (OSError, ValueError, KeyError):
+        return 1 << 62
+
+
 @functools.cache
 def build_id() -> str:
     """Names the llama.cpp in use: package, version, compile options, and the library file itself."""

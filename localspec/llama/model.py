@@ -14,25 +14,24 @@ from typing import Any
 
 import numpy as np
 
-from localspec.errors import Cancelled, ModelFileError, PairError, UsageError
+from localspec.errors import Cancelled, ModelError, ModelFileError, UsageError
 from localspec.gguf import Header, Value, read_header
-from localspec.llama import lib
+from localspec.llama import lib, wide
+from localspec.llama.configuration import Kernels
 from localspec.types import Tokens
-
-_PADDING = 128
-"""A draft vocabulary may lack this many ids at its end: families pad theirs differently."""
 
 
 class Model:
     """Weights in memory. Make one with `Model.load`; `close` it, or use it as a context manager."""
 
-    def __init__(self, handle: int, header: Header, gpu_layers: int, repack: bool, device: str | None) -> None:
+    def __init__(self, handle: int, header: Header, gpu_layers: int, kernels: Kernels, device: str | None) -> None:
         """Takes over a llama_model pointer; see `load`."""
         self.handle: int | None = handle
         self.header = header
         self.path = header.path
         self.gpu_layers = gpu_layers
-        self.repack = repack
+        self.kernels = kernels
+        """Who computes its passes on the CPU; its contexts follow it."""
         self.device = device
         self._api = lib.api()
         self._vocab = vocab = self._api.llama_model_get_vocab(handle)
@@ -63,7 +62,7 @@ class Model:
         *,
         gpu_layers: int = 0,
         device: str | None = None,
-        repack: bool = True,
+        kernels: Kernels = "repacked",
         use_mmap: bool = True,
         progress: Callable[[float], bool] | None = None,
     ) -> Model:
@@ -74,26 +73,31 @@ class Model:
             gpu_layers: layers to put on a GPU; -1 = all.
             device: llama.cpp's name of the only device to use ("CUDA0"); None = all it has, the CPU alone when
                 `gpu_layers` is 0.
-            repack: let the CPU backend reorder weights for speed (llama.cpp's `use_extra_bufts`).
+            kernels: who computes passes on the CPU: "wide" packs the weights for localspec's own library as they load,
+                "repacked" lets llama.cpp reorder them (its `use_extra_bufts`), "plain" leaves them as they are.
             use_mmap: map the file instead of reading it.
             progress: called with 0.0 to 1.0; returning False cancels.
 
         Raises:
             ModelFileError: missing, damaged, or not a model that generates text.
+            ModelError: "wide", and the library cannot be used here.
             UsageError: no such device.
             Cancelled: `progress` said so.
         """
         header = check_text_model(path)
+        if kernels == "wide" and not wide.available():
+            raise ModelError(f"there are no wide kernels here: {wide.status().reason}", "Use --no-wide.")
         api, mark = lib.api(), lib.log.mark()
         params = api.llama_model_default_params()
         params.n_gpu_layers = gpu_layers
-        params.use_extra_bufts = repack
+        params.use_extra_bufts = kernels != "plain"  # for what wide does not take, too
         params.load_mode = api.LLAMA_LOAD_MODE_AUTO if use_mmap else api.LLAMA_LOAD_MODE_NONE
         devices = _device_list(device, gpu_layers)
         params.devices = ctypes.cast(devices, ctypes.c_void_p) if devices is not None else None
         watch = _Progress(progress)
         params.progress_callback = callback = api.llama_progress_callback(watch)
-        handle = api.llama_model_load_from_file(str(header.path).encode("utf-8", "surrogateescape"), params)
+        with wide.switched(kernels == "wide"):
+            handle = api.llama_model_load_from_file(str(header.path).encode("utf-8", "surrogateescape"), params)
         del callback
         if watch.error is not None:
             if handle:
@@ -102,7 +106,7 @@ class Model:
         if not handle:
             reason = lib.log.reason(mark) or "it gave no reason"
             raise ModelFileError(f"llama.cpp cannot load {header.path}: {reason}.", _hint(reason))
-        model = cls(handle, header, gpu_layers, repack, device)
+        model = cls(handle, header, gpu_layers, kernels, device)
         try:
             model._check_decoder()
         except ModelFileError:
@@ -190,26 +194,6 @@ class Model:
     def sha256(self) -> str:
         """Of the file, in hex; read once per size and time of change."""
         return file_sha256(self.path)
-
-    def vocabulary_matches(self, draft: Model) -> None:
-        """Checks that a draft model's tokens mean the same as this target's.
-
-        Raises:
-            PairError: naming the first fact that differs.
-        """
-        pair = f"{draft.path.name} cannot draft for {self.path.name}"
-        if self.vocab_type != draft.vocab_type:
-            raise PairError(f"{pair}: their tokenizers are of different kinds ({self.vocab_type}, {draft.vocab_type}).")
-        if not 0 <= self.n_vocab - draft.n_vocab <= _PADDING:
-            raise PairError(f"{pair}: the target has {self.n_vocab} tokens, the draft model {draft.n_vocab}.")
-        for name in ("bos", "eos", "add_bos"):
-            ours, theirs = getattr(self, name), getattr(draft, name)
-            if ours != theirs:
-                raise PairError(f"{pair}: {name} is {ours} in the target and {theirs} in the draft model.")
-        ours, theirs = self.header.tokens, draft.header.tokens
-        for token, (left, right) in enumerate(zip(ours, theirs, strict=False)):
-            if left != right:
-                raise PairError(f"{pair}: token {token} is {left!r} in the target and {right!r} in the draft model.")
 
     # -- lifetime -----------------------------------------------------------------------------------------------
 

@@ -12,10 +12,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from localspec.llama import lib
+from localspec.llama import lib, wide
+from localspec.llama.configuration import Kernels
 from localspec.llama.settings import ContextSettings
 
-_FORMAT = 3
+_FORMAT = 4
+_HIT_RATE = 0.7
 DAMAGE = (OSError, ValueError, TypeError, KeyError, AttributeError, ArithmeticError, RecursionError)
 """What reading a file may raise that is missing, or that we did not write."""
 
@@ -37,6 +39,8 @@ class Probe:
 
     gave_up: bool = False
     """The examination ran out of time; `choose` does not try again by itself."""
+    measurement: str = ""
+    """Names the measurement of the costs: those of one compare with each other."""
 
     def to_json(self) -> dict[str, Any]:
         """Plain data for json.dump."""
@@ -47,6 +51,7 @@ class Probe:
             "by_length": None if lengths is None else {str(n): list(widths) for n, widths in lengths.items()},
             "exact": None if self.exact is None else sorted(self.exact),
             "gave_up": self.gave_up,
+            "measurement": self.measurement,
         }
 
     @classmethod
@@ -63,6 +68,7 @@ class Probe:
             None if lengths is None else {int(n): tuple(int(w) for w in widths) for n, widths in lengths.items()},
             None if exact is None else frozenset(int(width) for width in exact),
             bool(data["gave_up"]),
+            str(data["measurement"]),
         )
         if probe.exact is not None and 1 not in probe.exact:
             raise ValueError("width 1 is always exact")
@@ -81,18 +87,23 @@ def cache_key(
     settings: ContextSettings,
     widest: int,
     *,
-    repack: bool = True,
+    kernels: Kernels = "repacked",
     gpu_layers: int = 0,
     device: str | None = None,
 ) -> str:
     """Name of a probe's file: every fact that can change bits or costs, hashed."""
     facts = {
         **shared_facts(path, settings, gpu_layers, device),
-        "repack": repack,
+        "kernels": kernels_id(kernels),
         "cache": [settings.type_k, settings.type_v, str(settings.flash_attention), settings.offload_kv],
         "shape": [settings.n_ctx, settings.n_slots, settings.max_leaves, settings.grid, widest],
     }
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def kernels_id(kernels: Kernels) -> list[str | int]:
+    """What names kernels on disk: another build of ours may compute other bits."""
+    return ["wide", *wide.identity()] if kernels == "wide" else [kernels]
 
 
 def shared_facts(path: Path, settings: ContextSettings, gpu_layers: int, device: str | None) -> dict[str, Any]:
@@ -109,9 +120,14 @@ def shared_facts(path: Path, settings: ContextSettings, gpu_layers: int, device:
         "model": [str(path.resolve()), size, changed],
         "weights": [gpu_layers, device],
         "threads": settings.threads or lib.default_threads(),
-        "machine": [cpu_name(), [found.name + found.description for found in lib.devices()]],
+        "machine": [cpu_name(), [found.name + found.description for found in _devices()]],
         "build": lib.build_id(),
     }
+
+
+def _devices() -> list[lib.Device]:
+    """Without ours: whether it is there changes nothing about passes that do not use it."""
+    return [found for found in lib.devices() if found.name != wide.DEVICE_NAME]
 
 
 def cpu_name() -> str:
@@ -152,3 +168,12 @@ def write(directory: Path | None, key: str, data: dict[str, Any]) -> None:
         except BaseException:
             os.unlink(name)
             raise
+
+
+def token_seconds(probe: Probe, widths: frozenset[int]) -> float:
+    """Mean seconds per token over the probed lengths, each with the best of `widths`, drafting for free."""
+    per_length = []
+    for row in probe.seconds.values():
+        tokens = {width: (1 - _HIT_RATE**width) / (1 - _HIT_RATE) for width in row}
+        per_length.append(min(row[width] / tokens[width] for width in row if width in widths))
+    return sum(per_length) / len(per_length) if per_length else float("inf")

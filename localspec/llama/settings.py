@@ -26,7 +26,7 @@ class ContextSettings:
     threads: int = 0
     """CPU threads of every pass, whatever its width (the count changes the bits); 0 = one per physical core."""
     flash_attention: bool | Literal["auto"] = "auto"
-    """llama.cpp's fused attention; "auto" lets llama.cpp decide (on, wherever it is supported)."""
+    """Fused attention; "auto" lets llama.cpp decide (on, wherever it is supported); with wide kernels it is on."""
     type_k: CacheType = "f16"
     """Number format of the keys in the cache."""
     type_v: CacheType = "f16"

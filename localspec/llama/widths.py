@@ -1,8 +1,8 @@
 """The probe of DESIGN section 5C: which widths give the bits of one-row passes, and what passes cost.
 
 A width counts as exact only if every row it computed, at every length tried, had the same bits as decoding one token
-at a time: logits in an ordinary context, and then logits and all intermediate results in an observed one (see
-`observe`). Chains, trees where the context takes them, and slots sharing a pass where it has several.
+at a time: logits and all intermediate results in an observed context (see `observe`), and then logits in an ordinary
+one, short and long. Chains, trees where the context takes them, and slots sharing a pass where it has several.
 """
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ Progress = Callable[[float], None]
 WIDEST = 8
 """Widths up to this are probed unless asked otherwise."""
 _LONGEST_MEASURED = 8192  # all contexts that are compared are in memory at once
+_MEASURED_SEED = 32  # tokens that are prefilled for a measurement: what cells hold costs nothing
 
 
 def probe_lengths(n_ctx: int, reach: int = 16) -> list[int]:
-    """History lengths to probe: within 256 cells, across the steps at 256, 512 and 1,024 cells, and near the end."""
-    wanted = (230, 250, 300, 508, 1020, n_ctx - reach - 2)
+    """History lengths to probe: across the steps at 256, 512 and 1,024 cells, and near the end."""
+    wanted = (250, 508, 1020, n_ctx - reach - 2)
     return sorted({length for length in wanted if 8 < length <= n_ctx - reach - 2})
 
 
@@ -98,7 +99,7 @@ def measure(
     shorter = [
         (model, replace(settings, n_ctx=min(settings.n_ctx, _LONGEST_MEASURED))) for model, settings in configurations
     ]
-    benches = [Bench(model, settings, observed=False) for model, settings in shorter]
+    benches = [Bench(model, settings, observed=False, seed_tokens=_MEASURED_SEED) for model, settings in shorter]
     try:
         times: list[dict[tuple[int, int], list[float]]] = [{} for _ in benches]
         lengths = [length for length in cost_lengths(shorter[0][1].n_ctx) if benches[0].reach(length) >= widest]
@@ -138,11 +139,12 @@ def examine(
     # without a length to try nothing is known about any width
     allowed = set(range(2, widest + 1)) if model.can_trim and lengths else set()
     state = b""
-    for phase, observed in enumerate((True, False)):
+    for phase, observed in enumerate((True, False)):  # what logits hide shows first
         part = steps.part(phase / 2, (phase + 1) / 2)
+        here = lengths if observed else lengths[:2]  # both ends
         with closing(Bench(model, settings, observed, 1 + phase, state)) as bench:
             state = bench.state
-            for index, length in enumerate(lengths if allowed else []):
+            for index, length in enumerate(here if allowed else []):
                 bench.reference(length, rows)
                 for width in sorted(allowed):
                     if clock.over():
@@ -150,7 +152,7 @@ def examine(
                     if not _equal(bench, length, width, settings, lengths[0]):
                         allowed.discard(width)
                 passed[length] = allowed & passed.get(length, allowed)
-                part((index + 1) / len(lengths))
+                part((index + 1) / len(here))
     exact = {1}
     while max(exact) + 1 in allowed:
         exact.add(max(exact) + 1)

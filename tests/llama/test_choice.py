@@ -13,11 +13,12 @@ import numpy as np
 import pytest
 
 from localspec.errors import ModelFileError
-from localspec.llama import choice, widths
+from localspec.llama import choice, lib, survey, wide, widths
 from localspec.llama import decision as decisions
 from localspec.llama import probe as probes
 from localspec.llama.bench import Bench, comb
-from localspec.llama.choice import choose
+from localspec.llama.choice import choose, load_draft_model
+from localspec.llama.configuration import ALL_KERNELS, CACHES, LLAMA_KERNELS, Configuration
 from localspec.llama.context import Context
 from localspec.llama.decision import Decision
 from localspec.llama.model import Model
@@ -28,8 +29,9 @@ from localspec.llama.tree import layout
 
 SETTINGS = ContextSettings(n_ctx=640, threads=1, type_v="bf16", flash_attention=True)
 ALL, ONE = frozenset(range(1, 9)), frozenset({1})
-F16, BF16, Q8, OFF = (cache.name for cache in choice._CACHES)
-_NAMES = {(c.type_k, c.type_v, c.flash_attention): c.name for c in choice._CACHES}
+F16, BF16, Q8, OFF = (cache.name for cache in CACHES)
+WIDE = f"{F16} wide"
+_NAMES = {(c.type_k, c.type_v, c.flash_attention): c.name for c in CACHES}
 
 
 @dataclass
@@ -37,7 +39,7 @@ class _World:
     """Stands in for measuring and examining, and counts what is done."""
 
     costs: dict[str, float]
-    """Cache name (" plain" added) -> seconds of a pass, whatever its width."""
+    """Cache name (" plain" or " wide" added) -> seconds of a pass, whatever its width."""
     exact: dict[str, frozenset[int] | None]
     """The same -> what an examination finds; absent = it gives up."""
     growth: float = 0.0
@@ -45,6 +47,7 @@ class _World:
     now: float = 0.0
     load_seconds: float = 0.0
     loads: int = 0
+    most_loaded: int = 0
     contexts: int = 0
     measured: int = 0
     budgets: list[float] = field(default_factory=list)
@@ -52,7 +55,7 @@ class _World:
 
     def name(self, model: Model, settings: ContextSettings) -> str:
         cache = _NAMES[settings.type_k, settings.type_v, settings.flash_attention]
-        return cache if model.repack else f"{cache} plain"
+        return cache if model.kernels == "repacked" else f"{cache} {model.kernels}"
 
     def measure(self, pairs: list[tuple[Model, ContextSettings]], **_: object) -> list[Probe]:
         self.measured += 1
@@ -76,10 +79,17 @@ def world(monkeypatch: pytest.MonkeyPatch) -> _World:
     made = _World({F16: 1.0, BF16: 1.04, Q8: 1.3, OFF: 1.5}, {})
     load: Callable[..., Model] = Model.load
 
+    open_models: list[Model] = []
+
     def slow_load(*args: Any, **options: Any) -> Model:
         made.loads += 1
         made.now += made.load_seconds
-        return load(*args, **options)
+        kernels = options.pop("kernels")
+        model = load(*args, **options, kernels="repacked" if kernels == "wide" else kernels)  # here costs are scripted
+        model.kernels = kernels
+        open_models[:] = [model, *(other for other in open_models if other.handle is not None)]
+        made.most_loaded = max(made.most_loaded, len(open_models))
+        return model
 
     class Counted(Context):
         def __init__(self, *args: Any) -> None:
@@ -90,15 +100,17 @@ def world(monkeypatch: pytest.MonkeyPatch) -> _World:
     monkeypatch.setattr(widths, "examine", made.examine)
     monkeypatch.setattr(Model, "load", slow_load)
     monkeypatch.setattr(choice, "Context", Counted)
-    monkeypatch.setattr(choice, "time", SimpleNamespace(monotonic=lambda: made.now))
+    monkeypatch.setattr(survey, "Context", Counted)
+    monkeypatch.setattr(survey, "time", SimpleNamespace(monotonic=lambda: made.now))
     return made
 
 
 @pytest.fixture
 def start(tiny_target: Path, tmp_path: Path) -> Callable[..., str]:
-    """Chooses once and closes; returns the description."""
+    """Chooses once among llama.cpp's kernels (if nothing else is said) and closes; returns the description."""
 
     def run(mode: Any = "auto", settings: ContextSettings = SETTINGS, **options: Any) -> str:
+        options = {"kernels": LLAMA_KERNELS, **options}
         chosen = choose(tiny_target, settings, exact=mode, cache_dir=tmp_path, **options)
         chosen.close()
         return chosen.description
@@ -164,13 +176,13 @@ def test_a_slow_disk_changes_nothing(world: _World, start: Callable[..., str], t
 
 
 def test_strict_does_not_change_what_auto_does(world: _World, start: Callable[..., str]) -> None:
-    wide = {"settings": replace(SETTINGS, n_slots=2), "widest": 16}
+    several = {"settings": replace(SETTINGS, n_slots=2), "widest": 16}
     first = start()
     assert first.startswith("inexact: F16 cache")
     world.exact = {BF16: ALL}
     assert start("strict").startswith("exact: F16 keys, BF16 values")
     assert start() == first
-    assert start(**wide) == first
+    assert start(**several) == first
 
 
 def test_auto_keeps_the_widths_it_had_in_a_shape(
@@ -178,18 +190,20 @@ def test_auto_keeps_the_widths_it_had_in_a_shape(
 ) -> None:
     world.exact = {F16: ALL}
     start()
-    wide = replace(SETTINGS, n_slots=2)
+    several = replace(SETTINGS, n_slots=2)
     world.exact = {}
-    late = start(settings=wide)
+    late = start(settings=several)
     assert late == "inexact: F16 cache, repacked weights (wide passes, slots and trees could not be examined in time)"
     world.exact = {F16: frozenset(range(1, 7))}
-    chosen = choose(tiny_target, wide, exact="strict", cache_dir=tmp_path)
+    chosen = choose(tiny_target, several, exact="strict", kernels=LLAMA_KERNELS, cache_dir=tmp_path)
     assert chosen.context.exact_widths == frozenset(range(1, 7))
     chosen.close()
-    assert start(settings=wide) == late
+    assert start(settings=several) == late
 
 
-@pytest.mark.parametrize("damage", ["", "{", "[]", "null", "[" * 100000, "key", "cache", "probe", "row", "exact"])
+@pytest.mark.parametrize(
+    "damage", ["", "{", "[]", "null", "[" * 100000, "key", "cache", "kernels", "probe", "row", "exact"]
+)
 def test_a_damaged_or_foreign_decision_is_made_again(
     world: _World, start: Callable[..., str], tmp_path: Path, damage: str
 ) -> None:
@@ -201,6 +215,7 @@ def test_a_damaged_or_foreign_decision_is_made_again(
     bad = {
         "key": {**good, "key": "decision-other"},
         "cache": {**good, "cache": "Q3 cache"},
+        "kernels": {**good, "kernels": "wider"},
         "probe": {**good, "probe": {}},
         "row": {**good, "probe": no_row},
         "exact": {**good, "probe": {**good["probe"], "exact": None}},
@@ -212,11 +227,15 @@ def test_a_damaged_or_foreign_decision_is_made_again(
     measured = world.measured
     assert start() == first
     assert world.measured == measured + 1
-    assert json.loads(path.read_text()) == good
+    found = json.loads(path.read_text())
+    found["probe"]["measurement"] = good["probe"]["measurement"]  # another one
+    assert found == good
 
 
 def test_a_decision_survives_disk(tmp_path: Path) -> None:
-    decision = Decision(False, F16, True, "why", Probe({100: {1: 0.5}}, 3.0, {230: (2,)}, frozenset({1, 2})))
+    decision = Decision(
+        Configuration("plain"), True, "why", Probe({100: {1: 0.5}}, 3.0, {230: (2,)}, frozenset({1, 2}))
+    )
     decisions.store(tmp_path, "key", decision)
     assert decisions.load(tmp_path, "key") == decision
     assert [path.name for path in tmp_path.iterdir()] == ["key.json"]
@@ -226,14 +245,14 @@ def test_a_decision_survives_disk(tmp_path: Path) -> None:
 
 def test_keys_need_no_model_and_name_what_decides(tiny_target: Path, tmp_path: Path) -> None:
     def key(settings: ContextSettings = SETTINGS, mode: str = "auto", *where: Any) -> str:
-        return decisions.decision_key(tiny_target, settings, mode, *where)
+        return decisions.decision_key(tiny_target, settings, mode, LLAMA_KERNELS, *where)
 
     same = [replace(SETTINGS, type_v="f16"), replace(SETTINGS, n_slots=4), replace(SETTINGS, max_leaves=4)]
     assert {key(settings) for settings in same} == {key()}
     others = [replace(SETTINGS, n_ctx=512), replace(SETTINGS, threads=2), replace(SETTINGS, grid=256)]
     keys = {key(), *map(key, others), key(SETTINGS, "strict"), key(SETTINGS, "auto", 3), key(SETTINGS, "auto", 0, "X")}
     assert len(keys) == 7
-    by_weights = [{}, {"repack": False}, {"gpu_layers": 1}, {"device": "X"}]
+    by_weights = [{}, {"kernels": "plain"}, {"gpu_layers": 1}, {"device": "X"}]
     assert len({probes.cache_key(tiny_target, SETTINGS, 8, **where) for where in by_weights}) == 4  # type: ignore[arg-type]
     with pytest.raises(ModelFileError):
         choose(tmp_path / "none.gguf", SETTINGS, cache_dir=tmp_path)
@@ -265,7 +284,8 @@ def test_nothing_examined_is_nothing_exact(model: Model) -> None:
 
 def test_a_context_too_short_to_measure(tiny_target: Path) -> None:
     for mode, exact in (("auto", None), ("strict", ONE)):
-        chosen = choose(tiny_target, replace(SETTINGS, n_ctx=16), exact=mode)  # type: ignore[arg-type]
+        settings = replace(SETTINGS, n_ctx=16)
+        chosen = choose(tiny_target, settings, exact=mode, kernels=LLAMA_KERNELS)  # type: ignore[arg-type]
         assert chosen.context.exact_widths == exact
         chosen.close()
 
@@ -314,3 +334,127 @@ def test_the_trees_of_the_draft_model_are_examined(model: Model, monkeypatch: py
         bench.close()
     monkeypatch.setattr(Bench, "comb_equals", lambda self, length, width: width < 4)
     assert widths.examine(model, settings, Probe(), widest=5).exact == frozenset({1, 2, 3})
+
+
+# -- wide kernels beside llama.cpp's; costs and bits are scripted, so no library is needed ----------------------------
+
+
+@pytest.fixture
+def with_wide(world: _World, monkeypatch: pytest.MonkeyPatch) -> _World:
+    """A world in which wide kernels can be had: exact, and cheaper than all others."""
+    monkeypatch.setattr(wide, "available", lambda: True)
+    monkeypatch.setattr(wide, "identity", lambda: ("scripted", ""))
+    world.costs[WIDE] = 0.8
+    world.exact = {WIDE: ALL}
+    return world
+
+
+@pytest.mark.parametrize("mode", ["auto", "strict"])
+def test_wide_kernels_that_win_are_taken_without_looking_further(
+    with_wide: _World, start: Callable[..., str], mode: str
+) -> None:
+    first = start(mode, kernels=ALL_KERNELS)
+    assert first == "exact: F16 cache, wide kernels (costs less than llama.cpp's default)"
+    assert (with_wide.examined, with_wide.measured) == ([WIDE], 1)
+    before = with_wide.count()
+    with_wide.costs[WIDE], with_wide.exact = 9.0, {}
+    assert start(mode, kernels=ALL_KERNELS) == first
+    assert with_wide.count() == (before[0] + 1, before[1] + 1, *before[2:])
+
+
+@pytest.mark.parametrize(
+    ("cost", "exact", "mode", "words"),
+    [
+        (0.8, {WIDE: ONE, BF16: ALL}, "auto", "inexact: F16 cache, wide kernels (the cheapest exact one costs 30%"),
+        (0.98, {WIDE: ONE, BF16: ALL}, "auto", "exact: F16 keys, BF16 values, repacked weights (costs 6%"),
+        (0.8, {WIDE: ONE}, "auto", "inexact: F16 cache, wide kernels (no exact configuration that can draft"),
+        (1.09, {WIDE: ALL}, "auto", "exact: F16 cache, wide kernels (costs 9% more"),
+        (1.09, {WIDE: ALL, F16: ALL}, "auto", "exact: F16 cache, repacked weights (costs 0%"),
+        (1.29, {WIDE: ALL}, "auto", "inexact: F16 cache, repacked weights (the cheapest exact one costs 29%"),
+        (1.29, {WIDE: ALL, Q8: ALL}, "strict", "exact: F16 cache, wide kernels (costs 29%"),
+        (1.31, {WIDE: ALL, Q8: ALL}, "strict", "exact: Q8_0 cache, repacked weights (costs 30%"),
+    ],
+)
+def test_wide_kernels_compete_like_the_others(
+    with_wide: _World,
+    start: Callable[..., str],
+    cost: float,
+    exact: dict[str, frozenset[int] | None],
+    mode: str,
+    words: str,
+) -> None:
+    others: dict[str, frozenset[int] | None] = {F16: ONE, BF16: ONE, Q8: ONE, OFF: ONE, f"{F16} plain": ONE}
+    with_wide.costs[WIDE], with_wide.exact = cost, others | exact
+    assert start(mode, kernels=ALL_KERNELS).startswith(words)
+    assert with_wide.examined[0] == WIDE
+    assert with_wide.most_loaded <= 2
+
+
+def test_a_budget_used_up_by_wide_kernels_is_not_exceeded(with_wide: _World, start: Callable[..., str]) -> None:
+    with_wide.exact = {BF16: ALL}
+    late = start(kernels=ALL_KERNELS, budget=1.0)  # an examination takes a second in this world
+    assert late == "inexact: F16 cache, wide kernels (no exact configuration was found)"
+    assert (with_wide.examined, with_wide.measured) == ([WIDE], 1)
+    assert start("strict", kernels=ALL_KERNELS, budget=1.0).startswith("exact: F16 keys, BF16 values, repacked")
+
+
+def test_off_takes_the_faster_default_and_remembers_it(with_wide: _World, start: Callable[..., str]) -> None:
+    assert start("off", kernels=ALL_KERNELS) == "inexact: F16 cache, wide kernels (exactness is off)"
+    with_wide.costs[WIDE] = 3.0
+    assert start("off", kernels=ALL_KERNELS) == "inexact: F16 cache, wide kernels (exactness is off)"
+    assert start("off") == "inexact: F16 cache, repacked weights (exactness is off)"
+    assert with_wide.measured == 1
+    assert with_wide.examined == []
+
+
+def test_wide_kernels_are_for_models_on_the_cpu(with_wide: _World, start: Callable[..., str]) -> None:
+    words = "inexact: F16 cache, repacked weights (exactness is off)"
+    assert start("off", kernels=ALL_KERNELS, gpu_layers=1) == words
+    assert start("off", kernels=["repacked", "wide"]).startswith("inexact: F16 cache, wide")
+    assert start("off", kernels=["wide"]).startswith("inexact: F16 cache, wide")
+    with_wide.exact[f"{F16} plain"] = ALL
+    assert start("strict", kernels=["plain"]).startswith("exact: F16 cache, plain")
+
+
+def test_without_wide_kernels_others_are_decided_on(with_wide: _World, start: Callable[..., str]) -> None:
+    with_wide.exact[BF16] = ALL
+    assert start(kernels=ALL_KERNELS).startswith("exact: F16 cache, wide")
+    assert start().startswith("exact: F16 keys, BF16 values, repacked")
+    assert start(kernels=ALL_KERNELS).startswith("exact: F16 cache, wide")
+
+
+def test_costs_of_different_hours_are_not_compared(with_wide: _World, start: Callable[..., str]) -> None:
+    with_wide.exact[BF16] = ALL
+    start("off", kernels=ALL_KERNELS)  # measures wide and the default
+    start()  # measures llama.cpp's four
+    assert with_wide.measured == 2
+    with_wide.costs[WIDE] = 2.0
+    assert start("strict", kernels=ALL_KERNELS).startswith("exact: F16 keys, BF16 values, repacked weights (costs 4%")
+    assert with_wide.measured == 4  # wide and the default again, then all
+    start("strict")
+    assert with_wide.measured == 4
+
+
+def test_where_two_copies_do_not_fit_one_is_loaded_at_a_time(
+    with_wide: _World, start: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lib, "available_bytes", lambda: 2 * 1024 * 1024)
+    assert start(kernels=ALL_KERNELS).startswith("exact: F16 cache, wide")
+    assert with_wide.most_loaded == 1
+    assert with_wide.measured == 2
+
+
+@pytest.mark.parametrize(
+    ("cost", "may_be_wide", "kernels"), [(0.9, True, "wide"), (1.1, True, "repacked"), (0.9, False, "repacked")]
+)
+def test_a_draft_model_is_wide_where_one_row_is_no_slower(
+    with_wide: _World, tiny_draft: Path, tmp_path: Path, cost: float, may_be_wide: bool, kernels: str
+) -> None:
+    with_wide.costs[WIDE] = cost
+    for _ in range(2):  # the second time from disk
+        settings = ContextSettings(n_ctx=640, threads=1, grid_prefill=False)
+        loaded = load_draft_model(tiny_draft, settings, may_be_wide=may_be_wide, cache_dir=tmp_path)
+        assert loaded.kernels == kernels
+        loaded.close()
+        with_wide.costs[WIDE] = 1.0 / cost
+    assert with_wide.measured == int(may_be_wide)
