@@ -79,6 +79,7 @@ def test_missing_directory_empty_and_foreign(tmp_path: Path) -> None:
         (struct.pack("<4sIQQ", b"GGUF", 3, 0, 1) + string("") + value(1) + b"x" * 40, "no name"),
         (gguf_bytes({**TINY_METADATA, "general.alignment": 7}), "alignment is 7"),
         (gguf_bytes(tensors=[("a", (1, 1, 1, 1, 1))]), "5 dimensions"),
+        (struct.pack("<4sIQQ", b"GGUF", 3, 1, 0) + string("a") + struct.pack("<IIQ", 0, 14, 0), "have 1 elements"),
         (gguf_bytes(tensors=[("a", (4,)), ("a", (4,))]), "a repeat"),
         (gguf_bytes(tensors=[("a" * 64, (4,))]), "too long"),
         (WHOLE.replace(struct.pack("<IQQIQ", 2, 32, 260, 0, 0), struct.pack("<IQQIQ", 2, 32, 260, 77, 0)), "type 77"),

@@ -1,7 +1,12 @@
-"""The catalogue `models.toml`: model files by name, and pairs of target and draft."""
+"""The catalogue `models.toml`: model files by name, and pairs of target and draft.
+
+The shipped file says what localspec knows; a `models.toml` in the user's config folder adds entries and replaces those
+of the same name. Every key is a field of `ModelEntry` or `PairEntry`, documented there; unknown keys are refused.
+"""
 
 from __future__ import annotations
 
+import re
 import sys
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -16,35 +21,77 @@ else:
     import tomli as tomllib
 
 DEFAULT_PAIR = "tiny"
-ROLES = ("target", "draft")
+ROLES = ("target", "draft", "head")
+METHODS = ("draft", "eagle3", "mtp", "dflash", "dspark", "pard", "medusa")
 
 
 @dataclass(frozen=True, slots=True)
 class ModelEntry:
-    """One model file."""
+    """One model file: a [[model]] table."""
 
     name: str
     """What a user types."""
-    file: str
-    """File name."""
     role: str
-    """`target` or `draft`."""
+    """`target`, `draft` (a small whole model) or `head` (works on one target's hidden states only)."""
+    file: str = ""
+    """File name in the repository; "" = chosen by `quant`."""
+    repository: str = ""
+    """`user/repo` on the hub; "" = bundled."""
+    quant: str = ""
+    """Which file of the repository, by quantisation, where its exact name is not known."""
+    revision: str = ""
+    """Commit, 40 hex digits; "" = the newest."""
+    bytes: int = 0
+    """Size; 0 = unknown."""
+    sha256: str = ""
+    """Of the file, 64 hex digits; "" = unknown."""
+    licence: str = ""
+    """SPDX name or the publisher's own; "" = unknown."""
+    context: int = 0
+    """Tokens it was trained for; 0 = unknown."""
+    template: str = ""
+    """A note on its chat template."""
     bundled: bool = False
     """Shipped inside the package."""
-    sha256: str = ""
-    """Of the file, lower-case hex; "" = unknown."""
-    licence: str = ""
-    """SPDX name or the publisher's own."""
+    source: str = ""
+    """Who says so: where bytes, sha256 and revision are quoted from."""
+    verified: str = ""
+    """Day somebody of localspec compared the entry with the file itself, YYYY-MM-DD; "" = nobody did."""
+    doubt: str = ""
+    """What even the source leaves open."""
 
     @property
     def path(self) -> Path:
-        """Where the file is."""
+        """Where a bundled file is."""
         return paths.bundled(self.file)
+
+    @property
+    def reference(self) -> str:
+        """What `localspec pull` understands: `user/repo/file` or `user/repo:quant`; "" if bundled."""
+        if not self.repository:
+            return ""
+        return f"{self.repository}/{self.file}" if self.file else f"{self.repository}:{self.quant}"
+
+    def fault(self) -> str:
+        """What is wrong with the entry; "" = nothing."""
+        if self.role not in ROLES:
+            return f"has role {self.role!r}; it must be {' or '.join(ROLES)}"
+        if bool(self.repository) == self.bundled:
+            return "must either be bundled or name a repository"
+        if bool(self.file) == bool(self.quant):
+            return "must name either a file or a quant"
+        if self.bundled and not self.file:
+            return "is bundled and names no file"
+        for name, length in (("sha256", 64), ("revision", 40)):
+            value = getattr(self, name)
+            if value and not re.fullmatch(f"[0-9a-f]{{{length}}}", value):
+                return f"has the {name} {value!r}; it must be {length} hex digits"
+        return _number_fault(self, "bytes", "context") or _day_fault(self.verified)
 
 
 @dataclass(frozen=True, slots=True)
 class PairEntry:
-    """A target and the draft model that fits it."""
+    """A target and what drafts for it: a [[pair]] table."""
 
     name: str
     """What a user types."""
@@ -52,8 +99,35 @@ class PairEntry:
     """Name of a model."""
     draft: str
     """Name of a model."""
+    method: str = "draft"
+    """How it drafts: `draft` (a small whole model), or the kind of head, such as `eagle3`."""
     why: str = ""
-    """One sentence about the pair."""
+    """Why this pair: one sentence."""
+    acceptance: float = -1.0
+    """Acceptance rate measured with localspec, 0 to 1; -1 = not measured."""
+    verified: str = ""
+    """Day `localspec check` passed on the two real files, YYYY-MM-DD; "" = nobody ran it."""
+    doubt: str = ""
+    """What even the source leaves open."""
+
+    def fault(self) -> str:
+        """What is wrong with the entry; "" = nothing."""
+        if self.method not in METHODS:
+            return f"has method {self.method!r}; it must be one of {', '.join(METHODS)}"
+        if self.acceptance != -1.0 and not 0.0 <= self.acceptance <= 1.0:
+            return f"has acceptance {self.acceptance}; it must be between 0 and 1"
+        return _day_fault(self.verified)
+
+
+def _number_fault(entry: ModelEntry, *names: str) -> str:
+    for name in names:
+        if getattr(entry, name) < 0:
+            return f"has {name} {getattr(entry, name)}; it must not be negative"
+    return ""
+
+
+def _day_fault(day: str) -> str:
+    return "" if not day or re.fullmatch(r"\d{4}-\d\d-\d\d", day) else f"has verified {day!r}; it must be YYYY-MM-DD"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,49 +139,73 @@ class Catalog:
 
     @classmethod
     def load(cls, path: Path | None = None) -> Catalog:
-        """Reads a catalogue file; None = the shipped one.
+        """Reads a catalogue file; None = the shipped one, with the user's own over it if there is one.
 
         Raises:
-            UsageError: not TOML, an unknown or missing key, or a pair of unknown models; says which.
+            UsageError: not TOML, an unknown or missing key, a bad value, or a pair of unknown models; says which.
         """
-        path = path or paths.models_toml()
-        try:
-            data = tomllib.loads(path.read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-            raise UsageError(f"Cannot read the catalogue {path}: {error}.") from None
-        unknown = set(data) - {"model", "pair"}
-        if unknown:
-            raise UsageError(f"{path}: unknown table {sorted(unknown)[0]!r}; there are [[model]] and [[pair]].")
-        models = _entries(ModelEntry, data.get("model", []), path)
-        pairs = _entries(PairEntry, data.get("pair", []), path)
-        for model in models.values():
-            if model.role not in ROLES:
-                raise UsageError(f"{path}: {model.name!r} has role {model.role!r}; it must be {' or '.join(ROLES)}.")
-        for pair in pairs.values():
-            for name in (pair.target, pair.draft):
-                if name not in models:
-                    raise UsageError(f"{path}: pair {pair.name!r} names the model {name!r}, which is not listed.")
-        return cls(models, pairs)
+        if path is not None:
+            return _checked(_read(path), path)
+        found, own = _read(paths.models_toml()), paths.config_dir() / "models.toml"
+        if not own.exists():
+            return _checked(found, paths.models_toml())
+        more = _read(own)
+        return _checked(cls(found.models | more.models, found.pairs | more.pairs), own)
+
+    def drafts_for(self, target: str) -> list[PairEntry]:
+        """Pairs whose target is this model."""
+        return [pair for pair in self.pairs.values() if pair.target == target]
 
     def resolve(self, name: str | None) -> tuple[Path, Path | None]:
-        """Files of target and draft for a pair's name, a model's name or a path; None = the bundled pair.
+        """Files of target and draft for a bundled pair or model, or a path; None = the bundled pair.
+
+        What was downloaded is found by `localspec.models.installed`.
 
         Raises:
-            ModelError: nothing of that name, and no such file.
+            ModelError: nothing of that name, no such file, or not bundled.
         """
         name = DEFAULT_PAIR if name is None else name
         if name in self.pairs:
             pair = self.pairs[name]
-            return self.models[pair.target].path, self.models[pair.draft].path
+            return self._bundled(pair.target, name), self._bundled(pair.draft, name)
         if name in self.models:
-            return self.models[name].path, None
+            return self._bundled(name, name), None
         if Path(name).suffix == ".gguf" or Path(name).exists():
             return Path(name), None
         known = ", ".join(sorted([*self.pairs, *self.models]))
         raise ModelError(f"There is no model or pair called {name!r}.", f"Give a .gguf file or one of: {known}.")
 
+    def _bundled(self, model: str, name: str) -> Path:
+        if not self.models[model].bundled:
+            raise ModelError(f"{model!r} is not installed.", f"Try: localspec pull {name}")
+        return self.models[model].path
+
+
+def _read(path: Path) -> Catalog:
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise UsageError(f"Cannot read the catalogue {path}: {error}.") from None
+    unknown = set(data) - {"model", "pair"}
+    if unknown:
+        raise UsageError(f"{path}: unknown table {sorted(unknown)[0]!r}; there are [[model]] and [[pair]].")
+    models = _entries(ModelEntry, data.get("model", []), path)
+    return Catalog(models, _entries(PairEntry, data.get("pair", []), path))
+
+
+def _checked(catalog: Catalog, path: Path) -> Catalog:
+    for pair in catalog.pairs.values():
+        for name in (pair.target, pair.draft):
+            if name not in catalog.models:
+                raise UsageError(f"{path}: pair {pair.name!r} names the model {name!r}, which is not listed.")
+    both = sorted(set(catalog.models) & set(catalog.pairs))
+    if both:
+        raise UsageError(f"{path}: {both[0]!r} is the name of a model and of a pair.")
+    return catalog
+
 
 _Entry = TypeVar("_Entry", ModelEntry, PairEntry)
+_KINDS: dict[Any, type] = {"bool": bool, "int": int, "float": float, "str": str}
 
 
 def _entries(kind: type[_Entry], rows: Any, path: Path) -> dict[str, _Entry]:
@@ -129,10 +227,14 @@ def _entry(kind: type[_Entry], row: Any, path: Path) -> _Entry:
     if unknown:
         raise UsageError(f"{path}: unknown key {sorted(unknown)[0]!r} in {row.get('name', row)!r}.")
     for field in fields(kind):
-        wanted = bool if field.type == "bool" else str
-        if field.name in row and not isinstance(row[field.name], wanted):
-            raise UsageError(f"{path}: {field.name} is {row[field.name]!r}; it must be a {wanted.__name__}.")
+        wanted, value = _KINDS[field.type], row.get(field.name)
+        if value is not None and type(value) is not wanted and not (wanted is float and type(value) is int):
+            raise UsageError(f"{path}: {field.name} is {value!r}; it must be a {wanted.__name__}.")
     try:
-        return kind(**row)
+        entry = kind(**row)
     except TypeError as error:
         raise UsageError(f"{path}: {row.get('name', row)!r}: {error}.") from None
+    fault = entry.fault()
+    if fault:
+        raise UsageError(f"{path}: {entry.name!r} {fault}.")
+    return entry

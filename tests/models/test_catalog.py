@@ -1,25 +1,33 @@
-"""The catalogue: every mistake in the file is named, and names become files."""
+"""The catalogue: every mistake in a file is named, the user's file goes over the shipped one, names become files."""
 
 from __future__ import annotations
 
+import re
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from localspec.errors import ModelError, UsageError
-from localspec.models.catalog import DEFAULT_PAIR, Catalog
+from localspec.models import catalog as catalog_module
+from localspec.models import names
+from localspec.models.catalog import DEFAULT_PAIR, Catalog, ModelEntry, PairEntry
 
-MODELS = """
+HASH = "0123456789abcdef" * 4
+MODELS = f"""
 [[model]]
 name = "big"
 file = "big.gguf"
+repository = "user/big"
 role = "target"
+bytes = 5_000
 
 [[model]]
 name = "small"
 file = "small.gguf"
+repository = "user/small"
 role = "draft"
-sha256 = "00ff"
+sha256 = "{HASH}"
 licence = "MIT"
 
 [[pair]]
@@ -27,6 +35,14 @@ name = "both"
 target = "big"
 draft = "small"
 why = "they fit"
+acceptance = 0.5
+"""
+BUNDLED = """
+[[model]]
+name = "own"
+file = "own.gguf"
+role = "target"
+bundled = true
 """
 
 
@@ -39,9 +55,13 @@ def load(folder: Path, text: str) -> Catalog:
 def test_entries_by_name(tmp_path: Path) -> None:
     catalog = load(tmp_path, MODELS)
     assert list(catalog.models) == ["big", "small"]
-    assert catalog.models["small"].sha256 == "00ff"
+    assert catalog.models["small"].sha256 == HASH
+    assert catalog.models["big"].bytes == 5000
     assert not catalog.models["big"].bundled
-    assert catalog.pairs["both"].why == "they fit"
+    pair = catalog.pairs["both"]
+    assert (pair.why, pair.method, pair.acceptance) == ("they fit", "draft", 0.5)
+    assert catalog.drafts_for("big") == [pair]
+    assert catalog.drafts_for("small") == []
 
 
 def test_an_empty_catalogue_is_fine(tmp_path: Path) -> None:
@@ -61,11 +81,23 @@ def test_an_empty_catalogue_is_fine(tmp_path: Path) -> None:
         ('[model]\nname = "x"\n', "is not a list of tables"),
         ("model = [1]\n", "1 is not a table"),
         ("model = 5\n", "5 is not a list of tables"),
-        (MODELS.replace('role = "target"', 'role = "target"\nbundled = "yes"'), "bundled is 'yes'; it must be a bool"),
+        (BUNDLED.replace("true", '"yes"'), "bundled is 'yes'; it must be a bool"),
         ('[[model]]\nname = 5\nfile = "x"\nrole = "target"\n', "name is 5; it must be a str"),
-        ('[[model]]\nname = "x"\nfile = "x"\nrole = "robot"\n', "'x' has role 'robot'; it must be target or draft"),
+        (MODELS.replace("5_000", "true"), "bytes is True; it must be a int"),
+        (MODELS.replace("5_000", "-1"), "'big' has bytes -1; it must not be negative"),
+        (BUNDLED.replace('"target"', '"robot"'), "'own' has role 'robot'; it must be target or draft or head"),
         (MODELS + MODELS, "'big' is listed twice"),
         ("name = [\n", "Cannot read the catalogue"),
+        (MODELS.replace(HASH, "00ff"), "'small' has the sha256 '00ff'; it must be 64 hex digits"),
+        (MODELS.replace("bytes = 5_000", 'revision = "main"'), "'big' has the revision 'main'; it must be 40"),
+        (MODELS.replace('repository = "user/big"\n', ""), "'big' must either be bundled or name a repository"),
+        (BUNDLED + 'repository = "a/b"\n', "'own' must either be bundled or name a repository"),
+        (MODELS.replace('file = "big.gguf"\n', ""), "'big' must name either a file or a quant"),
+        (MODELS.replace("bytes = 5_000", 'quant = "Q8_0"'), "'big' must name either a file or a quant"),
+        (MODELS.replace("bytes = 5_000", 'verified = "yesterday"'), "'big' has verified 'yesterday'"),
+        (MODELS.replace('why = "they fit"', 'method = "magic"'), "'both' has method 'magic'; it must be one of draft"),
+        (MODELS.replace("0.5", "50"), "'both' has acceptance 50; it must be between 0 and 1"),
+        (MODELS.replace('"both"', '"big"'), "'big' is the name of a model and of a pair"),
     ],
 )
 def test_mistakes_are_named(tmp_path: Path, text: str, named: str) -> None:
@@ -82,12 +114,58 @@ def test_a_file_that_is_not_there_or_not_text(tmp_path: Path) -> None:
         Catalog.load(tmp_path / "bytes.toml")
 
 
+@pytest.mark.parametrize("kind", [ModelEntry, PairEntry])
+def test_every_key_is_documented(kind: type) -> None:
+    text = Path(catalog_module.__file__).read_text(encoding="utf-8")
+    body = text[text.index(f"class {kind.__name__}") :]
+    for field in fields(kind):
+        assert re.search(rf'\n    {field.name}: \w+[^\n]*\n    """\w|\n    {field.name}: \w+[^\n]*\n    """`', body), (
+            field
+        )
+
+
+# -- the user's own file ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The user's file, in a folder of its own."""
+    monkeypatch.setenv("LOCALSPEC_CONFIG", str(tmp_path))
+    return tmp_path / "models.toml"
+
+
+def test_the_users_file_adds_and_replaces(own: Path) -> None:
+    shipped = Catalog.load()
+    replaced = MODELS.replace('"big"', '"qwen3-8b-q4_k_m"').replace('"both"', '"qwen3-8b"')
+    own.write_text(replaced, encoding="utf-8")
+    found = Catalog.load()
+    assert set(found.models) == set(shipped.models) | {"small"}
+    assert found.models["qwen3-8b-q4_k_m"].repository == "user/big"
+    assert found.pairs["qwen3-8b"].draft == "small"
+    assert found.pairs["tiny"] == shipped.pairs["tiny"]
+
+
+def test_the_users_file_may_pair_shipped_models(own: Path) -> None:
+    own.write_text(
+        '[[pair]]\nname = "mine"\ntarget = "qwen3-14b-q4_k_m"\ndraft = "qwen3-1.7b-q8_0"\n', encoding="utf-8"
+    )
+    assert Catalog.load().pairs["mine"].target == "qwen3-14b-q4_k_m"
+    own.write_text('[[pair]]\nname = "mine"\ntarget = "qwen3-14b-q4_k_m"\ndraft = "nobody"\n', encoding="utf-8")
+    with pytest.raises(UsageError, match=f"{own}.*'nobody'"):
+        Catalog.load()
+
+
+# -- names -----------------------------------------------------------------------------------------------------------
+
+
 def test_names_become_files(tmp_path: Path) -> None:
-    catalog = load(tmp_path, MODELS)
-    big, small = catalog.models["big"].path, catalog.models["small"].path
-    assert (big.name, small.name) == ("big.gguf", "small.gguf")
-    assert catalog.resolve("both") == (big, small)
-    assert catalog.resolve("big") == (big, None)
+    catalog = load(tmp_path, MODELS + BUNDLED)
+    path, draft = catalog.resolve("own")
+    assert (path.name, draft) == ("own.gguf", None)
+    for name in ("both", "big"):
+        with pytest.raises(ModelError, match="'big' is not installed") as caught:
+            catalog.resolve(name)
+        assert caught.value.hint == f"Try: localspec pull {name}"
 
 
 def test_a_path_is_taken_as_it_is(tmp_path: Path) -> None:
@@ -104,6 +182,9 @@ def test_an_unknown_name_lists_the_known_ones(tmp_path: Path) -> None:
     assert "big, both, small" in caught.value.hint
 
 
+# -- the shipped catalogue -------------------------------------------------------------------------------------------
+
+
 def test_the_shipped_catalogue_has_the_bundled_pair() -> None:
     catalog = Catalog.load()
     assert DEFAULT_PAIR in catalog.pairs
@@ -116,3 +197,33 @@ def test_the_shipped_catalogue_has_the_bundled_pair() -> None:
 
 def test_the_bundled_files_are_there(tiny_target: Path, tiny_draft: Path) -> None:
     assert Catalog.load().resolve(None) == (tiny_target, tiny_draft)
+
+
+def test_the_shipped_pairs_reach_from_laptop_to_workstation() -> None:
+    catalog = Catalog.load()
+    pairs = [pair for pair in catalog.pairs.values() if pair.name != DEFAULT_PAIR]
+    assert len(pairs) >= 12
+    text = " ".join(pair.name for pair in pairs)
+    for family in ("smollm2", "qwen3-4b", "qwen3-32b", "llama-3.3-70b", "coder", "gemma-3", "mistral-small", "eagle3"):
+        assert family in text
+    for pair in pairs:
+        assert pair.why
+        target, draft = catalog.models[pair.target], catalog.models[pair.draft]
+        assert target.role == "target"
+        assert draft.role == ("draft" if pair.method == "draft" else "head")
+        if target.bytes and draft.bytes:
+            assert draft.bytes < 0.5 * target.bytes
+
+
+def test_shipped_entries_say_where_their_facts_come_from_and_claim_nothing_more() -> None:
+    catalog = Catalog.load()
+    for entry in catalog.models.values():
+        if entry.bundled:
+            continue
+        assert entry.source, entry.name
+        assert not entry.verified, "nobody compared it with the file yet"
+        assert bool(entry.sha256) <= bool(entry.bytes), entry.name
+        found = names.parse(entry.reference)
+        assert isinstance(found, names.RepositoryName)
+        assert found.repository == entry.repository
+    assert all(pair.acceptance == -1.0 and not pair.verified for pair in catalog.pairs.values() if pair.name != "tiny")

@@ -1,0 +1,42 @@
+"""`localspec check`: whether a pair fits, tokenizers and memory, without loading it. Exit code 1 if not."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+from localspec.cli.places import add_memory_options, fit_settings, memory_lines, places
+from localspec.errors import UsageError
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("target", metavar="PAIR|TARGET", help="pair, or model or GGUF file of the target")
+    parser.add_argument("draft", nargs="?", metavar="DRAFT", help="model or GGUF file of the draft")
+    parser.add_argument("--fit", action="store_true", help="choose context, cache type and GPU layers that fit")
+    parser.add_argument("--json", action="store_true", help="the verdict as JSON")
+    add_memory_options(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    from localspec.models import fit, pairing
+    from localspec.models.facts import read_parts
+    from localspec.models.installed import find, find_one
+
+    target, draft = find(options.target)
+    if options.draft is not None:
+        draft = find_one(options.draft)
+    if draft is None:
+        raise UsageError(f"{options.target} is no pair.", "Name a draft behind it, or try: localspec suggest")
+    parts, draft_parts = read_parts(target), read_parts(draft)
+    match = pairing.match(parts[0], draft_parts[0])
+    make = fit.choose if options.fit else fit.plan
+    plan = make(parts, draft_parts, fit_settings(options), places())
+    if options.json:
+        print(json.dumps({"match": match.as_dict(), "memory": plan.as_dict()}))
+    else:
+        print(match.verdict)
+        for warning in match.warnings:
+            print(f"  note: {warning}")
+        for line in memory_lines(plan):
+            print(line)
+    return 0 if match.fits and plan.fits else 1

@@ -1,0 +1,110 @@
+"""Where models can be put on this machine, and their headers by name: what show, check and suggest share."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from localspec.errors import LocalspecError, ModelError
+
+if TYPE_CHECKING:
+    from localspec.models.fit import FitSettings, MemoryPlan
+    from localspec.models.memory import Place
+
+
+def add_memory_options(parser: argparse.ArgumentParser) -> None:
+    """How the models would run."""
+    parser.add_argument("--context", type=int, metavar="N", help="tokens a conversation can hold")
+    parser.add_argument("--slots", type=int, default=1, metavar="N", help="requests served at once; default: 1")
+    parser.add_argument("--cache-type", default="f16", metavar="TYPE", help="of keys and values: f16 (default), q8_0")
+    parser.add_argument(
+        "--gpu-layers", type=int, default=0, metavar="N", help="layers of the target on the GPU, -1 all"
+    )
+
+
+def fit_settings(options: argparse.Namespace) -> FitSettings:
+    """Settings of a memory plan from parsed options."""
+    from localspec.models.fit import FitSettings
+
+    return FitSettings(
+        context=options.context,
+        slots=options.slots,
+        type_k=options.cache_type,
+        type_v=options.cache_type,
+        gpu_layers=options.gpu_layers,
+        draft_gpu_layers=-1 if options.gpu_layers else 0,
+    )
+
+
+def fitted(settings: dict[str, Any]) -> dict[str, Any]:
+    """Context and GPU layers with which an engine of these settings fits memory; says so on standard error.
+
+    The cache type stays what exactness makes of it, so F16, the largest of those, is planned with.
+
+    Args:
+        settings: keyword arguments of `Engine.load`.
+
+    Raises:
+        ModelError: nothing fits.
+    """
+    from localspec.models.facts import read_parts
+    from localspec.models.fit import FitSettings, choose
+    from localspec.models.installed import find, find_one
+
+    target, draft = find(settings.get("target"))
+    if settings.get("draft") is not None:
+        draft = find_one(settings["draft"])
+    wanted = {name: settings[name] for name in ("context", "slots", "branches", "max_draft_tokens") if name in settings}
+    drafts = None if draft is None else read_parts(draft)
+    plan = choose(read_parts(target), drafts, FitSettings(**wanted), places(), cache_types=())
+    if not plan.fits:
+        raise ModelError(plan.sentence(), "Take a smaller quantisation, a shorter --context, or close other programs.")
+    print(plan.sentence(), file=sys.stderr)
+    return {"context": plan.context, "gpu_layers": plan.gpu_layers, "draft_gpu_layers": plan.draft_gpu_layers}
+
+
+def places() -> list[Place]:
+    """The CPU's memory, and that of the GPUs llama.cpp finds."""
+    from localspec.models.memory import Place, ram
+
+    found = [ram()]
+    try:
+        from localspec.llama import lib
+
+        devices = lib.devices()
+    except LocalspecError:
+        return found  # a header can be explained without llama.cpp
+    return found + [
+        Place(device.name, "gpu", device.free_bytes, device.total_bytes) for device in devices if device.kind == "gpu"
+    ]
+
+
+def installed_models() -> dict[str, Path]:
+    """Sound models on this machine by name, the bundled ones included."""
+    from localspec.models.catalog import Catalog
+    from localspec.models.store import Store
+
+    found = {entry.name: entry.path for entry in Catalog.load().models.values() if entry.bundled}
+    return found | {entry.name: entry.path for entry in Store().entries() if not entry.fault}
+
+
+def memory_lines(plan: MemoryPlan) -> list[str]:
+    """A memory plan, a line per model and device and a verdict."""
+    lines = [
+        f"{share.model} on {share.place}: {size(share.total)} (weights {size(share.weights)}, "
+        f"cache {size(share.cache)}, computing {size(share.compute)})"
+        for share in plan.shares
+        if share.total
+    ]
+    guess = " Recurrent or prediction layers are estimated." if plan.guessed else ""
+    return [*lines, plan.sentence() + guess]
+
+
+def size(count: int) -> str:
+    """Bytes for people."""
+    for unit, name in ((10**9, "GB"), (10**6, "MB"), (10**3, "kB")):
+        if count >= unit:
+            return f"{count / unit:.{2 if name == 'GB' else 1}f} {name}"
+    return f"{count} bytes"

@@ -1,0 +1,146 @@
+"""`localspec pull`: plan from headers, ask, fetch, check, list."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+from localspec.errors import Cancelled, UsageError
+
+if TYPE_CHECKING:
+    from localspec.models.hub import Hub
+    from localspec.models.pull import Part, Plan
+    from localspec.models.store import Entry
+    from localspec.models.suggestion import Suggestion
+
+_SUGGESTIONS = 3
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", metavar="NAME", help="pair or model of the catalogue, user/repo[:quant], or an address")
+    parser.add_argument("--draft", default="", metavar="NAME", help="draft model to pull with it, checked against it")
+    parser.add_argument("--role", choices=["target", "draft"], default="target", help="what NAME is; default: target")
+    parser.add_argument("--revision", default="", metavar="REV", help="branch, tag or commit; default: main")
+    parser.add_argument("--context", type=int, metavar="N", help="tokens to plan memory for; default: up to 4096")
+    parser.add_argument("-y", "--yes", action="store_true", help="do not ask")
+    parser.add_argument("--dry-run", action="store_true", help="print the plan and fetch nothing")
+    parser.add_argument("--offline", action="store_true", help="use only what is in the Hugging Face cache")
+    parser.add_argument("--json", action="store_true", help="plan and result as one JSON object")
+
+
+def run(options: argparse.Namespace) -> int:
+    from localspec.cli.places import places
+    from localspec.models.hub import Hub
+    from localspec.models.pull import check_disk, install, make_plan, wishes
+    from localspec.models.store import Store
+
+    hub, store = Hub(offline=options.offline), Store()
+    wanted = wishes(options.name, hub, draft=options.draft, role=options.role, revision=options.revision)
+    if options.context is not None and options.context < 16:
+        raise UsageError(f"--context is {options.context}; it must be 16 or more.")
+    plan = make_plan(wanted, hub, store, options.context, places())
+    before = as_dict(plan, hub)
+    if not options.json:
+        print("\n".join(plan_lines(plan, hub)))
+    if options.dry_run:
+        if options.json:
+            print(json.dumps({"plan": before, "installed": []}))
+        return 0
+    check_disk(plan, hub)
+    if plan.missing_bytes and not options.yes:
+        ask(plan)
+    from localspec.cli.transfer import transfer_progress
+
+    try:
+        with transfer_progress(plan.missing_bytes) as report:
+            entries = install(plan, hub, store, report)
+    except KeyboardInterrupt:
+        raise Cancelled("Stopped.", "What came so far is kept; the same command goes on there.") from None
+    if options.json:
+        print(json.dumps({"plan": before, "installed": [entry.as_dict() for entry in entries]}))
+    else:
+        print("\n".join(result_lines(entries, options.name)))
+    return 0
+
+
+def ask(plan: Plan) -> None:
+    """Asks whether to go on.
+
+    Raises:
+        Cancelled: the answer is no.
+        UsageError: there is nobody to ask.
+    """
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise UsageError("There is no terminal to ask on.", "-y loads without asking; --dry-run only plans.")
+    fits = plan.memory.fits
+    print(f"Load {in_words(plan.missing_bytes)}? [{'Y/n' if fits else 'y/N'}] ", end="", file=sys.stderr, flush=True)
+    answer = sys.stdin.readline().strip().lower()
+    if not (answer in ("y", "yes") or (not answer and fits)):
+        raise Cancelled("Nothing was loaded.")
+
+
+def as_dict(plan: Plan, hub: Hub) -> dict[str, Any]:
+    """The plan as plain data."""
+    return {
+        "parts": [part.as_dict(hub) for part in plan.parts],
+        "pair": plan.match.as_dict() if plan.match else None,
+        "memory": plan.memory.as_dict(),
+        "missing_bytes": plan.missing_bytes,
+        "free_bytes": plan.free_bytes,
+        "cache": str(hub.cache),
+        "notes": list(plan.notes),
+        "suggestions": [one.as_dict() for one in drafts_for(plan)],
+    }
+
+
+def drafts_for(plan: Plan) -> list[Suggestion]:
+    """What could draft for a target that is pulled alone."""
+    from localspec.cli.places import installed_models
+    from localspec.models.catalog import Catalog
+    from localspec.models.suggestion import suggest
+
+    part = plan.parts[0]
+    if plan.is_pair or part.role != "target":
+        return []
+    names = {part.name, part.choice.files[0].name.rsplit("/", 1)[-1]}
+    return suggest(part.header, names, Catalog.load(), installed_models())
+
+
+def plan_lines(plan: Plan, hub: Hub) -> list[str]:
+    """The plan for people."""
+    lines = [line for part in plan.parts for line in _part_lines(part, hub)]
+    if plan.match is not None:
+        lines.append(f"pair    {plan.match.verdict}")
+        lines += [f"        note: {warning}" for warning in plan.match.warnings]
+    lines.append(f"memory  {plan.memory.sentence()}")
+    lines += [f"        {note}" for note in plan.notes]
+    for one in drafts_for(plan)[:_SUGGESTIONS]:
+        how = f"localspec run {plan.parts[0].name} --draft {one.draft}" if one.installed else one.command
+        lines.append(f"draft   suggested: {one.draft}, {one.why} ({how})")
+    todo = f"{in_words(plan.missing_bytes)} to load" if plan.missing_bytes else "nothing to load"
+    lines.append(f"disk    {todo}, {in_words(plan.free_bytes)} free in {hub.cache}")
+    return lines
+
+
+def _part_lines(part: Part, hub: Hub) -> list[str]:
+    commit = f", commit {part.listing.commit[:12]}" if part.listing else ""
+    licence = f", licence {part.licence}" if part.licence else ""
+    have = part.choice.size - part.missing(hub)
+    here = f" ({in_words(have)} of it here already)" if have else ""
+    facts = f"{part.header.architecture}, {part.choice.quant or part.header.quantisation}{commit}{licence}"
+    lines = [f"{part.role:7} {part.name}  {in_words(part.choice.size)}{here}", f"        {facts}"]
+    return lines + [f"        {file.name}" for file in part.choice.files]
+
+
+def result_lines(entries: list[Entry], asked: str) -> list[str]:
+    """What is installed now, and how to use it."""
+    lines = [f"installed {entry.name}: {entry.path}" for entry in entries]
+    lines.append(f'Try: localspec run {asked if "://" not in asked else entries[0].name} "Hello"')
+    return lines
+
+
+def in_words(count: int) -> str:
+    """Bytes for people."""
+    return f"{count / 1e9:.2f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"

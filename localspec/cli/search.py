@@ -1,0 +1,43 @@
+"""`localspec search`: GGUF repositories of the hub and entries of the catalogue, by words."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+from localspec.errors import UsageError
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("words", nargs="+", metavar="WORD", help="all must be in the name")
+    parser.add_argument("--limit", type=int, default=20, metavar="N", help="at most N repositories; default: 20")
+    parser.add_argument("--json", action="store_true", help="what was found as JSON")
+
+
+def run(options: argparse.Namespace) -> int:
+    from localspec.models.catalog import Catalog
+    from localspec.models.hub import Hub
+
+    if options.limit < 1:
+        raise UsageError(f"--limit is {options.limit}; it must be 1 or more.")
+    words = [word.lower() for word in options.words]
+    pairs = [pair for pair in Catalog.load().pairs.values() if all(word in pair.name.lower() for word in words)]
+    found = Hub().search(options.words, options.limit)
+    if options.json:
+        known = [{"name": pair.name, "target": pair.target, "draft": pair.draft, "why": pair.why} for pair in pairs]
+        remote = [
+            {"repository": one.repository, "downloads": one.downloads, "gated": one.gated, "url": one.url}
+            for one in found
+        ]
+        print(json.dumps({"pairs": known, "repositories": remote}))
+        return 0 if known or remote else 1
+    for pair in pairs:
+        print(f"pair  {pair.name}: {pair.target} with {pair.draft}")
+    width = max((len(one.repository) for one in found), default=0)
+    for one in found:
+        gated = "  gated" if one.gated else ""
+        print(f"{one.repository:{width}}  {one.downloads:>10,} downloads{gated}")
+    if not pairs and not found:
+        print("Nothing was found.")
+        return 1
+    return 0

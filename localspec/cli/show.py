@@ -1,0 +1,151 @@
+"""`localspec show`: explains a model from its header, without loading it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from localspec.cli.places import add_memory_options, fit_settings, places, size
+from localspec.errors import ModelError
+
+if TYPE_CHECKING:
+    from localspec.models.catalog import Catalog, ModelEntry
+    from localspec.models.facts import Facts
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", metavar="NAME|FILE", help="pair, model or GGUF file")
+    parser.add_argument("--json", action="store_true", help="everything as JSON, also the chat template's marks")
+    add_memory_options(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    from localspec.models.catalog import Catalog
+    from localspec.models.facts import describe, read_parts
+    from localspec.models.installed import find
+
+    catalog = Catalog.load()
+    pair = catalog.pairs.get(options.name)
+    try:
+        paths = [path for path in find(options.name, catalog=catalog) if path is not None]
+    except ModelError:
+        if pair is None and options.name not in catalog.models:
+            raise
+        return _show_listed(options, catalog)
+    if pair is None:
+        paths = paths[:1]
+    there, settings = places(), fit_settings(options)
+    found = [describe(read_parts(Path(path)), settings, there) for path in paths]
+    if options.json:
+        print(json.dumps([facts.as_dict() for facts in found] if pair else found[0].as_dict()))
+        return 0
+    for index, facts in enumerate(found):
+        if index:
+            print()
+        _print(_rows(facts))
+    return 0
+
+
+def _show_listed(options: argparse.Namespace, catalog: Catalog) -> int:
+    """What the catalogue says about something that is not on this machine."""
+    pair = catalog.pairs.get(options.name)
+    names = [options.name] if pair is None else [pair.target, pair.draft]
+    entries = [catalog.models[name] for name in names]
+    if options.json:
+        from dataclasses import asdict
+
+        print(json.dumps([asdict(entry) | {"installed": False} for entry in entries]))
+        return 0
+    for entry in entries:
+        _print(_listed_rows(entry))
+        print()
+    if pair is not None:
+        _print([("pair", pair.name), ("method", pair.method), ("why", pair.why), ("in doubt", pair.doubt or "-")])
+        print()
+    print(f"Not on this machine. localspec pull {options.name}")
+    return 0
+
+
+def _listed_rows(entry: ModelEntry) -> list[tuple[str, str]]:
+    rows = [
+        ("name", entry.name),
+        ("from", entry.reference),
+        ("role", entry.role),
+        ("size", size(entry.bytes) if entry.bytes else ""),
+        ("context", f"{entry.context:,} tokens" if entry.context else ""),
+        ("licence", entry.licence),
+        ("chat template", entry.template),
+        ("sha256", entry.sha256),
+        ("revision", entry.revision),
+        ("says who", entry.source),
+        ("checked", entry.verified or "by nobody of localspec yet"),
+        ("in doubt", entry.doubt),
+    ]
+    return [(name, value) for name, value in rows if value]
+
+
+def _print(rows: list[tuple[str, str]]) -> None:
+    width = max(len(name) for name, _ in rows)
+    for name, value in rows:
+        print(f"{name:{width}}  {value}")
+
+
+def _rows(facts: Facts) -> list[tuple[str, str]]:
+    types = ", ".join(f"{name} {size(count)}" for name, count in facts.tensor_bytes.items())
+    parts = f" in {facts.parts} parts" if facts.parts > 1 else ""
+    rows = [
+        ("name", facts.name),
+        ("file", f"{facts.file} ({size(facts.bytes)}{parts}, GGUF version {facts.gguf_version})"),
+        ("what it is", facts.kind),
+        ("architecture", f"{facts.architecture}, {facts.layers} layers, {_count(facts.parameters)} parameters"),
+        ("quantisation", f"{facts.quantisation} (tensors: {types})" if types else facts.quantisation),
+        ("tokenizer", _tokenizer(facts.tokenizer)),
+        ("chat template", _template(facts.template)),
+        ("context", f"{facts.context:,} tokens in training" if facts.context else "not stated"),
+        ("licence", facts.licence or "not stated"),
+    ]
+    label = "memory" + (" (estimated)" if facts.memory_guessed else "")
+    for need in facts.memory:
+        fits = "" if need.fits else "  does not fit now"
+        text = f"{need.context:>9,} tokens: {size(need.total_bytes)}, of it cache {size(need.cache_bytes)}{fits}"
+        rows.append((label, text))
+        label = ""
+    label = "drafting"
+    for method in facts.methods:
+        rows.append((label, f"{method.name:7} {'yes' if method.fits else 'no':4} {method.why}{_not_yet(method.name)}"))
+        label = ""
+    return rows
+
+
+def _not_yet(method: str) -> str:
+    from localspec.drafters import NAMES
+
+    return "" if method in NAMES else " (localspec has no such drafter yet)"
+
+
+def _tokenizer(found: dict[str, Any]) -> str:
+    if not found["kind"]:
+        return "none"
+    words = [f"{found['kind']}, {found['tokens']:,} tokens"]
+    if found["pre_tokenizer"]:
+        words.append(f"pre-tokenizer {found['pre_tokenizer']}")
+    for name in ("bos", "eos"):
+        token = found[name]
+        words.append(f"{name} {token['id']} {token['text']!r}" if token else f"no {name}")
+    return ", ".join(words) + (", texts start with bos" if found["add_bos"] else "")
+
+
+def _template(found: dict[str, Any] | None) -> str:
+    if found is None:
+        return "none: for completing text, not for chats"
+    marks = " ".join(found["marks"][:6])
+    return f"{found['characters']:,} characters" + (f", marks {marks}" if marks else "")
+
+
+def _count(number: int) -> str:
+    for unit, name in ((10**9, "B"), (10**6, "M"), (10**3, "k")):
+        if number >= unit:
+            return f"{number / unit:.1f} {name}"
+    return str(number)

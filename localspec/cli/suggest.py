@@ -1,0 +1,50 @@
+"""`localspec suggest`: what can draft for a target: pairs of the catalogue, and models here whose tokenizer fits."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+from localspec.cli.places import installed_models, size
+from localspec.errors import ModelError
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("target", metavar="TARGET", help="model or GGUF file; the files beside it are looked at too")
+    parser.add_argument("--json", action="store_true", help="the suggestions as JSON")
+
+
+def run(options: argparse.Namespace) -> int:
+    from localspec.gguf import read_header
+    from localspec.models.catalog import Catalog
+    from localspec.models.installed import find_one
+    from localspec.models.suggestion import neighbours, suggest
+
+    catalog, installed = Catalog.load(), installed_models()
+    pair = catalog.pairs.get(options.target)
+    name = options.target if pair is None else pair.target
+    header, names = None, {name}
+    try:
+        path = find_one(name, catalog=catalog)
+    except ModelError:
+        if name not in catalog.models:
+            raise
+    else:
+        header = read_header(path)
+        names.add(path.name)
+        taken = set(installed.values())
+        installed |= {near: file for near, file in neighbours(path).items() if file not in taken}
+    found = suggest(header, names, catalog, installed)
+    if options.json:
+        print(json.dumps([one.as_dict() for one in found]))
+        return 0 if found else 1
+    for one in found:
+        here = "here" if one.installed else "on the hub"
+        length = f", {size(one.bytes)}" if one.bytes else ""
+        print(f"{one.draft} ({one.method}, {here}{length}): {one.why}")
+        for note in (*one.warnings, *([f"in doubt: {one.doubt}"] if one.doubt else [])):
+            print(f"  note: {note}")
+        print(f"  {one.command}")
+    if not found:
+        print(f"Nothing is known that drafts for {name}; prompt lookup needs no draft: --drafter lookup")
+    return 0 if found else 1

@@ -1,0 +1,126 @@
+"""Files that are already on this machine, taken into the index: linked to where they are, or copied."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from localspec.errors import ModelError, ModelFileError, UsageError
+from localspec.gguf import read_header
+from localspec.models.heads import draft_kind
+from localspec.models.names import quant_of
+from localspec.models.store import Entry, Ownership, Store, StoredFile
+
+_PART = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")
+_BLOCK = 8 << 20
+
+Progress = Callable[[str, int, int], None]
+"""(file, bytes done, bytes in all)."""
+
+
+def adopt(
+    file: Path,
+    store: Store,
+    *,
+    name: str = "",
+    role: str = "target",
+    copy: bool = False,
+    progress: Progress | None = None,
+) -> Entry:
+    """Installs a file of this machine: a link to it, or a checked copy.
+
+    Args:
+        file: a .gguf file, the first part of a split one.
+        store: the index it goes into.
+        name: what it will be called; "" = the file's name without .gguf.
+        role: "target" or "draft".
+        copy: copy the bytes instead of linking to them.
+        progress: called while bytes are read.
+
+    Raises:
+        ModelFileError: missing, damaged or not a GGUF file.
+        ModelError: it cannot generate text.
+        UsageError: the name is taken.
+    """
+    parts = _parts(file)
+    header = read_header(parts[0])
+    for part in parts[1:]:
+        read_header(part)
+    kind = draft_kind(header)
+    if not kind.drafts or (kind.is_head and role == "target"):
+        raise ModelError(f"{file} cannot be a {role}: it is {kind.sentence}.", "--role draft takes heads.")
+    name = name or _PART.sub("", file.name).removesuffix(".gguf")
+    if any(entry.name == name for entry in store.entries()):
+        raise UsageError(f"{name!r} is installed already.", f"Give another --name, or first: localspec rm {name}")
+    sums = [sha256_of(part, progress) for part in parts]
+    folder = store.files / (sums[0][:16] + ("-copy" if copy else ""))
+    folder.mkdir(parents=True, exist_ok=True)
+    made = [
+        _copied(part, folder, sum_) if copy else _linked(part, folder) for part, sum_ in zip(parts, sums, strict=True)
+    ]
+    ownership: Ownership = "copy" if copy else "link"
+    entry = Entry(
+        name,
+        tuple(StoredFile.of(path, sum_, ownership) for path, sum_ in zip(made, sums, strict=True)),
+        role="head" if kind.is_head else role,
+        source="import",
+        origin=str(file.absolute()),
+        quant=quant_of(file.name) or header.quantisation,
+        architecture=header.architecture,
+        licence=header.text("general.license"),
+    )
+    store.add(entry)
+    return entry
+
+
+def _parts(file: Path) -> list[Path]:
+    """The file, or all parts of a split model."""
+    split = _PART.search(file.name)
+    if split is None:
+        return [file]
+    first, count = file.name[: split.start()], int(split[2])
+    parts = [file.with_name(f"{first}-{number:05d}-of-{count:05d}.gguf") for number in range(1, count + 1)]
+    for part in parts:
+        if not part.exists():
+            raise ModelFileError(f"{part} is missing; {file.name} is one of {count} parts.")
+    return parts
+
+
+def sha256_of(path: Path, progress: Progress | None = None) -> str:
+    """Checksum of a file, lower-case hex."""
+    found, size, done = hashlib.sha256(), path.stat().st_size, 0
+    with open(path, "rb", buffering=0) as data:
+        while block := data.read(_BLOCK):
+            found.update(block)
+            done += len(block)
+            if progress is not None:
+                progress(path.name, done, size)
+    return found.hexdigest()
+
+
+def _linked(source: Path, folder: Path) -> Path:
+    link = folder / source.name
+    if not os.path.lexists(link):
+        link.symlink_to(source.resolve())
+    if link.resolve() != source.resolve():
+        link.unlink()
+        link.symlink_to(source.resolve())
+    return link
+
+
+def _copied(source: Path, folder: Path, sha256: str) -> Path:
+    final, fresh = folder / source.name, folder / f"{source.name}.{os.getpid()}.incomplete"
+    if final.is_file() and sha256_of(final) == sha256:
+        return final
+    try:
+        shutil.copyfile(source, fresh)
+        if sha256_of(fresh) != sha256:
+            raise ModelFileError(f"{source} was changed while it was copied.", "Try again.")
+        os.replace(fresh, final)
+    finally:
+        fresh.unlink(missing_ok=True)
+    return final

@@ -1,0 +1,202 @@
+"""What `localspec show` says about a model: everything its header tells, what it costs, and what can draft for it."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from localspec.gguf import Header, read_header
+from localspec.models.fit import FitSettings, plan
+from localspec.models.heads import draft_kind, keeps_state, nextn_layers
+from localspec.models.memory import Place
+from localspec.models.pairing import template_marks
+from localspec.models.shape import shape_of
+from localspec.models.vocabulary import vocabulary
+
+CONTEXTS = (512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
+_LAYER_INPUTS = frozenset((
+    "llama", "qwen3", "qwen3moe", "qwen3next", "qwen35", "qwen35moe", "gemma4", "gpt-oss", "nemotron_h", "lfm2",
+    "minimax-m2", "deepseek4",
+))  # fmt: skip
+"""Architectures whose hidden states llama.cpp hands out, which EAGLE-3 needs (those that set `t_layer_inp`)."""
+_PART = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf")
+_MOST_PARTS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """Memory at one context length, nothing but this model loaded."""
+
+    context: int
+    cache_bytes: int
+    total_bytes: int
+    fits: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """One way to draft for a model."""
+
+    name: str
+    fits: bool
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """A model file, explained."""
+
+    name: str
+    file: str
+    bytes: int
+    parts: int
+    gguf_version: int
+    kind: str
+    """What it is in a pair: see `heads.DraftKind`."""
+    architecture: str
+    parameters: int
+    layers: int
+    embedding: int
+    quantisation: str
+    tensor_bytes: dict[str, int]
+    """Bytes per tensor type, most first."""
+    context: int
+    """Tokens it was trained for; 0 = not stated."""
+    licence: str
+    tokenizer: dict[str, Any]
+    template: dict[str, Any] | None
+    memory: tuple[Need, ...]
+    methods: tuple[Method, ...]
+    memory_guessed: bool
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        return asdict(self)
+
+
+def read_parts(path: Path) -> list[Header]:
+    """Headers of a model's files: one, or all parts of a split one, the first part first.
+
+    Raises:
+        ModelFileError: a file is missing or damaged.
+    """
+    first = read_header(path)
+    count, found = first.metadata.get("split.count"), _PART.fullmatch(path.name)
+    if not isinstance(count, int) or count < 2 or found is None:
+        return [first]
+    names = (f"{found[1]}-{number:05d}-of-{found[3]}.gguf" for number in range(1, min(count, _MOST_PARTS) + 1))
+    return [first if name == path.name else read_header(path.with_name(name)) for name in names]
+
+
+def describe(parts: Sequence[Header], settings: FitSettings, places: Sequence[Place]) -> Facts:
+    """Everything about a model.
+
+    Args:
+        parts: headers of its files, see `read_parts`.
+        settings: how it would run; `context` adds a length to the table of memory.
+        places: what memory there is.
+
+    Raises:
+        ModelFileError: a header no model has.
+    """
+    header, shape = parts[0], shape_of(parts)
+    whole = any(part.tensors for part in parts)
+    sizes: Counter[str] = Counter()
+    for part in parts:
+        for tensor in part.tensors:
+            sizes[tensor.type] += tensor.size
+    return Facts(
+        name=header.name,
+        file=str(header.path),
+        bytes=sum(part.file_bytes for part in parts),
+        parts=len(parts),
+        gguf_version=header.version,
+        kind=_kind(header, whole),
+        architecture=header.architecture,
+        parameters=sum(part.parameters for part in parts),
+        layers=shape.n_layers,
+        embedding=shape.embedding,
+        quantisation=header.quantisation,
+        tensor_bytes=dict(sizes.most_common()),
+        context=shape.train_context,
+        licence=header.text("general.license"),
+        tokenizer=_tokenizer(header),
+        template=_template(header),
+        memory=_needs(parts, settings, places) if whole else (),
+        methods=tuple(_methods(header)) if whole else (),
+        memory_guessed=shape.guessed,
+    )
+
+
+def _kind(header: Header, whole: bool) -> str:
+    found = draft_kind(header)
+    if found.method != "draft":
+        return found.sentence
+    return "a language model" if whole else "a vocabulary, without weights"
+
+
+def _tokenizer(header: Header) -> dict[str, Any]:
+    found = vocabulary(header)
+    special = {}
+    for name in ("bos", "eos"):
+        token = getattr(found, name)
+        special[name] = {"id": token, "text": found.text(token)} if token is not None else None
+    return {
+        "kind": found.kind,
+        "tokens": found.size,
+        "pre_tokenizer": found.pre,
+        "merges": found.merge_count,
+        **special,
+        "add_bos": found.add_bos,
+        "add_eos": found.add_eos,
+    }
+
+
+def _template(header: Header) -> dict[str, Any] | None:
+    text = header.chat_template
+    return None if text is None else {"characters": len(text), "marks": sorted(template_marks(text))}
+
+
+def _needs(parts: Sequence[Header], settings: FitSettings, places: Sequence[Place]) -> tuple[Need, ...]:
+    longest = max(0, parts[0].context_length) or CONTEXTS[1]
+    lengths = {length for length in CONTEXTS if longest <= 64 * length < 64 * longest} | {min(longest, 1 << 24)}
+    if settings.context is not None:
+        lengths.add(settings.context)
+    found = []
+    for length in sorted(lengths):
+        one = FitSettings(
+            context=length,
+            slots=settings.slots,
+            type_k=settings.type_k,
+            type_v=settings.type_v,
+            gpu_layers=settings.gpu_layers,
+        )
+        made = plan(parts, None, one, places)
+        found.append(Need(length, sum(share.cache for share in made.shares), made.total_bytes, made.fits))
+    return tuple(found)
+
+
+def _methods(header: Header) -> list[Method]:
+    kind = draft_kind(header)
+    if not kind.drafts or kind.is_head:
+        return [Method(kind.method, False, f"it is {kind.sentence}, not a target")]
+    if keeps_state(header):
+        no = "its recurrent layers cannot take guesses back: nothing is drafted for it"
+        return [Method("lookup", False, no), Method("draft", False, no)]
+    found = [
+        Method("lookup", True, "needs nothing but the text so far"),
+        Method("draft", True, "any small model with the same tokenizer; `localspec suggest` names some"),
+    ]
+    own = nextn_layers(header)
+    found.append(
+        Method("mtp", own > 0, f"carries {own} layer(s) of its own" if own else "the file has no prediction layers")
+    )
+    reads = header.architecture in _LAYER_INPUTS
+    why = (
+        "a head trained for it, as GGUF" if reads else f"llama.cpp hands out no hidden states of {header.architecture}"
+    )
+    return [*found, Method("eagle3", reads, why)]

@@ -1,0 +1,362 @@
+"""How much memory a pair will take on each device, from headers alone, and what to give up so that it fits.
+
+Weights are counted once: llama.cpp maps the file and may reorder a copy for its CPU kernels, whose originals the
+system can drop. Caches of sliding-window layers are counted at full size, because that is how contexts are made
+(llama/context.py). Compute buffers are the peak of one pass of `grid` prompt rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from localspec.config import LONGEST_DRAFT
+from localspec.errors import UsageError
+from localspec.gguf import TENSOR_TYPES, Header
+from localspec.models.memory import Place
+from localspec.models.shape import ModelShape, shape_of
+
+MIB = 1 << 20
+MARGINS = {"cpu": 512 * MIB, "gpu": 1024 * MIB}
+"""What is left free: Python and llama.cpp themselves on the CPU, other programs and scratch memory on a GPU."""
+SMALLEST_CONTEXT = 4096
+"""`choose` does not go below this many tokens, unless the model was trained for fewer."""
+_DEFAULT_CONTEXT = 4096
+_LEAST_ROWS = 64
+_TAKEN_ALONG = 16
+_PAD = 256
+
+Headers = Header | Sequence[Header]
+
+
+@dataclass(frozen=True, slots=True)
+class FitSettings:
+    """How the pair will run; names and defaults are those of `EngineSettings` and `ContextSettings`."""
+
+    context: int | None = None
+    """Tokens a slot can hold; None = what the target was trained for, at most 4,096 (`choose`: as many as fit)."""
+    slots: int = 1
+    type_k: str = "f16"
+    """Number format of the target's keys; the draft model's cache is F16."""
+    type_v: str = "f16"
+    flash_attention: bool = True
+    max_draft_tokens: int = LONGEST_DRAFT
+    branches: int = 1
+    gpu_layers: int = 0
+    """Of the target; -1 = all."""
+    draft_gpu_layers: int = 0
+    grid: int = 512
+    """Prompt tokens per pass."""
+
+    def __post_init__(self) -> None:
+        for name in (self.type_k, self.type_v):
+            if name.upper() not in TENSOR_TYPES_BY_NAME:
+                raise UsageError(f"there is no cache type {name!r}; use f16, bf16, q8_0 or f32.")
+        if self.context is not None and self.context < 1:
+            raise UsageError(f"context is {self.context}; it must be 1 or more.")
+
+
+TENSOR_TYPES_BY_NAME = {name: (block, size) for name, block, size in TENSOR_TYPES.values()}
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What one model takes on one device, in bytes."""
+
+    place: str
+    model: str
+    """"target" or "draft"."""
+    weights: int = 0
+    cache: int = 0
+    compute: int = 0
+    """Intermediate results of a pass, and its logits."""
+
+    @property
+    def total(self) -> int:
+        return self.weights + self.cache + self.compute
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPlan:
+    """What a pair takes, and whether that is there."""
+
+    context: int
+    """Tokens a slot can hold."""
+    type_k: str
+    type_v: str
+    gpu_layers: int
+    """Layers of the target on GPUs, the output matrix counted as one."""
+    draft_gpu_layers: int
+    shares: tuple[Share, ...]
+    places: tuple[Place, ...]
+    guessed: bool = False
+    """Whether the estimate rests on parts the headers do not spell out."""
+
+    @property
+    def total_bytes(self) -> int:
+        """On all devices."""
+        return sum(share.total for share in self.shares)
+
+    def needed(self, place: str) -> int:
+        """Bytes on one device."""
+        return sum(share.total for share in self.shares if share.place == place)
+
+    def missing(self, place: Place) -> int:
+        """Bytes a device lacks, its margin included; 0 where what is free is unknown."""
+        needed = self.needed(place.name)
+        return max(0, needed + MARGINS[place.kind] - place.free_bytes) if needed and place.free_bytes else 0
+
+    @property
+    def fits(self) -> bool:
+        """Whether every device has what is asked of it, with a margin."""
+        return not any(self.missing(place) for place in self.places)
+
+    def sentence(self) -> str:
+        """The plan in one sentence."""
+        parts = []
+        for place in self.places:
+            if self.needed(place.name):
+                free = f" of {_size(place.free_bytes)} free" if place.free_bytes else ""
+                short = self.missing(place)
+                short_words = f" ({_size(short)} too little, with a margin)" if short else ""
+                parts.append(f"{_size(self.needed(place.name))}{free} on {place.name}{short_words}")
+        kind = self.type_k.upper() if self.type_k == self.type_v else f"{self.type_k.upper()}/{self.type_v.upper()}"
+        word = "fits" if self.fits else "does not fit"
+        return f"A context of {self.context} tokens with {kind} cache {word}: {', '.join(parts)}."
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        return asdict(self) | {"fits": self.fits, "total_bytes": self.total_bytes}
+
+
+def plan(target: Headers, draft: Headers | None, settings: FitSettings, places: Sequence[Place]) -> MemoryPlan:
+    """What target and draft take with these settings.
+
+    Args:
+        target, draft: a header, or the headers of all parts of a split file, the first part first.
+        settings: as they will run.
+        places: the CPU, and the GPUs in llama.cpp's order; models are spread over GPUs by their free memory.
+
+    Raises:
+        ModelFileError: a header that no model has.
+    """
+    main = shape_of(target)
+    return _plan(main, None if draft is None else shape_of(draft), settings, places)
+
+
+def choose(
+    target: Headers,
+    draft: Headers | None,
+    settings: FitSettings,
+    places: Sequence[Place],
+    cache_types: Sequence[str] = ("q8_0",),
+) -> MemoryPlan:
+    """The best plan that fits, the draft counted in: `--fit`.
+
+    With a GPU everything goes there if it can; a shorter context and a Q8_0 cache are tried before layers are left on
+    the CPU. A `settings.context` is kept; without one it is halved from what the target was trained for.
+
+    Args:
+        target, draft, places: as for `plan`.
+        settings: what is wanted.
+        cache_types: number formats of keys and values to try besides the wanted ones, in order.
+
+    Returns:
+        The plan; if nothing fits, the smallest one tried, whose `fits` is False.
+    """
+    main, small = shape_of(target), None if draft is None else shape_of(draft)
+    gpus = any(place.kind == "gpu" for place in places)
+    everything = replace(settings, gpu_layers=-1, draft_gpu_layers=-1) if gpus else settings
+    best: MemoryPlan | None = None
+    for one in _smaller(everything, main, cache_types):
+        best = _plan(main, small, one, places)
+        if best.fits:
+            return best
+    assert best is not None
+    if gpus:
+        for one in reversed(list(_smaller(settings, main, cache_types))):
+            partly = _most_layers(main, small, one, places)
+            if partly.fits:
+                return partly
+            best = partly
+    return best
+
+
+def _smaller(settings: FitSettings, shape: ModelShape, cache_types: Sequence[str]) -> Iterator[FitSettings]:
+    """The settings, then ever more modest ones: another cache type at each length, then half the context."""
+    longest = settings.context or shape.train_context or _DEFAULT_CONTEXT
+    contexts = [longest]
+    while settings.context is None and contexts[-1] > SMALLEST_CONTEXT:
+        contexts.append(max(SMALLEST_CONTEXT, contexts[-1] // 2))
+    for context in contexts:
+        yield replace(settings, context=context)
+        for kind in cache_types:
+            if (settings.type_k, settings.type_v) != (kind, kind) and (kind != "q8_0" or _takes_q8_0(settings, shape)):
+                yield replace(settings, context=context, type_k=kind, type_v=kind)
+
+
+def _takes_q8_0(settings: FitSettings, shape: ModelShape) -> bool:
+    """Whether attention is fused and rows of keys divide into blocks of 32."""
+    return settings.flash_attention and all(layer.key % 32 == 0 for layer in shape.layers)
+
+
+def _most_layers(main: ModelShape, small: ModelShape | None, one: FitSettings, places: Sequence[Place]) -> MemoryPlan:
+    """The plan with the most layers of the target on GPUs that fits; the draft goes to the GPU whole, or not at all."""
+    found = None
+    for draft_layers in (-1, 0):
+        low, high = 0, main.n_layers
+        while low < high:
+            middle = (low + high + 1) // 2
+            tried = _plan(main, small, replace(one, gpu_layers=middle, draft_gpu_layers=draft_layers), places)
+            low, high = (middle, high) if _gpus_fit(tried) else (low, middle - 1)
+        found = _plan(main, small, replace(one, gpu_layers=low, draft_gpu_layers=draft_layers), places)
+        if found.fits:
+            break
+    assert found is not None
+    return found
+
+
+def _gpus_fit(found: MemoryPlan) -> bool:
+    return not any(found.missing(place) for place in found.places if place.kind == "gpu")
+
+
+def _plan(main: ModelShape, small: ModelShape | None, settings: FitSettings, places: Sequence[Place]) -> MemoryPlan:
+    context = settings.context or min(main.train_context or _DEFAULT_CONTEXT, _DEFAULT_CONTEXT)
+    rows = settings.slots * (1 + settings.max_draft_tokens)
+    most_rows = max(_LEAST_ROWS, rows)
+    trees = settings.branches > 1 and settings.slots == 1
+    use = _Use(
+        cells=context + (most_rows if trees else 0),
+        slots=settings.slots,
+        rows=max(settings.grid, most_rows + settings.slots * _TAKEN_ALONG),
+        outputs=most_rows,
+        logits=rows,
+        key_bytes=_element_bytes(settings.type_k),
+        value_bytes=_element_bytes(settings.type_v),
+        flash_attention=settings.flash_attention,
+    )
+    shares = list(_shares("target", main, use, settings.gpu_layers, places))
+    layers, draft_layers = _offloaded(main, settings.gpu_layers, places), 0
+    if small is not None:
+        draft_use = replace(
+            use,
+            cells=context,
+            rows=max(settings.grid, _LEAST_ROWS + settings.slots * _TAKEN_ALONG),
+            outputs=_LEAST_ROWS,
+            logits=settings.slots,
+            key_bytes=2.0,
+            value_bytes=2.0,
+            flash_attention=True,
+        )
+        shares += _shares("draft", small, draft_use, settings.draft_gpu_layers, places)
+        draft_layers = _offloaded(small, settings.draft_gpu_layers, places)
+    guessed = main.guessed or (small is not None and small.guessed)
+    kinds = settings.type_k, settings.type_v
+    return MemoryPlan(context, *kinds, layers, draft_layers, tuple(shares), tuple(places), guessed)
+
+
+@dataclass(frozen=True, slots=True)
+class _Use:
+    """How a context is used, in llama.cpp's terms."""
+
+    cells: int
+    """Tokens a slot can hold."""
+    slots: int
+    rows: int
+    """Most rows of a pass."""
+    outputs: int
+    """Most rows with logits a pass may have."""
+    logits: int
+    """Rows with logits that passes do have, kept in a buffer that grows with them."""
+    key_bytes: float
+    """Of an element."""
+    value_bytes: float
+    flash_attention: bool
+
+    @property
+    def padded(self) -> int:
+        return -(-self.cells // _PAD) * _PAD
+
+
+def _element_bytes(name: str) -> float:
+    block, size = TENSOR_TYPES_BY_NAME[name.upper()]
+    return size / block
+
+
+def _offloaded(shape: ModelShape, layers: int, places: Sequence[Place]) -> int:
+    """Layers on GPUs, the output matrix counted as one (llama.cpp's n_gpu_layers)."""
+    if not any(place.kind == "gpu" for place in places):
+        return 0
+    return shape.n_layers + 1 if layers < 0 else min(layers, shape.n_layers + 1)
+
+
+def _shares(who: str, shape: ModelShape, use: _Use, layers: int, places: Sequence[Place]) -> Iterator[Share]:
+    gpus = [place for place in places if place.kind == "gpu"]
+    cpu = next((place.name for place in places if place.kind == "cpu"), "CPU")
+    count = _offloaded(shape, layers, places)
+    start = shape.n_layers + 1 - count
+    on_gpu: dict[str, list[int]] = {gpu.name: [] for gpu in gpus}
+    for index in range(start, shape.n_layers + 1):
+        on_gpu[_gpu_of(index - start, count, gpus)].append(index)
+    peak = compute_bytes(shape, use)
+    for gpu in gpus:
+        if mine := on_gpu[gpu.name]:
+            weights = sum(_weights(shape, index) for index in mine)
+            yield Share(gpu.name, who, weights, _cache(shape, use, mine), peak)
+    rest = list(range(start))
+    weights = shape.input_bytes + sum(_weights(shape, index, tied=False) for index in rest)
+    if count:  # inputs, results and what goes between devices
+        peak = 0 if start == 0 else peak
+        peak = max(peak, use.rows * (use.padded * 2 + 8 * shape.embedding))
+    output = 4 * shape.vocabulary * use.logits
+    yield Share(cpu, who, weights, _cache(shape, use, rest), peak + output)
+
+
+def _gpu_of(place: int, count: int, gpus: Sequence[Place]) -> str:
+    """The GPU of one of `count` offloaded layers: by free memory, in order."""
+    total = sum(gpu.free_bytes for gpu in gpus) or len(gpus)
+    reached = 0.0
+    for gpu in gpus[:-1]:
+        reached += (gpu.free_bytes or 1) / total
+        if place / count < reached:
+            return gpu.name
+    return gpus[-1].name
+
+
+def _weights(shape: ModelShape, index: int, tied: bool = True) -> int:
+    """Bytes of a layer; the one behind the last is the output matrix, on a GPU a copy if tied."""
+    if index < shape.n_layers:
+        return shape.layers[index].weights
+    return 0 if shape.tied and not tied else shape.output_bytes
+
+
+def _cache(shape: ModelShape, use: _Use, layers: Sequence[int]) -> int:
+    found = 0.0
+    for layer in (shape.layers[index] for index in layers if index < shape.n_layers):
+        found += (layer.key * use.key_bytes + layer.value * use.value_bytes) * use.padded * use.slots
+        found += 4 * layer.state * use.slots
+    return int(found)
+
+
+def compute_bytes(shape: ModelShape, use: _Use) -> int:
+    """The peak of one pass: masks and the wider of feed-forward and attention, or the logits.
+
+    The factors are those of llama.cpp's graphs as its allocator packs them, measured over shapes and settings
+    (tests/models/test_fit.py compares).
+    """
+    row, width, flash = 4 * use.rows, shape.embedding, use.flash_attention
+    masks = (2 if shape.windows else 1) * use.padded * use.rows * (2 if flash else 4)
+    peak = 0
+    for layer in shape.layers:
+        # what attention leaves free holds the three rows of a narrow feed-forward, and is lost beside a wide one
+        feed = layer.feed_forward + width * (4 if layer.feed_forward > 3 * width else 2)
+        attention = width * (2 if flash else 3) + 2 * layer.query + layer.key + layer.value
+        scores = layer.heads * use.padded if layer.key and not flash else 0
+        peak = max(peak, feed, attention + scores)
+    logits = 4 * use.outputs * shape.vocabulary + 2 * row * shape.embedding
+    return max(masks + row * peak, logits)
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.0f} MB"

@@ -1,0 +1,96 @@
+"""What a file is as a drafter: a whole model, or a head trained for one target, as its header declares it.
+
+Declarations read here: the architecture (`eagle3`, `dflash`, `gemma4-assistant`), `nextn_predict_layers` with the
+`nextn` tensors of multi-token prediction, and for PARD, which has no GGUF convention, the model's own name.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from localspec.gguf import Header
+
+_ENCODERS = re.compile(r"(?:^|-)(?:bert|t5encoder)|bert$|embedding$")
+_STATE_KEYS = ("ssm.conv_kernel", "ssm.state_size", "wkv.head_size", "shortconv.l_cache", "kda.head_dim")
+_PARD = re.compile(r"\bPARD\d?\b", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class DraftKind:
+    """What a file can be used for in a pair."""
+
+    method: str
+    """"draft", "pard", "eagle3", "dflash", "dspark", "mtp", or what else the file is."""
+    sentence: str
+    """The same in words, with an article."""
+    drafts: bool = True
+    """Whether it can be the draft of a pair at all."""
+    is_head: bool = False
+    """Whether it works only on the hidden states of the target it was trained for."""
+
+
+def draft_kind(header: Header) -> DraftKind:
+    """What a file is as a drafter."""
+    architecture, kind = header.architecture, header.text("general.type")
+    if architecture == "clip" or kind == "mmproj":
+        return DraftKind("projector", "an image projector (mmproj)", drafts=False)
+    if kind == "adapter":
+        return DraftKind("adapter", "a LoRA adapter", drafts=False)
+    if header.flag(f"{architecture}.attention.causal") is False or _ENCODERS.search(architecture):
+        return DraftKind("embedding", f"an embedding model ({architecture})", drafts=False)
+    if not architecture:
+        return DraftKind("unknown", "a file without an architecture", drafts=False)
+    if architecture == "eagle3":
+        return DraftKind("eagle3", "an EAGLE-3 head", is_head=True)
+    if architecture == "dflash":
+        if any(tensor.name.startswith("markov_w") for tensor in header.tensors):
+            return DraftKind("dspark", "a DSpark head", is_head=True)
+        return DraftKind("dflash", "a DFlash head", is_head=True)
+    if architecture.endswith("-assistant") or _only_nextn(header):
+        return DraftKind("mtp", "a multi-token-prediction head (MTP, NextN)", is_head=True)
+    if any("medusa" in tensor.name for tensor in header.tensors):
+        return DraftKind("medusa", "Medusa heads", is_head=True)
+    names = (header.text(f"general.{key}") for key in ("name", "basename", "finetune"))
+    if any(_PARD.search(name) for name in names):
+        return DraftKind("pard", "a PARD draft model (several tokens a pass)")
+    return DraftKind("draft", "a draft model")
+
+
+def nextn_layers(header: Header) -> int:
+    """Multi-token-prediction layers that a whole model carries inside its own file."""
+    count = header.number("nextn_predict_layers")
+    return count if count > 0 and any(".nextn." in tensor.name for tensor in header.tensors) else 0
+
+
+def _only_nextn(header: Header) -> bool:
+    """Whether the file holds the multi-token-prediction layers and not the model they belong to."""
+    if not nextn_layers(header):
+        return False
+    layers = {found[1] for tensor in header.tensors if (found := re.match(r"blk\.(\d+)\.", tensor.name))}
+    return "0" not in layers and len(layers) <= header.number("nextn_predict_layers")
+
+
+def keeps_state(header: Header) -> bool:
+    """Whether some layers are recurrent: the end of such a cache cannot be dropped, which drafting needs."""
+    return any(header.real(key) or header.array(f"{header.architecture}.{key}") for key in _STATE_KEYS)
+
+
+def check_head(kind: DraftKind, target: Header, head: Header) -> tuple[str, str, str] | None:
+    """Whether a head's sizes are those of the target it should sit on.
+
+    Returns:
+        None, or (fact, in the target, in the head) of the first that differ.
+    """
+    if kind.method == "eagle3" and not head.number("target_hidden_size"):
+        return "hidden size", str(target.number("embedding_length")), "not stated"
+    wanted = head.number("target_hidden_size")
+    if kind.method == "mtp" and not wanted:
+        wanted = head.number("embedding_length_out") or head.number("embedding_length")
+    width = target.number("embedding_length")
+    if wanted and width and wanted != width:
+        return "hidden size", str(width), str(wanted)
+    layers = [layer for layer in head.array(f"{head.architecture}.target_layers") if isinstance(layer, int)]
+    if layers and max(layers) > target.n_layers:
+        return "number of layers", str(target.n_layers), f"made for one with at least {max(layers)}"
+    return None

@@ -1,0 +1,85 @@
+"""Where the files of a name are: catalogue, index and plain paths, for everything that takes a model's name."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from localspec.errors import ModelError, ModelFileError
+from localspec.models.catalog import DEFAULT_PAIR, Catalog
+from localspec.models.names import parse
+from localspec.models.store import Entry, Store
+
+Files = tuple[Path, Path | None]
+"""Target, and the draft that goes with it."""
+_WHOLE_MODELS = ("draft", "pard")  # heads (EAGLE-3, MTP, ...) are not loaded as draft models
+
+
+def find(name: str | os.PathLike[str] | None, store: Store | None = None, catalog: Catalog | None = None) -> Files:
+    """Files of target and draft for a pair's or model's name, `user/repo[:quant]` once pulled, or a path.
+
+    Args:
+        name: None = the bundled pair.
+        store: None = the user's.
+        catalog: None = the shipped one with the user's additions.
+
+    Raises:
+        ModelError: no such name, or it is not installed; the hint is the command that installs it.
+        ModelFileError: it was installed and its file is gone or changed.
+    """
+    text = DEFAULT_PAIR if name is None else os.fspath(name)
+    catalog = Catalog.load() if catalog is None else catalog
+    store = Store() if store is None else store
+    pair = catalog.pairs.get(text)
+    if pair is not None:
+        target = _model(pair.target, text, store, catalog)
+        return target, _model(pair.draft, text, store, catalog) if pair.method in _WHOLE_MODELS else None
+    if text in catalog.models and catalog.models[text].bundled:
+        return catalog.models[text].path, None
+    if Path(text).is_file():
+        return Path(text), None
+    entry = store.find(text)
+    if entry is not None:
+        draft = store.find(entry.draft) if entry.draft else None
+        usable = draft is not None and not draft.fault and draft.role != "head"
+        return _sound(entry), draft.path if draft is not None and usable else None
+    if text in catalog.models:
+        raise ModelError(f"{text!r} is not installed.", f"Try: localspec pull {text}")
+    if Path(text).exists() or (text.endswith(".gguf") and parse(text) is None) or Path(text).is_absolute():
+        return Path(text), None  # whoever opens it says what is wrong with it
+    return _nothing(text, store, catalog)
+
+
+def find_one(name: str | os.PathLike[str], store: Store | None = None, catalog: Catalog | None = None) -> Path:
+    """The file of one model, as for `--draft`; raises as `find`."""
+    return find(name, store, catalog)[0]
+
+
+def knows(name: str) -> bool:
+    """Whether a name is in the catalogue or the index, be its files sound or not."""
+    catalog = Catalog.load()
+    return name in catalog.pairs or name in catalog.models or Store().find(name) is not None
+
+
+def _model(name: str, pair: str, store: Store, catalog: Catalog) -> Path:
+    listed = catalog.models[name]
+    if listed.bundled:
+        return listed.path
+    entry = store.find(name)
+    if entry is None:
+        raise ModelError(f"{name!r}, of the pair {pair!r}, is not installed.", f"Try: localspec pull {pair}")
+    return _sound(entry)
+
+
+def _sound(entry: Entry) -> Path:
+    if entry.fault:
+        again = f"localspec pull {entry.name}" if entry.source == "hub" else f"localspec rm {entry.name}"
+        raise ModelFileError(f"{entry.name} cannot be used: {entry.fault}.", f"Try: {again}")
+    return entry.path
+
+
+def _nothing(text: str, store: Store, catalog: Catalog) -> Files:
+    if parse(text) is not None:
+        raise ModelError(f"{text!r} is not installed.", f"Try: localspec pull {text}")
+    known = sorted({*catalog.pairs, *catalog.models, *(entry.name for entry in store.entries())})
+    raise ModelError(f"There is no model or pair called {text!r}.", f"Give a .gguf file or one of: {', '.join(known)}.")

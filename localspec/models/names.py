@@ -1,0 +1,242 @@
+"""What people type for a model on the hub, and which file of a repository they mean by it.
+
+`user/repo` · `user/repo:Q4_K_M` · `user/repo/folder/file.gguf` · `hf.co/user/repo:quant` · a page or file address of
+the hub · any other http(s) address of a .gguf file.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from urllib.parse import unquote, urlsplit
+
+from localspec.errors import ModelError, UsageError
+
+HUB_HOSTS = ("huggingface.co", "www.huggingface.co", "hf.co")
+DEFAULT_QUANTS = ("Q4_K_M", "Q4_K_XL", "Q5_K_M", "Q4_K_S", "Q8_0", "Q4_0")
+"""Tried in this order when no quantisation was named (llama.cpp's own order is Q4_K_M, Q8_0, then the first file)."""
+
+_REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+_QUANT = re.compile(
+    r"(?:^|[-._/ ])((?:UD-)?(?:I?Q|TQ)\d(?:_[A-Z0-9]+)*|MXFP4(?:_MOE)?|NVFP4|BF16|FP?16|FP?32)(?=$|[-._/ ])",
+    re.IGNORECASE,
+)
+_SPLIT = re.compile(r"-(\d{5})-of-(\d{5})$")
+_SIDE_FILES = re.compile(r"(?:^|[-._/])(?:mmproj|imatrix|ggml-vocab)", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class RepositoryName:
+    """A model in a repository of the hub."""
+
+    repository: str
+    """`user/repo`."""
+    quant: str = ""
+    """As typed; "" = the default rule chooses."""
+    file: str = ""
+    """Path inside the repository; "" = chosen by quant."""
+    revision: str = ""
+    """Branch, tag or commit, where the address carries one."""
+
+    def __str__(self) -> str:
+        return self.repository + (f"/{self.file}" if self.file else f":{self.quant}" if self.quant else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Url:
+    """A .gguf file at an http(s) address outside the hub."""
+
+    url: str
+
+    @property
+    def file(self) -> str:
+        """Last part of the path, such as model.gguf."""
+        return unquote(urlsplit(self.url).path).rsplit("/", 1)[-1]
+
+    def __str__(self) -> str:
+        return self.url
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteFile:
+    """A file somewhere else."""
+
+    name: str
+    """Path inside the repository, or the last part of a URL."""
+    size: int
+    """Bytes."""
+    url: str
+    sha256: str = ""
+    """Lower-case hex; "" = the server does not say."""
+    blob: str = ""
+    """Its name in the Hugging Face cache: sha256, or git's sha1 for a small file; elsewhere a name for this version."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One model of a repository: a file, or all parts of a split one in order."""
+
+    quant: str
+    """Upper case, such as "Q4_K_M"; "" if the name does not say."""
+    files: tuple[RemoteFile, ...]
+
+    @property
+    def size(self) -> int:
+        """Bytes of all parts."""
+        return sum(file.size for file in self.files)
+
+    @property
+    def stem(self) -> str:
+        """File name without the part number and .gguf."""
+        return _SPLIT.sub("", self.files[0].name.removesuffix(".gguf"))
+
+
+def parse(text: str, hub_hosts: Sequence[str] = ()) -> RepositoryName | Url | None:
+    """What `text` names on the net; None if it is not of such a form.
+
+    Args:
+        text: as typed.
+        hub_hosts: further hosts (with port) that speak for the hub, such as that of HF_ENDPOINT.
+
+    Raises:
+        UsageError: an address that leads to no .gguf file, or a file path that leaves its repository.
+    """
+    text = text.strip()
+    scheme, separator, rest = text.partition("://")
+    if separator and scheme in ("http", "https"):
+        try:
+            parts = urlsplit(text)
+        except ValueError as error:
+            raise UsageError(f"{text} is not an address: {error}.") from None
+        if parts.netloc.lower() in (*HUB_HOSTS, *hub_hosts):
+            return _hub_address(text, unquote(parts.path))
+        if not re.search(r".\.gguf$", Url(text).file):
+            raise UsageError(f"{text} does not end in .gguf.", "Give the address of the file itself.")
+        return Url(text)
+    if separator and scheme == "hf":
+        text = rest
+    for host in HUB_HOSTS:
+        if text.lower().startswith(host + "/"):
+            return _hub_address(text, text[len(host) :])
+    repository, _, quant = text.partition(":")
+    if _REPOSITORY.fullmatch(repository):
+        if repository.endswith(".gguf"):
+            return None  # a file in a folder
+        if quant.endswith(".gguf"):
+            return _in_repository(text, repository, quant)
+        return RepositoryName(repository, quant)
+    user_repo, file = "/".join(text.split("/")[:2]), "/".join(text.split("/")[2:])
+    if file.endswith(".gguf") and _REPOSITORY.fullmatch(user_repo):
+        return _in_repository(text, user_repo, file)
+    return None
+
+
+def _hub_address(text: str, path: str) -> RepositoryName:
+    """`/user/repo`, `/user/repo:quant`, `/user/repo/blob|resolve|raw/REVISION/FILE`, `/user/repo/tree/REVISION`."""
+    pieces = [piece for piece in path.split("/") if piece]
+    if pieces[:1] == ["models"]:
+        del pieces[0]
+    repository, _, quant = "/".join(pieces[:2]).partition(":")
+    if not _REPOSITORY.fullmatch(repository):
+        raise UsageError(f"{text} is not the address of a model repository.")
+    if len(pieces) == 2:
+        return RepositoryName(repository, quant)
+    if pieces[2] in ("blob", "resolve", "raw") and len(pieces) > 4 and pieces[-1].endswith(".gguf"):
+        return _in_repository(text, repository, "/".join(pieces[4:]), pieces[3])
+    if pieces[2] == "tree" and len(pieces) == 4:
+        return RepositoryName(repository, revision=pieces[3])
+    if pieces[-1].endswith(".gguf"):
+        return _in_repository(text, repository, "/".join(pieces[2:]))
+    raise UsageError(f"{text} does not lead to a .gguf file.", f"Try: localspec pull {repository}")
+
+
+def _in_repository(text: str, repository: str, file: str, revision: str = "") -> RepositoryName:
+    check_file_name(file, text)
+    return RepositoryName(repository, file=file, revision=revision)
+
+
+def check_file_name(file: str, where: str) -> None:
+    """Refuses a file path that could leave the folder it is put into.
+
+    Raises:
+        UsageError: absolute, with `..`, backslashes, a drive or control characters.
+    """
+    pieces = file.split("/")
+    if any(piece in ("", ".", "..") for piece in pieces) or re.search(r"[\\:\x00-\x1f\x7f]", file):
+        raise UsageError(f"{where!r} holds the file name {file!r}, which is not a plain path.")
+
+
+def quant_of(name: str) -> str:
+    """Quantisation in a file's name, upper case; "" if there is none."""
+    found = _QUANT.findall(_SPLIT.sub("", name.removesuffix(".gguf")))
+    return found[-1].upper() if found else ""
+
+
+def family(choice: Choice) -> str:
+    """A choice's file name without its quantisation: the same for all quantisations of one model."""
+    return _QUANT.sub("", choice.stem.rsplit("/", 1)[-1]).lower()
+
+
+def choices(files: Iterable[RemoteFile]) -> list[Choice]:
+    """The models among a repository's files, sorted by size; projectors, importance matrices and vocabularies are not.
+
+    A split model with a part missing is left out.
+    """
+    groups: dict[str, dict[int, RemoteFile]] = {}
+    counts: dict[str, int] = {}
+    for file in files:
+        if not file.name.endswith(".gguf") or _SIDE_FILES.search(file.name):
+            continue
+        stem = file.name.removesuffix(".gguf")
+        split = _SPLIT.search(stem)
+        base = stem[: split.start()] if split else stem
+        groups.setdefault(base, {})[int(split[1]) if split else 1] = file
+        counts[base] = int(split[2]) if split else 1
+    whole = [
+        Choice(quant_of(base), tuple(parts[number] for number in sorted(parts)))
+        for base, parts in groups.items()
+        if sorted(parts) == list(range(1, counts[base] + 1))
+    ]
+    return sorted(whole, key=lambda choice: (choice.size, choice.stem))
+
+
+def choose(name: RepositoryName, files: Sequence[RemoteFile]) -> Choice:
+    """The model that `name` means among a repository's files.
+
+    Raises:
+        ModelError: none or several fit; the hint lists what there is.
+    """
+    found = choices(files)
+    if not found:
+        raise ModelError(
+            f"{name.repository} holds no complete GGUF model.",
+            f"Try: localspec search {name.repository.split('/')[1]} GGUF",
+        )
+    if name.file:
+        fits = [choice for choice in found if any(file.name == name.file for file in choice.files)]
+        if not fits:
+            raise ModelError(f"{name.repository} has no file {name.file!r} (any more).", _offer(found))
+    elif name.quant:
+        wanted = name.quant.upper()
+        fits = [choice for choice in found if choice.quant == wanted]
+        fits = fits or [choice for choice in found if choice.quant.removeprefix("UD-") == wanted.removeprefix("UD-")]
+        fits = fits or [choice for choice in found if choice.stem.upper().endswith(wanted)]
+        if not fits:
+            raise ModelError(f"{name.repository} has no quantisation {name.quant!r}.", _offer(found))
+    else:
+        by_order = (
+            [choice for choice in found if choice.quant == quant] for quant in (*DEFAULT_QUANTS, found[0].quant)
+        )
+        fits = next(group for group in by_order if group)
+    if len(fits) > 1:
+        names = ", ".join(choice.files[0].name for choice in fits)
+        raise ModelError(
+            f"{name} means several files: {names}.", f"Name one: {name.repository}/{fits[0].files[0].name}"
+        )
+    return fits[0]
+
+
+def _offer(found: Sequence[Choice]) -> str:
+    labels = [f"{choice.quant or choice.stem} ({choice.size / 1e9:.1f} GB)" for choice in found]
+    return f"It has: {', '.join(labels)}."

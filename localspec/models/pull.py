@@ -1,0 +1,340 @@
+"""From a name to installed models: planned from headers read by range, then fetched, checked and listed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from localspec.errors import DownloadError, ModelError, ModelFileError, UsageError
+from localspec.gguf import Header, read_header, read_header_from
+from localspec.models import fit, names, pairing
+from localspec.models.catalog import Catalog, ModelEntry
+from localspec.models.download import fetch_all
+from localspec.models.fit import FitSettings, MemoryPlan
+from localspec.models.heads import draft_kind
+from localspec.models.hub import Hub, Listing
+from localspec.models.memory import Place, ram
+from localspec.models.names import Choice, RepositoryName, Url
+from localspec.models.store import Entry, Ownership, Store, StoredFile
+from localspec.models.transfer import Fetched, Report, Transfer, on_disk
+
+SPARE_DISK = 256 << 20
+"""Bytes of the disk that a pull leaves free."""
+_CONTEXT = 4096  # as EngineSettings.context
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """One model somebody wants, before the net was asked."""
+
+    source: RepositoryName | Url
+    role: str = "target"
+    name: str = ""
+    """What it will be called; "" = after its source."""
+    revision: str = ""
+    sha256: str = ""
+    """Known beforehand, as from the catalogue."""
+    licence: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One model of a plan."""
+
+    name: str
+    role: str
+    origin: str
+    """Repository or address."""
+    choice: Choice
+    headers: tuple[Header, ...]
+    """Of its files."""
+    transfers: tuple[Transfer, ...]
+    others: tuple[Choice, ...] = ()
+    """What else the repository has of this model."""
+    listing: Listing | None = None
+    licence: str = ""
+
+    @property
+    def header(self) -> Header:
+        """Of the first file, which describes the model."""
+        return self.headers[0]
+
+    def missing(self, hub: Hub) -> int:
+        """Bytes still to be fetched."""
+        return sum(transfer.file.size - on_disk(transfer, hub) for transfer in self.transfers)
+
+    def as_dict(self, hub: Hub) -> dict[str, Any]:
+        """For JSON."""
+        files = [{"file": file.name, "bytes": file.size, "sha256": file.sha256} for file in self.choice.files]
+        commit = self.listing.commit if self.listing else ""
+        facts = {"name": self.name, "role": self.role, "origin": self.origin, "revision": commit}
+        facts |= {"quant": self.choice.quant, "architecture": self.header.architecture, "licence": self.licence}
+        return {**facts, "bytes": self.choice.size, "missing_bytes": self.missing(hub), "files": files}
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a pull would do."""
+
+    parts: tuple[Part, ...]
+    """The target, and the draft that goes with it."""
+    match: pairing.Match | None
+    """None = there is no pair to check."""
+    memory: MemoryPlan
+    """Whether it will fit memory once loaded."""
+    missing_bytes: int
+    free_bytes: int
+    """On the disk of the cache."""
+    notes: tuple[str, ...] = ()
+    """Sentences about what was chosen, and why."""
+
+    @property
+    def is_pair(self) -> bool:
+        return len(self.parts) == 2
+
+
+def wishes(
+    text: str, hub: Hub, *, draft: str = "", role: str = "target", revision: str = "", catalog: Catalog | None = None
+) -> list[Wish]:
+    """What `localspec pull TEXT` asks for: a pair or model of the catalogue, `user/repo[:quant]`, or an address.
+
+    Raises:
+        UsageError: a revision for something that has none.
+        ModelError: no such name, or it is shipped with localspec.
+    """
+    catalog = Catalog.load() if catalog is None else catalog
+    pair = catalog.pairs.get(text)
+    if pair is not None:
+        found = [_listed(catalog.models[pair.target], "target", revision)]
+        found.append(_one(draft, hub, catalog, "draft", "") if draft else _listed(catalog.models[pair.draft], "draft"))
+        return found
+    found = [_one(text, hub, catalog, role, revision)]
+    if draft:
+        found.append(_one(draft, hub, catalog, "draft", ""))
+    return found
+
+
+def _one(text: str, hub: Hub, catalog: Catalog, role: str, revision: str) -> Wish:
+    entry = catalog.models.get(text)
+    if entry is not None:
+        return _listed(entry, role, revision)
+    source = names.parse(text, (hub.host,))
+    if source is None:
+        known = ", ".join(sorted([*catalog.pairs, *catalog.models]))
+        raise ModelError(
+            f"There is no model or pair called {text!r}.", f"Give user/repo[:quant], an address, or one of: {known}."
+        )
+    if isinstance(source, Url):
+        if revision:
+            raise UsageError(f"--revision is {revision!r}; a plain address has no revisions.")
+        return Wish(source, role)
+    return Wish(source, role, revision=revision or source.revision)
+
+
+def _listed(entry: ModelEntry, role: str, revision: str = "") -> Wish:
+    if entry.bundled:
+        raise ModelError(
+            f"{entry.name!r} is shipped with localspec; there is nothing to pull.", "localspec run uses it."
+        )
+    source = RepositoryName(entry.repository, entry.quant, entry.file)
+    role = entry.role if role == "draft" else role
+    sha256 = "" if revision and revision != entry.revision else entry.sha256
+    return Wish(source, role, entry.name, revision or entry.revision, sha256, entry.licence)
+
+
+def make_plan(
+    wanted: Sequence[Wish], hub: Hub, store: Store, context: int | None = None, places: Sequence[Place] = ()
+) -> Plan:
+    """Asks the hub, reads the headers by range, checks pair and memory; nothing is stored.
+
+    Where no quantisation was named and the usual one does not fit memory, the largest that does is chosen.
+
+    Args:
+        wanted: the target, and its draft if there is one.
+        hub: where from.
+        store: where plain downloads go.
+        context: tokens to plan memory for; None = what the target was trained for, at most 4,096.
+        places: devices to plan for; none = the CPU's memory.
+
+    Raises:
+        DownloadError: the hub cannot be reached or refuses.
+        ModelError: no such file, or not one that generates text.
+        PairError: target and draft do not share a tokenizer.
+    """
+    places = places or [ram()]
+    parts = tuple(_part(wish, hub, store) for wish in wanted)
+    plan = _planned(parts, hub, context, places)
+    if plan.memory.fits:
+        return plan
+    smaller = _that_fits(parts[0], plan.memory)
+    label = parts[0].choice.quant or parts[0].choice.stem
+    if smaller is None:
+        return replace(plan, notes=("No quantisation in this repository fits the memory that is free now.",))
+    if not _is_open(wanted[0]):
+        return replace(plan, notes=(f"{smaller.quant} would fit: localspec pull {parts[0].origin}:{smaller.quant}",))
+    parts = (_chosen(wanted[0], _listing(parts[0]), smaller, hub), *parts[1:])
+    note = f"{label} does not fit the memory that is free now; {smaller.quant} is the largest that does."
+    return replace(_planned(parts, hub, context, places), notes=(note,))
+
+
+def _planned(parts: tuple[Part, ...], hub: Hub, context: int | None, places: Sequence[Place]) -> Plan:
+    target, draft = parts[0], parts[1] if len(parts) == 2 else None
+    match = pairing.check(target.header, draft.header) if draft else None
+    trained = target.header.context_length or _CONTEXT
+    settings = FitSettings(context=context or min(trained, _CONTEXT))
+    memory = fit.choose(target.headers, draft.headers if draft else None, settings, places, cache_types=())
+    return Plan(parts, match, memory, sum(part.missing(hub) for part in parts), _free(hub.cache))
+
+
+def _is_open(wish: Wish) -> bool:
+    """Whether the wish leaves the quantisation to us."""
+    if isinstance(wish.source, Url):
+        return False
+    return bool(wish.name) or not (wish.source.quant or wish.source.file)
+
+
+def _that_fits(part: Part, memory: MemoryPlan) -> Choice | None:
+    """The largest quantisation whose weights leave everything else its room."""
+    short = max((memory.missing(place) for place in memory.places), default=0)
+    kind = names.family(part.choice)
+    fits = [other for other in part.others if other.size <= part.choice.size - short and names.family(other) == kind]
+    return max(fits, key=lambda other: other.size, default=None)
+
+
+def _listing(part: Part) -> Listing:
+    assert part.listing is not None
+    return part.listing
+
+
+def check_disk(plan: Plan, hub: Hub) -> None:
+    """Refuses what does not fit the disk.
+
+    Raises:
+        DownloadError: says how many bytes are missing.
+    """
+    if plan.missing_bytes and plan.missing_bytes + SPARE_DISK > plan.free_bytes:
+        raise DownloadError(
+            f"There is no room: {_gigabytes(plan.missing_bytes)} to load, {_gigabytes(plan.free_bytes)} free "
+            f"in {hub.cache}.",
+            "Make room, take a smaller quantisation, or set HF_HOME to another disk.",
+        )
+
+
+def install(plan: Plan, hub: Hub, store: Store, report: Report, stop: threading.Event | None = None) -> list[Entry]:
+    """Fetches what is missing, checks everything, and lists it: all parts or none.
+
+    Raises:
+        DownloadError: it could not be fetched, or has the wrong bytes.
+        ModelFileError: it came as promised and is no sound GGUF file.
+        Cancelled: `stop` was set.
+    """
+    check_disk(plan, hub)
+    transfers = [transfer for part in plan.parts for transfer in part.transfers]
+    ours = store.claim([transfer.link(hub) for transfer in transfers])
+    fetched = iter(fetch_all(transfers, hub, report, stop))
+    entries = []
+    for part in plan.parts:
+        files = [next(fetched) for _ in part.transfers]
+        for file in files:
+            read_header(file.path)
+        entries.append(_entry(part, files, ours))
+        if part.listing is not None and not hub.offline:
+            hub.remember(part.listing)
+    if plan.is_pair:
+        entries[0] = replace(entries[0], draft=entries[1].name)
+    return store.add(*entries)
+
+
+def _part(wish: Wish, hub: Hub, store: Store) -> Part:
+    if isinstance(wish.source, Url):
+        file = hub.url_file(wish.source)
+        choice = Choice(names.quant_of(file.name), (file,))
+        name = wish.name or file.name.removesuffix(".gguf")
+        transfer = Transfer(file, folder=store.files / file.blob)
+        return Part(name, wish.role, wish.source.url, choice, _headers(wish, (transfer,), hub), (transfer,))
+    listing = hub.listing(wish.source.repository, wish.revision)
+    choice = names.choose(wish.source, listing.files)
+    if wish.sha256 and choice.files[0].sha256 not in ("", wish.sha256):
+        raise ModelError(
+            f"{choice.files[0].name} of {listing.repository} is not the file the catalogue lists (another sha256).",
+            f"Look at {hub.endpoint}/{listing.repository} and pull {listing.repository}:{choice.quant} by name.",
+        )
+    return _chosen(wish, listing, choice, hub)
+
+
+def _chosen(wish: Wish, listing: Listing, choice: Choice, hub: Hub) -> Part:
+    transfers = tuple(Transfer(file, listing.repository, listing.commit) for file in choice.files)
+    others = names.choices(listing.files)
+    alone = sum(other.quant == choice.quant for other in others) == 1
+    name = (
+        f"{listing.repository}:{choice.quant}"
+        if alone and choice.quant
+        else f"{listing.repository}/{choice.files[0].name}"
+    )
+    headers = _headers(wish, transfers, hub)
+    rest = tuple(other for other in others if other != choice)
+    return Part(
+        wish.name or name, wish.role, listing.repository, choice, headers, transfers, rest, listing, wish.licence
+    )
+
+
+def _headers(wish: Wish, transfers: Sequence[Transfer], hub: Hub) -> tuple[Header, ...]:
+    """Of all files; refuses what cannot be part of a pair."""
+    headers = tuple(_header(transfer, hub) for transfer in transfers)
+    kind = draft_kind(headers[0])
+    if not kind.drafts or (kind.is_head and wish.role == "target"):
+        name = f"{transfers[0].file.name} of {transfers[0].where}"
+        raise ModelError(f"{name} cannot be a {wish.role}: it is {kind.sentence}.")
+    return headers
+
+
+def _header(transfer: Transfer, hub: Hub) -> Header:
+    """By range, or from the disk where the file lies complete."""
+    file, local = transfer.file, _local(transfer, hub)
+    if local is not None:
+        try:
+            return read_header(local)
+        except ModelFileError:
+            if hub.offline:
+                raise
+    return read_header_from(hub.reader(file, transfer.where), file.size, f"{transfer.where}/{file.name}")
+
+
+def _local(transfer: Transfer, hub: Hub) -> Path | None:
+    if hub.offline:
+        return hub.folder(transfer.repository) / "snapshots" / transfer.commit / transfer.file.name
+    blob = transfer.blob(hub)
+    return blob if blob.is_file() and blob.stat().st_size == transfer.file.size else None
+
+
+def _entry(part: Part, files: Sequence[Fetched], ours: set[Path]) -> Entry:
+    made: Ownership = "copy" if part.listing is None else "link"
+    stored = tuple(StoredFile.of(file.path, file.sha256, made if file.path in ours else "foreign") for file in files)
+    return Entry(
+        part.name,
+        stored,
+        role="head" if draft_kind(part.header).is_head else part.role,
+        source="hub" if part.listing else "url",
+        origin=part.origin,
+        revision=part.listing.commit if part.listing else "",
+        quant=part.choice.quant or part.header.quantisation,
+        architecture=part.header.architecture,
+        licence=part.licence or part.header.text("general.license"),
+    )
+
+
+def _free(folder: Path) -> int:
+    """Bytes free on the disk that a folder is, or will be, on."""
+    for place in (folder, *folder.parents):
+        if place.exists():
+            return shutil.disk_usage(place).free
+    return shutil.disk_usage(os.curdir).free
+
+
+def _gigabytes(count: int) -> str:
+    return f"{count / 1e9:.2f} GB"

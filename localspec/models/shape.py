@@ -1,0 +1,184 @@
+"""The sizes that decide how much memory a model takes, read from the tensors its header lists.
+
+Which layers keep keys and values, and how wide they are, is taken from the tensors rather than from architecture
+names, so hybrids, per-layer head counts and layers that share a cache need no table. Split files: pass all headers.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from localspec.errors import ModelFileError
+from localspec.gguf import Header, Tensor
+
+_LAYER = re.compile(r"blk\.(\d+)\.(.+)")
+_MOST_LAYERS = 4096
+_SHARED_FROM = {"gemma3n": 20}
+"""Architectures whose layers from this one on use the cache of an earlier one, though the header does not say so."""
+_MIB = 1 << 20
+
+
+@dataclass(slots=True)
+class Layer:
+    """One layer; widths are elements of a row."""
+
+    weights: int = 0
+    """Bytes."""
+    key: int = 0
+    """Keys a token leaves in the cache; 0 = none."""
+    value: int = 0
+    query: int = 0
+    heads: int = 0
+    feed_forward: int = 0
+    """Intermediate rows alive at once: gate, up and their product, of every expert in use."""
+    state: int = 0
+    """Elements of recurrent state a slot keeps."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelShape:
+    """What a memory plan needs to know."""
+
+    name: str
+    architecture: str
+    layers: tuple[Layer, ...] = field(repr=False)
+    embedding: int
+    """Elements of a hidden row."""
+    vocabulary: int
+    input_bytes: int
+    """Token embeddings and what else stays on the CPU."""
+    output_bytes: int
+    """Output matrix and norm, or the copy of the embeddings that serves as one on a GPU."""
+    tied: bool
+    """Whether the token embeddings are the output matrix too."""
+    windows: bool
+    """Whether some layers attend to a sliding window (a cache and a mask of their own)."""
+    train_context: int
+    """Tokens it was trained for; 0 = not stated."""
+    guessed: bool
+    """Whether parts are taken from experience, not from the header: recurrent layers, multi-token prediction."""
+
+    @property
+    def n_layers(self) -> int:
+        return len(self.layers)
+
+    @property
+    def weight_bytes(self) -> int:
+        """Of all tensors, each once."""
+        return self.input_bytes + sum(layer.weights for layer in self.layers) + (0 if self.tied else self.output_bytes)
+
+
+def shape_of(headers: Header | Sequence[Header]) -> ModelShape:
+    """Sizes of a model from its header, or from the headers of all parts of a split one (first part first).
+
+    Raises:
+        ModelFileError: layer numbers that no model has.
+    """
+    parts = [headers] if isinstance(headers, Header) else list(headers)
+    header, tensors = parts[0], [tensor for part in parts for tensor in part.tensors]
+    layers: list[dict[str, Tensor]] = []
+    others: dict[str, Tensor] = {}
+    for tensor in tensors:
+        found = _LAYER.match(tensor.name)
+        if found is None:
+            others[tensor.name] = tensor
+            continue
+        index = int(found[1]) if len(found[1]) < 6 else _MOST_LAYERS
+        if index >= _MOST_LAYERS:
+            raise ModelFileError(f"{header.path} is corrupt: it names a layer {found[1][:12]}.")
+        while len(layers) <= index:
+            layers.append({})
+        layers[index][found[2]] = tensor
+    embedded, output = others.get("token_embd.weight"), others.get("output.weight")
+    output_bytes = sum(tensor.size for name, tensor in others.items() if name.startswith("output"))
+    tied = output is None and embedded is not None
+    shared_from = _shared_from(header, len(layers))
+    read = [_layer(header, index, parts, index >= shared_from) for index, parts in enumerate(layers)]
+    return ModelShape(
+        name=header.name,
+        architecture=header.architecture,
+        layers=tuple(read),
+        embedding=min(header.number("embedding_length"), _MIB) or _row(embedded),
+        vocabulary=_rows(output) or _rows(embedded),
+        input_bytes=sum(t.size for t in tensors) - sum(layer.weights for layer in read) - (0 if tied else output_bytes),
+        output_bytes=output_bytes + (embedded.size if tied and embedded is not None else 0),
+        tied=tied,
+        windows=header.number("attention.sliding_window") > 0,
+        train_context=max(0, header.context_length),
+        guessed=any(layer.state for layer in read) or any(".nextn." in tensor.name for tensor in tensors),
+    )
+
+
+def _row(tensor: Tensor | None) -> int:
+    return tensor.shape[0] if tensor is not None and tensor.shape else 0
+
+
+def _rows(tensor: Tensor | None) -> int:
+    return tensor.shape[1] if tensor is not None and len(tensor.shape) > 1 else 0
+
+
+def _shared_from(header: Header, count: int) -> int:
+    """The first layer that keeps no keys of its own."""
+    shared = header.number("attention.shared_kv_layers")
+    return max(0, count - shared) if shared > 0 else _SHARED_FROM.get(header.architecture, count)
+
+
+def _per_layer(header: Header, key: str, index: int) -> int:
+    """A number of the header that may be given once or per layer; never negative, never absurd."""
+    values = header.array(f"{header.architecture}.{key}")
+    value = values[index] if index < len(values) else header.number(key)
+    return min(max(value, 0), _MIB) if isinstance(value, int) else 0
+
+
+def _layer(header: Header, index: int, parts: dict[str, Tensor], shares: bool) -> Layer:
+    heads = _per_layer(header, "attention.head_count", index)
+    embedding = min(header.number("embedding_length"), _MIB)
+    head = _per_layer(header, "attention.key_length", index) or embedding // max(heads, 1)
+    head_value = _per_layer(header, "attention.value_length", index) or head
+    kv_heads = _per_layer(header, "attention.head_count_kv", index) or heads
+    layer = Layer(
+        weights=sum(tensor.size for tensor in parts.values()),
+        heads=heads,
+        query=_rows(parts.get("attn_q.weight")) or heads * head,
+        feed_forward=_feed_forward(header, index, parts),
+        state=_state(header, parts),
+    )
+    if any(name.startswith("nextn.") for name in parts) or shares:
+        return layer
+    latent = parts.get("attn_kv_a_mqa.weight")
+    if latent is not None:
+        layer.key = _rows(latent)  # the compressed cache holds keys only
+    elif "attn_k.weight" in parts:
+        layer.key = _rows(parts["attn_k.weight"])
+        layer.value = _rows(parts.get("attn_v.weight")) or layer.key * head_value // max(head, 1)
+    elif "attn_qkv.weight" in parts and not layer.state:
+        layer.key, layer.value = kv_heads * head, kv_heads * head_value
+    return layer
+
+
+def _feed_forward(header: Header, index: int, parts: dict[str, Tensor]) -> int:
+    dense = _rows(parts.get("ffn_up.weight")) or _rows(parts.get("ffn_up_shexp.weight"))
+    gated = "ffn_gate.weight" in parts or "ffn_gate_shexp.weight" in parts
+    rows = 3 * dense if gated else dense + _row(parts.get("ffn_down.weight"))  # gate and up may be one matrix
+    experts = parts.get("ffn_up_exps.weight") or parts.get("ffn_gate_up_exps.weight")
+    if experts is not None:
+        used = _per_layer(header, "expert_used_count", index)
+        embedding = min(header.number("embedding_length"), _MIB)
+        rows = max(rows, used * max(3 * _rows(experts), _rows(experts) + 2 * embedding))
+    return rows
+
+
+def _state(header: Header, parts: dict[str, Tensor]) -> int:
+    """Elements of recurrent state per slot, after llama.cpp's `n_embd_r` and `n_embd_s`."""
+    width = min(header.number("embedding_length"), _MIB)
+    if any(name.startswith("ssm_") for name in parts):
+        inner, size = _per_layer(header, "ssm.inner_size", 0), _per_layer(header, "ssm.state_size", 0)
+        groups, kernel = _per_layer(header, "ssm.group_count", 0), _per_layer(header, "ssm.conv_kernel", 0)
+        return size * inner + max(kernel - 1, 0) * (inner + 2 * groups * size)
+    if any(name.startswith("time_mix_") for name in parts):
+        return width * (_per_layer(header, "wkv.head_size", 0) + 2)
+    if any(name.startswith("shortconv.") for name in parts):
+        return width * max(_per_layer(header, "shortconv.l_cache", 0) - 1, 0)
+    return 0

@@ -1,0 +1,128 @@
+"""Drafts for a target: pairs the catalogue lists, and models on this machine whose tokenizer fits."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from localspec.errors import LocalspecError
+from localspec.gguf import Header, read_header
+from localspec.models.catalog import Catalog, ModelEntry
+from localspec.models.names import quant_of
+from localspec.models.pairing import match
+
+_MOST_BYTES = 0.7
+"""A draft larger than this share of its target cannot pay."""
+_MOST_NEIGHBOURS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Suggestion:
+    """Something that can draft for a target."""
+
+    draft: str
+    """Name in the catalogue or the list of installed models, or a file."""
+    method: str
+    installed: bool
+    bytes: int
+    """0 = unknown."""
+    why: str
+    command: str
+    """What to type next."""
+    warnings: tuple[str, ...] = ()
+    doubt: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        return asdict(self)
+
+
+def suggest(
+    target: Header | None, names: Iterable[str], catalog: Catalog, installed: dict[str, Path]
+) -> list[Suggestion]:
+    """Drafts for a target, installed ones first, then by size.
+
+    Args:
+        target: its header; None = not on this machine, so that only the catalogue can tell.
+        names: what the target is called: names of the catalogue, file names, `user/repo[:quant]`. Another
+            quantisation of a model of the catalogue is drafted for by the same.
+        catalog: what is known.
+        installed: models on this machine by name; a file may also be given by its path.
+    """
+    known = set(names)
+    bases = {base_name(name) for name in known}
+    found: dict[str, Suggestion] = {}
+    for entry in catalog.models.values():
+        exactly = entry.name in known or entry.file in known - {""}
+        if not exactly and base_name(entry.file or entry.repository) not in bases:
+            continue
+        for pair in catalog.drafts_for(entry.name):
+            draft = catalog.models[pair.draft]
+            here = draft.bundled or draft.name in installed
+            found[draft.name] = Suggestion(
+                draft.name,
+                pair.method,
+                here,
+                _size(draft, installed),
+                pair.why,
+                _command(pair.name if exactly else "", draft.name, here, target),
+                (),
+                pair.doubt,
+            )
+    if target is not None:
+        for name, path in installed.items():
+            if name not in found and (one := _fitting(target, name, path)) is not None:
+                found[name] = one
+    return sorted(found.values(), key=lambda one: (not one.installed, one.method != "draft", one.bytes))
+
+
+def base_name(name: str) -> str:
+    """What a file or repository calls the model, without folder, quantisation and ending, lower case."""
+    last = name.rsplit("/", 1)[-1].partition(":")[0].removesuffix(".gguf")
+    quant = quant_of(last)
+    if quant:
+        last = re.sub(rf"[-._]?{re.escape(quant)}$", "", last, flags=re.IGNORECASE)
+    return re.sub(r"-gguf$", "", last, flags=re.IGNORECASE).lower()
+
+
+def _command(pair: str, draft: str, here: bool, target: Header | None) -> str:
+    """What to type to use a draft of the catalogue."""
+    if pair:
+        return f"localspec run --target {pair}" if here else f"localspec pull {pair}"
+    fetch = "" if here else f"localspec pull {draft} --role draft && "
+    return f"{fetch}localspec run --target {target.path if target else 'TARGET'} --draft {draft}"
+
+
+def neighbours(path: Path) -> dict[str, Path]:
+    """Other GGUF files in the folder of a file, by path."""
+    try:
+        files = sorted(path.parent.glob("*.gguf"))[:_MOST_NEIGHBOURS]
+    except OSError:
+        return {}
+    return {str(file): file for file in files if file.is_file() and file.name != path.name}
+
+
+def _size(entry: ModelEntry, installed: dict[str, Path]) -> int:
+    path = entry.path if entry.bundled else installed.get(entry.name)
+    return path.stat().st_size if path is not None and path.exists() else entry.bytes
+
+
+def _fitting(target: Header, name: str, path: Path) -> Suggestion | None:
+    """A model on this machine, if it is small enough and its tokenizer fits; files that cannot be read are not."""
+    try:
+        draft = read_header(path)
+        same = target.path.exists() and path.samefile(target.path)  # a target on the hub has no file here
+        if same or draft.tensor_bytes > _MOST_BYTES * target.tensor_bytes:
+            return None
+        found = match(target, draft)
+    except (LocalspecError, OSError):
+        return None
+    if not found.fits:
+        return None
+    times = target.tensor_bytes / max(1, draft.tensor_bytes)
+    command = f"localspec run --target {target.path} --draft {name}"
+    why = f"its tokenizer fits, and the target is {times:.1f} times as large"
+    return Suggestion(name, found.method, True, draft.file_bytes, why, command, found.warnings)

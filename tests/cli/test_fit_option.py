@@ -1,0 +1,58 @@
+"""`--fit`: the context and the GPU layers that memory has room for, the draft counted in."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from localspec.cli import places
+from localspec.errors import ModelError
+from localspec.models.memory import Place
+from tests.cli.conftest import Command
+
+ROOM = [Place("CPU", "cpu", 8 << 30, 8 << 30)]
+
+
+def test_run_says_what_it_chose(command: Command) -> None:
+    result = command("run", "--fit", "--exact", "off", "--raw", "--max-tokens", "3", "--temperature", "0", "one two")
+    assert result.code == 0
+    assert "A context of 2048 tokens with F16 cache fits: " in result.err
+    assert "fits" not in result.out
+
+
+def test_run_does_not_start_what_cannot_fit(command: Command) -> None:
+    result = command("run", "--fit", "--context", "100000000", "one two")
+    assert (result.code, result.out) == (3, "")
+    assert "does not fit" in result.err
+    assert "Take a smaller quantisation" in result.err
+
+
+@pytest.mark.parametrize(
+    ("room", "settings", "expected"),
+    [
+        (ROOM, {}, {"context": 2048, "gpu_layers": 0, "draft_gpu_layers": 0}),
+        (ROOM, {"context": 700}, {"context": 700, "gpu_layers": 0, "draft_gpu_layers": 0}),
+        (
+            [*ROOM, Place("CUDA0", "gpu", 8 << 30, 8 << 30)],
+            {},
+            {"context": 2048, "gpu_layers": 7, "draft_gpu_layers": 3},
+        ),
+    ],
+)
+def test_settings_that_fit(
+    monkeypatch: pytest.MonkeyPatch, room: list[Place], settings: dict[str, Any], expected: dict[str, int]
+) -> None:
+    monkeypatch.setattr(places, "places", lambda: room)
+    assert places.fitted({"target": "tiny", **settings}) == expected
+
+
+def test_the_draft_is_counted(monkeypatch: pytest.MonkeyPatch, command: Command) -> None:
+    memory = json.loads(command("check", "tiny", "--json").out)["memory"]
+    alone = sum(s["weights"] + s["cache"] + s["compute"] for s in memory["shares"] if s["model"] == "target")
+    tight = [Place("CPU", "cpu", alone + (512 << 20) + 1000, 8 << 30)]
+    monkeypatch.setattr(places, "places", lambda: tight)
+    assert places.fitted({"target": "tiny-target"})["context"] == 2048
+    with pytest.raises(ModelError, match="does not fit"):
+        places.fitted({"target": "tiny"})

@@ -1,0 +1,72 @@
+"""The commands of the model manager without a hub: what they say to names and options that lead nowhere."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Command
+from tests.llama.tiny_gguf import gguf_bytes, write
+
+
+@pytest.fixture(autouse=True)
+def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCALSPEC_DATA", str(tmp_path / "data"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (("pull", "nosuch"), 3, "no model or pair called 'nosuch'"),
+        (("pull", "tiny"), 3, "'tiny-target' is shipped with localspec"),
+        (("pull", "http://127.0.0.1:9/model.bin"), 2, "does not end in .gguf"),
+        (("pull", "http://127.0.0.1:9/m.gguf", "--revision", "v1"), 2, "has no revisions"),
+        (("pull", "user/repo", "--context", "3"), 2, "--context is 3"),
+        (("rm",), 2, "nothing to remove"),
+        (("rm", "nosuch"), 3, "'nosuch' is not installed"),
+        (("rm", "tiny"), 3, "'tiny' is shipped with localspec"),
+        (("rm", "x", "--partial"), 2, "--partial takes no names"),
+        (("import", "nosuch.gguf"), 3, "nosuch.gguf does not exist"),
+        (("search", "x", "--limit", "0"), 2, "--limit is 0"),
+        (("run", "a", "b", "c"), 2, "'c' is one word too many"),
+        (("run", "tiny", "Hi", "--target", "tiny"), 2, "NAME or --target, not both"),
+        (("run", "user/repo:Q4_K_M", "Hi"), 3, "Try: localspec pull user/repo:Q4_K_M"),
+    ],
+)
+def test_bad_input_is_one_sentence(command: Command, arguments: tuple[str, ...], code: int, words: str) -> None:
+    done = command(*arguments)
+    assert (done.code, words in done.err) == (code, True), done.err
+    assert len(done.err.strip().splitlines()) == 1
+    assert done.out == ""
+
+
+@pytest.mark.parametrize("how", ["--link", "--copy"])
+def test_a_file_taken_in_is_listed_and_removed(command: Command, tmp_path: Path, how: str) -> None:
+    source = write(tmp_path / "mine.gguf", gguf_bytes())
+    entry = json.loads(command("import", str(source), how, "--name", "my model", "--json").out)
+    assert (entry["name"], entry["source"], entry["fault"]) == ("my model", "import", "")
+    assert "my model" in command("list").out
+    assert command("list", "--verify").code == 0
+    source.write_bytes(source.read_bytes()[:-32])
+    broken = command("list")
+    assert broken.code == (1 if how == "--link" else 0)
+    assert ("1 cannot be used" in broken.err) == (how == "--link")
+    removed = json.loads(command("rm", "my model", "--json").out)
+    assert [("your own file" in one["kept"]) for one in removed] == [how == "--link"]
+    assert source.exists()
+    assert [entry["source"] for entry in json.loads(command("list", "--json").out)] == ["bundled", "bundled"]
+
+
+def test_a_bundled_pair_runs_by_its_name_in_front_of_the_prompt(command: Command) -> None:
+    prompt = ("Repeat this text exactly: one two", "--max-tokens", "12", "--seed", "1", "--exact", "off")
+    plain = command("run", *prompt)
+    assert plain.code == 0, plain.err
+    assert command("run", "tiny", *prompt).out == plain.out
+    assert command("run", "tiny", *prompt[1:], stdin=prompt[0]).out == plain.out
+
+
+def test_nothing_runs(command: Command) -> None:
+    assert json.loads(command("ps", "--json").out) == []
+    assert command("ps").out.split() == ["PID", "COMMAND", "TARGET", "DRAFT", "CONTEXT", "RUNNING"]

@@ -1,0 +1,69 @@
+"""Drafts for a target: by its name in the catalogue, as another quantisation of a listed model, by its tokenizer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from localspec.gguf import read_header
+from localspec.models.catalog import Catalog
+from localspec.models.suggestion import base_name, neighbours, suggest
+from tests.llama.tiny_gguf import TINY_METADATA, gguf_bytes, tiny_tensors, write
+
+
+@pytest.mark.parametrize(
+    ("name", "base"),
+    [
+        ("Qwen3-8B-Q4_K_M.gguf", "qwen3-8b"),
+        ("qwen3-8b", "qwen3-8b"),
+        ("Qwen/Qwen3-8B-GGUF", "qwen3-8b"),
+        ("Qwen/Qwen3-8B-GGUF:Q5_K_M", "qwen3-8b"),
+        ("folder/Qwen3-8B.IQ4_XS.gguf", "qwen3-8b"),
+        ("smollm2-1.7b-instruct-q4_k_m.gguf", "smollm2-1.7b-instruct"),
+        ("", ""),
+    ],
+)
+def test_base_names(name: str, base: str) -> None:
+    assert base_name(name) == base
+
+
+def test_another_quantisation_gets_the_same_draft() -> None:
+    (found,) = suggest(None, {"Qwen3-8B-Q6_K.gguf"}, Catalog.load(), {})
+    assert found.draft == "qwen3-0.6b-q8_0"
+    assert found.command == (
+        "localspec pull qwen3-0.6b-q8_0 --role draft && localspec run --target TARGET --draft qwen3-0.6b-q8_0"
+    )
+    (found,) = suggest(None, {"bartowski/Llama-3.3-70B-Instruct-GGUF:Q5_K_M"}, Catalog.load(), {})
+    assert found.draft == "llama-3.2-1b-q4_k_m"
+
+
+def test_other_models_get_nothing_by_name() -> None:
+    for name in ("Phi-4-mini-Q4_K_M.gguf", "", ".gguf", "qwen3-8"):
+        assert suggest(None, {name}, Catalog.load(), {}) == []
+
+
+def test_an_installed_draft_comes_first_and_is_used_as_it_is(tmp_path: Path) -> None:
+    draft = write(tmp_path / "draft.gguf", gguf_bytes())
+    (found,) = suggest(None, {"qwen3-8b-q4_k_m"}, Catalog.load(), {"qwen3-0.6b-q8_0": draft})
+    assert (found.installed, found.bytes) == (True, draft.stat().st_size)
+    assert found.command == "localspec run --target qwen3-8b"
+    kinds = [(one.installed, one.method) for one in suggest(None, {"qwen3.6-27b-q4_k_m"}, Catalog.load(), {})]
+    assert kinds == [(False, "eagle3")]
+
+
+def test_by_tokenizer_only_smaller_models_that_fit(tmp_path: Path) -> None:
+    layers = [(name.replace("blk.0", f"blk.{i}"), size) for i in range(1, 6) for name, size in tiny_tensors()[2:]]
+    big = write(
+        tmp_path / "big.gguf", gguf_bytes({**TINY_METADATA, "llama.block_count": 6}, [*tiny_tensors(), *layers])
+    )
+    small = write(tmp_path / "small.gguf", gguf_bytes())
+    write(tmp_path / "eos.gguf", gguf_bytes({**TINY_METADATA, "tokenizer.ggml.eos_token_id": 5}))
+    write(tmp_path / "broken.gguf", gguf_bytes()[:900])
+    (tmp_path / "folder.gguf").mkdir()
+    near = neighbours(big)
+    assert [path.name for path in near.values()] == ["broken.gguf", "eos.gguf", "small.gguf"]
+    (found,) = suggest(read_header(big), {"big.gguf"}, Catalog.load(), near)
+    assert found.draft == str(small)
+    assert suggest(read_header(small), {"small.gguf"}, Catalog.load(), {"big": big, "small": small}) == []
+    assert neighbours(Path("/no/such/folder/x.gguf")) == {}
