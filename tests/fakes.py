@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from localspec.engine.interfaces import NEEDS_NOTHING, Draft, DraftRequest, Outcome
+from localspec.engine.interfaces import NEEDS_NOTHING, Draft, DraftRequest, History, Outcome
 from localspec.engine.loop import Loop
 from localspec.engine.request import Event, FinishReason, Origin, Request, TokenLogProb
 from localspec.engine.stats import RequestStats
@@ -220,6 +220,9 @@ class FakeDraftContext:
         self.passes.append(rows)
         return [LogitRows.from_matrix(matrix) for matrix in self._matrices]
 
+    def reusable(self, slot: int, tokens: Tokens, prompt_length: int) -> int:
+        return min(common_prefix(self.cached.get(slot, []), tokens.tolist()), len(tokens) - 1)
+
 
 class FakeVocabulary:
     """Pieces that are letters, parts of UTF-8 characters, several characters, and nothing (control tokens)."""
@@ -244,10 +247,14 @@ class FakeDrafter:
     name = "scripted"
     needs = NEEDS_NOTHING
 
-    def __init__(self, script: Script) -> None:
+    def __init__(self, script: Script, free: bool = True) -> None:
         self._script = script
+        self.free = free
         self.requests: list[DraftRequest] = []
         self.outcomes: list[Outcome] = []
+
+    def missing(self, slot: int, history: History) -> int:
+        return 0
 
     def draft(self, requests: Sequence[DraftRequest]) -> list[Draft]:
         self.requests += requests

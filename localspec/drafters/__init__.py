@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 NAMES: dict[str, str] = {
-    "auto": "prompt lookup where it matches well, else the draft model if there is one",
+    "auto": "prompt lookup and the draft model, if there is one, each where it pays; plain decoding where none does",
     "draft": "the draft model",
     "lookup": "prompt lookup (n-grams of this conversation)",
     "none": "plain decoding",

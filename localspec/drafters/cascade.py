@@ -1,4 +1,5 @@
-"""Several drafters as one: asks them in order, and the first draft that is good enough wins.
+"""Several drafters as one. Whoever plans asks its stages one by one (`engine.adaptive`); asked as a whole it keeps to
+their order, and the first draft that is good enough wins: a fixed plan, for rules that need one.
 
 Cheap ones come first. A draft is good enough when its first confidence reaches the drafter's threshold; confidences
 of different drafters are never compared with each other.
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from localspec.engine.interfaces import EMPTY_DRAFT, Draft, Drafter, DraftRequest, Needs, Outcome
+from localspec.engine.interfaces import EMPTY_DRAFT, Draft, Drafter, DraftRequest, History, Needs, Outcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +33,13 @@ class Cascade:
 
     def __init__(self, stages: Sequence[Stage]) -> None:
         self._stages = tuple(stages)
+        self.drafters = tuple(stage.drafter for stage in stages)
+        self.free = all(drafter.free for drafter in self.drafters)
         layers = {layer for stage in self._stages for layer in stage.drafter.needs.hidden_layers}
         self.needs = Needs(tuple(sorted(layers)))
+
+    def missing(self, slot: int, history: History) -> int:
+        return max((drafter.missing(slot, history) for drafter in self.drafters), default=0)
 
     def draft(self, requests: Sequence[DraftRequest]) -> list[Draft]:
         drafts = [EMPTY_DRAFT] * len(requests)

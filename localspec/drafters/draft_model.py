@@ -14,7 +14,7 @@ from typing import Protocol
 import numpy as np
 
 from localspec import kernels
-from localspec.engine.interfaces import EMPTY_DRAFT, NEEDS_NOTHING, Draft, DraftRequest, Outcome
+from localspec.engine.interfaces import EMPTY_DRAFT, NEEDS_NOTHING, Draft, DraftRequest, History, Outcome
 from localspec.errors import KernelError, UsageError
 from localspec.types import Feed, LogitRows, SparseProbs, Tokens
 
@@ -27,6 +27,10 @@ class DraftContext(Protocol):
 
     def decode(self, feeds: Sequence[Feed]) -> list[LogitRows]:
         """One pass; the row behind the last token of every feed."""
+        ...
+
+    def reusable(self, slot: int, tokens: Tokens, prompt_length: int) -> int:
+        """How many leading tokens are cached."""
         ...
 
 
@@ -55,6 +59,8 @@ class _Growing:
     probs: list[SparseProbs] = field(default_factory=list)
     confidence: list[float] = field(default_factory=list)
     last_node: int = -1
+    certain: list[float] = field(default_factory=list)
+    """Confidences of the main chain."""
     done: bool = False
 
     @property
@@ -67,6 +73,7 @@ class DraftModel:
 
     name = "draft"
     needs = NEEDS_NOTHING
+    free = False
 
     def __init__(
         self, context: DraftContext, end_tokens: frozenset[int], settings: DraftModelSettings | None = None
@@ -79,6 +86,11 @@ class DraftModel:
         self._context: DraftContext | None = context
         self._end_tokens = end_tokens
         self.settings = settings or DraftModelSettings()
+
+    def missing(self, slot: int, history: History) -> int:
+        if self._context is None:
+            return 0
+        return len(history) - self._context.reusable(slot, history.tokens, len(history))
 
     def draft(self, requests: Sequence[DraftRequest]) -> list[Draft]:
         drafts = [self._start(request) for request in requests]
@@ -128,13 +140,14 @@ class DraftModel:
         draft.tokens += found.tolist()
         draft.parents += [parent] * len(found)
         draft.confidence += shares.tolist()
+        draft.certain.append(float(shares[0]))
         if request.needs_probs:
             draft.probs += _drawn_from(kernels.distribution(rows, 0, request.sampling, history), found)
         draft.path[draft.length] = found[0]
         draft.length += 1
         # A draft that was drawn for *rejection* must not end because of what was drawn.
         over = not request.needs_probs and int(found[0]) in self._end_tokens
-        draft.done = over or self._full(draft)
+        draft.done = over or self._full(draft) or not request.price.pays(draft.certain, len(draft.tokens))
 
     def _finish(self, draft: _Growing) -> Draft:
         if not draft.tokens:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from localspec.engine.interfaces import EMPTY_DRAFT, NEEDS_NOTHING, Draft, DraftRequest, Outcome
+from localspec.engine.interfaces import EMPTY_DRAFT, NEEDS_NOTHING, Draft, DraftRequest, History, Outcome
 
 
 class NoDrafter:
@@ -12,6 +12,10 @@ class NoDrafter:
 
     name = "none"
     needs = NEEDS_NOTHING
+    free = True
+
+    def missing(self, slot: int, history: History) -> int:
+        return 0
 
     def draft(self, requests: Sequence[DraftRequest]) -> list[Draft]:
         return [EMPTY_DRAFT] * len(requests)

@@ -46,10 +46,14 @@ class PromptLookup:
 
     name = "lookup"
     needs = NEEDS_NOTHING
+    free = True
 
     def __init__(self, settings: PromptLookupSettings | None = None) -> None:
         self.settings = settings or PromptLookupSettings()
         self._slots: dict[int, _Indexed] = {}
+
+    def missing(self, slot: int, history: History) -> int:
+        return 0
 
     def draft(self, requests: Sequence[DraftRequest]) -> list[Draft]:
         return [self._lookup(request) for request in requests]

@@ -62,16 +62,22 @@ class History:
             self.epoch += 1
 
 
-@dataclass(frozen=True, slots=True)
 class Price:
-    """What a draft node must earn. A drafter may stop when the next node no longer pays; 0 means "never stop"."""
+    """What the next level of a draft must earn. This one asks for nothing; see `engine.price`."""
 
-    tokens_per_second: float = 0.0
-    """lambda: the best rate known so far; a node that costs t seconds must bring lambda * t tokens."""
-    node_seconds: float = 0.0
-    """What one more node costs the target's pass."""
-    draft_seconds: float = 0.0
-    """What one more node costs the drafter."""
+    __slots__ = ()
+
+    def pays(self, path: Sequence[float], nodes: int) -> bool:
+        """Whether to guess one level more.
+
+        Args:
+            path: confidences of the main chain so far, at least one.
+            nodes: nodes drawn so far, siblings included.
+        """
+        return True
+
+
+ANY_PRICE = Price()
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +90,10 @@ class DraftRequest:
     max_depth: int
     sampling: SamplingParams
     noise: Noise
-    price: Price = Price()
+    price: Price = ANY_PRICE
+    """Asked behind every level, by drafters whose levels cost something."""
+    room: int = 2**31
+    """Tokens the request may still bring."""
     needs_probs: bool = False
     """The rule is *rejection* or *block*: `Draft.probs` must be given unless the guess is deterministic."""
 
@@ -173,6 +182,12 @@ class Drafter(Protocol):
 
     name: str
     needs: Needs
+    free: bool
+    """Asking costs next to nothing, so it is asked every pass and scored whether its draft is sent or not."""
+
+    def missing(self, slot: int, history: History) -> int:
+        """Tokens it would have to read before it can guess, the last one included; 0 if it reads for nothing."""
+        ...
 
     def draft(self, requests: Sequence[DraftRequest]) -> list[Draft]:
         """One draft per request, in order; at most `max_nodes` nodes and `max_depth` deep."""

@@ -126,10 +126,10 @@ class Loop:
 
     def _pass(self, slots: list[Slot]) -> list[Event]:
         start = perf_counter()
+        lengths = {slot.index: len(slot.history) for slot in slots}
         requests = self._requests(slots)
-        drafts = self.drafter.draft(requests)
         pending = [self.target.pending(slot.index, slot.history.tokens) for slot in slots]
-        drafts = self.plan.fit(self.target, [slot.index for slot in slots], pending, drafts)
+        drafts = self.plan.draft(self.drafter, self.target, requests, pending)
         drafted = perf_counter()
         rows = self._decode(slots, drafts, pending)
         decoded = perf_counter()
@@ -147,6 +147,7 @@ class Loop:
             events.append(self._emit(slot, slot_rows, draft, verdict))
             outcomes.append(Outcome(slot.index, slot.history, draft, verdict, slot_rows))
         self.drafter.observe(outcomes)
+        review = self.plan.learn(outcomes, perf_counter() - drafted)
         for slot in slots:
             if slot.finish is not None:
                 self._release(slot)  # last: it may decode, and then the rows are gone
@@ -156,19 +157,31 @@ class Loop:
             stats.draft_seconds += drafted - start
             stats.verify_seconds += decoded - drafted
             stats.host_seconds += end - decoded
+            stats.plain_seconds += review.plain_seconds * (len(slot.history) - lengths[slot.index])
+            stats.guarded_passes += review.guarded
         return events
 
     def _requests(self, slots: list[Slot]) -> list[DraftRequest]:
-        limit = self.plan.max_nodes(len(slots))
         requests = []
         for slot in slots:
-            nodes = min(limit, self.target.n_ctx - len(slot.history))
+            room = self.target.n_ctx - len(slot.history)
+            nodes = room
             if slot.room is not None:
+                room = min(room, slot.room)
                 nodes = min(nodes, slot.room - 1)  # the pass brings the next token by itself
+            if slot.request.max_draft_tokens is not None:
+                nodes = min(nodes, slot.request.max_draft_tokens)
             needs_probs = slot.request.rule is not Rule.COUPLED
             requests.append(
                 DraftRequest(
-                    slot.index, slot.history, nodes, nodes, slot.request.sampling, slot.noise(), needs_probs=needs_probs
+                    slot.index,
+                    slot.history,
+                    nodes,
+                    nodes,
+                    slot.request.sampling,
+                    slot.noise(),
+                    room=room,
+                    needs_probs=needs_probs,
                 )
             )
         return requests

@@ -1,4 +1,4 @@
-"""How much to draft. `FixedPlan` asks for the same length every time and keeps every pass to exact widths.
+"""Who drafts, and how much. `FixedPlan` asks for the same length every time; `engine.adaptive` for what pays.
 
 A width is the number of rows in a pass. Under exactness only widths whose bits equal those of one row may run
 (DESIGN section 5C), so a draft that would make a pass inexact is cut, never sent.
@@ -7,21 +7,44 @@ A width is the number of rows in a pass. Under exactness only widths whose bits 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Protocol
 
-from localspec.engine.interfaces import Draft, Target
+from localspec.engine.interfaces import Draft, Drafter, DraftRequest, Outcome, Target
 from localspec.errors import UsageError
 
 
-class Plan(Protocol):
-    """Decides how many nodes each slot may draft and what of the drafts is sent."""
+@dataclass(frozen=True, slots=True)
+class Review:
+    """What a plan says of a pass when it is over."""
 
-    def max_nodes(self, active: int) -> int:
-        """Nodes each of `active` slots may draft in the coming pass."""
+    plain_seconds: float = 0.0
+    """What plain decoding would have taken for each token of a slot; 0 = unknown."""
+    guarded: bool = False
+    """A setting forced a draft where the guard would have sent none."""
+
+
+NO_REVIEW = Review()
+
+
+class Plan(Protocol):
+    """Decides who drafts, how many nodes, and what of the drafts is sent."""
+
+    def draft(
+        self, drafter: Drafter, target: Target, requests: Sequence[DraftRequest], pending: Sequence[int]
+    ) -> list[Draft]:
+        """The drafts to send in the coming pass, one per request; every pass they make has an allowed width.
+
+        Args:
+            drafter: all drafters there are, as one.
+            target: says which widths are exact and how rows become passes.
+            requests: one per slot that shares the pass; `max_nodes` is what the request itself allows.
+            pending: rows each slot must decode anyway, at least 1.
+        """
         ...
 
-    def fit(self, target: Target, slots: Sequence[int], pending: Sequence[int], drafts: list[Draft]) -> list[Draft]:
-        """The part of the drafts to send, given the rows each slot must decode anyway (`pending`, >= 1)."""
+    def learn(self, outcomes: Sequence[Outcome], seconds: float) -> Review:
+        """What came of the drafts of the last call, in a pass of so many seconds (drafting not included)."""
         ...
 
 
@@ -41,6 +64,19 @@ class FixedPlan:
             raise UsageError(f"max_draft_tokens is {max_draft_tokens}; it must be between 0 and 64.")
         self.max_draft_tokens = max_draft_tokens
         self._exact = exact_widths
+
+    def draft(
+        self, drafter: Drafter, target: Target, requests: Sequence[DraftRequest], pending: Sequence[int]
+    ) -> list[Draft]:
+        limit = self.max_nodes(len(requests))
+        asked = [
+            request if request.max_nodes <= limit else replace(request, max_nodes=limit, max_depth=limit)
+            for request in requests
+        ]
+        return self.fit(target, [request.slot for request in requests], pending, drafter.draft(asked))
+
+    def learn(self, outcomes: Sequence[Outcome], seconds: float) -> Review:
+        return NO_REVIEW
 
     def max_nodes(self, active: int) -> int:
         """The longest draft whose pass (all slots drafting alike) has an allowed width."""

@@ -44,6 +44,8 @@ class Request:
     stream: int = 0
     """Index of the choice when several are asked for with one seed."""
     rule: Rule = Rule.COUPLED
+    max_draft_tokens: int | None = None
+    """At most so many nodes a draft for this request; 0 = plain decoding; None = whatever the plan finds best."""
     max_tokens: int | None = None
     """At most this many new tokens; None = until the model ends or the context is full."""
     stop: tuple[str, ...] = ()
@@ -54,14 +56,16 @@ class Request:
     """None = no log-probabilities; n = those of the emitted tokens and of the n most likely at each position."""
 
     def __post_init__(self) -> None:
-        for name in ("seed", "stream", "max_tokens", "top_log_probs"):
+        for name in ("seed", "stream", "max_tokens", "max_draft_tokens", "top_log_probs"):
             value = getattr(self, name)
-            if type(value) is not int and not (value is None and name in ("max_tokens", "top_log_probs")):
+            if type(value) is not int and not (value is None and name not in ("seed", "stream")):
                 raise UsageError(f"{name} is {value!r}; it must be a whole number.")
         if len(self.prompt) == 0:
             raise UsageError("The prompt is empty.", "Give it at least one token of text.")
         if self.max_tokens is not None and self.max_tokens < 1:
             raise UsageError(f"max_tokens is {self.max_tokens}; it must be 1 or more.")
+        if self.max_draft_tokens is not None and self.max_draft_tokens < 0:
+            raise UsageError(f"max_draft_tokens is {self.max_draft_tokens}; it must be 0 or more.")
         if not 0 <= self.seed < 2**64:
             raise UsageError(f"seed is {self.seed}; it must be between 0 and 2^64 - 1.")
         if not 0 <= self.stream < 2**32:

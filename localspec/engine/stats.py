@@ -4,6 +4,7 @@ acceptance_rate      = accepted / drafted               (drafted = nodes sent to
 mean_accepted_tokens = accepted / passes that carried a draft
 mean_accepted_length = 1 + mean_accepted_tokens         (next token included, as in llama.cpp and vLLM)
 tokens_per_pass      = generated / passes               (all passes, also those without a draft)
+estimated_speedup    = plain_seconds / decode_seconds   (plain decoding's time is an estimate; 0 = unknown)
 """
 
 from __future__ import annotations
@@ -48,6 +49,11 @@ class RequestStats:
     """The target's passes."""
     host_seconds: float = 0.0
     """Everything else between two passes: kernels, bookkeeping, text."""
+    plain_seconds: float = 0.0
+    """What plain decoding would have taken for the same tokens, by what one-row passes cost at these lengths; 0 =
+    unknown."""
+    guarded_passes: int = 0
+    """Passes whose draft a setting forced, where the plan's guard would have decoded plain."""
     ttft_seconds: float = 0.0
     """Time to first token, from the request's start, waiting included."""
     gaps: list[float] = field(default_factory=list)
@@ -80,6 +86,11 @@ class RequestStats:
     def tokens_per_second(self) -> float:
         """Generated tokens over decode time, prefill left out."""
         return self.generated / self.decode_seconds if self.decode_seconds else 0.0
+
+    @property
+    def estimated_speedup(self) -> float:
+        """Plain decoding's time, as far as it is known, over the time taken; drafting and its reading included."""
+        return self.plain_seconds / self.decode_seconds if self.decode_seconds else 0.0
 
     @property
     def itl_p50_seconds(self) -> float:
@@ -132,5 +143,8 @@ class RequestStats:
             "draft_seconds": round(self.draft_seconds, 6),
             "verify_seconds": round(self.verify_seconds, 6),
             "host_seconds": round(self.host_seconds, 6),
+            "plain_seconds": round(self.plain_seconds, 6),
+            "estimated_speedup": round(self.estimated_speedup, 4),
+            "guarded_passes": self.guarded_passes,
             "exact": self.exact,
         }

@@ -112,6 +112,21 @@ def test_it_says_who_it_is_and_what_it_needs(name: str) -> None:
 
 
 @every
+def test_one_that_is_free_has_nothing_to_read_and_one_that_reads_says_how_much(name: str) -> None:
+    drafter, history = MAKERS[name](), History([1, 2, 3, 1, 2])
+    assert drafter.free == ("draft" not in name and name != "auto")
+    before = drafter.missing(0, history)
+    assert before == (0 if drafter.free else 5)
+    drafter.draft([ask(history)])
+    history.append([4, 4])
+    assert drafter.missing(0, history) == (0 if drafter.free else min(before, 2))
+    assert drafter.missing(0, History([4, 4, 4])) == (0 if drafter.free else 3)
+    assert drafter.missing(1, history) == (0 if drafter.free else 7)
+    drafter.close()
+    drafter.missing(0, history)
+
+
+@every
 @settings(max_examples=60)
 @given(
     tokens=some_tokens,

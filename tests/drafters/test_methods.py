@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -12,7 +15,17 @@ from localspec.drafters.cascade import Cascade, Stage
 from localspec.drafters.draft_model import DraftModel, DraftModelSettings
 from localspec.drafters.none import NoDrafter
 from localspec.drafters.prompt_lookup import PromptLookup, PromptLookupSettings
-from localspec.engine.interfaces import EMPTY_DRAFT, Draft, Drafter, DraftRequest, History, Needs, Outcome, Verdict
+from localspec.engine.interfaces import (
+    EMPTY_DRAFT,
+    Draft,
+    Drafter,
+    DraftRequest,
+    History,
+    Needs,
+    Outcome,
+    Price,
+    Verdict,
+)
 from localspec.errors import UsageError
 from localspec.types import LogitRows, Noise, SamplingParams, SparseProbs
 from tests.fakes import FakeDraftContext, FakeDrafter, HashModel, prompt
@@ -103,6 +116,30 @@ def test_the_draft_model_stops_at_the_end_of_its_own_context(length: int) -> Non
     context = FakeDraftContext(MODEL, n_ctx=16)
     (draft,) = DraftModel(context, frozenset()).draft([ask(History([1] * length), nodes=8)])
     assert len(draft) == max(0, 16 - length)
+
+
+class Stop(Price):
+    """Goes on `levels` times."""
+
+    def __init__(self, levels: int) -> None:
+        self.levels = levels
+        self.asked: list[tuple[list[float], int]] = []
+
+    def pays(self, path: Sequence[float], nodes: int) -> bool:
+        self.asked.append((list(path), nodes))
+        return len(self.asked) <= self.levels
+
+
+@pytest.mark.parametrize("branches", [1, 2])
+def test_the_draft_model_stops_when_the_next_guess_no_longer_pays(branches: int) -> None:
+    context, price = FakeDraftContext(MODEL), Stop(2)
+    drafter = DraftModel(context, frozenset(), DraftModelSettings(branches))
+    (draft,) = drafter.draft([replace(ask(History([1]), nodes=14), price=price)])
+    assert len(draft) == 3 * branches
+    assert len(context.passes) == 3, "no pass for a guess nobody wants"
+    assert draft.confidence is not None
+    assert [nodes for _, nodes in price.asked] == [branches, 2 * branches, 3 * branches]
+    assert price.asked[-1][0] == draft.confidence[::branches].tolist(), "confidences of the main chain"
 
 
 @pytest.mark.parametrize("branches", [0, 9])

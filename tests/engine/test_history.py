@@ -91,7 +91,8 @@ def test_an_empty_draft_is_legal_and_false() -> None:
 
 def test_a_request_for_a_draft_never_stops_early_by_default() -> None:
     request = DraftRequest(0, History([1]), 4, 4, SamplingParams(), Noise(1))
-    assert request.price.tokens_per_second == 0.0
+    assert request.price.pays([0.0], 1)
+    assert request.price.pays([0.5, 0.0, 0.0], 64)
     assert not request.needs_probs
 
 

@@ -1,0 +1,317 @@
+"""How likely a draft node is to be accepted, given its parent was: learned per drafter, rule and temperature.
+
+A drafter's confidence is any monotone score: a probability below 1, or a count from 1 on. Scores fall into bins; each
+bin, and within it each depth, keeps decayed counts of trials and of nodes accepted, and a bin with few trials leans on
+what is known of all depths and, without any, on a cautious guess. That is the `Table`, remembered across runs.
+
+A `Tracker` is one request's view of a table. Contents differ, so it adds a shift in log-odds that follows the request's
+own hits and misses: a Kalman filter on the shift (logistic likelihood, to first order), whose steps shrink as it grows
+sure. Residuals three standard deviations off say that the content has changed, and it starts to follow quickly again.
+While a drafter is not asked, the shift fades.
+
+A draft is scored on every token that is emitted, whether it was sent or not: under *coupled* a node is accepted if and
+only if it is the token the target says there. So a drafter that costs nothing is always known (shadow drafts).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from localspec.engine.interfaces import Draft
+
+_BINS = 26
+"""Ten of probabilities, then one for each whole number from 1 on."""
+_DEPTHS = 8
+_MEMORY = 400.0
+"""Trials after which older ones fade."""
+_PRIOR_WEIGHT = 6.0
+_DEPTH_WEIGHT = 20.0
+_UNSURE_SHIFT, _CHANGED_SHIFT = 0.5, 2.0
+"""Variance of the shift, in squared log-odds, of a request nobody knows yet and of one whose content has changed."""
+_WANDER = 0.0005
+"""How much the variance grows with every node: contents drift."""
+_FADE = 0.9
+_ALARM = 3.3
+_MOST_SHIFT = 5.0
+_UNKNOWN = 0.6
+"""Acceptance of a node nobody knows anything about."""
+
+
+def _bin_of(confidence: float) -> int:
+    if confidence < 1.0:
+        return int(10.0 * confidence) if confidence > 0.0 else 0
+    return min(_BINS - 1, 9 + int(confidence))
+
+
+def _guess(place: int) -> float:
+    """What to think of a bin without trials."""
+    return 0.15 + 0.75 * (place + 0.5) / 10.0 if place < 10 else min(0.85, 0.3 + 0.08 * (place - 9))
+
+
+def _class_of(temperature: float) -> str:
+    if temperature <= 0.0:
+        return "zero"
+    return "low" if temperature <= 0.5 else "medium" if temperature < 0.95 else "high"
+
+
+class Table:
+    """What is known of one drafter under one rule at about one temperature."""
+
+    def __init__(self) -> None:
+        self._trials = [[0.0] * _BINS for _ in range(_DEPTHS + 1)]
+        """[depth][bin]; depth 0 = all depths together."""
+        self._hits = [[0.0] * _BINS for _ in range(_DEPTHS + 1)]
+        self._depth_trials = [0.0] * (_DEPTHS + 1)
+        self._depth_hits = [0.0] * (_DEPTHS + 1)
+        self.breadth = 1.0
+        """Nodes per level of a draft: 1 for chains."""
+        self.calibration = Calibration()
+
+    @property
+    def trials(self) -> float:
+        """Nodes scored, older ones faded."""
+        return self._depth_trials[0]
+
+    def probability(self, confidence: float, depth: int) -> float:
+        """Of a node whose confidence is known."""
+        place, depth = _bin_of(confidence), min(depth, _DEPTHS)
+        whole = (self._hits[0][place] + _PRIOR_WEIGHT * _guess(place)) / (self._trials[0][place] + _PRIOR_WEIGHT)
+        return (self._hits[depth][place] + _DEPTH_WEIGHT * whole) / (self._trials[depth][place] + _DEPTH_WEIGHT)
+
+    def typical(self, depth: int) -> float:
+        """Of a node of that depth before its confidence is known."""
+        depth = min(depth, _DEPTHS)
+        whole = (self._depth_hits[0] + _PRIOR_WEIGHT * _UNKNOWN) / (self._depth_trials[0] + _PRIOR_WEIGHT)
+        return (self._depth_hits[depth] + _DEPTH_WEIGHT * whole) / (self._depth_trials[depth] + _DEPTH_WEIGHT)
+
+    def error(self, depth: int) -> float:
+        """Standard error of `typical`."""
+        chance = self.typical(depth)
+        return math.sqrt(chance * (1.0 - chance) / (self._depth_trials[min(depth, _DEPTHS)] + _PRIOR_WEIGHT))
+
+    def count(self, confidence: float, depth: int, hit: bool) -> None:
+        """One node was tried."""
+        place, depth = _bin_of(confidence), min(depth, _DEPTHS)
+        for row in (0, depth):
+            trials, hits = self._trials[row], self._hits[row]
+            _add(trials, hits, place, hit)
+
+    def saw_breadth(self, nodes_per_level: float) -> None:
+        """A draft had so many nodes a level."""
+        self.breadth += 0.05 * (nodes_per_level - self.breadth)
+
+    def count_level(self, depth: int, hit: bool) -> None:
+        """One level was tried: whether any of its siblings was accepted."""
+        for row in (0, min(depth, _DEPTHS)):
+            _add(self._depth_trials, self._depth_hits, row, hit)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data for json.dump."""
+        return {
+            "trials": self._trials,
+            "hits": self._hits,
+            "depth_trials": self._depth_trials,
+            "depth_hits": self._depth_hits,
+            "breadth": self.breadth,
+        }
+
+    @classmethod
+    def from_json(cls, data: Any) -> Table:
+        """Inverse of `to_json`.
+
+        Raises:
+            ValueError, TypeError, KeyError: not what `to_json` makes.
+        """
+        table = cls()
+        table._trials, table._hits = _grid(data["trials"]), _grid(data["hits"])
+        table._depth_trials, table._depth_hits = (
+            _counts(data[name], _DEPTHS + 1) for name in ("depth_trials", "depth_hits")
+        )
+        table.breadth = float(data["breadth"])
+        pairs = zip([*table._trials, table._depth_trials], [*table._hits, table._depth_hits], strict=True)
+        sound = all(0.0 <= hit <= trial for trials, hits in pairs for trial, hit in zip(trials, hits, strict=True))
+        if not (sound and 1.0 <= table.breadth <= 8.0):
+            raise ValueError("more hits than trials")
+        return table
+
+
+class Calibration:
+    """Whether nodes called 70 % likely are accepted in 70 of 100: predictions made before the outcome was known."""
+
+    def __init__(self) -> None:
+        self.trials = 0
+        self._squares = 0.0
+        self._sums = [[0, 0.0, 0] for _ in range(10)]  # per tenth: predictions, their sum, hits
+
+    def add(self, predicted: float, hit: bool) -> None:
+        """One prediction and what came of it."""
+        self.trials += 1
+        self._squares += (predicted - hit) ** 2
+        sums = self._sums[min(9, int(10.0 * predicted))]
+        sums[0] += 1
+        sums[1] += predicted
+        sums[2] += hit
+
+    @property
+    def brier(self) -> float:
+        """Mean squared error of the predictions; 0.25 is what "one half, always" gets."""
+        return self._squares / self.trials if self.trials else 0.0
+
+    @property
+    def expected_error(self) -> float:
+        """Expected calibration error over ten bins: how far predictions are from rates, on average."""
+        return sum(abs(total - hits) for _, total, hits in self._sums) / self.trials if self.trials else 0.0
+
+
+class Tracker:
+    """A table as one request sees it."""
+
+    __slots__ = ("_odds", "_residual", "_spread", "_variance", "shift", "table")
+
+    def __init__(self, table: Table) -> None:
+        self.table = table
+        self.shift = 0.0
+        """In log-odds: how much likelier than usual this request accepts."""
+        self._odds = 1.0  # exp(shift)
+        self._variance = _UNSURE_SHIFT
+        self._residual = self._spread = 0.0  # faded sum of residuals, and its variance
+
+    def fade(self, share: float) -> None:
+        """Nothing was heard for a while: this share of what was learned of the request does not hold any more."""
+        self.shift *= 1.0 - share
+        self._odds = math.exp(self.shift)
+        self._variance += share * (_UNSURE_SHIFT - self._variance)
+
+    def probability(self, confidence: float, depth: int) -> float:
+        """That a node is accepted if its parent is."""
+        return self._shifted(self.table.probability(confidence, depth))
+
+    def _shifted(self, probability: float) -> float:
+        raised = probability * self._odds
+        return raised / (raised + 1.0 - probability)
+
+    def typical(self, levels: int, hope: float = 0.0) -> list[float]:
+        """The same for each level of a chain, or for any sibling of a level, before anything is drafted.
+
+        With `hope` it is so many standard errors better than that.
+        """
+        if not hope:
+            return [self._shifted(self.table.typical(depth)) for depth in range(1, levels + 1)]
+        return [self._shifted(chance) for chance in self.usual(levels, hope)]
+
+    def usual(self, levels: int, hope: float) -> list[float]:
+        """`typical` of all requests, not of this one."""
+        table = self.table
+        return [min(0.98, table.typical(depth) + hope * table.error(depth)) for depth in range(1, levels + 1)]
+
+    def gains(self, draft: Draft) -> list[float]:
+        """float[n + 1]: tokens the first m nodes are expected to bring, by m."""
+        confidence = [0.0] * len(draft) if draft.confidence is None else draft.confidence.tolist()
+        reach: list[float] = []
+        depths: list[int] = []
+        gains, total = [0.0], 0.0
+        for parent, score in zip(draft.parents.tolist(), confidence, strict=True):
+            depth = 1 if parent < 0 else depths[parent] + 1
+            chance = self.probability(score, depth) * (1.0 if parent < 0 else reach[parent])
+            reach.append(chance)
+            depths.append(depth)
+            total += chance
+            gains.append(total)
+        return gains
+
+    def score(self, draft: Draft, emitted: Sequence[int]) -> None:
+        """Learns from a draft and the tokens that were emitted from where it began; what lies behind is unknown."""
+        tokens, parents = draft.tokens.tolist(), draft.parents.tolist()
+        confidence = [0.0] * len(tokens) if draft.confidence is None else draft.confidence.tolist()
+        node, first = -1, 0
+        for depth, token in enumerate(emitted, 1):
+            siblings = [i for i in range(first, len(tokens)) if parents[i] == node]
+            if not siblings:
+                return
+            found = -1
+            for i in siblings:
+                hit = tokens[i] == token
+                self._learn(confidence[i], depth, hit)
+                if hit:
+                    found = i
+                    break
+            self.table.count_level(depth, found >= 0)
+            if found < 0:
+                return
+            node, first = found, found + 1
+
+    def _learn(self, confidence: float, depth: int, hit: bool) -> None:
+        predicted = self.probability(confidence, depth)
+        self.table.calibration.add(predicted, hit)
+        self.table.count(confidence, depth, hit)
+        miss, information = hit - predicted, predicted * (1.0 - predicted)
+        gain = self._variance / (1.0 + self._variance * information)
+        self.shift = min(_MOST_SHIFT, max(-_MOST_SHIFT, self.shift + gain * miss))
+        self._variance += _WANDER - gain * information * self._variance
+        self._residual = _FADE * self._residual + miss
+        self._spread = _FADE * _FADE * self._spread + information
+        if self._residual * self._residual > _ALARM * _ALARM * self._spread:
+            self._variance, self._residual, self._spread = _CHANGED_SHIFT, 0.0, 0.0
+        self._odds = math.exp(self.shift)
+
+
+class Acceptance:
+    """All tables of one target."""
+
+    def __init__(self) -> None:
+        self._tables: dict[str, Table] = {}
+
+    def tracker(self, drafter: str, rule: str, temperature: float) -> Tracker:
+        """A fresh view for a request."""
+        key = f"{drafter} {rule} {_class_of(temperature)}"
+        return Tracker(self._tables.setdefault(key, Table()))
+
+    def report(self) -> dict[str, dict[str, float]]:
+        """Per table: trials, acceptance rate of a first node, Brier score, expected calibration error."""
+        return {
+            key: {
+                "trials": table.calibration.trials,
+                "first_node": round(table.typical(1), 4),
+                "brier": round(table.calibration.brier, 4),
+                "expected_calibration_error": round(table.calibration.expected_error, 4),
+            }
+            for key, table in sorted(self._tables.items())
+        }
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data for json.dump."""
+        return {key: table.to_json() for key, table in self._tables.items()}
+
+    @classmethod
+    def from_json(cls, data: Any) -> Acceptance:
+        """Inverse of `to_json`.
+
+        Raises:
+            ValueError, TypeError, KeyError, AttributeError: not what `to_json` makes.
+        """
+        found = cls()
+        found._tables = {str(key): Table.from_json(table) for key, table in data.items()}
+        return found
+
+
+def _add(trials: list[float], hits: list[float], place: int, hit: bool) -> None:
+    if trials[place] >= _MEMORY:
+        trials[place] *= 1.0 - 1.0 / _MEMORY
+        hits[place] *= 1.0 - 1.0 / _MEMORY
+    trials[place] += 1.0
+    hits[place] += hit
+
+
+def _counts(data: Any, size: int) -> list[float]:
+    counts = [float(value) for value in data]
+    if len(counts) != size or not all(math.isfinite(count) for count in counts):
+        raise ValueError("not counts")
+    return counts
+
+
+def _grid(data: Any) -> list[list[float]]:
+    if len(data) != _DEPTHS + 1:
+        raise ValueError("not a grid of counts")
+    return [_counts(row, _BINS) for row in data]

@@ -1,0 +1,85 @@
+"""Drafts to choose from and the choice among them, the same number of nodes for all slots (see `adaptive`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from localspec.engine.interfaces import EMPTY_DRAFT, Draft
+
+NEVER = float("-inf")
+
+
+@dataclass(slots=True)
+class Option:
+    """A draft that is there, or one that could be asked for."""
+
+    gains: list[float]
+    """Expected tokens by nodes sent, from 0 on."""
+    draft: Draft = EMPTY_DRAFT
+
+
+@dataclass(slots=True)
+class Choice:
+    """What to send."""
+
+    value: float
+    """Tokens it brings over sending nothing, less lambda times the seconds it takes more."""
+    nodes: int
+    picks: list[Option | None]
+    """Per slot."""
+
+
+def best_choice(
+    options: Sequence[Sequence[Option]], prices: Sequence[float | None], rate: float, floor: float = 0.0, only: int = 0
+) -> Choice:
+    """The number of nodes and each slot's draft that together are worth most.
+
+    Args:
+        options: per slot.
+        prices: seconds of the pass by nodes a slot sends, from 0 on; None where no such pass may run.
+        rate: lambda, tokens/s.
+        floor: what a choice must be worth, else nothing is sent.
+        only: above 0, nothing but this number of nodes, shorter drafts included.
+    """
+    best = Choice(floor, 0, [None] * len(options))
+    longest = max((len(option.gains) - 1 for one in options for option in one), default=0)
+    plain = prices[0] or 0.0
+    shorter = only > 0 or len(options) > 1
+    for nodes in (only,) if only else range(1, min(longest, len(prices) - 1) + 1):
+        price = prices[nodes]
+        if price is None:
+            continue
+        total = 0.0
+        picks: list[Option | None] = []
+        for one in options:
+            pick, most = None, 0.0
+            for option in one:
+                gains = option.gains
+                gain = gains[nodes] if nodes < len(gains) else gains[-1] if shorter else 0.0
+                if gain > most:
+                    pick, most = option, gain
+            picks.append(pick)
+            total += most
+        value = total - rate * (price - plain)
+        if total > 0.0 and value > best.value:
+            best = Choice(value, nodes, picks)
+    return best
+
+
+def promised(typical: Sequence[float], breadth: float, limit: int) -> list[float]:
+    """Expected tokens by nodes of a draft not yet drawn, from the typical acceptance of each level."""
+    levels, reach, total = [0.0], 1.0, 0.0
+    for chance in typical:
+        reach *= chance
+        total += reach
+        levels.append(total)
+    return [levels[int(nodes / breadth)] for nodes in range(limit + 1)]
+
+
+def depth_of(draft: Draft) -> int:
+    """Levels of a draft."""
+    depths: list[int] = []
+    for parent in draft.parents.tolist():
+        depths.append(1 if parent < 0 else depths[parent] + 1)
+    return max(depths, default=0)

@@ -1,0 +1,242 @@
+"""A world for the plan with a virtual clock: cost curves and acceptance processes are given, so what any fixed choice
+would have brought is known exactly.
+
+A text is token 1 over and over; a drafter that is right at a position guesses 1 there, else 0. Whether it is right, and
+how sure it says it is, is drawn beforehand for every position: all choices meet the same luck.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from localspec.drafters.cascade import Cascade, Stage
+from localspec.engine.adaptive import AdaptivePlan
+from localspec.engine.costs import DraftCosts, PassCosts
+from localspec.engine.interfaces import NEEDS_NOTHING, Draft, DraftRequest, History, Outcome, Verdict
+from localspec.types import LogitRows, Noise, SamplingParams
+from tests.fakes import FakeTarget, HashModel
+
+Curve = Callable[[int, int], float]
+"""(width, length) -> seconds."""
+FLAT: Curve = lambda width, length: 0.03 * (1.0 + 0.02 * (width - 1)) * (1.0 + length / 8000)  # noqa: E731
+TARGET = FakeTarget(HashModel(2), 2, n_ctx=10**6)
+STREAMS = FakeTarget(HashModel(2), 2, n_ctx=10**6, streams=True)
+
+
+def steps(*ratios: float) -> Curve:
+    """30 ms a row and these ratios for widths 1, 2, ...; more rows in proportion."""
+
+    def curve(width: int, length: int) -> float:
+        ratio = ratios[width - 1] if width <= len(ratios) else ratios[-1] * width / len(ratios)
+        return 0.03 * ratio * (1.0 + length / 8000)
+
+    return curve
+
+
+Q8_0 = steps(1.0, 1.6, 1.8, 2.0, 3.1, 3.1, 3.1, 3.1)
+Q4_K_M = steps(1.0, 1.8, 2.4, 3.1, 3.8, 4.7, 5.6, 6.6)
+WIDE = steps(1.0, 1.12, 1.2, 1.25, 1.4, 1.5, 1.6, 1.7)
+CURVES = {"Q8_0": Q8_0, "Q4_K_M": Q4_K_M, "wide passes": WIDE, "GPU": FLAT}
+
+
+@dataclass
+class Clock:
+    """Seconds that pass when somebody says so."""
+
+    now: float = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@dataclass
+class Process:
+    """Whether a drafter is right at each position, and how sure it says it is."""
+
+    right: npt.NDArray[np.bool_]
+    confidence: npt.NDArray[np.float32]
+
+    @staticmethod
+    def of(chances: npt.NDArray[np.float64], seed: int, spread: float = 0.15, scale: float = 1.0) -> Process:
+        """Right with these chances; the confidence is about the chance, `spread` off, times `scale`."""
+        rng = np.random.default_rng(seed)
+        each = np.clip(chances + spread * rng.standard_normal(len(chances)), 0.01, 0.99)
+        right = rng.random(len(chances)) < each
+        return Process(right, np.minimum(scale * each, 0.999).astype(np.float32))
+
+
+class Guesser:
+    """A drafter of a process; one that costs moves the clock."""
+
+    needs = NEEDS_NOTHING
+
+    def __init__(self, name: str, process: Process, clock: Clock, level: float = 0.0, read: float = 0.0) -> None:
+        self.name, self.process, self.clock, self.level, self.read = name, process, clock, level, read
+        self.free = not level
+        self.seen: dict[int, tuple[History | None, int]] = {}
+        self.levels = 0
+        self.tokens_read = 0
+        self.offset = 0
+        """Where in the process the request's position 0 lies."""
+
+    def missing(self, slot: int, history: History) -> int:
+        whose, length = self.seen.get(slot, (None, 0))
+        return 0 if self.free else len(history) - (length if whose is history else 0)
+
+    def draft(self, requests: Sequence[DraftRequest]) -> list[Draft]:
+        extra = sum(self.missing(request.slot, request.history) for request in requests) - len(requests)
+        self.clock.now += max(0, extra) * self.read
+        self.tokens_read += max(0, extra)
+        drafts, most = [], 0
+        for request in requests:
+            length, path = len(request.history), list[float]()
+            start = length + self.offset
+            for place in range(start, start + request.max_nodes):
+                path.append(float(self.process.confidence[place]))
+                if not self.free and not request.price.pays(path, len(path)):
+                    break
+            count = len(path)
+            right = self.process.right[start : start + count]
+            drafts.append(Draft.chain(right.astype(np.int32), None, np.array(path, dtype=np.float32), self.name))
+            fed = right[: max(0, count - 1)]  # its own guesses are cached as far as they were right; the last is not
+            self.seen[request.slot] = (request.history, length + (len(fed) if fed.all() else int(fed.argmin())))
+            most = max(most, count)
+        self.clock.now += most * self.level
+        self.levels += most
+        return drafts
+
+    def observe(self, outcomes: Sequence[Outcome]) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+@dataclass
+class World:
+    """Costs and luck."""
+
+    curve: Curve
+    processes: Mapping[str, Process]
+    """By drafter: "lookup" is free, "draft" costs."""
+    level: float = 0.003
+    """Seconds of a level of "draft"."""
+    read: float = 0.001
+    noise: float = 0.05
+    """Of a pass, in logarithms; one pass in 50 takes three times as long."""
+    prompt: int = 100
+    """Tokens of every prompt."""
+    answer: int = 300
+    """Tokens of every answer."""
+
+    def plain(self, answers: range) -> float:
+        """Seconds of plain decoding for these answers."""
+        return len(answers) * sum(self.curve(1, self.prompt + place) for place in range(self.answer))
+
+    def fixed(self, drafter: str, nodes: int, answers: range) -> float:
+        """Seconds with always this draft; reading included."""
+        right = self.processes[drafter].right
+        cost = self.level if drafter == "draft" else 0.0
+        seconds = 0.0
+        for number in answers:
+            place, start = 0, number * self.answer
+            seconds += self.read * self.prompt if cost else 0.0
+            while place < self.answer:
+                count = min(nodes, self.answer - place - 1)
+                seconds += self.curve(1 + count, self.prompt + place) + count * cost
+                run = right[start + place : start + place + count]
+                place += 1 + (count if run.all() else int(run.argmin()))
+        return seconds
+
+    def best_fixed(self, answers: range, widths: frozenset[int] | None = None, longest: int = 7) -> tuple[float, str]:
+        """(seconds, name) of the best fixed choice in hindsight, plain decoding among them."""
+        found = [(self.plain(answers), "plain")]
+        for name in self.processes:
+            allowed = [nodes for nodes in range(1, longest + 1) if widths is None or 1 + nodes in widths]
+            found += [(self.fixed(name, nodes, answers), f"{name} {nodes}") for nodes in allowed]
+        return min(found)
+
+
+@dataclass
+class Run:
+    """What a plan did in a world."""
+
+    world: World
+    plan: AdaptivePlan
+    clock: Clock
+    guessers: list[Guesser]
+    seconds: list[float] = field(default_factory=list)
+    """When each token came, the noise of passes left out."""
+    luck: float = 0.0
+    """Seconds that noise added."""
+    widths: list[int] = field(default_factory=list)
+    estimates: list[float] = field(default_factory=list)
+    """Plain decoding's seconds for each token, by the plan."""
+    guarded: int = 0
+
+    def drafts(self, first: int = 0) -> int:
+        return sum(width > 1 for width in self.widths[first:])
+
+
+def measured(curve: Curve, lengths: Sequence[int] = (128, 1536, 3584)) -> dict[int, dict[int, float]]:
+    """What calibration would have found."""
+    return {length: {width: curve(width, length) for width in range(1, 9)} for length in lengths}
+
+
+def make(world: World, *, costs: PassCosts | None = None, widths: frozenset[int] | None = None, **more: object) -> Run:
+    """A fresh plan for a world."""
+    clock = Clock()
+    guessers = [
+        Guesser(name, process, clock, world.level if name == "draft" else 0.0, world.read)
+        for name, process in world.processes.items()
+    ]
+    draft_costs = {"draft": DraftCosts({128: {1: world.level}}, world.read)}
+    plan = AdaptivePlan(
+        guessers,
+        widths,
+        costs=costs or PassCosts(measured(world.curve)),
+        draft_costs=draft_costs,
+        clock=clock,
+        **more,  # type: ignore[arg-type]
+    )
+    return Run(world, plan, clock, guessers)
+
+
+def simulate(run: Run, answers: range, seed: int = 0, limit: int | None = None) -> Run:
+    """Generates these answers, one behind the other, each behind a prompt of its own."""
+    rng = np.random.default_rng(seed)
+    for number in answers:
+        for guesser in run.guessers:
+            guesser.offset = number * run.world.answer - run.world.prompt
+        _answer(run, rng, limit)
+    return run
+
+
+def _answer(run: Run, rng: np.random.Generator, limit: int | None) -> None:
+    world, plan, clock = run.world, run.plan, run.clock
+    drafter = Cascade([Stage(guesser) for guesser in run.guessers])
+    history = History([1] * world.prompt)
+    end = world.prompt + world.answer
+    rows = LogitRows.from_matrix(np.zeros((1, 2), dtype=np.float32))
+    while (room := end - len(history)) > 0:
+        nodes = room - 1 if limit is None else min(limit, room - 1)
+        request = DraftRequest(0, history, nodes, nodes, SamplingParams(temperature=1.0), Noise(1), room=room)
+        draft = plan.draft(drafter, TARGET, [request], [1])[0]
+        assert len(draft) <= max(nodes, 0)
+        width = 1 + len(draft)
+        slow = np.exp(world.noise * rng.standard_normal()) * (3.0 if world.noise and rng.random() < 0.02 else 1.0)
+        usual = world.curve(width, len(history))
+        clock.now += usual * float(slow)
+        run.luck += usual * (float(slow) - 1.0)
+        accepted = len(draft) if draft.tokens.all() else int(draft.tokens.argmin())
+        history.append([1] * (accepted + 1))
+        verdict = Verdict(np.arange(accepted, dtype=np.int32), 1)
+        review = plan.learn([Outcome(0, history, draft, verdict, rows)], usual * float(slow))
+        run.widths.append(width)
+        run.guarded += review.guarded
+        run.seconds += [clock.now - run.luck] * (accepted + 1)
+        run.estimates += [review.plain_seconds] * (accepted + 1)

@@ -1,0 +1,396 @@
+"""The plan against worlds whose best fixed choice is known (see `simulator`), and on the real loop."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from localspec.drafters.cascade import Cascade, Stage
+from localspec.drafters.draft_model import DraftModel, DraftModelSettings
+from localspec.drafters.prompt_lookup import PromptLookup, PromptLookupSettings
+from localspec.engine.adaptive import AdaptivePlan, Forced
+from localspec.engine.costs import PassCosts
+from localspec.engine.guard import OPENING_PASSES, SHARE
+from localspec.engine.interfaces import Draft, Drafter, DraftRequest
+from localspec.engine.loop import Loop
+from localspec.engine.plan import FixedPlan
+from localspec.engine.request import Request
+from localspec.errors import DecodeError
+from localspec.types import Rule, SamplingParams
+from tests.engine.simulator import CURVES, Process, Run, World, make, measured, simulate, steps
+from tests.fakes import Answer, FakeDraftContext, FakeTarget, FakeVocabulary, HashModel, answer, answer_all, prompt
+
+WARM, ANSWERS = 2, range(10)
+LATER = range(WARM, ANSWERS.stop)
+PLACES = ANSWERS.stop * 300 + 400
+
+
+def constant(chance: float) -> npt.NDArray[np.float64]:
+    return np.full(PLACES, chance)
+
+
+def switching(one: float, other: float, period: int) -> npt.NDArray[np.float64]:
+    return np.where((np.arange(PLACES) // period) % 2 == 0, one, other).astype(np.float64)
+
+
+PROCESSES: dict[str, dict[str, Process]] = {
+    "useless draft model": {"draft": Process.of(constant(0.02), 1)},
+    "draft model right in 0.3": {"draft": Process.of(constant(0.3), 1)},
+    "draft model right in 0.5": {"draft": Process.of(constant(0.5), 1)},
+    "draft model right in 0.7": {"draft": Process.of(constant(0.7), 1)},
+    "draft model right in 0.9": {"draft": Process.of(constant(0.9), 1)},
+    "draft model switching": {"draft": Process.of(switching(0.9, 0.1, 400), 1)},
+    "lookup switching": {"lookup": Process.of(switching(0.05, 0.95, 150), 2)},
+    "lookup switching fast": {"lookup": Process.of(switching(0.05, 0.95, 12), 2)},
+    "both": {"lookup": Process.of(switching(0.05, 0.95, 150), 2), "draft": Process.of(constant(0.6), 1)},
+    "far too sure": {"draft": Process.of(constant(0.15), 1, scale=5.0)},
+    "good at first, then useless": {"draft": Process.of(np.where(np.arange(PLACES) < 700, 0.95, 0.02), 1)},
+}
+
+
+def seconds(run: Run, answers: range) -> float:
+    """What these answers took."""
+    tokens = run.world.answer
+    start = run.seconds[answers.start * tokens - 1] if answers.start else 0.0
+    return run.seconds[answers.stop * tokens - 1] - start
+
+
+@pytest.mark.parametrize("curve", CURVES)
+@pytest.mark.parametrize("process", PROCESSES)
+def test_it_is_near_the_best_fixed_choice_and_never_slower_than_plain(process: str, curve: str) -> None:
+    world = World(CURVES[curve], PROCESSES[process])
+    run = simulate(make(world), ANSWERS, seed=7)
+    best, name = world.best_fixed(LATER)
+    assert best / seconds(run, LATER) >= 0.95, f"the best is {name}"
+    assert world.plain(ANSWERS) / seconds(run, ANSWERS) >= 0.98
+
+
+@pytest.mark.parametrize("widths", [{1}, {1, 2}, {1, 2, 4}, {1, 5}], ids=str)
+def test_only_exact_widths_are_used_and_the_best_of_them(widths: set[int]) -> None:
+    exact = frozenset(widths)
+    world = World(CURVES["Q8_0"], PROCESSES["draft model right in 0.9"])
+    run = simulate(make(world, widths=exact), ANSWERS)
+    assert set(run.widths) <= exact
+    best, _ = world.best_fixed(LATER, exact)
+    assert best / seconds(run, LATER) >= 0.95
+
+
+def test_cliffs_are_used_and_avoided() -> None:
+    """Widths 3 and 5 are bad buys on this curve, 4 a good one."""
+    world = World(steps(1.0, 1.6, 1.95, 2.0, 3.1, 3.1, 3.1, 3.1), PROCESSES["draft model right in 0.9"])
+    run = simulate(make(world), ANSWERS)
+    count = np.bincount(run.widths[-300:], minlength=9)
+    assert count[4] > 0.5 * count[2:].sum()
+    assert count[3] + count[5] < 0.05 * count.sum()
+
+
+def test_nearly_free_widths_are_used_in_full() -> None:
+    world = World(CURVES["GPU"], {"lookup": Process.of(constant(0.97), 1, spread=0.0)})
+    run = simulate(make(world), ANSWERS)
+    assert np.mean(np.array(run.widths[50:]) == 8) > 0.9
+
+
+@settings(max_examples=12)
+@given(
+    growth=st.lists(st.floats(0.0, 1.2), min_size=7, max_size=7),
+    chance=st.floats(0.0, 1.0),
+    scale=st.sampled_from([0.3, 1.0, 4.0]),
+    level=st.floats(0.0005, 0.03),
+    read=st.floats(0.0, 0.006),
+    period=st.sampled_from([0, 40, 500]),
+)
+def test_whatever_the_machine_and_the_draft_it_is_never_slower(
+    growth: list[float], chance: float, scale: float, level: float, read: float, period: int
+) -> None:
+    curve = steps(*(1.0 + sum(growth[:extra]) for extra in range(8)))
+    chances = switching(chance, 1.0 - chance, period) if period else constant(chance)
+    world = World(curve, {"draft": Process.of(chances, 3, scale=scale)}, level, read)
+    answers = range(6)
+    run = simulate(make(world), answers, seed=5)
+    assert world.plain(answers) / seconds(run, answers) >= 0.98
+
+
+class Contrary(Process):
+    """Right after a pass without a draft, wrong after one with: whoever believes it loses."""
+
+
+def test_an_adversary_that_watches_gains_nothing() -> None:
+    world = World(CURVES["Q4_K_M"], {"lookup": Process.of(constant(0.5), 1), "draft": Process.of(constant(0.5), 2)})
+    run = make(world)
+    for guesser in run.guessers:
+        honest = guesser.draft
+
+        def draft(requests: Sequence[DraftRequest], honest: Any = honest) -> list[Draft]:
+            right = not run.widths or run.widths[-1] == 1
+            return [Draft.chain([int(right)] * len(one), None, one.confidence, one.origin) for one in honest(requests)]
+
+        guesser.draft = draft  # type: ignore[method-assign]
+    simulate(run, ANSWERS)
+    assert run.drafts() > 10, "it was tempted"
+    assert world.plain(ANSWERS) / seconds(run, ANSWERS) >= 0.98
+
+
+def test_costs_that_calibration_got_wrong_are_corrected_by_the_passes() -> None:
+    """It was told that width 8 costs 1.7 rows; it costs 6.6."""
+    world = World(CURVES["Q4_K_M"], {"lookup": Process.of(constant(0.4), 1)})
+    run = simulate(make(world, costs=PassCosts(measured(CURVES["wide passes"]))), ANSWERS)
+    assert world.plain(ANSWERS) / seconds(run, ANSWERS) >= 0.95
+    assert world.plain(LATER) / seconds(run, LATER) >= 0.97
+
+
+@pytest.mark.parametrize("process", ["draft model right in 0.9", "useless draft model", "lookup switching"])
+@pytest.mark.parametrize("factor", [0.5, 2.0])
+def test_a_machine_that_changes_its_speed_changes_no_choice(process: str, factor: float) -> None:
+    def curve(width: int, length: int) -> float:
+        return CURVES["wide passes"](width, length) * (factor if len(run.widths) > 400 else 1.0)
+
+    world = World(curve, PROCESSES[process])
+    run = make(world, costs=PassCosts(measured(CURVES["wide passes"])))
+    simulate(run, ANSWERS)
+    steady = simulate(make(World(CURVES["wide passes"], PROCESSES[process])), ANSWERS)
+    mean = np.mean(run.widths), np.mean(steady.widths)
+    assert mean[0] == pytest.approx(mean[1], rel=0.12)
+
+
+def test_what_was_learned_is_there_from_the_first_token_on() -> None:
+    world = World(CURVES["wide passes"], PROCESSES["draft model right in 0.7"])
+    learned = simulate(make(world), range(3))
+    again = simulate(make(world, acceptance=learned.plan.acceptance), range(1))
+    best, _ = world.best_fixed(range(1))
+    assert best / seconds(again, range(1)) >= 0.95
+
+
+def test_plain_decodings_time_is_known_without_running_it() -> None:
+    world = World(CURVES["Q8_0"], PROCESSES["draft model right in 0.9"])
+    run = simulate(make(world), range(4))
+    assert sum(run.estimates) == pytest.approx(world.plain(range(4)), rel=0.05)
+    assert run.guarded == 0
+
+
+def test_the_guards_account_bounds_what_may_be_lost() -> None:
+    world = World(CURVES["Q4_K_M"], PROCESSES["far too sure"], noise=0.0)
+    run = simulate(make(world), ANSWERS)
+    plain = world.plain(ANSWERS)
+    largest = world.curve(8, 400) + 7 * world.level
+    assert seconds(run, ANSWERS) <= (1.0 + SHARE) * plain + OPENING_PASSES * world.curve(1, 400) + largest
+
+
+# -- drafters that cost ----------------------------------------------------------------------------------------------
+
+
+def levels_of(run: Run) -> int:
+    return run.guessers[-1].levels
+
+
+def test_a_draft_model_that_does_not_pay_is_left_alone() -> None:
+    world = World(CURVES["Q4_K_M"], PROCESSES["useless draft model"])
+    run = simulate(make(world), range(3))
+    before = levels_of(run)
+    simulate(run, range(3, 10))
+    assert levels_of(run) - before < 40, "2,100 passes"
+    assert before >= 16
+
+
+def test_a_draft_model_that_gets_better_is_found_again() -> None:
+    chances = np.where(np.arange(PLACES) < 450, 0.02, 0.95)
+    world = World(CURVES["GPU"], {"draft": Process.of(chances, 1)}, read=0.0002)
+    run = simulate(make(world), range(5))
+    assert np.mean(run.widths[-50:]) > 5
+
+
+def test_a_draft_model_stops_where_the_next_guess_no_longer_pays() -> None:
+    chances = np.where(np.random.default_rng(4).random(PLACES) < 0.3, 0.05, 0.97)
+    world = World(CURVES["GPU"], {"draft": Process.of(chances, 1, spread=0.01)}, level=0.006)
+    run = simulate(make(world), ANSWERS)
+    drawn, passes = levels_of(run), len(run.widths)
+    assert drawn / passes < 4.0, "of 7"
+    best, _ = world.best_fixed(LATER)
+    assert best / seconds(run, LATER) >= 1.05
+
+
+LONG = World(CURVES["GPU"], PROCESSES["draft model right in 0.9"], prompt=3000)
+"""Reading the prompt costs what 73 plain passes cost."""
+
+
+def experienced() -> Any:
+    return simulate(make(World(CURVES["GPU"], PROCESSES["draft model right in 0.9"])), range(3)).plan.acceptance
+
+
+def test_a_long_prompt_is_not_read_on_trust() -> None:
+    run = simulate(make(LONG), range(1))
+    assert run.guessers[0].tokens_read == 0
+    assert run.drafts() == 0
+
+
+def test_a_long_prompt_is_read_where_experience_says_it_pays() -> None:
+    run = simulate(make(LONG, acceptance=experienced()), range(2))
+    assert run.guessers[0].tokens_read > 3000
+    assert LONG.plain(range(2)) / seconds(run, range(2)) > 1.15
+
+
+def test_a_long_prompt_is_not_read_for_a_few_tokens() -> None:
+    short = replace(LONG, answer=40)
+    run = simulate(make(short, acceptance=experienced()), range(1))
+    assert run.guessers[0].tokens_read == 0
+
+
+# -- settings and requests -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("limit", [0, 1, 2, 5])
+def test_a_requests_limit_is_kept(limit: int) -> None:
+    world = World(CURVES["GPU"], PROCESSES["both"])
+    run = simulate(make(world), range(2), limit=limit)
+    assert max(run.widths) == 1 + limit
+    if not limit:
+        assert levels_of(run) == 0
+
+
+@pytest.mark.parametrize("process", ["useless draft model", "draft model right in 0.9", "both"])
+def test_a_forced_length_is_used_and_the_guard_says_what_it_thinks(process: str) -> None:
+    world = World(CURVES["Q4_K_M"], PROCESSES[process])
+    run = simulate(make(world, forced=Forced(nodes=3)), range(3))
+    inner = [width for width in run.widths if width == 4]
+    assert len(inner) >= len(run.widths) - 3 * 3, "all but the last passes of an answer"
+    if process == "useless draft model":
+        assert run.guarded > 0.95 * len(run.widths)
+        assert sum(run.estimates) < 0.5 * run.seconds[-1]
+
+
+def test_a_forced_drafter_drafts_in_every_pass_as_much_as_is_best() -> None:
+    world = World(CURVES["Q4_K_M"], PROCESSES["useless draft model"])
+    run = simulate(make(world, forced=Forced(drafting=True)), range(2))
+    assert run.drafts() >= len(run.widths) - 2, "all but the last pass of each answer"
+    assert np.mean(run.widths) < 2.2
+    world = World(CURVES["GPU"], PROCESSES["draft model right in 0.9"])
+    assert np.mean(simulate(make(world, forced=Forced(drafting=True)), range(2)).widths) > 6
+
+
+def test_planning_takes_little_of_the_hosts_time() -> None:
+    """0.2 ms a pass is what everything on the host together may take; tests run on busy machines."""
+    run = make(World(CURVES["Q4_K_M"], PROCESSES["useless draft model"]))
+    simulate(run, range(2))
+    started, passes = time.perf_counter(), len(run.widths)
+    simulate(run, range(2, 4))
+    assert (time.perf_counter() - started) / (len(run.widths) - passes) < 1e-3
+
+
+# -- on the real loop ------------------------------------------------------------------------------------------------
+
+VOCABULARY = FakeVocabulary(24, end_tokens={23})
+MODEL = HashModel(24)
+FREE_WIDTHS = {100: {width: 0.01 * (1 + 0.01 * width) for width in range(1, 9)}}
+
+
+def drafters(branches: int = 1) -> list[Drafter]:
+    context = FakeDraftContext(MODEL.like(0.8))
+    model = DraftModel(context, VOCABULARY.end_tokens, DraftModelSettings(branches))
+    return [PromptLookup(PromptLookupSettings(1, 3)), model]
+
+
+def loop_with(target: FakeTarget, found: list[Drafter], **more: Any) -> Loop:
+    plan = AdaptivePlan(found, target.exact_widths, costs=PassCosts(FREE_WIDTHS), **more)
+    return Loop(target, Cascade([Stage(one) for one in found]), plan, VOCABULARY)
+
+
+def request_of(seed: int, temperature: float = 0.8, max_tokens: int = 60) -> Request:
+    return Request(prompt(3, 1, 4, 1, 5), SamplingParams(temperature=temperature), seed, max_tokens=max_tokens)
+
+
+def plain(request: Request) -> Answer:
+    return answer(Loop(FakeTarget(MODEL, 24), Cascade([]), FixedPlan(0, None), VOCABULARY), request)
+
+
+@settings(max_examples=60)
+@given(
+    seed=st.integers(0, 2**64 - 1),
+    temperature=st.sampled_from([0.0, 0.7, 1.0]),
+    widths=st.none() | st.sets(st.integers(2, 8)),
+    forced=st.sampled_from([Forced(), Forced(drafting=True), Forced(nodes=3)]),
+    branches=st.integers(1, 3),
+)
+def test_the_text_does_not_depend_on_the_plan(
+    seed: int, temperature: float, widths: set[int] | None, forced: Forced, branches: int
+) -> None:
+    request = request_of(seed, temperature)
+    exact = None if widths is None else {1, *widths}
+    target = FakeTarget(MODEL, 24, exact_widths=exact, same_bits=exact)
+    loop = loop_with(target, drafters(branches), forced=forced)
+    for _ in range(2):  # the second time it knows something
+        found = answer(loop, request)
+        assert found.tokens == plain(request).tokens
+        assert found.stats.exact == (exact is not None or not found.stats.drafted)
+
+
+@pytest.mark.parametrize("widths", [None, {1, 2, 3, 4, 6, 8}, {1, 3}], ids=str)
+@pytest.mark.parametrize("slots", [2, 3])
+def test_slots_share_a_plan_without_disturbing_each_other(slots: int, widths: set[int] | None) -> None:
+    requests = {slot: request_of(slot, max_tokens=20 + 7 * slot) for slot in range(slots)}
+    target = FakeTarget(MODEL, 24, exact_widths=widths, same_bits=widths, streams=True)
+    loop = loop_with(target, drafters())
+    for _ in range(3):
+        found = answer_all(loop, requests)
+        for slot, request in requests.items():
+            assert found[slot].tokens == plain(request).tokens
+    assert widths is not None or sum(one.stats.drafted for one in found.values()) > 0
+
+
+@pytest.mark.parametrize("rule", [Rule.REJECTION, Rule.BLOCK])
+def test_rules_that_need_a_fixed_plan_get_one(rule: Rule) -> None:
+    """Whatever was learned before: the same seed gives the same text, that of `FixedPlan`."""
+    found = drafters()
+    loop = loop_with(FakeTarget(MODEL, 24), found, fixed=3)
+    request = replace(request_of(5, 1.0), rule=rule)
+    fixed = Loop(FakeTarget(MODEL, 24), Cascade([Stage(one) for one in drafters()]), FixedPlan(3, None), VOCABULARY)
+    expected = answer(fixed, request)
+    for _ in range(3):
+        assert answer(loop, request).tokens == expected.tokens
+        answer(loop, request_of(8))
+    assert expected.stats.drafted > 0
+
+
+def test_a_request_may_switch_drafting_off() -> None:
+    loop = loop_with(FakeTarget(MODEL, 24), drafters(), forced=Forced(drafting=True))
+    off = answer(loop, replace(request_of(1), max_draft_tokens=0, ignore_end=True))
+    assert (off.stats.drafted, off.stats.passes) == (0, 60)
+    one = answer(loop, replace(request_of(1), max_draft_tokens=1, ignore_end=True))
+    assert 0 < one.stats.drafted <= one.stats.passes
+    assert off.tokens == one.tokens
+
+
+def test_a_draft_model_that_fails_is_dropped_and_the_chat_goes_on() -> None:
+    found = drafters()
+    context = FakeDraftContext(MODEL)
+    calls = [0]
+
+    def fail(feeds: Any) -> Any:
+        calls[0] += 1
+        raise DecodeError("llama.cpp could not evaluate a pass: it could not allocate memory for the pass.")
+
+    context.decode = fail  # type: ignore[method-assign]
+    found[1] = DraftModel(context, VOCABULARY.end_tokens)
+    loop = loop_with(FakeTarget(MODEL, 24), found)
+    request = request_of(4)
+    assert answer(loop, request).tokens == answer(loop, request).tokens == plain(request).tokens
+    assert calls == [1]
+    plan = loop.plan
+    assert isinstance(plan, AdaptivePlan)
+    assert "could not allocate" in plan.dropped["draft"]
+    assert plan.drop("again") == [], "it is gone already"
+    assert "draft" in plan.report()["dropped"]
+
+
+def test_stats_say_what_plain_decoding_would_have_taken() -> None:
+    loop = loop_with(FakeTarget(MODEL, 24), drafters())
+    stats = answer(loop, request_of(4)).stats
+    assert stats.plain_seconds > 0
+    assert stats.estimated_speedup == pytest.approx(stats.plain_seconds / stats.decode_seconds)
+    assert {"plain_seconds", "estimated_speedup", "guarded_passes"} <= set(stats.as_dict())

@@ -1,0 +1,89 @@
+"""The account and the investments."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from localspec.engine.guard import OPENING_PASSES, SHARE, Account, Investment
+
+
+def account(pass_seconds: float = 0.03) -> Account:
+    opened = Account()
+    assert not opened.open, "nothing is known of a pass yet"
+    opened.scale(pass_seconds)
+    return opened
+
+
+def test_it_opens_with_some_passes_once() -> None:
+    opened = account()
+    assert opened.open
+    assert opened.affords(OPENING_PASSES * 0.03)
+    assert not opened.affords(OPENING_PASSES * 0.031)
+    opened.book(0.03, 0.09)
+    opened.scale(0.04)
+    assert opened.balance < OPENING_PASSES * 0.03
+
+
+def test_what_an_earlier_run_left_is_all_there_is() -> None:
+    opened = Account(opening=-2.0)
+    opened.scale(0.03)
+    assert not opened.open
+    assert opened.passes == -2.0
+    assert Account(opening=3.0).passes == 3.0
+
+
+@given(passes=st.lists(st.tuples(st.integers(1, 8), st.floats(0.02, 0.3)), max_size=300))
+def test_whatever_drafts_do_the_time_is_bounded(passes: list[tuple[int, float]]) -> None:
+    """Drafting only while the account is open, the worst pass at most 0.3 s; savings are not counted on."""
+    opened = account()
+    plain = spent = 0.0
+    for tokens, seconds in passes:
+        if not opened.open:
+            tokens, seconds = 1, 0.03
+        opened.book(0.03 * tokens, seconds)
+        plain, spent = plain + 0.03 * tokens, spent + seconds
+        assert spent <= (1 + SHARE) * plain + OPENING_PASSES * 0.03 + 0.3 + 1e-9
+    assert (opened.plain, opened.spent) == (plain, spent)
+
+
+def test_a_good_hour_pays_for_little_of_a_bad_one() -> None:
+    opened = account()
+    for _ in range(10_000):
+        opened.book(0.09, 0.03)
+    lost = 0.0
+    while opened.open:
+        opened.book(0.03, 0.06)
+        lost += 0.03
+    assert lost < 100 * 0.03
+
+
+def test_an_overdrawn_account_opens_again_by_itself() -> None:
+    opened = account()
+    opened.write_off(1e9)
+    passes = 0
+    while not opened.open:
+        opened.book(0.03, 0.03)
+        passes += 1
+    assert passes < 2000
+
+
+def test_an_investment_is_paid_back_before_anything_is_gained() -> None:
+    investment = Investment()
+    investment.invest(1.0)
+    assert investment.repay(0.4) == 0.0
+    assert investment.repay(-0.1) == -0.1, "losses are losses"
+    assert investment.repay(0.9) == 0.9 - 0.6
+    assert investment.close() == 0.0
+    assert investment.patience == 1.0
+
+
+def test_investments_that_fail_make_it_patient_and_good_ones_trusting() -> None:
+    investment = Investment()
+    for expected in (2.0, 4.0, 8.0):
+        investment.invest(1.0)
+        assert investment.close() == 1.0
+        assert investment.patience == expected
+    investment.invest(1.0)
+    investment.repay(2.0)
+    assert investment.patience == 4.0
