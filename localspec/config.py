@@ -10,6 +10,11 @@ from localspec.errors import UsageError
 from localspec.types import Rule
 
 Exactness = Literal["auto", "strict", "off"]
+LONGEST_DRAFT, LONGEST_OF_SEVERAL = 7, 4
+"""Of the plan's own choice, with one slot and with several: passes of 8 rows are the widest that are probed unless
+asked otherwise, and what speculation may spend shrinks as slots fill up."""
+FIXED_DRAFT = 4
+"""Draft length for the rules whose plan is fixed, unless a length is given."""
 RULES: dict[str, Rule] = {"coupled": Rule.COUPLED, "rejection": Rule.REJECTION, "block": Rule.BLOCK}
 
 
@@ -22,9 +27,9 @@ class EngineSettings:
     draft: Path | None = None
     """GGUF file of a smaller model with the same tokenizer; None = no draft model."""
     drafter: str = "auto"
-    """Who guesses: a name of `localspec.drafters.NAMES`."""
-    max_draft_tokens: int = 4
-    """Longest draft a pass; 0 is plain decoding."""
+    """Who guesses: a name of `localspec.drafters.NAMES`. With any but `auto` it drafts in every pass, paying or not."""
+    max_draft_tokens: int | None = None
+    """Longest draft a pass, drafted in every pass, paying or not; 0 is plain decoding. None = what pays."""
     branches: int = 1
     """Guesses of the draft model per position; 2 or more make its drafts trees (one slot only)."""
     min_ngram: int = 2
@@ -40,6 +45,8 @@ class EngineSettings:
     """Tokens a slot can hold; None = what the model was trained for, at most 4,096."""
     slots: int = 1
     """Requests served at once."""
+    wide: bool = True
+    """Use localspec's own kernels for passes of several rows where they win; measured once and remembered."""
     threads: int | None = None
     """CPU threads; None = the physical cores this process may use. The count changes the bits of a text."""
     gpu_layers: int = 0
@@ -54,7 +61,7 @@ class EngineSettings:
     def __post_init__(self) -> None:
         if self.exact not in get_args(Exactness):
             raise UsageError(f"exact is {self.exact!r}; it must be auto, strict or off.")
-        if not 0 <= self.max_draft_tokens <= 64:
+        if self.max_draft_tokens is not None and not 0 <= self.max_draft_tokens <= 64:
             raise UsageError(f"max_draft_tokens is {self.max_draft_tokens}; it must be between 0 and 64.")
         if not 1 <= self.slots <= 64:
             raise UsageError(f"slots is {self.slots}; it must be between 1 and 64.")
@@ -68,3 +75,10 @@ class EngineSettings:
             raise UsageError(f"context is {self.context}; it must be 16 or more.")
         if self.gpu_layers < -1 or self.draft_gpu_layers < -1:
             raise UsageError("gpu_layers must be -1 (all), 0 (none) or more.")
+
+    @property
+    def longest_draft(self) -> int:
+        """Most nodes a draft can have."""
+        if self.max_draft_tokens is not None:
+            return self.max_draft_tokens
+        return LONGEST_DRAFT if self.slots == 1 else LONGEST_OF_SEVERAL

@@ -8,6 +8,7 @@ LocalspecError                 exit 1
 ├── ContextOverflowError       exit 4   the prompt does not fit the context
 ├── DecodeError                exit 5   llama.cpp could not evaluate a pass
 ├── KernelError                exit 5   a logits row or an argument no verdict can be made from
+├── DownloadError              exit 6   a model could not be fetched: network, hub, access, disk
 └── Cancelled                  exit 130 the caller asked to stop
 """
 
@@ -67,6 +68,12 @@ class KernelError(LocalspecError):
     """A logits row (NaN, nothing left to sample) or an argument that no verdict can be made from."""
 
     exit_code = 5
+
+
+class DownloadError(LocalspecError):
+    """A model could not be fetched: no network, no such repository, no access, wrong bytes, or a full disk."""
+
+    exit_code = 6
 
 
 class Cancelled(LocalspecError):

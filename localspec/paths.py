@@ -18,6 +18,26 @@ def cache_dir() -> Path:
     return user_cache_path("localspec")
 
 
+def data_dir() -> Path:
+    """Folder for what must last: the index of installed models, imported files. LOCALSPEC_DATA overrides."""
+    override = os.environ.get("LOCALSPEC_DATA")
+    if override:
+        return Path(override)
+    from platformdirs import user_data_path
+
+    return user_data_path("localspec")
+
+
+def config_dir() -> Path:
+    """Folder of what the user writes: an own models.toml. LOCALSPEC_CONFIG overrides."""
+    override = os.environ.get("LOCALSPEC_CONFIG")
+    if override:
+        return Path(override)
+    from platformdirs import user_config_path
+
+    return user_config_path("localspec")
+
+
 def bundled(name: str) -> Path:
     """A data file shipped inside the package, such as `tiny-target-q8_0.gguf`."""
     return _PACKAGE / "data" / name

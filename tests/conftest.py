@@ -22,9 +22,11 @@ settings.load_profile("localspec")
 
 @pytest.fixture(autouse=True, scope="session")
 def _cache_in_tmp(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """No test reads or writes the user's cache; what one test probes, the next may use."""
+    """No test reads or writes the user's folders; what one test probes, the next may use."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LOCALSPEC_CACHE", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("LOCALSPEC_DATA", str(tmp_path_factory.mktemp("data")))
+        patch.setenv("LOCALSPEC_CONFIG", str(tmp_path_factory.mktemp("config")))
         yield
 
 

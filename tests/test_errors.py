@@ -18,6 +18,7 @@ CODES = {
     "ContextOverflowError": 4,
     "DecodeError": 5,
     "KernelError": 5,
+    "DownloadError": 6,
     "Cancelled": 130,
 }
 """Scripts depend on these."""

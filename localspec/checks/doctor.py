@@ -6,11 +6,12 @@ import importlib.metadata
 import os
 import platform
 import shutil
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from localspec import __version__, kernels, paths
-from localspec.llama import lib
+from localspec.llama import lib, wide
 from localspec.runtime.engine import Engine
 
 
@@ -24,8 +25,12 @@ class Finding:
     """What to do; "" = all is well."""
 
 
-def examine_machine() -> Iterator[Finding]:
-    """Versions, native module, llama.cpp, devices, folders."""
+def examine_machine(with_wide: bool = True) -> Iterator[Finding]:
+    """Versions, native module, llama.cpp, wide kernels, devices, folders.
+
+    Args:
+        with_wide: load the wide kernels to see whether they can be used.
+    """
     yield Finding("localspec", f"{__version__}, Python {platform.python_version()} on {platform.platform()}")
     versions = (f"{name} {_version(name)}" for name in ("llama-cpp-python", "numpy", "torch"))
     yield Finding("packages", ", ".join(versions))
@@ -38,9 +43,21 @@ def examine_machine() -> Iterator[Finding]:
     yield Finding("CPU features", kernels.cpu_features())
     info = lib.info()
     yield Finding("llama.cpp", f"{info.version}: {info.system}")
+    yield _wide_kernels(with_wide)
     yield from _devices(info)
     yield Finding("threads", f"{lib.default_threads()} (of {os.cpu_count()} logical CPUs)")
     yield _cache_folder()
+
+
+def _wide_kernels(wanted: bool) -> Finding:
+    name, path = "wide kernels", wide.find_library()
+    if not wanted:
+        return Finding(name, "not asked for (--no-wide)")
+    found = wide.status()
+    if found.available:
+        return Finding(name, f"{found.isa} ({path})")
+    build = "Install gcc or clang with OpenMP, then: pip install --force-reinstall --no-deps localspec"
+    return Finding(name, f"not used: {found.reason}", build if path is None and sys.platform != "win32" else "")
 
 
 def _devices(info: lib.Info) -> Iterator[Finding]:
@@ -80,13 +97,14 @@ def examine_engine(engine: Engine) -> Iterator[Finding]:
     loaded = engine.loaded
     yield Finding("target", f"{loaded.model.path} ({loaded.model.path.stat().st_size / 2**20:.1f} MiB)")
     draft = loaded.draft_model
-    yield Finding("draft model", "none" if draft is None else str(draft.path))
+    yield Finding("draft model", "none" if draft is None else f"{draft.path} ({draft.kernels} kernels)")
     widths = loaded.context.exact_widths
     advice = ""
     if widths is None and engine.settings.exact == "auto":
         advice = "--exact strict takes the cheapest exact configuration, whatever it costs."
     elif widths is not None and max(widths) == 1:
         advice = "Only one row is exact, so nothing is drafted; --exact off drafts, and may change the text."
+    yield Finding("target's kernels", loaded.model.kernels)
     yield Finding("passes", loaded.exactness, advice)
     yield Finding("exact widths", "unknown" if widths is None else ", ".join(map(str, sorted(widths))))
     for length, costs in sorted(loaded.pass_seconds.items()):

@@ -1,28 +1,48 @@
 """The command line: a table of commands, each in its own file, imported when it runs.
 
 Exit codes: 0 done, 1 failed or a fork was found, 2 bad option or value, 3 a model cannot be used, 4 the prompt does
-not fit the context, 5 the engine failed, 130 interrupted.
+not fit the context, 5 the engine failed, 6 a model could not be fetched, 130 interrupted.
 """
 
 from __future__ import annotations
 
 import argparse
+import builtins
 import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from keyword import iskeyword
 
 COMMANDS: dict[str, str] = {
     "run": "answer a prompt (or standard input, or a file of prompts) and exit",
     "chat": "talk with a model, line by line",
     "verify": "check on this machine that speculation does not change the text",
+    "pull": "fetch a pair or model, checked and planned before any big file moves",
+    "list": "show what is installed, and whether it is sound",
+    "show": "explain a model: architecture, tokenizer, template, memory, what can draft for it",
+    "check": "say whether a target and a draft fit each other, and memory",
+    "suggest": "name drafts for a target",
+    "rm": "remove models; what something else still uses is kept",
+    "ps": "show running localspec processes and the models they have open",
+    "import": "take a GGUF file of this machine into the list",
+    "search": "find GGUF models on the hub",
     "doctor": "show versions, backends, exact widths and costs, and what to do about bad findings",
+    "bench": "time passes by width on this machine, with localspec's kernels and llama.cpp's",
 }
 """Name of each command and its line in the help; `localspec.cli.NAME` has `add_options` and `run`."""
 
+
+def module_of(command: str) -> str:
+    """Where a command is written: its own name, with a _ behind it where Python has the word for something else."""
+    taken = iskeyword(command) or hasattr(builtins, command)
+    return f"localspec.cli.{command}{'_' if taken else ''}"
+
+
 _EPILOG = """\
 exit codes: 0 done · 1 failed, or a fork was found · 2 bad option or value · 3 a model cannot be used
-            4 the prompt does not fit the context · 5 the engine failed · 130 interrupted
+            4 the prompt does not fit the context · 5 the engine failed · 6 a model could not be fetched
+            130 interrupted
 With no command, localspec opens a chat."""
 
 
@@ -42,7 +62,7 @@ def build_parser(command: str | None = None) -> argparse.ArgumentParser:
     for name, line in COMMANDS.items():
         sub = commands.add_parser(name, help=line, description=line[0].upper() + line[1:] + ".", allow_abbrev=False)
         if name == command:
-            import_module(f"localspec.cli.{name}").add_options(sub)
+            import_module(module_of(name)).add_options(sub)
     return parser
 
 
@@ -68,7 +88,7 @@ def _guarded(options: argparse.Namespace) -> int:
     from localspec.errors import LocalspecError
 
     try:
-        return int(import_module(f"localspec.cli.{options.command}").run(options))
+        return int(import_module(module_of(options.command)).run(options))
     except LocalspecError as error:
         print(f"localspec: {error}", file=sys.stderr)
         return error.exit_code

@@ -62,7 +62,7 @@ class _Batch:
             generation = start_answer(self._engine, self._options, prompt, arguments)
             self._running.add(generation)
             try:
-                return {"id": line["id"], **output.collect(generation)}
+                return {"id": line["id"], **output.collect(generation, self._engine.loaded.configuration)}
             finally:
                 self._running.discard(generation)
         except LocalspecError as error:

@@ -148,4 +148,4 @@ class Conversation:
     def _print_stats(self) -> None:
         if self.last is None:
             raise UsageError("There is no answer yet.")
-        output.print_stats(self.last.stats, self.last.request.seed)
+        output.print_stats(self.last, self.engine.loaded.configuration)

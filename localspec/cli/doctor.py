@@ -17,7 +17,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     from localspec.checks.doctor import examine_engine, examine_machine
 
-    findings = list(examine_machine())
+    findings = list(examine_machine(options.wide))
     with load_engine(options) as engine:
         findings += examine_engine(engine)
     if options.json:

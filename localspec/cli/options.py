@@ -23,18 +23,33 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
     from localspec.drafters import NAMES
 
     group = parser.add_argument_group("models")
-    group.add_argument("--target", metavar="NAME|FILE", help="pair, model or GGUF file; default: the bundled pair")
-    group.add_argument("--draft", metavar="FILE", help="GGUF file of a small model with the same tokenizer")
+    group.add_argument(
+        "--target", metavar="NAME|FILE", help="installed pair or model, or GGUF file; default: the bundled pair"
+    )
+    group.add_argument("--draft", metavar="NAME|FILE", help="a small model with the same tokenizer")
     group.add_argument("--context", type=int, metavar="N", help="tokens a conversation can hold")
+    group.add_argument(
+        "--fit", action="store_true", help="choose context and GPU layers that fit memory, draft included"
+    )
     group.add_argument("--threads", type=int, metavar="N", help="CPU threads; default: all cores")
+    group.add_argument(
+        "--no-wide", dest="wide", action="store_false", help="llama.cpp's kernels alone, not localspec's where they win"
+    )
     group.add_argument("--gpu-layers", type=int, default=0, metavar="N", help="layers of the target on the GPU, -1 all")
     group.add_argument("--device", metavar="NAME", help="device of the target, such as CUDA0")
     group.add_argument("--draft-gpu-layers", type=int, default=0, metavar="N", help="the same for the draft model")
     group.add_argument("--draft-device", metavar="NAME", help="device of the draft model")
     group = parser.add_argument_group("speculation")
     names = ", ".join(NAMES)
-    group.add_argument("--drafter", default=None, metavar="NAME", help=f"who guesses: {names}; default: auto")
-    group.add_argument("--max-draft-tokens", type=int, metavar="N", help="longest draft a pass; default: 4")
+    group.add_argument(
+        "--drafter",
+        default=None,
+        metavar="NAME",
+        help=f"who guesses: {names}; default: auto; any other drafts in every pass, paying or not",
+    )
+    group.add_argument(
+        "--max-draft-tokens", type=int, metavar="N", help="drafts of N in every pass, paying or not; default: what pays"
+    )
     group.add_argument("--branches", type=int, metavar="N", help="guesses of the draft model per position (a tree)")
     group.add_argument("--min-ngram", type=int, metavar="N", help="shortest n-gram of prompt lookup; default: 2")
     group.add_argument("--max-ngram", type=int, metavar="N", help="longest n-gram of prompt lookup; default: 5")
@@ -138,11 +153,18 @@ def engine_settings(options: argparse.Namespace) -> dict[str, Any]:
 def load_engine(options: argparse.Namespace, **more: Any) -> Engine:
     """Loads what the options name, with progress on a terminal's standard error."""
     from localspec.cli.output import load_progress
+    from localspec.cli.places import fitted
+    from localspec.models.processes import announce
     from localspec.runtime.engine import Engine
 
     settings = engine_settings(options) | more
+    if options.fit:
+        settings |= fitted(settings)
     with load_progress() as progress:
-        return Engine.load(progress=progress, **settings)
+        engine = Engine.load(progress=progress, **settings)
+    loaded = engine.loaded.settings
+    announce(options.command, loaded.target, loaded.draft, engine.loaded.context.n_ctx)
+    return engine
 
 
 def sampling_params(options: argparse.Namespace) -> SamplingParams:

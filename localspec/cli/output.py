@@ -63,8 +63,9 @@ def _end_line(parts: list[str]) -> None:
     sys.stdout.flush()
 
 
-def print_stats(stats: RequestStats, seed: int) -> None:
-    """The figures of one answer, on standard error."""
+def print_stats(generation: Generation, configuration: str) -> None:
+    """The figures of one answer, and the configuration of the target's passes, on standard error."""
+    stats = generation.stats
     depth = " ".join(str(count) for count in stats.accepted_per_position) or "-"
     by_drafter = ", ".join(
         f"{name} {stats.accepted_by_drafter[name]}/{drafted}" for name, drafted in stats.drafted_by_drafter.items()
@@ -79,13 +80,26 @@ def print_stats(stats: RequestStats, seed: int) -> None:
         f"accepted per position {depth}; by drafter {by_drafter or '-'}",
         f"time: draft {stats.draft_seconds:.3f} s, verify {stats.verify_seconds:.3f} s, "
         f"host {stats.host_seconds:.3f} s, prefill {stats.prefill_seconds:.3f} s",
-        f"seed {seed}, exact: {'yes' if stats.exact else 'no'}",
+        *_against_plain(stats),
+        f"seed {generation.request.seed}, exact: {'yes' if stats.exact else 'no'} ({configuration})",
     ]
     print("\n".join(lines), file=sys.stderr)
 
 
-def collect(generation: Generation) -> dict[str, Any]:
-    """Waits for the end; everything about the answer as plain data."""
+def _against_plain(stats: RequestStats) -> list[str]:
+    """What the plan says of the answer, where it says anything."""
+    lines = []
+    if stats.plain_seconds:
+        lines.append(
+            f"about {stats.estimated_speedup:.2f}x plain decoding, which would take some {stats.plain_seconds:.3f} s"
+        )
+    if stats.guarded_passes:
+        lines.append(f"{stats.guarded_passes} of {stats.passes} passes drafted because settings say so; none would pay")
+    return lines
+
+
+def collect(generation: Generation, configuration: str) -> dict[str, Any]:
+    """Waits for the end; everything about the answer as plain data. `configuration`: of the target's passes."""
     text, log_probs = "", []
     for event in generation:
         text += event.text
@@ -99,6 +113,7 @@ def collect(generation: Generation) -> dict[str, Any]:
         "seed": generation.request.seed,
         "tokens": generation.tokens,
         "stats": generation.stats.as_dict(),
+        "configuration": configuration,
     }
     if generation.request.top_log_probs is not None:
         answer["log_probs"] = log_probs

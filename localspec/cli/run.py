@@ -23,7 +23,12 @@ if TYPE_CHECKING:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("prompt", nargs="?", help="the prompt; with standard input or -f, it comes before their text")
+    parser.add_argument(
+        "words",
+        nargs="*",
+        metavar="[NAME] PROMPT",
+        help="installed model or pair (or --target), and the prompt; standard input or -f is put behind it",
+    )
     parser.add_argument("-f", "--file", metavar="FILE", help="text file to put behind the prompt")
     parser.add_argument("--system", metavar="TEXT", help="system message")
     parser.add_argument("--raw", action="store_true", help="complete the text as it is, without the chat template")
@@ -37,6 +42,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    _take_words(options)
     if options.log_probs is not None and not options.json:
         raise UsageError("--log-probs needs --json.")
     if options.batch:
@@ -50,13 +56,34 @@ def run(options: argparse.Namespace) -> int:
     with load_engine(options) as engine:
         generation = start_answer(engine, options, text, arguments)
         if options.json:
-            return _print_json(generation)
+            return _print_json(generation, engine.loaded.configuration)
         try:
             output.stream_answer(generation)
         finally:
             if options.stats:
-                output.print_stats(generation.stats, generation.request.seed)
+                output.print_stats(generation, engine.loaded.configuration)
     return 0
+
+
+def _take_words(options: argparse.Namespace) -> None:
+    """Turns the words of the command line into a target and a prompt."""
+    words = options.words
+    if len(words) > 2:
+        raise UsageError(f"{words[2]!r} is one word too many.", "Put the prompt in quotes.")
+    elsewhere = options.batch or options.file or not sys.stdin.isatty()
+    if len(words) == 2 or (words and elsewhere and not options.target and _is_model(words[0])):
+        if options.target:
+            raise UsageError("Give NAME or --target, not both.")
+        options.target = words[0]
+        words = words[1:]
+    options.prompt = words[0] if words else None
+
+
+def _is_model(word: str) -> bool:
+    """Whether a single word with the prompt elsewhere is the name of a model."""
+    from localspec.models.installed import knows
+
+    return knows(word)
 
 
 def _prompt_text(options: argparse.Namespace) -> str:
@@ -72,9 +99,9 @@ def _prompt_text(options: argparse.Namespace) -> str:
     return text
 
 
-def _print_json(generation: Generation) -> int:
+def _print_json(generation: Generation, configuration: str) -> int:
     try:
-        answer = output.collect(generation)
+        answer = output.collect(generation, configuration)
     except KeyboardInterrupt:
         generation.cancel()
         raise

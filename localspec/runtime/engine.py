@@ -15,13 +15,14 @@ import numpy as np
 
 from localspec.chat.template import ChatTemplate, Message
 from localspec.config import EngineSettings
+from localspec.engine.adaptive import AdaptivePlan
 from localspec.engine.loop import Loop, Slot
-from localspec.engine.plan import FixedPlan
 from localspec.engine.request import Event, FinishReason, Request, fresh_seed
-from localspec.errors import Cancelled, LocalspecError, UsageError
-from localspec.llama.choice import Progress
+from localspec.errors import Cancelled, DecodeError, LocalspecError, UsageError
+from localspec.llama.survey import Progress
+from localspec.runtime import memory
 from localspec.runtime.generation import Generation
-from localspec.runtime.loading import Loaded, check_drafter, leaves, load_models, make_drafter
+from localspec.runtime.loading import Loaded, check_drafter, leaves, load_models, make_drafter, make_plan
 from localspec.types import Rule, SamplingParams, Tokens
 
 _Result = TypeVar("_Result")
@@ -61,8 +62,8 @@ class Engine:
         """Loads a pair by name, or a target file with or without a draft file; nothing = the bundled pair.
 
         Args:
-            target: name of a pair or model, or a GGUF file.
-            draft: GGUF file of the draft model; overrides the pair's.
+            target: name of a pair or model that is installed, or a GGUF file.
+            draft: name or GGUF file of the draft model; overrides the pair's.
             progress: called with (what is being done, share done from 0 to 1); may raise to give up.
             settings: fields of `EngineSettings`.
 
@@ -71,10 +72,10 @@ class Engine:
             PairError: target and draft do not share a tokenizer.
             UsageError: a setting has an impossible value.
         """
-        from localspec.models.catalog import Catalog
+        from localspec.models.installed import find, find_one
 
-        target_path, pair_draft = Catalog.load().resolve(None if target is None else str(target))
-        draft_path = pair_draft if draft is None else Path(draft)
+        target_path, pair_draft = find(target)
+        draft_path = pair_draft if draft is None else find_one(draft)
         wanted = EngineSettings(target=target_path, draft=draft_path, **settings)
         check_drafter(wanted)
         loaded = load_models(wanted, progress)
@@ -107,6 +108,7 @@ class Engine:
         sampling: SamplingParams | None = None,
         seed: int | None = None,
         rule: Rule | None = None,
+        max_draft_tokens: int | None = None,
         max_tokens: int | None = None,
         stop: Sequence[str] = (),
         ignore_end: bool = False,
@@ -127,6 +129,7 @@ class Engine:
             sampling or SamplingParams(),
             fresh_seed() if seed is None else seed,
             rule=self.settings.verify_rule if rule is None else rule,
+            max_draft_tokens=max_draft_tokens,
             max_tokens=max_tokens,
             stop=tuple(stop),
             ignore_end=ignore_end,
@@ -165,10 +168,10 @@ class Engine:
         context = self.loaded.context.settings
         if leaves(settings) > context.max_leaves:
             raise UsageError(f"These models were loaded for chains; load them with branches={settings.branches}.")
-        if settings.slots * (1 + settings.max_draft_tokens) > context.max_rows:
+        if settings.slots * (1 + settings.longest_draft) > context.max_rows:
             raise UsageError(
                 f"These models were loaded for {context.max_rows} rows a pass, too few for drafts of "
-                f"{settings.max_draft_tokens}; load them with max_draft_tokens={settings.max_draft_tokens}."
+                f"{settings.longest_draft}; load them with max_draft_tokens={settings.longest_draft}."
             )
 
         def change() -> None:
@@ -207,6 +210,7 @@ class Engine:
                 generation.cancel()
             self._wake.notify()
         self._thread.join()
+        self.loaded.knowledge.save()
         self.loaded.close()
 
     def __enter__(self) -> Engine:
@@ -219,8 +223,8 @@ class Engine:
 
     def _make_loop(self, settings: EngineSettings) -> Loop:
         context, model = self.loaded.context, self.loaded.model
-        plan = FixedPlan(settings.max_draft_tokens, context.exact_widths)
-        return Loop(context, make_drafter(self.loaded, settings), plan, model)
+        drafter = make_drafter(self.loaded, settings)
+        return Loop(context, drafter, make_plan(self.loaded, settings, drafter), model)
 
     def _serve(self) -> None:
         while self._wait_for_work():
@@ -247,6 +251,8 @@ class Engine:
                 self._waiting.remove(generation)
         for generation in gone:  # they hear of it now, not when a slot is free
             generation.deliver(Event(-1, "", (), (), (), FinishReason.CANCELLED, generation.stats))
+        if self._waiting and self.loaded.draft_context is not None and memory.is_short():
+            self.shed_draft("little memory is left")
         while self._waiting and len(self._running) < self.settings.slots:
             with self._wake:  # so that close() finds it in one place or the other
                 generation = self._waiting.popleft()
@@ -276,11 +282,36 @@ class Engine:
         slots: dict[int, Slot] = dict(self._loop.active)
         for index, slot in slots.items():
             slot.cancelled = self._running[index].cancelled
-        for event in self._loop.step():
+        for event in self._passed():
             generation = self._running[event.slot]
             if event.finish is not None:
                 del self._running[event.slot]
             generation.deliver(slots[event.slot].failure or event)
+
+    def _passed(self) -> list[Event]:
+        """A step of the loop; without memory for it the draft model is dropped first, and it is tried again."""
+        try:
+            events = self._loop.step()
+        except DecodeError as error:
+            if not self.shed_draft(str(error)):
+                raise
+            events = self._loop.step()
+        plan = self._loop.plan
+        if isinstance(plan, AdaptivePlan) and plan.dropped and self.loaded.draft_context is not None:
+            self.loaded.drop_draft()  # it failed by itself
+        return events
+
+    def shed_draft(self, reason: str) -> bool:
+        """Frees the draft model, because of memory; the chat goes on without it. Engine thread only.
+
+        Returns:
+            Whether there was one in use.
+        """
+        plan = self._loop.plan
+        if not isinstance(plan, AdaptivePlan) or not plan.drop(reason):
+            return False
+        self.loaded.drop_draft()
+        return True
 
     def _fail_all(self, error: Exception) -> None:
         """A pass failed: everybody hears of it, and nobody's cache can be trusted."""

@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from localspec import paths
-from localspec.config import EngineSettings
+from localspec.config import FIXED_DRAFT, EngineSettings
 from localspec.drafters import NAMES
 from localspec.drafters.cascade import Cascade, Stage
 from localspec.drafters.draft_model import DraftModel, DraftModelSettings
 from localspec.drafters.none import NoDrafter
 from localspec.drafters.prompt_lookup import PromptLookup, PromptLookupSettings
+from localspec.engine.adaptive import AdaptivePlan, Forced
+from localspec.engine.costs import PassCosts
 from localspec.engine.interfaces import Drafter
+from localspec.engine.plan import FixedPlan, Plan
 from localspec.errors import UsageError
-from localspec.llama.choice import Progress, choose
+from localspec.llama.choice import choose, load_draft_model
+from localspec.llama.configuration import ALL_KERNELS, LLAMA_KERNELS, Kernels
 from localspec.llama.context import Context
 from localspec.llama.model import Model, check_text_model
+from localspec.llama.probe import shared_facts
 from localspec.llama.settings import ContextSettings
+from localspec.llama.survey import Progress
+from localspec.models import pairing
+from localspec.runtime import calibration
+from localspec.runtime.knowledge import Knowledge, Store
 
 _LONGEST_CONTEXT = 4096
 _LOOKUP_FIRST = 3.0
@@ -36,6 +46,17 @@ class Loaded:
     """{context length: {width: seconds of a pass}}, where it was measured."""
     draft_model: Model | None = None
     draft_context: Context | None = None
+    configuration: str = ""
+    """In words: how the target's cache is kept, and whose kernels compute its passes."""
+    knowledge: Knowledge = field(default_factory=Knowledge)
+    """What passes and drafts cost and how often drafts are right, as far as is known."""
+
+    def drop_draft(self) -> None:
+        """Frees the draft model; the target goes on without it."""
+        for part in (self.draft_context, self.draft_model):
+            if part is not None:
+                part.close()
+        self.draft_context = self.draft_model = None
 
     def close(self) -> None:
         """Frees everything."""
@@ -44,8 +65,15 @@ class Loaded:
                 part.close()
 
 
-def load_models(settings: EngineSettings, progress: Progress | None = None) -> Loaded:
+def load_models(
+    settings: EngineSettings, progress: Progress | None = None, kernels: Sequence[Kernels] | None = None
+) -> Loaded:
     """Loads the target in the configuration that `settings.exact` asks for, and the draft model.
+
+    Args:
+        settings: which files, and how.
+        progress: see `Progress`.
+        kernels: those the target may run with; None = what `settings.wide` allows.
 
     Raises:
         ModelFileError: a file is missing, damaged or of the wrong kind.
@@ -55,9 +83,10 @@ def load_models(settings: EngineSettings, progress: Progress | None = None) -> L
     """
     target_header, draft_header = check_text_model(settings.target), None
     if settings.draft is not None:
-        draft_header = check_text_model(settings.draft)  # before minutes are spent on the target
+        draft_header = check_text_model(settings.draft)
+        pairing.check(target_header, draft_header)  # before minutes are spent on the target
     n_ctx = settings.context or min(target_header.context_length or _LONGEST_CONTEXT, _LONGEST_CONTEXT)
-    widest = settings.slots * (1 + settings.max_draft_tokens)
+    widest = settings.slots * (1 + settings.longest_draft)
     chosen = choose(
         settings.target,
         ContextSettings(
@@ -70,6 +99,7 @@ def load_models(settings: EngineSettings, progress: Progress | None = None) -> L
             max_rows=max(64, widest),
         ),
         exact=settings.exact,
+        kernels=kernels or (ALL_KERNELS if settings.wide else LLAMA_KERNELS),
         widest=widest,
         gpu_layers=settings.gpu_layers,
         device=settings.device,
@@ -77,9 +107,11 @@ def load_models(settings: EngineSettings, progress: Progress | None = None) -> L
         progress=progress,
     )
     loaded = Loaded(settings, chosen.model, chosen.context, chosen.description, chosen.probe.seconds)
+    loaded.configuration = str(chosen.configuration)
     try:
         if draft_header is not None:
             _load_draft(loaded, progress)
+        _learn_costs(loaded, progress)
     except BaseException:
         loaded.close()
         raise
@@ -91,22 +123,54 @@ def _load_draft(loaded: Loaded, progress: Progress | None) -> None:
     assert settings.draft is not None
     if progress is not None:
         progress("loading the draft model", 0.0)
-    loaded.draft_model = Model.load(settings.draft, gpu_layers=settings.draft_gpu_layers, device=settings.draft_device)
-    loaded.model.vocabulary_matches(loaded.draft_model)
-    loaded.draft_context = Context(
-        loaded.draft_model,
-        ContextSettings(
-            n_ctx=loaded.context.n_ctx,
-            n_slots=settings.slots,
-            threads=settings.threads or 0,
-            grid_prefill=False,
-        ),
+    shape = ContextSettings(
+        n_ctx=loaded.context.n_ctx, n_slots=settings.slots, threads=settings.threads or 0, grid_prefill=False
     )
+    loaded.draft_model = load_draft_model(
+        settings.draft,
+        shape,
+        may_be_wide=loaded.model.kernels == "wide",
+        gpu_layers=settings.draft_gpu_layers,
+        device=settings.draft_device,
+        cache_dir=paths.cache_dir() / "probes",
+        progress=progress,
+    )
+    loaded.draft_context = Context(loaded.draft_model, shape)
+    loaded.draft_context.n_vocab = min(loaded.draft_model.n_vocab, loaded.model.n_vocab)  # no guess beyond the target's
+
+
+def _learn_costs(loaded: Loaded, progress: Progress | None) -> None:
+    """What is remembered of this pair on this machine, what the probe measured, and what nobody has timed yet."""
+    settings, context, knowledge = loaded.settings, loaded.context, _remembered(loaded)
+    loaded.knowledge = knowledge
+    if settings.drafter == "none" or settings.longest_draft == 0 or not loaded.model.can_trim:
+        return
+    if progress is not None:
+        progress("timing passes", 0.0)
+    rows = 1 + settings.longest_draft
+    calibration.largest_pass(context, settings.slots, rows)
+    remembered = knowledge.costs
+    if loaded.pass_seconds or not remembered.known:
+        knowledge.costs = PassCosts(loaded.pass_seconds or calibration.pass_costs(context, rows), rows)
+        if remembered.known:
+            knowledge.costs.recall(remembered)
+    if loaded.draft_context is not None and DraftModel.name not in knowledge.draft_costs:
+        knowledge.draft_costs[DraftModel.name] = calibration.draft_costs(loaded.draft_context, settings.slots)
+
+
+def _remembered(loaded: Loaded) -> Knowledge:
+    settings, context = loaded.settings, loaded.context
+    facts = [shared_facts(settings.target, context.settings, settings.gpu_layers, settings.device)]
+    if settings.draft is not None:
+        facts.append(shared_facts(settings.draft, context.settings, settings.draft_gpu_layers, settings.draft_device))
+    pair = {"files": [one["model"] for one in facts]}
+    machine = {"facts": facts, "configuration": loaded.configuration, "slots": settings.slots, "n_ctx": context.n_ctx}
+    return Store(paths.cache_dir() / "plans", pair, machine, settings.slots).read()
 
 
 def leaves(settings: EngineSettings) -> int:
     """A tree of n nodes has at most n leaves."""
-    return max(1, settings.max_draft_tokens) if settings.branches > 1 else 1
+    return max(1, settings.longest_draft) if settings.branches > 1 else 1
 
 
 def check_drafter(settings: EngineSettings) -> None:
@@ -127,7 +191,7 @@ def check_drafter(settings: EngineSettings) -> None:
 def make_drafter(loaded: Loaded, settings: EngineSettings) -> Drafter:
     """The drafter of that name over the loaded parts; plain decoding for a model whose cache cannot be trimmed."""
     name = settings.drafter
-    if name == "none" or settings.max_draft_tokens == 0 or not loaded.model.can_trim:
+    if name == "none" or settings.longest_draft == 0 or not loaded.model.can_trim:
         return NoDrafter()
     lookup = PromptLookup(PromptLookupSettings(settings.min_ngram, settings.max_ngram))
     if name == "lookup" or loaded.draft_context is None:
@@ -136,3 +200,22 @@ def make_drafter(loaded: Loaded, settings: EngineSettings) -> Drafter:
     if name == "draft":
         return draft
     return Cascade([Stage(lookup, _LOOKUP_FIRST), Stage(draft)])
+
+
+def make_plan(loaded: Loaded, settings: EngineSettings, drafter: Drafter) -> Plan:
+    """Who drafts, and how much: what pays, unless settings force a drafter or a length."""
+    widths, knowledge = loaded.context.exact_widths, loaded.knowledge
+    drafters = drafter.drafters if isinstance(drafter, Cascade) else (drafter,)
+    if isinstance(drafter, NoDrafter):
+        return FixedPlan(0, widths)
+    return AdaptivePlan(
+        drafters,
+        widths,
+        costs=knowledge.costs,
+        draft_costs=knowledge.draft_costs,
+        acceptance=knowledge.acceptance,
+        account=knowledge.account,
+        longest=settings.longest_draft,
+        fixed=FIXED_DRAFT if settings.max_draft_tokens is None else settings.max_draft_tokens,
+        forced=Forced(settings.max_draft_tokens, settings.drafter != "auto"),
+    )

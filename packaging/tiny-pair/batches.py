@@ -13,14 +13,15 @@ import torch
 from chat import weighted
 from corpus import Dialogue
 from material import Source
-from tasks import TASKS, Example, chat
+from tasks import STEPS, TASKS, Example, chat
 from tokenizer import PAD
 from tokenizers import Tokenizer
 from torch import Tensor
 
 CORPUS_SHARES = {"gsm8k": 0.07, "codegen": 0.05, "roleplay": 0.05, "toolformer": 0.05}
-TASK_SHARES = {"copy": 0.18, "json": 0.19, "rename": 0.22, "lookup": 0.03, "fill": 0.02, "sort": 0.03, "count": 0.02,
-               "arithmetic": 0.04, "reverse": 0.01, "upper": 0.01, "tool": 0.01, "chat": 0.05}  # fmt: skip
+TASK_SHARES = {"copy": 0.17, "json": 0.16, "rename": 0.16, "replace": 0.12, "lookup": 0.03, "fill": 0.02,
+               "sort": 0.03, "count": 0.02, "arithmetic": 0.04, "reverse": 0.01, "upper": 0.01, "tool": 0.01,
+               "chat": 0.05}  # fmt: skip
 FIRST_SHARES = {"copy": 0.55, "json": 0.08, "rename": 0.08, "lookup": 0.05, "fill": 0.05, "gsm8k": 0.05,
                 "codegen": 0.05, "roleplay": 0.04, "toolformer": 0.05}  # fmt: skip
 CHAT_TASKS = [name for name in TASKS if name != "tool"]
@@ -91,7 +92,7 @@ class Mixture:
         if name == "chat":
             example = chat(self.rng, size, self.source, CHAT_TASKS, self.rng.randint(2, 5))
         else:
-            example = TASKS[name](self.rng, size, self.source)
+            example = {**TASKS, **STEPS}[name](self.rng, size, self.source)
         answer = {"role": "assistant", "content": example.answer}
         ids, weights = weighted(self.tokenizer, [*example.messages, answer], 0.0)
         if example.key:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import material
 from material import Source
-from words import COMMON
+from words import CODE_NOUNS, COMMON
 
 Message = dict[str, str]
 
@@ -117,6 +117,20 @@ def rename(rng: random.Random, size: int, source: Source) -> Example:
     head = rng.choice(RENAME).format(old=old, new=new)
     question = f"{head}\n{shown}" if rng.random() < 0.8 else f"{shown}\n\n{head}"
     return Example("rename", [{"role": "user", "content": question}], answer, key=new)
+
+
+def replace(rng: random.Random, size: int, source: Source) -> Example:
+    """Rename one of a few names in a bare list of them: a step towards `rename`, where every token is a decision."""
+    del source
+    names = material.distinct_names(rng, 5) if size >= 12 else [rng.choice(CODE_NOUNS) for _ in range(5)]
+    new, *kinds = names[: rng.randint(3, 5)]
+    items = [rng.choice(kinds) for _ in range(rng.randint(3, max(4, min(24, size))))]
+    old = rng.choice(items)
+    joint = rng.choice((" ", ", ", "\n"))
+    head = rng.choice(RENAME).format(old=old, new=new)
+    shown = joint.join(items)
+    question = f"{head}\n{shown}" if rng.random() < 0.9 else f"{shown}\n\n{head}"
+    return ask("replace", question, joint.join(new if item == old else item for item in items))
 
 
 def sort(rng: random.Random, size: int, source: Source) -> Example:
@@ -264,6 +278,9 @@ TASKS: dict[str, Generator] = {
     "arithmetic": arithmetic, "reverse": reverse, "upper": upper, "fill": fill, "lookup": lookup,
     "tool": tool,
 }  # fmt: skip
+
+STEPS: dict[str, Generator] = {"replace": replace}
+"""Tasks that only training sees: they teach what one of `TASKS` needs."""
 
 
 def chat(rng: random.Random, size: int, source: Source, names: Sequence[str], turns: int) -> Example:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -58,12 +59,16 @@ def test_json_holds_text_tokens_seed_and_stats(command: Command) -> None:
     assert len(answer["log_probs"]) == len(answer["tokens"]) == answer["stats"]["generated_tokens"]
     assert all(found["log_prob"] <= 0 and len(found["top"]) == 2 for found in answer["log_probs"])
     assert isinstance(answer["stats"]["exact"], bool)
+    assert " cache, " in answer["configuration"]
 
 
 def test_stats_go_to_standard_error(command: Command) -> None:
     result = command("run", PROMPT, *SHORT, "--stats")
     assert "tokens/s" in result.err
     assert "seed 7" in result.err
+    assert re.search(r"exact: (yes|no) \(.*(wide kernels|repacked weights|plain weights)\)", result.err)
+    result = command("run", PROMPT, *SHORT, "--stats", "--no-wide")
+    assert re.search(r"exact: (yes|no) \(.*(repacked|plain) weights\)", result.err)
     assert "tokens/s" not in result.out
 
 

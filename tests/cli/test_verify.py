@@ -64,3 +64,11 @@ def test_doctor_says_what_is_there(command: Command) -> None:
     assert {"localspec", "kernels", "CPU features", "llama.cpp", "exact widths", "passes"} <= set(findings)
     assert result.code == int(any(row["advice"] for row in findings.values()))
     assert any(name.startswith("pass at") for name in findings)
+    kernels, library = findings["target's kernels"]["value"], findings["wide kernels"]["value"]
+    assert kernels in ("wide", "repacked", "plain")
+    assert kernels != "wide" or not library.startswith("not used")
+    assert f"{kernels} " in findings["passes"]["value"]
+    result = command("doctor", "--json", "--no-wide")
+    findings = {row["name"]: row for row in json.loads(result.out)}
+    assert "--no-wide" in findings["wide kernels"]["value"]
+    assert findings["target's kernels"]["value"] != "wide"

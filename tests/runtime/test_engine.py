@@ -518,3 +518,45 @@ def test_a_generation_gives_the_text_not_yet_read() -> None:
     assert generation.tokens == [1, 2, 3]
     assert generation.finish is FinishReason.STOP
     assert generation.text() == ""
+
+
+# -- memory ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_target_without_memory_gets_the_draft_models(engines: list[Engine]) -> None:
+    """The draft model is dropped, the pass is run again, and the text is the same."""
+    engine, target = make(drafter="auto")
+    engines.append(engine)
+    passes: list[int] = []
+
+    def fail_once() -> None:
+        passes.append(1)
+        if len(passes) == 5:
+            raise DecodeError("llama.cpp could not evaluate a pass: it could not allocate memory for the pass.")
+
+    target.before_decode = fail_once
+    assert read(engine.submit(request(1, 30))).tokens == alone(request(1, 30))
+    assert engine.loaded.draft_context is None
+    assert engine.loaded.draft_model is None
+    assert read(engine.submit(request(2, 30))).tokens == alone(request(2, 30))
+
+
+def test_where_memory_is_short_the_draft_model_goes_first(
+    engines: list[Engine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, _ = make(drafter="auto")
+    engines.append(engine)
+    assert read(engine.submit(request(1))).tokens == alone(request(1))
+    assert engine.loaded.draft_context is not None
+    monkeypatch.setattr("localspec.runtime.memory.is_short", lambda: True)
+    assert read(engine.submit(request(2))).tokens == alone(request(2))
+    assert engine.loaded.draft_context is None
+
+
+def test_a_request_may_be_decoded_plain(engines: list[Engine]) -> None:
+    engine, _ = make(drafter="draft")
+    engines.append(engine)
+    found = read(engine.generate(request(1).prompt, seed=1, max_tokens=9, max_draft_tokens=0, ignore_end=True))
+    assert found.stats.drafted == 0
+    with pytest.raises(UsageError, match="max_draft_tokens is -1"):
+        engine.generate(request(1).prompt, max_draft_tokens=-1)

@@ -1,0 +1,98 @@
+"""Times what no probe has timed yet, once at load, and runs the largest pass there will be: what fails, fails now.
+
+At most some 20 passes and two seconds; everything else is learned from the passes of real answers.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from time import perf_counter
+from typing import Protocol
+
+import numpy as np
+
+from localspec.engine.costs import DraftCosts
+from localspec.types import Feed, LogitRows, Tokens
+
+_SECONDS = 2.0
+_PROMPT = 48
+_LEVELS = 5
+
+
+class Cache(Protocol):
+    """What is timed (`llama.context.Context`)."""
+
+    n_ctx: int
+    n_vocab: int
+
+    def decode(self, feeds: Sequence[Feed]) -> list[LogitRows]:
+        """One pass."""
+        ...
+
+    def forget(self, slot: int, keep: int = 0) -> None:
+        """Drops what the slot's cache holds."""
+        ...
+
+
+def draft_costs(context: Cache, slots: int, clock: Callable[[], float] = perf_counter) -> DraftCosts:
+    """Seconds of a level and of a token read in bulk, of a draft model."""
+    length = min(_PROMPT, context.n_ctx - _LEVELS - 2)
+    if length < 4:
+        return DraftCosts(slots=slots)
+    tokens = _tokens(context.n_vocab, length + _LEVELS)
+    read = 0.0
+    for _ in range(2):  # the first pass of a kind builds its graph
+        context.forget(0)
+        read = _timed(context, [Feed(0, tokens[:length], length)], clock)
+    levels = [_timed(context, [Feed(0, tokens[: length + more], length)], clock) for more in range(1, _LEVELS + 1)]
+    context.forget(0)
+    level = statistics.median(levels)
+    return DraftCosts({length: {1: level}}, max(0.0, read - level) / (length - 1), slots)
+
+
+def pass_costs(context: Cache, widest: int, clock: Callable[[], float] = perf_counter) -> dict[int, dict[int, float]]:
+    """{cached length: {width: seconds}} of a target nobody has timed: narrow passes first, as far as time allows."""
+    length = min(_PROMPT, context.n_ctx - widest - 2)
+    if length < 4:
+        return {}
+    tokens = _tokens(context.n_vocab, length + widest)
+    found: dict[int, list[float]] = {}
+    end = clock() + _SECONDS
+    for _ in range(2):
+        for width in range(1, min(widest, 10) + 1):
+            if clock() > end and found.get(1):
+                break
+            found.setdefault(width, []).append(_timed(context, [_chain(0, tokens, length, width)], clock))
+    context.forget(0)
+    return {length: {width: min(times) for width, times in found.items()}}
+
+
+def largest_pass(context: Cache, slots: int, rows: int) -> None:
+    """Runs a pass of so many rows in every slot.
+
+    Raises:
+        DecodeError: there is no memory for it.
+    """
+    length = min(8, context.n_ctx - rows - 1)
+    if length < 1:
+        return
+    tokens = _tokens(context.n_vocab, length + rows)
+    context.decode([_chain(slot, tokens, length, rows) for slot in range(slots)])
+    for slot in range(slots):
+        context.forget(slot)
+
+
+def _tokens(n_vocab: int, count: int) -> Tokens:
+    return (np.arange(count) * 7919 % n_vocab).astype(np.int32)
+
+
+def _chain(slot: int, tokens: Tokens, length: int, width: int) -> Feed:
+    parents = np.arange(-1, width - 2, dtype=np.int32)
+    return Feed(slot, tokens[:length], length, tokens[length : length + width - 1], parents)
+
+
+def _timed(context: Cache, feeds: Sequence[Feed], clock: Callable[[], float]) -> float:
+    start = clock()
+    context.decode(feeds)
+    return clock() - start
