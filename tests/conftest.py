@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +15,10 @@ from localspec import paths
 # OpenMP's threads spin between passes; beside any other load on a small machine a pass of 1 ms then takes 100. Bits do
 # not depend on it, so the tests ask for sleeping threads. Read by libgomp when llama.cpp is loaded.
 os.environ.setdefault("GOMP_SPINCOUNT", "0")
+
+# A shell starts its background jobs with Ctrl-C ignored, and so would be every program that the tests interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # A busy machine is slow, not wrong.
 settings.register_profile("localspec", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])

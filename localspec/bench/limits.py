@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
-from pathlib import Path
 
 from localspec.llama import wide
 
@@ -37,17 +35,3 @@ def measure_limits(threads: int, before: Limits | None = None) -> Limits | None:
     if before is not None:
         memory, int8 = max(memory, before.memory_rate), max(int8, before.int8_rate)
     return Limits(memory, int8)
-
-
-def free_memory() -> int | None:
-    """Bytes that can be used without swapping; None = unknown here."""
-    try:
-        for line in Path("/proc/meminfo").read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    except (OSError, ValueError):
-        pass
-    try:
-        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, OSError, ValueError):
-        return None

@@ -53,9 +53,9 @@ def run(options: argparse.Namespace) -> int:
     from localspec.bench.passes import measure_passes
     from localspec.bench.report import as_dict
     from localspec.llama.model import check_text_model
-    from localspec.models.catalog import Catalog
+    from localspec.models.installed import find_one
 
-    path, _ = Catalog.load().resolve(options.target)
+    path = find_one(options.target)
     _warn_of_memory(check_text_model(path), settings)
     with _progress_bar() as progress:
         report = measure_passes(path, settings, progress)
@@ -91,13 +91,13 @@ def _numbers(name: str, text: str) -> tuple[int, ...]:
 
 
 def _warn_of_memory(header: Header, settings: PassSettings) -> None:
-    from localspec.bench.limits import free_memory
     from localspec.bench.passes import needed_bytes
     from localspec.llama import wide
+    from localspec.models.memory import ram
 
     copies = 3 if wide.available() else 2
-    needed, free = needed_bytes(header, settings, copies), free_memory()
-    if free is not None and needed > free:
+    needed, free = needed_bytes(header, settings, copies), ram().free_bytes
+    if free and needed > free:
         print(
             f"localspec: warning: {copies} copies of {header.path.name} with their caches need {needed / 1e9:.1f} GB,"
             f" but only {free / 1e9:.1f} GB are free. The times may be the disk's.",

@@ -19,12 +19,16 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     from localspec.models import fit, pairing
+    from localspec.models.catalog import Catalog
     from localspec.models.facts import read_parts
     from localspec.models.installed import find, find_one
 
     target, draft = find(options.target)
+    pair = Catalog.load().pairs.get(options.target)
     if options.draft is not None:
         draft = find_one(options.draft)
+    elif pair is not None:
+        draft = find_one(pair.draft)  # a head, too, which `find` leaves out
     if draft is None:
         raise UsageError(f"{options.target} is no pair.", "Name a draft behind it, or try: localspec suggest")
     parts, draft_parts = read_parts(target), read_parts(draft)

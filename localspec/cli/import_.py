@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
+from shlex import quote
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -34,5 +35,5 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps(entry.as_dict()))
     else:
-        print(f'installed {entry.name}: {entry.path}\nTry: localspec run {entry.name} "Hello"')
+        print(f'installed {entry.name}: {entry.path}\nTry: localspec run {quote(entry.name)} "Hello"')
     return 0

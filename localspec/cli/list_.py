@@ -7,6 +7,8 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
+from localspec.cli.places import size
+
 if TYPE_CHECKING:
     from localspec.models.store import Entry
 
@@ -53,9 +55,8 @@ def _print(entries: list[Entry], faults: dict[str, str]) -> None:
     rows = [("NAME", "ROLE", "SIZE", "QUANT", "STATE")]
     rows += [(model["name"], model["role"], "", "", "shipped with localspec") for model in _bundled()]
     for entry in entries:
-        size = f"{entry.bytes / 1e9:.2f} GB" if entry.bytes >= 1e9 else f"{entry.bytes / 1e6:.1f} MB"
         state = faults[entry.name] or (f"good, drafted by {entry.draft}" if entry.draft else "good")
-        rows.append((entry.name, entry.role, size, entry.quant, state))
+        rows.append((entry.name, entry.role, size(entry.bytes), entry.quant, state))
     widths = [max(len(row[column]) for row in rows) for column in range(4)]
     for *cells, state in rows:
         print("  ".join(f"{cell:{width}}" for cell, width in zip(cells, widths, strict=True)), state, sep="  ")

@@ -5,8 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Sequence
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
+from localspec.cli.places import size
 from localspec.errors import Cancelled, UsageError
 
 if TYPE_CHECKING:
@@ -41,14 +44,15 @@ def run(options: argparse.Namespace) -> int:
     if options.context is not None and options.context < 16:
         raise UsageError(f"--context is {options.context}; it must be 16 or more.")
     plan = make_plan(wanted, hub, store, options.context, places())
-    before = as_dict(plan, hub)
+    suggestions = drafts_for(plan)
+    before = as_dict(plan, hub, suggestions)
     if not options.json:
-        print("\n".join(plan_lines(plan, hub)))
+        print("\n".join(plan_lines(plan, hub, suggestions)))
     if options.dry_run:
         if options.json:
             print(json.dumps({"plan": before, "installed": []}))
         return 0
-    check_disk(plan, hub)
+    check_disk(plan)
     if plan.missing_bytes and not options.yes:
         ask(plan)
     from localspec.cli.transfer import transfer_progress
@@ -75,13 +79,13 @@ def ask(plan: Plan) -> None:
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise UsageError("There is no terminal to ask on.", "-y loads without asking; --dry-run only plans.")
     fits = plan.memory.fits
-    print(f"Load {in_words(plan.missing_bytes)}? [{'Y/n' if fits else 'y/N'}] ", end="", file=sys.stderr, flush=True)
+    print(f"Load {size(plan.missing_bytes)}? [{'Y/n' if fits else 'y/N'}] ", end="", file=sys.stderr, flush=True)
     answer = sys.stdin.readline().strip().lower()
     if not (answer in ("y", "yes") or (not answer and fits)):
         raise Cancelled("Nothing was loaded.")
 
 
-def as_dict(plan: Plan, hub: Hub) -> dict[str, Any]:
+def as_dict(plan: Plan, hub: Hub, suggestions: Sequence[Suggestion]) -> dict[str, Any]:
     """The plan as plain data."""
     return {
         "parts": [part.as_dict(hub) for part in plan.parts],
@@ -89,9 +93,9 @@ def as_dict(plan: Plan, hub: Hub) -> dict[str, Any]:
         "memory": plan.memory.as_dict(),
         "missing_bytes": plan.missing_bytes,
         "free_bytes": plan.free_bytes,
-        "cache": str(hub.cache),
+        "folder": str(plan.folder),
         "notes": list(plan.notes),
-        "suggestions": [one.as_dict() for one in drafts_for(plan)],
+        "suggestions": [one.as_dict() for one in suggestions],
     }
 
 
@@ -108,7 +112,7 @@ def drafts_for(plan: Plan) -> list[Suggestion]:
     return suggest(part.header, names, Catalog.load(), installed_models())
 
 
-def plan_lines(plan: Plan, hub: Hub) -> list[str]:
+def plan_lines(plan: Plan, hub: Hub, suggestions: Sequence[Suggestion]) -> list[str]:
     """The plan for people."""
     lines = [line for part in plan.parts for line in _part_lines(part, hub)]
     if plan.match is not None:
@@ -116,11 +120,11 @@ def plan_lines(plan: Plan, hub: Hub) -> list[str]:
         lines += [f"        note: {warning}" for warning in plan.match.warnings]
     lines.append(f"memory  {plan.memory.sentence()}")
     lines += [f"        {note}" for note in plan.notes]
-    for one in drafts_for(plan)[:_SUGGESTIONS]:
-        how = f"localspec run {plan.parts[0].name} --draft {one.draft}" if one.installed else one.command
+    for one in suggestions[:_SUGGESTIONS]:
+        how = f"localspec run {quote(plan.parts[0].name)} --draft {quote(one.draft)}" if one.installed else one.command
         lines.append(f"draft   suggested: {one.draft}, {one.why} ({how})")
-    todo = f"{in_words(plan.missing_bytes)} to load" if plan.missing_bytes else "nothing to load"
-    lines.append(f"disk    {todo}, {in_words(plan.free_bytes)} free in {hub.cache}")
+    todo = f"{size(plan.missing_bytes)} to load" if plan.missing_bytes else "nothing to load"
+    lines.append(f"disk    {todo}, {size(plan.free_bytes)} free in {plan.folder}")
     return lines
 
 
@@ -128,19 +132,14 @@ def _part_lines(part: Part, hub: Hub) -> list[str]:
     commit = f", commit {part.listing.commit[:12]}" if part.listing else ""
     licence = f", licence {part.licence}" if part.licence else ""
     have = part.choice.size - part.missing(hub)
-    here = f" ({in_words(have)} of it here already)" if have else ""
+    here = f" ({size(have)} of it here already)" if have else ""
     facts = f"{part.header.architecture}, {part.choice.quant or part.header.quantisation}{commit}{licence}"
-    lines = [f"{part.role:7} {part.name}  {in_words(part.choice.size)}{here}", f"        {facts}"]
+    lines = [f"{part.role:7} {part.name}  {size(part.choice.size)}{here}", f"        {facts}"]
     return lines + [f"        {file.name}" for file in part.choice.files]
 
 
 def result_lines(entries: list[Entry], asked: str) -> list[str]:
     """What is installed now, and how to use it."""
     lines = [f"installed {entry.name}: {entry.path}" for entry in entries]
-    lines.append(f'Try: localspec run {asked if "://" not in asked else entries[0].name} "Hello"')
+    lines.append(f'Try: localspec run {quote(asked if "://" not in asked else entries[0].name)} "Hello"')
     return lines
-
-
-def in_words(count: int) -> str:
-    """Bytes for people."""
-    return f"{count / 1e9:.2f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"

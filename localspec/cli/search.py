@@ -22,6 +22,9 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError(f"--limit is {options.limit}; it must be 1 or more.")
     words = [word.lower() for word in options.words]
     pairs = [pair for pair in Catalog.load().pairs.values() if all(word in pair.name.lower() for word in words)]
+    if not options.json:
+        for pair in pairs:
+            print(f"pair  {pair.name}: {pair.target} with {pair.draft}", flush=True)
     found = Hub().search(options.words, options.limit)
     if options.json:
         known = [{"name": pair.name, "target": pair.target, "draft": pair.draft, "why": pair.why} for pair in pairs]
@@ -31,8 +34,6 @@ def run(options: argparse.Namespace) -> int:
         ]
         print(json.dumps({"pairs": known, "repositories": remote}))
         return 0 if known or remote else 1
-    for pair in pairs:
-        print(f"pair  {pair.name}: {pair.target} with {pair.draft}")
     width = max((len(one.repository) for one in found), default=0)
     for one in found:
         gated = "  gated" if one.gated else ""

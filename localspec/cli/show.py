@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from localspec.cli.places import add_memory_options, fit_settings, places, size
-from localspec.errors import ModelError
+from localspec.errors import ModelError, ModelFileError
 
 if TYPE_CHECKING:
     from localspec.models.catalog import Catalog, ModelEntry
@@ -30,6 +30,8 @@ def run(options: argparse.Namespace) -> int:
     pair = catalog.pairs.get(options.name)
     try:
         paths = [path for path in find(options.name, catalog=catalog) if path is not None]
+    except ModelFileError:
+        raise  # it is here, and damaged
     except ModelError:
         if pair is None and options.name not in catalog.models:
             raise

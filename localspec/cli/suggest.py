@@ -18,6 +18,7 @@ def run(options: argparse.Namespace) -> int:
     from localspec.gguf import read_header
     from localspec.models.catalog import Catalog
     from localspec.models.installed import find_one
+    from localspec.models.names import RepositoryName, parse
     from localspec.models.suggestion import neighbours, suggest
 
     catalog, installed = Catalog.load(), installed_models()
@@ -27,13 +28,13 @@ def run(options: argparse.Namespace) -> int:
     try:
         path = find_one(name, catalog=catalog)
     except ModelError:
-        if name not in catalog.models:
+        if name not in catalog.models and not isinstance(parse(name), RepositoryName):
             raise
     else:
         header = read_header(path)
         names.add(path.name)
-        taken = set(installed.values())
-        installed |= {near: file for near, file in neighbours(path).items() if file not in taken}
+        taken = {file.resolve() for file in installed.values()}
+        installed |= {near: file for near, file in neighbours(path).items() if file.resolve() not in taken}
     found = suggest(header, names, catalog, installed)
     if options.json:
         print(json.dumps([one.as_dict() for one in found]))

@@ -77,9 +77,7 @@ class Context:
         params.n_seq_max = self.max_leaves if trees else settings.n_slots
         params.n_outputs_max = max(settings.max_rows, params.n_seq_max)
         params.n_threads = params.n_threads_batch = self.threads
-        # left to itself llama.cpp drops fused attention when another device than the layer's would compute it
-        fused = self._wide and settings.flash_attention == "auto"
-        params.flash_attn_type = lib.FLASH_ATTENTION[fused or settings.flash_attention]
+        params.flash_attn_type = lib.FLASH_ATTENTION[settings.flash_attention]
         params.type_k, params.type_v = lib.GGML_TYPES[settings.type_k], lib.GGML_TYPES[settings.type_v]
         params.kv_unified = settings.n_slots == 1
         params.offload_kqv = settings.offload_kv

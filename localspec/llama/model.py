@@ -258,7 +258,7 @@ def check_text_model(path: str | Path) -> Header:
         if f"{architecture}.{key}" in header.metadata and not 1 <= header.number(key) <= most:
             raise ModelFileError(f"{path} is corrupt: {architecture}.{key} is {header.number(key)}.")
     _check_what_aborts(header)
-    for part in _other_parts(header):
+    for part in other_parts(header):
         read_header(part)
     return header
 
@@ -278,7 +278,7 @@ def _check_what_aborts(header: Header) -> None:
         raise ModelFileError(f"{header.path} is corrupt: it has {experts} experts but does not say how many are used.")
 
 
-def _other_parts(header: Header) -> list[Path]:
+def other_parts(header: Header) -> list[Path]:
     """Paths of the other files of a split model."""
     count = header.metadata.get("split.count")
     found = re.fullmatch(r"(.*)-(\d{5})-of-(\d{5})\.gguf", header.path.name)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from localspec.errors import ModelError, ModelFileError, UsageError
 from localspec.gguf import read_header
+from localspec.models.catalog import Catalog
 from localspec.models.heads import draft_kind
 from localspec.models.names import quant_of
 from localspec.models.store import Entry, Ownership, Store, StoredFile
@@ -44,7 +45,7 @@ def adopt(
     Raises:
         ModelFileError: missing, damaged or not a GGUF file.
         ModelError: it cannot generate text.
-        UsageError: the name is taken.
+        UsageError: the name is taken, or cannot be typed.
     """
     parts = _parts(file)
     header = read_header(parts[0])
@@ -54,10 +55,11 @@ def adopt(
     if not kind.drafts or (kind.is_head and role == "target"):
         raise ModelError(f"{file} cannot be a {role}: it is {kind.sentence}.", "--role draft takes heads.")
     name = name or _PART.sub("", file.name).removesuffix(".gguf")
-    if any(entry.name == name for entry in store.entries()):
-        raise UsageError(f"{name!r} is installed already.", f"Give another --name, or first: localspec rm {name}")
+    _check_name(name, store)
     sums = [sha256_of(part, progress) for part in parts]
-    folder = store.files / (sums[0][:16] + ("-copy" if copy else ""))
+    # A copy is shared by all who import these bytes; a link is not, as each original may change or go by itself.
+    same = [*sums, "copy"] if copy else [*sums, str(parts[0].resolve())]
+    folder = store.files / hashlib.sha256("\n".join(same).encode("utf-8", "surrogateescape")).hexdigest()[:16]
     folder.mkdir(parents=True, exist_ok=True)
     made = [
         _copied(part, folder, sum_) if copy else _linked(part, folder) for part, sum_ in zip(parts, sums, strict=True)
@@ -73,8 +75,18 @@ def adopt(
         architecture=header.architecture,
         licence=header.text("general.license"),
     )
-    store.add(entry)
-    return entry
+    return store.add(entry)[0]
+
+
+def _check_name(name: str, store: Store) -> None:
+    """Refuses a name that could not be used, or means something else already."""
+    if not name.isprintable() or not name.strip() or name.startswith("-"):
+        raise UsageError(f"{name!r} cannot be the name of a model.", "Give another --name.")
+    catalog = Catalog.load()
+    if name in catalog.pairs or (name in catalog.models and catalog.models[name].bundled):
+        raise UsageError(f"{name!r} is the name of a pair or model localspec knows.", "Give another --name.")
+    if any(entry.name == name for entry in store.entries()):
+        raise UsageError(f"{name!r} is installed already.", f"Give another --name, or first: localspec rm {name}")
 
 
 def _parts(file: Path) -> list[Path]:
@@ -104,23 +116,30 @@ def sha256_of(path: Path, progress: Progress | None = None) -> str:
 
 def _linked(source: Path, folder: Path) -> Path:
     link = folder / source.name
-    if not os.path.lexists(link):
-        link.symlink_to(source.resolve())
-    if link.resolve() != source.resolve():
+    if os.path.lexists(link) and link.resolve() != source.resolve():
         link.unlink()
+    if not os.path.lexists(link):
         link.symlink_to(source.resolve())
     return link
 
 
 def _copied(source: Path, folder: Path, sha256: str) -> Path:
-    final, fresh = folder / source.name, folder / f"{source.name}.{os.getpid()}.incomplete"
-    if final.is_file() and sha256_of(final) == sha256:
-        return final
-    try:
-        shutil.copyfile(source, fresh)
-        if sha256_of(fresh) != sha256:
-            raise ModelFileError(f"{source} was changed while it was copied.", "Try again.")
-        os.replace(fresh, final)
-    finally:
-        fresh.unlink(missing_ok=True)
+    from huggingface_hub.utils import WeakFileLock
+
+    from localspec.models.transfer import PARTIAL, lock_of
+
+    final = folder / source.name
+    fresh = final.with_name(final.name + PARTIAL)  # `rm --partial` finds it after a kill
+    lock = lock_of(fresh, folder)
+    lock.parent.mkdir(exist_ok=True)
+    with WeakFileLock(lock):
+        if final.is_file() and sha256_of(final) == sha256:
+            return final
+        try:
+            shutil.copyfile(source, fresh)
+            if sha256_of(fresh) != sha256:
+                raise ModelFileError(f"{source} was changed while it was copied.", "Try again.")
+            os.replace(fresh, final)
+        finally:
+            fresh.unlink(missing_ok=True)
     return final

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TypeVar
 
 from localspec import paths
-from localspec.errors import ModelError, UsageError
+from localspec.errors import UsageError
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -152,33 +154,17 @@ class Catalog:
         more = _read(own)
         return _checked(cls(found.models | more.models, found.pairs | more.pairs), own)
 
+    def nearest(self, name: str, more: Iterable[str] = ()) -> str:
+        """A sentence with the names most like an unknown one, of the catalogue and of `more`, or with all pairs."""
+        known = sorted({*self.pairs, *self.models, *more})
+        close = get_close_matches(name.lower(), known, 4, 0.7) or [one for one in known if name.lower() in one][:4]
+        if name and close:
+            return f"Did you mean {' or '.join(close)}?"
+        return f"The pairs are: {', '.join(sorted(self.pairs))}."
+
     def drafts_for(self, target: str) -> list[PairEntry]:
         """Pairs whose target is this model."""
         return [pair for pair in self.pairs.values() if pair.target == target]
-
-    def resolve(self, name: str | None) -> tuple[Path, Path | None]:
-        """Files of target and draft for a bundled pair or model, or a path; None = the bundled pair.
-
-        What was downloaded is found by `localspec.models.installed`.
-
-        Raises:
-            ModelError: nothing of that name, no such file, or not bundled.
-        """
-        name = DEFAULT_PAIR if name is None else name
-        if name in self.pairs:
-            pair = self.pairs[name]
-            return self._bundled(pair.target, name), self._bundled(pair.draft, name)
-        if name in self.models:
-            return self._bundled(name, name), None
-        if Path(name).suffix == ".gguf" or Path(name).exists():
-            return Path(name), None
-        known = ", ".join(sorted([*self.pairs, *self.models]))
-        raise ModelError(f"There is no model or pair called {name!r}.", f"Give a .gguf file or one of: {known}.")
-
-    def _bundled(self, model: str, name: str) -> Path:
-        if not self.models[model].bundled:
-            raise ModelError(f"{model!r} is not installed.", f"Try: localspec pull {name}")
-        return self.models[model].path
 
 
 def _read(path: Path) -> Catalog:

@@ -52,9 +52,11 @@ class FitSettings:
     def __post_init__(self) -> None:
         for name in (self.type_k, self.type_v):
             if name.upper() not in TENSOR_TYPES_BY_NAME:
-                raise UsageError(f"there is no cache type {name!r}; use f16, bf16, q8_0 or f32.")
+                raise UsageError(f"There is no cache type {name!r}; use f16, bf16, q8_0 or f32.")
         if self.context is not None and self.context < 1:
             raise UsageError(f"context is {self.context}; it must be 1 or more.")
+        if self.slots < 1:
+            raise UsageError(f"slots is {self.slots}; it must be 1 or more.")
 
 
 TENSOR_TYPES_BY_NAME = {name: (block, size) for name, block, size in TENSOR_TYPES.values()}

@@ -214,10 +214,24 @@ class Hub:
             raise DownloadError("There is no search offline.", "Leave out --offline and unset HF_HUB_OFFLINE.")
 
         def ask() -> list[Found]:
-            models = self._api.list_models(search=" ".join(words), filter="gguf", sort="downloads", limit=limit)
+            # not HfApi.list_models: without a network that waits for half a minute, and says nothing meanwhile
+            wanted: dict[str, str | int] = {
+                "search": " ".join(words),
+                "filter": "gguf",
+                "sort": "downloads",
+                "limit": limit,
+            }
+            url, timeout = f"{self.endpoint}/api/models", constants.HF_HUB_DOWNLOAD_TIMEOUT
+            response = get_session().get(url, params=wanted, headers=self.headers, timeout=timeout)
+            hf_raise_for_status(response)
             return [
-                Found(model.id, int(model.downloads or 0), bool(model.gated), f"{self.endpoint}/{model.id}")
-                for model in models
+                Found(
+                    str(one["id"]),
+                    int(one.get("downloads") or 0),
+                    bool(one.get("gated")),
+                    f"{self.endpoint}/{one['id']}",
+                )
+                for one in response.json()[:limit]
             ]
 
         return self._ask("search", ask)
@@ -251,8 +265,10 @@ class Hub:
             seconds = constants.HF_HUB_DOWNLOAD_TIMEOUT
             return DownloadError(f"{where}: no answer within {seconds} s.", "Try again; what came so far is kept.")
         if isinstance(error, httpx.ConnectError):
-            host = urlsplit(where).netloc or self.host
-            return DownloadError(f"{host} cannot be reached: {error}.", "Check the network, or use --offline.")
+            host = urlsplit(where).netloc.rpartition("@")[2] or self.host
+            return DownloadError(
+                f"{host} cannot be reached: {error}.", "Check the network; pull --offline takes what is in the cache."
+            )
         reason = str(error).strip().splitlines() or [type(error).__name__]
         return DownloadError(f"{where}: the connection failed: {reason[0]}.", "Try again; what came so far is kept.")
 

@@ -81,5 +81,5 @@ def _sound(entry: Entry) -> Path:
 def _nothing(text: str, store: Store, catalog: Catalog) -> Files:
     if parse(text) is not None:
         raise ModelError(f"{text!r} is not installed.", f"Try: localspec pull {text}")
-    known = sorted({*catalog.pairs, *catalog.models, *(entry.name for entry in store.entries())})
-    raise ModelError(f"There is no model or pair called {text!r}.", f"Give a .gguf file or one of: {', '.join(known)}.")
+    hint = catalog.nearest(text, (entry.name for entry in store.entries()))
+    raise ModelError(f"There is no model, pair or file called {text!r}.", hint)

@@ -103,8 +103,10 @@ def _lock(file: IO[str]) -> bool:
         return True
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+    except BlockingIOError:
         return False
+    except OSError:
+        return True  # a file system without locks: nobody will see this process, and trying again would not help
     return os.fstat(file.fileno()).st_nlink > 0  # else it was deleted before it could be locked
 
 

@@ -88,8 +88,10 @@ class Plan:
     memory: MemoryPlan
     """Whether it will fit memory once loaded."""
     missing_bytes: int
+    folder: Path
+    """Where the files go: the Hugging Face cache, or the data folder for plain addresses."""
     free_bytes: int
-    """On the disk of the cache."""
+    """On its disk; the smaller number where both folders are used."""
     notes: tuple[str, ...] = ()
     """Sentences about what was chosen, and why."""
 
@@ -125,10 +127,7 @@ def _one(text: str, hub: Hub, catalog: Catalog, role: str, revision: str) -> Wis
         return _listed(entry, role, revision)
     source = names.parse(text, (hub.host,))
     if source is None:
-        known = ", ".join(sorted([*catalog.pairs, *catalog.models]))
-        raise ModelError(
-            f"There is no model or pair called {text!r}.", f"Give user/repo[:quant], an address, or one of: {known}."
-        )
+        raise ModelError(f"{text!r} is no model or pair, no user/repo[:quant] and no address.", catalog.nearest(text))
     if isinstance(source, Url):
         if revision:
             raise UsageError(f"--revision is {revision!r}; a plain address has no revisions.")
@@ -188,7 +187,9 @@ def _planned(parts: tuple[Part, ...], hub: Hub, context: int | None, places: Seq
     trained = target.header.context_length or _CONTEXT
     settings = FitSettings(context=context or min(trained, _CONTEXT))
     memory = fit.choose(target.headers, draft.headers if draft else None, settings, places, cache_types=())
-    return Plan(parts, match, memory, sum(part.missing(hub) for part in parts), _free(hub.cache))
+    folders = {transfer.folder if part.listing is None else hub.cache for part in parts for transfer in part.transfers}
+    folder = min(sorted(folders), key=_free)
+    return Plan(parts, match, memory, sum(part.missing(hub) for part in parts), folder, _free(folder))
 
 
 def _is_open(wish: Wish) -> bool:
@@ -211,7 +212,7 @@ def _listing(part: Part) -> Listing:
     return part.listing
 
 
-def check_disk(plan: Plan, hub: Hub) -> None:
+def check_disk(plan: Plan) -> None:
     """Refuses what does not fit the disk.
 
     Raises:
@@ -220,8 +221,8 @@ def check_disk(plan: Plan, hub: Hub) -> None:
     if plan.missing_bytes and plan.missing_bytes + SPARE_DISK > plan.free_bytes:
         raise DownloadError(
             f"There is no room: {_gigabytes(plan.missing_bytes)} to load, {_gigabytes(plan.free_bytes)} free "
-            f"in {hub.cache}.",
-            "Make room, take a smaller quantisation, or set HF_HOME to another disk.",
+            f"in {plan.folder}.",
+            "Make room, take a smaller quantisation, or another disk: HF_HOME, for plain addresses LOCALSPEC_DATA.",
         )
 
 
@@ -233,7 +234,7 @@ def install(plan: Plan, hub: Hub, store: Store, report: Report, stop: threading.
         ModelFileError: it came as promised and is no sound GGUF file.
         Cancelled: `stop` was set.
     """
-    check_disk(plan, hub)
+    check_disk(plan)
     transfers = [transfer for part in plan.parts for transfer in part.transfers]
     ours = store.claim([transfer.link(hub) for transfer in transfers])
     fetched = iter(fetch_all(transfers, hub, report, stop))
@@ -254,7 +255,9 @@ def _part(wish: Wish, hub: Hub, store: Store) -> Part:
     if isinstance(wish.source, Url):
         file = hub.url_file(wish.source)
         choice = Choice(names.quant_of(file.name), (file,))
-        name = wish.name or file.name.removesuffix(".gguf")
+        name = file.name.removesuffix(".gguf")
+        if any(entry.name == name and entry.origin != wish.source.url for entry in store.entries()):
+            name = f"{name}-{file.blob[:8]}"  # many addresses end in model.gguf
         transfer = Transfer(file, folder=store.files / file.blob)
         return Part(name, wish.role, wish.source.url, choice, _headers(wish, (transfer,), hub), (transfer,))
     listing = hub.listing(wish.source.repository, wish.revision)

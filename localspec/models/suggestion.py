@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from localspec.errors import LocalspecError
@@ -93,7 +94,7 @@ def _command(pair: str, draft: str, here: bool, target: Header | None) -> str:
     if pair:
         return f"localspec run --target {pair}" if here else f"localspec pull {pair}"
     fetch = "" if here else f"localspec pull {draft} --role draft && "
-    return f"{fetch}localspec run --target {target.path if target else 'TARGET'} --draft {draft}"
+    return f"{fetch}localspec run --target {quote(str(target.path)) if target else 'TARGET'} --draft {draft}"
 
 
 def neighbours(path: Path) -> dict[str, Path]:
@@ -123,6 +124,6 @@ def _fitting(target: Header, name: str, path: Path) -> Suggestion | None:
     if not found.fits:
         return None
     times = target.tensor_bytes / max(1, draft.tensor_bytes)
-    command = f"localspec run --target {target.path} --draft {name}"
+    command = f"localspec run --target {quote(str(target.path))} --draft {quote(name)}"
     why = f"its tokenizer fits, and the target is {times:.1f} times as large"
     return Suggestion(name, found.method, True, draft.file_bytes, why, command, found.warnings)

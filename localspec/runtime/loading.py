@@ -164,7 +164,13 @@ def _remembered(loaded: Loaded) -> Knowledge:
     if settings.draft is not None:
         facts.append(shared_facts(settings.draft, context.settings, settings.draft_gpu_layers, settings.draft_device))
     pair = {"files": [one["model"] for one in facts]}
-    machine = {"facts": facts, "configuration": loaded.configuration, "slots": settings.slots, "n_ctx": context.n_ctx}
+    machine = {
+        "facts": facts,
+        "configuration": loaded.configuration,
+        "draft kernels": loaded.draft_model.kernels if loaded.draft_model is not None else "",
+        "slots": settings.slots,
+        "n_ctx": context.n_ctx,
+    }
     return Store(paths.cache_dir() / "plans", pair, machine, settings.slots).read()
 
 

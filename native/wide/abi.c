@@ -3,15 +3,9 @@
 #include "abi.h"
 #include "wide.h"
 
+#include <dlfcn.h>
 #include <stdio.h>
 #include <string.h>
-
-#if defined(_WIN32)
-#define WIN32_LEAN_AND_MEAN
-#include <windows.h>
-#else
-#include <dlfcn.h>
-#endif
 
 struct ggml ggml;
 static char refusal[256];
@@ -75,16 +69,6 @@ static const struct { const char *name; void *at; } functions[] = {
     {"ggml_backend_dev_get_props", &gg.device_props},
 };
 
-#if defined(_WIN32)
-static void *library_at(void *address) {
-    HMODULE found = NULL;
-    GetModuleHandleExA(GET_MODULE_HANDLE_EX_FLAG_FROM_ADDRESS | GET_MODULE_HANDLE_EX_FLAG_UNCHANGED_REFCOUNT, address, &found);
-    return found;
-}
-static void *library_named(const char *name) { return name ? (void *)GetModuleHandleA(name) : (void *)GetModuleHandleA(NULL); }
-static void *function_in(void *library, const char *name) { return (void *)GetProcAddress(library, name); }
-static const char *const names[] = {"ggml-base.dll", "libggml-base.dll", NULL};
-#else
 /* Handles stay open: these libraries live as long as the process. */
 static void *library_at(void *address) {
     Dl_info found;
@@ -96,7 +80,6 @@ static void *function_in(void *library, const char *name) { return dlsym(library
 static const char *const names[] = {NULL, "@rpath/libggml-base.0.dylib", "libggml-base.0.dylib", "libggml-base.dylib"};
 #else
 static const char *const names[] = {NULL, "libggml-base.so.0", "libggml-base.so"}; /* NULL: the program itself */
-#endif
 #endif
 
 /* The copy that loads us is the one that counts: a process may hold several. Looking a function up in a library searches
@@ -213,17 +196,20 @@ const char *abi_bind(void *caller, struct registry *ours) {
     if (!library) {
         return "There is no ggml in this process whose functions could be found.";
     }
-    struct buffer *(*before)(struct buffer_type *, struct buffer_calls, void *, size_t) = ggml.buffer_init;
+    void *found[sizeof functions / sizeof functions[0]], *bound;
     for (size_t i = 0; i < sizeof functions / sizeof functions[0]; i++) {
-        void *found = function_in(library, functions[i].name);
-        if (!found) {
+        found[i] = function_in(library, functions[i].name);
+        if (!found[i]) {
             snprintf(refusal, sizeof refusal, "The ggml of this process has no %s.", functions[i].name);
             return refusal;
         }
-        memcpy(functions[i].at, &found, sizeof found);
     }
-    if (before && before != ggml.buffer_init) {
+    memcpy(&bound, functions[0].at, sizeof bound);
+    if (bound && bound != found[0]) { /* its functions must stay the ones we call */
         return "Another copy of ggml in this process uses it already.";
+    }
+    for (size_t i = 0; i < sizeof functions / sizeof functions[0]; i++) {
+        memcpy(functions[i].at, &found[i], sizeof found[i]);
     }
     const char *what = !numbers_match() ? "numbers of its operations or types" : !tensors_match() ? "layout of its tensors"
                        : !interfaces_match(ours) ? "layout of its backend interface" : NULL;

@@ -2,20 +2,9 @@
 #include "device.h"
 #include "localspec_wide.h"
 
-#if defined(_OPENMP)
 #include <omp.h>
-#endif
 
 enum { DONE = 0, NOT_TAKEN = 1, NO_ISA = 2, NO_MEMORY = 3 };
-
-static void meet(int threads) {
-    (void)threads;
-#if defined(_OPENMP)
-    if (threads > 1) {
-#pragma omp barrier
-    }
-#endif
-}
 
 static int32_t each_tile(int32_t type, int64_t columns, int64_t rows, void *matrix,
                          void (*change)(int, int64_t, void *, int64_t, int64_t, void *)) {
@@ -67,12 +56,8 @@ int32_t lsw_product(int32_t type, int64_t columns, int64_t rows, int64_t width, 
     if (!p.scratch) {
         return NO_MEMORY;
     }
-#if defined(_OPENMP)
 #pragma omp parallel num_threads(threads) if (threads > 1)
     product_thread(&p, found, omp_get_thread_num(), omp_get_num_threads());
-#else
-    product_thread(&p, found, 0, 1);
-#endif
     wide_free(p.scratch);
     return DONE;
 }
@@ -96,12 +81,8 @@ int32_t lsw_attention(const struct wide_attention *given, int32_t isa, int32_t t
     if (!a.scratch) {
         return NO_MEMORY;
     }
-#if defined(_OPENMP)
 #pragma omp parallel num_threads(threads) if (threads > 1)
     attention_thread(&a, found, omp_get_thread_num(), omp_get_num_threads());
-#else
-    attention_thread(&a, found, 0, 1);
-#endif
     wide_free(a.scratch);
     return DONE;
 }

@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include "device.h"
 
+#include <omp.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -120,13 +121,20 @@ static int init_tensor(struct buffer *buffer, struct tensor *t) {
 
 /* Copies a whole weight and packs it while it is in the cache. */
 static void set_packed(struct memory *m, struct weight *w, const char *data) {
-    const size_t bytes = weight_tile_bytes(w);
+    const size_t bytes = weight_tile_bytes(w), each = (wide_pack_scratch(w->type, w->columns) + 63) / 64 * 64;
+    const int most = omp_get_max_threads();
+    char *scratch = wide_allocate(each * (size_t)most);
     pthread_mutex_lock(&m->spare_lock);
-    for (int64_t tile = 0; tile < weight_tiles(w); tile++) {
-        memcpy(w->data + (size_t)tile * bytes, data + (size_t)tile * bytes, bytes);
-        wide_pack(w->type, w->columns, w->data, tile, tile + 1, m->spare);
+#pragma omp parallel num_threads(scratch ? most : 1)
+    {
+        const int64_t thread = omp_get_thread_num(), threads = omp_get_num_threads(), tiles = weight_tiles(w);
+        for (int64_t tile = tiles * thread / threads; tile < tiles * (thread + 1) / threads; tile++) {
+            memcpy(w->data + (size_t)tile * bytes, data + (size_t)tile * bytes, bytes);
+            wide_pack(w->type, w->columns, w->data, tile, tile + 1, scratch ? scratch + each * (size_t)thread : m->spare);
+        }
     }
     pthread_mutex_unlock(&m->spare_lock);
+    wide_free(scratch);
     w->state = WEIGHT_PACKED;
 }
 

@@ -1,4 +1,4 @@
-/* Between device.c and buffer.c. */
+/* Between device.c, buffer.c and graph.c; the last lines also for api.c and limits.c. */
 #ifndef LOCALSPEC_WIDE_DEVICE_H
 #define LOCALSPEC_WIDE_DEVICE_H
 
@@ -48,6 +48,13 @@ bool describe_attention(const struct tensor *node, struct wide_attention *out);
 void weights_share(void);
 void weights_hold(void);
 void weights_release(void);
+
+/* Waits until every thread of the team has called it. */
+static inline void meet(int threads) {
+    if (threads > 1) {
+#pragma omp barrier
+    }
+}
 
 void *wide_allocate(size_t size);         /* aligned to 64; NULL if there is no memory */
 void wide_free(void *memory);

@@ -4,9 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#if defined(_OPENMP)
 #include <omp.h>
-#endif
 
 struct step {
     bool attends;
@@ -19,8 +17,9 @@ struct step {
 /* -- what a node asks for -------------------------------------------------------------------------------------------- */
 
 static bool rows_evenly_spaced(const struct tensor *t) {
-    return t->nb[0] == sizeof(float) && t->nb[1] % sizeof(float) == 0 && t->nb[2] == t->nb[1] * (size_t)t->ne[1]
-           && t->nb[3] == t->nb[2] * (size_t)t->ne[2];
+    const bool in_2 = t->ne[2] == 1 || t->nb[2] == t->nb[1] * (size_t)t->ne[1]; /* the stride of one thing says nothing */
+    const bool in_3 = t->ne[3] == 1 || t->nb[3] == t->nb[1] * (size_t)(t->ne[1] * t->ne[2]);
+    return t->nb[0] == sizeof(float) && t->nb[1] % sizeof(float) == 0 && in_2 && in_3;
 }
 
 bool describe_product(const struct tensor *node, struct wide_product *out) {
@@ -38,8 +37,17 @@ bool describe_product(const struct tensor *node, struct wide_product *out) {
     return true;
 }
 
+/* What ggml does not check when it makes the node. */
+static bool cells_match(const struct tensor *q, const struct tensor *k, const struct tensor *v, const struct tensor *mask) {
+    return v->ne[1] == k->ne[1] && v->ne[2] == k->ne[2] && v->ne[3] == k->ne[3]
+           && (!mask || (mask->ne[0] >= k->ne[1] && mask->ne[1] >= q->ne[1]));
+}
+
 bool describe_attention(const struct tensor *node, struct wide_attention *out) {
     const struct tensor *q = node->src[0], *k = node->src[1], *v = node->src[2], *mask = node->src[3], *sinks = node->src[4];
+    if (!cells_match(q, k, v, mask)) {
+        return false;
+    }
     if (q->type != TYPE_F32 || node->type != TYPE_F32 || !abi_is_dense(q) || !abi_is_contiguous(node) || !abi_is_dense(k)
         || !abi_is_dense(v) || (mask && (mask->type != TYPE_F16 || !abi_is_dense(mask))) || (sinks && sinks->type != TYPE_F32)) {
         return false;
@@ -161,12 +169,8 @@ static bool reserve_pack(struct team *t, const struct weight *w) {
 }
 
 static void pack_in_place(struct team *t, struct weight *w) {
-#if defined(_OPENMP)
 #pragma omp parallel num_threads(t->threads) if (t->threads > 1)
     pack_share(t, w, w->data, omp_get_thread_num(), omp_get_num_threads());
-#else
-    pack_share(t, w, w->data, 0, 1);
-#endif
     atomic_store(&w->state, WEIGHT_PACKED);
 }
 
@@ -218,15 +222,6 @@ static bool copy_what_is_left(struct team *t, int64_t steps) {
 
 /* -- running --------------------------------------------------------------------------------------------------------- */
 
-static void meet(int threads) {
-    (void)threads;
-#if defined(_OPENMP)
-    if (threads > 1) {
-#pragma omp barrier
-    }
-#endif
-}
-
 static void run_steps(const struct team *t, int64_t steps, int thread, int threads) {
     const enum wide_isa isa = wide_best_isa();
     for (int64_t i = 0; i < steps; i++) {
@@ -263,12 +258,8 @@ int team_compute(struct team *t, struct graph *graph) {
     weights_share();
     const bool ready = copy_what_is_left(t, steps);
     if (ready) {
-#if defined(_OPENMP)
 #pragma omp parallel num_threads(t->threads) if (t->threads > 1)
         run_steps(t, steps, omp_get_thread_num(), omp_get_num_threads());
-#else
-        run_steps(t, steps, 0, 1);
-#endif
     }
     weights_release();
     return ready ? STATUS_OK : STATUS_NO_MEMORY;

@@ -248,6 +248,9 @@ static void soften(const struct work *w, int64_t query) {
         }
     }
     part[1] = v16_sum(sum);
+    if (blind && part[1] != 0.0f) { /* it sees cells, but every score is no number: neither is the row */
+        part[0] = part[1];
+    }
 }
 
 static void weigh_values(const struct work *w) {

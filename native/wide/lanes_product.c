@@ -126,13 +126,13 @@ INLINE void plain(int type, int count, const struct wide_tile *t) {
 
 /* -- Q4_K and Q5_K: 8 blocks of 32 with 6-bit scales and minima -------------------------------------------------------- */
 
-/* 12 bytes of 16 rows to 8 scales and 8 minima of 16 rows. */
-INLINE void six_bits(const uint8_t *p, uint8_t scales[8][16], uint8_t minima[8][16]) {
+/* 12 bytes of 16 rows to 8 scales and 8 minima, [8][16 rows] each. */
+INLINE void six_bits(const uint8_t *p, uint8_t *scales, uint8_t *minima) {
     for (int i = 0; i < 64; i++) {
-        scales[0][i] = p[i] & 63;
-        minima[0][i] = p[64 + i] & 63;
-        scales[4][i] = (uint8_t)((p[128 + i] & 15) | (p[i] >> 6) << 4);
-        minima[4][i] = (uint8_t)(p[128 + i] >> 4 | (p[64 + i] >> 6) << 4);
+        scales[i] = p[i] & 63;
+        minima[i] = p[64 + i] & 63;
+        scales[64 + i] = (uint8_t)((p[128 + i] & 15) | (p[i] >> 6) << 4);
+        minima[64 + i] = (uint8_t)(p[128 + i] >> 4 | (p[64 + i] >> 6) << 4);
     }
 }
 
@@ -144,7 +144,7 @@ INLINE void with_minima(int type, int count, const struct wide_tile *t) {
     vfloats acc[PARTS][MOST_BLOCKS];
     EACH_PART EACH_COLUMN { acc[part][c] = vsplat(0.0f); }
     for (int64_t b = 0; b < blocks; b++) {
-        uint8_t scales[8][16], minima[8][16];
+        uint8_t scales[8 * WIDE_TILE], minima[8 * WIDE_TILE];
         six_bits(p, scales, minima);
         p += 192;
         for (int j = 0; j < 8; j++) {
@@ -158,8 +158,8 @@ INLINE void with_minima(int type, int count, const struct wide_tile *t) {
                         w[v] = vfifth(w[v], h, v);
                     }
                 }
-                const vfloats ws = vmul(vhalf(halves + part * 2 * LANES), vunsigned(scales[j] + part * LANES));
-                const vfloats wm = vmul(vhalf(halves + 32 + part * 2 * LANES), vunsigned(minima[j] + part * LANES));
+                const vfloats ws = vmul(vhalf(halves + part * 2 * LANES), vunsigned(scales + WIDE_TILE * j + part * LANES));
+                const vfloats wm = vmul(vhalf(halves + 32 + part * 2 * LANES), vunsigned(minima + WIDE_TILE * j + part * LANES));
                 EACH_COLUMN {
                     vints sum = vsplat_int(0);
                     sum = vdot16(sum, w, in[c].quants, bits);

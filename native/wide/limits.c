@@ -6,9 +6,7 @@
 #include <string.h>
 #include <time.h>
 
-#if defined(_OPENMP)
 #include <omp.h>
-#endif
 #if defined(LSW_HAVE_AVX2) || defined(LSW_HAVE_AVX512)
 #include <immintrin.h>
 #elif defined(LSW_HAVE_NEON)
@@ -60,12 +58,8 @@ double lsw_memory_rate(int32_t threads, double seconds) {
     memset(buffer, 1, BUFFER_BYTES);
     double bytes = 0;
     const double start = now();
-#if defined(_OPENMP)
 #pragma omp parallel num_threads(threads) reduction(+ : bytes)
     bytes += read_for(buffer, seconds, omp_get_thread_num(), omp_get_num_threads());
-#else
-    bytes = read_for(buffer, seconds, 0, 1);
-#endif
     const double took = now() - start;
     wide_free(buffer);
     return bytes / took;
@@ -176,9 +170,7 @@ double lsw_int8_rate(int32_t isa, int32_t threads, double seconds) {
     double (*rounds)(void) = rounds_of(wanted);
     double count = 0;
     const double start = now();
-#if defined(_OPENMP)
 #pragma omp parallel num_threads(threads) reduction(+ : count)
-#endif
     count += count_for(rounds, seconds);
     return count / (now() - start);
 }

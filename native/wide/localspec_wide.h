@@ -5,11 +5,7 @@
 
 #include <stdint.h>
 
-#if defined(_WIN32)
-#define LSW_API __declspec(dllexport)
-#else
 #define LSW_API __attribute__((visibility("default")))
-#endif
 
 #define LSW_ABI_VERSION 1
 

@@ -6,6 +6,7 @@ import argparse
 
 import tokenizer as tokens
 import torch
+import warm
 from batches import FIRST_SHARES, Phase
 from model import DRAFT, Llama, Shape
 from torch import Tensor
@@ -65,6 +66,8 @@ def main() -> None:
         for block in target.blocks:
             block.compile(dynamic=False)
     draft = start(target)
+    if args.start:
+        warm.read_weights(args.start, draft)
 
     def loss(inputs: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
         del labels

@@ -188,6 +188,7 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("--matrix-rate", type=float, default=0.01)
     options.add_argument("--other-rate", type=float, default=0.001)
     options.add_argument("--compile", action="store_true", help="torch.compile the blocks (needs a C++ compiler)")
+    options.add_argument("--start", type=Path, help="a GGUF of this recipe whose weights to begin with")
     options.add_argument("--save-every", type=float, default=2.0, help="minutes")
     options.add_argument("--examine-every", type=float, default=5.0, help="minutes")
     return options
@@ -197,7 +198,6 @@ def main() -> None:
     """Train the target."""
     options = parser()
     options.add_argument("--name", default="target")
-    options.add_argument("--start", type=Path, help="a GGUF of this recipe whose weights and tokenizer to begin with")
     args = options.parse_args()
     torch.manual_seed(args.seed)
     torch.set_num_threads(args.threads)

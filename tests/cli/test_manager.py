@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from localspec.models.store import Entry, Store, StoredFile
 from tests.cli.conftest import Command
 from tests.llama.tiny_gguf import gguf_bytes, write
 
@@ -19,7 +20,10 @@ def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (("pull", "nosuch"), 3, "no model or pair called 'nosuch'"),
+        (("pull", "nosuch"), 3, "'nosuch' is no model or pair"),
+        (("pull", "http://[::1"), 2, "is not an address"),
+        (("check", "tiny", "--slots", "0"), 2, "slots is 0"),
+        (("import", "nosuch.gguf", "--copy"), 3, "nosuch.gguf does not exist"),
         (("pull", "tiny"), 3, "'tiny-target' is shipped with localspec"),
         (("pull", "http://127.0.0.1:9/model.bin"), 2, "does not end in .gguf"),
         (("pull", "http://127.0.0.1:9/m.gguf", "--revision", "v1"), 2, "has no revisions"),
@@ -65,6 +69,18 @@ def test_a_bundled_pair_runs_by_its_name_in_front_of_the_prompt(command: Command
     assert plain.code == 0, plain.err
     assert command("run", "tiny", *prompt).out == plain.out
     assert command("run", "tiny", *prompt[1:], stdin=prompt[0]).out == plain.out
+
+
+def test_a_repository_that_is_not_here_is_suggested_for_by_its_name(command: Command) -> None:
+    (found,) = json.loads(command("suggest", "Qwen/Qwen3-8B-GGUF", "--json").out)
+    assert found["draft"] == "qwen3-0.6b-q8_0"
+
+
+def test_an_older_entry_with_the_name_of_a_pair_can_be_removed(command: Command, tmp_path: Path) -> None:
+    source = write(tmp_path / "mine.gguf", gguf_bytes())
+    Store().add(Entry("qwen3-8b", (StoredFile.of(source, "0" * 64, "foreign"),)))
+    assert command("rm", "qwen3-8b").code == 0
+    assert Store().entries() == []
 
 
 def test_nothing_runs(command: Command) -> None:

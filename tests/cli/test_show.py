@@ -181,4 +181,4 @@ def test_suggest_nothing(command: Command, tmp_path: Path) -> None:
     assert json.loads(command("suggest", str(alone), "--json").out) == []
     result = command("suggest", "nobody")
     assert result.code == 3
-    assert "no model or pair called 'nobody'" in result.err
+    assert "no model, pair or file called 'nobody'" in result.err

@@ -317,6 +317,25 @@ def test_interrupted_downloads_can_be_removed_but_not_running_ones(client: Hub, 
     assert not partial.exists()
 
 
+def test_a_running_download_of_a_plain_address_is_left_alone(
+    client: Hub, local_hub: LocalHub, target_bytes: bytes, tmp_path: Path
+) -> None:
+    url = f"{local_hub.content_url}/{sha256(target_bytes)}/model.gguf"
+    file = client.url_file(Url(url))
+    transfer = Transfer(file, folder=tmp_path / file.blob)
+    partial, kept = transfer.partial(client), []
+
+    def look(name: str, done: int, size: int, what: str) -> None:
+        if partial.exists():
+            kept.append(remove_partials(client, tmp_path))
+
+    assert fetch_all([transfer], client, look)[0].path.read_bytes() == target_bytes
+    assert kept
+    assert not any(kept)
+    partial.write_bytes(b"x" * 10)
+    assert remove_partials(client, tmp_path) == [(partial, 10)]
+
+
 def test_offline_finds_what_is_cached_without_a_request(client: Hub, local_hub: LocalHub, target_bytes: bytes) -> None:
     listing = client.listing(PAIR[0])
     fetch_all(transfers(client), client, silent)

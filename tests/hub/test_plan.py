@@ -152,7 +152,7 @@ def test_a_renamed_file_and_another_branch(client: Hub, store: Store, local_hub:
 
 
 def test_names_that_lead_nowhere(client: Hub, tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="no model or pair called 'x'"):
+    with pytest.raises(ModelError, match="'x' is no model or pair"):
         wishes("x", client)
     with pytest.raises(ModelError, match="is shipped with localspec"):
         wishes("tiny", client)

@@ -93,7 +93,7 @@ def test_bits_do_not_depend_on_width_or_threads(wide_model: Model, long_text: To
 
 
 def test_bits_of_a_tree(wide_model: Model, long_text: Tokens) -> None:
-    """The main chain has the bits of plain decoding; a side branch, whose cells lie further on, their values."""
+    """The main chain has the bits of plain decoding, and so has a side branch, whose cells lie further on."""
     length, history = 300, long_text[:300]
     main, side = long_text[300:304], long_text[310:313]
     nodes, parents = np.concatenate([main, side]), np.array([-1, 0, 1, 2, 0, 4, 5], np.int32)
@@ -105,7 +105,7 @@ def test_bits_of_a_tree(wide_model: Model, long_text: Tokens) -> None:
         assert same_bits(found[count], alone)
     for count in range(1, 4):
         alone = _row(context, np.concatenate([history, main[:1], side[:count]]), length)
-        assert np.abs(found[4 + count] - alone).max() < 1e-3
+        assert same_bits(found[4 + count], alone)
     context.close()
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from localspec.errors import ModelError, UsageError
+from localspec.errors import UsageError
 from localspec.models import catalog as catalog_module
 from localspec.models import names
 from localspec.models.catalog import DEFAULT_PAIR, Catalog, ModelEntry, PairEntry
@@ -158,28 +158,12 @@ def test_the_users_file_may_pair_shipped_models(own: Path) -> None:
 # -- names -----------------------------------------------------------------------------------------------------------
 
 
-def test_names_become_files(tmp_path: Path) -> None:
-    catalog = load(tmp_path, MODELS + BUNDLED)
-    path, draft = catalog.resolve("own")
-    assert (path.name, draft) == ("own.gguf", None)
-    for name in ("both", "big"):
-        with pytest.raises(ModelError, match="'big' is not installed") as caught:
-            catalog.resolve(name)
-        assert caught.value.hint == f"Try: localspec pull {name}"
-
-
-def test_a_path_is_taken_as_it_is(tmp_path: Path) -> None:
+def test_an_unknown_name_brings_the_nearest(tmp_path: Path) -> None:
     catalog = load(tmp_path, MODELS)
-    assert catalog.resolve("/not/there/x.gguf") == (Path("/not/there/x.gguf"), None)
-    other = tmp_path / "model.bin"
-    other.touch()
-    assert catalog.resolve(str(other)) == (other, None)
-
-
-def test_an_unknown_name_lists_the_known_ones(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="no model or pair called 'bigg'") as caught:
-        load(tmp_path, MODELS).resolve("bigg")
-    assert "big, both, small" in caught.value.hint
+    assert catalog.nearest("bigg") == "Did you mean big?"
+    assert catalog.nearest("Installd", ["installed"]) == "Did you mean installed?"
+    assert catalog.nearest("mal") == "Did you mean small?"
+    assert catalog.nearest("") == catalog.nearest("nothing like it") == "The pairs are: both."
 
 
 # -- the shipped catalogue -------------------------------------------------------------------------------------------
@@ -188,15 +172,11 @@ def test_an_unknown_name_lists_the_known_ones(tmp_path: Path) -> None:
 def test_the_shipped_catalogue_has_the_bundled_pair() -> None:
     catalog = Catalog.load()
     assert DEFAULT_PAIR in catalog.pairs
-    target, draft = catalog.resolve(None)
-    assert draft is not None
+    pair = catalog.pairs[DEFAULT_PAIR]
+    target, draft = catalog.models[pair.target].path, catalog.models[pair.draft].path
     assert (target.name, draft.name) == ("tiny-target-q8_0.gguf", "tiny-draft-q8_0.gguf")
     for entry in catalog.models.values():
         assert not entry.bundled or entry.licence
-
-
-def test_the_bundled_files_are_there(tiny_target: Path, tiny_draft: Path) -> None:
-    assert Catalog.load().resolve(None) == (tiny_target, tiny_draft)
 
 
 def test_the_shipped_pairs_reach_from_laptop_to_workstation() -> None:

@@ -46,6 +46,8 @@ def test_forms(text: str, expected: object) -> None:
     "text",
     [
         "https://example.org/model.bin",
+        "https://[::1/model.gguf",
+        "https://example.org/.gguf",
         "https://huggingface.co/user",
         "https://huggingface.co/user/repo/discussions/3",
         "user/repo/../x.gguf",

@@ -242,6 +242,43 @@ def test_a_file_of_this_machine_can_be_taken_in(store: Store, tmp_path: Path, co
     assert bool(removal.kept) != copy
 
 
+def test_the_same_bytes_from_two_places_are_two_links(store: Store, tmp_path: Path) -> None:
+    sources = [tmp_path / name / "mine.gguf" for name in ("a", "b")]
+    for age, source in enumerate(sources):
+        source.parent.mkdir()
+        write(source, gguf_bytes())
+        os.utime(source, ns=(age, age))
+        assert adopt(source, store, name=source.parent.name).added > 0
+    assert [found.fault for found in store.entries()] == ["", ""]
+    sources[1].unlink()
+    assert [bool(found.fault) for found in store.entries()] == [False, True]
+
+
+@pytest.mark.parametrize("name", ["tiny", "tiny-draft", "qwen3-8b", "-x", " ", "a\nb"])
+def test_names_that_could_not_be_used_are_refused(store: Store, tmp_path: Path, name: str) -> None:
+    with pytest.raises(UsageError, match="Give another --name"):
+        adopt(write(tmp_path / "mine.gguf", gguf_bytes()), store, name=name)
+    assert store.entries() == []
+
+
+def test_huggingface_hub_finds_its_cache_whole_after_a_removal(store: Store, cache: Cache) -> None:
+    from huggingface_hub import scan_cache_dir
+
+    commits = "1" * 40, "2" * 40
+    refs = cache.folder / "models--u--r" / "refs"
+    refs.mkdir(parents=True)
+    for name, commit in zip(("old", "main"), commits, strict=True):
+        store.add(entry(name, cache.link(commit, "m.gguf", name)))
+        (refs / name).write_text(commit)
+    store.remove("old")
+    found = scan_cache_dir(cache.folder)
+    assert not found.warnings
+    assert [path.name for path in refs.iterdir()] == ["main"]
+    store.remove("main")
+    assert not (cache.folder / "models--u--r").exists()
+    assert not scan_cache_dir(cache.folder).warnings
+
+
 def test_what_is_no_model_is_not_taken_in(store: Store, tmp_path: Path) -> None:
     whole = gguf_bytes()
     for name, data, words in (("cut", whole[:-100], "truncated"), ("text", b"hello", "not a GGUF")):
@@ -254,7 +291,7 @@ def test_what_is_no_model_is_not_taken_in(store: Store, tmp_path: Path) -> None:
     assert store.entries() == []
 
 
-def test_names_lead_to_files(store: Store, cache: Cache, tmp_path: Path) -> None:
+def test_names_lead_to_files(store: Store, cache: Cache, tmp_path: Path, tiny_target: Path, tiny_draft: Path) -> None:
     catalog = Catalog.load()
     target, draft = cache.link("c", "t.gguf", "t"), cache.link("c", "d.gguf", "d")
     store.add(
@@ -262,7 +299,7 @@ def test_names_lead_to_files(store: Store, cache: Cache, tmp_path: Path) -> None
     )
     assert find("u/r", store, catalog) == (target, draft)
     assert find_one("d", store, catalog) == draft
-    assert find(None, store, catalog) == catalog.resolve(None)
+    assert find(None, store, catalog) == (tiny_target, tiny_draft)
     assert find(str(target), store, catalog) == (target, None)
     assert find(tmp_path / "none.gguf", store, catalog) == (tmp_path / "none.gguf", None)
     draft.resolve().unlink()
@@ -270,8 +307,11 @@ def test_names_lead_to_files(store: Store, cache: Cache, tmp_path: Path) -> None
     with pytest.raises(ModelError, match="'v/w:Q4_0' is not installed") as caught:
         find("v/w:Q4_0", store, catalog)
     assert caught.value.hint == "Try: localspec pull v/w:Q4_0"
-    with pytest.raises(ModelError, match="no model or pair called 'nosuch'") as caught:
+    with pytest.raises(ModelError, match="no model, pair or file called 'nosuch'") as caught:
         find("nosuch", store, catalog)
-    assert "u/r:Q8_0" in caught.value.hint
+    assert "qwen3-8b" in caught.value.hint
+    with pytest.raises(ModelError, match="called 'u_r:Q8_0'") as caught:
+        find("u_r:Q8_0", store, catalog)
+    assert caught.value.hint == "Did you mean u/r:Q8_0?"
     assert knows("tiny")
     assert not knows("Tell me a story")

@@ -225,6 +225,17 @@ def test_rows_that_see_nothing_are_zeros(rng: np.random.Generator) -> None:
     assert bits(attend(replace(x, sinks=np.zeros(4, np.float32)))[:, 1]) == bytes(4 * 4 * 64)
 
 
+@pytest.mark.parametrize("rows", [3, 70])
+def test_a_query_that_is_no_number_gives_none(rows: int, rng: np.random.Generator) -> None:
+    x = make(rng, rows=rows, cells=600)
+    plain = attend(x)
+    x.q[0, 1] = np.nan
+    for isa in attention.isas():
+        got = attend(x, isa)
+        assert np.isnan(got[0, 1]).all()
+        assert bits(np.delete(got, 1, 1)) == bits(np.delete(plain, 1, 1))
+
+
 def test_sinks_that_weigh_nothing_change_no_bit(rng: np.random.Generator) -> None:
     x = make(rng)
     assert bits(attend(replace(x, sinks=np.full(4, -1e4, np.float32)))) == bits(attend(x))

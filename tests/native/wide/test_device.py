@@ -248,6 +248,19 @@ def test_what_is_not_taken(rng: np.random.Generator) -> None:
         assert memory_of(even) == data
 
 
+def test_attention_that_is_not_taken() -> None:
+    """ggml lets values and masks of other sizes than the keys through."""
+    flash = lib.c_function("ggml_flash_attn_ext", *[ctypes.c_void_p] * 6, *[ctypes.c_float] * 3)
+    taken = []
+    with Runner() as runner, ggml.context() as context:
+        q, k = (call("new_tensor_2d", context, kind, 64, rows) for kind, rows in ((F32, 4), (F16, 32)))
+        for values, mask in ((32, (32, 4)), (16, (32, 4)), (32, (16, 4)), (32, (32, 2))):
+            v, m = (call("new_tensor_2d", context, F16, *shape) for shape in ((64, values), mask))
+            node = flash(context, q, k, v, m, 1.0, 0.0, 0.0)
+            taken.append(bool(call("backend_dev_supports_op", runner.device, node)))
+    assert taken == [True, False, False, False]
+
+
 def test_more_dimensions_of_input(rng: np.random.Generator) -> None:
     data, values = q8_0(rng, COLUMNS, ROWS)
     x = rng.standard_normal((2 * 5, COLUMNS)).astype(np.float32)
