@@ -22,7 +22,7 @@ from localspec.errors import Cancelled, DecodeError, LocalspecError, UsageError
 from localspec.llama.survey import Progress
 from localspec.runtime import memory
 from localspec.runtime.generation import Generation
-from localspec.runtime.loading import Loaded, check_drafter, leaves, load_models, make_drafter, make_plan
+from localspec.runtime.loading import Loaded, check_drafter, leaves, load_apart, make_drafter, make_plan
 from localspec.types import Rule, SamplingParams, Tokens
 
 _Result = TypeVar("_Result")
@@ -78,7 +78,7 @@ class Engine:
         draft_path = pair_draft if draft is None else find_one(draft)
         wanted = EngineSettings(target=target_path, draft=draft_path, **settings)
         check_drafter(wanted)
-        loaded = load_models(wanted, progress)
+        loaded = load_apart(wanted, progress)
         try:
             return cls(loaded)
         except BaseException:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 from localspec import paths
@@ -16,7 +18,7 @@ from localspec.engine.adaptive import AdaptivePlan, Forced
 from localspec.engine.costs import PassCosts
 from localspec.engine.interfaces import Drafter
 from localspec.engine.plan import FixedPlan, Plan
-from localspec.errors import UsageError
+from localspec.errors import Cancelled, UsageError
 from localspec.llama.choice import choose, load_draft_model
 from localspec.llama.configuration import ALL_KERNELS, LLAMA_KERNELS, Kernels
 from localspec.llama.context import Context
@@ -116,6 +118,44 @@ def load_models(
         loaded.close()
         raise
     return loaded
+
+
+def load_apart(settings: EngineSettings, progress: Progress | None = None) -> Loaded:
+    """`load_models` on a thread that ends with it.
+
+    OpenMP keeps a pool for every thread that has ever computed. With more of them than CPUs libgomp's threads no longer
+    wait awake for each other, and a pass that is cut into many parts takes a third longer (1 B Q8_0 on wide kernels, 2
+    threads: 42 ms instead of 31). The pool of a thread that has ended is gone, so the engine's own is the only one.
+
+    Raises:
+        Whatever `load_models` and `progress` raise; KeyboardInterrupt gives loading up at its next report.
+    """
+    given_up = threading.Event()
+    result: Future[Loaded] = Future()
+
+    def report(what: str, share: float) -> None:
+        if given_up.is_set():
+            raise Cancelled("Stopped.")
+        if progress is not None:
+            progress(what, share)
+
+    def load() -> None:
+        try:
+            result.set_result(load_models(settings, report))
+        except BaseException as error:  # noqa: BLE001 - it is raised again by the thread that waits
+            result.set_exception(error)
+
+    thread = threading.Thread(target=load, name="localspec-loading", daemon=True)
+    thread.start()
+    try:
+        thread.join()
+    except BaseException:
+        given_up.set()
+        thread.join()
+        if result.exception() is None:
+            result.result().close()
+        raise
+    return result.result()
 
 
 def _load_draft(loaded: Loaded, progress: Progress | None) -> None:

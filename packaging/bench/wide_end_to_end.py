@@ -2,11 +2,11 @@
 
     python packaging/bench/wide_end_to_end.py TARGET.gguf DRAFT.gguf [--draft-tokens 4,7] [--prompts 12] [--tokens 64]
 
-Temperature 0, the same held-out prompts for all; the runs take turns prompt by prompt, so that a drifting machine hits
-all alike. TARGET and DRAFT: padded_pair.py makes a 1 B / 0.1 B pair of the bundled one. Each setting loads its own copy
-of the target. The engine's draft length is fixed. Speed is generated tokens over decode time (drafting included,
-prefill not); with --rounds each prompt counts with its quickest run. Exit code 1 if a speculative text differs from the
-plain one of the same setting although the engine called both exact. About 10 minutes on 2 cores with the defaults.
+Temperature 0, the same held-out prompts for all; plain and speculative runs take turns prompt by prompt, kernels off
+and on round by round, so that a drifting machine hits all alike. TARGET and DRAFT: padded_pair.py makes a 1 B / 0.1 B
+pair of the bundled one. The engine's draft length is fixed. Speed is generated tokens over decode time (drafting
+included, prefill not); with --rounds each prompt counts with its quickest run. Exit code 1 if a speculative text differs
+from the plain one of the same setting although the engine called both exact. About 10 minutes on 2 cores with the defaults.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import argparse
 import json
 import sys
 from collections import defaultdict
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -93,38 +92,47 @@ def answer(engine: Engine, prompt: Tokens, mode: Mode, count: int) -> tuple[list
     return tokens, generation.stats
 
 
+def load(options: argparse.Namespace, wide: bool) -> Engine:
+    """The pair, with our kernels allowed or not."""
+    return Engine.load(
+        options.target,
+        options.draft,
+        drafter="draft",
+        max_draft_tokens=max(lengths(options)),
+        exact=options.exact,
+        wide=wide,
+        context=options.longest + options.tokens + 64,
+        threads=options.threads,
+    )
+
+
+def lengths(options: argparse.Namespace) -> list[int]:
+    """The draft lengths asked for."""
+    return [int(text) for text in options.draft_tokens.split(",")]
+
+
 def run(options: argparse.Namespace, tallies: dict[Mode, Tally], exactness: dict[bool, str]) -> None:
-    """Fills the tallies, prompt by prompt; Ctrl-C leaves what there is."""
-    lengths = [int(text) for text in options.draft_tokens.split(",")]
-    with ExitStack() as stack:
-        engines = {}
+    """Fills the tallies; Ctrl-C leaves what there is.
+
+    One engine at a time: with the OpenMP pools of two in the process both would be slower (`loading.load_apart`).
+    """
+    for length in (0, *lengths(options)):
         for wide in (False, True):
-            engines[wide] = stack.enter_context(
-                Engine.load(
-                    options.target,
-                    options.draft,
-                    drafter="draft",
-                    max_draft_tokens=max(lengths),
-                    exact=options.exact,
-                    wide=wide,
-                    context=options.longest + options.tokens + 64,
-                    threads=options.threads,
-                )
-            )
-            exactness[wide] = engines[wide].loaded.exactness
-            print(f"wide {'on' if wide else 'off'}: {exactness[wide]}", file=sys.stderr, flush=True)
-        modes = [Mode(wide, length) for length in (0, *lengths) for wide in (False, True)]
-        for mode in modes:
-            tallies[mode] = Tally()
-        prompts = short_prompts(engines[True], options.prompts, options.longest)
-        answer(engines[False], prompts[0], modes[0], 4)
-        answer(engines[True], prompts[0], modes[1], 4)
-        for turn in range(options.rounds):
-            for index, prompt in enumerate(prompts):
-                print(f"round {turn + 1}, prompt {index + 1} of {len(prompts)}", file=sys.stderr, flush=True)
-                first = (turn + index) % len(modes)
-                for mode in modes[first:] + modes[:first]:
-                    tallies[mode].add(index, *answer(engines[mode.wide], prompt, mode, options.tokens))
+            tallies[Mode(wide, length)] = Tally()
+    for turn in range(options.rounds):
+        for wide in (False, True) if turn % 2 == 0 else (True, False):
+            with load(options, wide) as engine:
+                exactness[wide] = engine.loaded.exactness
+                if turn == 0:
+                    print(f"wide {'on' if wide else 'off'}: {exactness[wide]}", file=sys.stderr, flush=True)
+                modes = [mode for mode in tallies if mode.wide == wide]
+                prompts = short_prompts(engine, options.prompts, options.longest)
+                answer(engine, prompts[0], modes[0], 4)
+                for index, prompt in enumerate(prompts):
+                    print(f"round {turn + 1}, prompt {index + 1} of {len(prompts)}", file=sys.stderr, flush=True)
+                    first = (turn + index) % len(modes)
+                    for mode in modes[first:] + modes[:first]:
+                        tallies[mode].add(index, *answer(engine, prompt, mode, options.tokens))
 
 
 def forks(tallies: dict[Mode, Tally]) -> dict[Mode, int]:
