@@ -93,7 +93,7 @@ class Costly:
         best = best_choice(options, charged, now.rate, NEVER, now.only)
         small = reading <= _SMALL_READING * now.plain_seconds
         value = best.value - (now.rate * reading / _STAY if small else 0.0)
-        tokens = 1.0 + sum(pick.gains[best.nodes] for pick in best.picks if pick) / active
+        tokens = 1.0 + sum(pick.gain(best.nodes) for pick in best.picks if pick) / active
         return Offer(value, tokens, level, reading, missing, small, charged)
 
     def due(self, offer: Offer, now: Situation, account: Account) -> bool:

@@ -18,6 +18,10 @@ class Option:
     """Expected tokens by nodes sent, from 0 on."""
     draft: Draft = EMPTY_DRAFT
 
+    def gain(self, nodes: int) -> float:
+        """Expected tokens in a pass of that many nodes a slot; a shorter draft brings all it has."""
+        return self.gains[min(nodes, len(self.gains) - 1)]
+
 
 @dataclass(slots=True)
 class Choice:
@@ -55,8 +59,7 @@ def best_choice(
         for one in options:
             pick, most = None, 0.0
             for option in one:
-                gains = option.gains
-                gain = gains[nodes] if nodes < len(gains) else gains[-1] if shorter else 0.0
+                gain = option.gain(nodes) if shorter or nodes < len(option.gains) else 0.0
                 if gain > most:
                     pick, most = option, gain
             picks.append(pick)

@@ -100,3 +100,12 @@ def test_siblings_count_as_rows() -> None:
     steep: list[float | None] = [0.03 + 0.012 * nodes for nodes in range(9)]
     assert price_of(steep, typical=0.8).pays([0.9], 1)
     assert not price_of(steep, typical=0.8).pays([0.9], 2)
+
+
+def test_a_draft_shorter_than_the_pass_brings_all_it_has() -> None:
+    """Slots share one width: one slot's draft may end before it."""
+    short, long = Option([0.0, 0.9]), Option([0.0, 0.9, 1.7, 2.4])
+    assert [short.gain(nodes) for nodes in (0, 1, 3)] == [0.0, 0.9, 0.9]
+    choice = best_choice([[short], [long]], [0.0, 0.1, 0.2, 0.3], 1.0, 0.0, 0)
+    assert choice.nodes == 3
+    assert [pick.gain(choice.nodes) for pick in choice.picks if pick] == [0.9, 2.4]
