@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from concurrent.futures import Future
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from localspec import paths
@@ -131,7 +131,6 @@ def load_apart(settings: EngineSettings, progress: Progress | None = None) -> Lo
         Whatever `load_models` and `progress` raise; KeyboardInterrupt gives loading up at its next report.
     """
     given_up = threading.Event()
-    result: Future[Loaded] = Future()
 
     def report(what: str, share: float) -> None:
         if given_up.is_set():
@@ -139,23 +138,15 @@ def load_apart(settings: EngineSettings, progress: Progress | None = None) -> Lo
         if progress is not None:
             progress(what, share)
 
-    def load() -> None:
+    with ThreadPoolExecutor(1, "localspec-loading") as one_thread:
+        loading = one_thread.submit(load_models, settings, report)
         try:
-            result.set_result(load_models(settings, report))
-        except BaseException as error:  # noqa: BLE001 - it is raised again by the thread that waits
-            result.set_exception(error)
-
-    thread = threading.Thread(target=load, name="localspec-loading", daemon=True)
-    thread.start()
-    try:
-        thread.join()
-    except BaseException:
-        given_up.set()
-        thread.join()
-        if result.exception() is None:
-            result.result().close()
-        raise
-    return result.result()
+            return loading.result()
+        except BaseException:  # loading failed, or this thread was interrupted while it waited
+            given_up.set()
+            if loading.exception() is None:
+                loading.result().close()
+            raise
 
 
 def _load_draft(loaded: Loaded, progress: Progress | None) -> None:
