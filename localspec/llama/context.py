@@ -18,6 +18,7 @@ from localspec.errors import Cancelled, ContextOverflowError, ModelError, UsageE
 from localspec.llama import lib, wide
 from localspec.llama.batch import Batch, Part, split_equal
 from localspec.llama.cells import Cells
+from localspec.llama.contention import cpus
 from localspec.llama.model import Model
 from localspec.llama.observe import Observer
 from localspec.llama.settings import ContextSettings
@@ -342,7 +343,8 @@ class Context:
         """Runs the first `count` rows of the batch; on failure drops each slot's cells from its start on."""
         mark = lib.log.mark()
         wide.set_switch(self._wide)  # passes are built in the call, on this thread
-        code = self._api.llama_decode(self._handle, self._batch.of(count))
+        with cpus.watched():
+            code = self._api.llama_decode(self._handle, self._batch.of(count))
         if code:
             for slot, start in starts:
                 self._cells[slot].length = start + 1  # so that the trim is not skipped

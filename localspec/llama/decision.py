@@ -16,6 +16,7 @@ from typing import Any
 
 from localspec.llama import probe as probes
 from localspec.llama.configuration import Configuration, Kernels
+from localspec.llama.contention import cpus
 from localspec.llama.probe import Probe
 from localspec.llama.settings import ContextSettings
 
@@ -95,5 +96,6 @@ def load(directory: Path | None, key: str) -> Decision | None:
 
 
 def store(directory: Path | None, key: str, decision: Decision) -> None:
-    """Writes a decision, whole or not at all; a full or read-only disk is no error."""
-    probes.write(directory, key, {"key": key, **decision.to_json()})
+    """Writes a decision that may be kept, whole or not at all; a full or read-only disk is no error."""
+    if decision.exact or not cpus.asleep:
+        probes.write(directory, key, {"key": key, **decision.to_json()})

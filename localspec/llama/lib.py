@@ -93,7 +93,6 @@ def api() -> Any:
         LocalspecError: the package is missing, does not load, or is not the pinned version.
     """
     command = f"Run: pip install llama-cpp-python=={PINNED}"
-    _sleep_on_a_busy_machine()
     try:
         import llama_cpp
         from llama_cpp import llama_cpp as module
@@ -108,18 +107,6 @@ def api() -> Any:
     _kept.append(callback)
     module.llama_backend_init()
     return module
-
-
-def _sleep_on_a_busy_machine() -> None:
-    """Lets threads that wait for each other sleep instead of spin, if others want the CPUs too.
-
-    The threads of a pass meet some 30 times per layer. On an idle machine spinning is quicker (0.7 ms a pass on a
-    tiny model, 2 threads); on a busy one a spinning thread keeps out the one it waits for, and a pass takes 70 times
-    as long. GNU OpenMP reads this when it is loaded; the bits of a pass do not depend on it.
-    """
-    with contextlib.suppress(AttributeError, OSError):  # no load average on Windows
-        if os.getloadavg()[0] > 1.25 * (os.cpu_count() or 1) and "OMP_WAIT_POLICY" not in os.environ:
-            os.environ.setdefault("GOMP_SPINCOUNT", "0")
 
 
 _kept: list[object] = []  # what C code points to must outlive it

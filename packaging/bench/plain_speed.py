@@ -3,21 +3,25 @@
     python packaging/bench/plain_speed.py MODEL.gguf [--lengths 128,1536,3584] [--tokens 24] [--rounds 5]
 
 Plain decoding, temperature 0: a bare loop over llama.cpp's low-level functions at its best settings (repacking and
-flash attention as it likes) against the engine with `exact` off, auto and strict. The runs take turns, so that a
-drifting machine hits all alike; a ratio is a median over rounds of tokens/s divided by the bare loop's of that round.
+flash attention as it likes) against the engine with `exact` off, auto and strict, and off without localspec's kernels.
+The runs take turns, so that a drifting machine hits all alike; a ratio is a median over rounds of tokens/s divided by
+the bare loop's of that round. Each contender has a process of its own, because OpenMP's pools of several engines in one
+process slow each other; those whose turn it is not sleep. Needs the model's size in memory for each (five).
 """
 
 from __future__ import annotations
 
 import argparse
 import statistics
-from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from time import perf_counter
 
 import llama_cpp
 import numpy as np
 
 from localspec import Engine, SamplingParams
+from localspec.config import Exactness
 from localspec.llama import lib  # silences llama.cpp's log
 
 GREEDY = SamplingParams(temperature=0.0)
@@ -38,6 +42,7 @@ class Bare:
         self.sampler = llama_cpp.llama_sampler_init_greedy()
         self.batch = llama_cpp.llama_batch_init(512, 0, 1)
         self.held = 0
+        self.about = f"{threads} threads, llama.cpp's defaults"
 
     def decode(self, tokens: list[int], start: int, logits: bool) -> None:
         batch = self.batch
@@ -49,8 +54,8 @@ class Bare:
         if llama_cpp.llama_decode(self.context, batch):
             raise SystemExit("llama_decode failed")
 
-    def speed(self, prompt: list[int], count: int) -> float:
-        """Tokens per second of `count` tokens behind the prompt, which is prefilled the first time only."""
+    def speed(self, prompt: list[int], count: int) -> tuple[float, float]:
+        """Tokens per second of `count` tokens behind the prompt, prefilled the first time only; and 0 (no engine)."""
         memory = llama_cpp.llama_get_memory(self.context)
         if self.held != len(prompt):
             llama_cpp.llama_memory_clear(memory, False)
@@ -63,18 +68,55 @@ class Bare:
             self.decode([token], len(prompt) - 1 + step, True)
             token = llama_cpp.llama_sampler_sample(self.sampler, self.context, -1)
             first = first or perf_counter()  # the first token is not timed: an engine's first waits for its prompt
-        return count / (perf_counter() - first)
+        return count / (perf_counter() - first), 0.0
 
 
-def engine_speed(engine: Engine, prompt: list[int], count: int, host: list[float]) -> float:
-    """The same through the engine: queue, thread, kernels and text included. Appends host seconds a pass to `host`."""
-    generation = engine.generate(
-        np.array(prompt, dtype=np.int32), sampling=GREEDY, max_tokens=count + 1, ignore_end=True
-    )
-    arrivals = [perf_counter() for event in generation for _ in event.tokens]
-    stats = generation.stats
-    host.append((stats.host_seconds + stats.draft_seconds) / stats.passes)
-    return (len(arrivals) - 1) / (arrivals[-1] - arrivals[0])
+class Ours:
+    """The same through the engine: queue, thread, kernels and text included."""
+
+    def __init__(self, path: str, n_ctx: int, threads: int, exact: Exactness, wide: bool) -> None:
+        self.engine = Engine.load(path, drafter="none", exact=exact, context=n_ctx, threads=threads, wide=wide)
+        self.about = self.engine.loaded.exactness
+
+    def speed(self, prompt: list[int], count: int) -> tuple[float, float]:
+        """Tokens per second, and the engine's own seconds a pass."""
+        generation = self.engine.generate(
+            np.array(prompt, dtype=np.int32), sampling=GREEDY, max_tokens=count + 1, ignore_end=True
+        )
+        arrivals = [perf_counter() for event in generation for _ in event.tokens]
+        stats = generation.stats
+        host = (stats.host_seconds + stats.draft_seconds) / stats.passes
+        return (len(arrivals) - 1) / (arrivals[-1] - arrivals[0]), host
+
+
+CONTENDERS: dict[str, tuple[Exactness, bool] | None] = {
+    "llama.cpp": None,
+    "exact=off": ("off", True),
+    "exact=auto": ("auto", True),
+    "exact=strict": ("strict", True),
+    "off, no-wide": ("off", False),
+}
+"""Name: (exact, wide), or None = the bare loop."""
+
+_contender: Bare | Ours
+"""The one of this process."""
+
+
+def load(name: str, path: str, n_ctx: int, threads: int) -> None:
+    """Start of a contender's process."""
+    global _contender
+    settings = CONTENDERS[name]
+    _contender = Bare(path, n_ctx, threads) if settings is None else Ours(path, n_ctx, threads, *settings)
+
+
+def about() -> str:
+    """What the contender of this process runs with."""
+    return _contender.about
+
+
+def speed(prompt: list[int], count: int) -> tuple[float, float]:
+    """One run of the contender of this process."""
+    return _contender.speed(prompt, count)
 
 
 def main() -> None:
@@ -88,23 +130,24 @@ def main() -> None:
     lengths = [int(text) for text in options.lengths.split(",")]
     n_ctx = max(lengths) + options.tokens + 64
 
-    bare = Bare(options.model, n_ctx, options.threads)
-    runs: dict[str, Callable[[list[int], int], float]] = {"llama.cpp": bare.speed}
+    processes = {}
+    for name in CONTENDERS:
+        arguments = (name, options.model, n_ctx, options.threads)
+        processes[name] = ProcessPoolExecutor(1, get_context("spawn"), load, arguments)
+        print(f"{name}: {processes[name].submit(about).result()}", flush=True)
     host: list[float] = []
-    for exact in ("off", "auto", "strict"):
-        engine = Engine.load(options.model, drafter="none", exact=exact, context=n_ctx, threads=options.threads)
-        print(f"exact={exact}: {engine.loaded.exactness}")
-        runs[f"exact={exact}"] = lambda prompt, count, engine=engine: engine_speed(engine, prompt, count, host)
     generator = np.random.default_rng(1)
     print(f"\n{'context':>8} {'run':>14} {'tokens/s':>9} {'ratio':>6}")
     for length in lengths:
-        prompt = [int(token) for token in generator.integers(300, bare.n_vocab, length)]
-        for run in runs.values():
-            run(prompt, 4)  # prefill
-        speeds: dict[str, list[float]] = {name: [] for name in runs}
+        prompt = [int(token) for token in generator.integers(300, 4_000, length)]
+        for process in processes.values():
+            process.submit(speed, prompt, 4).result()  # prefill
+        speeds: dict[str, list[float]] = {name: [] for name in CONTENDERS}
         for _ in range(options.rounds):
-            for name, run in runs.items():
-                speeds[name].append(run(prompt, options.tokens))
+            for name, process in processes.items():
+                tokens_per_second, host_seconds = process.submit(speed, prompt, options.tokens).result()
+                speeds[name].append(tokens_per_second)
+                host += [host_seconds] if host_seconds else []
         for name, values in speeds.items():
             ratio = statistics.median(a / b for a, b in zip(values, speeds["llama.cpp"], strict=True))
             print(f"{length:8d} {name:>14} {statistics.median(values):9.2f} {ratio:6.3f}", flush=True)

@@ -1,0 +1,142 @@
+"""Whether other programs want the CPUs too, and how the threads of a pass wait for each other: awake or asleep.
+
+The threads of a pass meet some 30 times per layer. On a machine of their own they should wait awake (asleep, a pass of
+1 B takes a third longer); beside a program that keeps every CPU busy a waiting thread keeps out the one it waits for,
+and a pass can take a second instead of a millisecond. So the operating system is asked, ten times a second, for how
+long our threads wanted a CPU and had none, and GNU OpenMP's threads are put to sleep while that is long.
+
+libgomp has no call for it, but its threads sleep almost at once while it has more threads than there are CPUs
+(`gomp_throttled_spin_count_var`, libgomp/config/linux/wait.h). A parked thread with enough idle threads of its own
+makes it so; ending that thread undoes it. The bits of a pass do not depend on it. Linux and GNU OpenMP only: elsewhere
+nothing is measured and nothing done. Whoever sets GOMP_SPINCOUNT or OMP_WAIT_POLICY has decided, and is left alone.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from time import perf_counter
+
+_INTERVAL = 0.1
+"""Seconds of passes between two measurements."""
+_SHARED = 0.3
+"""CPUs our threads waited for, on average, from which on the machine is shared."""
+_OURS = 0.1
+"""The same, from which on it is ours again, if it stays so for `_CALM` measurements."""
+_CALM = 10
+_TASKS = Path("/proc/self/task")
+
+
+class Contention:
+    """Watches one process and decides for it; see the module. Called by whoever computes passes, on any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._passes: float | None = None  # seconds since the last measurement
+        self._waited = waited()
+        self._calm = 0
+        self._parked: _Parked | None = None
+        self.enabled = not {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"} & set(os.environ) and self._waited is not None
+
+    @property
+    def asleep(self) -> bool:
+        """Whether waiting threads are to sleep."""
+        return self._parked is not None
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Around a pass. Behind it, now and then, the system is asked how long our threads waited for a CPU."""
+        begun = perf_counter()
+        yield
+        if self.enabled:
+            self._passed(perf_counter() - begun)
+
+    def _passed(self, seconds: float) -> None:
+        with self._lock:
+            if self._passes is None:  # the first pass: OpenMP is loaded now, and nothing has been measured yet
+                self._passes = 0.0
+                if _busy():
+                    self._sleep()
+            self._passes += seconds
+            if self._passes < _INTERVAL:
+                return
+            now = waited()
+            if now is not None and self._waited is not None:
+                self._decide((now - self._waited) / self._passes)
+            self._waited, self._passes = now, 0.0
+
+    def _decide(self, share: float) -> None:
+        self._calm = self._calm + 1 if share < _OURS else 0
+        if share > _SHARED:
+            self._sleep()
+        elif self._calm >= _CALM and self._parked is not None:
+            self._parked.end()
+            self._parked = None
+
+    def _sleep(self) -> None:
+        if self._parked is None:
+            library = _openmp()
+            if library is not None:
+                self._parked = _Parked(library)
+
+
+class _Parked(threading.Thread):
+    """A thread with more OpenMP threads of its own than there are CPUs, all idle."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        super().__init__(name="localspec-parked", daemon=True)
+        self._library = library
+        self._ended = threading.Event()
+        self.start()
+
+    def run(self) -> None:
+        start = self._library.GOMP_parallel  # void (*)(void (*)(void *), void *, unsigned, unsigned)
+        start.restype = None
+        start.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint]
+        nothing = ctypes.cast(self._library.free, ctypes.c_void_p)  # free(NULL): every thread's part of the work
+        start(nothing, None, len(os.sched_getaffinity(0)) + 1, 0)
+        self._ended.wait()
+
+    def end(self) -> None:
+        """Lets it go, and its threads with it."""
+        self._ended.set()
+
+
+def waited() -> float | None:
+    """Seconds that all threads of this process were ready to run and had no CPU; None where that is not known."""
+    total = 0
+    try:
+        for task in os.scandir(_TASKS):
+            try:
+                with open(f"{task.path}/schedstat", "rb") as file:
+                    total += int(file.read().split()[1])
+            except (ProcessLookupError, FileNotFoundError):
+                continue  # a thread that has just ended
+    except (OSError, ValueError, IndexError):
+        return None
+    return total / 1e9
+
+
+def _busy() -> bool:
+    """Whether more programs than CPUs wanted to run in the last minute."""
+    return os.getloadavg()[0] > 1.25 * (os.cpu_count() or 1)
+
+
+def _openmp() -> ctypes.CDLL | None:
+    """The GNU OpenMP that is loaded in this process (a wheel may bring its own), if there is one."""
+    try:
+        for line in Path("/proc/self/maps").read_text().splitlines():
+            path = line.partition("/")[2]
+            if "libgomp" in path:
+                return ctypes.CDLL(f"/{path}", mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
+    except OSError:
+        pass
+    return None
+
+
+cpus = Contention()
+"""Of this process: OpenMP's threads are its, whoever computes."""

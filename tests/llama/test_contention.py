@@ -1,0 +1,103 @@
+"""A busy machine is noticed, OpenMP's threads are put to sleep there, and wake when it is quiet again."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from localspec.llama.contention import waited
+
+pytestmark = pytest.mark.skipif(waited() is None, reason="this system does not tell how long threads wait for a CPU")
+
+_SPIN = "import time\nend = time.perf_counter() + 60\nwhile time.perf_counter() < end: pass"
+
+_SHARE = """
+import os, time
+from localspec.llama.contention import waited
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+before, end = waited(), time.process_time() + 0.2
+while time.process_time() < end: pass
+print(waited() - before)
+"""
+
+_BUSY_THEN_QUIET = """
+import os, subprocess, sys, time
+import localspec
+from localspec.llama.contention import _INTERVAL, _CALM, cpus
+from localspec import Engine
+
+def tasks():
+    return len(os.listdir("/proc/self/task"))
+
+with Engine.load(drafter="none") as engine:
+    one = {min(os.sched_getaffinity(0))}
+    everywhere = os.sched_getaffinity(0)
+    def answer():
+        before = tasks()
+        engine.generate("The sea", max_tokens=200, ignore_end=True).text()
+        return tasks() - before
+    for task in os.listdir("/proc/self/task"):
+        os.sched_setaffinity(int(task), one)
+    hog = subprocess.Popen([sys.executable, "-c", sys.argv[1]], preexec_fn=lambda: os.sched_setaffinity(0, one))
+    try:
+        for _ in range(50):
+            answer()
+            if cpus.asleep:
+                break
+    finally:
+        hog.kill()
+        hog.wait()
+    print("asleep beside a busy program:", cpus.asleep)
+    for task in os.listdir("/proc/self/task"):
+        os.sched_setaffinity(int(task), everywhere)
+    with_parked = tasks()
+    for _ in range(2000):
+        answer()
+        if not cpus.asleep:
+            break
+    time.sleep(0.2)
+    print("awake when alone:", not cpus.asleep or "still busy")
+    print("parked threads gone:", cpus.asleep or tasks() < with_parked)
+"""
+
+
+def _python(program: str, *arguments: str, **variables: str) -> str:
+    environment = {
+        name: value for name, value in os.environ.items() if name not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", program, *arguments],
+        cwd=Path(__file__).parents[2],
+        env={**environment, **variables},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_wait_for_a_cpu_is_measured() -> None:
+    one = {min(os.sched_getaffinity(0))}
+    hog = subprocess.Popen([sys.executable, "-c", _SPIN], preexec_fn=lambda: os.sched_setaffinity(0, one))
+    try:
+        assert float(_python(_SHARE)) > 0.05  # it got about half of that CPU
+    finally:
+        hog.kill()
+        hog.wait()
+
+
+def test_threads_sleep_beside_a_busy_program_and_wake_when_it_is_gone() -> None:
+    printed = _python(_BUSY_THEN_QUIET, _SPIN)
+    assert "asleep beside a busy program: True" in printed
+    assert "parked threads gone: True" in printed
+
+
+def test_whoever_set_openmps_own_variable_is_left_alone() -> None:
+    program = "from localspec.llama.contention import cpus; print(cpus.enabled)"
+    assert _python(program, GOMP_SPINCOUNT="5").strip() == "False"
+    assert _python(program).strip() == "True"
