@@ -18,9 +18,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    from localspec.gguf.split import read_parts
     from localspec.models import fit, pairing
     from localspec.models.catalog import Catalog
-    from localspec.models.facts import read_parts
     from localspec.models.installed import find, find_one
 
     target, draft = find(options.target)

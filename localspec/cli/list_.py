@@ -1,13 +1,14 @@
-"""`localspec list`: what is installed, and whether it is still sound. Exit code 1 if something is not."""
+"""`localspec list`: what is installed and whether it is sound (exit code 1 if not), or what could be pulled by name."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import sys
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from localspec.cli.places import size
+from rich.filesize import decimal
 
 if TYPE_CHECKING:
     from localspec.models.store import Entry
@@ -15,12 +16,15 @@ if TYPE_CHECKING:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--verify", action="store_true", help="read every byte and compare sha256")
+    parser.add_argument("--catalog", action="store_true", help="the pairs and models that localspec knows by name")
     parser.add_argument("--json", action="store_true", help="the list as JSON")
 
 
 def run(options: argparse.Namespace) -> int:
     from localspec.models.store import Store
 
+    if options.catalog:
+        return _print_catalog(options.json)
     entries = Store().entries()
     faults = {entry.name: entry.fault or (_verify(entry) if options.verify else "") for entry in entries}
     if options.json:
@@ -51,15 +55,44 @@ def _bundled() -> list[dict[str, Any]]:
     ]
 
 
+def _print_catalog(as_json: bool) -> int:
+    """Pairs first, as they are what one pulls; "~" where nobody of localspec has compared the entry with the file."""
+    from localspec.models.catalog import Catalog
+
+    catalog = Catalog.load()
+    if as_json:
+        print(
+            json.dumps(
+                {"pairs": [*map(asdict, catalog.pairs.values())], "models": [*map(asdict, catalog.models.values())]}
+            )
+        )
+        return 0
+    rows: list[tuple[str, ...]] = [("PAIR", "TARGET", "DRAFT", "SIZE", "LICENCE")]
+    for pair in catalog.pairs.values():
+        target, draft = catalog.models[pair.target], catalog.models[pair.draft]
+        known = target.bytes and draft.bytes
+        size = f"{'' if target.verified else '~'}{decimal(target.bytes + draft.bytes)}" if known else ""
+        rows.append((pair.name, pair.target, pair.draft, size, target.licence))
+    _print_rows(rows)
+    paired = {name for pair in catalog.pairs.values() for name in (pair.target, pair.draft)}
+    alone = sorted(set(catalog.models) - paired)
+    print(f"\nFetch one: localspec pull PAIR. Further models by name: {', '.join(alone) or 'none'}.")
+    return 0
+
+
+def _print_rows(rows: list[tuple[str, ...]]) -> None:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)][:-1]
+    for *cells, last in rows:
+        print("  ".join(f"{cell:{width}}" for cell, width in zip(cells, widths, strict=True)), last, sep="  ")
+
+
 def _print(entries: list[Entry], faults: dict[str, str]) -> None:
-    rows = [("NAME", "ROLE", "SIZE", "QUANT", "STATE")]
+    rows: list[tuple[str, ...]] = [("NAME", "ROLE", "SIZE", "QUANT", "STATE")]
     rows += [(model["name"], model["role"], "", "", "shipped with localspec") for model in _bundled()]
     for entry in entries:
         state = faults[entry.name] or (f"good, drafted by {entry.draft}" if entry.draft else "good")
-        rows.append((entry.name, entry.role, size(entry.bytes), entry.quant, state))
-    widths = [max(len(row[column]) for row in rows) for column in range(4)]
-    for *cells, state in rows:
-        print("  ".join(f"{cell:{width}}" for cell, width in zip(cells, widths, strict=True)), state, sep="  ")
+        rows.append((entry.name, entry.role, decimal(entry.bytes), entry.quant, state))
+    _print_rows(rows)
     broken = [name for name, fault in faults.items() if fault]
     if broken:
         print(f"localspec: {len(broken)} cannot be used; pull or import them again, or remove them.", file=sys.stderr)

@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rich.filesize import decimal
+
 from localspec.errors import LocalspecError, ModelError
 
 if TYPE_CHECKING:
@@ -49,7 +51,7 @@ def fitted(settings: dict[str, Any]) -> dict[str, Any]:
     Raises:
         ModelError: nothing fits.
     """
-    from localspec.models.facts import read_parts
+    from localspec.gguf.split import read_parts
     from localspec.models.fit import FitSettings, choose
     from localspec.models.installed import find, find_one
 
@@ -93,18 +95,10 @@ def installed_models() -> dict[str, Path]:
 def memory_lines(plan: MemoryPlan) -> list[str]:
     """A memory plan, a line per model and device and a verdict."""
     lines = [
-        f"{share.model} on {share.place}: {size(share.total)} (weights {size(share.weights)}, "
-        f"cache {size(share.cache)}, computing {size(share.compute)})"
+        f"{share.model} on {share.place}: {decimal(share.total)} (weights {decimal(share.weights)}, "
+        f"cache {decimal(share.cache)}, computing {decimal(share.compute)})"
         for share in plan.shares
         if share.total
     ]
     guess = " Recurrent or prediction layers are estimated." if plan.guessed else ""
     return [*lines, plan.sentence() + guess]
-
-
-def size(count: int) -> str:
-    """Bytes for people."""
-    for unit, name in ((10**9, "GB"), (10**6, "MB"), (10**3, "kB")):
-        if count >= unit:
-            return f"{count / unit:.{2 if name == 'GB' else 1}f} {name}"
-    return f"{count} bytes"

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
-from localspec.cli.places import size
+from rich.filesize import decimal
+
 from localspec.errors import Cancelled, UsageError
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ def ask(plan: Plan) -> None:
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise UsageError("There is no terminal to ask on.", "-y loads without asking; --dry-run only plans.")
     fits = plan.memory.fits
-    print(f"Load {size(plan.missing_bytes)}? [{'Y/n' if fits else 'y/N'}] ", end="", file=sys.stderr, flush=True)
+    print(f"Load {decimal(plan.missing_bytes)}? [{'Y/n' if fits else 'y/N'}] ", end="", file=sys.stderr, flush=True)
     answer = sys.stdin.readline().strip().lower()
     if not (answer in ("y", "yes") or (not answer and fits)):
         raise Cancelled("Nothing was loaded.")
@@ -123,8 +124,8 @@ def plan_lines(plan: Plan, hub: Hub, suggestions: Sequence[Suggestion]) -> list[
     for one in suggestions[:_SUGGESTIONS]:
         how = f"localspec run {quote(plan.parts[0].name)} --draft {quote(one.draft)}" if one.installed else one.command
         lines.append(f"draft   suggested: {one.draft}, {one.why} ({how})")
-    todo = f"{size(plan.missing_bytes)} to load" if plan.missing_bytes else "nothing to load"
-    lines.append(f"disk    {todo}, {size(plan.free_bytes)} free in {plan.folder}")
+    todo = f"{decimal(plan.missing_bytes)} to load" if plan.missing_bytes else "nothing to load"
+    lines.append(f"disk    {todo}, {decimal(plan.free_bytes)} free in {plan.folder}")
     return lines
 
 
@@ -132,9 +133,9 @@ def _part_lines(part: Part, hub: Hub) -> list[str]:
     commit = f", commit {part.listing.commit[:12]}" if part.listing else ""
     licence = f", licence {part.licence}" if part.licence else ""
     have = part.choice.size - part.missing(hub)
-    here = f" ({size(have)} of it here already)" if have else ""
+    here = f" ({decimal(have)} of it here already)" if have else ""
     facts = f"{part.header.architecture}, {part.choice.quant or part.header.quantisation}{commit}{licence}"
-    lines = [f"{part.role:7} {part.name}  {size(part.choice.size)}{here}", f"        {facts}"]
+    lines = [f"{part.role:7} {part.name}  {decimal(part.choice.size)}{here}", f"        {facts}"]
     return lines + [f"        {file.name}" for file in part.choice.files]
 
 

@@ -7,7 +7,9 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from localspec.cli.places import add_memory_options, fit_settings, places, size
+from rich.filesize import decimal
+
+from localspec.cli.places import add_memory_options, fit_settings, places
 from localspec.errors import ModelError, ModelFileError
 
 if TYPE_CHECKING:
@@ -22,8 +24,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    from localspec.gguf.split import read_parts
     from localspec.models.catalog import Catalog
-    from localspec.models.facts import describe, read_parts
+    from localspec.models.facts import describe
     from localspec.models.installed import find
 
     catalog = Catalog.load()
@@ -75,7 +78,7 @@ def _listed_rows(entry: ModelEntry) -> list[tuple[str, str]]:
         ("name", entry.name),
         ("from", entry.reference),
         ("role", entry.role),
-        ("size", size(entry.bytes) if entry.bytes else ""),
+        ("size", decimal(entry.bytes) if entry.bytes else ""),
         ("context", f"{entry.context:,} tokens" if entry.context else ""),
         ("licence", entry.licence),
         ("chat template", entry.template),
@@ -95,11 +98,11 @@ def _print(rows: list[tuple[str, str]]) -> None:
 
 
 def _rows(facts: Facts) -> list[tuple[str, str]]:
-    types = ", ".join(f"{name} {size(count)}" for name, count in facts.tensor_bytes.items())
+    types = ", ".join(f"{name} {decimal(count)}" for name, count in facts.tensor_bytes.items())
     parts = f" in {facts.parts} parts" if facts.parts > 1 else ""
     rows = [
         ("name", facts.name),
-        ("file", f"{facts.file} ({size(facts.bytes)}{parts}, GGUF version {facts.gguf_version})"),
+        ("file", f"{facts.file} ({decimal(facts.bytes)}{parts}, GGUF version {facts.gguf_version})"),
         ("what it is", facts.kind),
         ("architecture", f"{facts.architecture}, {facts.layers} layers, {_count(facts.parameters)} parameters"),
         ("quantisation", f"{facts.quantisation} (tensors: {types})" if types else facts.quantisation),
@@ -111,7 +114,7 @@ def _rows(facts: Facts) -> list[tuple[str, str]]:
     label = "memory" + (" (estimated)" if facts.memory_guessed else "")
     for need in facts.memory:
         fits = "" if need.fits else "  does not fit now"
-        text = f"{need.context:>9,} tokens: {size(need.total_bytes)}, of it cache {size(need.cache_bytes)}{fits}"
+        text = f"{need.context:>9,} tokens: {decimal(need.total_bytes)}, of it cache {decimal(need.cache_bytes)}{fits}"
         rows.append((label, text))
         label = ""
     label = "drafting"

@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import json
 
-from localspec.cli.places import installed_models, size
+from rich.filesize import decimal
+
+from localspec.cli.places import installed_models
 from localspec.errors import ModelError
 
 
@@ -41,7 +43,7 @@ def run(options: argparse.Namespace) -> int:
         return 0 if found else 1
     for one in found:
         here = "here" if one.installed else "on the hub"
-        length = f", {size(one.bytes)}" if one.bytes else ""
+        length = f", {decimal(one.bytes)}" if one.bytes else ""
         print(f"{one.draft} ({one.method}, {here}{length}): {one.why}")
         for note in (*one.warnings, *([f"in doubt: {one.doubt}"] if one.doubt else [])):
             print(f"  note: {note}")

@@ -50,6 +50,8 @@ def open_file(path: Path) -> BinaryIO:
     try:
         if path.is_dir():
             raise ModelFileError(f"{path} is a directory, not a model file.", "Name a .gguf file inside it.")
+        if path.exists() and not path.is_file():  # opening a pipe would wait for whoever writes to it
+            raise ModelFileError(f"{path} is a pipe or device, not a model file.")
         return open(path, "rb")
     except FileNotFoundError as error:
         raise ModelFileError(f"{path} does not exist.") from error

@@ -6,7 +6,6 @@ import contextlib
 import ctypes
 import functools
 import hashlib
-import re
 import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,6 +15,7 @@ import numpy as np
 
 from localspec.errors import Cancelled, ModelError, ModelFileError, UsageError
 from localspec.gguf import Header, Value, read_header
+from localspec.gguf.split import read_parts
 from localspec.llama import lib, wide
 from localspec.llama.configuration import Kernels
 from localspec.types import Tokens
@@ -258,8 +258,7 @@ def check_text_model(path: str | Path) -> Header:
         if f"{architecture}.{key}" in header.metadata and not 1 <= header.number(key) <= most:
             raise ModelFileError(f"{path} is corrupt: {architecture}.{key} is {header.number(key)}.")
     _check_what_aborts(header)
-    for part in other_parts(header):
-        read_header(part)
+    read_parts(header.path)
     return header
 
 
@@ -276,16 +275,6 @@ def _check_what_aborts(header: Header) -> None:
         raise ModelFileError(f"{header.path} is corrupt: it uses {used} of {experts} experts.")
     if experts and not listed:
         raise ModelFileError(f"{header.path} is corrupt: it has {experts} experts but does not say how many are used.")
-
-
-def other_parts(header: Header) -> list[Path]:
-    """Paths of the other files of a split model."""
-    count = header.metadata.get("split.count")
-    found = re.fullmatch(r"(.*)-(\d{5})-of-(\d{5})\.gguf", header.path.name)
-    if not isinstance(count, int) or count < 2 or found is None:
-        return []
-    names = (f"{found[1]}-{part:05d}-of-{found[3]}.gguf" for part in range(1, min(count, 1000) + 1))
-    return [header.path.with_name(name) for name in names if name != header.path.name]
 
 
 def file_sha256(path: Path) -> str:

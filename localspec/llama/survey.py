@@ -15,13 +15,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from localspec.errors import ModelError, ModelFileError
-from localspec.gguf import read_header
+from localspec.gguf.split import read_parts
 from localspec.llama import lib
 from localspec.llama import probe as probes
 from localspec.llama import widths as probing
 from localspec.llama.configuration import DEFAULT_CACHE, Configuration, Kernels
 from localspec.llama.context import Context
-from localspec.llama.model import Model, other_parts
+from localspec.llama.model import Model
 from localspec.llama.probe import Probe, token_seconds
 from localspec.llama.settings import ContextSettings
 
@@ -46,7 +46,7 @@ class Weights:
         """Whether two copies fit into the memory that is free now, as far as that can be known."""
         free, size = lib.available_bytes(), 0
         with contextlib.suppress(OSError, ModelFileError):  # `load` says it better
-            size = sum(part.stat().st_size for part in (self.path, *other_parts(read_header(self.path))))
+            size = sum(part.path.stat().st_size for part in read_parts(self.path))
         return free is None or 2.2 * size < free
 
 

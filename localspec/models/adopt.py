@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 from localspec.errors import ModelError, ModelFileError, UsageError
 from localspec.gguf import read_header
+from localspec.gguf.split import parts_of, split_of
 from localspec.models.catalog import Catalog
 from localspec.models.heads import draft_kind
 from localspec.models.names import quant_of
 from localspec.models.store import Entry, Ownership, Store, StoredFile
 
-_PART = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")
 _BLOCK = 8 << 20
 
 Progress = Callable[[str, int, int], None]
@@ -54,7 +53,7 @@ def adopt(
     kind = draft_kind(header)
     if not kind.drafts or (kind.is_head and role == "target"):
         raise ModelError(f"{file} cannot be a {role}: it is {kind.sentence}.", "--role draft takes heads.")
-    name = name or _PART.sub("", file.name).removesuffix(".gguf")
+    name = name or split_of(file.name).stem
     _check_name(name, store)
     sums = [sha256_of(part, progress) for part in parts]
     # A copy is shared by all who import these bytes; a link is not, as each original may change or go by itself.
@@ -91,14 +90,10 @@ def _check_name(name: str, store: Store) -> None:
 
 def _parts(file: Path) -> list[Path]:
     """The file, or all parts of a split model."""
-    split = _PART.search(file.name)
-    if split is None:
-        return [file]
-    first, count = file.name[: split.start()], int(split[2])
-    parts = [file.with_name(f"{first}-{number:05d}-of-{count:05d}.gguf") for number in range(1, count + 1)]
+    parts = parts_of(file)
     for part in parts:
-        if not part.exists():
-            raise ModelFileError(f"{part} is missing; {file.name} is one of {count} parts.")
+        if len(parts) > 1 and not part.exists():
+            raise ModelFileError(f"{part} is missing; {file.name} is one of {len(parts)} parts.")
     return parts
 
 

@@ -205,6 +205,8 @@ def _transfer(transfer: Transfer, hub: Hub, partial: Path, report: Report, stop:
 def _receive(transfer: Transfer, hub: Hub, out: IO[bytes], report: Report, stop: threading.Event) -> None:
     file = transfer.file
     headers: dict[str, Any] = hub.headers_for(file.url) | {"Accept-Encoding": "identity"}
+    if file.version and not file.version.startswith("W/"):
+        headers["If-Range"] = file.version  # what was changed meanwhile is sent whole, and so noticed
     sink = _Sink(out, file.size, lambda done: report(transfer.label, done, file.size, "loading"), stop)
     report(transfer.label, out.tell(), file.size, "loading")
     http_get(file.url, cast(BinaryIO, sink), resume_size=out.tell(), headers=headers, expected_size=file.size)

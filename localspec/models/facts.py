@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
-from localspec.gguf import Header, read_header
+from localspec.gguf import Header
 from localspec.models.fit import FitSettings, plan
 from localspec.models.heads import draft_kind, keeps_state, nextn_layers
 from localspec.models.memory import Place
@@ -23,8 +21,6 @@ _LAYER_INPUTS = frozenset((
     "minimax-m2", "deepseek4",
 ))  # fmt: skip
 """Architectures whose hidden states llama.cpp hands out, which EAGLE-3 needs (those that set `t_layer_inp`)."""
-_PART = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf")
-_MOST_PARTS = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,25 +74,11 @@ class Facts:
         return asdict(self)
 
 
-def read_parts(path: Path) -> list[Header]:
-    """Headers of a model's files: one, or all parts of a split one, the first part first.
-
-    Raises:
-        ModelFileError: a file is missing or damaged.
-    """
-    first = read_header(path)
-    count, found = first.metadata.get("split.count"), _PART.fullmatch(path.name)
-    if not isinstance(count, int) or count < 2 or found is None:
-        return [first]
-    names = (f"{found[1]}-{number:05d}-of-{found[3]}.gguf" for number in range(1, min(count, _MOST_PARTS) + 1))
-    return [first if name == path.name else read_header(path.with_name(name)) for name in names]
-
-
 def describe(parts: Sequence[Header], settings: FitSettings, places: Sequence[Place]) -> Facts:
     """Everything about a model.
 
     Args:
-        parts: headers of its files, see `read_parts`.
+        parts: headers of its files, see `localspec.gguf.split.read_parts`.
         settings: how it would run; `context` adds a length to the table of memory.
         places: what memory there is.
 

@@ -11,6 +11,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from rich.filesize import decimal
+
 from localspec.config import LONGEST_DRAFT
 from localspec.errors import UsageError
 from localspec.gguf import TENSOR_TYPES, Header
@@ -119,10 +121,10 @@ class MemoryPlan:
         parts = []
         for place in self.places:
             if self.needed(place.name):
-                free = f" of {_size(place.free_bytes)} free" if place.free_bytes else ""
+                free = f" of {decimal(place.free_bytes)} free" if place.free_bytes else ""
                 short = self.missing(place)
-                short_words = f" ({_size(short)} too little, with a margin)" if short else ""
-                parts.append(f"{_size(self.needed(place.name))}{free} on {place.name}{short_words}")
+                short_words = f" ({decimal(short)} too little, with a margin)" if short else ""
+                parts.append(f"{decimal(self.needed(place.name))}{free} on {place.name}{short_words}")
         kind = self.type_k.upper() if self.type_k == self.type_v else f"{self.type_k.upper()}/{self.type_v.upper()}"
         word = "fits" if self.fits else "does not fit"
         return f"A context of {self.context} tokens with {kind} cache {word}: {', '.join(parts)}."
@@ -358,7 +360,3 @@ def compute_bytes(shape: ModelShape, use: _Use) -> int:
         peak = max(peak, feed, attention + scores)
     logits = 4 * use.outputs * shape.vocabulary + 2 * row * shape.embedding
     return max(masks + row * peak, logits)
-
-
-def _size(count: int) -> str:
-    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.0f} MB"

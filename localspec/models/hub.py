@@ -173,9 +173,9 @@ class Hub:
             if not total.isdigit():
                 raise DownloadError(f"{url} cannot be read in pieces (no Range), so it could not be resumed.")
             # Many addresses end in model.gguf, and what is there may change: its place is named after all of that.
-            version = response.headers.get("ETag") or response.headers.get("Last-Modified", "")
+            version = response.headers.get("ETag") or response.headers.get("Last-Modified") or ""
             own = hashlib.sha256(f"{url.url}\n{version}\n{total}".encode()).hexdigest()[:16]
-            return RemoteFile(url.file, int(total), url.url, blob=own)
+            return RemoteFile(url.file, int(total), url.url, version=version, blob=own)
 
         check_file_name(url.file, url.url)
         return self._ask(url.url, ask)

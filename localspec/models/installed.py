@@ -36,13 +36,13 @@ def find(name: str | os.PathLike[str] | None, store: Store | None = None, catalo
         return target, _model(pair.draft, text, store, catalog) if pair.method in _WHOLE_MODELS else None
     if text in catalog.models and catalog.models[text].bundled:
         return catalog.models[text].path, None
-    if Path(text).is_file():
-        return Path(text), None
-    entry = store.find(text)
+    entry = store.find(text)  # before files: a name must not mean something else in another folder
     if entry is not None:
         draft = store.find(entry.draft) if entry.draft else None
         usable = draft is not None and not draft.fault and draft.role != "head"
         return _sound(entry), draft.path if draft is not None and usable else None
+    if Path(text).is_file():
+        return Path(text), None
     if text in catalog.models:
         raise ModelError(f"{text!r} is not installed.", f"Try: localspec pull {text}")
     if Path(text).exists() or (text.endswith(".gguf") and parse(text) is None) or Path(text).is_absolute():

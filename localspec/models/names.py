@@ -11,7 +11,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from urllib.parse import unquote, urlsplit
 
+from rich.filesize import decimal
+
 from localspec.errors import ModelError, UsageError
+from localspec.gguf.split import split_of
 
 HUB_HOSTS = ("huggingface.co", "www.huggingface.co", "hf.co")
 DEFAULT_QUANTS = ("Q4_K_M", "Q4_K_XL", "Q5_K_M", "Q4_K_S", "Q8_0", "Q4_0")
@@ -22,7 +25,6 @@ _QUANT = re.compile(
     r"(?:^|[-._/ ])((?:UD-)?(?:I?Q|TQ)\d(?:_[A-Z0-9]+)*|MXFP4(?:_MOE)?|NVFP4|BF16|FP?16|FP?32)(?=$|[-._/ ])",
     re.IGNORECASE,
 )
-_SPLIT = re.compile(r"-(\d{5})-of-(\d{5})$")
 _SIDE_FILES = re.compile(r"(?:^|[-._/])(?:mmproj|imatrix|ggml-vocab)", re.IGNORECASE)
 
 
@@ -71,6 +73,8 @@ class RemoteFile:
     """Lower-case hex; "" = the server does not say."""
     blob: str = ""
     """Its name in the Hugging Face cache: sha256, or git's sha1 for a small file; elsewhere a name for this version."""
+    version: str = ""
+    """What the server calls this version of a plain address (ETag or date), as for If-Range; "" = it does not say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +93,7 @@ class Choice:
     @property
     def stem(self) -> str:
         """File name without the part number and .gguf."""
-        return _SPLIT.sub("", self.files[0].name.removesuffix(".gguf"))
+        return split_of(self.files[0].name).stem
 
 
 def parse(text: str, hub_hosts: Sequence[str] = ()) -> RepositoryName | Url | None:
@@ -169,7 +173,7 @@ def check_file_name(file: str, where: str) -> None:
 
 def quant_of(name: str) -> str:
     """Quantisation in a file's name, upper case; "" if there is none."""
-    found = _QUANT.findall(_SPLIT.sub("", name.removesuffix(".gguf")))
+    found = _QUANT.findall(split_of(name).stem)
     return found[-1].upper() if found else ""
 
 
@@ -188,11 +192,8 @@ def choices(files: Iterable[RemoteFile]) -> list[Choice]:
     for file in files:
         if not file.name.endswith(".gguf") or _SIDE_FILES.search(file.name):
             continue
-        stem = file.name.removesuffix(".gguf")
-        split = _SPLIT.search(stem)
-        base = stem[: split.start()] if split else stem
-        groups.setdefault(base, {})[int(split[1]) if split else 1] = file
-        counts[base] = int(split[2]) if split else 1
+        base, part, counts[base] = split_of(file.name)
+        groups.setdefault(base, {})[part] = file
     whole = [
         Choice(quant_of(base), tuple(parts[number] for number in sorted(parts)))
         for base, parts in groups.items()
@@ -238,5 +239,5 @@ def choose(name: RepositoryName, files: Sequence[RemoteFile]) -> Choice:
 
 
 def _offer(found: Sequence[Choice]) -> str:
-    labels = [f"{choice.quant or choice.stem} ({choice.size / 1e9:.1f} GB)" for choice in found]
+    labels = [f"{choice.quant or choice.stem} ({decimal(choice.size)})" for choice in found]
     return f"It has: {', '.join(labels)}."

@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from rich.filesize import decimal
+
 from localspec.errors import DownloadError, ModelError, ModelFileError, UsageError
 from localspec.gguf import Header, read_header, read_header_from
 from localspec.models import fit, names, pairing
@@ -220,7 +222,7 @@ def check_disk(plan: Plan) -> None:
     """
     if plan.missing_bytes and plan.missing_bytes + SPARE_DISK > plan.free_bytes:
         raise DownloadError(
-            f"There is no room: {_gigabytes(plan.missing_bytes)} to load, {_gigabytes(plan.free_bytes)} free "
+            f"There is no room: {decimal(plan.missing_bytes)} to load, {decimal(plan.free_bytes)} free "
             f"in {plan.folder}.",
             "Make room, take a smaller quantisation, or another disk: HF_HOME, for plain addresses LOCALSPEC_DATA.",
         )
@@ -337,7 +339,3 @@ def _free(folder: Path) -> int:
         if place.exists():
             return shutil.disk_usage(place).free
     return shutil.disk_usage(os.curdir).free
-
-
-def _gigabytes(count: int) -> str:
-    return f"{count / 1e9:.2f} GB"

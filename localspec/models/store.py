@@ -172,17 +172,27 @@ class Store:
         return fits[0] if fits else None
 
     def add(self, *entries: Entry) -> list[Entry]:
-        """Writes entries, all or none; one of the same name is replaced. Returns them as they are listed.
+        """Writes entries, all or none; one of the same name is replaced, and its files go unless something uses them.
+
+        Returns the entries as they are listed.
 
         Raises:
             ModelFileError: a file is no longer as it was checked.
         """
         listed = [replace(entry, added=entry.added or time.time()) for entry in entries]
+        names = {entry.name for entry in listed}
         with self._open(write=True) as database:
+            before = _read(database)
             for entry in listed:
                 if entry.fault:
                     raise ModelFileError(f"{entry.name} was not installed: {entry.fault}.", "Try again.")
                 _write(database, entry)
+            # Behind all of them, as the new ones may use the old one's files; under the lock, as in `remove`.
+            now = _read(database)
+            for file in (file for entry in before if entry.name in names for file in entry.files):
+                if not any(used.path == file.path for entry in now for used in entry.files):
+                    database.execute("DELETE FROM claim WHERE path = ?", (str(file.path),))
+                    _delete(file, now)
         return listed
 
     def claim(self, links: Sequence[Path]) -> set[Path]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,20 @@ def test_bad_input_is_one_sentence(command: Command, arguments: tuple[str, ...],
     assert (done.code, words in done.err) == (code, True), done.err
     assert len(done.err.strip().splitlines()) == 1
     assert done.out == ""
+
+
+def test_the_catalogue_can_be_listed(command: Command) -> None:
+    catalog = json.loads(command("list", "--catalog", "--json").out)
+    assert {"tiny", "qwen3-8b"} <= {pair["name"] for pair in catalog["pairs"]}
+    shown = command("list", "--catalog").out
+    assert all(pair["target"] in shown for pair in catalog["pairs"])
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no pipes with names")
+def test_a_pipe_is_no_model(command: Command, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "m.gguf")
+    done = command("show", str(tmp_path / "m.gguf"))
+    assert (done.code, "is a pipe or device" in done.err) == (3, True), done.err
 
 
 @pytest.mark.parametrize("how", ["--link", "--copy"])

@@ -123,7 +123,7 @@ def test_no_room_on_the_disk_stops_it(
     client: Hub, store: Store, local_hub: LocalHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pull, "SPARE_DISK", 1 << 60)
-    with pytest.raises(DownloadError, match=r"There is no room: 0\.01 GB to load"):
+    with pytest.raises(DownloadError, match=r"There is no room: 6\.3 MB to load"):
         install(planned(client, store, PAIR[0]), client, store, silent)
     assert not client.cache.exists()
     assert store.entries() == []
@@ -143,7 +143,7 @@ def test_a_renamed_file_and_another_branch(client: Hub, store: Store, local_hub:
     local_hub.add(PAIR[0], {"renamed-Q8_0.gguf": target_bytes}, branches=("main", "v1"))
     with pytest.raises(ModelError, match=r"has no file 'tiny-target-Q8_0.gguf' \(any more\)") as caught:
         planned(client, store, f"{PAIR[0]}/tiny-target-Q8_0.gguf")
-    assert caught.value.hint == "It has: Q8_0 (0.0 GB)."
+    assert caught.value.hint == "It has: Q8_0 (6.3 MB)."
     (first,) = install(planned(client, store, PAIR[0]), client, store, silent)
     (again,) = install(planned(client, store, PAIR[0], revision="v1"), client, store, silent)
     assert first.path == again.path

@@ -236,7 +236,7 @@ def test_no_room_is_told_before_a_byte_flows(program: Program, local_hub: LocalH
     try:
         done = program(*PULL, HF_HOME=str(folder))
         assert done.code == 6
-        assert "There is no room: 0.01 GB to load, 0.00 GB free" in done.err
+        assert "There is no room: 8.4 MB to load, 2.1 MB free" in done.err
         assert not list(folder.rglob("*"))
     finally:
         subprocess.run(["umount", str(folder)], check=True)

@@ -136,7 +136,7 @@ def test_split_models_are_whole_and_in_order() -> None:
 def test_what_is_not_there_is_offered() -> None:
     with pytest.raises(ModelError, match="no quantisation 'Q9'") as caught:
         chosen("u/r:Q9", MANY)
-    assert "Q2_K (0.0 GB), Q4_K_M" in caught.value.hint
+    assert "Q2_K (100 bytes), Q4_K_M" in caught.value.hint
     assert "mmproj" not in caught.value.hint
     with pytest.raises(ModelError, match=r"has no file 'x.gguf' \(any more\)"):
         chosen("u/r/x.gguf", MANY)

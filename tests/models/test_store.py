@@ -111,6 +111,17 @@ def test_removing_keeps_what_another_entry_uses(store: Store, cache: Cache) -> N
     assert store.remove("three")[0].kept == ""
 
 
+def test_a_newer_version_of_a_model_frees_the_old_one(store: Store, cache: Cache) -> None:
+    old, shared, new = (cache.link(*names) for names in (("c1", "m", "b1"), ("c1", "s", "b2"), ("c2", "m", "b3")))
+    blobs = [path.resolve() for path in (old, shared, new)]
+    store.add(entry("m", old, shared), entry("other", shared))
+    store.add(entry("m", new, shared))
+    assert [blob.exists() for blob in blobs] == [False, True, True]
+    assert not old.is_symlink()
+    store.add(entry("m", new, shared))  # the same again
+    assert [found.fault for found in store.entries()] == ["", ""]
+
+
 def test_removing_keeps_what_another_program_uses(store: Store, cache: Cache, tmp_path: Path) -> None:
     ours, theirs = cache.link("c1", "m.gguf", "b1"), cache.link("c2", "same.gguf", "b1")
     store.add(entry("m", ours))
@@ -315,3 +326,14 @@ def test_names_lead_to_files(store: Store, cache: Cache, tmp_path: Path, tiny_ta
     assert caught.value.hint == "Did you mean u/r:Q8_0?"
     assert knows("tiny")
     assert not knows("Tell me a story")
+
+
+def test_a_name_means_the_same_in_every_folder(
+    store: Store, cache: Cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = cache.link("c", "t.gguf", "t")
+    store.add(entry("mine", path))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine").write_bytes(b"something else")
+    assert find("mine", store)[0] == path
+    assert find("./mine", store)[0] == Path("mine")
