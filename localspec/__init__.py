@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from localspec.engine.request import Event, FinishReason
     from localspec.engine.stats import RequestStats
     from localspec.errors import LocalspecError
+    from localspec.llama.grammar import Grammar
     from localspec.runtime.engine import Engine
     from localspec.runtime.generation import Generation
     from localspec.types import Rule, SamplingParams
@@ -31,6 +32,7 @@ __all__ = [
     "Event",
     "FinishReason",
     "Generation",
+    "Grammar",
     "LocalspecError",
     "Message",
     "RequestStats",
@@ -47,6 +49,7 @@ _HOME = {
     "Event": "localspec.engine.request",
     "FinishReason": "localspec.engine.request",
     "Generation": "localspec.runtime.generation",
+    "Grammar": "localspec.llama.grammar",
     "LocalspecError": "localspec.errors",
     "Message": "localspec.chat.template",
     "RequestStats": "localspec.engine.stats",

@@ -10,6 +10,8 @@ from localspec.errors import UsageError
 from localspec.types import Rule
 
 Exactness = Literal["auto", "strict", "off"]
+KernelChoice = Literal["auto", "wide", "repacked", "plain"]
+CacheChoice = Literal["auto", "f16", "bf16", "q8_0", "unfused"]
 LONGEST_DRAFT, LONGEST_OF_SEVERAL = 7, 4
 """Of the plan's own choice, with one slot and with several: passes of 8 rows are the widest that are probed unless
 asked otherwise, and what speculation may spend shrinks as slots fill up."""
@@ -30,6 +32,8 @@ class EngineSettings:
     """Who guesses: a name of `localspec.drafters.NAMES`. With any but `auto` it drafts in every pass, paying or not."""
     max_draft_tokens: int | None = None
     """Longest draft a pass, drafted in every pass, paying or not; 0 is plain decoding. None = what pays."""
+    draft_cap: int | None = None
+    """Longest draft the plan may choose by itself; None = 7, with several slots 4."""
     branches: int = 1
     """Guesses of the draft model per position; 2 or more make its drafts trees (one slot only)."""
     min_ngram: int = 2
@@ -47,6 +51,12 @@ class EngineSettings:
     """Requests served at once."""
     wide: bool = True
     """Use localspec's own kernels for passes of several rows where they win; measured once and remembered."""
+    kernels: KernelChoice = "auto"
+    """Whose kernels compute the target's passes on the CPU: our own ("wide"), llama.cpp's with weights reordered for
+    speed ("repacked") or as they are in the file ("plain"); `auto` = what is cheapest here, measured once."""
+    cache: CacheChoice = "auto"
+    """How keys and values are kept: a number format (with `bf16` the keys stay f16), or f16 without fused attention
+    ("unfused"); wide kernels know f16 only. `auto` = what is cheapest here, measured once."""
     threads: int | None = None
     """CPU threads; None = the physical cores this process may use. The count changes the bits of a text."""
     gpu_layers: int = 0
@@ -57,10 +67,21 @@ class EngineSettings:
     """Layers of the draft model on the GPU; -1 = all."""
     draft_device: str | None = None
     """llama.cpp device for the draft model; None = llama.cpp's choice."""
+    chat_cache_gb: float = 4.0
+    """Disk for the KV caches of chats that are not in memory, in units of 10^9 bytes: a chat that goes on is then not
+    read anew. Those not used for longest make room; 0 = none are kept. With one slot only."""
 
     def __post_init__(self) -> None:
         if self.exact not in get_args(Exactness):
             raise UsageError(f"exact is {self.exact!r}; it must be auto, strict or off.")
+        for name, choices in (("kernels", get_args(KernelChoice)), ("cache", get_args(CacheChoice))):
+            if getattr(self, name) not in choices:
+                raise UsageError(f"{name} is {getattr(self, name)!r}; it must be one of {', '.join(choices)}.")
+        if self.kernels == "wide" and (not self.wide or self.cache not in ("auto", "f16")):
+            why = "wide is off" if not self.wide else f"cache is {self.cache}"
+            raise UsageError(f"kernels is wide, but {why}.", "Wide kernels keep an f16 cache.")
+        if self.draft_cap is not None and not 1 <= self.draft_cap <= 64:
+            raise UsageError(f"draft_cap is {self.draft_cap}; it must be between 1 and 64.")
         if self.max_draft_tokens is not None and not 0 <= self.max_draft_tokens <= 64:
             raise UsageError(f"max_draft_tokens is {self.max_draft_tokens}; it must be between 0 and 64.")
         if not 1 <= self.slots <= 64:
@@ -73,6 +94,8 @@ class EngineSettings:
             raise UsageError(f"threads is {self.threads}; it must be between 1 and 512.")
         if self.context is not None and self.context < 16:
             raise UsageError(f"context is {self.context}; it must be 16 or more.")
+        if not 0 <= self.chat_cache_gb <= 1e6:
+            raise UsageError(f"chat_cache_gb is {self.chat_cache_gb}; it must be between 0 and 1,000,000.")
         if self.gpu_layers < -1 or self.draft_gpu_layers < -1:
             raise UsageError("gpu_layers must be -1 (all), 0 (none) or more.")
 
@@ -81,4 +104,6 @@ class EngineSettings:
         """Most nodes a draft can have."""
         if self.max_draft_tokens is not None:
             return self.max_draft_tokens
+        if self.draft_cap is not None:
+            return self.draft_cap
         return LONGEST_DRAFT if self.slots == 1 else LONGEST_OF_SEVERAL

@@ -4,7 +4,8 @@ LocalspecError                 exit 1
 ├── UsageError                 exit 2   a bad option or value
 ├── ModelError                 exit 3   a model file or pair cannot be used
 │   ├── ModelFileError                  missing, truncated, corrupt, not GGUF, unsupported architecture
-│   └── PairError                       target and draft do not share a tokenizer
+│   ├── PairError                       target and draft do not share a tokenizer
+│   └── NoRoomError                     there is too little memory for it now
 ├── ContextOverflowError       exit 4   the prompt does not fit the context
 ├── DecodeError                exit 5   llama.cpp could not evaluate a pass
 ├── KernelError                exit 5   a logits row or an argument no verdict can be made from
@@ -50,6 +51,10 @@ class ModelFileError(ModelError):
 
 class PairError(ModelError):
     """Target and draft model do not share a tokenizer."""
+
+
+class NoRoomError(ModelError):
+    """A model does not fit the memory that is left beside the models in use."""
 
 
 class ContextOverflowError(LocalspecError):

@@ -109,8 +109,8 @@ class SamplingParams:
             value = getattr(self, name)
             if not low <= value <= high:  # NaN fails too
                 raise UsageError(f"{name} is {value}; it must be between {low:g} and {high:g}.")
-        if not 0.0 < self.repeat_penalty <= 100.0:
-            raise UsageError(f"repeat_penalty is {self.repeat_penalty}; it must be above 0 and at most 100.")
+        if not 1e-3 <= self.repeat_penalty <= 100.0:  # logits are divided by it, and must not overflow
+            raise UsageError(f"repeat_penalty is {self.repeat_penalty}; it must be between 0.001 and 100.")
         if self.top_k < 0:
             raise UsageError(f"top_k is {self.top_k}; it must be 0 (all tokens) or more.")
         if self.penalty_last_n < -1:

@@ -79,7 +79,7 @@ def paths(draft_parents: Sequence[int]) -> list[list[int]]:
 class FakeTarget:
     """A `Target` over any function from tokens to logits."""
 
-    CHUNK = 8
+    grid = 8
 
     def __init__(
         self,
@@ -102,7 +102,9 @@ class FakeTarget:
         self.same_bits = None if same_bits is None else frozenset(same_bits)
         self.cached: dict[int, list[int]] = {}
         self.prefilled: list[tuple[int, int]] = []
-        """(slot, tokens) of every prefill."""
+        """(slot, tokens) of every chunk."""
+        self.log: list[str] = []
+        """"chunk" or "pass", in order."""
         self.passes: list[dict[int, int]] = []
         """Rows per slot of every decode."""
         self.widths: list[int] = []
@@ -112,27 +114,21 @@ class FakeTarget:
         self._drafted: dict[int, int] = {}
         self._matrices: list[Float32Array] = []
 
-    def prefill(
-        self,
-        slot: int,
-        tokens: Tokens,
-        prompt_length: int,
-        cancel: Callable[[], bool] | None = None,
-        progress: Callable[[int, int], None] | None = None,
-    ) -> None:
+    def prefill_chunk(
+        self, slot: int, tokens: Tokens, prompt_length: int, cancel: Callable[[], bool] | None = None
+    ) -> int:
         assert 1 <= prompt_length <= len(tokens) <= self.n_ctx
         self._spoil()
         start, total = self.reusable(slot, tokens, prompt_length), len(tokens) - 1
-        self.cached[slot] = tokens[:start].tolist()
-        self.prefilled.append((slot, total - start))
+        assert start < total, "there is nothing to prefill"
+        if cancel is not None and cancel():
+            raise Cancelled("Stopped while reading the prompt.")
+        end = min((start // self.grid + 1) * self.grid, total)
+        self.cached[slot] = tokens[:end].tolist()
+        self.prefilled.append((slot, end - start))
+        self.log.append("chunk")
         self._drafted[slot] = 0
-        while start < total:
-            if cancel is not None and cancel():
-                raise Cancelled("Stopped while reading the prompt.")
-            start = min(start + self.CHUNK, total)
-            self.cached[slot] = tokens[:start].tolist()
-            if progress is not None:
-                progress(start, total)
+        return end
 
     def decode(self, feeds: Sequence[Feed]) -> list[LogitRows]:
         self.before_decode()
@@ -143,6 +139,7 @@ class FakeTarget:
         if self.exact_widths is not None:
             assert set(widths) <= self.exact_widths, f"a pass of width {widths}; exact are {set(self.exact_widths)}"
         self.passes.append(rows)
+        self.log.append("pass")
         self.widths += widths
         alike = self.same_bits is None or set(widths) <= self.same_bits
         return [self._rows(feed, 0.0 if alike else 1.0 + max(widths)) for feed in feeds]
@@ -197,6 +194,8 @@ class FakeTarget:
 class FakeDraftContext:
     """A `DraftContext` over any function from tokens to logits; `passes` counts the rows it had to compute."""
 
+    CHUNK = 512
+
     def __init__(self, logits: LogitsOf, n_ctx: int = 256) -> None:
         self.logits, self.n_ctx = logits, n_ctx
         self.n_vocab = len(logits(np.zeros(1, dtype=np.int32)))
@@ -220,6 +219,13 @@ class FakeDraftContext:
         self.passes.append(rows)
         return [LogitRows.from_matrix(matrix) for matrix in self._matrices]
 
+    def prefill_chunk(self, slot: int, tokens: Tokens, prompt_length: int) -> int:
+        start = self.reusable(slot, tokens, prompt_length)
+        end = min(start + self.CHUNK, len(tokens) - 1)
+        self.cached[slot] = tokens[:end].tolist()
+        self.passes.append({slot: end - start})
+        return end
+
     def reusable(self, slot: int, tokens: Tokens, prompt_length: int) -> int:
         return min(common_prefix(self.cached.get(slot, []), tokens.tolist()), len(tokens) - 1)
 
@@ -233,7 +239,7 @@ class FakeVocabulary:
         self.end_tokens = frozenset(end_tokens)
         self._pieces = [pieces[token % len(pieces)] for token in range(n_vocab)]
 
-    def piece(self, token: int) -> bytes:
+    def piece(self, token: int, special: bool = False) -> bytes:
         return b"" if token in self.end_tokens else self._pieces[token]
 
     def text(self, tokens: Iterable[int]) -> str:

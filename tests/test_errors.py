@@ -15,6 +15,7 @@ CODES = {
     "ModelError": 3,
     "ModelFileError": 3,
     "PairError": 3,
+    "NoRoomError": 3,
     "ContextOverflowError": 4,
     "DecodeError": 5,
     "KernelError": 5,

@@ -20,6 +20,7 @@ NAMES = [
     "Event",
     "FinishReason",
     "Generation",
+    "Grammar",
     "LocalspecError",
     "Message",
     "RequestStats",

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 NAMES: dict[str, str] = {
-    "auto": "prompt lookup and the draft model, if there is one, each where it pays; plain decoding where none does",
+    "auto": "all below that there are, each where it pays; plain decoding where none does",
     "draft": "the draft model",
-    "lookup": "prompt lookup (n-grams of this conversation)",
+    "grammar": "what the request's grammar or JSON schema forces",
+    "lookup": "prompt lookup (n-grams of this conversation, and text that a request predicts)",
     "none": "plain decoding",
 }
 """What may be asked for, and a line about each."""

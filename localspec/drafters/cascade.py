@@ -45,8 +45,9 @@ class Cascade:
         drafts = [EMPTY_DRAFT] * len(requests)
         open_requests = list(range(len(requests)))
         for stage in self._stages:
-            answers = stage.drafter.draft([requests[i] for i in open_requests]) if open_requests else []
-            for i, answer in zip(open_requests, answers, strict=True):
+            asked = [i for i in open_requests if requests[i].allows(stage.drafter.name)]
+            answers = stage.drafter.draft([requests[i] for i in asked]) if asked else []
+            for i, answer in zip(asked, answers, strict=True):
                 if len(answer) and stage.accepts(answer):
                     drafts[i] = answer
             open_requests = [i for i in open_requests if not len(drafts[i])]

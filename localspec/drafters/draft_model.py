@@ -14,6 +14,7 @@ from typing import Protocol
 import numpy as np
 
 from localspec import kernels
+from localspec.engine.constraint import keep
 from localspec.engine.interfaces import EMPTY_DRAFT, NEEDS_NOTHING, Draft, DraftRequest, History, Outcome
 from localspec.errors import KernelError, UsageError
 from localspec.types import Feed, LogitRows, SparseProbs, Tokens
@@ -29,9 +30,18 @@ class DraftContext(Protocol):
         """One pass; the row behind the last token of every feed."""
         ...
 
+    def prefill_chunk(self, slot: int, tokens: Tokens, prompt_length: int) -> int:
+        """One pass towards a cache of all tokens but the last; how many are cached then."""
+        ...
+
     def reusable(self, slot: int, tokens: Tokens, prompt_length: int) -> int:
         """How many leading tokens are cached."""
         ...
+
+
+_ALONG = 16
+"""Tokens that are read along with the first guess; more are read in chunks, one before each pass of the target, so
+that neither a cancel nor another slot waits for a whole prompt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +113,16 @@ class DraftModel:
         path = np.empty(len(tokens) + max(request.max_depth, 0), dtype=np.int32)
         path[: len(tokens)] = tokens
         growing = _Growing(request, path, len(tokens))
-        growing.done = self._full(growing) or self._foreign(tokens)
+        growing.done = self._full(growing) or self._foreign(tokens) or self._reads(request)
         return growing
+
+    def _reads(self, request: DraftRequest) -> bool:
+        """Reads a chunk of what is missing, if that is much; True if some is still missing, so that it cannot guess."""
+        assert self._context is not None
+        tokens = request.history.tokens
+        if self.missing(request.slot, request.history) <= 1 + _ALONG:
+            return False
+        return self._context.prefill_chunk(request.slot, tokens, len(tokens)) < len(tokens) - 1
 
     def _foreign(self, tokens: Tokens) -> bool:
         """Whether a token is not in the draft model's vocabulary, which may lack the target's last ids."""
@@ -131,6 +149,7 @@ class DraftModel:
         history = draft.path[: draft.length]
         count = min(self.settings.branches, request.max_nodes - len(draft.tokens))
         try:
+            rows = self._masked(draft, rows)
             found, shares = kernels.sample(rows, 0, request.sampling, history, request.noise, draft.length, count)
         except KernelError:  # nothing left to draw: nothing to guess; the target has its own say
             draft.done = True
@@ -148,6 +167,18 @@ class DraftModel:
         # A draft that was drawn for *rejection* must not end because of what was drawn.
         over = not request.needs_probs and int(found[0]) in self._end_tokens
         draft.done = over or self._full(draft) or not request.price.pays(draft.certain, len(draft.tokens))
+
+    def _masked(self, draft: _Growing, rows: LogitRows) -> LogitRows:
+        """The row with the request's grammar applied; one of nothing but -inf where the answer is over."""
+        constraint = draft.request.constraint
+        if constraint is None:
+            return rows
+        path = draft.path[len(draft.request.history) : draft.length]
+        mask = constraint.mask(path.tolist())
+        row = np.full((1, rows.n_vocab), -np.inf, dtype=np.float32)
+        if mask is not None:
+            keep(row[0], rows[0], mask)
+        return LogitRows.from_matrix(row)
 
     def _finish(self, draft: _Growing) -> Draft:
         if not draft.tokens:

@@ -1,7 +1,8 @@
 """Prompt lookup: what followed the last time these tokens came up in this very conversation?
 
-Deterministic, needs no model, strong where the answer repeats its input (edit, extract, quote). Saxena 2023,
-"Prompt lookup decoding"; the index is native (`native/ngram.c`).
+Text that the caller predicts is searched, too, and preferred where it matches as well. Deterministic, needs no model,
+strong where the answer repeats its input (edit, extract, quote). Saxena 2023, "Prompt lookup decoding"; the index is
+native (`native/ngram.c`).
 """
 
 from __future__ import annotations
@@ -11,9 +12,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from localspec.drafters.prediction import Prediction
 from localspec.engine.interfaces import EMPTY_DRAFT, NEEDS_NOTHING, Draft, DraftRequest, History, Outcome
 from localspec.errors import UsageError
 from localspec.kernels import NgramIndex
+from localspec.types import NO_TOKENS
+
+PREDICTION = "prediction"
+"""Origin of drafts from predicted text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +45,7 @@ class _Indexed:
     history: History | None = None
     epoch: int = 0
     length: int = 0
+    prediction: Prediction | None = None
 
 
 class PromptLookup:
@@ -60,23 +67,32 @@ class PromptLookup:
 
     def _lookup(self, request: DraftRequest) -> Draft:
         limit = min(request.max_nodes, request.max_depth)
-        index = self._synced(request.slot, request.history)
+        seen = self._synced(request)
         if limit < 1:
             return EMPTY_DRAFT
-        tokens, matched = index.lookup(limit)
+        tokens, matched, origin = *seen.index.lookup(limit), self.name
+        if seen.prediction is not None:
+            expected, agreed = seen.prediction.lookup(request.history.tokens, limit)
+            if agreed and agreed >= matched:
+                tokens, matched, origin = expected, agreed, PREDICTION
         if not len(tokens):
             return EMPTY_DRAFT
         confidence = np.full(len(tokens), matched, dtype=np.float32)
-        return Draft.chain(tokens, confidence=confidence, origin=self.name)
+        return Draft.chain(tokens, confidence=confidence, origin=origin)
 
-    def _synced(self, slot: int, history: History) -> NgramIndex:
-        seen = self._slots.get(slot)
+    def _synced(self, request: DraftRequest) -> _Indexed:
+        history, shortest, longest = request.history, self.settings.min_ngram, self.settings.max_ngram
+        seen = self._slots.get(request.slot)
         if seen is None:
-            seen = self._slots[slot] = _Indexed(NgramIndex(self.settings.min_ngram, self.settings.max_ngram))
+            seen = self._slots[request.slot] = _Indexed(NgramIndex(shortest, longest))
         same = seen.history is history and seen.epoch == history.epoch
         seen.index.sync(history.tokens, unchanged=seen.length if same else 0)
+        predicted = seen.prediction.tokens if seen.prediction is not None else NO_TOKENS
+        if not same or predicted is not request.prediction:
+            wanted = len(request.prediction) > 0
+            seen.prediction = Prediction(request.prediction, shortest, longest, len(history)) if wanted else None
         seen.history, seen.epoch, seen.length = history, history.epoch, len(history)
-        return seen.index
+        return seen
 
     def observe(self, outcomes: Sequence[Outcome]) -> None:
         pass  # the next draft reads the history

@@ -37,6 +37,7 @@ from time import perf_counter
 from typing import Any
 
 from localspec.engine.acceptance import Acceptance
+from localspec.engine.constraint import legal
 from localspec.engine.costly import Costly, Offer
 from localspec.engine.costs import DraftCosts, PassCosts
 from localspec.engine.guard import Account
@@ -224,7 +225,7 @@ class AdaptivePlan:
     # -- asking drafters ------------------------------------------------------------------------------------------
 
     def _ask_free(self, now: Situation) -> None:
-        """Their drafts; asked even where nothing may be sent, so that they are scored."""
+        """Their drafts; those that may guess are asked even where nothing may be sent, so that they are scored."""
         now.ready = [[] for _ in now.requests]
         if not self._free:
             return
@@ -233,10 +234,13 @@ class AdaptivePlan:
             nodes = max(0, min(request.max_nodes, self.longest))
             asked.append(replace(request, max_nodes=nodes, max_depth=nodes))
         for index, drafter in self._free:
-            for served, ready, draft in zip(now.served, now.ready, drafter.draft(asked), strict=True):
+            places = now.places(drafter.name)
+            wanted = [asked[place] for place in places]
+            for place, draft in zip(places, legal(wanted, drafter.draft(wanted)), strict=True):
                 if len(draft):
+                    served = now.served[place]
                     served.drawn[index] = draft
-                    ready.append(Option(served.trackers[index].gains(draft), draft))
+                    now.ready[place].append(Option(served.trackers[index].gains(draft), draft))
 
     def _ask_costly(self, now: Situation, best: Choice) -> bool:
         """Asks the drafter that promises most over what is ready, or one whose turn it is to be tried."""
@@ -244,7 +248,7 @@ class AdaptivePlan:
         probe: tuple[Costly, Offer] | None = None
         value = best.value if best.nodes else 0.0
         for one in self.costly:
-            if one.dropped:
+            if one.dropped or not now.places(one.drafter.name):
                 continue
             offer = one.offer(now)
             gain = offer.value - value

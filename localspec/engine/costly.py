@@ -6,9 +6,11 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from localspec.engine.acceptance import Tracker
+from localspec.engine.constraint import legal
 from localspec.engine.costs import DraftCosts
 from localspec.engine.guard import Account, Investment
-from localspec.engine.interfaces import ANY_PRICE, Drafter, Price
+from localspec.engine.interfaces import ANY_PRICE, Drafter
 from localspec.engine.option import NEVER, Option, best_choice, depth_of, promised
 from localspec.engine.price import DraftPrice
 from localspec.engine.situation import Situation
@@ -75,33 +77,41 @@ class Costly:
 
     def offer(self, now: Situation) -> Offer:
         """What it promises for this pass, beside what is ready."""
-        active, limit, index = now.active, now.limit, self.index
+        places, limit = now.places(self.drafter.name), now.limit
         if not self.costs.levels.known:
-            self.costs = _unmeasured(now.plain_seconds, active)
-        missing = sum(self.drafter.missing(request.slot, request.history) for request in now.requests)
-        reading = self.costs.reading(missing, active)
-        level = self.costs.level_seconds(active, now.length)
-        trackers = [served.trackers[index] for served in now.served]
+            self.costs = _unmeasured(now.plain_seconds, now.active)
+        missing = self._missing(now)
+        reading = self.costs.reading(missing, len(places))
+        level = self.costs.level_seconds(len(places), now.length)
+        trackers = self._trackers(now)
         breadth = trackers[0].table.breadth
         charged = [
             None if price is None else price + (nodes / breadth * level) for nodes, price in enumerate(now.prices)
         ]
-        options = [
-            [*ready, Option(promised(tracker.typical(limit), breadth, limit))]
-            for tracker, ready in zip(trackers, now.ready, strict=True)
-        ]
+        options = [list(ready) for ready in now.ready]
+        for place, tracker in zip(places, trackers, strict=True):
+            options[place].append(Option(promised(tracker.typical(limit), breadth, limit)))
         best = best_choice(options, charged, now.rate, NEVER, now.only)
         small = reading <= _SMALL_READING * now.plain_seconds
         value = best.value - (now.rate * reading / _STAY if small else 0.0)
-        tokens = 1.0 + sum(pick.gain(best.nodes) for pick in best.picks if pick) / active
+        tokens = 1.0 + sum(pick.gain(best.nodes) for pick in best.picks if pick) / now.active
         return Offer(value, tokens, level, reading, missing, small, charged)
+
+    def _missing(self, now: Situation) -> int:
+        """Tokens it would have to read before it can guess for those that let it."""
+        asking = [now.requests[place] for place in now.places(self.drafter.name)]
+        return sum(self.drafter.missing(request.slot, request.history) for request in asking)
+
+    def _trackers(self, now: Situation) -> list[Tracker]:
+        """Of the requests that let it guess, at least one."""
+        return [now.served[place].trackers[self.index] for place in now.places(self.drafter.name)]
 
     def due(self, offer: Offer, now: Situation, account: Account) -> bool:
         """Whether it is tried although it does not seem to pay."""
         cost = offer.level_seconds + offer.reading
         if not account.affords(cost):
             return False
-        trackers = [served.trackers[self.index] for served in now.served]
+        trackers = self._trackers(now)
         trials = min(tracker.table.trials for tracker in trackers)
         if trials < _EVIDENCE:
             return True  # at once, while it has little to catch up with
@@ -119,7 +129,7 @@ class Costly:
 
     def _pays(self, typical: list[list[float]], offer: Offer, now: Situation) -> bool:
         """Whether it would pay with this acceptance by level, per slot."""
-        breadth = now.served[0].trackers[self.index].table.breadth
+        breadth = self._trackers(now)[0].table.breadth
         options = [[Option(promised(one, breadth, now.limit))] for one in typical]
         return best_choice(options, offer.charged, now.rate).value > 0.0
 
@@ -135,31 +145,33 @@ class Costly:
         """
         if offer.small or account.affords(offer.reading):
             return True
-        if min(served.trackers[self.index].table.trials for served in now.served) < _EVIDENCE:
+        if min(tracker.table.trials for tracker in self._trackers(now)) < _EVIDENCE:
             return False
-        left = 0.0
-        for served, request in zip(now.served, now.requests, strict=True):
-            expected = max(usual_answer - served.generated, served.generated, _FEWEST_LEFT)
-            left += min(float(request.room), expected)
-        passes = left / (now.active * offer.tokens)
+        left, places = 0.0, now.places(self.drafter.name)
+        for place in places:
+            generated = now.served[place].generated
+            expected = max(usual_answer - generated, generated, _FEWEST_LEFT)
+            left += min(float(now.requests[place].room), expected)
+        passes = left / (len(places) * offer.tokens)
         return gain / now.rate * passes >= _PAY_BACK * self.investment.patience * offer.reading
 
     def ask(self, offer: Offer, now: Situation, probing: bool) -> None:
         """Lets it guess; its drafts join what is ready. If it fails it is dropped, and the chat goes on."""
         limit = max((nodes for nodes, price in enumerate(now.prices) if price is not None), default=0)
         limit = min(limit, 1) if probing else now.only or limit
-        active, wanted = now.active, []
-        shares = [None if price is None else price / active for price in now.prices]
-        for request, served in zip(now.requests, now.served, strict=True):
-            nodes, tracker = max(0, min(limit, request.max_nodes)), served.trackers[self.index]
-            price: Price = ANY_PRICE
+        places, trackers = now.places(self.drafter.name), self._trackers(now)
+        shares = [None if price is None else price / now.active for price in now.prices]
+        wanted = []
+        for place, tracker in zip(places, trackers, strict=True):
+            request = now.requests[place]
+            nodes, price = max(0, min(limit, request.max_nodes)), ANY_PRICE
             if not (probing or now.only):
-                level = offer.level_seconds / active
+                level = offer.level_seconds / len(places)
                 price = DraftPrice(now.rate, shares, level, tracker.probability, tracker.typical(limit))
             wanted.append(replace(request, max_nodes=nodes, max_depth=nodes, price=price))
         start = self._clock()
         try:
-            drafts = self.drafter.draft(wanted)
+            drafts = legal(wanted, self.drafter.draft(wanted))
         except (DecodeError, MemoryError) as error:
             self.drop(str(error) or "out of memory")
             return
@@ -169,29 +181,36 @@ class Costly:
             now.invested = min(offer.reading, now.draft_seconds)
             self.investment.invest(now.invested)
         levels = 0
-        for served, ready, draft in zip(now.served, now.ready, drafts, strict=True):
+        for place, tracker, draft in zip(places, trackers, drafts, strict=True):
             if len(draft):
-                tracker, depth = served.trackers[self.index], depth_of(draft)
+                depth = depth_of(draft)
                 tracker.table.saw_breadth(len(draft) / depth)
-                served.drawn[self.index] = draft
-                ready.append(Option(tracker.gains(draft), draft))
+                now.served[place].drawn[self.index] = draft
+                now.ready[place].append(Option(tracker.gains(draft), draft))
                 levels = max(levels, depth)
-        self.costs.observe(levels, offer.missing, active, now.length, now.draft_seconds)
+        self.costs.observe(levels, offer.missing, len(places), now.length, now.draft_seconds)
+        now.unread = levels == 0 and self._missing(now) < offer.missing
 
     def heard(self, now: Situation, hit: bool) -> None:
         """The pass it was asked for is over; `hit`: its first guess was right for some slot."""
-        if not now.probing:
+        if now.unread:
+            self._at_once()
+        elif not now.probing:
             self._wait, self._burst = max(float(_FIRST_WAIT), self._wait / _WAIT_GROWTH), 0
         elif not hit:
             self._wait = self._wait if self._burst else min(_LONGEST_WAIT, _WAIT_GROWTH * self._wait)
             self._burst = 0
         else:
             self._burst += 1
-            self._idle = _FIRST_WAIT * math.ceil(self._wait / _FIRST_WAIT) - 1  # at once again
+            self._at_once()
             if self._burst == _BURST:
                 self._burst = 0
                 for served in now.served:
                     served.trackers[self.index].fade(1.0)
+
+    def _at_once(self) -> None:
+        """The next pass is its turn again."""
+        self._idle = _FIRST_WAIT * math.ceil(self._wait / _FIRST_WAIT) - 1
 
     def drop(self, reason: str) -> None:
         """Never asks it again, and lets it free what it holds."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from localspec.errors import UsageError
 from localspec.types import NO_TOKENS, Feed, Float32Array, LogitRows, Noise, SamplingParams, SparseProbs, Tokens
@@ -62,6 +63,43 @@ class History:
             self.epoch += 1
 
 
+class Constraint(Protocol):
+    """What a grammar lets an answer say, in the state of the tokens said so far. A *path* is tokens behind those."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether nothing more may be said: the answer is over."""
+        ...
+
+    def fresh(self) -> Constraint:
+        """The same grammar at the beginning of an answer."""
+        ...
+
+    def fits(self, path: Sequence[int]) -> int:
+        """How many leading tokens of a path it allows."""
+        ...
+
+    def mask(self, path: Sequence[int]) -> npt.NDArray[np.bool_] | None:
+        """bool[n_vocab], what may follow a path that it allows; None if the answer is over behind it.
+
+        Raises:
+            KernelError: the grammar has become too complex.
+        """
+        ...
+
+    def forced(self) -> Tokens:
+        """int32[n], what will be said next because the grammar leaves no choice of text; often nothing."""
+        ...
+
+    def advance(self, token: int) -> None:
+        """A token was said.
+
+        Raises:
+            KernelError: it does not allow that token.
+        """
+        ...
+
+
 class Price:
     """What the next level of a draft must earn. This one asks for nothing; see `engine.price`."""
 
@@ -94,8 +132,18 @@ class DraftRequest:
     """Asked behind every level, by drafters whose levels cost something."""
     room: int = 2**31
     """Tokens the request may still bring."""
+    drafter: str | None = None
+    """Name of the only drafter that may guess here; None = any. Whoever asks drafters keeps to it (`allows`)."""
+    prediction: Tokens = field(default_factory=lambda: NO_TOKENS)
+    """int32[m], tokens the answer is expected to hold; the same array for the whole request."""
+    constraint: Constraint | None = None
+    """What a grammar lets the answer say; guesses it forbids are cut off. None = anything."""
     needs_probs: bool = False
     """The rule is *rejection* or *block*: `Draft.probs` must be given unless the guess is deterministic."""
+
+    def allows(self, name: str) -> bool:
+        """Whether the drafter of that name may guess here."""
+        return self.drafter is None or self.drafter == name
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,18 +256,19 @@ class Target(Protocol):
     n_ctx: int
     """Tokens a slot can hold."""
     n_vocab: int
+    grid: int
+    """Most tokens of a prefill chunk."""
     exact_widths: frozenset[int] | None
     """Rows per pass whose bits equal those of one row; None when unknown, which means inexact."""
 
-    def prefill(
-        self,
-        slot: int,
-        tokens: Tokens,
-        prompt_length: int,
-        cancel: Callable[[], bool] | None = None,
-        progress: Callable[[int, int], None] | None = None,
-    ) -> None:
-        """Brings the cache to all tokens but the last; `progress(done, total)` in tokens."""
+    def prefill_chunk(
+        self, slot: int, tokens: Tokens, prompt_length: int, cancel: Callable[[], bool] | None = None
+    ) -> int:
+        """One pass towards a cache of all tokens but the last; how many are cached then.
+
+        Raises:
+            Cancelled: `cancel`, asked while it runs, said so; chunks that are done stay cached.
+        """
         ...
 
     def decode(self, feeds: Sequence[Feed]) -> list[LogitRows]:
@@ -227,7 +276,7 @@ class Target(Protocol):
         ...
 
     def reusable(self, slot: int, tokens: Tokens, prompt_length: int) -> int:
-        """How many leading tokens `prefill` would find cached."""
+        """How many leading tokens are cached and of use."""
         ...
 
     def pending(self, slot: int, tokens: Tokens) -> int:

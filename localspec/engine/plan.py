@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from localspec.engine.constraint import legal
 from localspec.engine.interfaces import Draft, Drafter, DraftRequest, Outcome, Target
 from localspec.errors import UsageError
 
@@ -73,7 +74,8 @@ class FixedPlan:
             request if request.max_nodes <= limit else replace(request, max_nodes=limit, max_depth=limit)
             for request in requests
         ]
-        return self.fit(target, [request.slot for request in requests], pending, drafter.draft(asked))
+        drafts = legal(asked, drafter.draft(asked))
+        return self.fit(target, [request.slot for request in requests], pending, drafts)
 
     def learn(self, outcomes: Sequence[Outcome], seconds: float) -> Review:
         return NO_REVIEW

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
+from localspec.engine.interfaces import Constraint
 from localspec.engine.stats import RequestStats
 from localspec.errors import UsageError
-from localspec.types import Rule, SamplingParams, Tokens
+from localspec.types import NO_TOKENS, Rule, SamplingParams, Tokens
 
 
 class FinishReason(str, Enum):
@@ -46,8 +47,17 @@ class Request:
     rule: Rule = Rule.COUPLED
     max_draft_tokens: int | None = None
     """At most so many nodes a draft for this request; 0 = plain decoding; None = whatever the plan finds best."""
+    drafter: str | None = None
+    """The only drafter that may guess for this request; "none" = plain decoding; None = whoever pays."""
+    prediction: Tokens = field(default_factory=lambda: NO_TOKENS)
+    """int32[m], tokens the answer is expected to hold: prompt lookup searches them, too. Never changes the text."""
+    constraint: Constraint | None = None
+    """A grammar the answer must follow (`llama.matcher.Compiler` makes one); when it is complete the answer ends, end
+    tokens or not. None = none."""
     max_tokens: int | None = None
     """At most this many new tokens; None = until the model ends or the context is full."""
+    preserved: frozenset[int] = frozenset()
+    """Control tokens whose text is part of the answer, such as the marks around a tool call; others are left out."""
     stop: tuple[str, ...] = ()
     """Strings that end the answer; they are not part of it."""
     ignore_end: bool = False
@@ -60,6 +70,8 @@ class Request:
             value = getattr(self, name)
             if type(value) is not int and not (value is None and name not in ("seed", "stream")):
                 raise UsageError(f"{name} is {value!r}; it must be a whole number.")
+        if not (self.drafter is None or isinstance(self.drafter, str)):
+            raise UsageError(f"drafter is {self.drafter!r}; it must be a name, or None for whoever pays.")
         if len(self.prompt) == 0:
             raise UsageError("The prompt is empty.", "Give it at least one token of text.")
         if self.max_tokens is not None and self.max_tokens < 1:
@@ -100,6 +112,25 @@ class TokenLogProb:
     """The most likely tokens at this position and their log-probabilities."""
 
 
+class PassRecord(NamedTuple):
+    """What happened in one pass of a slot: enough to show the draft, the verdict and the price."""
+
+    drafter: str
+    """Who guessed; "" = nobody."""
+    guesses: tuple[int, ...]
+    """Tokens of the draft's nodes, in the order they were sent."""
+    parents: tuple[int, ...]
+    """Index of each node's parent; -1 = the last token before the pass."""
+    accepted: tuple[int, ...]
+    """Node indices along the accepted path."""
+    next_token: int
+    """The target's own token behind them, even if a stop cut it off."""
+    width: int
+    """Rows of the pass, over all slots that shared it."""
+    seconds: float
+    """Draft, verify and host together, over all slots that shared it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Event:
     """What one pass brought to one slot."""
@@ -116,3 +147,5 @@ class Event:
     """Set on the last event of an answer."""
     stats: RequestStats
     """Live statistics of the request, updated by every pass."""
+    record: PassRecord | None = None
+    """The pass behind the event; None where there was none (a cancelled request) or it failed."""

@@ -69,10 +69,16 @@ class Situation:
     expected: float = 0.0
     """Seconds of the pass."""
     guarded: bool = False
+    unread: bool = False
+    """The drafter that was asked has not read everything yet, and could not guess."""
 
     @property
     def active(self) -> int:
         return len(self.requests)
+
+    def places(self, name: str) -> list[int]:
+        """Indices of the requests that let this drafter guess."""
+        return [place for place, request in enumerate(self.requests) if request.allows(name)]
 
     @property
     def limit(self) -> int:

@@ -46,12 +46,12 @@ class TextStream:
             self.stopped = True
             self._held = ""
             return text[: min(found)]
-        hold = max(_overlap(text, stop) for stop in self._stop)
+        hold = max(overlap(text, stop) for stop in self._stop)
         self._held = text[len(text) - hold :]
         return text[: len(text) - hold]
 
 
-def _overlap(text: str, stop: str) -> int:
+def overlap(text: str, stop: str) -> int:
     """Length of the longest end of `text` that begins `stop`."""
     for length in range(min(len(text), len(stop) - 1), 0, -1):
         if stop.startswith(text[len(text) - length :]):

@@ -82,7 +82,7 @@ class Bench:
         start = time.perf_counter()
         self._prefill(0, self._tokens[: count + 1], count + 1)
         self.prefill_seconds = (time.perf_counter() - start) / count
-        self.state = self.context.save(0)
+        self.state = bytes(self.context.save(0))
 
     def go_to(self, length: int, slot: int = 0) -> None:
         """The slot holds exactly the first `length` - 1 tokens."""

@@ -16,7 +16,7 @@ from localspec.llama import decision as decisions
 from localspec.llama import probe as probes
 from localspec.llama import wide
 from localspec.llama import widths as probing
-from localspec.llama.configuration import ALL_KERNELS, CACHES, Configuration, Kernels
+from localspec.llama.configuration import ALL_KERNELS, CACHES, DEFAULT_CACHE, CacheFormat, Configuration, Kernels
 from localspec.llama.context import Context
 from localspec.llama.decision import Decision
 from localspec.llama.model import Model
@@ -54,6 +54,7 @@ def choose(
     *,
     exact: Mode = "auto",
     kernels: Sequence[Kernels] = ALL_KERNELS,
+    caches: Sequence[CacheFormat] = CACHES,
     widest: int = probing.WIDEST,
     gpu_layers: int = 0,
     device: str | None = None,
@@ -72,6 +73,7 @@ def choose(
             kernels, nothing is examined.
         kernels: those to choose from. "wide" counts where the library can be used and the model is on the CPU; alone
             it is what is used (for tests and benchmarks).
+        caches: those to choose from; "wide" knows the default one only, and does not count without it.
         widest: widest pass the engine will ask for (1 + most draft nodes, over all slots). Like slots and trees it
             decides which widths are examined, not which configuration is chosen.
         gpu_layers: as in `Model.load`.
@@ -83,16 +85,20 @@ def choose(
 
     Raises:
         ModelError: "strict", and no configuration is exact here; or what `Model.load` and `Context` raise.
-        UsageError: `exact` is none of the three, or `kernels` is empty.
+        UsageError: `exact` is none of the three, or nothing is left to choose from.
     """
     if exact not in ("auto", "strict", "off"):
         raise UsageError(f"exact is {exact!r}; it must be auto, strict or off.")
     if not kernels or not set(kernels) <= set(ALL_KERNELS):
         raise UsageError(f"kernels is {list(kernels)}; it must hold some of {', '.join(ALL_KERNELS)}.")
     weights = Weights(Path(path), gpu_layers, device)
+    if "wide" in kernels and DEFAULT_CACHE not in caches:
+        kernels = [name for name in kernels if name != "wide"]
     if len(kernels) > 1 and "wide" in kernels and (gpu_layers != 0 or not wide.available()):
         kernels = [name for name in kernels if name != "wide"]
-    chooser = _Chooser(weights, settings, exact, kernels, widest, cache_dir, budget, progress)
+    if not kernels or not caches:
+        raise UsageError("No configuration has these kernels with such a cache; wide kernels keep an f16 cache.")
+    chooser = _Chooser(weights, settings, exact, kernels, caches, widest, cache_dir, budget, progress)
     try:
         return chooser.finish(chooser.decide())
     finally:
@@ -154,6 +160,7 @@ class _Chooser:
         settings: ContextSettings,
         mode: Mode,
         kernels: Sequence[Kernels],
+        caches: Sequence[CacheFormat],
         widest: int,
         directory: Path | None,
         budget: float,
@@ -163,9 +170,11 @@ class _Chooser:
         # What is chosen must not depend on slots, trees or draft lengths: they may not change a text.
         self._settings, self._widest = replace(settings, n_slots=1, max_leaves=1), probing.WIDEST
         self._mode, self._strict, self._kernels, self._directory = mode, mode == "strict", kernels, directory
+        self._caches = caches
         self._budget = Budget(budget / 4, 20 * budget if self._strict else budget, self._strict)
-        self._default = Configuration(next((name for name in kernels if name != "wide"), "wide"))
-        """What llama.cpp does by itself."""
+        cache = DEFAULT_CACHE if DEFAULT_CACHE in caches else caches[0]
+        self._default = Configuration(next((name for name in kernels if name != "wide"), "wide"), cache)
+        """What llama.cpp does by itself, or what comes nearest."""
         self._ours_or_theirs = "wide" in kernels and self._default.kernels != "wide"
         self.survey = Survey(weights, self._settings, self._widest, directory, self._budget, progress)
 
@@ -177,7 +186,7 @@ class _Chooser:
             return self._decision(self._default, False, "exactness is off")
         weights = self._weights
         key = decisions.decision_key(
-            weights.path, self._settings, self._mode, self._kernels, weights.gpu_layers, weights.device
+            weights.path, self._settings, self._mode, self._kernels, weights.gpu_layers, weights.device, self._caches
         )
         decision = decisions.load(self._directory, key)
         if decision is None:
@@ -225,10 +234,10 @@ class _Chooser:
         return Decision(configuration, exact, why, self.survey.known(configuration) or Probe())
 
     def _candidates(self) -> list[Configuration]:
-        """Wide kernels with llama.cpp's default cache, and llama.cpp's kernels with every cache."""
+        """Wide kernels with llama.cpp's default cache, and llama.cpp's kernels with every cache there may be."""
         ours = [Configuration("wide")] if "wide" in self._kernels else []
         base = self._default.kernels
-        return ours if base == "wide" else ours + [Configuration(base, cache) for cache in CACHES]
+        return ours if base == "wide" else ours + [Configuration(base, cache) for cache in self._caches]
 
     def _wide_wins(self) -> bool:
         """Whether wide kernels are exact and, with the widths that are, no dearer than llama.cpp's default with all.

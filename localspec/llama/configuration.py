@@ -34,6 +34,8 @@ CACHES = (
     CacheFormat("Q8_0 cache", "q8_0", "q8_0", True),
     CacheFormat("F16 cache, no flash attention", "f16", "f16", False),
 )
+CACHE_NAMES: dict[str, CacheFormat] = dict(zip(("f16", "bf16", "q8_0", "unfused"), CACHES, strict=True))
+"""By the names of `EngineSettings.cache`."""
 
 
 @dataclass(frozen=True, slots=True)

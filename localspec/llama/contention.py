@@ -2,7 +2,7 @@
 
 The threads of a pass meet some 30 times per layer. On a machine of their own they should wait awake (asleep, a pass of
 1 B takes a third longer); beside a program that keeps every CPU busy a waiting thread keeps out the one it waits for,
-and a pass can take a second instead of a millisecond. So the operating system is asked, ten times a second, for how
+and a pass can take a second instead of a millisecond. So the operating system is asked, four times a second, for how
 long our threads wanted a CPU and had none, and GNU OpenMP's threads are put to sleep while that is long.
 
 libgomp has no call for it, but its threads sleep almost at once while it has more threads than there are CPUs
@@ -16,18 +16,15 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from time import perf_counter
 
-_INTERVAL = 0.1
+_INTERVAL = 0.25
 """Seconds of passes between two measurements."""
 _SHARED = 0.3
 """CPUs our threads waited for, on average, from which on the machine is shared."""
 _OURS = 0.1
 """The same, from which on it is ours again, if it stays so for `_CALM` measurements."""
-_CALM = 10
+_CALM = 4
 _TASKS = Path("/proc/self/task")
 
 
@@ -47,15 +44,10 @@ class Contention:
         """Whether waiting threads are to sleep."""
         return self._parked is not None
 
-    @contextmanager
-    def watched(self) -> Iterator[None]:
-        """Around a pass. Behind it, now and then, the system is asked how long our threads waited for a CPU."""
-        begun = perf_counter()
-        yield
-        if self.enabled:
-            self._passed(perf_counter() - begun)
-
-    def _passed(self, seconds: float) -> None:
+    def passed(self, seconds: float) -> None:
+        """Tells that a pass took so long; now and then the system is asked how long our threads waited for a CPU."""
+        if not self.enabled:
+            return
         with self._lock:
             if self._passes is None:  # the first pass: OpenMP is loaded now, and nothing has been measured yet
                 self._passes = 0.0

@@ -7,15 +7,15 @@ at a time.
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from time import perf_counter
 
 import numpy as np
 
 from localspec.errors import Cancelled, ContextOverflowError, ModelError, UsageError
 from localspec.llama import lib, wide
+from localspec.llama.abort import abortable
 from localspec.llama.batch import Batch, Part, split_equal
 from localspec.llama.cells import Cells
 from localspec.llama.contention import cpus
@@ -32,13 +32,21 @@ EXTRA_ROWS = 16
 class Context:
     """Evaluates histories and drafts with one model; implements `engine.interfaces.Target`."""
 
-    def __init__(self, model: Model, settings: ContextSettings | None = None, observer: Observer | None = None) -> None:
+    def __init__(
+        self,
+        model: Model,
+        settings: ContextSettings | None = None,
+        observer: Observer | None = None,
+        *,
+        embeddings: bool = False,
+    ) -> None:
         """Allocates the cache.
 
         Args:
             model: must stay open as long as this is used.
             settings: None = the defaults.
             observer: is shown intermediate results of every pass, which makes passes slow (for probes).
+            embeddings: keep the final state of every row, see `hidden_states`; a pass then has at most `max_rows` rows.
 
         Raises:
             ModelError: llama.cpp refuses the settings for this model, or there is no memory.
@@ -47,6 +55,7 @@ class Context:
         self.model = model
         self.n_ctx = settings.n_ctx
         """Tokens a slot can hold."""
+        self.grid = settings.grid
         self.n_vocab = model.n_vocab
         self.exact_widths: frozenset[int] | None = None
         """Rows per pass whose bits equal those of one row, set by whoever probed; None = unknown."""
@@ -60,7 +69,7 @@ class Context:
         self._observer = observer  # llama.cpp points to its callback
         if model.handle is None:
             raise UsageError(f"the model {model.path.name} is closed.")
-        self._handle = self._create()
+        self._handle = self._create(embeddings)
         model.contexts.add(self)
         self.kv_bytes = lib.cache_bytes(mark)
         """Size of the cache in memory, as llama.cpp reports it (to 0.01 MiB)."""
@@ -70,7 +79,7 @@ class Context:
         self._batch = Batch(self._most_rows, capacity, self.n_vocab, self.max_leaves)
         self._row_offsets = np.arange(settings.max_rows, dtype=np.uintp) * np.uintp(4 * self.n_vocab)
 
-    def _create(self) -> int:
+    def _create(self, embeddings: bool) -> int:
         settings, trees = self.settings, self.max_leaves > 1
         params = self._api.llama_context_default_params()
         params.n_ctx = (settings.n_ctx + (settings.max_rows if trees else 0)) * settings.n_slots
@@ -85,6 +94,9 @@ class Context:
         params.op_offload = self.model.gpu_layers != 0
         params.swa_full = True  # a small ring would break the order of cells and lose old ones
         params.no_perf = True
+        params.embeddings = embeddings
+        if embeddings:
+            params.pooling_type = self._api.LLAMA_POOLING_TYPE_NONE
         if self._observer is not None:
             params.cb_eval = self._observer.callback
         mark = lib.log.mark()
@@ -111,16 +123,29 @@ class Context:
     ) -> None:
         """Brings the slot's cache to all tokens but the last, computing no logits.
 
+        The arguments and errors are those of `prefill_chunk`; `progress` is called with (tokens done, n - 1) after
+        each pass.
+        """
+        self._check(slot, tokens)
+        done, total = self._sync(slot, tokens, prompt_length), len(tokens) - 1
+        while done < total:
+            done = self.prefill_chunk(slot, tokens, prompt_length, cancel)
+            if progress is not None:
+                progress(done, total)
+
+    def prefill_chunk(
+        self, slot: int, tokens: Tokens, prompt_length: int, cancel: Callable[[], bool] | None = None
+    ) -> int:
+        """One pass of `prefill`; how many tokens the cache holds then, n - 1 when all is done.
+
         Prompt tokens go in chunks on a fixed grid from position 0, alone in their pass; the generated ones behind
-        them in passes of an exact width, so that their bits are those of decoding. When `cancel` (polled between and
-        inside passes) says so, the cache keeps the chunks that are done.
+        them in passes of an exact width, so that their bits are those of decoding.
 
         Args:
             slot: 0 to n_slots - 1.
             tokens: int32[n], the whole history.
             prompt_length: how many leading tokens are prompt.
-            cancel: says whether to stop.
-            progress: called with (tokens done, n - 1) after each pass.
+            cancel: polled before and inside the pass; when it says so, the cache keeps the chunks that are done.
 
         Raises:
             ContextOverflowError: the history is longer than the slot.
@@ -128,16 +153,15 @@ class Context:
             UsageError, DecodeError: see `decode`.
         """
         self._check(slot, tokens)
-        start = self._sync(slot, tokens, prompt_length)
-        total = len(tokens) - 1
-        with self._cancellable(cancel):
-            for end in self._cuts(start, min(prompt_length - 1, total), total):
-                if cancel is not None and cancel():
-                    raise Cancelled("Stopped while reading the prompt.")
-                self._compute(slot, tokens[start:end], start)
-                start = end
-                if progress is not None:
-                    progress(end, total)
+        start, total = self._sync(slot, tokens, prompt_length), len(tokens) - 1
+        if start == total:
+            return total
+        if cancel is not None and cancel():
+            raise Cancelled("Stopped while reading the prompt.")
+        end = self._chunk_end(start, min(prompt_length - 1, total), total)
+        with abortable(self._handle, cancel):
+            self._compute(slot, tokens[start:end], start)
+        return end
 
     def decode(self, feeds: Sequence[Feed]) -> list[LogitRows]:
         """One pass over every feed's missing tokens and draft.
@@ -191,6 +215,10 @@ class Context:
             return [sum(rows.values())] if rows else []
         return split_equal(rows, self.settings.grid)
 
+    def hidden_states(self) -> int:
+        """Address of float32[rows, n_embd], the normed final states of the last pass; made with `embeddings` only."""
+        return lib.pointer_value(self._api.llama_get_embeddings(self._handle))
+
     def cached(self, slot: int) -> int:
         """How many tokens the slot's cache holds."""
         return self._cells[slot].length
@@ -201,21 +229,22 @@ class Context:
             raise UsageError(f"slot {slot} does not exist; the context has {self.settings.n_slots}.")
         self._trim(slot, min(max(keep, 0), self._cells[slot].length))
 
-    def save(self, slot: int) -> bytes:
+    def held(self, slot: int) -> tuple[Tokens, int]:
+        """The tokens the slot's cache holds, int32[n] (a view), and the prompt length of the history they belong to."""
+        return self._cells[slot].tokens, self._cells[slot].prompt_length
+
+    def save(self, slot: int) -> memoryview:
         """The slot's cache as bytes, for `restore` in a context with the same model and settings."""
         self._trim(slot, self._cells[slot].length)
-        sequence = slot if self.settings.n_slots > 1 else 0
-        size = self._api.llama_state_seq_get_size(self._handle, sequence)
-        buffer = (ctypes.c_uint8 * size)()
-        written = self._api.llama_state_seq_get_data(self._handle, buffer, size, sequence)
-        return bytes(buffer)[:written]
+        state = np.empty(self._api.llama_state_seq_get_size(self._handle, slot), dtype=np.uint8)
+        written = self._api.llama_state_seq_get_data(self._handle, lib.bytes_pointer(state), len(state), slot)
+        return state.data[:written]
 
-    def restore(self, slot: int, state: bytes, tokens: Tokens, prompt_length: int) -> bool:
+    def restore(self, slot: int, state: bytes | memoryview, tokens: Tokens, prompt_length: int) -> bool:
         """Puts a saved cache of `tokens` into the slot; False (and an empty slot) if llama.cpp refuses it."""
         self.forget(slot)
-        sequence = slot if self.settings.n_slots > 1 else 0
-        buffer = (ctypes.c_uint8 * len(state)).from_buffer_copy(state)
-        if not self._api.llama_state_seq_set_data(self._handle, buffer, len(state), sequence):
+        source = lib.bytes_pointer(np.frombuffer(state, dtype=np.uint8))
+        if not self._api.llama_state_seq_set_data(self._handle, source, len(state), slot):
             return False
         for leaf in range(1, self.max_leaves):
             self._api.llama_memory_seq_cp(self._memory, 0, leaf, -1, -1)
@@ -277,16 +306,12 @@ class Context:
         in_prompt = bool(cells.grid) and keep < min(prompt_length, length) - 1
         return in_prompt or length - 1 - keep > EXTRA_ROWS
 
-    def _cuts(self, start: int, prompt_end: int, end: int) -> Iterator[int]:
-        """Where the passes that compute positions [start, end) end."""
+    def _chunk_end(self, start: int, prompt_end: int, end: int) -> int:
+        """Where a pass that begins to compute positions [start, end) ends."""
         grid = self.settings.grid
-        while start < prompt_end and self.settings.grid_prefill:
-            start = min((start // grid + 1) * grid, prompt_end)
-            yield start
-        step = grid if self.exact_widths is None else max(self.exact_widths | {1})
-        while start < end:
-            start = min(start + step, end)
-            yield start
+        if start < prompt_end and self.settings.grid_prefill:
+            return min((start // grid + 1) * grid, prompt_end)
+        return min(end, start + (grid if self.exact_widths is None else max(self.exact_widths | {1})))
 
     # -- passes -------------------------------------------------------------------------------------------------
 
@@ -343,8 +368,9 @@ class Context:
         """Runs the first `count` rows of the batch; on failure drops each slot's cells from its start on."""
         mark = lib.log.mark()
         wide.set_switch(self._wide)  # passes are built in the call, on this thread
-        with cpus.watched():
-            code = self._api.llama_decode(self._handle, self._batch.of(count))
+        begun = perf_counter()
+        code = self._api.llama_decode(self._handle, self._batch.of(count))
+        cpus.passed(perf_counter() - begun)
         if code:
             for slot, start in starts:
                 self._cells[slot].length = start + 1  # so that the trim is not skipped
@@ -372,29 +398,3 @@ class Context:
             by_row = pointers[1:].copy()
             pointers[1:][part.tree.order] = by_row
         return LogitRows(pointers, self.n_vocab, self)
-
-    @contextlib.contextmanager
-    def _cancellable(self, cancel: Callable[[], bool] | None) -> Iterator[None]:
-        """While it lasts, llama.cpp asks `cancel` after every node of its graph."""
-        if cancel is None:
-            yield
-            return
-        raised: list[BaseException] = []
-
-        def poll(_: object) -> bool:
-            try:
-                return cancel()
-            except BaseException as error:  # noqa: BLE001 - must not cross C; raised again below
-                raised.append(error)
-                return True
-
-        callback = self._api.ggml_abort_callback(poll)
-        self._api.llama_set_abort_callback(self._handle, callback, None)
-        try:
-            yield
-        except Cancelled:
-            if raised:
-                raise raised[0] from None
-            raise
-        finally:
-            self._api.llama_set_abort_callback(self._handle, self._api.ggml_abort_callback(), None)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from localspec.llama import probe as probes
-from localspec.llama.configuration import Configuration, Kernels
+from localspec.llama.configuration import CACHES, CacheFormat, Configuration, Kernels
 from localspec.llama.contention import cpus
 from localspec.llama.probe import Probe
 from localspec.llama.settings import ContextSettings
@@ -65,6 +65,7 @@ def decision_key(
     kernels: Sequence[Kernels],
     gpu_layers: int = 0,
     device: str | None = None,
+    caches: Sequence[CacheFormat] = CACHES,
 ) -> str:
     """Name of a decision's file.
 
@@ -75,12 +76,15 @@ def decision_key(
         kernels: those that were considered.
         gpu_layers: as in `Model.load`.
         device: as in `Model.load`.
+        caches: those that were considered.
     """
     facts = {
         **probes.shared_facts(path, settings, gpu_layers, device),
         "decision": [_FORMAT, mode, [probes.kernels_id(name) for name in kernels]],
         "shape": [settings.n_ctx, settings.grid, settings.offload_kv],
     }
+    if tuple(caches) != CACHES:
+        facts["caches"] = [cache.name for cache in caches]
     return "decision-" + hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:32]
 
 

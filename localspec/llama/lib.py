@@ -219,6 +219,11 @@ def pointer_value(pointer: Any) -> int:
     return ctypes.cast(pointer, ctypes.c_void_p).value or 0
 
 
+def bytes_pointer(array: Any) -> Any:
+    """A uint8_t * to the data of a numpy array, which it keeps alive."""
+    return array.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
+
+
 def default_threads() -> int:
     """Physical cores this process may use (affinity and container quota respected), at least 1."""
     try:

@@ -47,6 +47,8 @@ class Model:
         is_end = self._api.llama_vocab_is_eog
         self.end_tokens = frozenset(token for token in range(self.n_vocab) if is_end(vocab, token))
         """Every token after which an answer is over."""
+        self.fill_in = self._fill_in()
+        """Tokens before the text before a gap, before the text behind it, and before the middle; None = it has none."""
         self.add_bos = bool(self._api.llama_vocab_get_add_bos(vocab))
         """Whether plain text should start with `bos`."""
         self.n_ctx_train = int(self._api.llama_model_n_ctx_train(handle))
@@ -114,6 +116,12 @@ class Model:
             raise
         return model
 
+    def _fill_in(self) -> tuple[int, int, int] | None:
+        api = self._api
+        found = [api.llama_vocab_fim_pre, api.llama_vocab_fim_suf, api.llama_vocab_fim_mid]
+        before, after, middle = (_token_or_none(find(self._vocab)) for find in found)
+        return None if before is None or after is None or middle is None else (before, after, middle)
+
     def _check_decoder(self) -> None:
         api = self._api
         if api.llama_model_has_encoder(self.handle) or not api.llama_model_has_decoder(self.handle):
@@ -158,11 +166,10 @@ class Model:
     @functools.cached_property
     def _piece(self) -> Callable[[int, bool], bytes]:
         convert, vocab, n_vocab = self._api.llama_token_to_piece, self._vocab, self.n_vocab
-        buffer = ctypes.create_string_buffer(64)
 
         @functools.lru_cache(maxsize=1 << 17)
         def piece(token: int, special: bool) -> bytes:
-            nonlocal buffer
+            buffer = ctypes.create_string_buffer(64)  # its own: faces ask for pieces while the engine's thread does
             if not 0 <= token < n_vocab:
                 raise UsageError(f"token {token} does not exist; ids are 0 to {n_vocab - 1}.")
             count = convert(vocab, token, buffer, len(buffer), 0, special)
@@ -184,6 +191,11 @@ class Model:
         if not 0 <= token < self.n_vocab:
             raise UsageError(f"token {token} does not exist; ids are 0 to {self.n_vocab - 1}.")
         return str(self._api.llama_vocab_get_text(self._vocab, token).decode("utf-8", "replace"))
+
+    @property
+    def vocab(self) -> Any:
+        """llama.cpp's pointer to the vocabulary; valid while the model is open."""
+        return self._vocab
 
     @property
     def metadata(self) -> dict[str, Value]:

@@ -156,7 +156,7 @@ class Survey:
         return token_seconds(self._probes[configuration], frozenset(range(1, self._widest + 1)))
 
     def usable(self, configurations: Sequence[Configuration]) -> list[Configuration]:
-        """Those llama.cpp makes a context of for this model; one with the default cache must be among them."""
+        """Those llama.cpp makes a context of for this model, at least one; the default cache may not be missing."""
         usable: list[Configuration] = []
         refusal: ModelError | None = None
         for configuration in configurations:
@@ -165,8 +165,10 @@ class Survey:
                 Context(self.model(configuration.kernels), settings).close()
                 usable.append(configuration)
             except ModelError as error:
-                refusal = error if configuration.cache is DEFAULT_CACHE else refusal
-        if refusal is not None and all(configuration.cache is not DEFAULT_CACHE for configuration in usable):
+                refusal = error if refusal is None or configuration.cache is DEFAULT_CACHE else refusal
+        asked = any(configuration.cache is DEFAULT_CACHE for configuration in configurations)
+        found = any(configuration.cache is DEFAULT_CACHE for configuration in usable)
+        if refusal is not None and (not usable or (asked and not found)):
             raise refusal
         return usable
 

@@ -55,6 +55,20 @@ def find_one(name: str | os.PathLike[str], store: Store | None = None, catalog: 
     return find(name, store, catalog)[0]
 
 
+def usable(store: Store | None = None, catalog: Catalog | None = None) -> dict[str, float]:
+    """Every name that `find` has sound files for, and when they were installed in seconds since 1970 (0 = bundled)."""
+    catalog = Catalog.load() if catalog is None else catalog
+    store = Store() if store is None else store
+    found = {name: 0.0 for name, model in catalog.models.items() if model.bundled}
+    found |= {entry.name: entry.added for entry in store.entries() if not entry.fault and entry.role != "head"}
+    pairs = {
+        name: max(found[pair.target], found.get(pair.draft, 0.0))
+        for name, pair in catalog.pairs.items()
+        if pair.target in found and (pair.draft in found or pair.method not in _WHOLE_MODELS)
+    }
+    return pairs | found
+
+
 def knows(name: str) -> bool:
     """Whether a name is in the catalogue or the index, be its files sound or not."""
     catalog = Catalog.load()

@@ -1,5 +1,6 @@
 """Owns models, contexts and the engine thread; faces send it requests and read events.
 
-Files: `loading` makes target, draft model and drafter from settings, `generation` is one answer under way, `engine`
-runs the thread and gives slots to requests.
+Files: `loading` makes target, draft model and drafter from settings, `worker` is the thread that gives slots to
+requests, `generation` is one answer under way, `engine` is what callers hold, `pool` holds several engines by name;
+`chat_caches` keeps the KV caches of chats in a `cache_folder` while the slot serves others.
 """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from time import perf_counter
 
 from localspec.engine.request import Event, FinishReason, Request
@@ -13,8 +14,12 @@ from localspec.engine.stats import RequestStats
 class Generation:
     """Made by `Engine.submit`; one consumer reads it, any thread may cancel it."""
 
-    def __init__(self, request: Request, on_prefill: Callable[[int, int], None] | None = None) -> None:
+    def __init__(
+        self, request: Request, on_prefill: Callable[[int, int], None] | None = None, chat: str | None = None
+    ) -> None:
         self.request = request
+        self.chat = chat
+        """Whose KV cache is kept when the slot is needed for another; None = nobody's."""
         self.on_prefill = on_prefill
         """Called on the engine thread while the prompt is prefilled: (tokens done, tokens in all)."""
         self.started = perf_counter()
@@ -25,6 +30,7 @@ class Generation:
         """Tokens read so far."""
         self.cancelled = False
         self._inbox: queue.SimpleQueue[Event | BaseException] = queue.SimpleQueue()
+        self._arrived: Callable[[], None] | None = None
 
     def __iter__(self) -> Iterator[Event]:
         """Events as they come.
@@ -33,14 +39,27 @@ class Generation:
             LocalspecError: what went wrong on the engine thread.
         """
         while self.finish is None:
-            item = self._inbox.get()
-            if isinstance(item, BaseException):
-                self.finish = FinishReason.ERROR
-                raise item
-            self.stats = item.stats
-            self.tokens += item.tokens
-            self.finish = item.finish
-            yield item
+            yield self._read(self._inbox.get())
+
+    def poll(self) -> Iterator[Event]:
+        """Events that are there already, without waiting; raises as iterating does."""
+        with suppress(queue.Empty):
+            while self.finish is None:
+                yield self._read(self._inbox.get_nowait())
+
+    def notify(self, arrived: Callable[[], None]) -> None:
+        """Has `arrived()` called on the engine thread whenever there is something to `poll`, and here, once, now."""
+        self._arrived = arrived
+        arrived()  # something may have come before anybody listened
+
+    def _read(self, item: Event | BaseException) -> Event:
+        if isinstance(item, BaseException):
+            self.finish = FinishReason.ERROR
+            raise item
+        self.stats = item.stats
+        self.tokens += item.tokens
+        self.finish = item.finish
+        return item
 
     def text(self) -> str:
         """Waits for the end and returns the text of all events not yet read."""
@@ -53,3 +72,5 @@ class Generation:
     def deliver(self, item: Event | BaseException) -> None:
         """Engine thread only: hands over an event, or the error that ended it."""
         self._inbox.put(item)
+        if self._arrived is not None:
+            self._arrived()

@@ -12,6 +12,7 @@ from localspec.config import FIXED_DRAFT, EngineSettings
 from localspec.drafters import NAMES
 from localspec.drafters.cascade import Cascade, Stage
 from localspec.drafters.draft_model import DraftModel, DraftModelSettings
+from localspec.drafters.forced import GrammarForced
 from localspec.drafters.none import NoDrafter
 from localspec.drafters.prompt_lookup import PromptLookup, PromptLookupSettings
 from localspec.engine.adaptive import AdaptivePlan, Forced
@@ -19,8 +20,9 @@ from localspec.engine.costs import PassCosts
 from localspec.engine.interfaces import Drafter
 from localspec.engine.plan import FixedPlan, Plan
 from localspec.errors import Cancelled, UsageError
+from localspec.llama import saved_cache
 from localspec.llama.choice import choose, load_draft_model
-from localspec.llama.configuration import ALL_KERNELS, LLAMA_KERNELS, Kernels
+from localspec.llama.configuration import ALL_KERNELS, CACHE_NAMES, CACHES, LLAMA_KERNELS, Kernels
 from localspec.llama.context import Context
 from localspec.llama.model import Model, check_text_model
 from localspec.llama.probe import shared_facts
@@ -31,6 +33,8 @@ from localspec.runtime import calibration
 from localspec.runtime.knowledge import Knowledge, Store
 
 _LONGEST_CONTEXT = 4096
+PLAIN = NoDrafter.name
+"""The drafter's name that means plain decoding."""
 _LOOKUP_FIRST = 3.0
 """Tokens prompt lookup must match before it is preferred to the draft model."""
 
@@ -52,6 +56,8 @@ class Loaded:
     """In words: how the target's cache is kept, and whose kernels compute its passes."""
     knowledge: Knowledge = field(default_factory=Knowledge)
     """What passes and drafts cost and how often drafts are right, as far as is known."""
+    cache_key: bytes = b""
+    """Names what the bits of the target's cache depend on; empty = caches of chats are not kept."""
 
     def drop_draft(self) -> None:
         """Frees the draft model; the target goes on without it."""
@@ -75,7 +81,7 @@ def load_models(
     Args:
         settings: which files, and how.
         progress: see `Progress`.
-        kernels: those the target may run with; None = what `settings.wide` allows.
+        kernels: those the target may run with; None = what `settings` allow.
 
     Raises:
         ModelFileError: a file is missing, damaged or of the wrong kind.
@@ -101,7 +107,8 @@ def load_models(
             max_rows=max(64, widest),
         ),
         exact=settings.exact,
-        kernels=kernels or (ALL_KERNELS if settings.wide else LLAMA_KERNELS),
+        kernels=kernels or _allowed_kernels(settings),
+        caches=CACHES if settings.cache == "auto" else (CACHE_NAMES[settings.cache],),
         widest=widest,
         gpu_layers=settings.gpu_layers,
         device=settings.device,
@@ -110,6 +117,8 @@ def load_models(
     )
     loaded = Loaded(settings, chosen.model, chosen.context, chosen.description, chosen.probe.seconds)
     loaded.configuration = str(chosen.configuration)
+    if settings.chat_cache_gb > 0 and saved_cache.can_save(chosen.context):
+        loaded.cache_key = saved_cache.key(chosen.context)
     try:
         if draft_header is not None:
             _load_draft(loaded, progress)
@@ -118,6 +127,12 @@ def load_models(
         loaded.close()
         raise
     return loaded
+
+
+def _allowed_kernels(settings: EngineSettings) -> Sequence[Kernels]:
+    if settings.kernels != "auto":
+        return (settings.kernels,)
+    return ALL_KERNELS if settings.wide else LLAMA_KERNELS
 
 
 def load_apart(settings: EngineSettings, progress: Progress | None = None) -> Loaded:
@@ -174,7 +189,7 @@ def _learn_costs(loaded: Loaded, progress: Progress | None) -> None:
     """What is remembered of this pair on this machine, what the probe measured, and what nobody has timed yet."""
     settings, context, knowledge = loaded.settings, loaded.context, _remembered(loaded)
     loaded.knowledge = knowledge
-    if settings.drafter == "none" or settings.longest_draft == 0 or not loaded.model.can_trim:
+    if settings.drafter == PLAIN or settings.longest_draft == 0 or not loaded.model.can_trim:
         return
     if progress is not None:
         progress("timing passes", 0.0)
@@ -228,25 +243,28 @@ def check_drafter(settings: EngineSettings) -> None:
 def make_drafter(loaded: Loaded, settings: EngineSettings) -> Drafter:
     """The drafter of that name over the loaded parts; plain decoding for a model whose cache cannot be trimmed."""
     name = settings.drafter
-    if name == "none" or settings.longest_draft == 0 or not loaded.model.can_trim:
+    if name == PLAIN or settings.longest_draft == 0 or not loaded.model.can_trim:
         return NoDrafter()
     lookup = PromptLookup(PromptLookupSettings(settings.min_ngram, settings.max_ngram))
-    if name == "lookup" or loaded.draft_context is None:
-        return lookup
-    draft = DraftModel(loaded.draft_context, loaded.model.end_tokens, DraftModelSettings(settings.branches))
-    if name == "draft":
-        return draft
-    return Cascade([Stage(lookup, _LOOKUP_FIRST), Stage(draft)])
+    stages = [Stage(GrammarForced()), Stage(lookup)]
+    if loaded.draft_context is not None:
+        draft = DraftModel(loaded.draft_context, loaded.model.end_tokens, DraftModelSettings(settings.branches))
+        stages = [Stage(GrammarForced()), Stage(lookup, _LOOKUP_FIRST), Stage(draft)]
+    return Cascade([stage for stage in stages if name in ("auto", stage.drafter.name)])
+
+
+def drafter_names(drafter: Drafter) -> tuple[str, ...]:
+    """Who may guess, in the order in which they are asked; nobody where decoding is plain."""
+    return tuple(one.name for one in drafter.drafters) if isinstance(drafter, Cascade) else ()
 
 
 def make_plan(loaded: Loaded, settings: EngineSettings, drafter: Drafter) -> Plan:
     """Who drafts, and how much: what pays, unless settings force a drafter or a length."""
     widths, knowledge = loaded.context.exact_widths, loaded.knowledge
-    drafters = drafter.drafters if isinstance(drafter, Cascade) else (drafter,)
-    if isinstance(drafter, NoDrafter):
+    if not isinstance(drafter, Cascade):
         return FixedPlan(0, widths)
     return AdaptivePlan(
-        drafters,
+        drafter.drafters,
         widths,
         costs=knowledge.costs,
         draft_costs=knowledge.draft_costs,

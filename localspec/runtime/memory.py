@@ -1,15 +1,18 @@
-"""How much memory is left on this machine, where it says so (Linux)."""
+"""How much memory is left on this machine, and where models can be put."""
 
 from __future__ import annotations
 
 from pathlib import Path
+
+from localspec.errors import LocalspecError
+from localspec.models.memory import Place, ram
 
 _MEMINFO = Path("/proc/meminfo")
 _SHORT = 192 * 2**20
 
 
 def available_bytes(source: Path = _MEMINFO) -> int | None:
-    """Memory that programs could still get without swapping; None where nobody says."""
+    """Memory that programs could still get without swapping; None where nobody says (anywhere but on Linux)."""
     try:
         for line in source.read_text("ascii", "replace").splitlines():
             if line.startswith("MemAvailable:"):
@@ -23,3 +26,17 @@ def is_short() -> bool:
     """Whether so little is left that something should be given back."""
     available = available_bytes()
     return available is not None and available < _SHORT
+
+
+def places() -> list[Place]:
+    """The CPU's memory, and that of the GPUs llama.cpp finds."""
+    found = [ram()]
+    try:
+        from localspec.llama import lib
+
+        devices = lib.devices()
+    except LocalspecError:
+        return found  # a header can be explained without llama.cpp
+    return found + [
+        Place(device.name, "gpu", device.free_bytes, device.total_bytes) for device in devices if device.kind == "gpu"
+    ]

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from localspec.drafters import NAMES
 from localspec.drafters.cascade import Cascade, Stage
 from localspec.drafters.draft_model import DraftModel, DraftModelSettings
+from localspec.drafters.forced import GrammarForced
 from localspec.drafters.none import NoDrafter
 from localspec.drafters.prompt_lookup import PromptLookup, PromptLookupSettings
 from localspec.engine.interfaces import Draft, Drafter, DraftRequest, History
@@ -37,6 +38,7 @@ def lookup() -> PromptLookup:
 
 MAKERS: dict[str, Callable[[], Drafter]] = {
     "none": NoDrafter,
+    "grammar": GrammarForced,
     "lookup": lookup,
     "draft": draft_model,
     "auto": lambda: Cascade([Stage(lookup(), 3.0), Stage(draft_model())]),

@@ -54,6 +54,22 @@ def test_the_draft_model_is_fed_only_what_it_has_not_seen() -> None:
         assert [rows[0] for rows in context.passes] == [accepted - cached + 1, 1, 1, 1]
 
 
+def test_a_long_history_is_read_in_chunks_before_anything_is_guessed() -> None:
+    context = FakeDraftContext(MODEL)
+    context.CHUNK = 32
+    drafter, history = DraftModel(context, frozenset()), History([1, 2] * 50)
+    short = History([3, 4])
+    guessed = []
+    for _ in range(4):
+        long_draft, short_draft = drafter.draft([ask(history), ask(short, slot=1)])
+        guessed.append(len(long_draft))
+        assert len(short_draft) == 4, "nobody waits for it"
+    assert guessed == [0, 0, 0, 4]
+    assert [rows[0] for rows in context.passes if 0 in rows] == [32, 32, 32, 4, 1, 1, 1]
+    fresh = DraftModel(FakeDraftContext(MODEL), frozenset()).draft([ask(history)])[0]
+    assert fresh.tokens.tolist() == long_draft.tokens.tolist()
+
+
 def test_a_regenerated_or_edited_history_is_fed_from_where_it_differs() -> None:
     context = FakeDraftContext(MODEL)
     drafter, history = DraftModel(context, frozenset()), History(range(8))

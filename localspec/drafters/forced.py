@@ -1,0 +1,44 @@
+"""Grammar-forced tokens: where a grammar leaves one way to go on (a key of a JSON schema, say), that is the guess.
+
+It costs nothing. The target still has its say: the same text can often be cut into tokens in several ways.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from localspec.engine.interfaces import EMPTY_DRAFT, NEEDS_NOTHING, Draft, DraftRequest, History, Outcome
+
+_SURE = 16.0
+"""Confidence of every node: as of a long match."""
+
+
+class GrammarForced:
+    """Guesses what the request's grammar forces; nothing without one."""
+
+    name = "grammar"
+    needs = NEEDS_NOTHING
+    free = True
+
+    def missing(self, slot: int, history: History) -> int:
+        return 0
+
+    def draft(self, requests: Sequence[DraftRequest]) -> list[Draft]:
+        return [self._guess(request) for request in requests]
+
+    def _guess(self, request: DraftRequest) -> Draft:
+        limit = min(request.max_nodes, request.max_depth)
+        if request.constraint is None or limit < 1:
+            return EMPTY_DRAFT
+        tokens = request.constraint.forced()[:limit]
+        if not len(tokens):
+            return EMPTY_DRAFT
+        return Draft.chain(tokens, confidence=np.full(len(tokens), _SURE, dtype=np.float32), origin=self.name)
+
+    def observe(self, outcomes: Sequence[Outcome]) -> None:
+        pass
+
+    def close(self) -> None:
+        pass

@@ -1,0 +1,83 @@
+"""Drafts and rows under a grammar: every row is masked on its own path, so that drafts cannot change the text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from localspec.engine.interfaces import Constraint, Draft, DraftRequest
+from localspec.types import Float32Array, LogitRows
+
+
+def legal(requests: Sequence[DraftRequest], drafts: Sequence[Draft]) -> list[Draft]:
+    """The drafts without nodes that a request's grammar forbids."""
+    return [
+        draft if request.constraint is None or not len(draft) else _fitting(draft, request.constraint)
+        for request, draft in zip(requests, drafts, strict=True)
+    ]
+
+
+def _fitting(draft: Draft, constraint: Constraint) -> Draft:
+    if draft.probs is not None:  # dropping what was drawn would bias *rejection*; verification refuses it
+        return draft
+    found = paths(draft)
+    nodes = [node for node, path in enumerate(found) if constraint.fits(path) == len(path)]
+    if len(nodes) == len(draft):
+        return draft
+    place = {-1: -1} | {node: index for index, node in enumerate(nodes)}
+    parents = np.array([place[int(draft.parents[node])] for node in nodes], dtype=np.int32)
+    confidence = None if draft.confidence is None else draft.confidence[nodes]
+    return replace(draft, tokens=draft.tokens[nodes], parents=parents, confidence=confidence)
+
+
+def masked(rows: LogitRows, draft: Draft, constraint: Constraint) -> LogitRows:
+    """Copies of the rows in which tokens that the grammar forbids there have no probability.
+
+    Args:
+        rows: row 0 follows the last history token, row 1 + i follows node i; they stay as they are.
+        draft: chain or tree.
+        constraint: in the state of the history.
+
+    Raises:
+        KernelError: the grammar has become too complex.
+    """
+    matrix = np.empty((len(rows), rows.n_vocab), dtype=np.float32)
+    for index, path in enumerate([[], *paths(draft)]):
+        legal_here = draft.probs is None or constraint.fits(path) == len(path)
+        mask = constraint.mask(path) if legal_here else None
+        if mask is None:
+            matrix[index] = rows[index]
+        else:
+            keep(matrix[index], rows[index], mask)
+    return LogitRows.from_matrix(matrix)
+
+
+def keep(out: Float32Array, row: Float32Array, mask: npt.NDArray[np.bool_]) -> None:
+    """Writes a row to `out`, -inf where the mask says no.
+
+    Masks allow a handful of tokens or forbid one: 0.03 to 0.15 ms with 150,000 tokens, a fifth of `numpy.where`.
+
+    Args:
+        out: float32[n].
+        row: float32[n].
+        mask: bool[m], m >= n.
+    """
+    mask = mask[: len(row)]
+    allowed = np.flatnonzero(mask)
+    if 2 * len(allowed) < len(row):
+        out.fill(-np.inf)
+        out[allowed] = row[allowed]
+    else:
+        out[:] = row
+        out[~mask] = -np.inf
+
+
+def paths(draft: Draft) -> list[list[int]]:
+    """For each node, the tokens from the root down to it, itself included."""
+    found: list[list[int]] = []
+    for token, parent in zip(draft.tokens.tolist(), draft.parents.tolist(), strict=True):
+        found.append([*(found[parent] if parent >= 0 else []), token])
+    return found

@@ -1,0 +1,159 @@
+"""Grammars at work: which tokens of a model's vocabulary may come next. llguidance finds them."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from localspec.errors import KernelError, LocalspecError, UsageError
+from localspec.llama import lib
+from localspec.llama.grammar import Grammar
+from localspec.llama.model import Model
+from localspec.types import Tokens
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher
+
+Mask: TypeAlias = npt.NDArray[np.bool_]
+_KEPT = 32
+"""Compiled grammars that are kept: an application asks for the same few again and again."""
+
+
+class Compiler:
+    """Makes matchers for one model's vocabulary. Thread-safe."""
+
+    def __init__(self, model: Model) -> None:
+        """`model` must stay open until `close`."""
+        self._model: Model | None = model
+        self._tokenizer: Any = None
+        self._compiled: OrderedDict[Grammar, Matcher] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def compile(self, grammar: Grammar) -> Matcher:
+        """A matcher at the beginning of an answer. The first one takes a second with a large vocabulary.
+
+        Raises:
+            UsageError: the grammar has a mistake, or is too large.
+        """
+        with self._lock:
+            found = self._compiled.get(grammar)
+            if found is None:
+                found = self._compiled[grammar] = self._compile(grammar)
+            self._compiled.move_to_end(grammar)
+            while len(self._compiled) > _KEPT:
+                self._compiled.popitem(last=False)
+            return found
+
+    def _compile(self, grammar: Grammar) -> Matcher:
+        from llguidance import LLMatcher
+        from llguidance.llamacpp import lltokenizer_from_vocab
+
+        if self._model is None:
+            raise LocalspecError("The model is closed.")
+        lib.api()  # starts llama.cpp with its log captured, before llguidance imports it
+        if self._tokenizer is None:
+            end = self._model.eos if self._model.eos is not None else min(self._model.end_tokens, default=None)
+            with warnings.catch_warnings():  # llguidance asks llama.cpp by a deprecated name
+                warnings.simplefilter("ignore", DeprecationWarning)
+                self._tokenizer = lltokenizer_from_vocab(self._model.vocab, self._model.n_vocab, end)
+        matcher = LLMatcher(self._tokenizer, grammar.source, log_level=0)
+        if matcher.is_error():
+            raise UsageError(f"The {grammar.kind} cannot be used: {_reason(matcher)}.")
+        first = Matcher(matcher, self._tokenizer.eos_token, self._model.end_tokens, self._model.n_vocab)
+        try:
+            mask = first.mask(())
+        except KernelError as error:
+            raise UsageError(f"The {grammar.kind} admits no answer: {error.message}") from error
+        if mask is not None and not mask.any():
+            raise UsageError(f"The {grammar.kind} admits no answer.")
+        return first
+
+    def close(self) -> None:
+        """Nothing is compiled any more; waits for what is being compiled."""
+        with self._lock:
+            self._model = self._tokenizer = None
+            self._compiled.clear()
+
+
+class Matcher:
+    """Implements `engine.interfaces.Constraint`: how far an answer has come in a grammar."""
+
+    def __init__(self, matcher: LLMatcher, end: int, end_tokens: frozenset[int], n_vocab: int) -> None:
+        """
+        Args:
+            matcher: llguidance's, in the state of the answer so far.
+            end: the only end token that llguidance knows.
+            end_tokens: all of them; each stands for `end`.
+            n_vocab: entries of a logits row.
+        """
+        self._matcher, self._end, self._end_tokens, self._n_vocab = matcher, end, end_tokens, n_vocab
+        self._ends = np.array(sorted(end_tokens), dtype=np.int64)
+        self._masks: dict[tuple[int, ...], Mask | None] = {}
+        """By path, since the last token: draft model and target ask for the same ones."""
+
+    def fresh(self) -> Matcher:
+        """The same grammar at the beginning of an answer."""
+        copy = self._matcher.deep_copy()
+        copy.reset()
+        return Matcher(copy, self._end, self._end_tokens, self._n_vocab)
+
+    @property
+    def complete(self) -> bool:
+        return bool(self._matcher.is_stopped())
+
+    def fits(self, path: Sequence[int]) -> int:
+        if self._matcher.is_stopped():
+            return 0
+        return int(self._matcher.validate_tokens(self._known(path)))
+
+    def mask(self, path: Sequence[int]) -> Mask | None:
+        key = tuple(path)
+        if key not in self._masks:
+            self._masks[key] = self._mask(key)
+        return self._masks[key]
+
+    def _mask(self, path: tuple[int, ...]) -> Mask | None:
+        matcher = self._matcher
+        if matcher.is_error():
+            raise KernelError(f"The grammar has become too complex here: {_reason(matcher)}.")
+        if matcher.is_stopped() or not self._end_tokens.isdisjoint(path):
+            return None
+        if path and not matcher.consume_tokens(list(path)):
+            raise KernelError(f"The grammar could not follow the answer: {_reason(matcher)}.")
+        try:
+            if matcher.is_stopped():
+                return None
+            packed = np.frombuffer(matcher.compute_bitmask(), dtype=np.uint8)
+            if matcher.is_error():
+                raise KernelError(f"The grammar has become too complex here: {_reason(matcher)}.")
+        finally:
+            if path:
+                matcher.rollback(len(path))
+        mask = np.unpackbits(packed, count=self._n_vocab, bitorder="little").view(np.bool_)
+        mask[self._ends] = mask[self._end]
+        return mask
+
+    def forced(self) -> Tokens:
+        if self._matcher.is_stopped():
+            return np.empty(0, dtype=np.int32)
+        return np.array(self._matcher.compute_ff_tokens(), dtype=np.int32)
+
+    def advance(self, token: int) -> None:
+        self._masks.clear()
+        if not self._matcher.consume_token(*self._known([token])):
+            raise KernelError(f"The grammar does not take token {token}: {_reason(self._matcher)}.")
+
+    def _known(self, path: Sequence[int]) -> list[int]:
+        return [self._end if token in self._end_tokens else int(token) for token in path]
+
+
+def _reason(matcher: LLMatcher) -> str:
+    """llguidance's message on one line, without the state it appends."""
+    text = matcher.get_error().split("<state>")[0]
+    return " ".join(text.split()).rstrip(".") or "it gives no reason"

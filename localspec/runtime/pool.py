@@ -1,0 +1,221 @@
+"""Engines by name: loaded when somebody asks, one at a time, and closed when idle or when memory is needed."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic, time
+from typing import Any
+
+from localspec.config import EngineSettings
+from localspec.errors import Cancelled, NoRoomError, UsageError
+from localspec.gguf.split import read_parts
+from localspec.llama.survey import Progress
+from localspec.models import installed
+from localspec.models.catalog import DEFAULT_PAIR
+from localspec.models.fit import FitSettings, MemoryPlan, plan
+from localspec.models.memory import Place
+from localspec.models.processes import announce
+from localspec.runtime.engine import Engine
+from localspec.runtime.memory import places
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """What is loaded under a name."""
+
+    target: Path
+    draft: Path | None
+
+
+@dataclass(slots=True)
+class _Held:
+    """An engine in memory."""
+
+    engine: Engine
+    users: int = 0
+    used: float = 0.0
+    """monotonic() when the last user left."""
+
+
+class Lease:
+    """The right to use an engine: it is not closed before `release`."""
+
+    def __init__(self, pool: Pool, name: str, engine: Engine) -> None:
+        self._pool: Pool | None = pool
+        self.name = name
+        self.engine = engine
+
+    def release(self) -> None:
+        """Gives the right back; a second call does nothing."""
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            pool._give_back(self.name)
+
+
+class Pool:
+    """Engines of the installed models. Thread-safe.
+
+    Only names are taken, never paths: who asks may be a stranger on the network.
+    """
+
+    def __init__(
+        self,
+        name: str | None = None,
+        draft: str | None = None,
+        *,
+        settings: dict[str, Any] | None = None,
+        idle_unload: float | None = None,
+        room: Callable[[], list[Place]] = places,
+    ) -> None:
+        """
+        Args:
+            name: the default: an installed pair or model, or a GGUF file; None = the bundled pair.
+            draft: name or file of the default's draft model; overrides the pair's.
+            settings: how every engine is loaded: arguments of `Engine.load` but target and draft.
+            idle_unload: seconds without a user after which `unload_idle` closes an engine; None = never.
+            room: says how much memory is free where.
+
+        Raises:
+            ModelError: there is no such default, or its files are gone.
+            UsageError: `idle_unload` is negative, or a setting has an impossible value.
+        """
+        if idle_unload is not None and idle_unload < 0:
+            raise UsageError(f"idle_unload is {idle_unload}; it must be 0 or more seconds.")
+        target, pair_draft = installed.find(name)
+        self._own = Files(target, pair_draft if draft is None else installed.find_one(draft))
+        fields = {name: value for name, value in (settings or {}).items() if name != "tuned"}
+        EngineSettings(self._own.target, self._own.draft, **fields)  # refuses what cannot be, before anybody waits
+        self.default = _shown(name)
+        """Name of the default."""
+        self.started = time()
+        self.idle_unload = idle_unload
+        self._settings = dict(settings or {})
+        self._room = room
+        self._held: dict[str, _Held] = {}
+        self._lock = threading.Lock()  # of what is held
+        self._loading = threading.Lock()  # one model is loaded or closed at a time
+        self._closing = False
+
+    def names(self) -> dict[str, int]:
+        """Every model that may be asked for, the default first, and since when it is there, in seconds since 1970."""
+        found = {self.default: 0.0} | installed.usable()
+        return {name: int(added or self.started) for name, added in found.items()}
+
+    def loaded(self) -> dict[str, Engine]:
+        """Engines in memory by name."""
+        with self._lock:
+            return {name: held.engine for name, held in self._held.items()}
+
+    def lease_loaded(self, name: str) -> Lease | None:
+        """A lease on an engine that is in memory; None = it is not."""
+        with self._lock:
+            held = self._held.get(name)
+            if held is None:
+                return None
+            held.users += 1
+            return Lease(self, name, held.engine)
+
+    def lease(self, name: str, progress: Progress | None = None) -> Lease:
+        """A lease, after loading the model if need be; waits while another one is loaded.
+
+        Raises:
+            NoRoomError: it does not fit beside the engines that are in use.
+            ModelError: it is not installed, or cannot be loaded.
+            Cancelled: the pool was closed meanwhile.
+        """
+        with self._loading:
+            if self._closing:
+                raise Cancelled("The server is ending.")
+            lease = self.lease_loaded(name)
+            if lease is not None:
+                return lease
+            files = self._own if name == self.default else Files(*installed.find(name))
+            self._make_room(name, files)
+            engine = self._load(files, progress)
+            with self._lock:
+                self._held[name] = _Held(engine, users=1)
+            return Lease(self, name, engine)
+
+    def unload_idle(self) -> list[str]:
+        """Closes engines that nobody has used for `idle_unload` seconds; returns their names."""
+        if self.idle_unload is None:
+            return []
+        with self._loading:
+            with self._lock:
+                due = [name for name, held in self._held.items() if monotonic() - held.used >= self.idle_unload]
+            return self._unload(due)
+
+    def give_up(self) -> None:
+        """Has loading give up at its next report; nothing is loaded any more. Waits for nothing."""
+        self._closing = True
+
+    def close(self) -> None:
+        """Closes every engine, in use or not."""
+        self.give_up()
+        with self._loading, self._lock:
+            held, self._held = self._held, {}
+        for one in held.values():
+            one.engine.close()
+
+    def _load(self, files: Files, progress: Progress | None) -> Engine:
+        def report(what: str, share: float) -> None:
+            if self._closing:
+                raise Cancelled("The server is ending.")
+            if progress is not None:
+                progress(what, share)
+
+        engine = Engine.load(files.target, files.draft, progress=report, **self._settings)
+        announce("serve", files.target, files.draft, engine.loaded.context.n_ctx)
+        return engine
+
+    def _make_room(self, name: str, files: Files) -> None:
+        """Closes idle engines, the longest unused first, until the memory plan of a model fits.
+
+        The default may be loaded alone whatever the plan says: it was asked for by name where the server was started.
+        """
+        while not (found := self._plan(files)).fits:
+            with self._lock:
+                idle = [(held.used, other) for other, held in self._held.items() if not held.users]
+                alone = not self._held
+            if idle:
+                self._unload([min(idle)[1]])
+            elif alone and name == self.default:
+                return
+            else:
+                hint = "" if alone else "Try again when the other models are not in use."
+                raise NoRoomError(f"{name} does not fit memory now: {found.sentence()}", hint)
+
+    def _plan(self, files: Files) -> MemoryPlan:
+        taken = ("context", "slots", "max_draft_tokens", "branches", "gpu_layers", "draft_gpu_layers")
+        wanted = {name: self._settings[name] for name in taken if self._settings.get(name) is not None}
+        draft = None if files.draft is None else read_parts(files.draft)
+        return plan(read_parts(files.target), draft, FitSettings(**wanted), self._room())
+
+    def _unload(self, names: Sequence[str]) -> list[str]:
+        """Closes those of these engines that nobody uses; returns their names. The caller holds `_loading`."""
+        with self._lock:
+            idle = [name for name in names if not self._held[name].users]
+            closing = [self._held.pop(name) for name in idle]
+        for held in closing:
+            held.engine.close()
+        return idle
+
+    def _give_back(self, name: str) -> None:
+        with self._lock:
+            held = self._held.get(name)
+            if held is not None:  # the pool may have been closed meanwhile
+                held.users -= 1
+                held.used = monotonic()
+
+
+def _shown(name: str | None) -> str:
+    """What the default is called: a name as it was given, a file by its stem."""
+    if name is None:
+        return DEFAULT_PAIR
+    if os.sep in name or name.endswith(".gguf"):
+        return Path(name).stem
+    return name

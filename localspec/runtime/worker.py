@@ -1,0 +1,205 @@
+"""The thread that owns the models: a queue of requests, slots to serve them in, and prefix reuse between them."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+from localspec.engine.adaptive import AdaptivePlan
+from localspec.engine.loop import Loop
+from localspec.engine.request import Event, FinishReason, Request
+from localspec.errors import ContextOverflowError, DecodeError, LocalspecError
+from localspec.runtime import memory
+from localspec.runtime.cache_folder import CacheFolder
+from localspec.runtime.chat_caches import ChatCaches
+from localspec.runtime.generation import Generation
+from localspec.runtime.loading import Loaded
+
+_Result = TypeVar("_Result")
+
+
+class Worker:
+    """Runs a loop for whoever submits. Thread-safe, except where it says otherwise."""
+
+    def __init__(self, loaded: Loaded, loop: Loop) -> None:
+        """Starts the thread. `loaded` must stay open until `close`."""
+        self._loaded, self._slots = loaded, loaded.settings.slots
+        self.loop = loop
+        """Changed on the thread only, while nothing is `busy`."""
+        self.chats: ChatCaches | None = None
+        """Used on the thread only; None = nothing is kept."""
+        if loaded.cache_key:
+            folder = CacheFolder(int(loaded.settings.chat_cache_gb * 1e9))
+            self.chats = ChatCaches(loaded.context, loaded.cache_key, folder)
+        self._waiting: deque[Generation] = deque()
+        self._jobs: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
+        self._running: dict[int, Generation] = {}
+        self._wake = threading.Condition()
+        self.closing = False
+        """Nothing more is taken."""
+        self._closed = False
+        self._thread = threading.Thread(target=self._serve, name="localspec-engine", daemon=True)
+        self._thread.start()
+
+    @property
+    def busy(self) -> bool:
+        """Whether a request is running or waits."""
+        return bool(self._running or self._waiting)
+
+    def submit(self, generation: Generation) -> None:
+        """Queues a request.
+
+        Raises:
+            LocalspecError: the engine is closed.
+        """
+        with self._wake:
+            if self.closing:
+                raise LocalspecError("The engine is closed.")
+            self._waiting.append(generation)
+            self._wake.notify()
+
+    def run(self, job: Callable[[], _Result]) -> _Result:
+        """Runs a function on the thread, between passes, and returns what it returns.
+
+        Raises:
+            LocalspecError: the engine is closed.
+        """
+        done: Future[_Result] = Future()
+        with self._wake:
+            if self.closing:
+                raise LocalspecError("The engine is closed.")
+            self._jobs.append((job, done))
+            self._wake.notify()
+        return done.result()
+
+    def close(self) -> bool:
+        """Cancels what runs and ends the thread; False if that was done before."""
+        with self._wake:
+            if self._closed:
+                return False
+            self._closed = self.closing = True
+            for generation in (*self._waiting, *self._running.values()):
+                generation.cancel()
+            self._wake.notify()
+        self._thread.join()
+        return True
+
+    # -- on the thread ----------------------------------------------------------------------------------------------
+
+    def _serve(self) -> None:
+        try:
+            self._serve_until_closed()
+        except BaseException as error:  # noqa: BLE001 - nobody may wait for a thread that is gone
+            self._give_up(error)
+
+    def _serve_until_closed(self) -> None:
+        while self._wait_for_work():
+            while self._jobs:
+                job, done = self._jobs.popleft()
+                try:
+                    done.set_result(job())
+                except BaseException as error:  # noqa: BLE001 - handed to the caller, who raises it
+                    done.set_exception(error)
+            try:
+                self._admit_waiting()
+                if self.loop.active:
+                    self._step()
+            except Exception as error:  # noqa: BLE001 - the worker's edge: those who wait must hear of it
+                self._fail_all(error)
+        if self.chats is not None:
+            self.chats.close()
+
+    def _give_up(self, error: BaseException) -> None:
+        """The thread ends by a fault of ours: all who wait hear of it, and nobody can ask for more."""
+        fault = LocalspecError(f"The engine has failed: {error!r}.", "Start again; please report it.")
+        with self._wake:
+            self.closing = True
+            for generation in (*self._running.values(), *self._waiting):
+                generation.deliver(fault)
+            for _, done in self._jobs:
+                done.set_exception(fault)
+
+    def _wait_for_work(self) -> bool:
+        """Blocks until there is something to do; False = close."""
+        with self._wake:
+            while not (self.busy or self._jobs or self.closing):
+                self._wake.wait()
+            return not self.closing or self.busy or bool(self._jobs)
+
+    def _admit_waiting(self) -> None:
+        with self._wake:
+            gone = [generation for generation in self._waiting if generation.cancelled]
+            for generation in gone:
+                self._waiting.remove(generation)
+        for generation in gone:  # they hear of it now, not when a slot is free
+            generation.deliver(Event(-1, "", (), (), (), FinishReason.CANCELLED, generation.stats))
+        if self._waiting and self._loaded.draft_context is not None and memory.is_short():
+            self.shed_draft("little memory is left")
+        while self._waiting and len(self._running) < self._slots:
+            with self._wake:  # so that close() finds it in one place or the other
+                generation = self._waiting.popleft()
+                index = self._best_slot(generation.request)
+                self._running[index] = generation
+            self._admit(index, generation)
+
+    def _best_slot(self, request: Request) -> int:
+        """The free slot that already holds most of the prompt; the lowest of equals (slots stay contiguous)."""
+        free = [index for index in range(self._slots) if index not in self._running]
+        length = len(request.prompt)
+        return max(free, key=lambda index: (self._loaded.context.reusable(index, request.prompt, length), -index))
+
+    def _admit(self, index: int, generation: Generation) -> None:
+        if self.chats is not None:
+            self.chats.serve(generation.chat, generation.request.prompt)
+        try:
+            self.loop.admit(
+                index, generation.request, generation.started, lambda: generation.cancelled, generation.on_prefill
+            )
+        except ContextOverflowError as error:
+            del self._running[index]
+            generation.deliver(error)
+
+    def _step(self) -> None:
+        slots = dict(self.loop.active)
+        for event in self._passed():
+            generation = self._running[event.slot]
+            if event.finish is not None:
+                del self._running[event.slot]
+            generation.deliver(slots[event.slot].failure or event)
+
+    def _passed(self) -> list[Event]:
+        """A step of the loop; without memory for it the draft model is dropped first, and it is tried again."""
+        try:
+            events = self.loop.step()
+        except DecodeError as error:
+            if not self.shed_draft(str(error)):
+                raise
+            events = self.loop.step()
+        plan = self.loop.plan
+        if isinstance(plan, AdaptivePlan) and plan.dropped and self._loaded.draft_context is not None:
+            self._loaded.drop_draft()  # it failed by itself
+        return events
+
+    def shed_draft(self, reason: str) -> bool:
+        """Frees the draft model, because of memory; the chat goes on without it. On the thread only.
+
+        Returns:
+            Whether there was one in use.
+        """
+        plan = self.loop.plan
+        if not isinstance(plan, AdaptivePlan) or not plan.drop(reason):
+            return False
+        self._loaded.drop_draft()
+        return True
+
+    def _fail_all(self, error: Exception) -> None:
+        """A pass failed: everybody hears of it, and nobody's cache can be trusted."""
+        for generation in self._running.values():
+            generation.deliver(error)
+        self._running.clear()
+        self.loop.abandon()
+        for index in range(self._slots):
+            self._loaded.context.forget(index)

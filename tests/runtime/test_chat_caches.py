@@ -1,0 +1,213 @@
+"""Chats that take turns in one slot, and chats that go on in another process, are not read anew."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from localspec.llama import wide
+from localspec.runtime import memory
+from localspec.runtime.cache_folder import CacheFolder
+from localspec.runtime.engine import Engine
+from localspec.runtime.generation import Generation
+from localspec.types import Tokens
+
+STORY = "Maria bought 12 lanterns in Lisbon and 3 lanterns in Oslo. "
+
+
+@pytest.fixture
+def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> CacheFolder:
+    """Where engines made by this test keep chats; what they measured is shared with other tests."""
+    found = CacheFolder(10**9, tmp_path / "chats")
+    monkeypatch.setattr("localspec.runtime.worker.CacheFolder", lambda budget: CacheFolder(budget, found.directory))
+    return found
+
+
+def load(engines: list[Engine], **settings: Any) -> Engine:
+    engines.append(Engine.load(**{"context": 1024, "drafter": "lookup", "max_draft_tokens": 3, **settings}))
+    return engines[-1]
+
+
+def ask(engine: Engine, prompt: Tokens, chat: str | None, count: int = 12) -> Generation:
+    generation = engine.generate(prompt, seed=1, chat=chat, max_tokens=count, ignore_end=True, top_log_probs=0)
+    generation.values = [  # type: ignore[attr-defined]
+        (found.token, found.logit) for event in generation for found in event.log_probs
+    ]
+    return generation
+
+
+def turns(engine: Engine, story: str = STORY, first: int = 600) -> tuple[Tokens, Tokens]:
+    """Prompts of the first turn and, once that is answered, of the second."""
+    tokens = np.tile(engine.tokenize(story), 60)
+    return tokens[:first], tokens[: first + 150]
+
+
+def next_prompt(first: Generation, second: Tokens) -> Tokens:
+    """The second turn's prompt: the first one, its answer, and what is new."""
+    answer = np.array(first.tokens, dtype=np.int32)
+    length = len(first.request.prompt)
+    return np.concatenate([second[:length], answer, second[length:]])
+
+
+@pytest.mark.parametrize(("kernels", "exact"), [("wide", "auto"), ("wide", "strict"), ("repacked", "strict")])
+def test_a_resumed_chat_goes_on_with_the_same_bits(
+    folder: CacheFolder, engines: list[Engine], kernels: str, exact: str
+) -> None:
+    if kernels == "wide" and not wide.available():
+        pytest.skip("no wide kernels here")
+    engine = load(engines, kernels=kernels, exact=exact)
+    first, second = turns(engine)
+    answer = ask(engine, first, "one")
+    second = next_prompt(answer, second)
+    expected = ask(engine, second, "one")  # in the same process
+    engine.close()
+    folder.remove("one")
+
+    engine = load(engines, kernels=kernels, exact=exact)
+    assert ask(engine, first, "one").tokens == answer.tokens
+    engine.close()
+    assert folder.path("one").exists()
+    resumed = ask(load(engines, kernels=kernels, exact=exact), second, "one")
+    assert resumed.stats.reused_tokens == expected.stats.reused_tokens == (512 if exact == "strict" else 611)
+    assert resumed.values == expected.values  # type: ignore[attr-defined]
+    if exact == "strict":
+        fresh = ask(load(engines, kernels=kernels, exact=exact), second, None)
+        assert fresh.stats.reused_tokens == 0
+        assert resumed.values == fresh.values  # type: ignore[attr-defined]
+
+
+OTHER_PROCESS = """
+from localspec.runtime.engine import Engine
+from localspec.runtime.cache_folder import CacheFolder
+from localspec.runtime import worker
+from pathlib import Path
+import sys
+import numpy as np
+worker.CacheFolder = lambda budget: CacheFolder(budget, Path(sys.argv[1]))
+with Engine.load(context=1024) as engine:
+    tokens = np.tile(engine.tokenize(sys.argv[2]), 60)[:600]
+    print(engine.generate(tokens, seed=1, chat="one", max_tokens=12, ignore_end=True).text())
+"""
+
+
+def test_another_process_goes_on(folder: CacheFolder, engines: list[Engine]) -> None:
+    """Who drafted in the one has nothing to do with the other."""
+    command = [sys.executable, "-c", OTHER_PROCESS, str(folder.directory), STORY]
+    subprocess.run(command, check=True, capture_output=True, timeout=300)
+    engine = load(engines)
+    first, second = turns(engine)
+    again = ask(engine, first, "one")
+    assert again.stats.reused_tokens == 599  # all but the last
+    assert ask(engine, next_prompt(again, second), "one").stats.reused_tokens == 611
+
+
+def test_chats_take_turns_in_the_slot(folder: CacheFolder, engines: list[Engine]) -> None:
+    engine = load(engines)
+    first, second = turns(engine)
+    other, _ = turns(engine, "Sort the numbers 4, 2 and 9, then say which was last. ")
+    answer = ask(engine, first, "one")
+    assert ask(engine, other, "two").stats.reused_tokens < 10
+    assert ask(engine, first[::-1].copy(), None).stats.reused_tokens < 10  # nobody's: a race, a summary
+    going_on = ask(engine, next_prompt(answer, second), "one")
+    assert going_on.stats.reused_tokens == 611
+    assert ask(engine, other, "two").stats.reused_tokens == 599
+    assert len(list(folder.directory.iterdir())) == 2
+
+
+def test_a_file_is_read_only_if_it_spares_more_than_the_slot(folder: CacheFolder, engines: list[Engine]) -> None:
+    engine = load(engines)
+    first, second = turns(engine)
+    ask(engine, first[:200], "one")
+    ask(engine, second, None)
+    assert ask(engine, first, "one").stats.reused_tokens == 599  # what nobody's request left here is more
+
+
+def test_what_has_not_changed_is_not_written_again(folder: CacheFolder, engines: list[Engine]) -> None:
+    engine = load(engines)
+    first, _ = turns(engine)
+    ask(engine, first, "one")
+    engine.close()
+    before = folder.path("one").stat()
+    engine = load(engines)
+    ask(engine, first, "one", count=12)
+    engine.close()
+    assert folder.path("one").stat().st_ino == before.st_ino
+
+
+@pytest.mark.parametrize("settings", [{"slots": 2}, {"chat_cache_gb": 0}], ids=str)
+def test_nothing_is_kept(folder: CacheFolder, engines: list[Engine], settings: dict[str, Any]) -> None:
+    engine = load(engines, **settings)
+    first, second = turns(engine)
+    ask(engine, first, "one")
+    ask(engine, second, "two")
+    engine.forget_chat("one")
+    engine.close()
+    assert not folder.directory.exists()
+
+
+def test_short_chats_and_nobodys_are_not_kept(folder: CacheFolder, engines: list[Engine]) -> None:
+    engine = load(engines)
+    first, _ = turns(engine)
+    ask(engine, first[:40], "one")
+    ask(engine, first, None)
+    engine.close()
+    assert not folder.directory.exists()
+
+
+def test_short_memory_is_left_alone(
+    folder: CacheFolder, engines: list[Engine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = load(engines)
+    first, _ = turns(engine)
+    size = engine.loaded.context.kv_bytes * 611 // 1024
+    ask(engine, first, "one")
+    monkeypatch.setattr(memory, "available_bytes", lambda: 2 * size - 2)
+    ask(engine, first[::-1].copy(), None)
+    assert not folder.directory.exists()
+    monkeypatch.setattr(memory, "available_bytes", lambda: 2 * size)
+    ask(engine, first, "one")
+    ask(engine, first[::-1].copy(), None)
+    engine.forget_chat("two")  # waits for the file
+    assert folder.path("one").exists()
+
+
+def test_a_deleted_chat_leaves_the_disk_and_stays_away(folder: CacheFolder, engines: list[Engine]) -> None:
+    engine = load(engines)
+    first, _ = turns(engine)
+    ask(engine, first, "one")
+    ask(engine, first[::-1].copy(), "two")
+    engine.forget_chat("one")
+    assert not folder.path("one").exists()
+    engine.forget_chat("two")  # it is in the slot, not yet on disk
+    engine.close()
+    assert list(folder.directory.iterdir()) == []
+
+
+def test_another_configuration_reads_the_chat_anew(folder: CacheFolder, engines: list[Engine]) -> None:
+    engine = load(engines)
+    first, _ = turns(engine)
+    ask(engine, first, "one")
+    engine.close()
+    longer = load(engines, context=1536)
+    assert ask(longer, first, "one").stats.reused_tokens == 0
+
+
+def test_a_damaged_file_is_as_if_it_were_missing(folder: CacheFolder, engines: list[Engine]) -> None:
+    engine = load(engines)
+    first, _ = turns(engine)
+    expected = ask(engine, first, "one")
+    engine.close()
+    data = bytearray(folder.path("one").read_bytes())
+    data[len(data) // 2] ^= 16
+    folder.path("one").write_bytes(data)
+    engine = load(engines)
+    found = ask(engine, first, "one")
+    assert found.stats.reused_tokens == 0
+    assert found.tokens == expected.tokens
+    engine.close()
+    assert ask(load(engines), first, "one").stats.reused_tokens == 599  # written anew

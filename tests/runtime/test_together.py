@@ -1,0 +1,117 @@
+"""Several requests at once on the bundled pair: long prompts are read between the passes of running answers, and under
+`strict` nobody's text depends on it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from localspec import Engine, SamplingParams
+from localspec.engine.request import FinishReason
+from localspec.llama.context import Context
+from localspec.runtime.generation import Generation
+from localspec.types import Tokens
+
+WORDS = "Maria bought twelve lanterns in Lisbon and Peter sold three maps of Oslo to a baker who sang at night. "
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[Engine]:
+    with Engine.load(exact="strict", slots=3, context=2048) as loaded:
+        yield loaded
+
+
+def prompt_of(engine: Engine, tokens: int, start: int = 0) -> Tokens:
+    text = engine.tokenize(f"{start} " + WORDS * (tokens // 10))
+    assert len(text) >= tokens
+    return text[:tokens]
+
+
+def ask(engine: Engine, tokens: int, seed: int, max_tokens: int = 40) -> Generation:
+    prompt, sampling = prompt_of(engine, tokens, seed), SamplingParams(temperature=0.8)
+    return engine.generate(prompt, sampling=sampling, seed=seed, max_tokens=max_tokens, ignore_end=True)
+
+
+def clear(engine: Engine) -> None:
+    """Forgets what earlier tests left in the cache."""
+
+    def forget() -> None:
+        for slot in range(3):
+            engine.loaded.context.forget(slot)
+
+    engine.on_engine_thread(forget)
+
+
+def test_texts_are_those_of_requests_alone(engine: Engine) -> None:
+    sizes = [900, 60, 1500, 513, 30, 1200, 512, 40]
+    alone = []
+    for seed, size in enumerate(sizes):
+        clear(engine)
+        found = ask(engine, size, seed)
+        alone.append((found.text(), found.tokens))
+    clear(engine)
+    generations = [ask(engine, size, seed) for seed, size in enumerate(sizes)]
+    together = [(found.text(), found.tokens) for found in generations]
+    assert together == alone
+    assert all(found.stats.exact for found in generations)
+
+
+def test_a_running_answer_goes_on_while_a_long_prompt_is_read(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    clear(engine)
+    log: list[str] = []
+    chunk, decode = Context.prefill_chunk, Context.decode
+
+    def chunk_seen(self: Context, slot: int, *rest: object) -> int:
+        if self is engine.loaded.context:
+            log.append(f"chunk {slot}")
+        return chunk(self, slot, *rest)  # type: ignore[arg-type]
+
+    def decode_seen(self: Context, feeds: object) -> object:
+        if self is engine.loaded.context:
+            log.append("pass")
+        return decode(self, feeds)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Context, "prefill_chunk", chunk_seen)
+    monkeypatch.setattr(Context, "decode", decode_seen)
+    running = ask(engine, 20, 1, max_tokens=400)
+    assert next(iter(running)).tokens
+    reading = ask(engine, 1900, 2, max_tokens=4)
+    reading.text()
+    running.cancel()
+    running.text()
+    chunks = [place for place, what in enumerate(log) if what == "chunk 1"]
+    assert len(chunks) == 4, "on the grid of 512"
+    assert all(right - left == 2 and log[left + 1] == "pass" for left, right in itertools.pairwise(chunks))
+
+
+def test_a_prompt_that_is_read_is_cancelled_between_chunks_and_nobody_else(engine: Engine) -> None:
+    clear(engine)
+    running = ask(engine, 20, 1, max_tokens=60)
+    seen: list[int] = []
+
+    def progress(done: int, total: int) -> None:
+        seen.append(done)
+        reading.cancel()
+
+    hold = engine.generate(prompt_of(engine, 20), max_tokens=30, ignore_end=True)
+    reading = engine.generate(prompt_of(engine, 2000, 5), max_tokens=4, on_prefill=progress)
+    assert reading.text() == ""
+    assert (reading.finish, seen) == (FinishReason.CANCELLED, [512])
+    assert hold.text()
+    text = running.text()
+    clear(engine)
+    assert ask(engine, 20, 1, max_tokens=60).text() == text
+
+
+def test_embedding_disturbs_nobody(engine: Engine, tiny_target: Path) -> None:
+    clear(engine)
+    expected = ask(engine, 30, 7).text()
+    running = ask(engine, 30, 7)
+    first = engine.embed(engine.tokenize("lanterns in Lisbon"))
+    assert running.text() == expected
+    again = engine.embed(engine.tokenize("lanterns in Lisbon"))
+    assert (first == again).all()
+    assert first.shape == (engine.loaded.model.header.number("embedding_length"),)
