@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from localspec.chat.tool import ToolCall
 from localspec.errors import ModelError, UsageError
 
 ROLES = ("system", "user", "assistant", "tool")
@@ -21,10 +24,35 @@ class Message:
     role: str
     """One of `ROLES`."""
     content: str
+    tool_calls: tuple[ToolCall, ...] = ()
+    """What an assistant's message calls."""
+    tool_call_id: str = ""
+    """Of the call whose result a tool's message is."""
+    name: str = ""
+    """Of the tool whose result it is, or of who speaks; "" = not said."""
+    reasoning: str = ""
+    """What the assistant thought before it answered."""
 
     def __post_init__(self) -> None:
         if self.role not in ROLES:
             raise UsageError(f"A message has role {self.role!r}; it must be one of {', '.join(ROLES)}.")
+
+    def as_dict(self) -> dict[str, Any]:
+        """As chat templates expect it; what is not said is left out."""
+        found: dict[str, Any] = {"role": self.role, "content": self.content}
+        if self.tool_calls:
+            found["tool_calls"] = [_call_as_dict(call) for call in self.tool_calls]
+        more = {"tool_call_id": self.tool_call_id, "name": self.name, "reasoning_content": self.reasoning}
+        found.update({key: value for key, value in more.items() if value})
+        return found
+
+
+def _call_as_dict(call: ToolCall) -> dict[str, Any]:
+    """The arguments as data, which templates write as JSON; what is none goes in as the text it is."""
+    arguments: Any = call.arguments
+    with contextlib.suppress(ValueError, RecursionError):
+        arguments = json.loads(call.arguments)
+    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments}}
 
 
 class ChatTemplate:
@@ -39,6 +67,8 @@ class ChatTemplate:
         Raises:
             ModelError: the template cannot be compiled.
         """
+        self.source = source or ""
+        """The Jinja text; "" = there is none."""
         self._template = None
         self._bos, self._eos = bos, eos
         if source is None:
@@ -49,6 +79,7 @@ class ChatTemplate:
         environment = ImmutableSandboxedEnvironment(
             trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
         )
+        environment.filters["tojson"] = _to_json
         environment.globals["raise_exception"] = _refuse
         environment.globals["strftime_now"] = lambda pattern: datetime.now().strftime(pattern)
         try:
@@ -76,16 +107,28 @@ class ChatTemplate:
 
         try:
             return self._template.render(
-                messages=[{"role": message.role, "content": message.content} for message in messages],
-                add_generation_prompt=True,
+                messages=[message.as_dict() for message in messages],
                 bos_token=self._bos,
                 eos_token=self._eos,
-                **variables,
+                **{"add_generation_prompt": True, "tools": None, **variables},
             )
         except jinja2.TemplateError as error:
             raise UsageError(f"The model's chat template refuses these messages: {error}.") from None
         except _FAILURES as error:
             raise UsageError(f"The model's chat template fails on these messages: {error}.") from None
+
+
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """The filter `tojson` as models have seen its output in training; Jinja's own escapes for HTML and sorts."""
+    if indent is not None:
+        indent = max(0, min(indent, 16))  # a template is not trusted with memory
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
 def _refuse(message: str) -> None:

@@ -1,0 +1,245 @@
+"""How one model is told of tools, and how it writes calls and thoughts: recognised from its template and vocabulary."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from localspec.chat.call_form import BareForm, CallForm, ListForm, TaggedForm, json_rule
+from localspec.chat.reply import ReplyParser, Thought
+from localspec.chat.template import Message
+from localspec.chat.tool import AUTO, Tool, ToolChoice
+from localspec.chat.xml_form import XmlForm
+from localspec.errors import UsageError
+from localspec.types import Tokens
+
+THOUGHTS = (
+    Thought("<think>", "</think>"),
+    Thought("[THINK]", "[/THINK]"),
+    Thought("<seed:think>", "</seed:think>"),
+    Thought("<thinking>", "</thinking>"),
+)
+"""Marks of thoughts that models use."""
+
+
+class Vocabulary(Protocol):
+    """What must be known of a model (`llama.model.Model` is one)."""
+
+    chat_template: str | None
+    end_tokens: frozenset[int]
+
+    def tokenize(self, text: str, *, special: bool, add_bos: bool) -> Tokens: ...
+
+    def detokenize(self, tokens: Sequence[int] | Tokens, special: bool = False) -> str: ...
+
+    def piece(self, token: int, special: bool = False) -> bytes: ...
+
+
+class Dialect:
+    """What a model's template and vocabulary say about calls and thoughts. Make one per model."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        source = vocabulary.chat_template or ""
+        self._vocabulary = vocabulary
+        form = _form_of(source) if re.search(r"\btools\b", source) else None
+        self.renders_tools = form is not None
+        """Whether the template writes tools, calls and results by itself; else `turn` puts them into the messages."""
+        self.form: CallForm = form or TaggedForm()
+        named = [thought for thought in THOUGHTS if thought.opening in source or thought.closing in source]
+        self.thought = next(iter(named or filter(self._has_tokens, THOUGHTS)), None)
+        """Marks of its thoughts; None = it has none."""
+
+    def _has_tokens(self, thought: Thought) -> bool:
+        return self.token_of(thought.opening) is not None and self.token_of(thought.closing) is not None
+
+    def token_of(self, text: str) -> int | None:
+        """The one token that stands for a marker; None = the model spells it."""
+        tokens = self._vocabulary.tokenize(text, special=True, add_bos=False)
+        return int(tokens[0]) if len(tokens) == 1 else None
+
+    def is_control(self, token: int) -> bool:
+        """Whether the token's text is left out of answers unless it is preserved."""
+        return not self._vocabulary.piece(token) and token not in self._vocabulary.end_tokens
+
+    def ends_thinking(self, prompt: Tokens) -> bool:
+        """Whether the template opened a thought at the end of a prompt."""
+        if self.thought is None:
+            return False
+        return self._vocabulary.detokenize(prompt[-24:], special=True).rstrip().endswith(self.thought.opening)
+
+    def turn(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Tool] = (),
+        choice: ToolChoice = AUTO,
+        parallel: bool = True,
+    ) -> Turn:
+        """Prepares an answer.
+
+        Args:
+            messages: the conversation.
+            tools: what may be called.
+            choice: whether something must, may or may not be called.
+            parallel: whether several calls in one answer are wanted.
+
+        Raises:
+            UsageError: a tool is named that is not there, or a call is required and there is no tool.
+        """
+        if choice.mode == "named":
+            tools = [tool for tool in tools if tool.name == choice.name]
+            if not tools:
+                raise UsageError(f"The tool {choice.name!r} is to be called, but it is not among the tools.")
+        if choice.mode == "required" and not tools:
+            raise UsageError("A tool call is required, but there are no tools.")
+        offered = () if choice.mode == "none" else tuple(tools)
+        variables: dict[str, Any] = {}
+        shown = list(messages)
+        if self.renders_tools:
+            if isinstance(self.form, ListForm):
+                shown = [_with_short_ids(message) for message in shown]
+            if offered:
+                variables["tools"] = [tool.as_function() for tool in offered]
+        else:
+            shown = self._spelled(shown, offered)
+        return Turn(self, tuple(shown), variables, offered, choice, parallel)
+
+    def _spelled(self, messages: list[Message], tools: Sequence[Tool]) -> list[Message]:
+        """Messages for a template that knows no tools: they, calls and results become plain content."""
+        own = self.token_of("<tool_result>") is not None  # localspec's pair has learned its tools as signatures
+        shown: list[Message] = []
+        for message in messages:
+            if message.tool_calls:
+                calls = "".join(TaggedForm().written(call) for call in message.tool_calls)
+                message = replace(message, content=message.content + calls, tool_calls=())
+            elif message.role == "tool" and own:
+                message = replace(message, content=f"<tool_result>{message.content}</tool_result>")
+            elif message.role == "tool":
+                text = f"<tool_response>\n{message.content}\n</tool_response>"
+                if shown and shown[-1].role == "user":  # many templates insist that roles alternate
+                    text = f"{shown.pop().content}\n{text}"
+                message = Message("user", text)
+            shown.append(message)
+        if tools:
+            text = _signatures(tools) if own else _instructions(tools)
+            system = shown.pop(0).content if shown and shown[0].role == "system" else ""
+            shown.insert(0, Message("system", f"{system}\n\n{text}" if system else text))
+        return shown
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One answer that is wanted: what to show the model, and how to read what it says."""
+
+    dialect: Dialect
+    messages: tuple[Message, ...]
+    """For the chat template."""
+    variables: dict[str, Any]
+    """More for the chat template: `tools`, where it knows them."""
+    tools: tuple[Tool, ...]
+    """What may be called."""
+    choice: ToolChoice
+    parallel: bool
+
+    @property
+    def forced(self) -> bool:
+        """Whether the answer must be a call."""
+        return self.choice.mode in ("required", "named")
+
+    @property
+    def preserved(self) -> frozenset[int]:
+        """Control tokens whose text the parser must see."""
+        texts = list(self.dialect.form.markers) if self.tools else []
+        if self.dialect.thought is not None:
+            texts += [self.dialect.thought.opening, self.dialect.thought.closing]
+        tokens = [token for token in map(self.dialect.token_of, texts) if token is not None]
+        return frozenset(token for token in tokens if self.dialect.is_control(token))
+
+    def parser(self, prompt: Tokens) -> ReplyParser:
+        """A parser for the answer to a prompt (`Engine.chat_tokens` of `messages` and `variables`)."""
+        return ReplyParser(
+            thought=self.dialect.thought,
+            thinking=self.dialect.ends_thinking(prompt),
+            form=self.dialect.form if self.tools else None,
+            tools=self.tools,
+            parallel=self.parallel,
+        )
+
+    def lark(self, prompt: Tokens, answer: dict[str, Any] | None = None) -> str | None:
+        """The grammar that the answer must follow, in Lark's syntax as llguidance reads it; None = it is free.
+
+        Args:
+            prompt: as for `parser`; behind a thought that the template opened the model may finish thinking first.
+            answer: JSON schema of an answer that is no call; None = any text.
+        """
+        free = "" if answer is None else f"answer\nanswer: {json_rule(answer)}\n"
+        if not self.tools:
+            return self._whole(prompt, free) if free else None
+        rules = self.dialect.form.lark(self.tools, self.parallel, self._mark)
+        if self.forced:
+            return self._whole(prompt, f"calls\n{rules}")
+        if free:
+            return self._whole(prompt, f"calls | {free}{rules}")
+        opening = self._mark(self.dialect.form.openings[0])
+        if any(tool.strict for tool in self.tools) and opening.startswith("<") and opening in rules:
+            return self._whole(prompt, f"/(?s:.*)/ calls?\n{rules}")  # no text holds the token of the opening
+        return None
+
+    def _whole(self, prompt: Tokens, start: str) -> str:
+        thought = self.dialect.thought
+        if thought is None or not self.dialect.ends_thinking(prompt):
+            return f"start: {start}"
+        closing = self._mark(thought.closing)
+        if closing.startswith("<"):
+            return f"start: /(?s:.*)/ {closing} /\\s*/ {start}"
+        return f"start: thought /\\s*/ {start}\nthought[suffix={closing}]: /(?s:.*)/"
+
+    def _mark(self, text: str) -> str:
+        token = self.dialect.token_of(text)
+        return json.dumps(text) if token is None or not self.dialect.is_control(token) else f"<[{token}]>"
+
+
+def _form_of(source: str) -> CallForm | None:
+    """The form that a template with tools asks for; None = one that is not known here."""
+    if "[TOOL_CALLS]" in source:
+        return ListForm(named="[ARGS]" in source)
+    if "<function=" in source and "<parameter=" in source:
+        return XmlForm()
+    if "<tool_call>" in source and "<arg_key>" not in source:
+        return TaggedForm()
+    if "<|python_tag|>" in source or ("<|start_header_id|>" in source and '"parameters"' in source):
+        return BareForm()
+    return None
+
+
+def _with_short_ids(message: Message) -> Message:
+    """Mistral's templates refuse ids that have not nine letters and digits."""
+    calls = tuple(replace(call, id=_short_id(call.id)) for call in message.tool_calls)
+    return replace(message, tool_calls=calls, tool_call_id=message.tool_call_id and _short_id(message.tool_call_id))
+
+
+def _short_id(text: str) -> str:
+    import hashlib
+
+    if re.fullmatch(r"[a-zA-Z0-9]{9}", text):
+        return text
+    return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:9]
+
+
+def _signatures(tools: Sequence[Tool]) -> str:
+    """Tools as localspec's own pair has learned to read them."""
+    return "Tools:\n" + "\n".join(f"{tool.name}({', '.join(tool.parameters.get('properties', {}))})" for tool in tools)
+
+
+def _instructions(tools: Sequence[Tool]) -> str:
+    """Tools for a model whose template says nothing about them."""
+    listed = "\n".join(json.dumps(tool.as_function()["function"], ensure_ascii=False) for tool in tools)
+    return (
+        f"These functions can be called, one per line, with the JSON schema of their arguments:\n{listed}\n"
+        "To call one, answer with nothing but\n"
+        '<tool_call>{"name": "the function\'s name", "arguments": {"an argument": "its value"}}</tool_call>\n'
+        "with one such line for every call. The results come back in <tool_response> tags. "
+        "Where no function helps, answer in plain words."
+    )

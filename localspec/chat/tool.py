@@ -1,0 +1,78 @@
+"""Tools a model may call, what a client says about calling them, and a call."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from localspec.errors import UsageError
+
+_NAME = re.compile(r"[a-zA-Z0-9_.:/-]{1,128}")
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A function the model may ask its caller to run."""
+
+    name: str
+    """Letters, digits and `_ . : / -`, at most 128."""
+    description: str = ""
+    parameters: dict[str, Any] = field(default_factory=lambda: {"type": "object", "properties": {}})
+    """JSON schema of the object that is passed."""
+    strict: bool = False
+    """Whether a call must fit the schema even where the model is free to call or not."""
+
+    def __post_init__(self) -> None:
+        if not is_name(self.name):
+            raise UsageError(
+                f"A tool is named {self.name!r}; a name has 1 to 128 letters, digits, '_', '-', '.', ':' and '/'."
+            )
+        kind, properties = self.parameters.get("type", "object"), self.parameters.get("properties", {})
+        if kind != "object" or not isinstance(properties, dict):
+            raise UsageError(f"The parameters of the tool {self.name} are not the JSON schema of an object.")
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        """`parameters`, which may leave out that it is an object."""
+        return {"type": "object", **self.parameters}
+
+    def as_function(self) -> dict[str, Any]:
+        """As chat templates expect it."""
+        function = {"name": self.name, "description": self.description, "parameters": self.parameters}
+        return {"type": "function", "function": function}
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A call the model has asked for."""
+
+    id: str
+    """Names the call, so that its result can be matched to it."""
+    name: str
+    arguments: str
+    """A JSON object, as the model wrote it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolChoice:
+    """What a client says about calling."""
+
+    mode: Literal["auto", "none", "required", "named"] = "auto"
+    """`auto`: the model decides; `none`: no call; `required`: at least one; `named`: the tool called `name`."""
+    name: str = ""
+
+
+AUTO = ToolChoice()
+
+
+def is_name(text: str) -> bool:
+    """Whether a tool may be called this."""
+    return _NAME.fullmatch(text) is not None
+
+
+def new_call_id() -> str:
+    """A fresh id: nine letters and digits, the only shape that every family of chat templates takes."""
+    alphabet = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+    return "".join(secrets.choice(alphabet) for _ in range(9))

@@ -1,0 +1,199 @@
+"""The archive in use: chats, branches, drafts of input, presets, and two programs at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from localspec.chat.archive import Archive
+from localspec.chat.message import Attachment, Preset
+from localspec.errors import UsageError
+from localspec.types import SamplingParams
+from tests.chat.conftest import say, texts
+
+
+def test_a_turn_is_kept_with_all_that_belongs_to_it(archive: Archive) -> None:
+    chat = archive.new_chat(system="Be brief.", model="pair", params={"temperature": 0.5})
+    files = (Attachment("a.py", "print()\n"), Attachment("b.txt", ""))
+    question = archive.append_user(chat.id, "# What is **this**?\nPlease say.", attachments=files)
+    assert (question.attachments, question.state, question.siblings) == (files, "done", (question.id,))
+    writer = archive.begin_answer(question.id, model="pair", seed=2**64 - 1, sampling=SamplingParams(top_k=3))
+    assert archive.message(writer.message_id).state == "streaming"
+    writer.extend("A pro", reasoning="hm")
+    writer.extend("gram.")
+    answer = writer.finish(stats={"passes": 2})
+    assert (answer.content, answer.reasoning, answer.state) == ("A program.", "hm", "done")
+    assert (answer.seed, answer.sampling["top_k"], answer.stats) == (2**64 - 1, 3, {"passes": 2})
+    assert archive.chat(chat.id).title == "What is this?"
+    assert [message.id for message in archive.path(chat.id)] == [question.id, answer.id]
+    assert archive.stats(chat.id) == archive.stats() == [{"passes": 2}]
+
+
+def test_edit_and_regenerate_make_siblings_and_arrows_walk_them(archive: Archive) -> None:
+    chat = archive.new_chat()
+    first = say(archive, chat.id, "one", "1")
+    say(archive, chat.id, "two", "2")
+    again = archive.begin_answer(first.parent_id or 0)
+    again.extend("1b")
+    assert again.finish().sibling_number == 2
+    assert texts(archive.path(chat.id)) == ["one", "1b"]
+    assert texts(archive.sibling(again.message_id, -1)) == ["one", "1", "two", "2"]  # deeper choices are remembered
+    assert texts(archive.sibling(first.id, -1)) == ["one", "1", "two", "2"]  # the end
+    edited = archive.edit(first.parent_id or 0, "uno")
+    assert (edited.parent_id, texts(archive.path(chat.id))) == (None, ["uno"])
+    assert texts(archive.sibling(edited.id, -1)) == ["one", "1", "two", "2"]
+    assert len(archive.tree(chat.id)) == 6
+
+
+def test_an_edit_keeps_attachments_unless_others_are_given(archive: Archive) -> None:
+    chat = archive.new_chat()
+    old = archive.append_user(chat.id, "look", attachments=[Attachment("a", "1")])
+    assert archive.edit(old.id, "look!").attachments == old.attachments
+    assert archive.edit(old.id, "look?", attachments=[]).attachments == ()
+
+
+def test_an_answer_that_begins_elsewhere_leads_the_path_there(archive: Archive) -> None:
+    chat = archive.new_chat()
+    first = say(archive, chat.id, "one", "1")
+    other = archive.append_user(chat.id, "other beginning", parent=None)
+    assert texts(archive.path(chat.id)) == ["other beginning"]
+    archive.append_user(chat.id, "two", parent=first.id)
+    assert texts(archive.path(chat.id)) == ["one", "1", "two"]
+    assert other.sibling_number == 2
+
+
+def test_a_stopped_answer_goes_on(archive: Archive) -> None:
+    chat = archive.new_chat()
+    writer = archive.begin_answer(archive.append_user(chat.id, "count").id)
+    writer.extend("1 2")
+    writer.finish("stopped")
+    more = archive.resume_answer(writer.message_id)
+    more.extend(" 3")
+    assert more.finish().content == "1 2 3"
+    with pytest.raises(UsageError, match="no answer"):
+        archive.resume_answer(archive.path(chat.id)[0].id)
+
+
+def test_finish_may_replace_the_text_and_happens_once(archive: Archive) -> None:
+    writer = archive.begin_answer(archive.append_user(archive.new_chat().id, "x").id)
+    writer.extend("<think>a</think>b")
+    assert writer.finish(content="b", reasoning="a").reasoning == "a"
+    writer.extend("late")
+    assert writer.finish("error", note="no").state == "done"
+    with pytest.raises(UsageError, match="state"):
+        writer.finish("streaming")
+
+
+def test_the_list_is_in_order_of_use_with_pinned_chats_first(archive: Archive) -> None:
+    ids = [archive.new_chat(title=name).id for name in "abc"]
+    assert archive.chats() == []  # empty ones are not listed
+    assert archive.last_chat() is None
+    for chat_id in ids:
+        archive.append_user(chat_id, "hi")
+    archive.append_user(ids[0], "again")
+    archive.pin(ids[1])
+    archive.set_tags(ids[2], [" work ", "", "ideas"])
+    assert [chat.title for chat in archive.chats()] == ["b", "a", "c"]
+    last = archive.last_chat()
+    assert last is not None
+    assert last.title == "a"
+    assert archive.tags() == ["ideas", "work"]
+    assert [chat.id for chat in archive.chats(tag="work")] == [ids[2]]
+    assert [chat.id for chat in archive.chats(limit=2)] == [ids[1], ids[0]]
+    archive.pin(ids[1], False)
+    archive.rename(ids[1], " new\n \x1b[31mname\u202e ")
+    assert archive.chats()[-1].title == "new name"
+
+
+def test_unsent_input_is_kept_until_it_is_sent(archive: Archive) -> None:
+    chat = archive.new_chat()
+    archive.set_unsent(chat.id, "half a thou")
+    assert [found.unsent for found in archive.chats()] == ["half a thou"]
+    archive.append_user(chat.id, "half a thought")
+    assert archive.chat(chat.id).unsent == ""
+
+
+def test_deletions_can_be_undone_or_made_final(archive: Archive) -> None:
+    chat = archive.new_chat()
+    first, second = say(archive, chat.id, "one", "1"), say(archive, chat.id, "two", "2")
+    inner = archive.delete_message(second.id)
+    outer = archive.delete_message(first.id)
+    assert texts(archive.path(chat.id)) == ["one"]
+    archive.undo(inner.id)  # comes back with what it hangs from
+    assert texts(archive.path(chat.id)) == ["one"]
+    archive.undo(outer.id)
+    assert texts(archive.path(chat.id)) == ["one", "1", "two", "2"]
+    gone = archive.delete_chat(chat.id)
+    with pytest.raises(UsageError, match="no chat"):
+        archive.chat(chat.id)
+    assert [found.id for found in archive.deletions()] == [gone.id]
+    archive.erase(gone.id)
+    assert archive.deletions() == []
+    with pytest.raises(UsageError, match="no deletion"):
+        archive.undo(gone.id)
+
+
+def test_prompts_are_remembered_once_newest_first(archive: Archive) -> None:
+    chat = archive.new_chat()
+    for text in ("alpha", "Beta", "alpha", "  "):
+        archive.append_user(chat.id, text)
+    archive.add_prompt("/help")
+    assert archive.prompts() == ["/help", "alpha", "Beta"]
+    assert archive.prompts(containing="BET") == ["Beta"]
+    assert archive.prompts(1) == ["/help"]
+
+
+def test_presets(archive: Archive) -> None:
+    archive.save_preset(Preset("terse", "Be brief.", {"temperature": 0.1}))
+    archive.save_preset(Preset(" terse", "Be very brief.", {"temperature": 0.0}))
+    assert archive.presets() == [Preset("terse", "Be very brief.", {"temperature": 0.0})]
+    archive.delete_preset("terse")
+    with pytest.raises(UsageError, match="no preset"):
+        archive.delete_preset("terse")
+    with pytest.raises(UsageError, match="1 to 60"):
+        archive.save_preset(Preset(" "))
+
+
+def test_two_programs_share_an_archive(archive: Archive, tmp_path: Path) -> None:
+    chat = archive.new_chat()
+    writer = archive.begin_answer(archive.append_user(chat.id, "x").id)
+    with Archive.open(tmp_path / "chats.sqlite3") as other:
+        assert other.path(chat.id)[-1].state == "streaming"  # it is being written, by a living program
+        say(other, chat.id, "from the other", "yes")
+    writer.extend("done")
+    assert writer.finish().content == "done"
+    assert texts(archive.path(chat.id))[-1] == "yes"
+
+
+def test_closing_ends_answers_and_a_second_close_does_nothing(tmp_path: Path) -> None:
+    archive = Archive.open(tmp_path / "chats.sqlite3")
+    writer = archive.begin_answer(archive.append_user(archive.new_chat().id, "x").id)
+    writer.extend("half")
+    archive.close()
+    archive.close()
+    with Archive.open(tmp_path / "chats.sqlite3") as again:
+        message = again.message(writer.message_id)
+        assert (message.state, message.content) == ("stopped", "half")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["chats.sqlite3"]
+
+
+@pytest.mark.parametrize("number", [0, -5, 99, 2**70])
+def test_ids_that_are_not_there(archive: Archive, number: int) -> None:
+    with pytest.raises(UsageError, match="There is no"):
+        archive.chat(number)
+    with pytest.raises(UsageError, match="There is no"):
+        archive.message(number)
+    with pytest.raises(UsageError, match="There is no"):
+        archive.begin_answer(number)
+
+
+def test_settings_that_cannot_be_kept_are_refused(archive: Archive) -> None:
+    with pytest.raises(UsageError, match="cannot be kept"):
+        archive.new_chat(params={"x": object()})
+    chat, other = archive.new_chat(), archive.new_chat()
+    message = archive.append_user(chat.id, "lone \ud800 surrogate \x00")
+    assert message.content == "lone \ufffd surrogate \x00"
+    with pytest.raises(UsageError, match="not in chat"):
+        archive.append_user(other.id, "x", parent=message.id)
+    assert archive.path(other.id) == []

@@ -1,0 +1,186 @@
+"""Grammars that force calls: what each form's own text looks like fits, whole, and nothing else does."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from localspec.chat.dialect import Dialect, Turn
+from localspec.chat.template import Message
+from localspec.chat.tool import AUTO, Tool, ToolCall, ToolChoice
+from localspec.llama.grammar import Grammar
+from localspec.llama.matcher import Compiler
+from localspec.llama.model import Model
+from localspec.types import Tokens
+
+CITY = {"type": "object", "properties": {"city": {"type": "string"}, "n": {"type": "integer"}}, "required": ["city"]}
+NESTED: dict[str, Any] = {
+    "type": "object",
+    "properties": {"at": {"$ref": "#/$defs/place"}},
+    "required": ["at"],
+    "$defs": {"place": {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]}},
+}
+TOOLS = (Tool("get.weather/now", "", CITY), Tool("go", "", NESTED))
+PROMPT = np.array([0], dtype=np.int32)
+
+
+class Disguised:
+    """The bundled model's vocabulary behind another model's template."""
+
+    def __init__(self, model: Model, chat_template: str) -> None:
+        self._model = model
+        self.chat_template: str | None = chat_template
+        self.end_tokens = model.end_tokens
+
+    def tokenize(self, text: str, *, special: bool, add_bos: bool) -> Tokens:
+        return self._model.tokenize(text, special=special, add_bos=add_bos)
+
+    def detokenize(self, tokens: Sequence[int] | Tokens, special: bool = False) -> str:
+        return self._model.detokenize(tokens, special)
+
+    def piece(self, token: int, special: bool = False) -> bytes:
+        return self._model.piece(token, special)
+
+
+@pytest.fixture(scope="module")
+def model(tiny_target: Path) -> Iterator[Model]:
+    with Model.load(tiny_target) as loaded:
+        yield loaded
+
+
+@pytest.fixture(scope="module")
+def compiler(model: Model) -> Iterator[Compiler]:
+    compiler = Compiler(model)
+    yield compiler
+    compiler.close()
+
+
+def turn_of(
+    model: Model,
+    template: str,
+    choice: ToolChoice = ToolChoice("required"),  # noqa: B008 - frozen
+    parallel: bool = True,
+    tools: Sequence[Tool] = TOOLS,
+) -> Turn:
+    return Dialect(Disguised(model, template)).turn([Message("user", "?")], tools, choice, parallel)
+
+
+def share(turn: Turn, text: str, model: Model, compiler: Compiler, prompt: Tokens = PROMPT) -> tuple[int, int]:
+    """How many of a text's tokens (and an end token) the turn's grammar takes, and how many there are."""
+    lark = turn.lark(prompt)
+    assert lark is not None
+    tokens = [*model.tokenize(text, special=True, add_bos=False).tolist(), model.eos]
+    return compiler.compile(Grammar.lark(lark)).fresh().fits(tokens), len(tokens)
+
+
+def fits(turn: Turn, text: str, model: Model, compiler: Compiler, prompt: Tokens = PROMPT) -> bool:
+    taken, there = share(turn, text, model, compiler, prompt)
+    return taken == there
+
+
+WEATHER, GO = '{"city": "Oslo", "n": 3}', '{"at": {"x": 5}}'
+TEMPLATES = {
+    "tagged": "{{ tools }}<tool_call>",
+    "bare": "{{ tools }}<|python_tag|>",
+    "list": "{{ tools }}[TOOL_CALLS]",
+    "named list": "{{ tools }}[TOOL_CALLS][ARGS]",
+    "xml": "{{ tools }}<tool_call><function=x><parameter=y>",
+}
+TEXTS = {
+    "tagged": (
+        f'<tool_call>{{"name": "get.weather/now", "arguments": {WEATHER}}}</tool_call>',
+        f'<tool_call>\n{{"name": "go", "arguments": {GO}}}\n</tool_call>',
+    ),
+    "bare": (
+        f'{{"name": "get.weather/now", "parameters": {WEATHER}}}',
+        f'{{"name": "go", "parameters": {GO}}}',
+    ),
+    "list": (
+        f'[TOOL_CALLS][{{"name": "get.weather/now", "arguments": {WEATHER}}}]',
+        f'[TOOL_CALLS][{{"name": "go", "arguments": {GO}}}]',
+    ),
+    "named list": (f"[TOOL_CALLS]get.weather/now[ARGS]{WEATHER}", f"[TOOL_CALLS]go[ARGS]{GO}"),
+    "xml": (
+        "<tool_call>\n<function=get.weather/now>\n<parameter=city>\nOslo\n</parameter>\n<parameter=n>\n3\n</parameter>\n"
+        "</function>\n</tool_call>",
+        '<tool_call>\n<function=go>\n<parameter=at>\n{"x": 5}\n</parameter>\n</function>\n</tool_call>',
+    ),
+}
+
+
+@pytest.mark.parametrize("form", TEMPLATES)
+def test_a_call_fits_its_own_form_and_is_read_back(form: str, model: Model, compiler: Compiler) -> None:
+    turn = turn_of(model, TEMPLATES[form])
+    for text, name, arguments in zip(TEXTS[form], ("get.weather/now", "go"), (WEATHER, GO), strict=True):
+        assert fits(turn, text, model, compiler), text
+        parser = turn.parser(PROMPT)
+        (part,) = parser.push(text) + parser.finish()
+        assert isinstance(part, ToolCall)
+        assert (part.name, json.loads(part.arguments)) == (name, json.loads(arguments))
+
+
+@pytest.mark.parametrize("form", TEMPLATES)
+def test_text_and_unknown_tools_do_not_fit(form: str, model: Model, compiler: Compiler) -> None:
+    turn = turn_of(model, TEMPLATES[form])
+    for text in ("Hello.", TEXTS[form][1].replace("go", "run"), TEXTS[form][1] + " and"):
+        assert not fits(turn, text, model, compiler), text
+    named = turn_of(model, TEMPLATES[form], ToolChoice("named", "go"))
+    assert fits(named, TEXTS[form][1], model, compiler)
+    assert not fits(named, TEXTS[form][0], model, compiler)
+
+
+@pytest.mark.parametrize("form", ["tagged", "named list", "xml"])
+def test_several_calls_only_where_they_are_wanted(form: str, model: Model, compiler: Compiler) -> None:
+    both = "\n".join(TEXTS[form]) if form != "named list" else "".join(TEXTS[form])
+    assert fits(turn_of(model, TEMPLATES[form]), both, model, compiler)
+    assert not fits(turn_of(model, TEMPLATES[form], parallel=False), both, model, compiler)
+
+
+@pytest.mark.parametrize("form", ["tagged", "bare", "list", "named list"])
+def test_arguments_must_fit_the_schema(form: str, model: Model, compiler: Compiler) -> None:
+    turn = turn_of(model, TEMPLATES[form])
+    assert not fits(turn, TEXTS[form][1].replace("5", '"5"'), model, compiler)
+    assert not fits(turn, TEXTS[form][0].replace('"city": "Oslo", ', ""), model, compiler)
+
+
+def test_parameters_that_say_nothing_are_those_of_an_object(model: Model, compiler: Compiler) -> None:
+    turn = turn_of(model, TEMPLATES["tagged"], tools=[Tool("go", parameters={})])
+    assert fits(turn, '<tool_call>{"name": "go", "arguments": {"any": [1]}}</tool_call>', model, compiler)
+    assert not fits(turn, '<tool_call>{"name": "go", "arguments": [1]}</tool_call>', model, compiler)
+
+
+def test_a_strict_tool_leaves_text_free_and_holds_calls_to_its_schema(model: Model, compiler: Compiler) -> None:
+    turn = turn_of(model, TEMPLATES["tagged"], AUTO, tools=[Tool("go", "", NESTED, strict=True)])
+    call = TEXTS["tagged"][1]
+    assert fits(turn, "Any words\nat all: {", model, compiler)
+    assert fits(turn, f"So: {call}", model, compiler)
+    assert not fits(turn, f"So: {call.replace('5', 'null')}", model, compiler)
+    assert turn_of(model, TEMPLATES["bare"], AUTO, tools=[Tool("go", strict=True)]).lark(PROMPT) is None
+
+
+@pytest.mark.parametrize("opening", ["<think>", "[THINK]"])
+def test_a_thought_that_the_template_opened_may_be_finished_first(
+    opening: str, model: Model, compiler: Compiler
+) -> None:
+    turn = turn_of(model, "{{ tools }}<tool_call>" + opening)
+    closing = opening.replace("<", "</").replace("[", "[/")
+    prompt = model.tokenize(f"x{opening}\n", special=True, add_bos=True)
+    call = TEXTS["tagged"][1]
+    assert fits(turn, f"hm, {{\n{closing}\n\n{call}", model, compiler, prompt)
+    assert not fits(turn, f"hm {closing} no", model, compiler, prompt)
+    assert fits(turn, call, model, compiler)
+
+
+def test_an_answer_in_a_schema_may_be_a_call_instead(model: Model, compiler: Compiler) -> None:
+    turn = turn_of(model, TEMPLATES["tagged"], AUTO)
+    lark = turn.lark(PROMPT, CITY)
+    assert lark is not None
+    grammar = Grammar.lark(lark)
+    for text, expected in ((WEATHER, True), (TEXTS["tagged"][1], True), ("Oslo", False), (GO, False)):
+        tokens = [*model.tokenize(text, special=True, add_bos=False).tolist(), model.eos]
+        assert (compiler.compile(grammar).fresh().fits(tokens) == len(tokens)) is expected
