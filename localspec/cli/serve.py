@@ -1,0 +1,105 @@
+"""`localspec serve`: the local OpenAI-style endpoint."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+
+from localspec.cli.options import add_model_options, engine_settings, read_text
+from localspec.errors import UsageError
+
+KEY_VARIABLE = "LOCALSPEC_API_KEY"
+_SLOTS = 4
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", nargs="?", metavar="NAME", help="installed pair or model; default: the bundled pair")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on; any but a loopback one needs a key")
+    parser.add_argument("--port", type=int, default=8080, metavar="N", help="default: 8080; 0 = any free one")
+    parser.add_argument(
+        "--slots", type=int, default=_SLOTS, metavar="N", help=f"requests at once per model; default: {_SLOTS}"
+    )
+    parser.add_argument("--json", action="store_true", help="log lines as JSON")
+    parser.add_argument("--quiet", action="store_true", help="no line for each request")
+    group = parser.add_argument_group("who may come in")
+    group.add_argument(
+        "--api-key-file", metavar="FILE", help=f"file of keys, one a line; or one in the variable {KEY_VARIABLE}"
+    )
+    group.add_argument(
+        "--allow-host", action="append", default=[], metavar="NAME", help="accept this Host header, too; * = any"
+    )
+    group.add_argument(
+        "--cors", action="append", default=[], metavar="ORIGIN", help="let pages of this web origin in; * = all"
+    )
+    group = parser.add_argument_group("limits")
+    group.add_argument("--max-queue", type=int, default=64, metavar="N", help="answers that may wait; default: 64")
+    group.add_argument("--max-body", type=int, default=16, metavar="MIB", help="largest request; default: 16 MiB")
+    group.add_argument(
+        "--drain", type=float, default=10.0, metavar="S", help="seconds for running answers at the end; default: 10"
+    )
+    group.add_argument("--idle-unload", type=float, metavar="S", help="unload a model nobody used for S seconds")
+    parser.add_argument(
+        "--alias", action="append", default=[], metavar="NAME", help="one more name for the default model"
+    )
+    add_model_options(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    from localspec.cli.output import load_progress
+    from localspec.cli.places import fitted
+    from localspec.runtime.pool import Pool
+    from localspec.server import listen, log
+    from localspec.server.settings import MIB, ServerSettings
+
+    if options.name and options.target:
+        raise UsageError("Give NAME or --target, not both.")
+    settings = ServerSettings(
+        host=options.host,
+        port=options.port,
+        api_keys=api_keys(options.api_key_file),
+        allowed_hosts=tuple(name.lower() for name in options.allow_host),
+        cors_origins=tuple(options.cors),
+        aliases=tuple(options.alias),
+        max_queue=options.max_queue,
+        max_body_bytes=options.max_body * MIB,
+        drain_seconds=options.drain,
+    )
+    engine = engine_settings(options)
+    target, draft = options.name or engine.pop("target", None), engine.pop("draft", None)
+    if options.fit:
+        engine |= fitted(engine | {"target": target, "draft": draft})
+    pool = Pool(target, draft, settings=engine, idle_unload=options.idle_unload)
+    listening = listen.bind(settings.host, settings.port)
+    log.write_to(sys.stderr, as_json=options.json, quiet=options.quiet)
+    _say(pool.default, listen.url_of(listening), options, bool(settings.api_keys))
+    with load_progress() as progress:
+        listen.serve(pool, settings, listening, progress)
+    return 0
+
+
+def _say(name: str, url: str, options: argparse.Namespace, has_key: bool) -> None:
+    """The start-up line: where clients find what."""
+    if options.json:
+        told = {"event": "listening", "model": name, "url": url, "slots": options.slots, "api_key": has_key}
+        print(json.dumps(told), flush=True)
+        return
+    key = "needs an API key" if has_key else "no API key"
+    slots = f"{options.slots} slot{'s' if options.slots > 1 else ''}"
+    print(f"localspec serves {name} at {url} ({slots}, {key}). Ctrl-C ends it.", flush=True)
+
+
+def api_keys(path: str | None) -> tuple[str, ...]:
+    """Keys of a file, one a line, and of the environment. Never taken from the command line: others can read that.
+
+    Raises:
+        UsageError: the file cannot be read or holds no key.
+    """
+    keys = []
+    if path is not None:
+        keys = [line.strip() for line in read_text(path).splitlines() if line.strip() and not line.startswith("#")]
+        if not keys:
+            raise UsageError(f"{path} holds no API key.", "Put one on a line.")
+    given = os.environ.get(KEY_VARIABLE, "").strip()
+    return (*keys, given) if given else tuple(keys)

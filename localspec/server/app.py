@@ -1,0 +1,124 @@
+"""The application: routes, middleware and error shapes put together. Knows no socket; `listen` serves it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any
+
+import anyio
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
+from starlette.responses import JSONResponse
+
+from localspec import __version__
+from localspec.errors import LocalspecError
+from localspec.runtime.pool import Pool
+from localspec.server import chat, completions, embeddings, messages, models, monitoring, responses, text
+from localspec.server.errors import ApiError, ErrorBody, error_response, from_localspec, from_validation
+from localspec.server.guard import Guard
+from localspec.server.log import AccessLog
+from localspec.server.responses_memory import ResponseMemory
+from localspec.server.service import Service
+from localspec.server.settings import ServerSettings
+
+OPENAI_ROUTERS = (
+    chat.ROUTER,
+    completions.ROUTER,
+    responses.ROUTER,
+    messages.ROUTER,
+    embeddings.ROUTER,
+    models.ROUTER,
+)
+"""Served below /v1, and without it for clients whose base address lacks it."""
+OWN_ROUTERS = (monitoring.ROUTER, text.ROUTER)
+"""Served as they are."""
+_IDLE_LOOKS = 4
+"""How often within `idle_unload` seconds somebody looks for idle engines."""
+
+
+def create_app(
+    pool: Pool,
+    settings: ServerSettings | None = None,
+    *,
+    on_start: Callable[[Service], Coroutine[Any, Any, None]] | None = None,
+) -> FastAPI:
+    """The ASGI application over a pool of engines, which whoever made it closes.
+
+    Args:
+        pool: where engines come from.
+        settings: None = the defaults.
+        on_start: runs in the background once the application has started, such as loading the default model.
+    """
+    settings = settings or ServerSettings()
+    service = Service(pool, settings)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        async with anyio.create_task_group() as tasks:
+            if on_start is not None:
+                tasks.start_soon(on_start, service)
+            if pool.idle_unload is not None:
+                tasks.start_soon(_unload_idle, pool, pool.idle_unload)
+            yield
+            service.stop()
+            tasks.cancel_scope.cancel()
+
+    app = FastAPI(
+        title="localspec",
+        version=__version__,
+        summary="OpenAI-style endpoint of local models with exact speculative decoding.",
+        lifespan=lifespan,
+        docs_url=None,  # their pages load scripts from the network
+        redoc_url=None,
+        responses={"4XX": {"model": ErrorBody}, "5XX": {"model": ErrorBody}},
+    )
+    app.state.service = service
+    app.state.responses = ResponseMemory()
+    for router in OPENAI_ROUTERS:
+        app.include_router(router, prefix="/v1")
+        app.include_router(router, include_in_schema=False)
+    for router in OWN_ROUTERS:
+        app.include_router(router)
+    _shape_errors(app)
+    app.add_middleware(Guard, settings=settings)
+    if settings.cors_origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=settings.cors_origins,
+            allow_methods=("GET", "POST", "DELETE"),
+            allow_headers=("*",),
+        )
+    app.add_middleware(AccessLog)
+    return app
+
+
+def _shape_errors(app: FastAPI) -> None:
+    """Every error leaves in the shape its path's clients know."""
+
+    @app.exception_handler(HTTPException)
+    async def http(request: Request, error: HTTPException) -> JSONResponse:
+        if not isinstance(error, ApiError):
+            kind = "not_found_error" if error.status_code == 404 else "invalid_request_error"
+            what = {
+                404: f"There is no path {request.url.path[:80]!r} here.",
+                405: f"{request.method} does not go with this path.",
+            }.get(error.status_code, f"{error.detail}.")
+            error = ApiError(error.status_code, kind, what, headers=error.headers)
+        return error_response(error, request.url.path)
+
+    @app.exception_handler(LocalspecError)
+    async def below(request: Request, error: LocalspecError) -> JSONResponse:
+        return error_response(from_localspec(error), request.url.path)
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
+        return error_response(from_validation(error.errors()), request.url.path)
+
+
+async def _unload_idle(pool: Pool, seconds: float) -> None:
+    while True:
+        await anyio.sleep(max(0.1, seconds / _IDLE_LOOKS))
+        await anyio.to_thread.run_sync(pool.unload_idle)

@@ -1,0 +1,203 @@
+"""/v1/chat/completions."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from functools import partial
+from time import time
+from typing import Any
+from uuid import uuid4
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from localspec.chat.dialect import Turn
+from localspec.chat.reply import Content, Part, Reasoning
+from localspec.engine.request import Event, FinishReason, TokenLogProb
+from localspec.runtime.engine import Engine
+from localspec.runtime.generation import Generation
+from localspec.server.answers import FINISH_WORDS, Answers
+from localspec.server.chat_fields import ChatFields
+from localspec.server.chat_shapes import (
+    AnswerMessage,
+    Call,
+    CallDelta,
+    ChatChoice,
+    ChatChunk,
+    ChatCompletion,
+    ChunkChoice,
+    Delta,
+    Function,
+)
+from localspec.server.log_probs import chat_log_probs
+from localspec.server.prepare import Asked, chat_asked, prepared
+from localspec.server.route import JsonRoute
+from localspec.server.service import Service
+from localspec.server.shapes import FinishWord, extra, fingerprint, summed, timings, usage
+from localspec.server.streaming import EventStream, json_response, openai_lines, whole
+
+ROUTER = APIRouter(tags=["chat"], route_class=JsonRoute)
+_STRING = {"type": "string"}
+_EVENT = {"type": "object", "properties": {"event": _STRING, "data": _STRING}, "required": ["data"]}
+STREAMED: dict[int | str, dict[str, Any]] = {200: {"content": {"text/event-stream": {"schema": _EVENT}}}}
+"""For the OpenAPI document: with `stream` the same path answers with events."""
+
+
+@ROUTER.post("/chat/completions", summary="Answer a conversation", response_model=ChatCompletion, responses=STREAMED)
+async def chat_completions(request: Request, fields: ChatFields) -> Response:
+    """OpenAI's chat completions, with llama-server's `timings` and what came of the drafts."""
+    service: Service = request.app.state.service
+    lease = await service.lease(fields.model)
+    name, engine = lease.name, lease.engine
+    turn, asked = await prepared(lease, partial(chat_asked, fields))
+    answers = service.answer(lease, asked.starts(engine, fields.choices))
+    reply = ChatReply(name, engine, fields, turn, asked, answers)
+    if fields.stream:
+        return EventStream(answers, openai_lines(reply.chunks(service.settings.ping_seconds), request.url.path))
+    return await whole(request, answers, reply.collected)
+
+
+class Choice:
+    """One answer as it is read: its parts, and the log-probabilities that belong to them."""
+
+    def __init__(self, turn: Turn, asked: Asked, generation: Generation, end_tokens: frozenset[int]) -> None:
+        self.generation = generation
+        self._parser = turn.parser(asked.prompt)
+        self._end_tokens = end_tokens
+        self.content: list[str] = []
+        self.reasoning: list[str] = []
+        self.calls: list[Call] = []
+        self.log_probs: list[TokenLogProb] = []
+        """Not yet handed out."""
+        self.ended = False
+
+    def take(self, event: Event) -> list[Part]:
+        """Reads an event; returns what it brings. The last one also brings what was held back."""
+        self.log_probs += [one for one in event.log_probs if one.token not in self._end_tokens]
+        parts = self._parser.push(event.text)
+        if event.finish is not None:
+            parts += self._parser.finish()
+            self.ended = True
+        elif self._parser.done:
+            self.generation.cancel()  # the one call that was wanted is there
+        for part in parts:
+            if isinstance(part, Content):
+                self.content.append(part.text)
+            elif isinstance(part, Reasoning):
+                self.reasoning.append(part.text)
+            else:
+                function = Function(name=part.name, arguments=part.arguments)
+                self.calls.append(Call(id=part.id, type="function", function=function))
+        return parts
+
+    @property
+    def finish(self) -> FinishWord:
+        """Why it ended."""
+        reason = self.generation.finish or FinishReason.STOP
+        if self.calls and reason in (FinishReason.STOP, FinishReason.CANCELLED):
+            return "tool_calls"
+        return FINISH_WORDS[reason]
+
+    def message(self) -> AnswerMessage:
+        """The whole answer."""
+        text = "".join(self.content)
+        message = AnswerMessage(role="assistant", content=text if text or not self.calls else None, refusal=None)
+        if self.reasoning:
+            message.reasoning_content = "".join(self.reasoning)
+        if self.calls:
+            message.tool_calls = self.calls
+        return message
+
+
+class ChatReply:
+    """The answers of a request in the chat API's shape."""
+
+    def __init__(
+        self, name: str, engine: Engine, fields: ChatFields, turn: Turn, asked: Asked, answers: Answers
+    ) -> None:
+        self._engine, self._fields, self._answers = engine, fields, answers
+        self._model = engine.loaded.model
+        self.choices = [Choice(turn, asked, one, self._model.end_tokens) for one in answers.generations]
+        self._head: dict[str, Any] = {
+            "id": f"chatcmpl-{uuid4().hex}",
+            "created": int(time()),
+            "model": name,
+            "system_fingerprint": fingerprint(engine),
+        }
+
+    async def collected(self) -> Response:
+        """The whole answer, once it is there."""
+        async for arrival in self._answers.events():
+            if arrival is not None:
+                self.choices[arrival.index].take(arrival.event)
+        generations = self._answers.generations
+        return json_response(
+            ChatCompletion(
+                **self._head,
+                object="chat.completion",
+                choices=[self._whole(index, choice) for index, choice in enumerate(self.choices)],
+                usage=usage(generations),
+                timings=timings(summed([generation.stats for generation in generations])),
+                localspec=[extra(self._engine, generation) for generation in generations],
+            )
+        )
+
+    def _whole(self, index: int, choice: Choice) -> ChatChoice:
+        wanted = self._fields.logprobs
+        found = chat_log_probs(choice.log_probs, self._model) if wanted else None
+        return ChatChoice(index=index, message=choice.message(), logprobs=found, finish_reason=choice.finish)
+
+    async def chunks(self, silence: float) -> AsyncIterator[ChatChunk | None]:
+        """The stream: roles, what comes as it comes, a finish chunk a choice, usage if it was asked for."""
+        for index in range(len(self.choices)):
+            yield self._chunk(ChunkChoice(index=index, delta=Delta(role="assistant", content=None), finish_reason=None))
+        async for arrival in self._answers.events(silence):
+            if arrival is None:
+                yield None
+                continue
+            choice = self.choices[arrival.index]
+            first_call = len(choice.calls)
+            for delta in self._deltas(choice.take(arrival.event), first_call):
+                yield self._content_chunk(arrival.index, choice, delta)
+            if choice.ended:
+                if choice.log_probs:
+                    yield self._content_chunk(arrival.index, choice, Delta(content=""))
+                yield self._last_chunk(arrival.index, choice)
+        if self._fields.wants_usage:
+            chunk = self._chunk()
+            chunk.usage = usage(self._answers.generations)
+            chunk.timings = timings(summed([generation.stats for generation in self._answers.generations]))
+            yield chunk
+
+    def _deltas(self, parts: list[Part], call: int) -> list[Delta]:
+        """What is new, `call` being the number of the next tool call."""
+        deltas = []
+        for part in parts:
+            if isinstance(part, Content):
+                deltas.append(Delta(content=part.text))
+            elif isinstance(part, Reasoning):
+                deltas.append(Delta(reasoning_content=part.text))
+            else:
+                function = Function(name=part.name, arguments=part.arguments)
+                deltas.append(Delta(tool_calls=[CallDelta(index=call, id=part.id, type="function", function=function)]))
+                call += 1
+        return deltas
+
+    def _content_chunk(self, index: int, choice: Choice, delta: Delta) -> ChatChunk:
+        told = ChunkChoice(index=index, delta=delta, finish_reason=None)
+        if self._fields.logprobs and choice.log_probs:
+            told.logprobs = chat_log_probs(choice.log_probs, self._model)
+            choice.log_probs = []
+        chunk = self._chunk(told)
+        if self._fields.timings_per_token:
+            chunk.timings = timings(choice.generation.stats)
+        return chunk
+
+    def _last_chunk(self, index: int, choice: Choice) -> ChatChunk:
+        chunk = self._chunk(ChunkChoice(index=index, delta=Delta(), finish_reason=choice.finish))
+        chunk.timings = timings(choice.generation.stats)
+        chunk.localspec = [extra(self._engine, choice.generation)]
+        return chunk
+
+    def _chunk(self, *choices: ChunkChoice) -> ChatChunk:
+        return ChatChunk(**self._head, object="chat.completion.chunk", choices=list(choices))

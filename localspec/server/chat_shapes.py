@@ -1,0 +1,97 @@
+"""What the chat API answers with: whole or in chunks. Fields that are not set are not sent."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel
+
+from localspec.server.shapes import ChatLogProbs, Extra, FinishWord, Timings, Usage
+
+
+class Function(BaseModel):
+    """What is to be called."""
+
+    name: str
+    arguments: str
+    """JSON text."""
+
+
+class Call(BaseModel):
+    """A tool call of a whole answer."""
+
+    id: str
+    type: Literal["function"] = "function"
+    function: Function
+
+
+class CallDelta(Call):
+    """A tool call in a stream; it comes in one piece."""
+
+    index: int
+
+
+class AnswerMessage(BaseModel):
+    """What the model says."""
+
+    role: Literal["assistant"]
+    content: str | None
+    reasoning_content: str | None = None
+    tool_calls: list[Call] | None = None
+    refusal: None = None
+
+
+class ChatChoice(BaseModel):
+    """One whole answer."""
+
+    index: int
+    message: AnswerMessage
+    logprobs: ChatLogProbs | None
+    finish_reason: FinishWord
+
+
+class ChatCompletion(BaseModel):
+    """All of it."""
+
+    id: str
+    object: Literal["chat.completion"]
+    created: int
+    model: str
+    system_fingerprint: str
+    choices: list[ChatChoice]
+    usage: Usage
+    timings: Timings
+    localspec: list[Extra]
+    """By choice."""
+
+
+class Delta(BaseModel):
+    """What is new."""
+
+    role: Literal["assistant"] | None = None
+    content: str | None = None
+    reasoning_content: str | None = None
+    tool_calls: list[CallDelta] | None = None
+
+
+class ChunkChoice(BaseModel):
+    """What is new of one answer."""
+
+    index: int
+    delta: Delta
+    logprobs: ChatLogProbs | None = None
+    finish_reason: FinishWord | None
+
+
+class ChatChunk(BaseModel):
+    """One event of a stream."""
+
+    id: str
+    object: Literal["chat.completion.chunk"]
+    created: int
+    model: str
+    system_fingerprint: str
+    choices: list[ChunkChoice]
+    usage: Usage | None = None
+    timings: Timings | None = None
+    localspec: list[Extra] | None = None

@@ -1,0 +1,168 @@
+"""What goes wrong, as HTTP: one exception, OpenAI's error body, and the same sentences the command line prints."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse
+
+from localspec.errors import (
+    Cancelled,
+    ContextOverflowError,
+    LocalspecError,
+    NoRoomError,
+    UsageError,
+)
+
+RETRY_SECONDS = 2
+"""What Retry-After says when a queue is full."""
+_SHOWN = 80
+
+
+class ApiError(HTTPException):
+    """An answer that is an error. Raise it anywhere: in a route, below one, or while a stream runs."""
+
+    def __init__(
+        self,
+        status: int,
+        kind: str,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        **details: Any,
+    ) -> None:
+        """
+        Args:
+            status: of the HTTP response.
+            kind: `type` of the body: invalid_request_error, authentication_error, ... as llama-server has them.
+            message: a sentence for a person.
+            param: the field at fault.
+            code: a word for programs, where OpenAI or its clients have one (context_length_exceeded, ...).
+            headers: of the HTTP response.
+            details: more fields of the body.
+        """
+        super().__init__(status, message, dict(headers) if headers else None)
+        self.kind, self.message, self.param, self.code, self.details = kind, message, param, code, details
+
+    def body(self) -> dict[str, Any]:
+        """OpenAI's error body."""
+        told = {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}
+        return {"error": told | self.details}
+
+
+class ErrorFields(BaseModel):
+    """What went wrong."""
+
+    model_config = ConfigDict(extra="allow")
+    message: str
+    type: str
+    param: str | None = None
+    code: str | None = None
+
+
+class ErrorBody(BaseModel):
+    """An error."""
+
+    error: ErrorFields
+
+
+BODIES: dict[str, Callable[[ApiError], dict[str, Any]]] = {}
+"""Error bodies of APIs that are not OpenAI's, by the start of their paths."""
+
+
+def error_body(error: ApiError, path: str) -> dict[str, Any]:
+    """The body of an error in the shape that clients of this path understand."""
+    for start, shape in BODIES.items():
+        if path.startswith(start):
+            return shape(error)
+    return error.body()
+
+
+def error_response(error: ApiError, path: str) -> JSONResponse:
+    """The whole response."""
+    return JSONResponse(error_body(error, path), error.status_code, headers=error.headers)
+
+
+def invalid(message: str, param: str | None = None, code: str | None = None) -> ApiError:
+    """400: the request cannot be served as it is."""
+    return ApiError(400, "invalid_request_error", message, param=param, code=code)
+
+
+def unknown_model(name: str, names: Sequence[str]) -> ApiError:
+    """404 with the names there are."""
+    shown = name if len(name) <= _SHOWN else name[:_SHOWN] + "..."
+    there = f"There are: {', '.join(names)}." if names else "There are none."
+    return ApiError(
+        404, "not_found_error", f"There is no model {shown!r}. {there}", param="model", code="model_not_found"
+    )
+
+
+def overloaded(message: str) -> ApiError:
+    """503: come back later."""
+    headers = {"Retry-After": str(RETRY_SECONDS)}
+    return ApiError(503, "unavailable_error", message, code="overloaded", headers=headers)
+
+
+def context_exceeded(n_prompt: int, n_ctx: int, param: str) -> ApiError:
+    """400: the prompt does not fit; with the numbers and the words that clients look for."""
+    return ApiError(
+        400,
+        "exceed_context_size_error",
+        f"The prompt has {n_prompt} tokens and this model's maximum context length is {n_ctx} tokens. Shorten it.",
+        param=param,
+        code="context_length_exceeded",
+        n_prompt_tokens=n_prompt,
+        n_ctx=n_ctx,
+    )
+
+
+def from_localspec(error: LocalspecError) -> ApiError:
+    """An error of the layers below, with its sentence."""
+    if isinstance(error, ApiError):
+        return error
+    if isinstance(error, ContextOverflowError):
+        return ApiError(400, "exceed_context_size_error", str(error), code="context_length_exceeded")
+    if isinstance(error, UsageError):
+        return invalid(str(error))
+    if isinstance(error, NoRoomError | Cancelled):
+        return overloaded(str(error))
+    return ApiError(500, "server_error", str(error))
+
+
+def from_validation(problems: Sequence[Any]) -> ApiError:
+    """400 from pydantic's list of problems: the first, with the name of its field.
+
+    A union reports every branch that failed; the problem deepest inside the body is the one that fits best.
+    """
+    first = problems[0]
+    same_field = [one for one in problems if one["loc"][:2] == first["loc"][:2]]
+    problem = max(same_field, key=lambda one: (one["type"] == "extra_forbidden", len(one["loc"])))
+    where = [str(part) for part in problem["loc"] if part != "body"]
+    name = ".".join(part for part in where if _is_field(part)) or None
+    kind, words = problem["type"], str(problem["msg"])
+    if kind == "json_invalid":
+        return invalid(f"The body is not JSON: {problem.get('ctx', {}).get('error', words)}.")
+    if kind == "extra_forbidden":
+        return invalid(f"Unknown or unsupported field: {name}. Leave it out.", name, "unknown_parameter")
+    if name is None:
+        return invalid(f"The body cannot be used: {_lower(words)}.")
+    if kind == "missing":
+        return invalid(f"The field {name} is missing.", name, "missing_required_parameter")
+    given = repr(problem.get("input"))
+    shown = given if len(given) <= _SHOWN else given[:_SHOWN] + "..."
+    return invalid(f"{name} is {shown}: {_lower(words.removeprefix('Value error, '))}.", name, "invalid_value")
+
+
+def _is_field(part: str) -> bool:
+    """Whether a step of a location is a field or an index, and not pydantic's name of a branch of a union."""
+    return part.isdigit() or (part.isidentifier() and part.islower() and part not in ("str", "int", "float", "bool"))
+
+
+def _lower(words: str) -> str:
+    words = words.rstrip(".")
+    return words[:1].lower() + words[1:]

@@ -1,0 +1,130 @@
+"""Fields that the chat and the completion API share, and what they mean to the engine.
+
+A field that is not listed is refused with its name; those of `Harmless` are accepted and not used.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import BaseModel, ConfigDict, Field
+
+MOST_STOPS = 64
+MOST_CHOICES = 128
+
+LogitBias: TypeAlias = dict[str, float | bool] | list[Annotated[list[int | str | float | bool], Field(min_length=2)]]
+
+
+class Body(BaseModel):
+    """A JSON object whose fields are all known, and of the type they should have."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, use_attribute_docstrings=True)
+
+
+class Harmless(Body):
+    """Fields of OpenAI's that change nothing here and that clients send all the same."""
+
+    user: Any = Field(default=None, description="Accepted and not used.")
+    store: Any = Field(default=None, description="Accepted and not used: nothing is kept.")
+    metadata: Any = Field(default=None, description="Accepted and not used.")
+    service_tier: Any = Field(default=None, description="Accepted and not used.")
+    safety_identifier: Any = Field(default=None, description="Accepted and not used.")
+    prompt_cache_key: Any = Field(
+        default=None, description="Accepted and not used: prefixes are found by their tokens."
+    )
+    prompt_cache_retention: Any = Field(default=None, description="Accepted and not used.")
+    cache_prompt: Literal[True] | None = Field(default=None, description="Always so.")
+
+
+class StreamOptions(Body):
+    """What a stream brings besides text."""
+
+    include_usage: bool | None = Field(default=None, description="A last chunk with `usage` and no choices.")
+    include_obfuscation: Any = Field(default=None, description="Accepted and not used.")
+
+
+class Speculative(Body):
+    """How drafts are made for this request. The text does not depend on it."""
+
+    enabled: bool = Field(default=True, description="false = plain decoding.")
+    drafter: str | None = Field(default=None, description="Who guesses, by name; null = whoever pays.")
+    max_draft_tokens: int | None = Field(default=None, ge=0, le=64, description="Longest draft; null = what pays.")
+
+
+class TextPart(Body):
+    """A piece of text."""
+
+    type: Literal["text"]
+    text: str
+
+
+class Prediction(Body):
+    """Text that is expected in the answer: where it comes true it costs almost nothing."""
+
+    type: Literal["content"] = "content"
+    content: str | list[TextPart]
+
+
+class JsonSchema(Body):
+    """A JSON schema with its name."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, populate_by_name=True)
+    name: str | None = None
+    description: str | None = None
+    schema_: dict[str, Any] | bool | None = Field(default=None, alias="schema")
+    strict: bool | None = Field(default=None, description="The schema is always kept to.")
+
+
+class ResponseFormat(Body):
+    """What form the answer must have."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, populate_by_name=True)
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchema | None = None
+    schema_: dict[str, Any] | None = Field(
+        default=None, alias="schema", description="With json_object, as llama-server has it."
+    )
+
+
+class GenerationFields(Harmless):
+    """How an answer is drawn, limited and drafted. Defaults are llama.cpp's."""
+
+    model: str | None = Field(default=None, description="Name of an installed model or pair; left out: the default.")
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    n: int | None = Field(default=None, ge=1, le=MOST_CHOICES, description="Choices; each has its own random numbers.")
+    max_tokens: int | None = Field(default=None, ge=-1, description="Most new tokens; -1 = until the model ends.")
+    seed: int | None = Field(default=None, ge=-1, lt=2**64, description="Equal seeds give equal text; -1 = random.")
+    stop: str | Annotated[list[str], Field(max_length=MOST_STOPS)] | None = None
+    temperature: float | None = Field(default=None, ge=0, le=100)
+    top_p: float | None = Field(default=None, ge=0, le=1)
+    top_k: int | None = Field(default=None, ge=-1, le=2**31 - 1, description="0 or -1 = all tokens.")
+    min_p: float | None = Field(default=None, ge=0, le=1)
+    typical_p: float | None = Field(default=None, ge=0, le=1)
+    repeat_penalty: float | None = Field(default=None, ge=0.001, le=100)
+    repeat_last_n: int | None = Field(default=None, ge=-1, le=2**31 - 1, description="What counts as recent; -1 = all.")
+    presence_penalty: float | None = Field(default=None, ge=-100, le=100)
+    frequency_penalty: float | None = Field(default=None, ge=-100, le=100)
+    logit_bias: LogitBias | None = Field(default=None, description="By token id or text; false bans.")
+    ignore_eos: bool | None = Field(default=None, description="Go on where the model would end (benchmarks).")
+    response_format: ResponseFormat | None = None
+    json_schema: dict[str, Any] | None = Field(default=None, description="As response_format with a schema.")
+    grammar: str | None = Field(default=None, description="GBNF text.")
+    prediction: Prediction | None = None
+    speculative: Speculative | None = None
+    timings_per_token: bool | None = Field(default=None, description="`timings` on every chunk of a stream.")
+
+    @property
+    def choices(self) -> int:
+        """How many are asked for."""
+        return self.n or 1
+
+    @property
+    def wants_usage(self) -> bool:
+        """Whether the stream ends with a chunk of usage."""
+        return bool(self.stream_options and self.stream_options.include_usage)
+
+
+def joined(content: str | list[TextPart]) -> str:
+    """Text in one piece; parts become lines."""
+    return content if isinstance(content, str) else "\n".join(part.text for part in content)

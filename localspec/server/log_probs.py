@@ -1,0 +1,49 @@
+"""Log-probabilities in the two shapes of OpenAI's APIs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from localspec.engine.request import TokenLogProb
+from localspec.llama.model import Model
+from localspec.server.shapes import ChatLogProbs, TextLogProbs, TokenLogProbs, TopLogProb
+
+
+def chat_log_probs(found: Sequence[TokenLogProb], model: Model) -> ChatLogProbs:
+    """The chat API's: an object a token, with its bytes."""
+    return ChatLogProbs(content=[_with_top(one, model) for one in found], refusal=None)
+
+
+def text_log_probs(found: Sequence[TokenLogProb], model: Model, offset: int) -> TextLogProbs:
+    """The completion API's: parallel lists.
+
+    Args:
+        found: of the tokens in question.
+        model: spells them.
+        offset: characters of text before the first of them.
+    """
+    texts = [_text(one.token, model) for one in found]
+    offsets = []
+    for text in texts:
+        offsets.append(offset)
+        offset += len(text)
+    tops = [{_text(token, model): value for token, value in reversed(one.top)} for one in found]
+    return TextLogProbs(
+        tokens=texts,
+        token_logprobs=[one.log_prob for one in found],
+        top_logprobs=tops if any(tops) else None,
+        text_offset=offsets,
+    )
+
+
+def _with_top(one: TokenLogProb, model: Model) -> TokenLogProbs:
+    top = [_plain(token, value, model) for token, value in one.top]
+    return TokenLogProbs(**_plain(one.token, one.log_prob, model).model_dump(), top_logprobs=top)
+
+
+def _plain(token: int, value: float, model: Model) -> TopLogProb:
+    return TopLogProb(token=_text(token, model), logprob=value, bytes=list(model.piece(token, special=True)))
+
+
+def _text(token: int, model: Model) -> str:
+    return model.piece(token, special=True).decode("utf-8", "replace")

@@ -1,0 +1,160 @@
+"""What is counted over all requests, for Prometheus: llama-server's names, vLLM's names, and our own.
+
+llama-server's and vLLM's dashboards read these as they are. Positions count from 0, as theirs do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from localspec.engine.stats import RequestStats
+from localspec.runtime.generation import Generation
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_SECONDS = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160)
+
+
+class _Speculation:
+    """One server's names of the four speculative counters."""
+
+    def __init__(self, prefix: str, labels: tuple[str, ...], registry: CollectorRegistry) -> None:
+        def counter(name: str, what: str, *more: str) -> Counter:
+            return Counter(f"{prefix}:spec_decode_num_{name}", what, (*labels, *more), registry=registry)
+
+        self.drafts = counter("drafts", "Passes that carried a draft.")
+        self.drafted = counter("draft_tokens", "Tokens drafted.")
+        self.accepted = counter("accepted_tokens", "Draft tokens accepted.")
+        self.per_position = counter("accepted_tokens_per_pos", "Draft tokens accepted by position.", "position")
+
+    def add(self, stats: RequestStats, *labels: str) -> None:
+        for counter, value in (
+            (self.drafts, stats.draft_passes),
+            (self.drafted, stats.drafted),
+            (self.accepted, stats.accepted),
+        ):
+            (counter.labels(*labels) if labels else counter).inc(value)
+        for position, count in enumerate(stats.accepted_per_position):
+            self.per_position.labels(*labels, str(position)).inc(count)
+
+
+class Meter:
+    """Counters of a server. Belongs to the event loop."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self._add_llama()
+        self._add_vllm()
+
+        def own(name: str, what: str, *labels: str) -> Counter:
+            return Counter(f"localspec:{name}", what, labels, registry=self.registry)
+
+        self._requests = own("answers", "Answers by model, how they ended, and exactness.", "model", "finish", "exact")
+        self._by_drafter = own("accepted_tokens", "Draft tokens accepted, by drafter.", "drafter")
+        self._drafted_by = own("drafted_tokens", "Tokens drafted, by drafter.", "drafter")
+        self.refused = own("refused_requests", "Requests refused because the queue was full.")
+
+    def _add_llama(self) -> None:
+        def counter(name: str, what: str) -> Counter:
+            return Counter(f"llamacpp:{name}", what, registry=self.registry)
+
+        def gauge(name: str, what: str) -> Gauge:
+            return Gauge(f"llamacpp:{name}", what, registry=self.registry)
+
+        self._prompt_tokens = counter("prompt_tokens", "Prompt tokens processed.")
+        self._prompt_seconds = counter("prompt_seconds", "Time spent on prompts.")
+        self._predicted_tokens = counter("tokens_predicted", "Tokens generated.")
+        self._predicted_seconds = counter("tokens_predicted_seconds", "Time spent on generating.")
+        self._prompt_rate = gauge("prompt_tokens_seconds", "Prompt tokens per second, over all requests.")
+        self._predicted_rate = gauge("predicted_tokens_seconds", "Generated tokens per second, over all requests.")
+        self._decodes = counter("n_decode", "Passes of single requests.")
+        self._processing = gauge("requests_processing", "Answers that have a slot.")
+        self._deferred = gauge("requests_deferred", "Answers that wait for a slot.")
+        self._llama_speculation = _Speculation("llamacpp", (), self.registry)
+        self._totals = RequestStats()
+
+    def _add_vllm(self) -> None:
+        labels = ("model_name",)
+
+        def counter(name: str, what: str, *more: str) -> Counter:
+            return Counter(f"vllm:{name}", what, (*labels, *more), registry=self.registry)
+
+        def seconds(name: str, what: str) -> Histogram:
+            return Histogram(f"vllm:{name}", what, labels, registry=self.registry, buckets=_SECONDS)
+
+        self._vllm_prompt = counter("prompt_tokens", "Prompt tokens.")
+        self._vllm_generated = counter("generation_tokens", "Tokens generated.")
+        self._vllm_success = counter("request_success", "Answers finished.", "finished_reason")
+        self._vllm_ttft = seconds("time_to_first_token_seconds", "Time to first token, waiting included.")
+        self._vllm_itl = seconds("inter_token_latency_seconds", "Time between the arrivals of two passes' tokens.")
+        self._vllm_running = Gauge("vllm:num_requests_running", "Answers that have a slot.", registry=self.registry)
+        self._vllm_waiting = Gauge("vllm:num_requests_waiting", "Answers that wait.", registry=self.registry)
+        self._vllm_speculation = _Speculation("vllm", labels, self.registry)
+
+    def count(self, model: str, generation: Generation) -> None:
+        """Adds an answer that has ended, however it ended."""
+        stats = generation.stats
+        finish = generation.finish.value if generation.finish is not None else "error"
+        self._requests.labels(model, finish, "true" if stats.exact else "false").inc()
+        self._vllm_prompt.labels(model).inc(stats.prompt_tokens)
+        self._vllm_generated.labels(model).inc(stats.generated)
+        if finish in ("stop", "length", "context"):
+            self._vllm_success.labels(model, "stop" if finish == "stop" else "length").inc()
+        if stats.generated:
+            self._vllm_ttft.labels(model).observe(stats.ttft_seconds)
+        for gap in stats.gaps:
+            self._vllm_itl.labels(model).observe(gap)
+        self._count_llama(stats)
+        self._llama_speculation.add(stats)
+        self._vllm_speculation.add(stats, model)
+        for drafter, drafted in stats.drafted_by_drafter.items():
+            self._drafted_by.labels(drafter).inc(drafted)
+            self._by_drafter.labels(drafter).inc(stats.accepted_by_drafter[drafter])
+
+    def _count_llama(self, stats: RequestStats) -> None:
+        totals = self._totals
+        read = max(0, stats.prompt_tokens - stats.reused_tokens) if stats.passes or stats.prefill_seconds else 0
+        totals.prompt_tokens += read
+        totals.prefill_seconds += stats.prefill_seconds
+        totals.generated += stats.generated
+        totals.verify_seconds += stats.decode_seconds
+        self._prompt_tokens.inc(read)
+        self._prompt_seconds.inc(stats.prefill_seconds)
+        self._predicted_tokens.inc(stats.generated)
+        self._predicted_seconds.inc(stats.decode_seconds)
+        self._decodes.inc(stats.passes)
+        if totals.prefill_seconds:
+            self._prompt_rate.set(totals.prompt_tokens / totals.prefill_seconds)
+        if totals.verify_seconds:
+            self._predicted_rate.set(totals.generated / totals.verify_seconds)
+
+    def text(self, processing: int, deferred: int) -> bytes:
+        """Prometheus' text format.
+
+        Args:
+            processing: answers that have a slot now.
+            deferred: answers that wait for one now.
+        """
+        for gauge, value in (
+            (self._processing, processing),
+            (self._vllm_running, processing),
+            (self._deferred, deferred),
+            (self._vllm_waiting, deferred),
+        ):
+            gauge.set(value)
+        return generate_latest(_WithoutTimes(self.registry))
+
+
+class _WithoutTimes(Collector):
+    """A registry without the `_created` series, which say nothing here and double the page."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._registry = registry
+
+    def collect(self) -> Iterable[Metric]:
+        for metric in self._registry.collect():
+            metric.samples = [sample for sample in metric.samples if not sample.name.endswith("_created")]
+            yield metric

@@ -1,0 +1,147 @@
+"""Fields of a request to options of `Engine.generate`."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from localspec.engine.request import fresh_seed
+from localspec.llama.grammar import Grammar
+from localspec.llama.model import Model
+from localspec.runtime.engine import Engine
+from localspec.server.errors import ApiError, invalid
+from localspec.server.fields import GenerationFields, LogitBias, ResponseFormat, joined
+from localspec.types import SamplingParams
+
+_SAMPLING = (
+    "temperature",
+    "top_p",
+    "min_p",
+    "typical_p",
+    "repeat_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+)
+
+
+def engine_options(fields: GenerationFields, engine: Engine, max_tokens: int | None = None) -> dict[str, Any]:
+    """Keyword arguments of `Engine.generate` for all choices of a request, the seed chosen.
+
+    Args:
+        fields: the request.
+        engine: the engine that will answer.
+        max_tokens: overrides the field of that name.
+
+    Raises:
+        ApiError: 400, with the field at fault.
+        UsageError: a value the engine refuses.
+    """
+    limit = fields.max_tokens if max_tokens is None else max_tokens
+    if limit == 0:
+        raise invalid("max_tokens is 0; it must be 1 or more.", "max_tokens", "invalid_value")
+    stop = [fields.stop] if isinstance(fields.stop, str) else fields.stop or []
+    options: dict[str, Any] = {
+        "sampling": sampling_params(fields, engine.loaded.model),
+        "seed": fresh_seed() if fields.seed in (None, -1) else fields.seed,
+        "max_tokens": None if limit == -1 else limit,
+        "stop": tuple(stop),
+        "ignore_end": bool(fields.ignore_eos),
+    }
+    if fields.prediction is not None:
+        options["prediction"] = joined(fields.prediction.content)
+    grammar = wanted_grammar(fields)
+    if grammar is not None:
+        engine.check_grammar(grammar)
+        options["grammar"] = grammar
+    return options | _drafting(fields)
+
+
+def _drafting(fields: GenerationFields) -> dict[str, Any]:
+    wanted = fields.speculative
+    if wanted is None:
+        return {}
+    if not wanted.enabled:
+        return {"drafter": "none", "max_draft_tokens": 0}
+    return {"drafter": wanted.drafter, "max_draft_tokens": wanted.max_draft_tokens}
+
+
+def sampling_params(fields: GenerationFields, model: Model) -> SamplingParams:
+    """How tokens are drawn; what is not given is llama.cpp's default."""
+    given: dict[str, Any] = {name: getattr(fields, name) for name in _SAMPLING if getattr(fields, name) is not None}
+    if fields.top_k is not None:
+        given["top_k"] = max(0, fields.top_k)
+    if fields.repeat_last_n is not None:
+        given["penalty_last_n"] = fields.repeat_last_n
+    return SamplingParams(**given, logit_bias=logit_bias(fields.logit_bias, model))
+
+
+def logit_bias(given: LogitBias | None, model: Model) -> tuple[tuple[int, float], ...]:
+    """(token, bias) pairs from an object or a list of pairs; a text stands for each of its tokens, false for -inf.
+
+    Raises:
+        ApiError: 400, no such token, or no such bias.
+    """
+    pairs: list[Any] = list(given.items()) if isinstance(given, dict) else list(given or ())
+    found: dict[int, float] = {}
+    for pair in pairs:
+        if len(pair) != 2:
+            raise _bad_bias(f"{pair!r} is no pair of a token and a number")
+        name, value = pair
+        if value is True or isinstance(value, str) or (isinstance(value, float) and not math.isfinite(value)):
+            raise _bad_bias(f"the bias of {name!r} is {value!r}; it must be a number, or false")
+        for token in _tokens_of(name, model):
+            found[token] = -math.inf if value is False else float(value)
+    return tuple(sorted(found.items()))
+
+
+def _tokens_of(name: Any, model: Model) -> list[int]:
+    if isinstance(name, float | bool):
+        raise _bad_bias(f"{name!r} is no token")
+    if isinstance(name, str) and not (name.isascii() and name.isdigit()):
+        return [int(token) for token in model.tokenize(name, special=True, add_bos=False)]
+    token = int(name) if len(str(name)) < 12 else -1
+    if not 0 <= token < model.n_vocab:
+        raise _bad_bias(f"there is no token {str(name)[:40]}; ids are 0 to {model.n_vocab - 1}")
+    return [token]
+
+
+def _bad_bias(what: str) -> ApiError:
+    return invalid(f"logit_bias: {what}.", "logit_bias", "invalid_value")
+
+
+def wanted_grammar(fields: GenerationFields) -> Grammar | None:
+    """The form the answer must have, of whichever of the three fields asks for one.
+
+    Raises:
+        ApiError: 400, several ask.
+        UsageError: a schema or grammar that is none.
+    """
+    schema = wanted_schema(fields)
+    if schema is not None:
+        return Grammar.json_schema(schema)
+    return None if fields.grammar is None else Grammar.gbnf(fields.grammar)
+
+
+def wanted_schema(fields: GenerationFields) -> dict[str, Any] | None:
+    """The JSON schema the answer must fit; any object for `json_object`; None = there is none.
+
+    Raises:
+        ApiError: 400, several fields ask for a form, or no schema is given.
+    """
+    wanted = fields.response_format if fields.response_format and fields.response_format.type != "text" else None
+    asking = [name for name in ("grammar", "json_schema") if getattr(fields, name) is not None]
+    if wanted is not None:
+        asking.append("response_format")
+    if len(asking) > 1:
+        raise invalid(f"{' and '.join(asking)} exclude each other.", asking[0], "invalid_value")
+    return fields.json_schema if wanted is None else _schema_of(wanted)
+
+
+def _schema_of(wanted: ResponseFormat) -> dict[str, Any]:
+    if wanted.type == "json_object":
+        return {"type": "object"} if wanted.schema_ is None else wanted.schema_
+    schema = wanted.json_schema.schema_ if wanted.json_schema is not None else None
+    if not isinstance(schema, dict):
+        what = "response_format is json_schema without json_schema.schema."
+        raise invalid(what, "response_format", "missing_required_parameter")
+    return schema

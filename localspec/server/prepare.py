@@ -1,0 +1,104 @@
+"""From a request's fields to what the engine is asked. Slow parts (templates, grammars) run on a worker thread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
+
+from anyio import to_thread
+
+from localspec.chat.dialect import Dialect, Turn
+from localspec.llama.grammar import Grammar
+from localspec.runtime.engine import Engine
+from localspec.runtime.generation import Generation
+from localspec.runtime.pool import Lease
+from localspec.server.chat_fields import ChatFields, tool_of
+from localspec.server.errors import context_exceeded, invalid
+from localspec.server.options import engine_options, wanted_schema
+from localspec.types import Tokens
+
+_Result = TypeVar("_Result")
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One prompt and how it is to be answered."""
+
+    prompt: Tokens
+    options: dict[str, Any]
+    """Of `Engine.generate`."""
+
+    def starts(self, engine: Engine, choices: int) -> list[Callable[[], Generation]]:
+        """What submits each choice; they share the seed and differ in the stream of random numbers."""
+        return [
+            partial(engine.generate, self.prompt, stream=stream, **self.options)  # no tokenizing: it is fast
+            for stream in range(choices)
+        ]
+
+
+async def prepared(lease: Lease, work: Callable[[Engine], _Result]) -> _Result:
+    """Runs `work` on a worker thread; the lease is released if it fails."""
+    try:
+        return await to_thread.run_sync(work, lease.engine)
+    except BaseException:
+        lease.release()
+        raise
+
+
+def check_length(prompt: Tokens, engine: Engine, param: str) -> None:
+    """Refuses a prompt without room for an answer, before the response begins.
+
+    Raises:
+        ApiError: 400.
+    """
+    n_ctx = engine.loaded.context.n_ctx
+    if len(prompt) >= n_ctx:
+        raise context_exceeded(len(prompt), n_ctx, param)
+
+
+def chat_turn(fields: ChatFields, engine: Engine) -> tuple[Turn, Tokens]:
+    """The turn a chat request asks for, and its prompt.
+
+    Raises:
+        ApiError: 400, messages that go with no template or do not fit.
+        UsageError: messages or tools that the template or the engine refuses.
+    """
+    if not engine.template.exists:
+        raise invalid("This model has no chat template; use /v1/completions.", "messages", "unsupported_model")
+    messages, beginning = fields.conversation()
+    tools = [tool_of(tool) for tool in fields.tools or ()]
+    parallel = fields.parallel_tool_calls is not False
+    turn = Dialect(engine.loaded.model).turn(messages, tools, fields.choice_of_tool(), parallel)
+    variables = fields.variables() | turn.variables
+    return turn, engine.chat_tokens(turn.messages, beginning=beginning, **variables)
+
+
+def chat_asked(fields: ChatFields, engine: Engine) -> tuple[Turn, Asked]:
+    """The same with the options of `Engine.generate`."""
+    turn, prompt = chat_turn(fields, engine)
+    check_length(prompt, engine, "messages")
+    options = engine_options(fields, engine, fields.limit())
+    options["preserved"] = turn.preserved
+    if fields.logprobs:
+        options["top_log_probs"] = fields.top_logprobs or 0
+    elif fields.top_logprobs:
+        raise invalid("top_logprobs needs logprobs to be true.", "top_logprobs", "invalid_value")
+    _constrain(turn, prompt, fields, options, engine)
+    return turn, Asked(prompt, options)
+
+
+def _constrain(turn: Turn, prompt: Tokens, fields: ChatFields, options: dict[str, Any], engine: Engine) -> None:
+    """Joins the form that the answer must have with the form of tool calls and thoughts."""
+    if fields.grammar is not None:
+        if turn.tools:
+            raise invalid("grammar and tools exclude each other.", "grammar", "invalid_value")
+        return
+    schema = wanted_schema(fields)
+    if schema is not None and not turn.tools and not turn.dialect.ends_thinking(prompt):
+        return  # the options have it already
+    lark = turn.lark(prompt, schema)
+    if lark is not None:
+        options["grammar"] = Grammar.lark(lark)
+        engine.check_grammar(options["grammar"])

@@ -1,0 +1,165 @@
+"""What all routes share: the engines, the bounded queue, what is counted, and the end of the server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import partial
+from time import time
+
+from anyio import to_thread
+
+from localspec.errors import LocalspecError
+from localspec.llama.survey import Progress
+from localspec.runtime.engine import Engine
+from localspec.runtime.generation import Generation
+from localspec.runtime.pool import Lease, Pool
+from localspec.server.answers import Answers
+from localspec.server.errors import ApiError, from_localspec, overloaded, unknown_model
+from localspec.server.meter import Meter
+from localspec.server.settings import ServerSettings
+
+
+def ending() -> ApiError:
+    """503: nothing more is served."""
+    return ApiError(503, "unavailable_error", "The server is ending.", code="shutting_down")
+
+
+class Service:
+    """Belongs to one event loop. Routes get it as `request.app.state.service`."""
+
+    def __init__(self, pool: Pool, settings: ServerSettings) -> None:
+        self.pool = pool
+        self.settings = settings
+        self.meter = Meter()
+        self.started = int(time())
+        self.ending = False
+        self.ready = False
+        """The default model has been loaded."""
+        self.live: Counter[str] = Counter()
+        """Answers under way by model, those that wait for a slot included."""
+        self._answers: set[Answers] = set()
+        self._loads: dict[str, asyncio.Task[None]] = {}
+        self._waiting_for_load = 0
+
+    # -- engines ------------------------------------------------------------------------------------------------
+
+    def resolve(self, name: str | None) -> str:
+        """The model a request means: none given, or an alias, is the default."""
+        return self.pool.default if not name or name in self.settings.aliases else name
+
+    async def lease(self, name: str | None) -> Lease:
+        """The engine of a model, loaded if need be. Whoever gets it releases it, or hands it to `answer`.
+
+        Raises:
+            ApiError: 404 no such model; 503 no memory for it, too many wait for it, or the server is ending; 500 it
+                cannot be loaded.
+        """
+        wanted = self.resolve(name)
+        while not self.ending:
+            lease = self.pool.lease_loaded(wanted)
+            if lease is not None:
+                return lease
+            if wanted != self.pool.default:
+                names = await to_thread.run_sync(self.pool.names)
+                if wanted not in names:
+                    raise unknown_model(wanted, sorted(names))
+            await self._wait_for_load(wanted)
+        raise ending()
+
+    async def load(self, name: str, progress: Progress | None = None) -> None:
+        """Loads a model unless it is in memory; callers that come meanwhile wait for the same load."""
+        task = self._loads.get(name)
+        if task is None:
+            task = self._loads[name] = asyncio.create_task(self._load(name, progress))
+            task.add_done_callback(partial(self._loaded, name))
+        await asyncio.shield(task)
+
+    async def _load(self, name: str, progress: Progress | None) -> None:
+        try:
+            lease = await to_thread.run_sync(self.pool.lease, name, progress)
+        except LocalspecError as error:
+            raise from_localspec(error) from error
+        lease.release()
+        self.ready = self.ready or name == self.pool.default
+
+    def _loaded(self, name: str, task: asyncio.Task[None]) -> None:
+        self._loads.pop(name, None)
+        if not task.cancelled():
+            task.exception()  # looked at, even if everybody who waited for it is gone
+
+    async def _wait_for_load(self, name: str) -> None:
+        if self._waiting_for_load >= max(1, self.settings.max_queue):
+            raise overloaded(f"{self._waiting_for_load} requests wait for models to be loaded already.")
+        self._waiting_for_load += 1
+        try:
+            await self.load(name)
+        finally:
+            self._waiting_for_load -= 1
+
+    # -- answers ------------------------------------------------------------------------------------------------
+
+    def answer(self, lease: Lease, starts: Sequence[Callable[[], Generation]]) -> Answers:
+        """Starts the generations of a request and takes its lease over; the caller closes the answers.
+
+        Args:
+            lease: on the engine; released here, when the last generation has ended or if none is started.
+            starts: each submits one generation to the engine.
+
+        Raises:
+            ApiError: 503 the queue is full or the server is ending, 400 more choices than there are places.
+            LocalspecError: a generation could not be submitted.
+        """
+        generations: list[Generation] = []
+        try:
+            self._admit(lease.name, lease.engine, len(starts))
+            for start in starts:
+                generations.append(start())  # noqa: PERF401 - those that run must be known when one fails
+        except BaseException:
+            for generation in generations:
+                generation.cancel()
+            lease.release()
+            raise
+        self.live[lease.name] += len(generations)
+        left = len(generations)
+
+        def ended(generation: Generation) -> None:
+            nonlocal left
+            left -= 1
+            self.live[lease.name] -= 1
+            self.meter.count(lease.name, generation)
+            if not left:
+                self._answers.discard(answers)
+                lease.release()
+
+        answers = Answers(generations, ended)
+        self._answers.add(answers)
+        return answers
+
+    def _admit(self, name: str, engine: Engine, count: int) -> None:
+        if self.ending:
+            raise ending()
+        places = engine.settings.slots + self.settings.max_queue
+        if count > places:
+            raise ApiError(
+                400,
+                "invalid_request_error",
+                f"The request asks for {count} answers at once; this server takes {places}.",
+                param="n",
+            )
+        if self.live[name] + count > places:
+            self.meter.refused.inc()
+            raise overloaded(f"All slots of {name} are busy and {self.settings.max_queue} more answers may not wait.")
+
+    # -- the end ------------------------------------------------------------------------------------------------
+
+    def refuse(self) -> None:
+        """Takes no more requests; what runs goes on."""
+        self.ending = True
+
+    def stop(self) -> None:
+        """Ends everything that runs, with an error for who reads it."""
+        self.refuse()
+        for answers in tuple(self._answers):
+            answers.stop(ending())

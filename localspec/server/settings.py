@@ -1,0 +1,72 @@
+"""Settings of the endpoint, each with its own line of doc, and what may not be combined."""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass, field
+
+from localspec.errors import UsageError
+
+MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSettings:
+    """How the endpoint listens, whom it lets in, and what it puts up with."""
+
+    host: str = "127.0.0.1"
+    """Address to listen on. Any but a loopback address needs an API key."""
+    port: int = 8080
+    """TCP port; 0 = any free one."""
+    api_keys: tuple[str, ...] = field(default=(), repr=False)
+    """Keys that open the endpoint; empty = nobody is asked for one."""
+    allowed_hosts: tuple[str, ...] = ()
+    """Names in the Host header that are accepted besides this machine's own; "*" = any."""
+    cors_origins: tuple[str, ...] = ()
+    """Web origins whose pages may use the endpoint from a browser, such as https://chat.example; "*" = any."""
+    aliases: tuple[str, ...] = ()
+    """More names for the default model."""
+    max_queue: int = 64
+    """Answers that may wait for a slot of a model; more are refused with 503."""
+    max_body_bytes: int = 16 * MIB
+    """Largest request body; more is refused with 413."""
+    max_header_bytes: int = 32 * 1024
+    """Largest request head, names and values together; more is refused with 431."""
+    head_seconds: float = 15.0
+    """How long a client may take to send the head of a request."""
+    body_seconds: float = 30.0
+    """How long a client may take to send a request body; then 408."""
+    ping_seconds: float = 15.0
+    """A silent stream gets a comment line this often, so that nobody on the way takes it for dead."""
+    drain_seconds: float = 10.0
+    """How long running answers may go on once the server was told to end."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.port <= 65535:
+            raise UsageError(f"port is {self.port}; it must be between 0 (any free one) and 65535.")
+        for name, least in (("max_queue", 0), ("max_body_bytes", 1), ("max_header_bytes", 256)):
+            if getattr(self, name) < least:
+                raise UsageError(f"{name} is {getattr(self, name)}; it must be {least} or more.")
+        for name in ("head_seconds", "body_seconds", "ping_seconds"):
+            if not getattr(self, name) > 0:
+                raise UsageError(f"{name} is {getattr(self, name)}; it must be above 0.")
+        if not self.drain_seconds >= 0:
+            raise UsageError(f"drain_seconds is {self.drain_seconds}; it must be 0 or more.")
+        for origin in self.cors_origins:
+            if origin != "*" and ("://" not in origin or origin.endswith("/")):
+                raise UsageError(f"The origin {origin!r} must look like https://chat.example, without a path, or be *.")
+        if not is_loopback(self.host) and not self.api_keys:
+            raise UsageError(
+                f"host is {self.host}, which other machines can reach, and there is no API key.",
+                "Set LOCALSPEC_API_KEY or give --api-key-file, or leave --host out.",
+            )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach an address."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False

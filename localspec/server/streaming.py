@@ -1,0 +1,96 @@
+"""How answers leave: as server-sent events in OpenAI's order, or whole; and what happens when the client goes away."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+from pydantic import BaseModel
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from localspec.server.answers import Answers
+from localspec.server.errors import ApiError, error_body
+from localspec.server.log import LOG
+
+PING = ":\n\n"
+"""A comment: keeps a silent stream alive."""
+DONE = "data: [DONE]\n\n"
+_CLIENT_GONE = 499
+_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}  # the latter: nginx, do not collect
+
+
+class EventStream(StreamingResponse):
+    """Server-sent events of a request's answers, which are closed with it: read to the end, cut off, or never begun."""
+
+    def __init__(self, answers: Answers, lines: AsyncIterator[str]) -> None:
+        super().__init__(lines, media_type="text/event-stream", headers=_HEADERS)
+        self._answers = answers
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._answers.close()
+
+
+def event_line(chunk: BaseModel) -> str:
+    """One server-sent event; fields that were not set are not sent."""
+    return f"data: {chunk.model_dump_json(exclude_unset=True)}\n\n"
+
+
+async def openai_lines(chunks: AsyncIterator[BaseModel | None], path: str) -> AsyncIterator[str]:
+    """Chunks as OpenAI streams them, an error as the last but one event, and [DONE].
+
+    Args:
+        chunks: None = nothing to say for a while.
+        path: of the request, for the shape of an error.
+    """
+    try:
+        async for chunk in chunks:
+            yield PING if chunk is None else event_line(chunk)
+    except Exception as error:  # noqa: BLE001 - the status is out: the stream itself must tell
+        yield f"data: {ErrorEvent(**error_body(told(error), path)).model_dump_json()}\n\n"
+    yield DONE
+
+
+class ErrorEvent(BaseModel):
+    """An error within a stream."""
+
+    model_config = {"extra": "allow"}
+
+
+def told(error: Exception) -> ApiError:
+    """An error as the client may read it; what nobody foresaw is logged, and told without its insides."""
+    if isinstance(error, ApiError):
+        return error
+    LOG.error("internal error: %r", error)
+    return ApiError(500, "server_error", f"Internal error: {type(error).__name__}. Please report it.")
+
+
+async def whole(request: Request, answers: Answers, collect: Callable[[], Awaitable[Response]]) -> Response:
+    """The response that `collect` makes of the answers; they are cancelled if the client goes away meanwhile."""
+    collecting = asyncio.ensure_future(collect())
+    leaving = asyncio.ensure_future(_gone(request))
+    try:
+        await asyncio.wait((collecting, leaving), return_when=asyncio.FIRST_COMPLETED)
+        if not collecting.done():
+            return Response(status_code=_CLIENT_GONE)  # for the log; nobody reads it
+        return collecting.result()
+    finally:
+        answers.close()
+        for task in (collecting, leaving):
+            task.cancel()
+        await asyncio.gather(collecting, leaving, return_exceptions=True)
+
+
+async def _gone(request: Request) -> None:
+    """Returns when the client has left. The body was read before."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def json_response(body: BaseModel) -> Response:
+    """A whole answer; fields that were not set are not sent."""
+    return Response(body.model_dump_json(exclude_unset=True), media_type="application/json")

@@ -1,0 +1,115 @@
+"""The real application on a real socket, uvicorn in a thread, over a pool that several of them may share."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+
+from localspec.runtime.pool import Pool
+from localspec.server import listen
+from localspec.server.app import create_app
+from localspec.server.errors import ApiError
+from localspec.server.service import Service
+from localspec.server.settings import ServerSettings
+
+COPY = "Repeat this text exactly: Maria bought 12 lanterns in Lisbon and 3 lanterns in Oslo."
+COPIED = "Maria bought 12 lanterns in Lisbon and 3 lanterns in Oslo."
+
+
+@dataclass
+class Live:
+    """A server that runs."""
+
+    port: int
+    service: Service
+    server: listen.Server
+    http: httpx.Client = field(repr=False)
+
+    @property
+    def url(self) -> str:
+        """Without /v1."""
+        return f"http://127.0.0.1:{self.port}"
+
+    def chat(self, content: str = COPY, **fields: Any) -> httpx.Response:
+        """A chat request with one message."""
+        return self.http.post("/v1/chat/completions", json={"messages": [user(content)]} | fields)
+
+    def complete(self, prompt: Any, **fields: Any) -> httpx.Response:
+        """A completion request."""
+        return self.http.post("/v1/completions", json={"prompt": prompt} | fields)
+
+    def stream(self, path: str, **fields: Any) -> list[Any]:
+        """Data of all events of a streamed request; "[DONE]" as it is."""
+        response = self.http.post(path, json=fields | {"stream": True})
+        assert response.status_code == 200, response.text
+        assert response.headers["content-type"].startswith("text/event-stream")
+        return events(response.text)
+
+
+def user(content: str) -> dict[str, str]:
+    """A user's message."""
+    return {"role": "user", "content": content}
+
+
+def events(text: str) -> list[Any]:
+    """Data of server-sent events, checked for their form."""
+    assert text.endswith("\n\n")
+    found: list[Any] = []
+    for event in text[:-2].split("\n\n"):
+        if event.startswith(":"):
+            continue
+        assert event.startswith("data: ")
+        assert "\n" not in event
+        data = event.removeprefix("data: ")
+        found.append(data if data == "[DONE]" else json.loads(data))
+    return found
+
+
+def error_of(response: httpx.Response) -> dict[str, Any]:
+    """The error of a response in OpenAI's shape."""
+    body = response.json()
+    assert set(body) == {"error"}
+    error: dict[str, Any] = body["error"]
+    assert {"message", "type", "param", "code"} <= set(error)
+    assert error["message"].endswith((".", "?", "`."))
+    return error
+
+
+@contextmanager
+def running(pool: Pool, settings: ServerSettings | None = None, key: str = "") -> Iterator[Live]:
+    """A server over `pool`; ended as a signal would end it."""
+    settings = settings or ServerSettings(drain_seconds=0.0)
+    listening = listen.bind("127.0.0.1", 0)
+    port = listening.getsockname()[1]
+
+    failures: list[ApiError] = []
+
+    async def load(service: Service) -> None:
+        try:
+            await service.load(pool.default)
+        except ApiError as error:
+            failures.append(error)
+
+    app = create_app(pool, settings, on_start=load)
+    server = listen.make_server(app, settings)
+    thread = threading.Thread(target=server.run, args=([listening],), name="test-server")
+    thread.start()
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    try:
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", headers=headers, timeout=60) as client:
+            while client.get("/health").status_code == 503:
+                assert not failures, failures[0].message
+                time.sleep(0.01)
+            yield Live(port, app.state.service, server, client)
+    finally:
+        server.should_exit = True
+        thread.join(60)
+        listening.close()
+        assert not thread.is_alive()

@@ -1,0 +1,32 @@
+"""Server-sent events that carry a name, as the Messages and the Responses API send them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from tests.server.live import Live
+
+WIKIPEDIA: dict[str, Any] = {
+    "name": "wikipedia",
+    "description": "Looks something up.",
+    "parameters": {"type": "object", "properties": {"query": {"type": "string"}}, "required": ["query"]},
+}
+LOOK_UP = "Look up violet castle."
+"""What the bundled pair answers with a call of that tool."""
+
+
+def named_events(live: Live, path: str, **fields: Any) -> list[dict[str, Any]]:
+    """Data of all events of a streamed request, whose names and form are checked."""
+    response = live.http.post(path, json=fields | {"stream": True})
+    assert response.status_code == 200, response.text
+    assert response.headers["content-type"].startswith("text/event-stream")
+    assert response.text.endswith("\n\n")
+    found = []
+    for event in response.text[:-2].split("\n\n"):
+        name, data = event.split("\n")
+        assert data.startswith("data: ")
+        body: dict[str, Any] = json.loads(data.removeprefix("data: "))
+        assert name == f"event: {body['type']}"
+        found.append(body)
+    return found

@@ -1,0 +1,136 @@
+"""Bodies and heads that are too large or too slow, what is no HTTP, and paths that are not there."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator
+from contextlib import suppress
+
+import pytest
+
+from localspec.errors import UsageError
+from localspec.runtime.pool import Pool
+from localspec.server.settings import ServerSettings
+from tests.server.live import Live, error_of, running
+
+BODY = 4096
+
+
+@pytest.fixture(scope="module")
+def strict(pool: Pool) -> Iterator[Live]:
+    """A server with little patience."""
+    settings = ServerSettings(
+        max_body_bytes=BODY, max_header_bytes=2048, head_seconds=0.3, body_seconds=0.3, drain_seconds=0.0
+    )
+    with running(pool, settings) as server:
+        yield server
+
+
+def raw(server: Live, *pieces: bytes) -> bytes:
+    """What the server says to these bytes until it closes the connection, which drops what it did not read."""
+    answer = b""
+    with (
+        suppress(ConnectionResetError),
+        socket.create_connection(("127.0.0.1", server.port), timeout=20) as connection,
+    ):
+        for piece in pieces:
+            connection.sendall(piece)
+        while data := connection.recv(65536):
+            answer += data
+    return answer
+
+
+def head(server: Live, *lines: str) -> bytes:
+    return "\r\n".join(("POST /v1/completions HTTP/1.1", f"Host: 127.0.0.1:{server.port}", *lines, "", "")).encode()
+
+
+def status(answer: bytes) -> int:
+    return int(answer.split(b" ", 2)[1])
+
+
+def message(answer: bytes) -> str:
+    return str(json.loads(answer.partition(b"\r\n\r\n")[2])["error"]["message"])
+
+
+def test_a_large_body_is_refused_before_it_comes(strict: Live) -> None:
+    answer = raw(strict, head(strict, "Content-Type: application/json", f"Content-Length: {BODY + 1}"))
+    assert status(answer) == 413
+    assert str(BODY) in message(answer)
+
+
+def test_a_large_body_without_a_length_is_refused(strict: Live) -> None:
+    chunk = b"400\r\n" + b" " * 1024 + b"\r\n"
+    start = head(strict, "Content-Type: application/json", "Transfer-Encoding: chunked")
+    assert status(raw(strict, start, *[chunk] * 5)) == 413
+
+
+def test_a_body_of_the_limit_is_read(strict: Live) -> None:
+    body = b'{"prompt": "x", "max_tokens": 1}'.ljust(BODY)
+    response = strict.http.post("/v1/completions", content=body, headers={"Content-Type": "application/json"})
+    assert response.status_code == 200
+
+
+def test_a_slow_body_is_given_up(strict: Live) -> None:
+    start = head(strict, "Content-Type: application/json", "Content-Length: 100")
+    answer = raw(strict, start, b'{"prompt"')
+    assert status(answer) == 408
+    assert "0.3 seconds" in message(answer)
+
+
+@pytest.mark.parametrize("start", [b"", b"GET / HTTP/1.1\r\nHost: loc"])
+def test_a_slow_head_is_given_up(strict: Live, start: bytes) -> None:
+    assert raw(strict, start) == b""
+
+
+def test_a_second_slow_head_is_given_up_too(strict: Live) -> None:
+    first = f"GET /health HTTP/1.1\r\nHost: 127.0.0.1:{strict.port}\r\n\r\n".encode()
+    answer = raw(strict, first, b"GET /hea")
+    assert status(answer) == 200
+    assert answer.endswith(b'{"status":"ok"}')
+
+
+@pytest.mark.parametrize("size", [2048, 100_000, 1_000_000])
+def test_a_long_head_is_refused(strict: Live, size: int) -> None:
+    answer = raw(strict, head(strict, f"X-Long: {'x' * size}"))
+    assert status(answer) == 431
+    assert "2048 bytes" in message(answer)
+
+
+def test_what_is_no_http_is_told_so(strict: Live) -> None:
+    answer = raw(strict, b"\x16\x03\x01 hello\r\n\r\n")
+    assert status(answer) == 400
+    assert "HTTP" in message(answer)
+
+
+def test_the_server_still_answers(strict: Live) -> None:
+    assert strict.http.get("/health").status_code == 200
+    assert strict.complete("x", max_tokens=1).status_code == 200
+
+
+def test_unknown_paths_and_methods_have_the_error_shape(live: Live) -> None:
+    response = live.http.get("/v2/nothing")
+    assert response.status_code == 404
+    assert error_of(response)["type"] == "not_found_error"
+    response = live.http.get("/v1/chat/completions")
+    assert response.status_code == 405
+    error_of(response)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("port", 65536),
+        ("port", -1),
+        ("max_queue", -1),
+        ("max_body_bytes", 0),
+        ("max_header_bytes", 1),
+        ("body_seconds", 0.0),
+        ("head_seconds", -1.0),
+        ("ping_seconds", float("nan")),
+        ("drain_seconds", -1.0),
+    ],
+)
+def test_impossible_settings_are_refused(name: str, value: float) -> None:
+    with pytest.raises(UsageError, match=name):
+        ServerSettings(**{name: value})  # type: ignore[arg-type]

@@ -1,0 +1,77 @@
+"""Several models behind one endpoint: loaded when named, unloaded when idle, refused when memory is short."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from localspec.models.memory import Place
+from localspec.runtime.pool import Pool
+from localspec.server.settings import ServerSettings
+from tests.server.live import COPIED, Live, error_of, running
+from tests.server.test_slots import eventually
+
+
+class Memory:
+    """What is free, as a test says."""
+
+    def __init__(self) -> None:
+        self.free = 64 << 30
+
+    def __call__(self) -> list[Place]:
+        return [Place("CPU", "cpu", self.free, 64 << 30)]
+
+
+@pytest.fixture(scope="module")
+def memory() -> Memory:
+    return Memory()
+
+
+@pytest.fixture(scope="module")
+def several(memory: Memory) -> Iterator[Live]:
+    """A server of its own pool that unloads what nobody used for a tenth of a second."""
+    settings = {"slots": 2, "context": 256, "exact": "off"}
+    pool = Pool("tiny-target", settings=settings, idle_unload=0.1, room=memory)
+    with running(pool, ServerSettings(drain_seconds=0.0)) as server:
+        yield server
+    pool.close()
+
+
+def test_a_model_is_loaded_by_its_name_and_unloaded_when_idle(several: Live) -> None:
+    for name in ("tiny", "tiny-target", "tiny"):
+        body = several.chat(model=name, temperature=0, max_tokens=30).json()
+        assert body["model"] == name
+        assert body["choices"][0]["message"]["content"] == COPIED
+    assert eventually(lambda: not several.service.pool.loaded())
+    assert several.http.get("/health").status_code == 200  # unloaded is not ill
+    assert several.chat(temperature=0, max_tokens=3).json()["model"] == "tiny-target"
+
+
+def test_many_ask_for_a_model_that_is_not_loaded(several: Live) -> None:
+    assert eventually(lambda: not several.service.pool.loaded())
+    with ThreadPoolExecutor(6) as crowd:
+        answers = list(crowd.map(lambda _: several.chat(model="tiny", temperature=0), range(6)))
+    assert {answer.json()["choices"][0]["message"]["content"] for answer in answers} == {COPIED}
+
+
+def test_a_model_in_use_is_not_unloaded(several: Live) -> None:
+    sent = {"prompt": "x", "stream": True, "ignore_eos": True, "n": 2, "speculative": {"enabled": False}}
+    with several.http.stream("POST", "/v1/completions", json=sent) as response:
+        text = "".join(response.iter_text())
+    assert text.endswith("data: [DONE]\n\n")
+    assert text.count('"finish_reason":"length"') == 2
+
+
+def test_a_model_without_room_is_refused_for_now(several: Live, memory: Memory) -> None:
+    assert eventually(lambda: not several.service.pool.loaded())
+    memory.free = 1 << 20
+    response = several.chat(model="tiny")
+    memory.free = 64 << 30
+    assert response.status_code == 503
+    assert int(response.headers["Retry-After"]) > 0
+    error = error_of(response)
+    assert error["type"] == "unavailable_error"
+    assert "does not fit memory" in error["message"]
+    assert several.chat(model="tiny", max_tokens=1).status_code == 200

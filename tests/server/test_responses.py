@@ -1,0 +1,236 @@
+"""/v1/responses: OpenAI's shapes and order of events, tools, and conversations that are remembered for a while."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import pytest
+
+from localspec.chat.reply import Content, Reasoning
+from localspec.chat.tool import ToolCall
+from localspec.server.chat_fields import ChatMessage
+from localspec.server.errors import ApiError
+from localspec.server.responses_items import Items
+from localspec.server.responses_memory import Remembered, ResponseMemory
+from localspec.server.responses_shapes import ResponseObject
+from tests.server.live import COPIED, COPY, Live, error_of, user
+from tests.server.named_events import LOOK_UP, WIKIPEDIA, named_events
+
+PATH = "/v1/responses"
+TOOL = {"type": "function", **WIKIPEDIA}
+
+
+def send(live: Live, given: Any = COPY, **fields: Any) -> httpx.Response:
+    return live.http.post(PATH, json={"input": given, "temperature": 0} | fields)
+
+
+def text_of(body: dict[str, Any]) -> str:
+    (message,) = body["output"]
+    (part,) = message["content"]
+    assert (message["type"], message["role"], part["type"]) == ("message", "assistant", "output_text")
+    text: str = part["text"]
+    return text
+
+
+def test_an_answer_has_openais_shape(live: Live) -> None:
+    body = send(live, instructions="Be brief.", metadata={"a": "b"}).json()
+    assert body["id"].startswith("resp_")
+    assert body["object"] == "response"
+    assert body["status"] == "completed"
+    assert body["error"] is None
+    assert body["incomplete_details"] is None
+    assert body["instructions"] == "Be brief."
+    assert body["metadata"] == {"a": "b"}
+    assert body["output"][0]["id"].startswith("msg_")
+    assert body["text"] == {"format": {"type": "text"}}
+    assert (body["tools"], body["tool_choice"], body["parallel_tool_calls"]) == ([], "auto", True)
+    usage = body["usage"]
+    assert usage["total_tokens"] == usage["input_tokens"] + usage["output_tokens"]
+    assert usage["output_tokens_details"] == {"reasoning_tokens": 0}
+    assert body["timings"]["predicted_n"] == usage["output_tokens"]
+    assert text_of(send(live).json()) == COPIED
+
+
+def test_input_as_items(live: Live) -> None:
+    given = [
+        {"role": "developer", "content": "Be brief."},
+        {"type": "message", "role": "user", "content": [{"type": "input_text", "text": COPY}]},
+    ]
+    assert text_of(send(live, given).json())
+    count = live.http.post(f"{PATH}/input_tokens", json={"input": given}).json()
+    asked = {"messages": [{"role": "system", "content": "Be brief."}, user(COPY)]}
+    same = live.http.post("/v1/chat/completions/input_tokens", json=asked).json()
+    assert count == {"object": "response.input_tokens", "input_tokens": same["input_tokens"]}
+
+
+def test_a_stream_in_order(live: Live) -> None:
+    found = named_events(live, PATH, input=COPY, temperature=0)
+    assert [event["sequence_number"] for event in found] == list(range(len(found)))
+    created, begun, item, part, *deltas, text, ended_part, ended, completed = found
+    assert (created["type"], begun["type"]) == ("response.created", "response.in_progress")
+    assert created["response"]["status"] == "in_progress"
+    assert created["response"]["output"] == []
+    key = item["item"]["id"]
+    assert item["type"] == "response.output_item.added"
+    assert item["item"]["status"] == "in_progress"
+    assert part["type"] == "response.content_part.added"
+    assert {delta["type"] for delta in deltas} == {"response.output_text.delta"}
+    assert "".join(delta["delta"] for delta in deltas) == COPIED
+    assert (text["type"], text["text"]) == ("response.output_text.done", COPIED)
+    assert (ended_part["type"], ended_part["part"]["text"]) == ("response.content_part.done", COPIED)
+    for event in (part, *deltas, text, ended_part):
+        assert (event["item_id"], event["output_index"], event["content_index"]) == (key, 0, 0)
+    assert (ended["type"], ended["item"]["status"]) == ("response.output_item.done", "completed")
+    assert completed["type"] == "response.completed"
+    assert completed["response"]["id"] == created["response"]["id"]
+    assert completed["response"]["output"] == [ended["item"]]
+    assert completed["response"]["usage"]["output_tokens"] > 10
+
+
+def test_an_answer_that_is_cut_says_so(live: Live) -> None:
+    body = send(live, max_output_tokens=3).json()
+    assert body["status"] == "incomplete"
+    assert body["incomplete_details"] == {"reason": "max_output_tokens"}
+    assert body["output"][0]["status"] == "incomplete"
+    *_, last = named_events(live, PATH, input=COPY, max_output_tokens=3)
+    assert last["type"] == "response.incomplete"
+
+
+def test_a_tool_is_called_and_its_result_is_used(live: Live) -> None:
+    called = send(live, LOOK_UP, tools=[TOOL]).json()
+    (call,) = called["output"]
+    assert (call["type"], call["name"], call["arguments"]) == (
+        "function_call",
+        "wikipedia",
+        '{"query": "violet castle"}',
+    )
+    result = {"type": "function_call_output", "call_id": call["call_id"], "output": '{"summary": "It is old."}'}
+    by_items = send(live, [user(LOOK_UP), call, result], tools=[TOOL]).json()
+    by_id = send(live, [result], tools=[TOOL], previous_response_id=called["id"]).json()
+    assert text_of(by_items) == text_of(by_id) == "It is old."
+    assert by_id["previous_response_id"] == called["id"]
+
+
+def test_a_call_in_a_stream(live: Live) -> None:
+    found = named_events(live, PATH, input=LOOK_UP, tools=[TOOL], temperature=0)
+    assert [event["type"].removeprefix("response.") for event in found] == [
+        "created",
+        "in_progress",
+        "output_item.added",
+        "function_call_arguments.delta",
+        "function_call_arguments.done",
+        "output_item.done",
+        "completed",
+    ]
+    assert found[2]["item"]["arguments"] == ""
+    assert found[5]["item"]["arguments"] == found[4]["arguments"] == '{"query": "violet castle"}'
+    assert found[5]["item"]["call_id"]
+
+
+@pytest.mark.parametrize(
+    ("choice", "kind"),
+    [("required", "function_call"), ({"type": "function", "name": "wikipedia"}, "function_call"), ("none", "message")],
+)
+def test_what_a_choice_says_is_done(live: Live, choice: Any, kind: str) -> None:
+    question = LOOK_UP if kind == "message" else COPY
+    body = send(live, question, tools=[TOOL], tool_choice=choice, max_output_tokens=60).json()
+    assert [item["type"] for item in body["output"]] == [kind]
+
+
+def test_an_answer_in_a_schema(live: Live) -> None:
+    schema = {"type": "object", "properties": {"n": {"enum": [1, 2]}}, "required": ["n"], "additionalProperties": False}
+    form = {"type": "json_schema", "name": "x", "schema": schema, "strict": True}
+    body = send(live, text={"format": form}).json()
+    assert "".join(text_of(body).split()) in ('{"n":1}', '{"n":2}')
+    assert body["text"] == {"format": form}
+
+
+def test_log_probs_come_with_the_text(live: Live) -> None:
+    asked = {"include": ["message.output_text.logprobs"], "top_logprobs": 2}
+    (message,) = send(live, **asked).json()["output"]
+    found = message["content"][0]["logprobs"]
+    assert "".join(one["token"] for one in found) == COPIED
+    assert all(len(one["top_logprobs"]) == 2 for one in found)
+    streamed = named_events(live, PATH, input=COPY, temperature=0, **asked)
+    tokens = [one["token"] for event in streamed if "delta" in event for one in event["logprobs"]]
+    assert "".join(tokens) == COPIED
+
+
+def test_conversations_are_remembered_until_they_are_deleted(live: Live) -> None:
+    first = send(live).json()
+    again = send(live, "Say that again.", previous_response_id=first["id"]).json()
+    assert again["usage"]["input_tokens"] > first["usage"]["total_tokens"]
+    assert live.http.get(f"{PATH}/{first['id']}").json() == first
+    assert live.http.delete(f"{PATH}/{first['id']}").json()["deleted"] is True
+    gone = live.http.get(f"{PATH}/{first['id']}")
+    assert (gone.status_code, error_of(gone)["type"]) == (404, "not_found_error")
+    refused = send(live, previous_response_id=first["id"])
+    assert (refused.status_code, error_of(refused)["code"]) == (400, "previous_response_not_found")
+    assert send(live, "Once more.", previous_response_id=again["id"]).status_code == 200
+    silent = send(live, store=False).json()
+    assert live.http.get(f"{PATH}/{silent['id']}").status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"input": []}, "input"),
+        ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input.0.content.0.type"),
+        ({"input": [{"type": "item_reference", "id": "x"}]}, "input.0"),
+        ({"input": [5]}, "input.0"),
+        ({"tools": [{"type": "web_search"}]}, "tools.0.type"),
+        ({"background": True}, "background"),
+        ({"truncation": "auto"}, "truncation"),
+        ({"conversation": "x"}, "conversation"),
+        ({"unheard_of": 1}, "unheard_of"),
+        ({"max_output_tokens": 0}, "max_output_tokens"),
+        ({"text": {"format": {"type": "json_schema"}}}, "text.format.schema"),
+        ({"previous_response_id": "resp_x"}, "previous_response_id"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_with_its_name(live: Live, fields: dict[str, Any], param: str) -> None:
+    response = live.http.post(PATH, json={"input": COPY} | fields)
+    assert response.status_code == 400
+    assert error_of(response)["param"] == param
+
+
+def remembered(key: str, content: str) -> Remembered:
+    response = ResponseObject(
+        id=key, created_at=0, model="m", temperature=0, text={}, tool_choice="auto", tools=[], top_p=1
+    )
+    return Remembered(response, (ChatMessage(role="user", content=content),))
+
+
+def test_memory_has_a_bound_in_number_and_in_size() -> None:
+    memory = ResponseMemory(most_answers=2, most_bytes=10_000)
+    for key in ("a", "b"):
+        memory.keep(remembered(key, ""))
+    memory.find("a", "response_id")
+    memory.keep(remembered("c", ""))
+    with pytest.raises(ApiError, match="no response 'b'"):
+        memory.find("b", "response_id")
+    memory.keep(remembered("d", "x" * 7000))
+    assert len(memory) == 1, "what is large pushes out what is old"
+    memory.keep(remembered("e", "x" * 20_000))
+    assert len(memory) == 0, "what is larger than all of it is not kept"
+
+
+def test_items_follow_the_parts_of_an_answer() -> None:
+    items = Items()
+    events = items.add([Reasoning("hm"), Content("So"), ToolCall("abc", "f", "{}"), Content("x")])
+    events += items.finish("completed")
+    assert [item.type for item in items.output] == ["reasoning", "message", "function_call", "message"]
+    assert {item.status for item in items.output} == {"completed"}
+    assert [event["type"].removeprefix("response.") for event in events][:6] == [
+        "output_item.added",
+        "content_part.added",
+        "reasoning_text.delta",
+        "reasoning_text.done",
+        "content_part.done",
+        "output_item.done",
+    ]
+    assert [event["output_index"] for event in events] == sorted(event["output_index"] for event in events)
+    silent = Items()
+    silent.finish("completed")
+    assert [item.type for item in silent.output] == ["message"]

@@ -1,0 +1,81 @@
+"""What a client may say about drafting, and what it is told: the text never depends on it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.server.live import COPIED, COPY, Live
+
+WAYS: tuple[dict[str, Any], ...] = (
+    {},
+    {"speculative": {"enabled": False}},
+    {"speculative": {"max_draft_tokens": 0}},
+    {"speculative": {"max_draft_tokens": 1}},
+    {"speculative": {"max_draft_tokens": 4}},
+    {"speculative": {"drafter": "lookup"}},
+    {"speculative": {"drafter": "draft", "max_draft_tokens": 3}},
+    {"speculative": {"drafter": "none"}},
+    {"prediction": {"type": "content", "content": COPIED}},
+    {"prediction": {"type": "content", "content": [{"type": "text", "text": "something else"}]}},
+)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_the_text_does_not_depend_on_how_it_was_drafted(live: Live, temperature: float) -> None:
+    texts = set()
+    for way in WAYS:
+        body = live.chat(temperature=temperature, seed=11, **way).json()
+        assert body["timings"]["exact"] is True
+        texts.add(body["choices"][0]["message"]["content"])
+    assert len(texts) == 1
+
+
+def test_timings_have_llama_servers_names_and_add_up(live: Live) -> None:
+    body = live.chat(temperature=0).json()
+    timings, stats = body["timings"], body["localspec"][0]["stats"]
+    assert {
+        "cache_n",
+        "prompt_n",
+        "prompt_ms",
+        "prompt_per_token_ms",
+        "prompt_per_second",
+        "predicted_n",
+        "predicted_ms",
+        "predicted_per_token_ms",
+        "predicted_per_second",
+        "draft_n",
+        "draft_n_accepted",
+        "accepted_per_position",
+        "exact",
+    } == set(timings)
+    assert timings["predicted_n"] == body["usage"]["completion_tokens"] == stats["generated_tokens"]
+    assert timings["cache_n"] + timings["prompt_n"] == body["usage"]["prompt_tokens"]
+    assert timings["draft_n"] == stats["drafted"] >= timings["draft_n_accepted"] == stats["accepted"]
+    assert sum(timings["accepted_per_position"]) == timings["draft_n_accepted"]
+    assert timings["predicted_per_second"] > 0
+
+
+def test_drafting_can_be_switched_off(live: Live) -> None:
+    forced = live.chat(temperature=0, speculative={"drafter": "lookup", "max_draft_tokens": 4}).json()["timings"]
+    plain = live.chat(temperature=0, speculative={"enabled": False}).json()["timings"]
+    assert plain["draft_n"] == 0
+    assert forced["predicted_n"] == plain["predicted_n"]
+
+
+def test_a_draft_is_never_longer_than_asked_for(live: Live) -> None:
+    timings = live.chat(temperature=0, speculative={"max_draft_tokens": 2}).json()["timings"]
+    assert len(timings["accepted_per_position"]) <= 2
+
+
+def test_the_timings_of_choices_are_added_up(live: Live) -> None:
+    body = live.chat(n=2, seed=1, temperature=1.0, max_tokens=20, ignore_eos=True).json()
+    each = [one["stats"] for one in body["localspec"]]
+    assert body["timings"]["predicted_n"] == sum(one["generated_tokens"] for one in each) == 40
+    assert body["timings"]["draft_n"] == sum(one["drafted"] for one in each)
+
+
+def test_completions_are_drafted_too(live: Live) -> None:
+    texts = {live.complete(COPY, seed=2, max_tokens=30, **way).json()["choices"][0]["text"] for way in WAYS}
+    assert len(texts) == 1

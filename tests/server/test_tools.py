@@ -1,0 +1,126 @@
+"""Tools through the chat API: marks that are control tokens, what a choice says, and streams."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from localspec.runtime.pool import Pool
+from tests.server.live import COPY, Live, error_of, user
+from tests.server.named_events import LOOK_UP, WIKIPEDIA
+
+CHAT = "/v1/chat/completions"
+TOOL = {"type": "function", "function": WIKIPEDIA}
+OTHER = {"type": "function", "function": {"name": "set_timer", "parameters": {"type": "object", "properties": {}}}}
+QUERY = {"query": "violet castle"}
+
+
+def ask(live: Live, content: str = LOOK_UP, **fields: Any) -> dict[str, Any]:
+    response = live.chat(content, **{"temperature": 0, "tools": [TOOL], "max_tokens": 150} | fields)
+    assert response.status_code == 200, response.text
+    choice: dict[str, Any] = response.json()["choices"][0]
+    return choice
+
+
+def test_control_tokens_are_part_of_an_answer_only_if_they_are_asked_for(pool: Pool) -> None:
+    lease = pool.lease(pool.default)
+    engine = lease.engine
+    mark = int(engine.loaded.model.tokenize("<tool_call>", special=True, add_bos=False)[0])
+    prompt = "<|bos|><|system|>Tools:\nwikipedia(query)<|end|><|user|>Look up violet castle.<|end|><|assistant|>"
+    tokens = np.asarray(engine.loaded.model.tokenize(prompt, special=True, add_bos=False))
+    plain = engine.generate(tokens, seed=1, max_tokens=40).text()
+    marked = engine.generate(tokens, seed=1, max_tokens=40, preserved=frozenset({mark})).text()
+    stopped = engine.generate(tokens, seed=1, stop=["l>"], preserved=frozenset({mark})).text()
+    lease.release()
+    assert marked == f"<tool_call>{plain}"
+    assert plain.startswith("{")
+    assert stopped == "<tool_cal"
+
+
+def test_the_model_calls_and_says_so(live: Live) -> None:
+    choice = ask(live)
+    (call,) = choice["message"]["tool_calls"]
+    assert choice["finish_reason"] == "tool_calls"
+    assert choice["message"]["content"] is None
+    assert call["type"] == "function"
+    assert call["function"] == {"name": "wikipedia", "arguments": '{"query": "violet castle"}'}
+    assert len(call["id"]) == 9
+
+
+def test_without_a_need_nothing_is_called(live: Live) -> None:
+    choice = ask(live, COPY)
+    assert choice["finish_reason"] == "stop"
+    assert "tool_calls" not in choice["message"]
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "wikipedia"}}])
+@pytest.mark.parametrize("temperature", [0, 1.5])
+def test_a_call_can_be_demanded(live: Live, choice: Any, temperature: float) -> None:
+    found = ask(live, COPY, tool_choice=choice, temperature=temperature, seed=7, parallel_tool_calls=False)
+    assert found["finish_reason"] in ("tool_calls", "length")
+    for call in found["message"].get("tool_calls", []):
+        assert call["function"]["name"] == "wikipedia"
+        assert set(json.loads(call["function"]["arguments"])) >= {"query"}
+    assert found["finish_reason"] == "length" or len(found["message"]["tool_calls"]) == 1
+
+
+def test_a_named_tool_is_the_one_that_is_called(live: Live) -> None:
+    named = {"type": "function", "function": {"name": "set_timer"}}
+    found = ask(live, tools=[TOOL, OTHER], tool_choice=named, parallel_tool_calls=False)
+    names = [call["function"]["name"] for call in found["message"].get("tool_calls", [])]
+    assert names == ["set_timer"] or found["finish_reason"] == "length"
+
+
+def test_none_hides_the_tools(live: Live) -> None:
+    assert "tool_calls" not in ask(live, tool_choice="none")["message"]
+    prompt = live.http.post(
+        "/apply-template", json={"messages": [user(LOOK_UP)], "tools": [TOOL], "tool_choice": "none"}
+    ).json()["prompt"]
+    assert "wikipedia" not in prompt
+
+
+def test_a_stream_brings_the_call_in_one_piece(live: Live) -> None:
+    sent = {"messages": [user(LOOK_UP)], "tools": [TOOL], "temperature": 0}
+    *chunks, done = live.stream(CHAT, **sent)
+    assert done == "[DONE]"
+    deltas = [chunk["choices"][0]["delta"] for chunk in chunks]
+    (call,) = [call for delta in deltas for call in delta.get("tool_calls", [])]
+    assert (call["index"], call["function"]["name"]) == (0, "wikipedia")
+    assert json.loads(call["function"]["arguments"]) == QUERY
+    assert not any(delta.get("content") for delta in deltas)
+    assert chunks[-1]["choices"][0]["finish_reason"] == "tool_calls"
+
+
+def test_drafts_change_nothing_about_calls(live: Live) -> None:
+    demanded: dict[str, Any] = {"tool_choice": "required", "parallel_tool_calls": False}
+    for fields in ({}, demanded):
+        with_drafts = ask(live, **fields)["message"]["tool_calls"]
+        without = ask(live, speculative={"enabled": False}, **fields)["message"]["tool_calls"]
+        assert [call["function"] for call in with_drafts] == [call["function"] for call in without]
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"tool_choice": "required", "tools": []}, "there are no tools"),
+        ({"tool_choice": {"type": "function", "function": {"name": "x"}}}, "'x' is to be called"),
+        ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "'a b'"),
+        ({"tools": [{"type": "function", "function": {"name": "a", "parameters": {"type": "array"}}}]}, "an object"),
+        ({"tools": [{"type": "web_search"}]}, "tools.0"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(live: Live, fields: dict[str, Any], said: str) -> None:
+    response = live.chat(LOOK_UP, **{"tools": [TOOL]} | fields)
+    assert response.status_code == 400
+    assert said in error_of(response)["message"]
+
+
+def test_a_schema_that_nobody_can_read_is_an_error_of_the_request(live: Live) -> None:
+    bad = {"type": "object", "properties": {"a": {"type": "string", "pattern": "("}}}
+    tool = {"type": "function", "function": {"name": "a", "parameters": bad}}
+    response = live.chat(LOOK_UP, tools=[tool], tool_choice="required")
+    assert response.status_code == 400
+    assert error_of(response)["type"] == "invalid_request_error"
