@@ -3,31 +3,14 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 from localspec.bench.passes import PassReport, Point
+from localspec.bench.table import Table
 from localspec.llama.configuration import Kernels
 
 NAMES: dict[Kernels, str] = {"wide": "localspec", "repacked": "llama.cpp", "plain": "not repacked"}
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """Rows of text under a title; every cell but the first is a number."""
-
-    title: str
-    columns: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-
-    def lines(self) -> Iterator[str]:
-        """Title, columns and rows, aligned with spaces."""
-        yield self.title
-        cells = (self.columns, *self.rows)
-        widths = [max(len(row[index]) for row in cells) for index in range(len(self.columns))]
-        for row in cells:
-            yield "  ".join(f"{cell:>{width}}" for cell, width in zip(row, widths, strict=True))
 
 
 def as_dict(report: PassReport) -> dict[str, Any]:

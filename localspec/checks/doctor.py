@@ -8,21 +8,14 @@ import platform
 import shutil
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from localspec import __version__, kernels, paths
+from localspec.checks.finding import Finding
 from localspec.llama import lib, wide
+from localspec.runtime import tuning
 from localspec.runtime.engine import Engine
 
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One line of the report."""
-
-    name: str
-    value: str
-    advice: str = ""
-    """What to do; "" = all is well."""
+_AGAIN = "pip install --force-reinstall --no-deps localspec"
 
 
 def examine_machine(with_wide: bool = True) -> Iterator[Finding]:
@@ -38,7 +31,8 @@ def examine_machine(with_wide: bool = True) -> Iterator[Finding]:
     yield Finding(
         "kernels",
         f"{kernels.backend_name()} ({kernels.backend_reason()})",
-        "" if native else "Install a C compiler, then: pip install --force-reinstall --no-deps localspec",
+        "" if native else "Install a C compiler, then localspec again.",
+        "" if native else _AGAIN,
     )
     yield Finding("CPU features", kernels.cpu_features())
     info = lib.info()
@@ -49,6 +43,16 @@ def examine_machine(with_wide: bool = True) -> Iterator[Finding]:
     yield _cache_folder()
 
 
+def _tuning(engine: Engine) -> Finding:
+    settings = engine.settings
+    found = tuning.read(settings.target, settings.draft)
+    if found is None:
+        return Finding("tuning", "none; `localspec tune` looks for settings that are faster here than the defaults")
+    unused = [name for name, value in found.settings.items() if getattr(settings, name) != value]
+    unused_words = f"; not in use: {', '.join(unused)}" if unused else ""
+    return Finding("tuning", f"{found}{unused_words}")
+
+
 def _wide_kernels(wanted: bool) -> Finding:
     name, path = "wide kernels", wide.find_library()
     if not wanted:
@@ -56,8 +60,11 @@ def _wide_kernels(wanted: bool) -> Finding:
     found = wide.status()
     if found.available:
         return Finding(name, f"{found.isa} ({path})")
-    build = "Install gcc or clang with OpenMP, then: pip install --force-reinstall --no-deps localspec"
-    return Finding(name, f"not used: {found.reason}", build if path is None and sys.platform != "win32" else "")
+    if path is None and sys.platform != "win32":
+        return Finding(
+            name, f"not used: {found.reason}", "Install gcc or clang with OpenMP, then localspec again.", _AGAIN
+        )
+    return Finding(name, f"not used: {found.reason}")
 
 
 def _devices(info: lib.Info) -> Iterator[Finding]:
@@ -65,13 +72,14 @@ def _devices(info: lib.Info) -> Iterator[Finding]:
         memory = f", {device.free_bytes / 2**30:.1f} of {device.total_bytes / 2**30:.1f} GiB free"
         yield Finding(f"device {device.name}", f"{device.description}{memory if device.total_bytes else ''}")
     if not info.gpu_offload:
-        advice = ""
+        advice = command = ""
         if shutil.which("nvidia-smi"):
-            advice = (
+            advice = "This machine seems to have an NVIDIA GPU; build llama-cpp-python for it."
+            command = (
                 'CMAKE_ARGS="-DGGML_CUDA=on" pip install --force-reinstall --no-binary :all: llama-cpp-python=='
-                + (info.package_version)
+                + info.package_version
             )
-        yield Finding("GPU", "this llama-cpp-python was built without GPU support", advice)
+        yield Finding("GPU", "this llama-cpp-python was built without GPU support", advice, command)
 
 
 def _version(package: str) -> str:
@@ -98,14 +106,17 @@ def examine_engine(engine: Engine) -> Iterator[Finding]:
     yield Finding("target", f"{loaded.model.path} ({loaded.model.path.stat().st_size / 2**20:.1f} MiB)")
     draft = loaded.draft_model
     yield Finding("draft model", "none" if draft is None else f"{draft.path} ({draft.kernels} kernels)")
+    yield _tuning(engine)
     widths = loaded.context.exact_widths
-    advice = ""
+    advice = command = ""
     if widths is None and engine.settings.exact == "auto":
-        advice = "--exact strict takes the cheapest exact configuration, whatever it costs."
+        advice = "To be exact, take the cheapest exact configuration, whatever it costs."
+        command = "--exact strict"
     elif widths is not None and max(widths) == 1:
-        advice = "Only one row is exact, so nothing is drafted; --exact off drafts, and may change the text."
+        advice = "Only one row is exact, so nothing is drafted; without exactness drafts may change the text."
+        command = "--exact off"
     yield Finding("target's kernels", loaded.model.kernels)
-    yield Finding("passes", loaded.exactness, advice)
+    yield Finding("passes", loaded.exactness, advice, command)
     yield Finding("exact widths", "unknown" if widths is None else ", ".join(map(str, sorted(widths))))
     for length, costs in sorted(loaded.pass_seconds.items()):
         base = costs.get(1)

@@ -1,147 +1,35 @@
-"""`localspec bench passes`: what a pass costs here by its width, on our kernels and on llama.cpp's."""
+"""`localspec bench`: `run` measures speculation on real prompts, `passes` what a pass costs, `make-pair` makes models.
+
+Without one of these words, `localspec bench ...` is `localspec bench run ...` (`localspec.cli.WITH_DEFAULT`).
+"""
 
 from __future__ import annotations
 
 import argparse
-import json
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
-from localspec.errors import UsageError
-
-if TYPE_CHECKING:
-    from localspec.bench.passes import PassReport, PassSettings
-    from localspec.bench.report import Table
-    from localspec.gguf import Header
-
-_PASSES = """\
-Times passes of several widths (rows checked at once) and the prefill of a prompt, on localspec's own kernels and on
-llama.cpp's with and without repacking, taking turns in one run; each number is the quickest of all rounds. GB/s counts
-the weights, keys and values a pass must read, GOPS a multiply-add as two; both are also shown as shares of what this
-machine can do, measured in the same run. Ctrl-C stops and shows what there is.
-
-The default target is the bundled one. It is so small that it lies in the processor's caches and a pass is mostly
-overhead: that shows what splitting passes between two libraries costs, not how fast weights are read. For that, give
-the model you use with --target. Each kind of kernels holds its own copy of the weights: three times the model's size.
-"""
+from localspec.cli import bench_pair, bench_passes, bench_run
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    benchmarks = parser.add_subparsers(dest="benchmark", metavar="BENCHMARK", required=True)
-    passes = benchmarks.add_parser(
-        "passes",
-        help="time of passes by width, and of prefill",
-        description=_PASSES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    numbers = "N,N,..."
-    passes.add_argument("--target", metavar="NAME|FILE", help="pair, model or GGUF file; default: the bundled pair's")
-    passes.add_argument("--widths", metavar=numbers, help="rows of a pass; default: 1,2,4,8,16,32")
-    passes.add_argument("--lengths", metavar=numbers, help="tokens of context; default: 128,3584")
-    passes.add_argument("--prefill", type=int, metavar="N", help="tokens of a prompt, 0 for none; default: 512")
-    passes.add_argument("--threads", type=int, metavar="N", help="CPU threads; default: all cores")
-    passes.add_argument("--rounds", type=int, metavar="N", help="turns of each kind of kernels; default: 5")
-    passes.add_argument("--json", action="store_true", help="everything as JSON on standard output")
+    benchmarks = parser.add_subparsers(dest="benchmark", metavar="BENCHMARK", title="benchmarks; default: run")
+    for name, (module, line) in _BENCHMARKS.items():
+        one = benchmarks.add_parser(
+            name,
+            help=line,
+            description=module.DESCRIPTION,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+        module.add_options(one)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Measures and prints; exit code 130 when it was interrupted."""
-    settings = _settings(options)  # refuse bad values before a model is loaded
-    from localspec.bench.passes import measure_passes
-    from localspec.bench.report import as_dict
-    from localspec.llama.model import check_text_model
-    from localspec.models.installed import find_one
-
-    path = find_one(options.target)
-    _warn_of_memory(check_text_model(path), settings)
-    with _progress_bar() as progress:
-        report = measure_passes(path, settings, progress)
-    if options.json:
-        print(json.dumps(as_dict(report)))
-    else:
-        _print(report)
-    return 130 if report.interrupted else 0
+    module, _ = _BENCHMARKS[options.benchmark]
+    return int(module.run(options))
 
 
-def _settings(options: argparse.Namespace) -> PassSettings:
-    from localspec.bench.passes import PassSettings
-
-    given: dict[str, object] = {
-        name: _numbers(name, getattr(options, name))
-        for name in ("widths", "lengths")
-        if getattr(options, name) is not None
-    }
-    given |= {
-        name: getattr(options, name) for name in ("prefill", "threads", "rounds") if getattr(options, name) is not None
-    }
-    return PassSettings(**given)  # type: ignore[arg-type]
-
-
-def _numbers(name: str, text: str) -> tuple[int, ...]:
-    """Whole numbers between commas, each once, in the order given."""
-    try:
-        return tuple(dict.fromkeys(int(part) for part in text.split(",")))
-    except ValueError:
-        raise UsageError(
-            f"--{name} is {text!r}; it must be whole numbers with commas between, such as 1,2,4."
-        ) from None
-
-
-def _warn_of_memory(header: Header, settings: PassSettings) -> None:
-    from localspec.bench.passes import needed_bytes
-    from localspec.llama import wide
-    from localspec.models.memory import ram
-
-    copies = 3 if wide.available() else 2
-    needed, free = needed_bytes(header, settings, copies), ram().free_bytes
-    if free and needed > free:
-        print(
-            f"localspec: warning: {copies} copies of {header.path.name} with their caches need {needed / 1e9:.1f} GB,"
-            f" but only {free / 1e9:.1f} GB are free. The times may be the disk's.",
-            file=sys.stderr,
-        )
-
-
-def _print(report: PassReport) -> None:
-    from localspec.bench.report import heading, notes, tables
-
-    print(heading(report))
-    for table in tables(report):
-        print()
-        if sys.stdout.isatty():
-            _print_rich(table)
-        else:
-            print("\n".join(table.lines()))
-    print()
-    for line in notes(report):
-        print(line)
-
-
-def _print_rich(table: Table) -> None:
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table as RichTable
-
-    shown = RichTable(title=table.title, title_justify="left", box=box.SIMPLE_HEAD)
-    for column in table.columns:
-        shown.add_column(column, justify="right")
-    for row in table.rows:
-        shown.add_row(*row)
-    Console().print(shown)
-
-
-@contextmanager
-def _progress_bar() -> Iterator[Callable[[str, float], None] | None]:
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("Loading", total=1.0)
-        yield lambda what, share: bar.update(task, description=what, completed=share)
+_BENCHMARKS = {
+    "run": (bench_run, "speed, acceptance and texts of real prompts, plain and speculative taking turns"),
+    "passes": (bench_passes, "time of passes by width, and of prefill"),
+    "make-pair": (bench_pair, "a pair of real cost with the text of the bundled one, for the other benchmarks"),
+}

@@ -16,7 +16,11 @@ from pathlib import Path
 import gguf
 import numpy as np
 from gguf import GGMLQuantizationType as Type
-from shapes import SHAPES, Bytes, Matrix, Shape, Writer, bundled, row_bytes
+
+from localspec import paths
+from localspec.bench.filler import Filler
+from localspec.bench.model_file import ModelFile
+from localspec.bench.shapes import SHAPES, Matrix, Shape
 
 TYPES = {
     "Q8_0": (Type.Q8_0, gguf.LlamaFileType.MOSTLY_Q8_0),
@@ -29,16 +33,6 @@ TYPES = {
     "BF16": (Type.BF16, gguf.LlamaFileType.MOSTLY_BF16),
 }
 """Name -> the type of most matrices, and the file's."""
-
-SCALES: dict[Type, tuple[tuple[int, float], ...]] = {
-    Type.Q8_0: ((0, 1.0),),
-    Type.Q4_0: ((0, 1.0),),
-    Type.IQ4_NL: ((0, 1.0),),
-    Type.Q4_K: ((0, 1.0), (2, 7.5)),  # the minimum's scale makes the mean of 0..15 vanish
-    Type.Q5_K: ((0, 1.0), (2, 15.5)),
-    Type.Q6_K: ((208, 1.0),),
-}
-"""Where a block's float16 scales are (byte), relative to the first. Layouts: ggml-common.h."""
 
 
 def type_of(name: str, matrix: Matrix, shape: Shape) -> Type:
@@ -58,62 +52,25 @@ def type_of(name: str, matrix: Matrix, shape: Shape) -> Type:
     return base
 
 
-class Filler:
-    """Random matrices of any type with a chosen deviation."""
-
-    def __init__(self, seed: int = 1) -> None:
-        self._generator = np.random.default_rng(seed)
-        self._deviations: dict[Type, float] = {}
-        self._floats = self._generator.standard_normal(1 << 22).astype(np.float32)
-
-    def matrix(self, kind: Type, rows: int, columns: int) -> Bytes:
-        """uint8[rows, bytes of a row], deviation 1 / sqrt(columns), so that activations keep their size."""
-        deviation = columns**-0.5
-        if kind in (Type.F16, Type.BF16):
-            start = int(self._generator.integers(0, len(self._floats)))
-            places = np.arange(start, start + rows * columns, dtype=np.int64) % len(self._floats)
-            return self._sixteen_bits(kind, np.float32(deviation))[places].view(np.uint8).reshape(rows, -1)
-        return self._blocks(kind, rows, columns, deviation / self._deviation(kind))
-
-    def _sixteen_bits(self, kind: Type, deviation: np.float32) -> Bytes:
-        """The pool of random numbers, as uint16."""
-        values = self._floats * deviation
-        return values.astype(np.float16).view(np.uint16) if kind == Type.F16 else values.view(np.uint16)[1::2]
-
-    def _deviation(self, kind: Type) -> float:
-        """Of blocks of random bytes whose scale is 1."""
-        if kind not in self._deviations:
-            sample = self._blocks(kind, 64, 4096, 1.0)
-            self._deviations[kind] = float(gguf.dequantize(sample, kind).std())
-        return self._deviations[kind]
-
-    def _blocks(self, kind: Type, rows: int, columns: int, scale: float) -> Bytes:
-        data = np.frombuffer(self._generator.bytes(rows * row_bytes(kind, columns)), dtype=np.uint8)
-        blocks = data.reshape(-1, gguf.GGML_QUANT_SIZES[kind][1]).copy()
-        for place, factor in SCALES[kind]:
-            blocks[:, place : place + 2] = np.frombuffer(np.float16(scale * factor).tobytes(), dtype=np.uint8)
-        return blocks.reshape(rows, -1)
-
-
 def write(path: Path, name: str, shape: Shape) -> None:
     """Writes the file: 0.55 (four bits) to 2.0 GB (F16) in the 1 B shape."""
-    source = bundled("target")
+    source = gguf.GGUFReader(paths.bundled("tiny-target-q8_0.gguf"))
     vocabulary = len(source.get_field("tokenizer.ggml.tokens").contents())
-    writer = Writer(path, shape, source, epsilon=1e-5, rope_base=10000.0)
-    writer.describe(f"random {name}", TYPES[name][1])
     matrices = [(matrix, type_of(name, matrix, shape)) for matrix in shape.matrices(vocabulary)]
     norms = list(shape.norms())
-    for title in norms:
-        writer.announce_vector(title, shape.hidden)
-    for matrix, kind in matrices:
-        writer.announce_matrix(matrix, kind)
-    writer.start()
-    for _ in norms:
-        writer.write(np.ones(shape.hidden, dtype=np.float32))
-    filler = Filler()
-    for matrix, kind in matrices:
-        writer.write(filler.matrix(kind, matrix.rows, matrix.columns))
-    writer.finish()
+    with ModelFile(path, shape, source, epsilon=1e-5, rope_base=10000.0) as file:
+        file.describe(f"random {name}", TYPES[name][1])
+        file.tokenizer()
+        for title in norms:
+            file.announce_vector(title, shape.hidden)
+        for matrix, kind in matrices:
+            file.announce_matrix(matrix, kind)
+        file.start()
+        for _ in norms:
+            file.write(np.ones(shape.hidden, dtype=np.float32))
+        filler = Filler()
+        for matrix, kind in matrices:
+            file.write(filler.matrix(kind, matrix.rows, matrix.columns))
 
 
 def main() -> None:

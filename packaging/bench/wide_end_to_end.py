@@ -3,11 +3,11 @@
     python packaging/bench/wide_end_to_end.py TARGET.gguf DRAFT.gguf [--draft-tokens 4,7] [--prompts 12] [--tokens 64]
 
 Temperature 0, the same held-out prompts for all; plain and speculative runs take turns prompt by prompt, kernels off
-and on round by round, so that a drifting machine hits all alike. TARGET and DRAFT: padded_pair.py makes a 1 B / 0.1 B
-pair of the bundled one. The engine's draft length is fixed. Speed is generated tokens over decode time (drafting
-included, prefill not); with --rounds each prompt counts with its quickest run. Exit code 1 if a speculative text
-differs from the plain one of the same setting although the engine called both exact. About 10 minutes on 2 cores with
-the defaults.
+and on round by round, so that a drifting machine hits all alike. TARGET and DRAFT: `localspec bench make-pair` makes a
+1 B / 0.1 B pair of the bundled one. The engine's draft length is fixed. Speed is generated tokens over decode time
+(drafting included, prefill not); with --rounds each prompt counts with its quickest run. Exit code 1 if a speculative
+text differs from the plain one of the same setting although the engine called both exact. About 10 minutes on 2 cores
+with the defaults.
 """
 
 from __future__ import annotations

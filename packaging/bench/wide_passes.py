@@ -18,10 +18,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from random_model import TYPES, write
-from shapes import SHAPES
 
 from localspec.bench.passes import PassReport, PassSettings, Point, measure_passes
-from localspec.bench.report import Table, as_dict, heading, notes, tables
+from localspec.bench.report import as_dict, heading, notes, tables
+from localspec.bench.shapes import SHAPES
+from localspec.bench.table import Table
 
 
 class Figure(NamedTuple):

@@ -19,65 +19,20 @@ import json
 import math
 import sys
 import tempfile
-from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from localspec import paths
-from localspec.chat.template import ChatTemplate
-from localspec.checks.prompts import load_prompts
+from localspec.bench.perplexity import Perplexity, held_out, losses, windows
 from localspec.llama import wide
 from localspec.llama.configuration import ALL_KERNELS, LLAMA_KERNELS, Kernels
-from localspec.llama.context import Context
 from localspec.llama.model import Model
 from localspec.llama.quantize import quantize
 from localspec.llama.settings import ContextSettings
-from localspec.types import Feed, Float64Array, Tokens
+from localspec.types import Float64Array
 
 BASE: Kernels = "repacked"
-
-
-def held_out(model: Model) -> str:
-    """The shipped prompts with their right answers, as conversations of the model's template, or plainly."""
-    template = ChatTemplate(model.chat_template, "", "")
-    texts = []
-    for prompt in load_prompts():
-        if len(prompt.messages) != 1:
-            continue
-        asked = template.render(prompt.messages) if template.exists else prompt.messages[0].content + "\n"
-        texts.append(asked + prompt.answer + model.text_of(model.eot if model.eot is not None else model.eos))
-    return "\n".join(texts)
-
-
-def windows(model: Model, text: str, count: int, size: int) -> Iterator[Tokens]:
-    """int32[size] pieces of the text, `count` tokens in all, each behind the begin-of-sequence token."""
-    tokens = model.tokenize(text, special=True, add_bos=False)[:count]
-    first = [] if model.bos is None or not model.add_bos else [model.bos]
-    for start in range(0, len(tokens) - 1, size):
-        yield np.concatenate([np.array(first, dtype=np.int32), tokens[start : start + size]]).astype(np.int32)
-
-
-def losses(model: Model, pieces: list[Tokens], width: int, settings: ContextSettings) -> Float64Array:
-    """float64[n], minus log-probability of every token but the first of each piece, in nats."""
-    longest = max(len(piece) for piece in pieces)
-    context = Context(model, replace(settings, n_ctx=max(8, longest + width), max_rows=width, grid=max(16, width)))
-    found: list[float] = []
-    try:
-        for piece in pieces:
-            context.forget(0)
-            for start in range(0, len(piece) - 1, width):
-                draft = piece[start + 1 : start + width]
-                parents = np.arange(-1, len(draft) - 1, dtype=np.int32)
-                rows = context.decode([Feed(0, piece[: start + 1], 1, draft, parents)])[0]
-                for index, token in enumerate(piece[start + 1 : start + 1 + width]):
-                    logits = rows[index].astype(np.float64)
-                    top = logits.max()
-                    found.append(top + math.log(np.exp(logits - top).sum()) - logits[token])
-    finally:
-        context.close()
-    return np.array(found)
 
 
 class Judge:
@@ -118,10 +73,10 @@ def compare(path: Path, options: argparse.Namespace) -> tuple[int, dict[str, dic
     count = len(found[BASE])
     rows = {}
     for name, values in found.items():
-        perplexity, difference = math.exp(values.mean()), values - found[BASE]
+        perplexity, difference = Perplexity.of(values), values - found[BASE]
         rows[name] = {
-            "perplexity": perplexity,
-            "error": float(perplexity * values.std() / math.sqrt(count)),
+            "perplexity": perplexity.value,
+            "error": perplexity.error,
             "to_llama": math.expm1(difference.mean()),
             "to_llama_error": float(difference.std() / math.sqrt(count)),
             "largest_difference": float(np.abs(difference).max()),

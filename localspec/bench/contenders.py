@@ -1,0 +1,220 @@
+"""Our own contenders: one engine that answers plain, as it comes, and with drafts of fixed lengths.
+
+All share the models, their caches and the process, so what differs is the drafting. Plain decoding and localspec as it
+comes are requests to the same loop: what the plan has learned stays with it, as in a program that keeps running. Fixed
+lengths need the engine configured anew, after which the plan starts from what it remembers, as a program does that has
+just started. What they learn and lose is kept apart from it: forced drafts are no experience, and no debt, of the
+plan's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from time import perf_counter
+from typing import Any
+
+from localspec import __version__
+from localspec.bench.run import BASELINE, PRODUCT, Answer, Contender, Pass, Turn
+from localspec.bench.shapes import PADDED
+from localspec.engine.acceptance import Acceptance
+from localspec.engine.guard import Account
+from localspec.errors import UsageError
+from localspec.llama.model import file_sha256
+from localspec.llama.probe import cpu_name
+from localspec.runtime.engine import Engine
+from localspec.runtime.generation import Generation
+
+
+@dataclass(slots=True)
+class Experience:
+    """What a plan learns from its drafts."""
+
+    acceptance: Acceptance
+    account: Account
+
+    @classmethod
+    def of(cls, engine: Engine) -> Experience:
+        """The engine's own."""
+        knowledge = engine.loaded.knowledge
+        return cls(knowledge.acceptance, knowledge.account)
+
+    def apart(self) -> Experience:
+        """The same to begin with, and nobody else's from then on."""
+        return Experience(Acceptance.from_json(self.acceptance.to_json()), Account())
+
+    def lend(self, engine: Engine) -> None:
+        """Makes it the engine's; plans that are made from now on use it."""
+        knowledge = engine.loaded.knowledge
+        knowledge.acceptance, knowledge.account = self.acceptance, self.account
+
+
+class EngineContender:
+    """The engine under one setting."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        name: str,
+        drafter: str = "auto",
+        length: int | None = None,
+        own: Experience | None = None,
+    ) -> None:
+        """
+        Args:
+            engine: loaded with `max_draft_tokens=None` and every drafter that contenders name.
+            name: see `Contender`.
+            drafter: who guesses.
+            length: drafts of so many tokens in every pass; None = what pays, 0 = plain decoding.
+            own: what the engine's own plan has learned; None = what it has now.
+        """
+        self.name = name
+        self._own = own or Experience.of(engine)
+        self._experience = self._own.apart() if length else self._own
+        self.facts: Mapping[str, Any] = engine_facts(engine)
+        self._engine, self._drafter = engine, drafter
+        self._plain = length == 0
+        self._length = length or None
+
+    def begin(self) -> None:
+        engine = self._engine
+        if (engine.settings.drafter, engine.settings.max_draft_tokens) != (self._drafter, self._length):
+            self._experience.lend(engine)
+            engine.configure(drafter=self._drafter, max_draft_tokens=self._length)
+
+        def forget() -> None:
+            for context in (engine.loaded.context, engine.loaded.draft_context):
+                if context is not None:
+                    context.forget(0)
+
+        engine.on_engine_thread(forget)
+
+    def answer(self, turn: Turn) -> Answer:
+        start = perf_counter()
+        generation = self._engine.generate(
+            turn.tokens,
+            sampling=turn.sampling,
+            seed=turn.seed,
+            max_tokens=turn.max_tokens,
+            ignore_end=turn.ignore_end,
+            drafter="none" if self._plain else None,
+        )
+        try:
+            answer = _collect(generation, start)
+        except BaseException:
+            generation.cancel()
+            generation.text()
+            raise
+        answer.costs = _costs(self._engine, len(turn.tokens) + answer.tokens // 2)
+        return answer
+
+    def close(self) -> None:
+        """The engine is its maker's, and remembers what its own plan learned."""
+        self._own.lend(self._engine)
+
+
+def _collect(generation: Generation, start: float) -> Answer:
+    text: list[str] = []
+    arrivals: list[tuple[float, int]] = []
+    passes: list[Pass] = []
+    for event in generation:
+        if event.tokens:
+            arrivals.append((perf_counter() - start, len(event.tokens)))
+        text.append(event.text)
+        if event.record is not None:
+            record = event.record
+            passes.append(Pass(record.drafter, len(record.guesses), len(record.accepted), record.seconds))
+    wall = perf_counter() - start
+    stats = generation.stats
+    return Answer(
+        "".join(text),
+        stats.generated,
+        wall,
+        arrivals,
+        prefill_seconds=stats.prefill_seconds,
+        finish=generation.finish.value if generation.finish else "",
+        exact=stats.exact,
+        stats=stats.as_dict(),
+        passes=passes,
+    )
+
+
+def _costs(engine: Engine, length: int) -> dict[str, Any]:
+    """What passes cost at that length, by the engine's measurement; empty where nothing is known."""
+    knowledge, allowed = engine.loaded.knowledge, engine.loaded.context.exact_widths
+    if not knowledge.costs.known or engine.settings.branches > 1:
+        return {}  # of trees the log does not say which guess was right where
+    row = knowledge.costs.row(length)
+    passes = [0.0 if allowed is not None and width not in allowed else row[width] for width in range(len(row))]
+    levels = {
+        name: costs.level_seconds(1, length) for name, costs in knowledge.draft_costs.items() if costs.levels.known
+    }
+    return {"passes": passes, "levels": levels}
+
+
+def engine_contenders(engine: Engine, drafters: Sequence[str] = (), lengths: Sequence[int] = ()) -> list[Contender]:
+    """Plain decoding, localspec as it comes, and each drafter with each length.
+
+    Raises:
+        UsageError: a draft model is asked for and there is none, or a length is impossible.
+    """
+    own = Experience.of(engine)
+    found: list[Contender] = [
+        EngineContender(engine, BASELINE, length=0, own=own),
+        EngineContender(engine, PRODUCT, own=own),
+    ]
+    for drafter in drafters:
+        if drafter == "draft" and engine.loaded.draft_context is None:
+            raise UsageError("The drafter `draft` needs a draft model.", "Give one with --draft FILE, or a pair.")
+        found += [EngineContender(engine, f"{drafter} {length}", drafter, length, own) for length in lengths]
+    return found
+
+
+def possible_drafters(engine: Engine) -> list[str]:
+    """The drafters that can run by themselves with what is loaded."""
+    return ["lookup"] if engine.loaded.draft_context is None else ["draft", "lookup"]
+
+
+def pair_facts(engine: Engine) -> dict[str, Any]:
+    """Which files answer."""
+    settings = engine.loaded.settings
+    files = {"target": settings.target, "draft": settings.draft}
+    return {
+        kind: None if path is None else {"name": path.name, "sha256": file_sha256(path)} for kind, path in files.items()
+    }
+
+
+def engine_facts(engine: Engine) -> dict[str, Any]:
+    """What our runs depend on besides the files and the turn."""
+    settings = asdict(engine.loaded.settings)
+    for name in ("target", "draft", "drafter", "max_draft_tokens"):
+        del settings[name]
+    return {
+        **{
+            name: value if value is None or isinstance(value, int | str) else str(value)
+            for name, value in settings.items()
+        },
+        "localspec": __version__,
+        "configuration": engine.loaded.configuration,
+        "threads": engine.loaded.context.threads,
+    }
+
+
+def machine_facts(engine: Engine) -> dict[str, Any]:
+    """What ran it, for people."""
+    return {
+        "processor": cpu_name(),
+        "threads": engine.loaded.context.threads,
+        "exactness": engine.loaded.exactness,
+        "localspec": __version__,
+    }
+
+
+def labels(engine: Engine) -> list[str]:
+    """What must stand beside every number of padded models."""
+    found = []
+    for kind, model in (("target", engine.loaded.model), ("draft", engine.loaded.draft_model)):
+        words = "" if model is None else model.header.text(PADDED)
+        if words:
+            found.append(f"The {kind} is a padded one: {words}.")
+    return found

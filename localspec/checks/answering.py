@@ -1,0 +1,92 @@
+"""The same prompts answered under chosen settings, and how long that took: what tuning compares."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from time import perf_counter
+from typing import Any, NamedTuple
+
+from localspec.chat.template import Message
+from localspec.checks.prompts import Prompt
+from localspec.runtime.engine import Engine
+from localspec.types import SamplingParams
+
+
+class Question(NamedTuple):
+    """What is asked."""
+
+    messages: tuple[Message, ...]
+    sampling: SamplingParams
+    seed: int
+    max_tokens: int
+
+
+class Timing(NamedTuple):
+    """How an answer went."""
+
+    seconds: float
+    """Of the whole answer, its prompt included."""
+    tokens: int
+    exact: bool
+    """No pass could have changed the text."""
+
+    @property
+    def seconds_per_token(self) -> float:
+        return self.seconds / max(1, self.tokens)
+
+
+class Answering:
+    """An engine under some settings; made in a process of its own (`apart`)."""
+
+    def __init__(
+        self,
+        target: Path,
+        draft: Path | None,
+        settings: Mapping[str, Any],
+        progress: Callable[[str, float], None] | None = None,
+    ) -> None:
+        """Loads; raises as `Engine.load`."""
+        self._engine = Engine.load(target, draft, progress=progress, tuned=False, **settings)
+
+    def answer(self, question: Question) -> Timing:
+        """Answers once, the prompt read anew."""
+        engine = self._engine
+        prompt = engine.chat_tokens(question.messages)
+        engine.on_engine_thread(self._forget)
+        start = perf_counter()
+        generation = engine.generate(
+            prompt, sampling=question.sampling, seed=question.seed, max_tokens=question.max_tokens
+        )
+        generation.text()
+        seconds = perf_counter() - start
+        return Timing(seconds, generation.stats.generated, generation.stats.exact)
+
+    def about(self) -> dict[str, Any]:
+        """What it runs with: configuration in words, exactness, threads, wide kernels or not, drafting or not."""
+        loaded = self._engine.loaded
+        return {
+            "configuration": loaded.configuration,
+            "exact": loaded.context.exact_widths is not None,
+            "threads": loaded.context.threads,
+            "wide": loaded.model.kernels == "wide",
+            "drafts": bool(self._engine.drafters),
+        }
+
+    def close(self) -> None:
+        self._engine.close()
+
+    def _forget(self) -> None:
+        for context in (self._engine.loaded.context, self._engine.loaded.draft_context):
+            if context is not None:
+                context.forget(0)
+
+
+def questions(prompts: list[Prompt], sampling: SamplingParams, seed: int, max_tokens: int) -> list[Question]:
+    """The first user turn of each prompt, with a seed of its own."""
+    found = []
+    for number, prompt in enumerate(prompts):
+        end = next((i for i, message in enumerate(prompt.messages) if message.role != "system"), None)
+        if end is not None:
+            found.append(Question(prompt.messages[: end + 1], sampling, seed + number, max_tokens))
+    return found

@@ -1,0 +1,80 @@
+"""`localspec bench run --against URL`: other programs' servers beside us, at the same prompts, taking turns."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from typing import TYPE_CHECKING
+
+from localspec.errors import UsageError
+
+if TYPE_CHECKING:
+    from localspec.bench.run import Contender
+    from localspec.runtime.engine import Engine
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("another program beside us")
+    group.add_argument(
+        "--against",
+        action="append",
+        default=[],
+        metavar="[NAME=]URL",
+        help="an OpenAI-style endpoint that serves the same model; repeatable",
+    )
+    group.add_argument("--against-model", default="", metavar="NAME", help="as it calls the model; default: its first")
+    group.add_argument("--against-key", metavar="VARIABLE", help="environment variable that holds its key")
+    group.add_argument(
+        "--against-timeout", type=float, default=300.0, metavar="SECONDS", help="of silence, reading a prompt included"
+    )
+
+
+def against(options: argparse.Namespace, engine: Engine) -> list[Contender]:
+    """The endpoints, each asked for one token to see that it answers; whoever gets them closes them.
+
+    Raises:
+        UsageError: no URL, a name twice, or an empty variable.
+        LocalspecError: one does not answer.
+    """
+    from localspec.bench.endpoint import Endpoint, EndpointSettings
+
+    if not options.against_timeout > 0:
+        raise UsageError(f"--against-timeout is {options.against_timeout:g}; it must be above 0.")
+    model, found, names = engine.loaded.model, list[Endpoint](), set[str]()
+    try:
+        for text in options.against:
+            name, url = _split(text)
+            endpoint = Endpoint(
+                EndpointSettings(
+                    url,
+                    name=name,
+                    model=options.against_model,
+                    key=_key(options.against_key),
+                    timeout=options.against_timeout,
+                    begin_of_text=model.text_of(model.bos) if model.add_bos else "",
+                )
+            )
+            found.append(endpoint)
+            if endpoint.name in names:
+                raise UsageError(f"--against names {endpoint.name!r} twice.", "Call one of them NAME=URL.")
+            names.add(endpoint.name)
+    except BaseException:
+        for endpoint in found:
+            endpoint.close()
+        raise
+    return list(found)
+
+
+def _split(text: str) -> tuple[str, str]:
+    """Name and URL; a name has no slash, which every URL has."""
+    name, equals, url = text.partition("=")
+    return (name.strip(), url) if equals and "/" not in name else ("", text)
+
+
+def _key(variable: str | None) -> str:
+    if variable is None:
+        return ""
+    key = os.environ.get(variable, "")
+    if not key:
+        raise UsageError(f"--against-key names {variable}, which is not set.", f"Try: export {variable}=...")
+    return key

@@ -1,0 +1,132 @@
+"""llama-server as a contender: started on a free port, asked over HTTP, stopped again; nothing of it outlives us."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO
+from urllib.error import URLError
+from urllib.request import urlopen
+
+from localspec.bench.endpoint import Endpoint, EndpointSettings
+
+START_SECONDS = 180.0
+_DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
+
+SETTINGS: dict[str, tuple[str, ...]] = {
+    "server none": ("--spec-type", "none"),
+    "server draft 3": ("--spec-type", "draft-simple", "--spec-draft-n-max", "3"),
+    "server draft 8": ("--spec-type", "draft-simple", "--spec-draft-n-max", "8"),
+    "server ngram": ("--spec-type", "ngram-simple"),
+    "server both": ("--spec-type", "ngram-simple,draft-simple", "--spec-draft-n-max", "3"),
+}
+"""Contender -> llama-server's options; everything else is its default."""
+NAMES = tuple(SETTINGS)
+
+
+class PeerServer:
+    """One llama-server process and the endpoint it offers."""
+
+    def __init__(
+        self, binary: Path, name: str, target: Path, draft: Path, n_ctx: int, threads: int, log: Path, begin: str
+    ) -> None:
+        """Starts it and waits until it answers.
+
+        Args:
+            binary: llama-server.
+            name: of `SETTINGS`.
+            target: GGUF file.
+            draft: its draft model; given to those that take one.
+            n_ctx: tokens of context.
+            threads: of every pass.
+            log: file for what it prints.
+            begin: text of the begin-of-sequence token, which it adds by itself.
+        """
+        port = _free_port()
+        options = [*SETTINGS[name]]
+        if "draft-simple" in options[1]:
+            options += ["--spec-draft-model", str(draft)]
+        command = [
+            *(str(binary), "--model", str(target), "--host", "127.0.0.1", "--port", str(port)),
+            *("--ctx-size", str(n_ctx), "--parallel", "1", "--threads", str(threads), "--cache-ram", "0"),
+            *options,
+        ]
+        self._log: IO[bytes] = log.open("wb")
+        self.process = subprocess.Popen(
+            command, stdout=self._log, stderr=subprocess.STDOUT, start_new_session=True, preexec_fn=_die_with_parent
+        )
+        self.name, self.url, self._begin = name, f"http://127.0.0.1:{port}", begin
+        try:
+            self._wait(log)
+        except BaseException:
+            self.close()
+            raise
+
+    def endpoint(self, reuse: bool) -> Endpoint:
+        """A contender; with `reuse` it may keep a prompt it has just read."""
+        return Endpoint(EndpointSettings(self.url, self.name, begin_of_text=self._begin, reuse=reuse))
+
+    def close(self) -> None:
+        """Ends the process."""
+        if self.process.poll() is None:
+            self.process.terminate()
+            try:
+                self.process.wait(15)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+        self._log.close()
+
+    def _wait(self, log: Path) -> None:
+        end = time.monotonic() + START_SECONDS
+        while time.monotonic() < end:
+            if self.process.poll() is not None:
+                last = " | ".join(log.read_text("utf-8", "replace").splitlines()[-3:])
+                raise SystemExit(f"llama-server ({self.name}) ended with {self.process.returncode}: {last}")
+            try:
+                with urlopen(f"{self.url}/health", timeout=2) as response:
+                    if response.status == 200:
+                        return
+            except (URLError, OSError):
+                pass  # not listening yet, or still loading
+            time.sleep(0.2)
+        raise SystemExit(f"llama-server ({self.name}) was not ready after {START_SECONDS:g} s; see {log}")
+
+
+def start_all(
+    binary: Path, names: Sequence[str], target: Path, draft: Path, n_ctx: int, threads: int, logs: Path, begin: str
+) -> list[PeerServer]:
+    """All of them, one after the other; none is left if one fails."""
+    servers: list[PeerServer] = []
+    try:
+        for name in names:
+            log = logs / f"{name.replace(' ', '-')}.log"
+            servers.append(PeerServer(binary, name, target, draft, n_ctx, threads, log, begin))
+    except BaseException:
+        for server in servers:
+            server.close()
+        raise
+    return servers
+
+
+def cpu_seconds(pid: int) -> float:
+    """CPU time a process has used so far (Linux)."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+def _die_with_parent() -> None:
+    """A report that is killed leaves no server behind (Linux)."""
+    ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGTERM)

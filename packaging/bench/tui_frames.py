@@ -1,0 +1,267 @@
+"""Frame times of the terminal chat: a chat of 20,000 tokens, text streaming in at 200 tokens a second, then scrolling.
+
+    python packaging/bench/tui_frames.py [--tokens 20000] [--rate 200] [--seconds 20] [--size 120x40]
+
+A frame is a stretch of work of the screen's thread, from waking up to the next wait, in which something was drawn: for
+so long the screen answers no key. It runs in a terminal of its own (a pty that nobody looks at), so that encoding and
+writing are part of it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import pty
+import resource
+import select
+import selectors
+import struct
+import sys
+import tempfile
+import termios
+import threading
+import time
+from collections.abc import Callable, Iterator
+from fcntl import ioctl
+from pathlib import Path
+from typing import Any
+
+SCROLLS = 60
+"""Pages up, and as many down again."""
+_PARAGRAPH = """\
+## Part {n}
+
+Some *text* about `thing_{n}`, with **weight** and a [link](https://example.org/{n}), and then a list:
+
+- first of {n}, which goes on for a while so that it has to be wrapped somewhere
+- second of {n}
+
+```python
+def part_{n}(x: int) -> int:
+    return x * {n}  # and so on
+```
+
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tokens", type=int, default=20_000, help="length of the chat, what streams in included")
+    parser.add_argument("--rate", type=float, default=200.0, help="tokens a second")
+    parser.add_argument("--seconds", type=float, default=20.0, help="how long text streams in")
+    parser.add_argument("--size", default="120x40", help="columns x rows")
+    options = parser.parse_args()
+    columns, rows = map(int, options.size.split("x"))
+    with tempfile.TemporaryDirectory() as folder:
+        for name in ("DATA", "CONFIG", "CACHE"):
+            os.environ[f"LOCALSPEC_{name}"] = folder
+        result = Path(folder) / "result.json"
+        child, terminal = pty.fork()
+        if child == 0:
+            os.environ |= {"TERM": "xterm-256color", "COLORTERM": "truecolor"}
+            run(options, result)
+            os._exit(0)
+        ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+        drawn = _drain(terminal)
+        os.waitpid(child, 0)
+        if not result.exists():
+            sys.exit(f"The chat ended early:\n{drawn.decode(errors='replace')}")
+        report(json.loads(result.read_text()), options)
+
+
+def _drain(terminal: int) -> bytes:
+    """Reads what the chat draws, as a terminal would; returns the end of it."""
+    drawn = b""
+    while True:
+        ready, _, _ = select.select([terminal], [], [], 60.0)
+        try:
+            read = os.read(terminal, 1 << 16) if ready else b""
+        except OSError:  # closed at the other end
+            read = b""
+        if not read:
+            return drawn
+        drawn = (drawn + read)[-4000:]
+
+
+class Clock(selectors.DefaultSelector):
+    """Notices when the loop wakes up and when it waits again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.woke = time.perf_counter()
+        self.drew = False
+        self.frames: list[float] = []
+        self.longest = 0.0
+        """The longest stretch of work, drawn or not."""
+
+    def select(self, timeout: float | None = None) -> Any:
+        if timeout is None or timeout > 0:  # everything is done: it would wait
+            busy = time.perf_counter() - self.woke
+            self.longest = max(self.longest, busy)
+            if self.drew:
+                self.frames.append(busy)
+            self.drew = False
+            found = super().select(timeout)
+            self.woke = time.perf_counter()
+            return found
+        return super().select(timeout)
+
+    def take(self) -> tuple[list[float], float]:
+        """Frames and the longest stretch since the last time."""
+        taken, longest = self.frames, self.longest
+        self.frames, self.longest = [], 0.0
+        return taken, longest
+
+
+class Paced:
+    """An answerer that says Markdown at a steady rate."""
+
+    name = "paced"
+    piece: Callable[[int], bytes] | None = None
+
+    def __init__(self, rate: float, seconds: float) -> None:
+        self.facts: Any = None
+        self._rate, self._seconds = rate, seconds
+
+    def start(self, sink: Any) -> None:
+        from localspec.tui.answerer import Facts, ModelReady
+
+        self.facts = Facts(self.name, context=1 << 20)
+        sink.post_message(ModelReady(self.facts))
+
+    def count(self, question: Any) -> int:
+        return sum(len(message.content) // 4 for message in question.messages)
+
+    def answer(self, question: Any, sink: Any) -> Any:
+        answer = type("Answer", (), {"seed": 1, "cancel": lambda self: None})()
+        threading.Thread(target=self._play, args=(answer, sink), daemon=True).start()
+        return answer
+
+    def close(self) -> None:
+        pass
+
+    def _play(self, answer: Any, sink: Any) -> None:
+        from localspec.engine.request import FinishReason, Origin
+        from localspec.engine.stats import RequestStats
+        from localspec.tui.answerer import POSTS_PER_SECOND, AnswerEnded, AnswerPart
+
+        words = _words(int(self._rate * self._seconds))
+        stats, began, done = RequestStats(), time.perf_counter(), 0
+        while done < len(words):
+            due = min(len(words), int((time.perf_counter() - began) * self._rate))
+            if due > done:
+                part = "".join(words[done:due])
+                stats.generated, stats.verify_seconds = due, time.perf_counter() - began
+                origins = (Origin("draft", 1),) * (due - done)
+                sink.post_message(AnswerPart(answer, part, tuple(range(done, due)), origins, (), stats))
+                done = due
+            time.sleep(1 / POSTS_PER_SECOND)
+        sink.post_message(AnswerEnded(answer, FinishReason.STOP, stats))
+
+
+def _text() -> Iterator[str]:
+    number = 0
+    while True:
+        number += 1
+        yield _PARAGRAPH.format(n=number)
+
+
+def _words(tokens: int) -> list[str]:
+    """About a token each: four characters."""
+    text = ""
+    for part in _text():
+        text += part
+        if len(text) >= 4 * tokens:
+            return [text[at : at + 4] for at in range(0, 4 * tokens, 4)]
+    return []
+
+
+def run(options: argparse.Namespace, result: Path) -> None:
+    """The chat itself, in the child."""
+    from localspec.chat.archive import Archive
+    from localspec.tui.app import ChatApp
+    from localspec.tui.preferences import Preferences
+
+    clock = Clock()
+    figures: dict[str, Any] = {}
+
+    class Measured(ChatApp):
+        def on_mount(self) -> None:  # beside ChatApp's, which Textual calls as well
+            self.run_worker(drive())
+
+        def _display(self, screen: Any, renderable: Any) -> None:
+            clock.drew = True
+            super()._display(screen, renderable)
+
+    with Archive.open(result.parent / "chats.sqlite3") as archive:
+        chat = archive.new_chat(title="long")
+        old = max(0, options.tokens - int(options.rate * options.seconds))
+        words = _words(old)
+        for at in range(0, len(words), 500):
+            user = archive.append_user(chat.id, f"Question {at}")
+            writer = archive.begin_answer(user.id)
+            writer.extend("".join(words[at : at + 500]))
+            writer.finish()
+        app = Measured(Paced(options.rate, options.seconds), archive, Preferences(enter_sends=True))
+
+        async def drive() -> None:
+            await asyncio.sleep(2.0)
+            pane = app.chat_screen.front
+            pane.composer.put("Go")
+            figures["memory_before_mb"] = _memory()
+            clock.take()
+            pane.composer.send()
+            while pane.answer is None:
+                await asyncio.sleep(0.05)
+            while pane.answer is not None:
+                await asyncio.sleep(0.1)
+            figures["stream"] = _figures(*clock.take())
+            await asyncio.sleep(1.0)
+            figures["last repaint"] = _figures(*clock.take())
+            for step in (-1, 1):
+                for _ in range(SCROLLS):
+                    app.chat_screen.action_page(step)
+                    await asyncio.sleep(0.03)
+            figures["scroll"] = _figures(*clock.take())
+            figures["memory_after_mb"] = _memory()
+            app.exit(0)
+
+        loop = asyncio.SelectorEventLoop(clock)
+        asyncio.set_event_loop(loop)
+        app.run(loop=loop)
+        if "memory_after_mb" not in figures:
+            figures["failed"] = "it ended before it was measured"
+    result.write_text(json.dumps(figures))
+
+
+def _memory() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def _figures(frames: list[float], longest: float) -> dict[str, float]:
+    ordered = sorted(frames) or [0.0]
+    return {
+        "frames": len(frames),
+        "median_ms": ordered[len(ordered) // 2] * 1e3,
+        "p99_ms": ordered[min(len(ordered) - 1, int(len(ordered) * 0.99))] * 1e3,
+        "longest_ms": longest * 1e3,
+    }
+
+
+def report(figures: dict[str, Any], options: argparse.Namespace) -> None:
+    if figures.get("failed"):
+        sys.exit(f"The chat failed: {figures['failed']}")
+    print(f"{options.tokens:,} tokens, {options.rate:g} a second for {options.seconds:g} s, terminal {options.size}")
+    for phase in ("stream", "last repaint", "scroll"):
+        one = figures[phase]
+        print(
+            f"{phase:>12}: {one['frames']:5d} frames, median {one['median_ms']:6.1f} ms, p99 {one['p99_ms']:6.1f} ms, "
+            f"longest work {one['longest_ms']:6.1f} ms"
+        )
+    print(f"peak memory: {figures['memory_before_mb']:.0f} MB before, {figures['memory_after_mb']:.0f} MB after")
+
+
+if __name__ == "__main__":
+    main()
