@@ -1,151 +1,139 @@
-"""`localspec chat`: a conversation, line by line. Ctrl-C stops an answer, not the program; Ctrl-D ends it."""
+"""`localspec chat`: the terminal chat, or with `--plain`, or without a terminal, a conversation line by line."""
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
-from localspec.cli import output
-from localspec.cli.options import add_model_options, add_sampling_options, load_engine, request_options
-from localspec.errors import LocalspecError, UsageError
+from localspec.cli.options import (
+    add_model_options,
+    add_sampling_options,
+    engine_settings,
+    load_engine,
+    read_text,
+    request_options,
+)
+from localspec.errors import UsageError
 
 if TYPE_CHECKING:
-    from localspec.chat.template import Message
+    from localspec.llama.survey import Progress
     from localspec.runtime.engine import Engine
-    from localspec.runtime.generation import Generation
-
-_HELP = """\
-/help            this list
-/clear           forget the conversation
-/system [TEXT]   set the system message, or remove it
-/again           answer the last message again, with a new seed
-/stats           figures of the last answer
-/exit            leave (also Ctrl-D)
-Ctrl-C stops an answer. A line that ends in \\ goes on in the next."""
+    from localspec.tui.answerer import Answerer
+    from localspec.tui.preferences import Preferences
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--plain", action="store_true", help="line by line, without screens: for screen readers, pipes")
+    parser.add_argument("--new", action="store_true", help="begin a new chat instead of going on with the last one")
     parser.add_argument("--system", metavar="TEXT", help="system message")
-    parser.add_argument("--stats", action="store_true", help="figures after every answer, on standard error")
+    parser.add_argument("--stats", action="store_true", help="with --plain: figures after every answer")
+    parser.add_argument("--endpoint", metavar="URL", help="let an OpenAI-style server answer: vLLM, llama-server, ...")
+    parser.add_argument("--model", metavar="NAME", help="with --endpoint: which of its models; default: the first")
+    parser.add_argument("--api-key-file", metavar="FILE", help="with --endpoint: its key; default: OPENAI_API_KEY")
     add_model_options(parser)
     add_sampling_options(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     arguments = request_options(options)  # refuse bad values before a model is loaded
-    with load_engine(options) as engine:
-        Conversation(engine, options, arguments).hold()
-    return 0
+    # Textual draws on standard error.
+    screens = all(one.isatty() for one in (sys.stdin, sys.stdout, sys.stderr)) and os.environ.get("TERM") != "dumb"
+    if options.plain or not screens:
+        if options.endpoint:
+            raise UsageError("--endpoint needs the terminal chat: a terminal, and no --plain.")
+        from localspec.cli.line_chat import Conversation
+
+        with load_engine(options) as engine:
+            Conversation(engine, options, arguments).hold()
+        return 0
+    return _open(options, arguments)
 
 
-class Conversation:
-    """The messages so far, and the loop that reads the next one."""
+def _open(options: argparse.Namespace, arguments: dict[str, Any]) -> int:
+    """The terminal chat, until it is left."""
+    os.environ.setdefault("ESCDELAY", "50")  # ms before a lone Esc counts; read by Textual when it is imported
+    from localspec.chat.archive import Archive
+    from localspec.tui.app import ChatApp
+    from localspec.tui.preferences import Preferences
 
-    def __init__(self, engine: Engine, options: argparse.Namespace, arguments: dict[str, object]) -> None:
-        self.engine = engine
-        self.system: str | None = options.system
-        self.turns: list[Message] = []
-        self.last: Generation | None = None
-        self._arguments = arguments
-        self._always_stats: bool = options.stats
+    notices = []
+    try:
+        liked = Preferences.load()
+    except UsageError as error:
+        liked, notices = Preferences(), [str(error)]
+    given = _given(arguments)
+    with Archive.open() as archive:
+        app = ChatApp(
+            _answerer(options, liked),
+            archive,
+            liked,
+            None if options.endpoint else partial(_local, options),
+            notices,
+            begin=given | ({"system": options.system} if options.system is not None else {}),
+            resume=not options.new,
+        )
+        code = app.run()
+        app.answerer.close()
+    return code or 0
 
-    def hold(self) -> None:
-        """Reads and answers until the end of input."""
-        interactive = sys.stdin.isatty()
-        if interactive:
-            import contextlib
 
-            with contextlib.suppress(ImportError):
-                import readline  # noqa: F401 - line editing and history in input()
-            path = self.engine.settings.target
-            print(f"localspec chat with {path.name}. /help lists commands, Ctrl-D ends.", file=sys.stderr)
-        while (line := self._read(interactive)) is not None:
-            try:
-                if line.startswith("/"):
-                    if not self._command(line):
-                        return
-                elif line.strip():
-                    self._say(line)
-            except LocalspecError as error:  # the conversation goes on
-                print(f"localspec: {error}", file=sys.stderr)
+def _given(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Sampling options that differ from the defaults, as parameters of a new chat."""
+    from dataclasses import asdict
 
-    def _read(self, interactive: bool) -> str | None:
-        """One message; None at the end of input. Ctrl-C at the prompt drops the line."""
-        lines: list[str] = []
-        while True:
-            try:
-                line = input(("… " if lines else "> ") if interactive else "")
-            except EOFError:
-                if interactive:
-                    print(file=sys.stderr)
-                return "\n".join(lines) if lines else None
-            except KeyboardInterrupt:
-                print("\nCtrl-D or /exit leaves.", file=sys.stderr)
-                lines = []
-                continue
-            if not line.endswith("\\"):
-                return "\n".join([*lines, line])
-            lines.append(line[:-1])
+    from localspec.types import SamplingParams
 
-    def _command(self, line: str) -> bool:
-        """Runs a slash command; False = leave."""
-        name, _, rest = line[1:].partition(" ")
-        if name in ("exit", "quit"):
-            return False
-        if name == "clear":
-            self.turns.clear()
-        elif name == "system":
-            self.system = rest.strip() or None
-        elif name == "again":
-            self._again()
-        elif name == "stats":
-            self._print_stats()
-        elif name == "help":
-            print(_HELP, file=sys.stderr)
-        else:
-            raise UsageError(f"There is no command /{name}.", "/help lists them.")
-        return True
+    defaults = asdict(SamplingParams())
+    given = {name: value for name, value in asdict(arguments["sampling"]).items() if value != defaults[name]}
+    rest = {name: arguments[name] for name in ("seed", "max_tokens", "stop")}
+    return given | {name: value for name, value in rest.items() if value not in (None, ())}
 
-    def _say(self, text: str) -> None:
-        from localspec.chat.template import Message
 
-        self.turns.append(Message("user", text))
-        try:
-            self._answer()
-        except LocalspecError:
-            self.turns.pop()  # a message that cannot be answered is not part of the conversation
-            raise
+def _answerer(options: argparse.Namespace, liked: Preferences) -> Answerer:
+    if options.endpoint:
+        from localspec.tui.remote import RemoteAnswerer
 
-    def _again(self) -> None:
-        if len(self.turns) < 2:
-            raise UsageError("There is no answer to repeat yet.")
-        old = self.turns.pop()
-        try:
-            self._answer(seed=None)
-        except LocalspecError:
-            self.turns.append(old)
-            raise
+        key = read_text(options.api_key_file).strip() if options.api_key_file else os.environ.get("OPENAI_API_KEY")
+        return RemoteAnswerer(options.endpoint, options.model, key)
+    return _local(options, None, None, liked.engine)
 
-    def _answer(self, **changes: object) -> None:
-        from localspec.chat.template import Message
-        from localspec.engine.request import FinishReason
 
-        system = [Message("system", self.system)] if self.system else []
-        generation = self.engine.chat([*system, *self.turns], **(self._arguments | changes))
-        parts: list[str] = []
-        try:
-            output.stream_answer(generation, parts)
-        except KeyboardInterrupt:
-            print("(stopped)", file=sys.stderr)
-        self.last = generation
-        self.turns.append(Message("assistant", "".join(parts)))
-        if generation.finish is FinishReason.CONTEXT:
-            print("The context is full; /clear starts again.", file=sys.stderr)
-        if self._always_stats:
-            self._print_stats()
+def _local(options: argparse.Namespace, target: str | None, draft: str | None, liked: dict[str, Any]) -> Answerer:
+    """An engine with the options of the command line; another target leaves the line's target and draft behind."""
+    from localspec.tui.local import LocalAnswerer
 
-    def _print_stats(self) -> None:
-        if self.last is None:
-            raise UsageError("There is no answer yet.")
-        output.print_stats(self.last, self.engine.loaded.configuration)
+    values = dict(vars(options))
+    if target is not None:
+        values |= {"target": target, "draft": draft}
+    wanted = argparse.Namespace(**values)
+    name = str(wanted.target or "bundled pair").rpartition("/")[2]
+    return LocalAnswerer(partial(_load, wanted, liked), name)
+
+
+def _load(options: argparse.Namespace, liked: dict[str, Any], progress: Progress) -> Engine:
+    """Loads what the options name; where they are silent, what is liked counts."""
+    from localspec.cli.places import fitted
+    from localspec.models.processes import announce
+    from localspec.runtime.engine import Engine
+
+    settings = _with_liked(engine_settings(options), liked)
+    if options.fit:
+        settings |= fitted(settings)
+    engine = Engine.load(progress=progress, **settings)
+    loaded = engine.loaded.settings
+    announce(options.command, loaded.target, loaded.draft, engine.loaded.context.n_ctx)
+    return engine
+
+
+def _with_liked(given: dict[str, Any], liked: dict[str, Any]) -> dict[str, Any]:
+    """Options, and preferences where an option has its default."""
+    from dataclasses import fields
+
+    from localspec.config import EngineSettings
+
+    defaults = {field.name: field.default for field in fields(EngineSettings)}
+    silent = {name: value for name, value in liked.items() if given.get(name, defaults[name]) == defaults[name]}
+    return given | silent

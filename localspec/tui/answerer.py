@@ -1,0 +1,189 @@
+"""Whoever answers: the seam between the screens and models. `local`, `remote` and recordings implement it.
+
+An answerer works on threads of its own and speaks to a screen only by posting the messages below, at most about
+`POSTS_PER_SECOND` parts a second, so that the screen draws and never waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from textual.message import Message as TextualMessage
+
+from localspec.chat.template import Message
+from localspec.engine.request import FinishReason, Origin, PassRecord
+from localspec.engine.stats import RequestStats
+from localspec.errors import LocalspecError
+from localspec.types import SamplingParams
+
+POSTS_PER_SECOND = 30
+
+
+class Sink(Protocol):
+    """Where messages go; every Textual widget is one. Safe to call from any thread."""
+
+    def post_message(self, message: TextualMessage) -> bool:
+        """Queues a message; False = it is closed, and the message is gone."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a screen may know about the model that answers."""
+
+    name: str
+    """Short name for the title and stored with each message: a pair's name, a file's, or the endpoint's model."""
+    context: int | None = None
+    """Tokens a chat can hold; None = unknown (endpoints)."""
+    draft: str | None = None
+    """Name of the draft model; None = there is none, or nobody says."""
+    configuration: str = ""
+    """What the target's passes run on, in one line; "" = unknown."""
+    can_think: bool = False
+    """The chat template has a switch for thinking."""
+    remote: bool = False
+    """Answers come from another process: no origins, no pass records."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One answer to ask for."""
+
+    messages: Sequence[Message]
+    """The conversation, system message included; ends with the user's turn."""
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    seed: int | None = None
+    """None = a fresh one; the answer says which."""
+    max_tokens: int | None = None
+    """At most so many new tokens; None = until the model ends or the context is full."""
+    stop: tuple[str, ...] = ()
+    """Strings that end the answer; not part of it."""
+    prefix: str = ""
+    """What the answer already says, thinking included: it is continued, and only what is new comes back."""
+    thinking: bool | None = None
+    """Sets the template's switch where it has one; None = the template's default."""
+    drafter: str | None = None
+    """None = the plan's choice, or a name of `localspec.drafters.NAMES`; "none" decodes plain. Engines only."""
+    max_draft_tokens: int | None = None
+    """Longest draft a pass; 0 decodes plain; None = what pays. Engines only."""
+
+
+class Answer(Protocol):
+    """One answer under way."""
+
+    seed: int | None
+    """What it is drawn with; None = unknown (endpoints that were not told one)."""
+
+    def cancel(self) -> None:
+        """Asks for the end; never blocks. What still comes may be ignored. A second call does nothing."""
+        ...
+
+
+class Answerer(Protocol):
+    """A model, loaded or on its way."""
+
+    name: str
+    """What to call it before `Facts` are there."""
+    facts: Facts | None
+    """None until it is ready."""
+
+    def start(self, sink: Sink) -> None:
+        """Begins to load in the background: posts `Loading`s, then one `ModelReady` or `LoadFailed`."""
+        ...
+
+    def answer(self, question: Question, sink: Sink) -> Answer:
+        """Asks; posts `Prefilled`s and `AnswerPart`s, then one `AnswerEnded`.
+
+        Returns at once; whatever is wrong with the question comes as the error of `AnswerEnded`.
+        """
+        ...
+
+    def count(self, question: Question) -> int | None:
+        """Tokens of the prompt; None = unknown. May take milliseconds: call it from a thread.
+
+        Raises:
+            LocalspecError: the chat template refuses the messages.
+        """
+        ...
+
+    @property
+    def piece(self) -> Callable[[int], bytes] | None:
+        """The bytes of a token of an answer, for views that show tokens; None = nobody knows (endpoints)."""
+        ...
+
+    def close(self) -> None:
+        """Stops everything and frees the models. May take as long as a pass: call it from a thread."""
+        ...
+
+
+class Loading(TextualMessage):
+    """A model is being loaded or measured."""
+
+    def __init__(self, what: str, share: float) -> None:
+        super().__init__()
+        self.what, self.share = what, share
+
+
+class ModelReady(TextualMessage):
+    """The model can be asked."""
+
+    def __init__(self, facts: Facts) -> None:
+        super().__init__()
+        self.facts = facts
+
+
+class LoadFailed(TextualMessage):
+    """The model cannot be used."""
+
+    def __init__(self, error: LocalspecError) -> None:
+        super().__init__()
+        self.error = error
+
+
+class Prefilled(TextualMessage):
+    """How far the prompt of an answer has been read."""
+
+    def __init__(self, answer: Answer, done: int, total: int) -> None:
+        super().__init__()
+        self.answer, self.done, self.total = answer, done, total
+
+
+class AnswerPart(TextualMessage):
+    """What some passes brought, joined: posted at most about `POSTS_PER_SECOND` times a second."""
+
+    def __init__(
+        self,
+        answer: Answer,
+        text: str,
+        tokens: tuple[int, ...] = (),
+        origins: tuple[Origin, ...] = (),
+        records: tuple[PassRecord, ...] = (),
+        stats: RequestStats | None = None,
+        thinking: str = "",
+    ) -> None:
+        super().__init__()
+        self.answer = answer
+        self.text = text
+        """New text of the answer, whole characters; may lag behind the tokens."""
+        self.thinking = thinking
+        """New text of the model's thinking, which is no part of the answer."""
+        self.tokens, self.origins = tokens, origins
+        """Same length; empty from endpoints."""
+        self.records = records
+        """One for each pass, in order; empty from endpoints."""
+        self.stats = stats if stats is not None else RequestStats()
+        """Live figures so far; one object for the whole answer."""
+
+
+class AnswerEnded(TextualMessage):
+    """The answer is over; nothing more comes for it."""
+
+    def __init__(
+        self, answer: Answer, finish: FinishReason, stats: RequestStats, error: LocalspecError | None = None
+    ) -> None:
+        super().__init__()
+        self.answer, self.finish, self.stats = answer, finish, stats
+        self.error = error
+        """Set when `finish` is ERROR."""

@@ -1,0 +1,279 @@
+"""The terminal chat: what all screens share, and the way between them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+from textual import work
+from textual.app import App, SystemCommand
+from textual.binding import Binding, BindingType
+from textual.content import Content
+from textual.dom import DOMNode
+from textual.reactive import reactive
+from textual.screen import Screen
+from textual.signal import Signal
+
+from localspec.chat.archive import Archive
+from localspec.errors import LocalspecError
+from localspec.tui import bindings, themes
+from localspec.tui.answerer import AnswerEnded, Answerer, AnswerPart, Facts, LoadFailed, Loading, ModelReady, Prefilled
+from localspec.tui.bindings import bind
+from localspec.tui.preferences import Preferences
+from localspec.tui.registry import SCREENS, ScreenRow, load
+from localspec.tui.screens.chat import ChatScreen
+from localspec.tui.widgets.pane import ChatPane
+
+_HERE = Path(__file__).parent
+Live = AnswerPart | AnswerEnded | Prefilled
+MakeAnswerer = Callable[[str | None, str | None, dict[str, Any]], Answerer]
+"""(target, draft, engine settings) -> an answerer that has not started."""
+
+
+class ChatApp(App[int]):
+    """Owns the answerer, the archive and the preferences; screens ask it, and it asks nobody."""
+
+    TITLE = "localspec"
+    # Whole paths: an app that inherits finds them. With the default screen's, which Textual does not load itself.
+    CSS_PATH: ClassVar = [_HERE / "app.tcss", _HERE / "screens" / "chat.tcss"]
+    ENABLE_COMMAND_PALETTE = True
+    COMMAND_PALETTE_BINDING = "ctrl+p"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        bind("app.quit", "ctrl+q", "quit", "Quit", "Leave; unsent text is kept", show=True, priority=True),
+        *(
+            bind(f"open.{row.name}", row.key, f"open('{row.name}')", row.title, row.doc, show=row.show, priority=True)
+            for row in SCREENS
+            if row.key
+        ),
+    ]
+
+    facts: reactive[Facts | None] = reactive(None)
+    """Of the model that answers; None while it is being loaded."""
+
+    def __init__(
+        self,
+        answerer: Answerer,
+        archive: Archive,
+        preferences: Preferences,
+        make: MakeAnswerer | None = None,
+        notices: Iterable[str] = (),
+        begin: Mapping[str, Any] | None = None,
+        resume: bool = True,
+    ) -> None:
+        """
+        Args:
+            make: how `load` makes another answerer; None = this one is the only one.
+            notices: shown at the start.
+            begin: parameters of new chats, and their "system", on top of the preferences'.
+            resume: whether the last chat may be gone on with; not with anything in `begin`.
+        """
+        super().__init__()
+        self.answerer, self.archive, self.preferences = answerer, archive, preferences
+        self._make = make
+        self._notices = tuple(notices)
+        self.begin = dict(begin or {})
+        """What new chats begin with because the command line says so."""
+        self.resume = resume and preferences.resume and not self.begin
+        """Whether the last chat is opened at the start."""
+        self.answered: Signal[Live] = Signal(self, "answered")
+        """Every message about answers of the chat panes."""
+        self.readied: Signal[Facts | None] = Signal(self, "readied")
+        """A model became ready, or None: another is being loaded."""
+        self.loading: Loading | None = None
+        """How far loading is; None = nothing is being loaded."""
+
+    # ---- life
+
+    def get_default_screen(self) -> Screen[Any]:
+        return ChatScreen()
+
+    def on_mount(self) -> None:
+        for theme in themes.THEMES:
+            self.register_theme(theme)
+        self.theme = self.preferences.theme if self.preferences.theme in self.available_themes else themes.DARK.name
+        self.theme_changed_signal.subscribe(self, self._remember_theme)
+        self.archive.on_notice = lambda text: self.call_from_any_thread(self.say, text, True)
+        for text in (*self._notices, self.archive.notice):
+            if text:
+                self.say(text, problem=True)
+        self._take_keys()
+        self.answerer.start(self)
+
+    async def action_quit(self) -> None:
+        """Keeps unsent text, stops what runs, and leaves."""
+        for pane in self.chat_screen.panes:
+            pane.leave()
+        self.exit(0)
+
+    @property
+    def chat_screen(self) -> ChatScreen:
+        """The screen at the bottom."""
+        screen = self.screen_stack[0]
+        assert isinstance(screen, ChatScreen)
+        return screen
+
+    @property
+    def pane(self) -> ChatPane | None:
+        """The chat in front."""
+        return self.chat_screen.pane
+
+    @property
+    def context_use(self) -> tuple[int, int] | None:
+        """(tokens of the chat in front, tokens that fit); None = not known."""
+        pane, facts = self.pane, self.facts
+        if pane is None or facts is None or facts.context is None or pane.context_tokens is None:
+            return None
+        return pane.context_tokens, facts.context
+
+    # ---- models
+
+    def use(self, answerer: Answerer) -> None:
+        """Answers come from another model from now on; the old one is freed first."""
+        for pane in self.chat_screen.panes:
+            pane.stop()
+        self.facts = None
+        self.readied.publish(None)
+        old, self.answerer = self.answerer, answerer
+        self._change(old, answerer)
+
+    def load(self, target: str | None, draft: str | None = None, **settings: Any) -> None:
+        """Loads models of this machine, with the engine settings of the preferences and these on top."""
+        if self._make is None:
+            self.say("Answers come from an endpoint; start localspec without --endpoint to load models.", problem=True)
+            return
+        self.use(self._make(target, draft, self.preferences.engine | settings))
+
+    def reload(self) -> None:
+        """Loads the models of the start again, with the engine settings of the preferences."""
+        self.load(None)
+
+    @work(thread=True, group="models")
+    def _change(self, old: Answerer, new: Answerer) -> None:
+        old.close()  # both may not fit memory at once
+        new.start(self)
+
+    def on_loading(self, message: Loading) -> None:
+        self.loading = message
+        self.chat_screen.show_status()
+
+    def on_model_ready(self, message: ModelReady) -> None:
+        self.loading = None
+        self.facts = message.facts
+        self.readied.publish(message.facts)
+        self.chat_screen.show_status()
+
+    def on_load_failed(self, message: LoadFailed) -> None:
+        self.loading = None
+        self.say(str(message.error), problem=True)
+        self.chat_screen.show_status(f"no model: {message.error.message}")
+
+    def on_answer_part(self, message: AnswerPart) -> None:
+        self.answered.publish(message)
+
+    def on_answer_ended(self, message: AnswerEnded) -> None:
+        self.answered.publish(message)
+
+    def on_prefilled(self, message: Prefilled) -> None:
+        self.answered.publish(message)
+
+    # ---- what screens call
+
+    def say(self, text: str, problem: bool = False) -> None:
+        """A note in the corner."""
+        self.notify(text, severity="warning" if problem else "information", timeout=8 if problem else 4, markup=False)
+
+    def call_from_any_thread(self, call: Callable[..., object], *arguments: Any) -> None:
+        """Calls on the app's own thread, soon; never blocks."""
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(lambda: self.call_later(call, *arguments))
+
+    def open_screen(self, name: str) -> None:
+        """Opens a screen of the registry; a second call while it is open does nothing."""
+        row = next(row for row in SCREENS if row.name == name)
+        kind = load(row.home)
+        if not any(isinstance(screen, kind) for screen in self.screen_stack):
+            self.push_screen(kind())
+
+    def action_open(self, name: str) -> None:
+        self.open_screen(name)
+
+    def copy(self, text: str, what: str) -> None:
+        """Copies to the clipboard, by the best way there is, and says which."""
+        self._copy(text, what)
+
+    @work(thread=True, group="clipboard")
+    def _copy(self, text: str, what: str) -> None:
+        from localspec.tui.clipboard import copy
+
+        try:
+            way = copy(text, self._write_to_terminal)
+        except LocalspecError as error:
+            self.call_from_thread(self.say, str(error), True)
+        else:
+            self.call_from_thread(self.say, f"{what} copied {way}.")
+
+    def _write_to_terminal(self, sequence: str) -> bool:
+        """Writes an escape sequence to the terminal; False = there is none."""
+        driver = self._driver
+        if driver is None or self.is_headless:
+            return False
+        self.call_from_thread(driver.write, sequence)
+        return True
+
+    def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
+        yield from super().get_system_commands(screen)
+        for row in SCREENS:
+            yield SystemCommand(row.title, row.doc[0].upper() + row.doc[1:], self._opener(row))
+        yield from self.chat_screen.palette()
+
+    def _opener(self, row: ScreenRow) -> Callable[[], None]:
+        return lambda: self.open_screen(row.name)
+
+    # ---- looks and keys
+
+    def _remember_theme(self, theme: Any) -> None:
+        if self.preferences.theme != theme.name:
+            self.preferences.theme = theme.name
+            self.save_preferences()
+
+    def save_preferences(self) -> None:
+        """Writes the preferences; trouble is said."""
+        try:
+            self.preferences.save()
+        except LocalspecError as error:
+            self.say(str(error), problem=True)
+
+    def _take_keys(self) -> None:
+        try:
+            keys = bindings.read_keys()
+        except LocalspecError as error:
+            self.say(str(error), problem=True)
+            return
+        if keys:
+            self.set_keymap(keys)
+            self._check_keys(keys)
+
+    @work(thread=True, group="keys")
+    def _check_keys(self, keys: dict[str, str]) -> None:
+        for row in SCREENS:
+            load(row.home)
+        unknown = sorted(set(keys) - set(bindings.known()))
+        if unknown:
+            text = f"{bindings.keys_file()} names {unknown[0]!r}, and no key has that name; F1 lists the names."
+            self.call_from_thread(self.say, text, True)
+
+    def handle_bindings_clash(self, clashed_bindings: set[Binding], node: DOMNode) -> None:
+        names = ", ".join(sorted(binding.id or binding.action for binding in clashed_bindings))
+        text = f"Keys of {bindings.keys_file().name} are in use already, by {names}; the new use wins."
+        if text not in self._said_clashes:
+            self._said_clashes.add(text)
+            self.say(text, problem=True)
+
+    _said_clashes: set[str] = set()  # noqa: RUF012 - of the process: the file is one for all
+
+    def content(self, text: str) -> Content:
+        """Text from outside, as it is: no markup, no control characters."""
+        from localspec.chat.plain_text import plain_text
+
+        return Content(plain_text(text))

@@ -1,0 +1,142 @@
+"""A chat as the model is asked: its path and parameters become a `Question`; what to do when it no longer fits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from localspec.chat.message import Chat, StoredMessage
+from localspec.chat.overflow import drop_oldest, summary_request
+from localspec.chat.prompt import prompt_messages, sampling_params
+from localspec.chat.template import Message
+from localspec.engine.request import fresh_seed
+from localspec.errors import UsageError
+from localspec.tui.answerer import Answerer, Facts, Question
+from localspec.tui.thinking import joined
+
+ROOM = 256
+"""Tokens kept free for an answer, where the context has so many."""
+
+
+def question_of(chat: Chat, path: Sequence[StoredMessage], facts: Facts | None, go_on: bool = False) -> Question:
+    """What to ask so that the last message of a path is answered; or, with `go_on`, that the last answer continues.
+
+    Raises:
+        UsageError: a parameter of the chat has an impossible value.
+    """
+    prefix = ""
+    if go_on and path and path[-1].role == "assistant":
+        prefix = joined(path[-1].reasoning, path[-1].content)
+        path = path[:-1]
+    params = chat.params
+    local = facts is None or not facts.remote
+    seed = params.get("seed")
+    return Question(
+        messages=prompt_messages(chat, path),
+        sampling=sampling_params(params),
+        seed=fresh_seed() if seed is None and local else seed,
+        max_tokens=params.get("max_tokens"),
+        stop=tuple(params.get("stop") or ()),
+        prefix=prefix,
+        thinking=params.get("thinking") if facts is not None and facts.can_think else None,
+        drafter=params.get("drafter") if local else None,
+        max_draft_tokens=params.get("max_draft_tokens") if local else None,
+    )
+
+
+def checked(params: Mapping[str, Any]) -> dict[str, Any]:
+    """Parameters without what is not set.
+
+    Raises:
+        UsageError: an impossible value; says which.
+    """
+    sampling_params(params)
+    for name, least in (("seed", 0), ("max_tokens", 1), ("max_draft_tokens", 0)):
+        value = params.get(name)
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
+            raise UsageError(f"{name} is {value!r}; it must be a whole number, {least} or more.")
+    seed = params.get("seed")
+    if seed is not None and seed >= 2**64:
+        raise UsageError(f"seed is {seed}; it must be below 2^64.")
+    return {name: value for name, value in params.items() if value is not None and value != () and value != []}
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """Whether a question fits the context."""
+
+    tokens: int | None
+    """Of the prompt; None = nobody can say."""
+    limit: int | None
+
+    @property
+    def full(self) -> bool:
+        """No room is left for an answer worth the name."""
+        return self.tokens is not None and self.limit is not None and self.tokens > self.limit - room(self.limit)
+
+
+def room(limit: int) -> int:
+    """Tokens to keep free for the answer in a context of so many."""
+    return min(ROOM, limit // 4)
+
+
+def fit(answerer: Answerer, question: Question) -> Fit:
+    """Counts; may take milliseconds. Raises what the template does."""
+    limit = answerer.facts.context if answerer.facts else None
+    return Fit(None if limit is None else answerer.count(question), limit)
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Where the model's view of a chat must begin so that there is room again."""
+
+    first: StoredMessage
+    """The first message it still sees."""
+    dropped: list[Message]
+    """What it no longer sees, with the system message and an earlier summary."""
+    fits: bool
+    """False = even the last turn alone is too long."""
+
+
+def window(answerer: Answerer, chat: Chat, path: Sequence[StoredMessage], question: Question) -> Window:
+    """The longest end of a chat that leaves room for as much again as one answer. Counts: call it from a thread."""
+    assert answerer.facts is not None
+    assert answerer.facts.context is not None
+    limit = answerer.facts.context
+
+    def count(messages: Sequence[Message]) -> int:
+        return answerer.count(replace(question, messages=list(messages), prefix="")) or 0
+
+    trimmed = drop_oldest(question.messages, max(1, limit - max(2 * room(limit), limit // 3)), count)
+    if not trimmed.fits:
+        trimmed = drop_oldest(question.messages, limit - room(limit), count)
+    seen = _seen(chat, path)
+    system = [message for message in question.messages[:1] if message.role == "system"]
+    dropped = [*system, *question.messages[len(system) : len(system) + trimmed.dropped]]
+    return Window(seen[trimmed.dropped], dropped, trimmed.fits)
+
+
+def _seen(chat: Chat, path: Sequence[StoredMessage]) -> list[StoredMessage]:
+    """The messages of a path that `prompt_messages` hands on, in order."""
+    ids = [message.id for message in path]
+    start = ids.index(chat.window_first) if chat.window_first in ids else 0
+    return [
+        message
+        for message in path[start:]
+        if message.role != "assistant" or message.content.strip() or message.attachments
+    ]
+
+
+def summary_question(answerer: Answerer, found: Window, question: Question) -> Question:
+    """Asks for a summary of what is dropped; if that is too long itself, of its end. Counts: call it from a thread."""
+    assert answerer.facts is not None
+    assert answerer.facts.context is not None
+    limit = answerer.facts.context
+    longest = max(32, limit // 8)
+    asked = replace(question, prefix="", max_tokens=longest, thinking=False if answerer.facts.can_think else None)
+
+    def count(messages: Sequence[Message]) -> int:
+        return answerer.count(replace(asked, messages=list(messages))) or 0
+
+    return replace(asked, messages=drop_oldest(summary_request(found.dropped), limit - longest, count).messages)

@@ -1,0 +1,42 @@
+"""How widgets of speculation reach what the app holds: the archive, whoever answers, an engine if there is one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, cast
+
+from localspec.tui.local import LocalAnswerer
+
+if TYPE_CHECKING:
+    from textual.dom import DOMNode
+
+    from localspec.chat.archive import Archive
+    from localspec.runtime.engine import Engine
+    from localspec.tui.answerer import Answerer
+    from localspec.tui.app import ChatApp
+
+
+def app_of(node: DOMNode) -> ChatApp:
+    """The chat app a widget or screen is in."""
+    return cast("ChatApp", cast(Any, node).app)
+
+
+def archive_of(node: DOMNode) -> Archive:
+    """Where chats are kept."""
+    return app_of(node).archive
+
+
+def answerer_of(node: DOMNode) -> Answerer:
+    """Whoever answers now."""
+    return app_of(node).answerer
+
+
+def engine_of(node: DOMNode) -> Engine | None:
+    """The engine that answers; None = a remote one does, or it is not loaded."""
+    answerer = answerer_of(node)
+    return answerer.engine if isinstance(answerer, LocalAnswerer) else None
+
+
+def piece_of(answerer: Answerer) -> Callable[[int], bytes]:
+    """The bytes of a token of the model that answers; nothing where nobody knows."""
+    return answerer.piece or (lambda token: b"")

@@ -1,0 +1,363 @@
+"""The chat: tabs, and what keys, slash commands and the palette do with the chat in front."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, ClassVar
+
+from textual import work
+from textual.app import ComposeResult, SystemCommand
+from textual.binding import BindingType
+from textual.screen import Screen
+from textual.widgets import Footer, TabbedContent
+
+from localspec.chat.message import Chat, StoredMessage
+from localspec.errors import LocalspecError
+from localspec.tui import overflowing
+from localspec.tui.answerer import AnswerEnded, AnswerPart, Prefilled
+from localspec.tui.bindings import bind
+from localspec.tui.commands import commands
+from localspec.tui.registry import SCREENS, VIEWS
+from localspec.tui.screens.slash import SlashCommands
+from localspec.tui.widgets.bubble import MARKDOWN, Bubble
+from localspec.tui.widgets.composer import Composer
+from localspec.tui.widgets.meter import Meter
+from localspec.tui.widgets.pane import ChatPane
+
+if TYPE_CHECKING:
+    from localspec.tui.app import ChatApp
+
+_CODE = re.compile(r"^ {0,3}(`{3,}|~{3,})[^\n]*\n(.*?)^ {0,3}\1", re.MULTILINE | re.DOTALL)
+
+
+class ChatScreen(Screen[None]):
+    """At the bottom of everything; other screens lie above it."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        bind("chat.stop", "escape", "stop", "Stop", "Stop the answer, close the list, give up editing", show=True),
+        bind("chat.new", "ctrl+n", "new", "New", "A new chat in a tab of its own", show=True, priority=True),
+        bind("chat.close", "ctrl+f4", "close_tab", "Close", "Close this tab; the chat is kept", priority=True),
+        bind("chat.next", "ctrl+pagedown", "tab(1)", "Next tab", "The chat in the next tab", priority=True),
+        bind("chat.previous", "ctrl+pageup", "tab(-1)", "Tab before", "The chat in the tab before", priority=True),
+        bind("chat.again", "ctrl+r", "regenerate", "Again", "Answer the last message once more", priority=True),
+        bind("chat.edit", "ctrl+g", "edit", "Edit", "Edit your last message and send it again", priority=True),
+        bind("chat.copy", "ctrl+l", "copy", "Copy", "Copy the last answer", priority=True),
+        bind("chat.walk_up", "ctrl+up", "walk(-1)", "Message above", "Go to the message above", priority=True),
+        bind("chat.walk_down", "ctrl+down", "walk(1)", "Message below", "Go to the message below", priority=True),
+        bind("chat.page_up", "pageup", "page(-1)", "Page up", "Scroll the chat up", priority=True),
+        bind("chat.page_down", "pagedown", "page(1)", "Page down", "Scroll the chat down", priority=True),
+        bind("chat.undo", "ctrl+u", "undo", "Undo", "Bring back what was deleted last"),
+        bind("chat.find", "ctrl+f", "find", "Find", "Search all chats", show=True, priority=True),
+        bind("chat.look", "f6", "look", "View", "Look at answers in another way", priority=True),
+    ]
+
+    if TYPE_CHECKING:
+
+        @property
+        def app(self) -> ChatApp: ...  # type: ignore[override]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._view = MARKDOWN
+        # Kept, not looked up: a query goes through every block of every message.
+        self._tabs, self._meter = TabbedContent(id="chats"), Meter()
+        self._open: list[ChatPane] = []
+
+    def compose(self) -> ComposeResult:
+        yield self._tabs
+        yield self._meter
+        yield Footer(show_command_palette=False)
+
+    async def on_mount(self) -> None:
+        last = self.app.archive.last_chat() if self.app.resume else None
+        await self.open_chat(last.id if last is not None else None)
+        self.set_interval(1.0, self.show_status)
+
+    # ---- tabs
+
+    @property
+    def panes(self) -> list[ChatPane]:
+        """Open chats."""
+        return list(self._open)
+
+    @property
+    def pane(self) -> ChatPane | None:
+        """The chat in front."""
+        active = self._tabs.active_pane
+        return active if isinstance(active, ChatPane) else None
+
+    async def open_chat(self, chat_id: int | None = None, message_id: int | None = None) -> ChatPane:
+        """Shows a chat in its tab, or a new one; scrolls to a message if one is named."""
+        tabs = self._tabs
+        chat = self._new_chat() if chat_id is None else self.app.archive.chat(chat_id)
+        pane = next((pane for pane in self.panes if pane.chat_id == chat.id), None)
+        if pane is None:
+            pane = ChatPane(chat)
+            await tabs.add_pane(pane)
+            self._open.append(pane)
+        tabs.active = str(pane.id)
+        tabs.set_class(len(self.panes) < 2, "single")
+        if message_id is not None:
+            path = self.app.archive.choose(message_id)
+            await pane.transcript.show(path)
+            self.call_after_refresh(pane.transcript.reveal, message_id)
+        else:
+            pane.composer.focus()
+        self.show_titles()
+        self.show_status()
+        return pane
+
+    def _new_chat(self) -> Chat:
+        liked, begin = self.app.preferences, dict(self.app.begin)
+        model = self.app.facts.name if self.app.facts else self.app.answerer.name
+        system = begin.pop("system", liked.system)
+        return self.app.archive.new_chat(system=system, model=model, params=liked.parameters | begin)
+
+    async def close_chat(self, pane: ChatPane) -> None:
+        """Closes a tab; a new chat takes the place of the last one."""
+        pane.leave()
+        tabs = self._tabs
+        if len(self.panes) == 1:
+            await self.open_chat()
+        self._open.remove(pane)
+        await tabs.remove_pane(str(pane.id))
+        tabs.set_class(len(self.panes) < 2, "single")
+        if self.pane is not None:
+            self.pane.composer.focus()
+
+    def on_tabbed_content_tab_activated(self) -> None:
+        if self.pane is not None and self.pane.is_mounted and not isinstance(self.focused, Bubble):
+            self.pane.composer.focus()
+        self.show_status()
+
+    # ---- status
+
+    def show_status(self, note: str = "") -> None:
+        """Renews the line at the bottom."""
+        app = self.app
+        if self.is_mounted:
+            self._meter.tell(app.facts, app.loading, app.context_use, note)
+
+    def show_titles(self) -> None:
+        """Renews the titles of the tabs and of the terminal's window."""
+        tabs = self._tabs
+        for pane in self.panes:
+            tabs.get_tab(pane).label = pane.label
+        if self.pane is not None:
+            self.sub_title = self.pane.chat.title
+
+    def on_chat_pane_changed(self) -> None:
+        self.show_titles()
+        self.show_status()
+
+    def on_answer_part(self, event: AnswerPart) -> None:
+        self._hear(event)
+
+    def on_answer_ended(self, event: AnswerEnded) -> None:
+        self._hear(event)
+
+    def on_prefilled(self, event: Prefilled) -> None:
+        self._hear(event)
+
+    def _hear(self, event: AnswerPart | AnswerEnded | Prefilled) -> None:
+        self._meter.hear(event)
+        self.show_status()
+
+    def on_chat_pane_full(self, event: ChatPane.Full) -> None:
+        overflowing.offer(self, event)
+
+    # ---- sending
+
+    async def on_composer_submitted(self, event: Composer.Submitted) -> None:
+        """Sends a message, or does what a slash command says."""
+        pane = self.front
+        name, _, rest = event.text.strip()[1:].partition(" ")
+        known = {row.name for row in commands()}
+        if event.text.startswith("/") and name in known and pane.editing is None:
+            pane.composer.take()
+            await self.command(name, rest.strip())
+        elif event.text.startswith("/") and re.fullmatch(r"/[a-z]+", event.text.split(maxsplit=1)[0]):
+            self.app.say(
+                f"There is no command /{name}; F1 lists them. A space in front sends it as text.", problem=True
+            )
+        else:
+            pane.send(event)
+
+    async def command(self, name: str, rest: str) -> None:
+        """Runs a slash command on the chat in front."""
+        if any(row.name == name for row in SCREENS):
+            self.app.open_screen(name)
+            return
+        try:
+            await SlashCommands(self).run(name, rest)
+        except LocalspecError as error:
+            self.app.say(str(error), problem=True)
+
+    # ---- keys
+
+    def action_stop(self) -> None:
+        """Esc: the nearest thing that can end, ends."""
+        pane = self.front
+        if pane.completion.shown:
+            pane.completion.close()
+        elif pane.answer is not None:
+            pane.stop()
+        elif pane.editing is not None:
+            pane.end_edit()
+        else:
+            self.clear_selection()
+            pane.composer.focus()
+
+    async def action_new(self) -> None:
+        await self.open_chat()
+
+    async def action_close_tab(self) -> None:
+        await self.close_chat(self.front)
+
+    def action_tab(self, step: int) -> None:
+        panes = self.panes
+        index = (panes.index(self.front) + step) % len(panes)
+        self._tabs.active = str(panes[index].id)
+
+    def action_page(self, step: int) -> None:
+        transcript = self.front.transcript
+        transcript.scroll_relative(y=step * max(1, transcript.size.height - 2), animate=False)
+
+    def action_walk(self, step: int) -> None:
+        """Moves the focus from message to message; below the last one is the input."""
+        pane = self.front
+        bubbles = pane.transcript.bubbles
+        here = next((i for i, bubble in enumerate(bubbles) if bubble is self.focused), len(bubbles))
+        there = max(0, here + step)
+        if there >= len(bubbles):
+            pane.transcript.to_end()
+            pane.composer.focus()
+        else:
+            bubbles[there].focus()
+
+    def action_write(self) -> None:
+        self.front.composer.focus()
+
+    def action_edit(self) -> None:
+        message = self._chosen("user")
+        if message is None:
+            self.app.say("There is no message of yours to edit.", problem=True)
+        else:
+            self.front.edit(message)
+
+    def action_regenerate(self) -> None:
+        """Answers again: the focused answer's question, the focused question, or the last one."""
+        pane = self.front
+        chosen = self.focused.message if isinstance(self.focused, Bubble) else None
+        path = pane.path
+        if chosen is None:
+            chosen = next((message for message in reversed(path) if message.role == "user"), None)
+        if chosen is None:
+            self.app.say("There is nothing to answer yet.", problem=True)
+        elif chosen.role == "user":
+            pane.ask(again=chosen.id)
+        elif chosen.parent_id is not None:
+            pane.ask(again=chosen.parent_id)
+
+    def action_go_on(self) -> None:
+        path = self.front.path
+        if not path or path[-1].role != "assistant":
+            self.app.say("There is no answer that could go on.", problem=True)
+        else:
+            self.front.ask(go_on=True)
+
+    def action_copy(self) -> None:
+        if self.get_selected_text():
+            self.app.copy(self.get_selected_text() or "", "Selection")
+        elif (message := self.front.selected) is not None:
+            self.app.copy(message.content, "Message")
+
+    def action_copy_code(self) -> None:
+        message = self.front.selected
+        blocks = _CODE.findall(message.content + "\n") if message is not None else []
+        if blocks:
+            self.app.copy(blocks[-1][1], "Code block")
+        else:
+            self.app.say("There is no code block in this message.", problem=True)
+
+    def action_sibling(self, step: int) -> None:
+        if isinstance(self.focused, Bubble):
+            self.action_sibling_of(self.focused.message.id, step)
+
+    @work(group="path")  # a click comes from a bubble that goes: it cannot wait for its own end
+    async def action_sibling_of(self, message_id: int, step: int) -> None:
+        """Another version of a message, and what followed it."""
+        pane = self.front
+        pane.stop()
+        place = next((i for i, bubble in enumerate(pane.transcript.bubbles) if bubble.message.id == message_id), 0)
+        await pane.transcript.show(self.app.archive.sibling(message_id, step))
+        bubbles = pane.transcript.bubbles
+        if place < len(bubbles):
+            bubbles[place].focus()
+        pane.count()
+
+    @work(group="path")
+    async def action_delete_message(self) -> None:
+        if not isinstance(self.focused, Bubble):
+            return
+        pane = self.front
+        pane.stop()
+        self.app.archive.delete_message(self.focused.message.id)
+        await pane.transcript.show(pane.path)
+        pane.composer.focus()
+        pane.count()
+        self.app.say("Deleted, with what followed it; /undo brings it back.")
+
+    async def action_undo(self) -> None:
+        deletions = self.app.archive.deletions()
+        if not deletions:
+            self.app.say("There is nothing to bring back.", problem=True)
+            return
+        self.app.archive.undo(deletions[0].id)
+        pane = await self.open_chat(deletions[0].chat_id)
+        await pane.transcript.show(pane.path)
+        pane.count()
+
+    def action_find(self) -> None:
+        self.find("")
+
+    def find(self, words: str) -> None:
+        """Opens the history with a search."""
+        from localspec.tui.screens.history import HistoryScreen
+
+        self.app.push_screen(HistoryScreen(words))
+
+    async def action_look(self) -> None:
+        """The next way to look at answers, in all tabs."""
+        views = [MARKDOWN, *(row.name for row in VIEWS)]
+        self._view = views[(views.index(self._view) + 1) % len(views)]
+        for pane in self.panes:
+            await pane.transcript.look(self._view)
+
+    def palette(self) -> Iterable[SystemCommand]:
+        """What the command palette offers of this screen: the slash commands that need no words behind them."""
+        for row in commands():
+            if not any(screen.name == row.name for screen in SCREENS) and not row.usage.startswith(
+                ("TAG", "FILE", "N")
+            ):
+                yield SystemCommand(f"/{row.name}", row.doc[0].upper() + row.doc[1:], self._caller(row.name))
+
+    def _caller(self, name: str) -> Callable[[], None]:
+        def call() -> None:
+            self.run_worker(self.command(name, ""), group="command")
+
+        return call
+
+    @property
+    def front(self) -> ChatPane:
+        """The chat in front; there is always one."""
+        pane = self.pane
+        assert pane is not None
+        return pane
+
+    def _chosen(self, role: str) -> StoredMessage | None:
+        """The focused message if it has this role, else the last that has."""
+        if isinstance(self.focused, Bubble) and self.focused.message.role == role:
+            return self.focused.message
+        return next((message for message in reversed(self.front.path) if message.role == role), None)

@@ -1,0 +1,144 @@
+"""Doctor: why is it slow, in plain words with numbers, and the command that mends it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar
+
+from textual import work
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.content import Content
+from textual.widgets import OptionList, Static
+from textual.widgets.option_list import Option
+
+from localspec.checks.finding import Finding
+from localspec.errors import LocalspecError
+from localspec.runtime.engine import Engine
+from localspec.tui.bindings import bind
+from localspec.tui.dialogs import Page
+from localspec.tui.owner import app_of, engine_of
+from localspec.tui.safe_text import safe
+
+_LAST_ANSWERS = 50
+
+
+class DoctorScreen(Page):
+    """Findings, those with advice first; Enter or c copies the command."""
+
+    CSS_PATH = "doctor.tcss"
+    TITLE = "Doctor"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        bind("doctor.copy", "c", "copy", "Copy command", "Copy the command of this finding", show=True),
+        bind(
+            "doctor.report", "R", "report", "Copy all", "Copy the whole report, for a question or an issue", show=True
+        ),
+        bind("doctor.again", "r", "again", "Look again", "Examine everything again", show=True),
+    ]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.findings: list[Finding] = []
+
+    def body(self) -> ComposeResult:
+        yield Static("", id="verdict", markup=False)
+        yield OptionList(id="findings")
+
+    def on_mount(self) -> None:
+        self.query_one("#findings").focus()
+        self.action_again()
+
+    def action_again(self) -> None:
+        """Examines everything again."""
+        self.query_one("#verdict", Static).update("Examining ...")
+        app = app_of(self)
+        chat = None if app.pane is None else app.pane.chat_id
+        use = app.context_use
+        self._examine(engine_of(self), app.archive.stats, chat, 0 if use is None else use[0])
+
+    @work(thread=True, exclusive=True, group="doctor")
+    def _examine(self, engine: Engine | None, stats_of: Any, chat: int | None, use: int) -> None:
+        findings: list[Finding] = []
+        try:
+            for finding in examine(engine, stats_of(chat)[-_LAST_ANSWERS:] if chat is not None else [], use):
+                findings.append(finding)  # noqa: PERF402 - what came before an error is kept
+        except LocalspecError as error:
+            findings.append(Finding("doctor", f"could not look further: {error.message}", error.hint))
+        self.app.call_from_thread(self._show, ordered(findings))
+
+    def _show(self, findings: list[Finding]) -> None:
+        self.findings = findings
+        options = self.query_one("#findings", OptionList)
+        options.clear_options()
+        options.add_options([Option(content_of(finding), id=str(i)) for i, finding in enumerate(findings)])
+        if findings:
+            options.highlighted = 0
+        self.query_one("#verdict", Static).update(verdict(findings))
+
+    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
+        self.action_copy()
+
+    def action_copy(self) -> None:
+        """The command of the finding under the cursor."""
+        index = self.query_one("#findings", OptionList).highlighted
+        if index is None or index >= len(self.findings):
+            return
+        finding = self.findings[index]
+        if finding.command:
+            app_of(self).copy(finding.command, "Command")
+        else:
+            app_of(self).say("There is no command for this one." if finding.advice else "All is well here.")
+
+    def action_report(self) -> None:
+        """The whole report."""
+        app_of(self).copy("\n".join(content_of(finding).plain for finding in self.findings), "Report")
+
+
+def examine(engine: Engine | None, answers: Sequence[Mapping[str, Any]], context_use: int) -> Iterator[Finding]:
+    """Everything there is to say: the last answers, the models in use, the machine, the installation.
+
+    Args:
+        engine: None = not loaded, or the answers come from an endpoint.
+        answers: stats of the last answers of the chat in front.
+        context_use: tokens of that chat.
+    """
+    from localspec.checks.doctor import examine_engine, examine_machine
+    from localspec.checks.machine import examine_machine_state
+    from localspec.checks.speed import examine_answers, examine_use
+
+    yield from examine_answers(answers)
+    if engine is None:
+        yield Finding("models", "none is loaded in this process, so there is little to see")
+        yield from examine_machine_state()
+        return
+    yield from examine_use(engine, context_use)
+    loaded = [engine.settings.target, engine.settings.draft]
+    yield from examine_machine_state(sum(path.stat().st_size for path in loaded if path is not None))
+    yield from examine_engine(engine)
+    yield from examine_machine(engine.settings.wide)
+
+
+def ordered(findings: Iterable[Finding]) -> list[Finding]:
+    """Findings with advice first, else as they came."""
+    return sorted(findings, key=lambda finding: not finding.advice)
+
+
+def verdict(findings: Sequence[Finding]) -> Content:
+    """The whole in a sentence."""
+    bad = [finding for finding in findings if finding.advice]
+    if not bad:
+        return Content(f"✓ {len(findings)} things looked at, nothing to mend.")
+    names = ", ".join(finding.name for finding in bad)
+    things = "thing" if len(bad) == 1 else "things"
+    return Content(safe(f"! {len(bad)} {things} to look at: {names}"))
+
+
+def content_of(finding: Finding) -> Content:
+    """A finding in up to three lines."""
+    mark, style = ("!", "$warning bold") if finding.advice else ("✓", "$success")
+    parts: list[Any] = [(mark, style), " ", (safe(finding.name), "bold"), "  ", safe(finding.value)]
+    if finding.advice:
+        parts += ["\n    ", safe(finding.advice)]
+    if finding.command:
+        parts += ["\n    ", (safe(finding.command), "$accent")]
+    return Content.assemble(*parts)

@@ -1,0 +1,211 @@
+"""All chats, and full-text search in them."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import datetime
+from typing import TYPE_CHECKING, ClassVar
+
+from textual import work
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.containers import Horizontal
+from textual.content import Content
+from textual.widgets import Input, OptionList, Static
+from textual.widgets.option_list import Option
+
+from localspec.chat.message import Chat, Hit
+from localspec.chat.plain_text import plain_text
+from localspec.errors import LocalspecError
+from localspec.tui import exchange
+from localspec.tui.bindings import CLOSE, bind
+from localspec.tui.dialogs import Line, Page
+
+if TYPE_CHECKING:
+    from localspec.tui.app import ChatApp
+
+_MOST = 100
+
+
+class HistoryScreen(Page):
+    """Type to search; Enter opens. `#tag` as the first word lists the chats with that tag."""
+
+    CSS_PATH = "history.tcss"
+    TITLE = "Chats"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        CLOSE,
+        bind("history.rename", "ctrl+t", "rename", "Rename", "Give the marked chat another title", show=True),
+        bind("history.pin", "ctrl+b", "pin", "Pin", "Pin the marked chat to the top, or let it go", show=True),
+        bind("history.tags", "ctrl+g", "tags", "Tags", "Set the marked chat's tags", show=True),
+        bind(
+            "history.export", "ctrl+e", "export", "Export", "Write the marked chat to a file", show=True, priority=True
+        ),
+        bind("history.delete", "ctrl+d", "delete", "Delete", "Delete the marked chat", show=True, priority=True),
+        bind("history.undo", "ctrl+u", "undo", "Undo", "Bring back what was deleted last", show=True, priority=True),
+        bind("history.up", "up", "move(-1)", "Up", "The entry above", priority=True),
+        bind("history.down", "down", "move(1)", "Down", "The entry below", priority=True),
+    ]
+
+    if TYPE_CHECKING:
+
+        @property
+        def app(self) -> ChatApp: ...  # type: ignore[override]
+
+    def __init__(self, words: str = "") -> None:
+        super().__init__()
+        self._words = words
+        self._entries: list[Chat | Hit] = []
+
+    def body(self) -> ComposeResult:
+        yield Input(self._words, placeholder="Search all chats; #tag lists a tag", id="words")
+        with Horizontal():
+            yield OptionList(id="entries")
+            yield Static("", id="preview", markup=False)
+
+    def on_mount(self) -> None:
+        self.query_one("#entries").can_focus = False
+        self.query_one("#words").focus()
+        self.look()
+
+    def on_input_changed(self) -> None:
+        self.look()
+
+    @work(exclusive=True, group="look")
+    async def look(self) -> None:
+        """Lists what fits the words."""
+        words = self.query_one("#words", Input).value.strip()
+        archive = self.app.archive
+        try:
+            if not words or words.startswith("#"):
+                tag = words[1:].strip() or None
+                self._entries = list(await asyncio.to_thread(archive.chats, tag=tag, limit=_MOST))
+            else:
+                self._entries = list(await asyncio.to_thread(archive.search, words, limit=_MOST))
+        except LocalspecError as error:
+            self.app.say(str(error), problem=True)
+            return
+        entries = self.query_one("#entries", OptionList)
+        marked = entries.highlighted or 0
+        entries.clear_options()
+        entries.add_options(Option(_line(entry)) for entry in self._entries)
+        if self._entries:
+            entries.highlighted = min(marked, len(self._entries) - 1)
+        else:
+            self.query_one("#preview", Static).update("Nothing found." if words else "There are no chats yet.")
+
+    def on_option_list_option_highlighted(self, event: OptionList.OptionHighlighted) -> None:
+        if event.option_index < len(self._entries):
+            self.query_one("#preview", Static).update(self._preview(self._entries[event.option_index]))
+
+    def on_option_list_option_selected(self) -> None:
+        self._open()
+
+    def on_input_submitted(self) -> None:
+        self._open()
+
+    def _open(self) -> None:
+        entry = self.marked
+        if entry is not None:
+            chat_id, message_id = (entry.id, None) if isinstance(entry, Chat) else (entry.chat_id, entry.message_id)
+            self.dismiss(None)
+            self.app.run_worker(self.app.chat_screen.open_chat(chat_id, message_id), group="open")
+
+    @property
+    def marked(self) -> Chat | Hit | None:
+        """The entry that keys act on."""
+        index = self.query_one("#entries", OptionList).highlighted
+        return None if index is None or index >= len(self._entries) else self._entries[index]
+
+    @property
+    def marked_chat(self) -> Chat | None:
+        """Its chat."""
+        entry = self.marked
+        return self.app.archive.chat(entry.chat_id) if isinstance(entry, Hit) else entry
+
+    def action_move(self, step: int) -> None:
+        entries = self.query_one("#entries", OptionList)
+        if self._entries:
+            entries.highlighted = min(max((entries.highlighted or 0) + step, 0), len(self._entries) - 1)
+
+    @work
+    async def action_rename(self) -> None:
+        chat = self.marked_chat
+        if chat is not None and (title := await self.app.push_screen_wait(Line("Title", chat.title))):
+            self.app.archive.rename(chat.id, title)
+            self._changed()
+
+    @work
+    async def action_tags(self) -> None:
+        chat = self.marked_chat
+        if chat is None:
+            return
+        used = " ".join(self.app.archive.tags())
+        text = await self.app.push_screen_wait(Line("Tags, blanks between them", " ".join(chat.tags), used))
+        if text is not None:
+            self.app.archive.set_tags(chat.id, text.split())
+            self._changed()
+
+    def action_pin(self) -> None:
+        if (chat := self.marked_chat) is not None:
+            self.app.archive.pin(chat.id, not chat.pinned)
+            self._changed()
+
+    @work
+    async def action_export(self) -> None:
+        chat = self.marked_chat
+        if chat is None:
+            return
+        path, _ = exchange.target(chat.title or "chat", "")
+        file = await self.app.push_screen_wait(Line("Write to (.md, .json or .html)", str(path)))
+        if file:
+            try:
+                exchange.export(self.app, chat, file)
+            except LocalspecError as error:
+                self.app.say(str(error), problem=True)
+
+    async def action_delete(self) -> None:
+        chat = self.marked_chat
+        if chat is None:
+            return
+        screen = self.app.chat_screen
+        for pane in screen.panes:
+            if pane.chat_id == chat.id:
+                await screen.close_chat(pane)
+        self.app.archive.delete_chat(chat.id)
+        self.app.say(f"Deleted {plain_text(chat.title) or 'the chat'}; Ctrl+U brings it back.")
+        self._changed()
+
+    def action_undo(self) -> None:
+        deletions = self.app.archive.deletions()
+        if deletions:
+            self.app.archive.undo(deletions[0].id)
+            self._changed()
+        else:
+            self.app.say("There is nothing to bring back.", problem=True)
+
+    def _changed(self) -> None:
+        self.app.chat_screen.show_titles()
+        self.look()
+
+    def _preview(self, entry: Chat | Hit) -> Content:
+        chat = self.app.archive.chat(entry.chat_id) if isinstance(entry, Hit) else entry
+        facts = f"{chat.messages} messages · {chat.model or 'no model'} · {_day(chat.used)}"
+        tags = "  ".join(f"#{plain_text(tag)}" for tag in chat.tags)
+        last = self.app.archive.path(chat.id)[-6:]
+        said = "\n\n".join(f"{'You' if m.role == 'user' else 'Answer'}: {plain_text(m.content)[:400]}" for m in last)
+        title = (plain_text(chat.title) or "New chat", "bold")
+        return Content.assemble(title, "\n", (facts, "$text-muted"), f"\n{tags}\n\n{said}")
+
+
+def _line(entry: Chat | Hit) -> Content:
+    if isinstance(entry, Hit):
+        snippet = Content(entry.snippet)
+        for start, end in entry.marks:
+            snippet = snippet.stylize("reverse", start, end)
+        return Content.assemble((plain_text(entry.title) or "New chat", "bold"), "  ", snippet)
+    pin = "^ " if entry.pinned else ""
+    return Content.assemble(f"{pin}{plain_text(entry.title) or 'New chat'}", (f"  {_day(entry.used)}", "$text-muted"))
+
+
+def _day(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds).strftime("%Y-%m-%d %H:%M")

@@ -1,0 +1,107 @@
+"""Import: a GGUF file of this machine taken into the list, by a link or a checked copy."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import ClassVar
+
+from textual import work
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.containers import Vertical
+from textual.content import Content
+from textual.widgets import Checkbox, Footer, Input, Static
+
+from localspec.errors import Cancelled, LocalspecError
+from localspec.models.adopt import adopt
+from localspec.models.store import Entry, Store
+from localspec.tui.bindings import bind
+from localspec.tui.dialogs import Dialog
+from localspec.tui.plots import amount, bar
+from localspec.tui.safe_text import safe
+
+
+class ImportScreen(Dialog[str | None]):
+    """The result is the new entry's name, None = nothing was imported."""
+
+    CSS_PATH = "import_file.tcss"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        bind("import.go", "ctrl+s", "take", "Import", "Take the file into the list", show=True),
+    ]
+
+    def __init__(self, store: Store) -> None:
+        super().__init__()
+        self._store = store
+        self._stop = threading.Event()
+        self._busy = False
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="dialog"):
+            yield Static("Import a GGUF file of this machine", classes="question", markup=False)
+            yield Input(placeholder="file.gguf; of a split model, any part; Enter imports", id="file")
+            yield Input(placeholder="name (else the file's)", id="name")
+            yield Checkbox("It is a draft model", id="draft")
+            yield Checkbox("Copy it, so that the original may go (else: a link)", id="copy")
+            yield Static("", id="note", markup=False)
+            yield Footer()
+
+    def on_mount(self) -> None:
+        self.query_one("#file").focus()
+
+    def on_unmount(self) -> None:
+        self._stop.set()
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        event.stop()
+        self.action_take()
+
+    def action_take(self) -> None:
+        """Reads, checks and lists the file."""
+        path = self.query_one("#file", Input).value.strip()
+        if self._busy or not path:
+            return
+        self._busy = True
+        self._stop.clear()
+        role = "draft" if self.query_one("#draft", Checkbox).value else "target"
+        name, copy = self.query_one("#name", Input).value.strip(), self.query_one("#copy", Checkbox).value
+        self._say("Reading the file ...")
+        self._adopt(Path(path).expanduser(), name, role, copy)
+
+    @work(thread=True, exclusive=True, group="import")
+    def _adopt(self, path: Path, name: str, role: str, copy: bool) -> None:
+        try:
+            entry = adopt(path, self._store, name=name, role=role, copy=copy, progress=self._progress)
+        except (LocalspecError, OSError) as error:
+            text = str(error) if isinstance(error, LocalspecError) else f"{path} cannot be read: {error.strerror}."
+            if self.is_running:
+                self.app.call_from_thread(self._failed, text)
+        else:
+            if self.is_running:
+                self.app.call_from_thread(self._taken, entry)
+
+    def _progress(self, file: str, done: int, size: int) -> None:
+        if self._stop.is_set():
+            raise Cancelled("The import was stopped; nothing was changed.")
+        if self.is_running:
+            text = f"{file}\n{bar(done / size if size else 0.0, 30)} {amount(done)} of {amount(size)} checked"
+            self.app.call_from_thread(self._say, text)
+
+    def _taken(self, entry: Entry) -> None:
+        self.dismiss(entry.name)
+
+    def _failed(self, text: str) -> None:
+        self._busy = False
+        self._say(text, bad=True)
+
+    def action_close(self) -> None:
+        """Stops what is being read; closes otherwise."""
+        if self._busy:
+            self._stop.set()
+        else:
+            self.dismiss(None)
+
+    def _say(self, text: str, bad: bool = False) -> None:
+        note = self.query_one("#note", Static)
+        note.update(Content(safe(text)))
+        note.set_class(bad, "bad")

@@ -1,0 +1,303 @@
+"""Models: what is here and what could be, whether it fits, how fast it was; use, pull, import, remove."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from textual import work
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.content import Content
+from textual.widgets import DataTable, Static
+
+from localspec.chat.archive import Archive
+from localspec.errors import LocalspecError
+from localspec.models.catalog import Catalog
+from localspec.models.store import Removal, Store
+from localspec.models.suggestion import Suggestion, neighbours, suggest
+from localspec.runtime.memory import places
+from localspec.tui.bindings import bind
+from localspec.tui.dialogs import Choice, Page
+from localspec.tui.owner import app_of, engine_of
+from localspec.tui.plots import amount
+from localspec.tui.safe_text import one_line, safe
+from localspec.tui.screens.import_file import ImportScreen
+from localspec.tui.screens.pull import PullScreen, usual_hub
+from localspec.tui.shelf import Item, Speeds, judged, shelf, timed
+
+if TYPE_CHECKING:
+    from localspec.models.hub import Hub
+
+_COLUMNS = (("", 1), ("Name", 21), ("Draft model", 15), ("Size", 8), ("Fits", 4), ("Speed here", 14))
+_LEAST = 80
+"""Cells that these columns need."""
+_CHATS = 50
+"""The newest chats, whose answers say how fast models were."""
+_NO_DRAFT = "-"
+
+
+class ModelsScreen(Page):
+    """A table; the line beneath explains the row under the cursor."""
+
+    CSS_PATH = "models.tcss"
+    TITLE = "Models"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        bind(
+            "models.use", "enter", "use", "Use", "Use this model from now on; one of the hub is pulled first", show=True
+        ),
+        bind("models.draft", "d", "draft", "Draft", "Choose what drafts for this model", show=True),
+        bind("models.pull", "p", "pull", "Pull", "Pull any model by its name", show=True),
+        bind("models.import", "i", "import", "Import", "Take in a file of this machine", show=True),
+        bind("models.remove", "x,delete", "remove", "Remove", "Remove this model from the disk", show=True),
+        bind("models.again", "r", "again", "Look again", "Read the list again"),
+    ]
+
+    def __init__(self, make_hub: Callable[[], Hub] | None = None, store: Store | None = None) -> None:
+        super().__init__()
+        self.items: list[Item] = []
+        self._make_hub = make_hub or usual_hub
+        self._store = Store() if store is None else store
+
+    def body(self) -> ComposeResult:
+        yield DataTable(id="table", cursor_type="row", zebra_stripes=False)
+        yield Static("", id="detail", markup=False)
+
+    def on_mount(self) -> None:
+        table = self.query_one(DataTable)
+        spare = max(0, self.app.size.width - _LEAST)  # goes to the names
+        for title, width in _COLUMNS:
+            wide = {"Name": spare * 2 // 3, "Draft model": spare // 3}.get(title, 0)
+            table.add_column(title, width=min(60, width + wide), key=title)
+        table.focus()
+        self.action_again()
+
+    # ---- the list
+
+    def action_again(self) -> None:
+        """Reads the list again."""
+        self._read(app_of(self).archive)
+
+    @work(thread=True, exclusive=True, group="shelf")
+    def _read(self, archive: Archive) -> None:
+        try:
+            items = shelf(Catalog.load(), self._store)
+            speeds = speeds_of(archive)
+            self._hand_over([timed(item, speeds) for item in items])  # at once; headers take longer
+            memory = places()
+            self._hand_over([judged(timed(item, speeds), memory) for item in items])
+        except LocalspecError as error:
+            if self.is_running:
+                self.app.call_from_thread(self._say, str(error))
+
+    def _hand_over(self, items: list[Item]) -> None:
+        if self.is_running:
+            self.app.call_from_thread(self._show, items)
+
+    def _show(self, items: list[Item]) -> None:
+        table = self.query_one(DataTable)
+        row = table.cursor_row
+        self.items = items
+        in_use = self._in_use()
+        table.clear()
+        for item in items:
+            table.add_row(*cells(item, bool(item.files) and item.files[0] == in_use))
+        table.move_cursor(row=min(row, max(0, len(items) - 1)))
+        self._explain()
+
+    def _in_use(self) -> Path | None:
+        engine = engine_of(self)
+        return None if engine is None else engine.settings.target
+
+    def on_data_table_row_highlighted(self, event: DataTable.RowHighlighted) -> None:
+        self._explain()
+
+    @property
+    def item(self) -> Item | None:
+        """The row under the cursor."""
+        row = self.query_one(DataTable).cursor_row
+        return self.items[row] if 0 <= row < len(self.items) else None
+
+    def _explain(self) -> None:
+        if self.item is not None:
+            self.query_one("#detail", Static).update(detail(self.item))
+
+    def _say(self, text: str) -> None:
+        self.query_one("#detail", Static).update(Content(safe(text)))
+
+    # ---- keys
+
+    def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
+        self.action_use()
+
+    def action_use(self) -> None:
+        """Loads it, or pulls it first."""
+        item = self.item
+        if item is None:
+            return
+        if item.state == "here":
+            self._load(item.name)
+        elif item.state == "broken":
+            self._say(f"{item.name} cannot be used: {item.why}. Remove it (x), or pull it again (p).")
+        else:
+            self._open_pull(item.name)
+
+    def _load(self, target: str, draft: str | None = None) -> None:
+        app = app_of(self)
+        pane = app.pane
+        app.load(target, draft)
+        if app.facts is not None and app.facts.remote:
+            return  # nothing was loaded, and the app has said why
+        if pane is not None:
+            app.archive.set_model(pane.chat_id, target)
+        self.dismiss(None)
+
+    def action_pull(self) -> None:
+        """Any model by its name."""
+        self._open_pull("")
+
+    def _open_pull(self, name: str) -> None:
+        self.app.push_screen(PullScreen(self._make_hub, self._store, name), self._pulled)
+
+    def _pulled(self, name: str | None) -> None:
+        if name is None:
+            return
+        app_of(self).say(f"{name} is installed.")
+        self.action_again()
+        question = f"{name} is installed. Use it now?"
+        self.app.push_screen(
+            Choice(question, [("yes", "Use it", "loads it for all chats"), ("no", "Later", "it stays in the list")]),
+            lambda answer: self._load(name) if answer == "yes" else None,
+        )
+
+    def action_import(self) -> None:
+        """A file of this machine."""
+        self.app.push_screen(ImportScreen(self._store), self._imported)
+
+    def _imported(self, name: str | None) -> None:
+        if name is not None:
+            app_of(self).say(f"{name} is in the list.")
+            self.action_again()
+
+    # ---- another draft model
+
+    def action_draft(self) -> None:
+        """What else could draft for it."""
+        item = self.item
+        if item is None or item.state != "here":
+            self._say("Only a model that is here can be given another draft model.")
+            return
+        self._suggest(item)
+
+    @work(thread=True, exclusive=True, group="drafts")
+    def _suggest(self, item: Item) -> None:
+        from localspec.gguf import read_header
+
+        try:
+            catalog = Catalog.load()
+            known = {entry.name: entry.path for entry in catalog.models.values() if entry.bundled}
+            known |= {entry.name: entry.path for entry in self._store.entries() if not entry.fault}
+            target = item.files[0]
+            found = suggest(read_header(target), [item.name, target.name], catalog, known | neighbours(target))
+        except LocalspecError as error:
+            if self.is_running:
+                self.app.call_from_thread(self._say, str(error))
+            return
+        if self.is_running:
+            self.app.call_from_thread(self._offer, item, [one for one in found if one.installed])
+
+    def _offer(self, item: Item, found: Sequence[Suggestion]) -> None:
+        answers = [(one.draft, one.draft, f"{amount(one.bytes)}, {one.why}") for one in found]
+        answers.append((_NO_DRAFT, "No draft model", "prompt lookup guesses alone"))
+
+        def take(answer: str | None) -> None:
+            if answer == _NO_DRAFT:
+                self._load(str(item.files[0]))  # a plain file brings no draft along
+            elif answer is not None:
+                self._load(item.name, answer)
+
+        self.app.push_screen(Choice(f"What drafts for {item.name}?", answers), take)
+
+    # ---- removal
+
+    def action_remove(self) -> None:
+        """From the disk, after a question."""
+        item = self.item
+        if item is None or not item.removable:
+            self._say("There is nothing of it on this disk that could be removed.")
+            return
+        if item.files and item.files[0] == self._in_use():
+            self._say(f"{item.name} answers now; use another model first.")
+            return
+        names = " and ".join(item.removable)
+        answers = [("no", "Keep", "nothing changes"), ("yes", "Remove", "files that something else uses stay")]
+
+        def take(answer: str | None) -> None:
+            if answer == "yes":
+                self._remove(item)
+
+        self.app.push_screen(Choice(f"Remove {names} ({amount(item.bytes)})?", answers), take)
+
+    @work(thread=True, exclusive=True, group="shelf")
+    def _remove(self, item: Item) -> None:
+        removed: list[Removal] = []
+        try:
+            for name in item.removable:
+                removed += self._store.remove(name)
+            text = removal(removed)
+        except (LocalspecError, OSError) as error:
+            text = str(error)
+        if self.is_running:
+            self.app.call_from_thread(app_of(self).say, text)
+            self.app.call_from_thread(self.action_again)
+
+
+def speeds_of(archive: Archive) -> Speeds:
+    """What the answers of the newest chats say about the speed of models."""
+    speeds = Speeds()
+    for chat in archive.chats(limit=_CHATS):
+        for message in archive.tree(chat.id):
+            if message.role == "assistant" and message.model:
+                speeds.add(message.model, message.stats)
+    return speeds
+
+
+def cells(item: Item, in_use: bool) -> list[Content]:
+    """A row of the table."""
+    fits = {True: ("yes", "$success"), False: ("no", "$warning"), None: ("?", "dim")}[item.fits]
+    state = {"here": ("●" if in_use else "✓", "$success"), "hub": ("↓", "dim"), "broken": ("!", "$error")}
+    speed = f"{item.rate:.0f} tok/s" if item.rate else ""
+    if item.speedup:
+        speed += f" {item.speedup:.1f}x"
+    return [
+        Content.assemble(state[item.state]),
+        Content(one_line(item.name)),
+        Content.styled(one_line(item.draft), "dim"),
+        Content(amount(item.bytes) if item.bytes else "?"),
+        Content.assemble(fits),
+        Content(speed),
+    ]
+
+
+def detail(item: Item) -> Content:
+    """The row in sentences."""
+    states = {
+        "here": "Here. Enter uses it.",
+        "hub": "On the hub. Enter pulls it: planned and checked before anything is loaded.",
+        "broken": "Broken.",
+    }
+    lines = [f"{item.name}: {item.why}" if item.why else item.name, f"{states[item.state]} {item.fit}".strip()]
+    if item.rate:
+        faster = f", {item.speedup:.2f}x plain decoding" if item.speedup else ""
+        lines.append(f"Its last answers on this machine: {item.rate:.1f} tok/s{faster}.")
+    if item.licence:
+        lines.append(f"Licence: {item.licence}")
+    return Content(safe("\n".join(lines)))
+
+
+def removal(removed: Sequence[Removal]) -> str:
+    """What a removal gave back, in a sentence."""
+    freed = sum(one.bytes for one in removed)
+    kept = next((one.kept for one in removed if one.kept), "")
+    return f"Removed; {amount(freed)} given back." + (f" Kept: {kept}." if kept else "")

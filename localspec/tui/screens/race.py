@@ -1,0 +1,258 @@
+"""Race: plain decoding against speculation on one prompt, with a clock each and an equality tick."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from time import monotonic
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.containers import Horizontal
+from textual.timer import Timer
+from textual.widgets import Input, Static
+
+from localspec.chat.template import Message
+from localspec.engine.request import fresh_seed
+from localspec.errors import LocalspecError
+from localspec.tui.answerer import Answer, AnswerEnded, AnswerPart, Prefilled, Question
+from localspec.tui.bindings import bind
+from localspec.tui.dialogs import Page
+from localspec.tui.owner import answerer_of, app_of, piece_of
+from localspec.tui.passes import PassReader
+from localspec.tui.plots import duration
+from localspec.tui.race import Heat, Lane, likeness, summary
+from localspec.tui.widgets.lane import LaneView
+
+PLAIN, SPECULATIVE = "plain", "speculative"
+MOST_TOKENS = 200
+PACES = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
+"""How fast both lanes are shown again: 1 is as fast as they were."""
+_WATCHABLE = 3.0
+"""Seconds the slower lane should take to be seen."""
+_FRAMES = 30
+_PROMPT = "Repeat this text exactly: Maria bought 12 lanterns in Lisbon and 3 lanterns in Oslo."
+HELP = (
+    "The engine computes one pass at a time, so two answers at once would share passes and neither clock would mean "
+    "anything. Each lane runs alone, one after the other, same prompt, seed and settings; the prompt is read before "
+    "both. A clock counts what the passes took on the engine. Then both are shown again side by side, at one pace."
+)
+
+
+class RaceScreen(Page):
+    """Two heats, then both lanes side by side."""
+
+    CSS_PATH = "race.tcss"
+    TITLE = "Race"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        bind("race.again", "a", "again", "Other order", "Race again, with the other lane first", show=True),
+        bind("race.replay", "r", "replay", "Replay", "Show both lanes side by side again", show=True),
+        bind("race.faster", "plus,equals_sign", "pace(1)", "Faster", "Show the replay faster", show=True),
+        bind("race.slower", "minus", "pace(-1)", "Slower", "Show the replay slower", show=True),
+        bind("race.prompt", "p", "prompt", "Prompt", "Change the prompt", show=True),
+    ]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heats: list[Heat] = []
+        self.lanes = {name: Lane(name) for name in (PLAIN, SPECULATIVE)}
+        self._question: Question | None = None
+        self._order = (PLAIN, SPECULATIVE)
+        self._waiting: list[str] = []
+        """Lanes that have not run; their first is under way."""
+        self._answer: Answer | None = None
+        self._warming = False
+        self._reader: PassReader | None = None
+        self._timer: Timer | None = None
+        self._started = 0.0
+        self._pace = len(PACES) - 1
+
+    def body(self) -> ComposeResult:
+        yield Input(placeholder="A prompt for both; Enter starts", id="prompt")
+        yield Static(HELP, id="note", markup=False)
+        with Horizontal(id="lanes"):
+            yield LaneView(self.lanes[PLAIN], "one token a pass", id=PLAIN)
+            yield LaneView(self.lanes[SPECULATIVE], "one or more a pass", id=SPECULATIVE)
+        yield Static("", id="result", markup=False)
+
+    def on_mount(self) -> None:
+        self.query_one("#prompt", Input).value = self._last_prompt()
+        self.query_one("#prompt").focus()
+
+    def on_unmount(self) -> None:
+        if self._answer is not None:
+            self._answer.cancel()
+
+    # ---- keys
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        """A new prompt: its races are counted anew."""
+        event.stop()
+        if self._answer is not None or not event.value.strip():
+            return
+        try:
+            self._question = self._make_question(event.value)
+        except LocalspecError as error:
+            self._note(str(error))
+            return
+        self.heats, self._order = [], (PLAIN, SPECULATIVE)
+        self.set_focus(None)  # from here on letters are keys
+        self._begin()
+
+    def action_prompt(self) -> None:
+        """Back to the prompt."""
+        self.query_one("#prompt").focus()
+
+    def action_again(self) -> None:
+        """The same prompt, the other lane first."""
+        if self._question is None or self._answer is not None:
+            return
+        self._order = (self._order[1], self._order[0])
+        self._begin()
+
+    def action_replay(self) -> None:
+        """Both lanes side by side, from the start."""
+        if self._answer is None and all(lane.over for lane in self.lanes.values()):
+            self._started = monotonic()
+            if self._timer is None:
+                self._timer = self.set_interval(1 / _FRAMES, self._frame)
+
+    def action_pace(self, step: int) -> None:
+        """Shows the replay faster or slower."""
+        self._pace = max(0, min(len(PACES) - 1, self._pace + step))
+        self.action_replay()
+
+    # ---- heats
+
+    def _begin(self) -> None:
+        trouble = self._trouble()
+        if trouble:
+            self._note(trouble)
+            return
+        self._stop_replay()
+        for name in (PLAIN, SPECULATIVE):
+            self.lanes[name] = Lane(name)
+            self.query_one(f"#{name}", LaneView).restart(self.lanes[name])
+        self.query_one("#result", Static).update("")
+        self._waiting = list(self._order)
+        self._warming = True
+        self._note("Reading the prompt once for both ...")
+        self._ask(drafter="none", max_tokens=1)
+
+    def _trouble(self) -> str:
+        """Why there can be no race now; "" = nothing speaks against it."""
+        app = app_of(self)
+        if app.facts is None:
+            return "The model is still being loaded."
+        if app.facts.remote:
+            return "An endpoint cannot be told to decode plain; a race needs a model on this machine."
+        if any(pane.answer is not None for pane in app.chat_screen.panes):
+            return "An answer is being written in a chat, and would share the engine; stop it or wait for its end."
+        return ""
+
+    def _ask(self, drafter: str | None, max_tokens: int) -> None:
+        assert self._question is not None
+        answerer = answerer_of(self)
+        self._reader = PassReader(piece_of(answerer))
+        self._answer = answerer.answer(replace(self._question, drafter=drafter, max_tokens=max_tokens), self)
+
+    def _run_next(self) -> None:
+        assert self._question is not None
+        name = self._waiting[0]
+        number = len(self._order) - len(self._waiting) + 1
+        self._note(f"Heat {number} of 2: {name} decoding, alone on the engine")
+        drafter = "none" if name == PLAIN else self._question.drafter
+        self._ask(drafter, self._question.max_tokens or MOST_TOKENS)
+
+    def on_prefilled(self, message: Prefilled) -> None:
+        message.stop()
+
+    def on_answer_part(self, message: AnswerPart) -> None:
+        message.stop()
+        if message.answer is not self._answer or self._warming or self._reader is None:
+            return
+        lane = self.lanes[self._waiting[0]]
+        lane.add(self._reader.read_all(message.records, len(message.tokens)), message.tokens)
+        self.query_one(f"#{lane.name}", LaneView).show()
+        self._compare()
+
+    def on_answer_ended(self, message: AnswerEnded) -> None:
+        message.stop()
+        if message.answer is not self._answer:
+            return
+        self._answer = None
+        if message.error is not None:
+            self._note(str(message.error))
+            return
+        if self._warming:
+            self._warming = False
+        else:
+            lane = self.lanes[self._waiting.pop(0)]
+            lane.over, lane.exact = True, message.stats.exact
+            self.query_one(f"#{lane.name}", LaneView).show()
+        if self._waiting:
+            self._run_next()
+        else:
+            self._finish()
+
+    def _finish(self) -> None:
+        plain, other = self.lanes[PLAIN], self.lanes[SPECULATIVE]
+        self.heats.append(Heat(plain.seconds, other.seconds))
+        slowest = max(plain.seconds, other.seconds)
+        self._pace = max((i for i, pace in enumerate(PACES) if slowest / pace >= _WATCHABLE), default=0)
+        self._compare()
+        self.action_replay()
+
+    # ---- side by side
+
+    def _frame(self) -> None:
+        seconds = (monotonic() - self._started) * PACES[self._pace]
+        tokens = max(lane.count for lane in self.lanes.values())
+        for view in self.query(LaneView):
+            view.show(seconds, tokens)
+            view.set_class(self._leads(view.lane, seconds), "ahead")
+        pace = "as fast as it was" if PACES[self._pace] == 1.0 else f"{PACES[self._pace]:g} of the real pace"
+        self._note(f"Side by side, {pace}: {duration(seconds)} on the clock")
+        if all(seconds >= lane.seconds for lane in self.lanes.values()):
+            self._stop_replay()
+            self._note(f"Both lanes are done ({pace}). {self._order[0].capitalize()} ran first.")
+
+    def _leads(self, lane: Lane, seconds: float) -> bool:
+        return lane.at(seconds) > 0 and lane is max(
+            self.lanes.values(), key=lambda one: (one.count_at(seconds), -one.seconds)
+        )
+
+    def _stop_replay(self) -> None:
+        if self._timer is not None:
+            self._timer.stop()
+            self._timer = None
+
+    def _compare(self) -> None:
+        plain, other = self.lanes[PLAIN], self.lanes[SPECULATIVE]
+        same = likeness(plain, other).sentence(plain.exact and other.exact)
+        self.query_one("#result", Static).update("\n".join(part for part in (same, summary(self.heats)) if part))
+
+    def _note(self, text: str) -> None:
+        self.query_one("#note", Static).update(text)
+
+    # ---- the question
+
+    def _last_prompt(self) -> str:
+        pane = app_of(self).pane
+        said = [] if pane is None else [message.content for message in pane.path if message.role == "user"]
+        return said[-1].replace("\n", " ") if said else _PROMPT
+
+    def _make_question(self, prompt: str) -> Question:
+        """The chat's settings, a system message if it has one, and this prompt alone."""
+        pane = app_of(self).pane
+        asked = Question([]) if pane is None else pane.question()
+        system = [message for message in asked.messages if message.role == "system"]
+        return replace(
+            asked,
+            messages=[*system, Message("user", prompt)],
+            prefix="",
+            max_tokens=min(asked.max_tokens or MOST_TOKENS, MOST_TOKENS),
+            seed=fresh_seed() if asked.seed is None else asked.seed,
+            drafter=None if asked.drafter == "none" else asked.drafter,
+            max_draft_tokens=asked.max_draft_tokens or None,
+        )

@@ -1,0 +1,112 @@
+"""F2: looks, what new chats begin with, and how models are loaded. Made from the documented settings themselves."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.containers import VerticalScroll
+from textual.widgets import Static, TextArea
+
+from localspec.config import EngineSettings
+from localspec.errors import LocalspecError
+from localspec.tui import themes
+from localspec.tui.bindings import CLOSE, bind
+from localspec.tui.conversation import checked
+from localspec.tui.dialogs import Page
+from localspec.tui.documented import Setting, settings_of
+from localspec.tui.preferences import Preferences
+from localspec.tui.screens.parameters import parameters
+from localspec.tui.widgets.form import Form
+
+if TYPE_CHECKING:
+    from localspec.tui.app import ChatApp
+
+_TEXT = "system"
+"""The preference that gets a text area of its own."""
+
+
+def looks() -> list[Setting]:
+    """Preferences that fit a row."""
+    return [setting for setting in settings_of(Preferences) if setting.name != _TEXT]
+
+
+def loading() -> list[Setting]:
+    """Engine settings that fit a row."""
+    return list(settings_of(EngineSettings))
+
+
+class SettingsScreen(Page):
+    """Saves on Ctrl+S; Esc leaves without."""
+
+    CSS_PATH = "form.tcss"
+    TITLE = "Settings"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        CLOSE,
+        bind("settings.save", "ctrl+s", "save", "Save", "Keep these settings", show=True, priority=True),
+        bind("settings.reload", "ctrl+l", "reload", "Save, reload", "Keep them and load the models again", show=True,
+             priority=True),
+    ]  # fmt: skip
+
+    if TYPE_CHECKING:
+
+        @property
+        def app(self) -> ChatApp: ...  # type: ignore[override]
+
+    def body(self) -> ComposeResult:
+        liked = self.app.preferences
+        with VerticalScroll(classes="sheet"):
+            yield Static("Looks and keys", classes="section")
+            yield Form(looks(), {row.name: getattr(liked, row.name) for row in looks()}, "look-")
+            yield Static("What new chats begin with", classes="section")
+            yield Static("System message", classes="doc")
+            yield TextArea(liked.system, id="system", tab_behavior="focus")
+            yield Form(parameters(), liked.parameters, "new-")
+            yield Static("How models are loaded (from the next load on)", classes="section")
+            yield Form(loading(), liked.engine, "load-")
+
+    def action_save(self) -> None:
+        """Keeps everything, or says what is wrong and keeps nothing."""
+        if self._keep():
+            self.dismiss(None)
+
+    def action_reload(self) -> None:
+        """Keeps everything and loads the models again with it."""
+        if self._keep():
+            self.dismiss(None)
+            self.app.reload()
+
+    def _keep(self) -> bool:
+        look, new, load = self.query(Form).results(Form)
+        try:
+            look_values, new_values, engine = look.values(), checked(new.values()), load.values()
+            check_engine(engine)
+            theme = look_values.get("theme", themes.DARK.name)
+            if theme not in self.app.available_themes:
+                raise LocalspecError(
+                    f"There is no theme {theme!r}.", f"There are: {', '.join(self.app.available_themes)}."
+                )
+        except LocalspecError as error:
+            self.app.say(str(error), problem=True)
+            return False
+        liked = self.app.preferences
+        for row in looks():
+            setattr(liked, row.name, look_values.get(row.name, row.default))
+        liked.system, liked.parameters, liked.engine = self.query_one("#system", TextArea).text, new_values, engine
+        self.app.save_preferences()
+        self.app.theme = liked.theme
+        return True
+
+
+def check_engine(values: dict[str, Any]) -> None:
+    """Raises: UsageError for a value that no engine takes."""
+    from pathlib import Path
+
+    from localspec.drafters import NAMES
+    from localspec.errors import UsageError
+
+    EngineSettings(target=Path(), **values)
+    drafter = values.get("drafter", "auto")
+    if drafter not in NAMES:
+        raise UsageError(f"drafter is {drafter!r}; it must be one of {', '.join(NAMES)}.")

@@ -1,0 +1,128 @@
+"""What each slash command does to the chat in front: one method a command, named like it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from inspect import isawaitable
+from keyword import iskeyword
+from typing import TYPE_CHECKING
+
+from localspec.errors import UsageError
+from localspec.tui import exchange
+from localspec.tui.dialogs import Line
+
+if TYPE_CHECKING:
+    from localspec.tui.screens.chat import ChatScreen
+
+
+class SlashCommands:
+    """Each method takes what stands behind the command; errors are said by whoever calls `run`."""
+
+    def __init__(self, screen: ChatScreen) -> None:
+        self._screen, self._app = screen, screen.app
+
+    async def run(self, name: str, rest: str) -> None:
+        """Runs a command of `commands.OWN`.
+
+        Raises:
+            LocalspecError: what is wrong with it.
+        """
+        do: Callable[[str], object] = getattr(self, name + "_" * iskeyword(name))
+        result = do(rest)
+        if isawaitable(result):
+            await result
+
+    async def new(self, _: str) -> None:
+        await self._screen.open_chat()
+
+    async def close(self, _: str) -> None:
+        await self._screen.action_close_tab()
+
+    def system(self, text: str) -> None:
+        pane = self._screen.front
+        self._app.archive.set_system(pane.chat_id, text)
+        self._app.say("The system message is set." if text else "There is no system message any more.")
+        pane.count()
+
+    def again(self, _: str) -> None:
+        self._screen.action_regenerate()
+
+    def continue_(self, _: str) -> None:
+        self._screen.action_go_on()
+
+    def edit(self, _: str) -> None:
+        self._screen.action_edit()
+
+    def copy(self, what: str) -> None:
+        if what == "code":
+            self._screen.action_copy_code()
+        else:
+            self._screen.action_copy()
+
+    def rename(self, title: str) -> None:
+        if title:
+            self._rename(self._screen.front.chat_id, title)
+        else:
+            self._screen.run_worker(self._ask_title(), group="title")
+
+    def pin(self, _: str) -> None:
+        chat = self._screen.front.chat
+        self._app.archive.pin(chat.id, not chat.pinned)
+        self._app.say("Unpinned." if chat.pinned else "Pinned: it stays on top of the list.")
+
+    def tag(self, tags: str) -> None:
+        self._app.archive.set_tags(self._screen.front.chat_id, tags.split())
+        self._app.say(f"Tags: {', '.join(tags.split())}." if tags else "The chat has no tags any more.")
+
+    async def delete(self, _: str) -> None:
+        pane = self._screen.front
+        await self._screen.close_chat(pane)  # first: it still keeps its unsent text
+        deletion = self._app.archive.delete_chat(pane.chat_id)
+        self._app.say(f"Deleted {deletion.title or 'the chat'}; /undo brings it back.")
+
+    async def undo(self, _: str) -> None:
+        await self._screen.action_undo()
+
+    def export(self, file: str) -> None:
+        exchange.export(self._app, self._screen.front.chat, file)
+
+    def import_(self, file: str) -> None:
+        exchange.import_(self._app, file)
+
+    def find(self, words: str) -> None:
+        self._screen.find(words)
+
+    def preset(self, name: str) -> None:
+        presets = {preset.name: preset for preset in self._app.archive.presets()}
+        if name not in presets:
+            raise UsageError(
+                f"There is no preset {name!r}.", f"There are: {', '.join(presets)}." if presets else "F3 saves one."
+            )
+        chat_id = self._screen.front.chat_id
+        self._app.archive.set_system(chat_id, presets[name].system)
+        self._app.archive.set_params(chat_id, presets[name].params)
+        self._app.say(f"Preset {name}.")
+
+    def theme(self, name: str) -> None:
+        if not name:
+            self._app.action_change_theme()
+        elif name in self._app.available_themes:
+            self._app.theme = name
+        else:
+            raise UsageError(f"There is no theme {name!r}.", f"There are: {', '.join(self._app.available_themes)}.")
+
+    def stop(self, _: str) -> None:
+        self._screen.front.stop()
+
+    async def quit(self, _: str) -> None:
+        await self._app.action_quit()
+
+    def _rename(self, chat_id: int, title: str) -> None:
+        self._app.archive.rename(chat_id, title)
+        self._screen.show_titles()
+
+    async def _ask_title(self) -> None:
+        chat = self._screen.front.chat
+        title = await self._app.push_screen_wait(Line("Title of this chat", chat.title))
+        if title:
+            self._rename(chat.id, title)

@@ -1,0 +1,1 @@
+"""Widgets of the terminal chat, one a file."""

@@ -1,0 +1,178 @@
+"""One message: who, the thinking folded, the body, and a line of figures. Focus it for its keys."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.containers import Vertical
+from textual.content import Content
+from textual.message import Message as TextualMessage
+from textual.style import Style
+from textual.widget import Widget
+from textual.widgets import Collapsible, Static
+
+from localspec.chat.message import StoredMessage
+from localspec.chat.plain_text import plain_text
+from localspec.tui.answerer import AnswerPart
+from localspec.tui.bindings import bind
+from localspec.tui.registry import VIEWS, load
+from localspec.tui.widgets.answer_text import AnswerText, Segment
+
+MARKDOWN = "markdown"
+"""The view an answer has unless another is chosen."""
+
+
+class Bubble(Vertical, can_focus=True):
+    """Shows a `StoredMessage`; what its keys do is the chat screen's business."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        bind("message.edit", "e", "screen.edit", "Edit", "Edit this message and send it again", show=True),
+        bind("message.regenerate", "r", "screen.regenerate", "Again", "Answer once more, beside this one", show=True),
+        bind("message.continue", "o", "screen.go_on", "Continue", "Let the answer go on where it ended"),
+        bind("message.copy", "c", "screen.copy", "Copy", "Copy this message", show=True),
+        bind("message.copy_code", "k", "screen.copy_code", "Code", "Copy its last code block", show=True),
+        bind("message.previous", "left", "screen.sibling(-1)", "Other", "Previous version of this message"),
+        bind("message.next", "right", "screen.sibling(1)", "Other", "Next version of this message"),
+        bind(
+            "message.delete",
+            "delete,shift+d",
+            "screen.delete_message",
+            "Delete",
+            "Delete it and what follows",
+            show=True,
+        ),
+        bind("message.thinking", "t", "toggle_thinking", "Thinking", "Show or fold the thinking"),
+        bind("message.up", "up,k_up", "screen.walk(-1)", "Up", "Message above"),
+        bind("message.down", "down", "screen.walk(1)", "Down", "Message below"),
+        bind("message.write", "enter,i", "screen.write", "Write", "Back to the input"),
+    ]
+
+    class Folded(TextualMessage):
+        """The thinking was shown or folded by hand."""
+
+    def __init__(
+        self, message: StoredMessage, view: str = MARKDOWN, fold_thinking: bool = True, asleep: bool = False
+    ) -> None:
+        """`asleep`: the answer is not drawn before the transcript finds it near what is seen."""
+        super().__init__(classes=message.role)
+        self.message = message
+        self._view = view
+        self._fold, self._asleep = fold_thinking, asleep
+        self._thinking_text = plain_text(message.reasoning)
+        self._body: Any = None
+
+    def compose(self) -> ComposeResult:
+        yield Static(self._head(), classes="head")
+        if self.message.role == "user":
+            yield Static(self._said(), classes="said")
+            return
+        if self._thinking_text.strip():
+            yield self._make_thinking()
+        yield from self._make_body()
+        yield Static(self._foot(), classes="foot")
+
+    def on_mount(self) -> None:
+        self._show_parts()
+
+    @property
+    def segments(self) -> list[Segment]:
+        """Parts of the answer that can sleep."""
+        return self._body.segments if isinstance(self._body, AnswerText) else []
+
+    async def extend(self, part: AnswerPart) -> None:
+        """Shows what is new of an answer under way."""
+        if part.thinking:
+            self._thinking_text += plain_text(part.thinking)
+            await self._show_thinking()
+        await self._body.extend(part)
+
+    async def settle(self, message: StoredMessage) -> None:
+        """Shows the answer as it was stored."""
+        self.message = message
+        self._thinking_text = plain_text(message.reasoning)
+        if message.role == "assistant":
+            await self._show_thinking()
+            await self._body.settle(message)
+        self.renew(message)
+
+    def renew(self, message: StoredMessage) -> None:
+        """Shows new facts around a body that stays: siblings, state, figures."""
+        self.message = message
+        self.query_one(".head", Static).update(self._head())
+        if message.role == "assistant":
+            self.query_one(".foot", Static).update(self._foot())
+            self._show_parts()
+
+    async def look(self, view: str) -> None:
+        """Shows the body in another way: `markdown`, or a row of `registry.VIEWS`."""
+        if view == self._view or self.message.role == "user":
+            return
+        self._view = view
+        await self._body.remove()
+        (body,) = self._make_body()
+        await self.mount(body, before=self.query_one(".foot"))
+
+    def _make_thinking(self) -> Collapsible:
+        thoughts = Static(Content(self._thinking_text), classes="thoughts")
+        return Collapsible(thoughts, title="Thinking", collapsed=self._fold, classes="thinking")
+
+    async def _show_thinking(self) -> None:
+        shown = self.query(".thoughts").results(Static)
+        if (thoughts := next(iter(shown), None)) is not None:
+            thoughts.update(Content(self._thinking_text))
+        elif self._thinking_text.strip():
+            await self.mount(self._make_thinking(), before=self._body)
+
+    def action_toggle_thinking(self) -> None:
+        for part in self.query(Collapsible):
+            part.collapsed = not part.collapsed
+
+    def _make_body(self) -> list[Widget]:
+        home = next((row.home for row in VIEWS if row.name == self._view), None)
+        self._body = AnswerText(self.message, self._asleep) if home is None else load(home)(self.message)
+        return [self._body]
+
+    def _show_parts(self) -> None:
+        if self.message.role == "assistant":
+            self.query_one(".foot").display = bool(self._foot().plain)
+
+    def _head(self) -> Content:
+        message = self.message
+        name = "You" if message.role == "user" else plain_text(message.model) or "Answer"
+        parts: list[Any] = [(name, "bold")]
+        if len(message.siblings) > 1:
+            parts += [
+                "  ",
+                ("◂", Style.from_meta({"@click": f"screen.sibling_of({message.id}, -1)"})),
+                f" {message.sibling_number}/{len(message.siblings)} ",
+                ("▸", Style.from_meta({"@click": f"screen.sibling_of({message.id}, 1)"})),
+            ]
+        return Content.assemble(*parts)
+
+    def _said(self) -> Content:
+        lines = [plain_text(self.message.content)]
+        lines += [
+            f"+ {plain_text(attached.name)} ({attached.content.count(chr(10)) + 1} lines)"
+            for attached in self.message.attachments
+        ]
+        return Content("\n".join(line for line in lines if line))
+
+    def _foot(self) -> Content:
+        return Content(" · ".join(figures(self.message)))
+
+
+def figures(message: StoredMessage) -> list[str]:
+    """What the line below an answer says."""
+    said = {"stopped": ["stopped"], "error": ["failed"]}.get(message.state, [])
+    if message.note:
+        said.append(plain_text(message.note))
+    stats = message.stats
+    if message.state != "streaming" and stats.get("generated_tokens"):
+        said.append(f"{stats['generated_tokens']} tokens")
+        if stats.get("tokens_per_second"):
+            said.append(f"{stats['tokens_per_second']:.0f} tokens/s")
+        if stats.get("mean_accepted_length", 1) > 1:
+            said.append(f"mean accepted length {stats['mean_accepted_length']:.1f}")
+    return said

@@ -1,0 +1,80 @@
+"""What the list above the input offers, and what its keys do."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from localspec.tui import attach
+from localspec.tui.commands import commands
+from localspec.tui.widgets.composer import Composer
+from localspec.tui.widgets.suggestions import Suggestion, Suggestions
+
+_MOST = 8
+
+
+class Completion:
+    """Between one `Composer` and its `Suggestions`."""
+
+    def __init__(self, composer: Composer, suggestions: Suggestions) -> None:
+        self._composer, self._suggestions = composer, suggestions
+        self._files: list[str] | None = None
+        self._closed_for = ""
+        composer.steer = self._steer
+
+    def follow(self) -> None:
+        """The text or the cursor moved."""
+        composer, word = self._composer, self._composer.word_before_cursor()
+        if word == self._closed_for and word:
+            return
+        self._closed_for = ""
+        if word.startswith("/") and composer.text.startswith(word) and "\n" not in composer.text:
+            self._suggestions.offer(_commands(word[1:]))
+        elif word.startswith("@"):
+            composer.run_worker(self._offer_files(word), exclusive=True, group="files", exit_on_error=False)
+        else:
+            self._suggestions.offer(())
+
+    @property
+    def shown(self) -> bool:
+        """Whether anything is offered."""
+        return bool(self._suggestions.display)
+
+    def close(self) -> None:
+        """Hides the list until another word is written."""
+        self._closed_for = self._composer.word_before_cursor()
+        self._suggestions.offer(())
+
+    def take(self) -> bool:
+        """Puts the marked suggestion in; False = it stands there already, or there is none."""
+        chosen = self._suggestions.chosen
+        if chosen is None or chosen.text == self._composer.word_before_cursor():
+            self._suggestions.offer(())
+            return False
+        self._composer.replace_word(chosen.text + ("" if chosen.more else " "))
+        return True
+
+    def _steer(self, key: str) -> bool:
+        if not self.shown:
+            return False
+        if key == "accept":
+            return self.take()
+        self._suggestions.move(-1 if key == "up" else 1)
+        return True
+
+    async def _offer_files(self, word: str) -> None:
+        if self._files is None:
+            self._files = await asyncio.to_thread(attach.files, Path.cwd())
+        paths = await asyncio.to_thread(attach.matching, self._files, word[1:].strip('"'), _MOST)
+        if self._composer.word_before_cursor() == word:
+            self._suggestions.offer([_file(path) for path in paths])
+
+
+def _commands(typed: str) -> list[Suggestion]:
+    names = [row for row in commands() if row.name.startswith(typed)]
+    return [Suggestion(f"/{row.name}", row.doc) for row in names][:_MOST]
+
+
+def _file(path: str) -> Suggestion:
+    quoted = f'@"{path}"' if " " in path and not path.endswith("/") else f"@{path}"
+    return Suggestion(quoted, more=path.endswith("/"))

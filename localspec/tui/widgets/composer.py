@@ -1,0 +1,173 @@
+"""Where people write: several lines, history of prompts, completion, folded pastes, attached files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import ClassVar
+
+from textual import events
+from textual.binding import BindingType
+from textual.message import Message as TextualMessage
+from textual.widgets import TextArea
+
+from localspec.chat.message import Attachment
+from localspec.chat.plain_text import plain_text
+from localspec.tui.bindings import bind
+
+_FOLD_CHARACTERS = 2_000
+"""A paste of so many characters is folded even if it is one line."""
+
+
+class Composer(TextArea):
+    """Posts `Submitted`, and `Asked` when the completion list must follow the text."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        bind("write.send", "enter", "send", "Send", "Send the message"),
+        bind("write.line", "shift+enter,ctrl+j", "new_line", "New line", "Begin a new line; or end the line with \\"),
+        bind("write.older", "up", "older", "Older", "In the first line: the prompt before"),
+        bind("write.newer", "down", "newer", "Newer", "In the last line: the prompt after"),
+        bind("write.complete", "tab", "complete", "Complete", "Take the suggestion"),
+    ]
+
+    class Submitted(TextualMessage):
+        """The text is to be sent."""
+
+        def __init__(self, composer: Composer, text: str, attachments: tuple[Attachment, ...]) -> None:
+            super().__init__()
+            self.composer, self.text, self.attachments = composer, text, attachments
+
+    class Moved(TextualMessage):
+        """Text or cursor changed: suggestions may differ."""
+
+        def __init__(self, composer: Composer) -> None:
+            super().__init__()
+            self.composer = composer
+
+    def __init__(self, prompts: Callable[[], list[str]], enter_sends: bool = True, fold_lines: int = 8) -> None:
+        """`prompts`: earlier prompts, newest first; asked when somebody begins to look through them."""
+        super().__init__(
+            tab_behavior="focus",
+            highlight_cursor_line=False,
+            compact=True,
+            placeholder="Write a message.  / commands   @ files   F1 help",
+        )
+        self._prompts, self._enter_sends, self._fold_lines = prompts, enter_sends, fold_lines
+        self._older: list[str] = []
+        self._place = -1
+        """Which older prompt is shown; -1 = none, what is written is one's own."""
+        self._own = ""
+        self._folded: dict[str, Attachment] = {}
+        self.steer: Callable[[str], bool] | None = None
+        """Asked first with `up`, `down`, `accept`, `close`: an open list of suggestions takes them."""
+
+    # ---- sending
+
+    def action_send(self) -> None:
+        if not self._enter_sends:
+            self.insert("\n")
+        elif not self._steered("accept"):
+            self.send()
+
+    def action_new_line(self) -> None:
+        if self._enter_sends:
+            self.insert("\n")
+        else:
+            self.send()
+
+    def send(self) -> None:
+        """Sends the text, unless it is blank or its line goes on."""
+        text = self.text
+        if self.cursor_at_end_of_line and self.document.get_line(self.cursor_location[0]).endswith("\\"):
+            self.action_delete_left()
+            self.insert("\n")
+            return
+        if text.strip() or self._folded:
+            attachments = tuple(attached for mark, attached in self._folded.items() if mark in text)
+            for mark in self._folded:
+                text = text.replace(mark, "")
+            self.post_message(self.Submitted(self, text.strip("\n"), attachments))
+
+    def put(self, text: str) -> None:
+        """Replaces the text, cursor at its end."""
+        self.load_text(text)
+        self.move_cursor(self.document.end)
+        self._place = -1
+
+    def take(self) -> str:
+        """Empties the input and returns what it said."""
+        text = self.text
+        self.put("")
+        self._folded.clear()
+        return text
+
+    # ---- pastes
+
+    def _on_paste(self, event: events.Paste) -> None:  # type: ignore[override]
+        event.prevent_default()  # TextArea's own handler, which Textual calls as well
+        event.stop()
+        text = plain_text(event.text)
+        if text.count("\n") + 1 >= self._fold_lines or len(text) >= _FOLD_CHARACTERS:
+            self.fold(text)
+        else:
+            self.replace(text, *self.selection)
+
+    def fold(self, text: str) -> None:
+        """Puts a mark into the input for a long text, which goes along as an attachment."""
+        number = len(self._folded) + 1
+        mark = f"[pasted text {number}: {text.count(chr(10)) + 1} lines]"
+        self._folded[mark] = Attachment(f"pasted text {number}", text)
+        self.insert(mark)
+
+    # ---- earlier prompts
+
+    def action_older(self) -> None:
+        if self._steered("up"):
+            return
+        if not self.cursor_at_first_line:
+            self.action_cursor_up()
+            return
+        if self._place < 0:
+            self._older, self._own = self._prompts(), self.text
+        self._go_to(self._place + 1)
+
+    def action_newer(self) -> None:
+        if self._steered("down"):
+            return
+        if self._place < 0 or not self.cursor_at_last_line:
+            self.action_cursor_down()
+            return
+        self._go_to(self._place - 1)
+
+    def _go_to(self, place: int) -> None:
+        if place >= len(self._older):
+            return
+        self.load_text(self._older[place] if place >= 0 else self._own)
+        self.move_cursor(self.document.end)
+        self._place = place
+
+    # ---- completion
+
+    def action_complete(self) -> None:
+        if not self._steered("accept"):
+            self.insert("    ")
+
+    def _on_key(self, event: events.Key) -> None:  # type: ignore[override]
+        if event.key == "enter":  # a binding, not text
+            event.prevent_default()
+
+    def on_text_area_changed(self) -> None:
+        self.post_message(self.Moved(self))
+
+    def _steered(self, key: str) -> bool:
+        return self.steer is not None and self.steer(key)
+
+    def word_before_cursor(self) -> str:
+        """What stands between the last white space and the cursor."""
+        row, column = self.cursor_location
+        words = self.document.get_line(row)[:column].split(" ")
+        return words[-1] if words else ""
+
+    def replace_word(self, text: str) -> None:
+        """Puts a suggestion in place of the word before the cursor."""
+        row, column = self.cursor_location
+        self.replace(text, (row, column - len(self.word_before_cursor())), (row, column))

@@ -1,0 +1,70 @@
+"""The live meter: one line below the chat that says how fast it goes, and what drafts bring."""
+
+from __future__ import annotations
+
+from textual import events
+from textual.content import Content
+from textual.widgets import Static
+
+from localspec.chat.plain_text import plain_text
+from localspec.engine.stats import RequestStats
+from localspec.tui.answerer import Answer, AnswerEnded, AnswerPart, Facts, Loading, Prefilled
+from localspec.tui.meter_line import Now, meter_line
+
+TOOLTIP = """tok/s: tokens a second, prompt not counted
+x plain: plain decoding's time over the time taken; estimated from what one-row passes cost on this machine
+acceptance: accepted guesses of all drafted
+accepted length: mean accepted length of a pass with a draft, next token included
+by position: how often drafts were accepted to the 1st, 2nd, ... position
+width: rows of a pass"""
+
+
+class Meter(Static):
+    """Told by the screen what is loaded, and every part of an answer; keeps the last answer's figures."""
+
+    def __init__(self) -> None:
+        super().__init__(markup=False, id="status")
+        self.tooltip = TOOLTIP
+        self._answer: Answer | None = None
+        self._stats = RequestStats()
+        self._now = Now()
+        self._model = ""
+        self._use: tuple[int, int] | None = None
+        self._note = self._reading = ""
+        """Shown instead of figures: what the screen says, how far the prompt has been read."""
+
+    def tell(self, facts: Facts | None, loading: Loading | None, use: tuple[int, int] | None, note: str = "") -> None:
+        """What is loaded, and how full the context is."""
+        self._use = use
+        self._note = note
+        if facts is not None:
+            self._model = plain_text(facts.name if facts.draft is None else f"{facts.name} + {facts.draft}")
+        elif not note:
+            share = f" {loading.share:.0%}" if loading else ""
+            self._note = f"{loading.what if loading else 'Loading'}{share} · you can write meanwhile"
+        self._show()
+
+    def hear(self, live: AnswerPart | AnswerEnded | Prefilled) -> None:
+        """Takes the figures of an answer."""
+        if isinstance(live, Prefilled):
+            read = f"reading the prompt: {live.done:,} of {live.total:,} tokens"
+            self._reading = read if live.done < live.total else ""
+        else:
+            if live.answer is not self._answer:
+                self._answer, self._now = live.answer, Now()
+            if isinstance(live, AnswerPart):
+                self._now.add(live.records)
+            self._stats, self._reading = live.stats, ""
+        self._show()
+
+    def on_resize(self, event: events.Resize) -> None:
+        self._show()
+
+    def _show(self) -> None:
+        width = self.size.width
+        said = self._note or self._reading
+        if said:
+            line = Content(plain_text(said))
+            self.update(line.truncate(width, ellipsis=True) if width else line)
+        else:
+            self.update(meter_line(self._stats, self._now.usual, width, self._use, self._model))

@@ -1,0 +1,299 @@
+"""One chat: its messages, its input, and the answer under way. The archive keeps everything; this shows and asks."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from time import monotonic
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from textual import work
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.message import Message as TextualMessage
+from textual.widgets import TabPane
+
+from localspec.chat.answer import AnswerWriter
+from localspec.chat.message import Chat, StoredMessage
+from localspec.chat.plain_text import plain_text
+from localspec.engine.request import FinishReason
+from localspec.engine.stats import RequestStats
+from localspec.errors import LocalspecError
+from localspec.tui import attach
+from localspec.tui.answerer import Answer, AnswerEnded, AnswerPart, Prefilled, Question
+from localspec.tui.conversation import fit, question_of
+from localspec.tui.widgets.bubble import Bubble
+from localspec.tui.widgets.completion import Completion
+from localspec.tui.widgets.composer import Composer
+from localspec.tui.widgets.suggestions import Suggestions
+from localspec.tui.widgets.transcript import Transcript
+
+if TYPE_CHECKING:
+    from localspec.tui.app import ChatApp
+
+_STOP_SECONDS = 0.08
+"""How long a stopped answer may take to tell its figures."""
+_SAVE_SECONDS = 0.7
+"""How long after the last key unsent text is saved."""
+
+
+class ChatPane(TabPane):
+    """A tab. Knows its chat's id; everything else of the chat is read from the archive."""
+
+    BINDINGS: ClassVar[list[BindingType]] = []
+
+    class Changed(TextualMessage):
+        """Title, context use or state differ: the screen should look again."""
+
+    class Full(TextualMessage):
+        """The next question does not fit the context; nothing was asked."""
+
+        def __init__(self, pane: ChatPane, question: Question, tokens: int, limit: int) -> None:
+            super().__init__()
+            self.pane, self.question, self.tokens, self.limit = pane, question, tokens, limit
+
+    if TYPE_CHECKING:
+
+        @property
+        def app(self) -> ChatApp: ...  # type: ignore[override]
+
+    def __init__(self, chat: Chat) -> None:
+        super().__init__(_label(chat), id=f"chat-{chat.id}")
+        self.chat_id = chat.id
+        self.answer: Answer | None = None
+        """The one under way."""
+        self.editing: int | None = None
+        """Id of the message whose new version is in the input."""
+        self.context_tokens: int | None = None
+        """Tokens of the chat as the model sees it; None = not counted yet."""
+        self._writer: AnswerWriter | None = None
+        self._bubble: Bubble | None = None
+        self._stopped = False
+        """Somebody stopped the answer; what still comes of it is not shown."""
+        self._unsaved: float | None = None
+        self._put_aside = ""
+
+    def compose(self) -> ComposeResult:
+        liked = self.app.preferences
+        self.transcript = Transcript(liked.messages_shown, liked.fold_thinking)
+        self.composer = Composer(self._earlier_prompts, liked.enter_sends, liked.fold_paste_lines)
+        suggestions = Suggestions()
+        self.completion = Completion(self.composer, suggestions)
+        yield self.transcript
+        yield suggestions
+        yield self.composer
+
+    async def on_mount(self) -> None:
+        chat = self.chat
+        self.composer.put(chat.unsent)
+        await self.transcript.show(self.path)
+        self.count()
+        self.set_interval(_SAVE_SECONDS / 2, self._save_unsent)
+
+    # ---- what is here
+
+    @property
+    def chat(self) -> Chat:
+        """As the archive has it now."""
+        return self.app.archive.chat(self.chat_id)
+
+    @property
+    def label(self) -> str:
+        """What stands on the tab."""
+        return _label(self.chat)
+
+    @property
+    def path(self) -> list[StoredMessage]:
+        """The messages shown."""
+        return self.app.archive.path(self.chat_id)
+
+    @property
+    def selected(self) -> StoredMessage | None:
+        """The focused message, else the last answer, else the last message."""
+        focused = self.screen.focused
+        if isinstance(focused, Bubble):
+            return focused.message
+        path = self.path
+        return next((message for message in reversed(path) if message.role == "assistant"), path[-1] if path else None)
+
+    def question(self) -> Question:
+        """What asking for the next answer now would be."""
+        return question_of(self.chat, self.path, self.app.facts)
+
+    # ---- writing
+
+    def on_composer_moved(self) -> None:
+        self._unsaved = monotonic()
+        self.completion.follow()
+
+    @work(group="send")
+    async def send(self, event: Composer.Submitted) -> None:
+        """Sends what was written, or the new version of an edited message, and asks."""
+        try:
+            files = await asyncio.to_thread(attach.attached, event.text)
+        except LocalspecError as error:
+            self.app.say(str(error), problem=True)
+            return
+        archive, attachments = self.app.archive, (*event.attachments, *files)
+        self._end("stopped", "", None)
+        if self.editing is None:
+            archive.append_user(self.chat_id, event.text, attachments=attachments)
+            self.composer.take()
+        else:
+            kept = archive.message(self.editing).attachments
+            names = {attached.name for attached in attachments}
+            kept = tuple(attached for attached in kept if attached.name not in names)
+            archive.edit(self.editing, event.text, attachments=(*kept, *attachments))
+            self.end_edit()
+        self._unsaved = None
+        await self.transcript.show(self.path)
+        self.transcript.to_end()
+        self.post_message(self.Changed())
+        self.ask()
+
+    def edit(self, message: StoredMessage) -> None:
+        """Puts a message of the user's into the input, to be sent again as another version."""
+        if self.editing is None:
+            self._put_aside = self.composer.text
+        self.editing = message.id
+        self.composer.put(message.content)
+        self.composer.add_class("editing")
+        self.composer.border_title = "Editing · Enter sends it as another version · Esc gives up"
+        self.composer.focus()
+
+    def end_edit(self) -> None:
+        """Leaves editing; what was being written before comes back."""
+        self.editing = None
+        self.composer.remove_class("editing")
+        self.composer.border_title = None
+        self.composer.put(self._put_aside)
+        self._put_aside = ""
+
+    def leave(self) -> None:
+        """The tab or the program is about to close: unsent text is kept, the answer stops."""
+        if self.editing is not None:
+            self.end_edit()
+        self._unsaved = 0.0
+        self._save_unsent()
+        self._end("stopped", "", None)
+
+    def _save_unsent(self) -> None:
+        if self._unsaved is not None and self.editing is None and monotonic() - self._unsaved >= _SAVE_SECONDS:
+            self._unsaved = None
+            self.app.archive.set_unsent(self.chat_id, self.composer.text)
+
+    def _earlier_prompts(self) -> list[str]:
+        return self.app.archive.prompts(limit=500)
+
+    # ---- asking
+
+    @work(group="ask")
+    async def ask(self, go_on: bool = False, again: int | None = None) -> None:
+        """Answers the last message; or lets the last answer go on; or answers message `again` once more."""
+        path = self.path
+        if again is not None:
+            path = path[: next(i for i, message in enumerate(path) if message.id == again) + 1]
+        try:
+            question = question_of(self.chat, path, self.app.facts, go_on)
+            found = await asyncio.to_thread(fit, self.app.answerer, question)
+        except LocalspecError as error:
+            self.app.say(str(error), problem=True)
+            return
+        if found.full and found.tokens is not None and found.limit is not None and not go_on:
+            self.post_message(self.Full(self, question, found.tokens, found.limit))
+            return
+        self.context_tokens = found.tokens
+        await self._begin(question, path, go_on)
+
+    async def _begin(self, question: Question, path: list[StoredMessage], go_on: bool) -> None:
+        self._end("stopped", "", None)
+        archive, answerer = self.app.archive, self.app.answerer
+        model = answerer.facts.name if answerer.facts else answerer.name
+        if go_on:
+            self._writer = archive.resume_answer(path[-1].id, piece=answerer.piece)
+        else:
+            self._writer = archive.begin_answer(
+                path[-1].id, model=model, seed=question.seed, sampling=question.sampling, piece=answerer.piece
+            )
+        await self.transcript.show(self.path)
+        self._bubble = self.transcript.bubble(self._writer.message_id)
+        self.transcript.to_end()
+        self.answer = answerer.answer(question, self)
+        self.post_message(self.Changed())
+
+    async def on_answer_part(self, event: AnswerPart) -> None:
+        if event.answer is not self.answer or self._writer is None or self._stopped:
+            event.stop()  # of an answer that was stopped
+            return
+        self._writer.extend(event.text, reasoning=event.thinking)
+        for record in event.records:
+            self._writer.extend(record=record)
+        if self._bubble is not None:
+            await self._bubble.extend(event)
+
+    def on_answer_ended(self, event: AnswerEnded) -> None:
+        if event.answer is not self.answer:
+            event.stop()
+            return
+        self._end(*(("stopped", "") if self._stopped else _state(event)), event.stats)
+        if event.error is not None and event.finish is FinishReason.ERROR:
+            self.app.say(str(event.error), problem=True)
+
+    def on_prefilled(self, event: Prefilled) -> None:
+        if event.answer is not self.answer:
+            event.stop()
+
+    def stop(self) -> None:
+        """Ends the answer under way: nothing more is shown, and the model is not waited for longer than a moment."""
+        if self.answer is not None and not self._stopped:
+            self._stopped = True
+            self.answer.cancel()
+            self.set_timer(_STOP_SECONDS, partial(self._stop_waiting, self.answer))
+
+    def _stop_waiting(self, answer: Answer) -> None:
+        if self.answer is answer:
+            self._end("stopped", "", None)
+
+    def _end(self, state: Literal["done", "stopped", "error"], note: str, stats: RequestStats | None) -> None:
+        """The answer is over: what there is of it is stored and painted once more."""
+        writer, bubble = self._writer, self._bubble
+        if self.answer is not None:
+            self.answer.cancel()
+        self._writer = self._bubble = self.answer = None
+        self._stopped = False
+        if writer is None:
+            return
+        stored = writer.finish(state, stats=None if stats is None else stats.as_dict(), note=note)
+        if bubble is not None and bubble.is_mounted:
+            self._settle(bubble, stored)
+        self.count()
+        self.post_message(self.Changed())
+
+    @work(group="settle")
+    async def _settle(self, bubble: Bubble, stored: StoredMessage) -> None:
+        await bubble.settle(stored)
+
+    @work(exclusive=True, group="count")
+    async def count(self) -> None:
+        """Finds out how much of the context the chat takes."""
+        try:
+            found = await asyncio.to_thread(fit, self.app.answerer, self.question())
+        except LocalspecError:
+            return  # an empty chat, or one the template refuses: asking will say so
+        self.context_tokens = found.tokens
+        self.post_message(self.Changed())
+
+
+def _state(event: AnswerEnded) -> tuple[Literal["done", "stopped", "error"], str]:
+    """(state, note) of an answer that ended by itself."""
+    if event.finish is FinishReason.ERROR:
+        return "error", event.error.message if event.error else ""
+    if event.finish is FinishReason.CANCELLED:
+        return "stopped", ""
+    notes = {FinishReason.LENGTH: "ended at the token limit", FinishReason.CONTEXT: "the context is full"}
+    return "done", notes.get(event.finish, "")
+
+
+def _label(chat: Chat) -> str:
+    title = plain_text(chat.title).replace("\n", " ").replace("[", "\\[") or "New chat"
+    return title if len(title) <= 24 else title[:23] + "…"

@@ -1,0 +1,210 @@
+"""The messages of a chat, newest at the bottom. It stays there while text streams in, until the reader scrolls away.
+
+Only the newest messages are drawn; scrolling up draws more, and they go again when the reader is back at the bottom.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from textual import work
+from textual.containers import VerticalScroll
+from textual.content import Content
+from textual.widgets import Static
+
+from localspec.chat.message import StoredMessage
+from localspec.tui.widgets.answer_text import Segment
+from localspec.tui.widgets.bubble import MARKDOWN, Bubble
+
+_LOOK_SECONDS = 0.1
+"""How often it is decided what sleeps."""
+_AT_ONCE = 3
+"""Segments drawn, and put to sleep, each time: a frame stays short."""
+_NEAR, _FAR = 0.8, 1.6
+"""Pages from what is seen: nearer is drawn, farther sleeps."""
+
+
+class Earlier(Static):
+    """Stands for the messages that are not drawn."""
+
+    def on_click(self) -> None:
+        transcript = self.parent
+        if isinstance(transcript, Transcript):
+            transcript.show_earlier()
+
+
+class Transcript(VerticalScroll, can_focus=False):
+    """`show` a path; the bubbles of messages that stay are kept."""
+
+    def __init__(self, shown: int = 16, fold_thinking: bool = True) -> None:
+        """`shown`: how many of the newest messages are drawn."""
+        super().__init__()
+        self._shown, self._fold = shown, fold_thinking
+        self._path: list[StoredMessage] = []
+        self._first = 0
+        self._view = MARKDOWN
+        self._busy = self._waking = False
+        self._changing = asyncio.Lock()
+        """One change of the path after the other."""
+
+    def compose(self):  # type: ignore[no-untyped-def]
+        earlier = Earlier("", markup=False, classes="earlier")
+        earlier.display = False
+        yield earlier
+
+    def on_mount(self) -> None:
+        self.anchor()
+        self.set_interval(_LOOK_SECONDS, self._wake_near)
+
+    @work(group="wake")
+    async def _wake_near(self) -> None:
+        """Draws what is near the part that is seen and lets what is far sleep, a few at a time.
+
+        Not exclusive, as nothing here that waits for widgets: cancelling such a worker cancels the widgets' own tasks.
+        """
+        if self._waking:
+            return
+        self._waking = True
+        try:
+            near, far = self._distances()
+            for segment in near[:_AT_ONCE]:
+                await segment.wake()
+            for segment in far[:_AT_ONCE]:
+                await segment.sleep()
+        finally:
+            self._waking = False
+
+    def _distances(self) -> tuple[list[Segment], list[Segment]]:
+        """(near and asleep, far and awake), counted in pages; heights of heads and lines between are left out."""
+        page = max(1, self.size.height)
+        top, place = self.scroll_y, 0
+        near, far = [], []
+        for bubble in self.bubbles:
+            segments = bubble.segments
+            below = place + bubble.outer_size.height + 1
+            for segment in segments:
+                height = segment.outer_size.height
+                away = max(top - place - height, place - top - page, 0) / page
+                if segment.asleep and away <= _NEAR:
+                    near.append(segment)
+                elif not segment.asleep and away > _FAR:
+                    far.append(segment)
+                place += height
+            place = below
+        return near[::-1], far
+
+    @property
+    def bubbles(self) -> list[Bubble]:
+        """Drawn messages, in order."""
+        return list(self.query_children(Bubble))
+
+    def bubble(self, message_id: int) -> Bubble | None:
+        """The bubble of a message, if it is drawn."""
+        return next((bubble for bubble in self.bubbles if bubble.message.id == message_id), None)
+
+    async def show(self, path: Sequence[StoredMessage]) -> None:
+        """Shows these messages: bubbles of the common beginning stay, the rest is drawn anew."""
+        async with self._changing:
+            same = 0
+            while same < min(len(path), len(self._path)) and path[same].id == self._path[same].id:
+                same += 1
+            stay = {message.id for message in path[self._first : same]}
+            gone = [bubble for bubble in self.bubbles if bubble.message.id not in stay]
+            if not stay:
+                self._first = max(0, len(path) - self._shown)
+            self._path = list(path)
+            with self.app.batch_update():
+                if gone:
+                    await self.remove_children(gone)
+                by_id = {bubble.message.id: bubble for bubble in self.bubbles}
+                for message in path[self._first :]:
+                    if message.id in by_id:
+                        by_id[message.id].renew(message)
+                new = [self._make(message) for message in path[self._first :] if message.id not in by_id]
+                if new:
+                    await self.mount_all(new)
+                if self.at_end and len(path) - self._first > self._shown * 3 // 2:
+                    await self._drop_before(len(path) - self._shown)
+            self._show_count()
+
+    @property
+    def at_end(self) -> bool:
+        """Whether the newest text stays in view."""
+        return not self._anchor_released
+
+    async def look(self, view: str) -> None:
+        """Shows all answers in another way."""
+        self._view = view
+        with self.app.batch_update():
+            for bubble in self.bubbles:
+                await bubble.look(view)
+
+    def reveal(self, message_id: int) -> None:
+        """Scrolls to a message and focuses it, drawing it first if need be."""
+        index = next((i for i, message in enumerate(self._path) if message.id == message_id), None)
+        if index is not None:
+            self._reveal(index)
+
+    @work(group="reveal")
+    async def _reveal(self, index: int) -> None:
+        while index < self._first:
+            await self._draw_earlier()
+        bubble = self.bubble(self._path[index].id)
+        if bubble is not None:
+            self.release_anchor()
+            bubble.focus(scroll_visible=False)
+            self.call_after_refresh(self.scroll_to_widget, bubble, animate=False, top=True)
+
+    def to_end(self) -> None:
+        """Scrolls to the newest message and stays there."""
+        self.anchor()
+        if self._first < len(self._path) - self._shown:
+            self._drop_old()
+
+    @work(group="window")
+    async def _drop_old(self) -> None:
+        await self._drop_before(len(self._path) - self._shown)
+        self._show_count()
+
+    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
+        super().watch_scroll_y(old_value, new_value)
+        if new_value <= 0 < old_value and self._first > 0:
+            self.show_earlier()
+
+    @work(group="window")
+    async def show_earlier(self) -> None:
+        """Draws more of the beginning; what the reader sees stays where it is."""
+        await self._draw_earlier()
+
+    async def _draw_earlier(self) -> None:
+        if self._busy or self._first == 0:
+            return
+        self._busy = True
+        try:
+            first = max(0, self._first - max(10, self._shown // 2))
+            new = [self._make(message) for message in self._path[first : self._first]]
+            below = self.virtual_size.height - self.scroll_y
+            self._first = first
+            with self.app.batch_update():
+                await self.mount_all(new, after=0)
+            self._show_count()
+            self.call_after_refresh(lambda: self.scroll_to(y=self.virtual_size.height - below, animate=False))
+        finally:
+            self._busy = False
+
+    async def _drop_before(self, first: int) -> None:
+        numbers = {message.id for message in self._path[first:]}
+        old = [bubble for bubble in self.bubbles if bubble.message.id not in numbers]
+        self._first = first
+        if old:
+            await self.remove_children(old)
+
+    def _make(self, message: StoredMessage) -> Bubble:
+        return Bubble(message, self._view, self._fold, asleep=message.state != "streaming")
+
+    def _show_count(self) -> None:
+        earlier = self.query_one(Earlier)
+        earlier.display = self._first > 0
+        number = f"{self._first} earlier message{'s' if self._first > 1 else ''}"
+        earlier.update(Content(f"↑ {number}: scroll up or click"))

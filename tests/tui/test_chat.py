@@ -1,0 +1,158 @@
+"""The chat: writing, streaming, stopping, and what is kept."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+from textual.widgets import Collapsible
+
+from localspec.chat.archive import Archive
+from localspec.chat.template import Message
+from localspec.tui.widgets.bubble import Bubble
+from localspec.tui.widgets.meter import Meter
+from tests.tui.conftest import MakeApp, answered, front, say, until
+from tests.tui.replayer import Recorded, Recording, ReplayAnswerer
+
+pytestmark = pytest.mark.asyncio
+
+
+def shown(bubble: Bubble) -> str:
+    """The Markdown that an answer shows, all segments."""
+    return "".join(part.text for part in bubble.segments)
+
+
+async def test_a_message_is_answered_and_kept(make_app: MakeApp, archive: Archive) -> None:
+    app = make_app("One *fine* answer.")
+    async with app.run_test() as pilot:
+        await say(pilot, "Hello")
+        user, answer = front(app).path
+        assert (user.role, user.content) == ("user", "Hello")
+        assert (answer.role, answer.content, answer.state) == ("assistant", "One *fine* answer.", "done")
+        bubbles = front(app).transcript.bubbles
+        assert [bubble.message.id for bubble in bubbles] == [user.id, answer.id]
+        assert shown(bubbles[1]) == "One *fine* answer."
+        assert front(app).composer.text == ""
+        assert answer.seed is not None
+    assert archive.path(archive.last_chat().id)[1].content == "One *fine* answer."  # type: ignore[union-attr]
+
+
+async def test_the_model_sees_the_conversation(make_app: MakeApp) -> None:
+    app = make_app("first", "second", begin={"system": "Be brief."})
+    async with app.run_test() as pilot:
+        await say(pilot, "one")
+        await say(pilot, "two")
+        messages = app.answerer.questions[1].messages  # type: ignore[attr-defined]
+        assert list(messages) == [
+            Message("system", "Be brief."),
+            Message("user", "one"),
+            Message("assistant", "first"),
+            Message("user", "two"),
+        ]
+
+
+async def test_typing_and_sending_is_possible_while_the_model_loads(make_app: MakeApp) -> None:
+    load = threading.Event()
+    answerer = ReplayAnswerer(Recording([Recorded.of_text("Here I am.")], {}), load=load)
+    app = make_app(answerer=answerer)
+    async with app.run_test() as pilot:
+        await until(pilot, lambda: "Loading the target" in str(app.query_one(Meter).content))
+        await pilot.press(*"Hi", "enter")
+        await until(pilot, lambda: len(front(app).path) == 2)
+        load.set()
+        await answered(pilot)
+        assert front(app).path[1].content == "Here I am."
+        await until(pilot, lambda: "bundled pair" in str(app.query_one(Meter).content))
+
+
+async def test_escape_stops_at_once_and_keeps_what_came(make_app: MakeApp) -> None:
+    words = "word " * 4000
+    answerer = ReplayAnswerer(Recording([Recorded.of_text(words, 40)], {}), pause=0.03)
+    app = make_app(answerer=answerer)
+    async with app.run_test() as pilot:
+        front(app).composer.put("Go")
+        await pilot.press("enter")
+        await until(pilot, lambda: "word word" in shown(front(app).transcript.bubbles[-1]))
+        began = time.monotonic()
+        await pilot.press("escape")
+        await until(pilot, lambda: front(app).answer is None)
+        assert time.monotonic() - began < 1.0  # 0.08 of ours; the rest is a busy machine's
+        await answered(pilot)
+        stored = front(app).path[1]
+        assert stored.state == "stopped"
+        assert 0 < len(stored.content) < len(words)
+        assert shown(front(app).transcript.bubbles[-1]) == stored.content
+
+
+async def test_an_answer_streams_in_parts_and_is_painted_whole_at_its_end(make_app: MakeApp) -> None:
+    answerer = ReplayAnswerer(
+        Recording([Recorded.of_text("# A\n\n```python\nx = 1\n```\n\n- one\n- two\n")], {}), pause=0.01
+    )
+    answerer.hold = threading.Event()
+    app = make_app(answerer=answerer)
+    async with app.run_test() as pilot:
+        front(app).composer.put("Go")
+        await pilot.press("enter")
+        await until(pilot, lambda: len(front(app).path) == 2 and "- one" in shown(front(app).transcript.bubbles[-1]))
+        assert front(app).answer is not None
+        answerer.hold.set()
+        await answered(pilot)
+        bubble = front(app).transcript.bubbles[-1]
+        kinds = {type(block).__name__ for block in bubble.query("MarkdownBlock")}
+        assert {"MarkdownH1", "MarkdownFence", "MarkdownBulletList"} <= kinds
+
+
+async def test_thinking_is_apart_and_folded(make_app: MakeApp) -> None:
+    app = make_app("<think>\nLet me see.\n</think>\n\nFour.")
+    async with app.run_test() as pilot:
+        await say(pilot, "2 + 2?")
+        answer = front(app).path[1]
+        assert (answer.reasoning.strip(), answer.content) == ("Let me see.", "Four.")
+        fold = front(app).transcript.bubbles[1].query_one(Collapsible)
+        assert fold.display
+        assert fold.collapsed
+        front(app).transcript.bubbles[1].focus()
+        await pilot.press("t")
+        assert not fold.collapsed
+
+
+async def test_an_error_of_the_model_is_said_and_the_chat_goes_on(make_app: MakeApp) -> None:
+    app = make_app("fine", begin={"seed": 3})
+    async with app.run_test() as pilot:
+        app.archive.set_params(front(app).chat_id, {"temperature": -1.0})
+        front(app).composer.put("Hello")
+        await pilot.press("enter")
+        await until(pilot, lambda: any("temperature" in note.message for note in app._notifications))
+        app.archive.set_params(front(app).chat_id, {})
+        await pilot.press("ctrl+r")
+        await answered(pilot)
+        assert front(app).path[-1].content == "fine"
+
+
+async def test_figures_of_the_recording_are_stored_and_shown(make_app: MakeApp) -> None:
+    app = make_app()
+    async with app.run_test(size=(120, 40)) as pilot:
+        await say(pilot, "Repeat")
+        answer = front(app).path[1]
+        assert answer.stats["generated_tokens"] > 5
+        assert f"{answer.stats['generated_tokens']} tokens" in str(
+            front(app).transcript.bubbles[1].query_one(".foot").content  # type: ignore[attr-defined]
+        )
+        assert app.archive.replay(answer.id).tokens()
+
+
+async def test_the_last_chat_and_its_unsent_text_come_back(make_app: MakeApp, archive: Archive) -> None:
+    app = make_app("A.")
+    async with app.run_test() as pilot:
+        await say(pilot, "Hello")
+        await pilot.press(*"draft")
+        await pilot.press("ctrl+q")
+    again = make_app("B.")
+    async with again.run_test() as pilot:
+        assert [message.content for message in front(again).path] == ["Hello", "A."]
+        assert front(again).composer.text == "draft"
+    fresh = make_app("C.", resume=False)
+    async with fresh.run_test() as pilot:
+        await pilot.pause()
+        assert front(fresh).path == []

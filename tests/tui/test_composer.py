@@ -1,0 +1,149 @@
+"""Writing: lines, history, completion, pastes, files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from textual import events
+
+from localspec.chat.message import Attachment
+from localspec.errors import UsageError
+from localspec.tui.attach import LARGEST, attached, files, matching
+from localspec.tui.preferences import Preferences
+from localspec.tui.widgets.suggestions import Suggestions
+from tests.tui.conftest import MakeApp, answered, front, say, until
+
+
+@pytest.mark.asyncio
+async def test_several_lines(make_app: MakeApp) -> None:
+    app = make_app("ok")
+    async with app.run_test() as pilot:
+        await pilot.press("a", "ctrl+j", "b", "\\", "enter", "c", "enter")
+        await answered(pilot)
+        assert front(app).path[0].content == "a\nb\nc"
+
+
+@pytest.mark.asyncio
+async def test_enter_may_begin_a_line_instead(make_app: MakeApp) -> None:
+    app = make_app("ok", preferences=Preferences(enter_sends=False))
+    async with app.run_test() as pilot:
+        await pilot.press("a", "enter", "b", "ctrl+j")
+        await answered(pilot)
+        assert front(app).path[0].content == "a\nb"
+
+
+@pytest.mark.asyncio
+async def test_blank_input_sends_nothing(make_app: MakeApp) -> None:
+    app = make_app("ok")
+    async with app.run_test() as pilot:
+        await pilot.press("enter", "space", "enter")
+        await pilot.pause()
+        assert front(app).path == []
+
+
+@pytest.mark.asyncio
+async def test_earlier_prompts_come_back_and_what_was_written_is_not_lost(make_app: MakeApp) -> None:
+    app = make_app("a", "b")
+    async with app.run_test() as pilot:
+        await say(pilot, "first")
+        await say(pilot, "second\nline")
+        await pilot.press(*"own", "up")
+        assert front(app).composer.text == "second\nline"
+        await pilot.press("up", "up")
+        assert front(app).composer.text == "first"
+        await pilot.press("down", "down", "down")
+        assert front(app).composer.text == "own"
+
+
+@pytest.mark.asyncio
+async def test_a_long_paste_becomes_an_attachment(make_app: MakeApp) -> None:
+    app = make_app("ok")
+    text = "\n".join(f"row {number}" for number in range(30))
+    async with app.run_test() as pilot:
+        await pilot.press(*"See ")
+        front(app).composer.post_message(events.Paste(text))
+        await until(pilot, lambda: "[pasted text 1: 30 lines]" in front(app).composer.text)
+        await pilot.press("enter")
+        await answered(pilot)
+        assert front(app).path[0].attachments == (Attachment("pasted text 1", text),)
+        assert front(app).path[0].content == "See "
+        assert "row 29" in app.answerer.questions[0].messages[0].content  # type: ignore[attr-defined]
+
+
+@pytest.mark.asyncio
+async def test_a_short_paste_is_text_without_control_characters(make_app: MakeApp) -> None:
+    app = make_app("ok")
+    async with app.run_test() as pilot:
+        front(app).composer.post_message(events.Paste("a\x1b[31mb\x07c"))
+        await until(pilot, lambda: front(app).composer.text == "abc")
+
+
+@pytest.mark.asyncio
+async def test_slash_commands_are_completed(make_app: MakeApp) -> None:
+    app = make_app("ok")
+    async with app.run_test() as pilot:
+        await pilot.press(*"/ren")
+        offered = front(app).query_one(Suggestions)
+        await until(pilot, lambda: offered.display)
+        await pilot.press("tab")
+        assert front(app).composer.text == "/rename "
+        await pilot.press(*"Better title", "enter")
+        await until(pilot, lambda: front(app).chat.title == "Better title")
+        assert front(app).composer.text == ""
+
+
+@pytest.mark.asyncio
+async def test_an_unknown_command_is_said_and_a_path_is_sent(make_app: MakeApp) -> None:
+    app = make_app("ok")
+    async with app.run_test() as pilot:
+        front(app).composer.put("/nosuch thing")
+        await pilot.press("enter")
+        await until(pilot, lambda: any("/nosuch" in note.message for note in app._notifications))
+        assert front(app).composer.text == "/nosuch thing"
+        await say(pilot, "/usr/bin is a folder")
+        assert front(app).path[0].content == "/usr/bin is a folder"
+
+
+@pytest.mark.asyncio
+async def test_files_are_completed_and_attached(make_app: MakeApp, folders: Path) -> None:
+    Path("notes").mkdir()
+    Path("notes/plan.md").write_text("The plan.")
+    app = make_app("ok")
+    async with app.run_test() as pilot:
+        await pilot.press(*"Read @pla")
+        offered = front(app).query_one(Suggestions)
+        await until(pilot, lambda: offered.display and offered.option_count == 1)
+        await pilot.press("enter")
+        assert front(app).composer.text == "Read @notes/plan.md "
+        await pilot.press("enter")
+        await answered(pilot)
+        assert front(app).path[0].attachments == (Attachment("notes/plan.md", "The plan."),)
+
+
+def test_mentions(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("A")
+    (tmp_path / "b c.txt").write_text("BC")
+    found = attached('see @a.txt, and @"b c.txt" (mail me@x.org or @nobody)', tmp_path)
+    assert found == (Attachment("a.txt", "A"), Attachment("b c.txt", "BC"))
+
+
+def test_files_that_cannot_be_attached(tmp_path: Path) -> None:
+    (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(UsageError, match="not UTF-8"):
+        attached("@binary", tmp_path)
+    (tmp_path / "large").write_bytes(b"a" * (LARGEST + 1))
+    with pytest.raises(UsageError, match="can be attached"):
+        attached("@large", tmp_path)
+
+
+def test_matching_prefers_names_and_shallow_files(tmp_path: Path) -> None:
+    for name in ("readme.md", "src/reader.py", "src/deep/nested/arena.txt", ".hidden/readme", "build/readme"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("x")
+    known = files(tmp_path)
+    assert known[0] == "readme.md"
+    assert matching(known, "rea") == ["readme.md", "src/reader.py", "src/deep/nested/arena.txt"]
+    assert matching(known, "aren") == ["src/deep/nested/arena.txt"]
+    assert matching(known, f"{tmp_path}/sr") == [f"{tmp_path}/src/"]
+    assert matching(known, "zzz") == []

@@ -1,0 +1,106 @@
+"""A chat that outgrows its context: it is said before, and the person decides."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from textual.pilot import Pilot
+
+from localspec.tui.answerer import Facts
+from localspec.tui.app import ChatApp
+from localspec.tui.dialogs import Choice
+from localspec.tui.widgets.meter import Meter
+from tests.tui.conftest import MakeApp, answered, front, say, until
+from tests.tui.replayer import Recorded, Recording, ReplayAnswerer
+
+pytestmark = pytest.mark.asyncio
+
+
+def small(*texts: str) -> ReplayAnswerer:
+    """A model whose context holds 600 tokens, a quarter of a token a character."""
+    return ReplayAnswerer(Recording([Recorded.of_text(text) for text in texts], {}, Facts("small", context=600)))
+
+
+async def filled(pilot: Pilot[Any], app: ChatApp) -> None:
+    """A chat with two turns of about 200 tokens each, and the question whether a third may follow."""
+    await say(pilot, "first " * 130)
+    await say(pilot, "second " * 110)
+    front(app).composer.put("third " * 50)
+    await pilot.press("enter")
+    await until(pilot, lambda: isinstance(app.screen, Choice))
+    await pilot.pause(0.05)
+
+
+async def test_the_oldest_messages_can_be_left_out(make_app: MakeApp) -> None:
+    answerer = small("one", "two", "three")
+    app = make_app(answerer=answerer)
+    async with app.run_test() as pilot:
+        await filled(pilot, app)
+        assert len(answerer.questions) == 2
+        await pilot.press("enter")
+        await until(pilot, lambda: len(answerer.questions) == 3)
+        await answered(pilot)
+        sent = " ".join(message.content for message in answerer.questions[2].messages)
+        assert "first" not in sent
+        assert "third" in sent
+        assert len(front(app).path) == 6  # nothing is gone from the chat
+        tokens = answerer.count(answerer.questions[2])
+        assert tokens is not None
+        assert tokens < 600 - 150
+
+
+async def test_or_summarised(make_app: MakeApp) -> None:
+    answerer = small("one", "two", "They spoke of firsts.", "four")
+    app = make_app(answerer=answerer)
+    async with app.run_test() as pilot:
+        await filled(pilot, app)
+        await pilot.press("down", "enter")
+        await until(pilot, lambda: len(answerer.questions) == 4)
+        await answered(pilot)
+        assert "Summarise" in answerer.questions[2].messages[-1].content
+        assert "They spoke of firsts." in answerer.questions[3].messages[0].content
+        assert "first first" not in answerer.questions[3].messages[0].content
+        assert front(app).path[-1].content == "four"
+
+
+async def test_or_asked_in_a_new_chat(make_app: MakeApp) -> None:
+    answerer = small("one", "two", "three")
+    app = make_app(answerer=answerer)
+    async with app.run_test() as pilot:
+        await filled(pilot, app)
+        await pilot.press("down", "down", "enter")
+        await until(pilot, lambda: len(answerer.questions) == 3)
+        await answered(pilot)
+        assert [message.content for message in answerer.questions[2].messages] == ["third " * 50]
+        assert len(app.chat_screen.panes) == 2
+
+
+async def test_or_shortened(make_app: MakeApp) -> None:
+    answerer = small("one", "two", "three")
+    app = make_app(answerer=answerer)
+    async with app.run_test() as pilot:
+        await filled(pilot, app)
+        await pilot.press("escape")
+        await until(pilot, lambda: front(app).editing is not None)
+        assert front(app).composer.text == "third " * 50
+
+
+async def test_a_message_that_can_never_fit_is_said(make_app: MakeApp) -> None:
+    answerer = small("one")
+    app = make_app(answerer=answerer)
+    async with app.run_test() as pilot:
+        front(app).composer.put("word " * 600)
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(app.screen, Choice))
+        await pilot.pause(0.05)
+        await pilot.press("enter")
+        await until(pilot, lambda: any("alone does not fit" in note.message for note in app._notifications))
+        assert not answerer.questions
+
+
+async def test_the_status_shows_how_full_the_context_is(make_app: MakeApp) -> None:
+    app = make_app(answerer=small("one"))
+    async with app.run_test(size=(120, 24)) as pilot:
+        await say(pilot, "first " * 130)
+        await until(pilot, lambda: "context 3" in str(app.query_one(Meter).content))

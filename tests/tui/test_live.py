@@ -1,0 +1,76 @@
+"""The real bundled pair behind the screens."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from localspec.runtime.engine import Engine
+from localspec.tui.local import LocalAnswerer
+from tests.tui.conftest import MakeApp, answered, front, say, until
+
+
+@pytest.fixture
+def answerer() -> Iterator[LocalAnswerer]:
+    local = LocalAnswerer(lambda progress: Engine.load(progress=progress, exact="off"), "bundled pair")
+    yield local
+    local.close()
+
+
+@pytest.mark.asyncio
+async def test_first_run(make_app: MakeApp, answerer: LocalAnswerer) -> None:
+    app = make_app(answerer=answerer, begin={"temperature": 0.0, "max_tokens": 40})
+    async with app.run_test(size=(100, 30)) as pilot:
+        await say(pilot, "Say: red house")  # sent while it loads
+        first = front(app).path[1]
+        assert first.state == "done"
+        assert "red house" in first.content
+        assert first.stats["passes"] > 0
+        assert "".join(token.text for token in app.archive.replay(first.id).tokens()).strip() == first.content.strip()
+        assert app.facts is not None
+        assert app.context_use is not None
+        await pilot.press("ctrl+r")
+        await until(pilot, lambda: len(front(app).path[1].siblings) == 2)
+        await answered(pilot)
+        assert front(app).path[1].content == first.content  # temperature 0
+
+
+@pytest.mark.asyncio
+async def test_stop_and_go_on(make_app: MakeApp, answerer: LocalAnswerer) -> None:
+    app = make_app(answerer=answerer, begin={"temperature": 0.0})
+    async with app.run_test(size=(100, 30)) as pilot:
+        await until(pilot, lambda: app.facts is not None)
+        assert answerer.engine is not None
+        endless = {"logit_bias": [[token, float("-inf")] for token in answerer.engine.loaded.model.end_tokens]}
+        app.archive.set_params(front(app).chat_id, endless)
+        front(app).composer.put("Count for ever")
+        await pilot.press("enter")
+        await until(pilot, lambda: len(front(app).path) == 2 and front(app).transcript.bubbles[-1].message)
+        await pilot.pause(0.2)
+        began = time.monotonic()
+        await pilot.press("escape")
+        await until(pilot, lambda: front(app).answer is None)
+        assert time.monotonic() - began < 1.0
+        await answered(pilot)
+        stopped = front(app).path[1]
+        assert stopped.state == "stopped"
+        app.archive.set_params(front(app).chat_id, endless | {"max_tokens": 8})
+        front(app).transcript.bubbles[1].focus()
+        await pilot.press("o")
+        await until(pilot, lambda: len(front(app).path[1].content) > len(stopped.content))
+        await answered(pilot)
+        assert front(app).path[1].content.startswith(stopped.content)
+
+
+@pytest.mark.asyncio
+async def test_a_model_that_cannot_be_loaded_is_said(make_app: MakeApp, tmp_path: object) -> None:
+    broken = LocalAnswerer(lambda progress: Engine.load("/nosuch/model.gguf", progress=progress), "nosuch")
+    app = make_app(answerer=broken)
+    async with app.run_test() as pilot:
+        await until(pilot, lambda: any("nosuch" in note.message for note in app._notifications))
+        front(app).composer.put("Hello?")
+        await pilot.press("enter")
+        await answered(pilot)
+        assert front(app).path[1].state == "error"

@@ -1,0 +1,259 @@
+"""The models screen: list, fit and speed; pull over real HTTP from a hub of this machine; import; remove; switch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from textual.widgets import Checkbox, DataTable, Input, Static
+
+from localspec.chat.archive import Archive
+from localspec.models.catalog import Catalog
+from localspec.models.hub import Hub
+from localspec.models.store import Entry, Store, StoredFile
+from localspec.tui.app import ChatApp
+from localspec.tui.dialogs import Choice
+from localspec.tui.screens.import_file import ImportScreen
+from localspec.tui.screens.models import ModelsScreen, speeds_of
+from localspec.tui.screens.pull import PullScreen
+from localspec.tui.shelf import Item, Speeds, judged, shelf, timed
+from tests.hub.conftest import PAIR, _server, client, draft_bytes, local_hub, quick, store, target_bytes
+from tests.hub.server import LocalHub
+from tests.tui.conftest import MakeApp, until
+
+__all__ = ["_server", "client", "draft_bytes", "local_hub", "quick", "store", "target_bytes"]
+
+pytestmark = pytest.mark.asyncio
+
+
+class Loads:
+    """What the app was asked to load."""
+
+    def __init__(self, app: ChatApp) -> None:
+        self.asked: list[tuple[str | None, str | None]] = []
+        app.load = lambda target, draft=None, **settings: self.asked.append((target, draft))  # type: ignore[method-assign]
+
+
+async def opened(app: ChatApp, pilot: Any, client: Hub, store: Store) -> ModelsScreen:
+    screen = ModelsScreen(lambda: client, store)
+    app.push_screen(screen)
+    await until(pilot, lambda: screen.items and screen.items[0].fit)
+    return screen
+
+
+def text(screen: Any, query: str) -> str:
+    """What a Static shows; "" while it is not there yet."""
+    return "".join(str(found.content) for found in screen.query(query).results(Static))
+
+
+def row_of(screen: ModelsScreen, name: str) -> int:
+    return next(index for index, item in enumerate(screen.items) if item.name == name)
+
+
+async def test_the_bundled_pair_is_here_and_fits(make_app: MakeApp, client: Hub, store: Store) -> None:
+    app = make_app()
+    async with app.run_test(size=(80, 24)) as pilot:
+        loads = Loads(app)
+        screen = await opened(app, pilot, client, store)
+        first = screen.items[0]
+        assert (first.name, first.state, first.draft, first.fits) == ("tiny", "here", "tiny-draft", True)
+        assert "fits" in text(screen, "#detail")
+        assert any(item.state == "hub" for item in screen.items)
+        assert screen.query_one(DataTable).row_count == len(screen.items)
+        await pilot.press("enter")
+        assert loads.asked == [("tiny", None)]
+        assert app.screen is app.chat_screen
+
+
+async def test_a_pull_is_planned_loaded_and_used(make_app: MakeApp, client: Hub, store: Store) -> None:
+    app = make_app()
+    async with app.run_test(size=(100, 40)) as pilot:
+        loads = Loads(app)
+        screen = await opened(app, pilot, client, store)
+        await pilot.press("p")
+        await until(pilot, lambda: isinstance(app.screen, PullScreen))
+        pull: Any = app.screen
+        pull.query_one("#name", Input).value = PAIR[0]
+        pull.query_one("#draft", Input).value = PAIR[1]
+        await pilot.press("enter")
+        await until(pilot, lambda: "y loads it" in text(pull, "#note"))
+        plan = text(pull, "#plan")
+        assert PAIR[0] in plan
+        assert "fit" in plan
+        assert not store.entries()
+        await pilot.press("y")
+        await until(pilot, lambda: isinstance(app.screen, Choice))
+        assert {entry.name for entry in store.entries()} == {f"{PAIR[0]}:Q8_0", f"{PAIR[1]}:Q8_0"}
+        await pilot.press("enter")
+        await until(pilot, lambda: bool(loads.asked))
+        assert loads.asked == [(PAIR[0], None)]
+        assert [item.draft for item in screen.items if item.name == f"{PAIR[0]}:Q8_0"] == [f"{PAIR[1]}:Q8_0"]
+
+
+async def test_a_pull_can_be_stopped_and_gone_on_with(
+    make_app: MakeApp, client: Hub, store: Store, local_hub: LocalHub
+) -> None:
+    local_hub.faults.seconds_per_block, local_hub.faults.block = 0.05, 64 << 10
+    app = make_app()
+    async with app.run_test(size=(100, 40)) as pilot:
+        await opened(app, pilot, client, store)
+        app.push_screen(PullScreen(lambda: client, store, PAIR[0]))
+        await until(pilot, lambda: isinstance(app.screen, PullScreen) and "y loads it" in text(app.screen, "#note"))
+        await pilot.press("y")
+        await until(
+            pilot, lambda: "in all" in text(app.screen, "#plan") and " 0 bytes of" not in text(app.screen, "#plan")
+        )
+        await pilot.press("escape")
+        await until(pilot, lambda: "Stopped." in text(app.screen, "#note"))
+        assert not store.entries()
+        before = sum(local_hub.sent.values())
+        assert before > 0
+        local_hub.faults.seconds_per_block = 0.0
+        await pilot.press("y")
+        await until(pilot, lambda: store.entries())
+        size = len(local_hub.repositories[PAIR[0]].files["tiny-target-Q8_0.gguf"])
+        assert sum(local_hub.sent.values()) < size + before
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("nobody/nothing-GGUF", "nobody/nothing-GGUF"),
+        ("no such name", "is no model or pair"),
+        ("tiny", "shipped with localspec"),
+    ],
+)
+async def test_what_cannot_be_pulled_is_a_sentence(
+    make_app: MakeApp, client: Hub, store: Store, name: str, words: str
+) -> None:
+    app = make_app()
+    async with app.run_test(size=(100, 40)) as pilot:
+        app.push_screen(PullScreen(lambda: client, store, name))
+        await until(pilot, lambda: isinstance(app.screen, PullScreen) and words in text(app.screen, "#note"))
+        assert app.screen.query_one("#note").has_class("bad")
+        await pilot.press("y")  # nothing to load
+        await pilot.press("n")
+        assert isinstance(app.focused, Input)
+        await pilot.press("escape")
+        await until(pilot, lambda: app.screen is app.chat_screen)
+
+
+async def test_wrong_bytes_are_not_installed(make_app: MakeApp, client: Hub, store: Store, local_hub: LocalHub) -> None:
+    app = make_app()
+    async with app.run_test(size=(100, 40)) as pilot:
+        app.push_screen(PullScreen(lambda: client, store, PAIR[0]))
+        await until(pilot, lambda: isinstance(app.screen, PullScreen) and "y loads it" in text(app.screen, "#note"))
+        local_hub.faults.wrong_byte = 3_000_000
+        await pilot.press("y")
+        await until(pilot, lambda: app.screen.query_one("#note").has_class("bad"))
+        assert not store.entries()
+
+
+async def test_an_empty_name_is_asked_for(make_app: MakeApp, client: Hub, store: Store) -> None:
+    app = make_app()
+    async with app.run_test() as pilot:
+        app.push_screen(PullScreen(lambda: client, store))
+        await until(pilot, lambda: isinstance(app.screen, PullScreen) and isinstance(app.focused, Input))
+        await pilot.press("enter")
+        await pilot.pause()
+        assert "Give a name first" in text(app.screen, "#note")
+
+
+async def test_a_file_is_imported_used_and_removed(
+    make_app: MakeApp, client: Hub, store: Store, tiny_target: Path, tmp_path: Path
+) -> None:
+    app = make_app()
+    async with app.run_test(size=(100, 40)) as pilot:
+        loads = Loads(app)
+        screen = await opened(app, pilot, client, store)
+        await pilot.press("i")
+        await until(pilot, lambda: isinstance(app.screen, ImportScreen))
+        app.screen.query_one("#file", Input).value = str(tmp_path / "nothing.gguf")
+        await pilot.press("enter")
+        await until(pilot, lambda: app.screen.query_one("#note").has_class("bad"))
+        app.screen.query_one("#file", Input).value = str(tiny_target)
+        app.screen.query_one("#name", Input).value = "mine"
+        app.screen.query_one("#copy", Checkbox).value = True
+        await pilot.press("ctrl+s")
+        await until(pilot, lambda: app.screen is screen and any(item.name == "mine" for item in screen.items))
+        screen.query_one(DataTable).move_cursor(row=row_of(screen, "mine"))
+        await pilot.pause()
+        assert "mine" in text(screen, "#detail")
+        await pilot.press("d")
+        await until(pilot, lambda: isinstance(app.screen, Choice))
+        await pilot.press("escape")
+        await until(pilot, lambda: app.screen is screen)
+        await pilot.press("x")
+        await until(pilot, lambda: isinstance(app.screen, Choice))
+        await pilot.press("down", "enter")
+        await until(pilot, lambda: not any(item.name == "mine" for item in screen.items))
+        assert not store.entries()
+        assert tiny_target.exists()
+        assert not loads.asked
+
+
+async def test_another_draft_model_can_be_chosen(make_app: MakeApp, client: Hub, store: Store) -> None:
+    app = make_app()
+    async with app.run_test(size=(100, 40)) as pilot:
+        loads = Loads(app)
+        await opened(app, pilot, client, store)
+        await pilot.press("d")
+        await until(pilot, lambda: isinstance(app.screen, Choice))
+        await pilot.press("enter")
+        await until(pilot, lambda: bool(loads.asked))
+        assert loads.asked == [("tiny", "tiny-draft")]
+        await opened(app, pilot, client, store)
+        await pilot.press("d")
+        await until(pilot, lambda: isinstance(app.screen, Choice))
+        await pilot.press("end", "enter")
+        await until(pilot, lambda: len(loads.asked) == 2)
+        target, draft = loads.asked[1]
+        assert str(target).endswith("tiny-target-q8_0.gguf")
+        assert draft is None
+
+
+async def test_keys_that_do_not_fit_the_row_say_why(make_app: MakeApp, client: Hub, store: Store) -> None:
+    app = make_app()
+    async with app.run_test(size=(100, 40)) as pilot:
+        screen = await opened(app, pilot, client, store)
+        await pilot.press("x")
+        assert "nothing of it on this disk" in text(screen, "#detail")
+        hub = next(index for index, item in enumerate(screen.items) if item.state == "hub")
+        screen.query_one(DataTable).move_cursor(row=hub)
+        await pilot.press("d")
+        assert "Only a model that is here" in text(screen, "#detail")
+        await pilot.press("r")
+        await until(pilot, lambda: screen.items)
+
+
+async def test_a_broken_file_is_said(tmp_path: Path, store: Store, tiny_target: Path) -> None:
+    copy = tmp_path / "own.gguf"
+    copy.write_bytes(tiny_target.read_bytes())
+    store.add(Entry("own", (StoredFile.of(copy, "0" * 64, "foreign"),), origin="here", quant="Q8_0"))
+    copy.unlink()
+    (item,) = (item for item in shelf(Catalog.load(), store) if item.name == "own")
+    assert item.state == "broken"
+    assert "gone" in item.why
+    assert judged(item, []).fits is None
+
+
+async def test_speed_is_that_of_the_last_answers(archive: Archive, store: Store) -> None:
+    chat = archive.new_chat(model="tiny")
+    user = archive.append_user(chat.id, "hi")
+    stats = {"generated_tokens": 100, "draft_seconds": 0.1, "verify_seconds": 0.4, "plain_seconds": 1.0}
+    archive.begin_answer(user.id, model="tiny").finish("done", content="x", stats=stats)
+    item = timed(shelf(Catalog.load(), store)[0], speeds_of(archive))
+    assert (item.rate, item.speedup) == (200.0, 2.0)
+    assert timed(item, Speeds()).rate == 0.0
+
+
+async def test_speed_is_found_under_every_name_answers_are_signed_with() -> None:
+    speeds = Speeds()
+    speeds.add("tiny-GGUF", {"generated_tokens": 50, "verify_seconds": 0.5})
+    speeds.add("bundled pair", {"generated_tokens": 30, "verify_seconds": 0.1})
+    speeds.add("nothing", {"generated_tokens": 0})
+    pulled = Item("us/tiny-GGUF:Q8_0", "", "here", 1)
+    assert timed(pulled, speeds).rate == 100.0
+    assert timed(Item("tiny", "tiny-draft", "here", 1), speeds).rate == 300.0
+    assert timed(Item("other", "", "hub", 1), speeds).rate == 0.0

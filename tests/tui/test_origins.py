@@ -1,0 +1,179 @@
+"""Origin views in the chat: stored and live, coloured, signed, and safe against what models say."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from textual.color import Color
+
+from localspec.chat.archive import Archive
+from localspec.engine.request import Origin, PassRecord
+from localspec.tui.kinds import kind_of
+from localspec.tui.widgets.origin_view import OriginView, Shares, legend
+from localspec.tui.widgets.origins import NOTHING, OriginText
+from tests.tui.conftest import MakeApp, answered, front, say, until
+from tests.tui.replayer import Pass, Recorded, Recording, ReplayAnswerer
+
+pytestmark = pytest.mark.asyncio
+
+PIECES = {1: b"Maria", 2: b" bought", 3: b" [red]12[/red]", 4: b"\x1b[31m lanterns", 5: b" sold", 6: b"."}
+PASSES = [
+    Pass("Maria", (1,), (Origin("", 0),), PassRecord("", (), (), (), 1, 1, 0.01)),
+    Pass(
+        " bought [red]12[/red]",
+        (2, 3),
+        (Origin("lookup", 1), Origin("", 0)),
+        PassRecord("lookup", (2, 5), (-1, 0), (0,), 3, 3, 0.02),
+    ),
+    Pass(
+        "\x1b[31m lanterns.",
+        (4, 6),
+        (Origin("draft", 1), Origin("", 0)),
+        PassRecord("draft", (4,), (-1,), (0,), 6, 2, 0.02),
+    ),
+]
+RECORDING = Recording([Recorded(PASSES)], PIECES)
+
+
+def text_of(view: OriginView) -> str:
+    """What the view shows, line by line."""
+    return "\n".join(view.render_line(y).text.rstrip() for y in range(view.size.height))
+
+
+async def test_f6_goes_through_the_views(make_app: MakeApp) -> None:
+    app = make_app(answerer=ReplayAnswerer(RECORDING))
+    async with app.run_test(size=(80, 30)) as pilot:
+        await say(pilot, "hi")
+        await pilot.press("f6")
+        await until(pilot, lambda: app.screen.query(OriginView) and app.screen.query_one(OriginView).passes)
+        view = app.screen.query_one(OriginView)
+        assert text_of(view) == "Maria bought [red]12[/red]␛[31m lanterns."
+        assert "prompt lookup 20%" in str(app.screen.query_one(".legend").content)  # type: ignore[attr-defined]
+        await pilot.press("f6")
+        await until(pilot, lambda: app.screen.query_one(OriginView).ghosts and app.screen.query_one(OriginView).passes)
+        assert "Maria bought sold [red]12" in text_of(app.screen.query_one(OriginView))
+        await pilot.press("f6")
+        await until(pilot, lambda: app.screen.query_one(OriginView).mode == "signs")
+        await until(pilot, lambda: app.screen.query_one(OriginView).passes)
+        lines = text_of(app.screen.query_one(OriginView)).splitlines()
+        assert lines[1].replace(" ", "") == "·lx·d·"
+        assert lines[1][0] == "·"
+        assert lines[0].index(" bought") == lines[1].index("l")
+        await pilot.press("f6")
+        await until(pilot, lambda: not app.screen.query(OriginView))
+
+
+async def test_it_follows_an_answer_that_streams(make_app: MakeApp) -> None:
+    answerer = ReplayAnswerer(RECORDING)
+    answerer.hold = threading.Event()
+    app = make_app(answerer=answerer)
+    async with app.run_test(size=(80, 30)) as pilot:
+        await pilot.press("f6")
+        front(app).composer.put("hi")
+        await pilot.press("enter")
+        await until(pilot, lambda: app.screen.query(OriginView) and len(app.screen.query_one(OriginView).passes) == 2)
+        assert text_of(app.screen.query_one(OriginView)) == "Maria bought [red]12[/red]"
+        answerer.hold.set()
+        await answered(pilot)
+        await until(pilot, lambda: len(app.screen.query_one(OriginView).passes) == 3)
+
+
+async def test_opened_in_the_middle_it_loses_nothing(make_app: MakeApp) -> None:
+    answerer = ReplayAnswerer(RECORDING)
+    answerer.hold = threading.Event()
+    app = make_app(answerer=answerer)
+    async with app.run_test(size=(80, 30)) as pilot:
+        front(app).composer.put("hi")
+        await pilot.press("enter")
+        await until(pilot, lambda: front(app).path and "12" in front(app).path[-1].content)
+        await pilot.press("f6")
+        await until(pilot, lambda: app.screen.query(OriginView) and len(app.screen.query_one(OriginView).passes) == 2)
+        answerer.hold.set()
+        await until(pilot, lambda: len(app.screen.query_one(OriginView).passes) == 3)
+        await answered(pilot)
+        await until(pilot, lambda: text_of(app.screen.query_one(OriginView)).endswith("lanterns."))
+
+
+async def test_an_answer_without_passes_says_so(make_app: MakeApp) -> None:
+    app = make_app("Plain *text*.")
+    async with app.run_test() as pilot:
+        await say(pilot, "hi")
+        await pilot.press("f6")
+        text = app.screen.query_one(OriginText)
+        await until(pilot, lambda: NOTHING in str(text.query_one(".legend").content))  # type: ignore[attr-defined]
+        assert "Plain *text*." in str(text.query_one(".legend").content)  # type: ignore[attr-defined]
+
+
+async def test_old_chats_replay_without_the_model(make_app: MakeApp, archive: Archive) -> None:
+    chat = archive.new_chat(model="gone")
+    user = archive.append_user(chat.id, "hi")
+    writer = archive.begin_answer(user.id, piece=lambda token: PIECES[token])
+    for one in PASSES:
+        writer.extend(one.text, record=one.record)
+    writer.finish("done")
+    app = make_app("nothing like it")
+    async with app.run_test() as pilot:
+        await pilot.press("f6")
+        await until(pilot, lambda: app.screen.query(OriginView) and app.screen.query_one(OriginView).passes)
+        assert "Maria bought" in text_of(app.screen.query_one(OriginView))
+
+
+async def test_colours_differ_and_underlines_stand_in_for_them(
+    make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def styles(no_color: bool) -> list[tuple[object, ...]]:
+        if no_color:
+            monkeypatch.setenv("NO_COLOR", "1")
+        app = make_app(answerer=ReplayAnswerer(RECORDING))
+        async with app.run_test(size=(80, 30)) as pilot:
+            await say(pilot, "hi")
+            await pilot.press("f6")
+            await until(pilot, lambda: app.screen.query(OriginView) and app.screen.query_one(OriginView).passes)
+            segments = list(app.screen.query_one(OriginView).render_line(0))[:4]
+            return [
+                (segment.style.bgcolor, segment.style.underline, segment.style.underline2)
+                for segment in segments
+                if segment.style is not None
+            ]
+
+    own, lookup, own_again, draft = await styles(no_color=False)
+    assert own == own_again
+    assert len({own, lookup, draft}) == 3
+    own, lookup, own_again, draft = await styles(no_color=True)
+    assert own == own_again
+    assert len({own[1:], lookup[1:], draft[1:]}) == 3
+
+
+async def test_the_palette_keeps_its_contrast() -> None:
+    names = ["draft", "lookup", "grammar", "suffix"]
+    colours = [Color.parse(kind_of(name).colour) for name in names]
+    for index, one in enumerate(colours):
+        for other in colours[index + 1 :]:
+            assert sum(abs(a - b) for a, b in zip(one.rgb, other.rgb, strict=True)) > 120
+
+
+async def test_a_legend_counts_every_token() -> None:
+    from localspec.tui.passes import read_passes
+
+    records = [one.record for one in PASSES if one.record is not None]
+    passes = read_passes(records, lambda token: PIECES[token])
+    words = legend(Shares(passes), mode="signs", ghosts=True).plain
+    for expected in ("the target's own 60%", "draft model 20%", "prompt lookup 20%", "rejected guesses 1", "position"):
+        assert expected in words
+
+
+async def test_a_long_answer_never_keeps_keys_waiting(make_app: MakeApp) -> None:
+    """20,000 tokens are laid out in slices; all of them arrive."""
+    from localspec.tui.passes import Emitted
+    from localspec.tui.passes import Pass as ReadPass
+
+    passes = [ReadPass("draft", (), tuple([Emitted(" word", "draft", 1)] * 4), 5, 0.01) for _ in range(5000)]
+    app = make_app()
+    async with app.run_test(size=(80, 24)) as pilot:
+        view = OriginView(passes)
+        await app.screen.mount(view)
+        assert view._laid_out < len(passes)
+        await until(pilot, lambda: view._laid_out == len(passes))
+        assert sum(len(line) for line in view._lines) == 20_000
+        await until(pilot, lambda: view.size.height == len(view._lines))
