@@ -17,6 +17,8 @@ from keyword import iskeyword
 COMMANDS: dict[str, str] = {
     "run": "answer a prompt (or standard input, or a file of prompts) and exit",
     "chat": "talk with a model, line by line",
+    "chats": "list, search, show, export, import and remove the chats on disk",
+    "serve": "answer over HTTP, the way OpenAI's API does, for editors, apps and scripts",
     "verify": "check on this machine that speculation does not change the text",
     "pull": "fetch a pair or model, checked and planned before any big file moves",
     "list": "show what is installed, and whether it is sound",
@@ -27,10 +29,14 @@ COMMANDS: dict[str, str] = {
     "ps": "show running localspec processes and the models they have open",
     "import": "take a GGUF file of this machine into the list",
     "search": "find GGUF models on the hub",
+    "tune": "find faster settings for a pair on this machine, and keep them if they surely are",
     "doctor": "show versions, backends, exact widths and costs, and what to do about bad findings",
-    "bench": "time passes by width on this machine, with localspec's kernels and llama.cpp's",
+    "bench": "measure speed, acceptance and texts of real prompts, plain and speculative; passes by width",
 }
 """Name of each command and its line in the help; `localspec.cli.NAME` has `add_options` and `run`."""
+
+WITH_DEFAULT: dict[str, tuple[str, ...]] = {"bench": ("run", "passes", "make-pair")}
+"""Commands that have commands of their own; the first is meant where none is named."""
 
 
 def module_of(command: str) -> str:
@@ -75,6 +81,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not given and sys.stdin.isatty() and sys.stdout.isatty():
         given = ["chat"]
     command = next((word for word in given if not word.startswith("-")), None)
+    if command is not None and not {*given} & {*WITH_DEFAULT.get(command, given), "-h", "--help"}:
+        given.insert(given.index(command) + 1, WITH_DEFAULT[command][0])
     parser = build_parser(command if command in COMMANDS else None)
     options = parser.parse_args(given)
     if options.command is None:
@@ -90,7 +98,9 @@ def _guarded(options: argparse.Namespace) -> int:
     try:
         return int(import_module(module_of(options.command)).run(options))
     except LocalspecError as error:
-        print(f"localspec: {error}", file=sys.stderr)
+        from localspec.chat.plain_text import plain_text
+
+        print(f"localspec: {plain_text(str(error))}", file=sys.stderr)  # it may quote a file
         return error.exit_code
     except KeyboardInterrupt:
         print("localspec: interrupted.", file=sys.stderr)

@@ -16,8 +16,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     from localspec.checks.doctor import examine_engine, examine_machine
+    from localspec.checks.machine import examine_machine_state
 
-    findings = list(examine_machine(options.wide))
+    findings = [*examine_machine(options.wide), *examine_machine_state()]
     with load_engine(options) as engine:
         findings += examine_engine(engine)
     if options.json:
@@ -28,4 +29,6 @@ def run(options: argparse.Namespace) -> int:
             print(f"{finding.name:{width}}  {finding.value}")
             if finding.advice:
                 print(f"{'':{width}}  -> {finding.advice}")
+            if finding.command:
+                print(f"{'':{width}}     {finding.command}")
     return 1 if any(finding.advice for finding in findings) else 0

@@ -35,6 +35,15 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--no-wide", dest="wide", action="store_false", help="llama.cpp's kernels alone, not localspec's where they win"
     )
+    group.add_argument(
+        "--kernels", metavar="NAME", help="wide, repacked or plain; default: auto, what is cheapest for this model here"
+    )
+    group.add_argument(
+        "--cache", metavar="FORMAT", help="of keys and values: f16, bf16, q8_0 or unfused; default: auto, the same"
+    )
+    group.add_argument(
+        "--no-tune", dest="tuned", action="store_false", help="leave aside what `localspec tune` stored for the pair"
+    )
     group.add_argument("--gpu-layers", type=int, default=0, metavar="N", help="layers of the target on the GPU, -1 all")
     group.add_argument("--device", metavar="NAME", help="device of the target, such as CUDA0")
     group.add_argument("--draft-gpu-layers", type=int, default=0, metavar="N", help="the same for the draft model")
@@ -50,6 +59,7 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--max-draft-tokens", type=int, metavar="N", help="drafts of N in every pass, paying or not; default: what pays"
     )
+    group.add_argument("--draft-cap", type=int, metavar="N", help="drafts of at most N where they pay; default: 7")
     group.add_argument("--branches", type=int, metavar="N", help="guesses of the draft model per position (a tree)")
     group.add_argument("--min-ngram", type=int, metavar="N", help="shortest n-gram of prompt lookup; default: 2")
     group.add_argument("--max-ngram", type=int, metavar="N", help="longest n-gram of prompt lookup; default: 5")
@@ -147,6 +157,8 @@ def engine_settings(options: argparse.Namespace) -> dict[str, Any]:
     settings |= {name: getattr(options, name) for name in names if getattr(options, name) is not None}
     if "verify_rule" in settings:
         settings["verify_rule"] = RULES[settings["verify_rule"]]
+    if not options.tuned:
+        settings["tuned"] = False
     return settings
 
 

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from localspec.chat.plain_text import PlainText
+
 if TYPE_CHECKING:
     from localspec.engine.stats import RequestStats
     from localspec.runtime.generation import Generation
@@ -36,12 +38,13 @@ def stream_answer(generation: Generation, parts: list[str] | None = None) -> Non
     Ctrl-C cancels the answer, keeps what has come, and raises KeyboardInterrupt.
     """
     parts = [] if parts is None else parts
+    shown = PlainText().push if sys.stdout.isatty() else str  # a terminal obeys what a model says; a file keeps it
     try:
         for event in generation:
-            _write(event.text, parts)
+            _write(event.text, parts, shown)
     except KeyboardInterrupt:
         generation.cancel()
-        _write(generation.text(), parts)  # at most one more pass
+        _write(generation.text(), parts, shown)  # at most one more pass
         raise
     except BaseException:
         generation.cancel()
@@ -50,9 +53,9 @@ def stream_answer(generation: Generation, parts: list[str] | None = None) -> Non
         _end_line(parts)
 
 
-def _write(text: str, parts: list[str]) -> None:
+def _write(text: str, parts: list[str], shown: Callable[[str], str]) -> None:
     if text:
-        sys.stdout.write(text)
+        sys.stdout.write(shown(text))
         sys.stdout.flush()
         parts.append(text)
 

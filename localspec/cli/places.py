@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from rich.filesize import decimal
 
-from localspec.errors import LocalspecError, ModelError
+from localspec.errors import ModelError
+from localspec.runtime.memory import places as places
 
 if TYPE_CHECKING:
     from localspec.models.fit import FitSettings, MemoryPlan
-    from localspec.models.memory import Place
 
 
 def add_memory_options(parser: argparse.ArgumentParser) -> None:
@@ -65,22 +65,6 @@ def fitted(settings: dict[str, Any]) -> dict[str, Any]:
         raise ModelError(plan.sentence(), "Take a smaller quantisation, a shorter --context, or close other programs.")
     print(plan.sentence(), file=sys.stderr)
     return {"context": plan.context, "gpu_layers": plan.gpu_layers, "draft_gpu_layers": plan.draft_gpu_layers}
-
-
-def places() -> list[Place]:
-    """The CPU's memory, and that of the GPUs llama.cpp finds."""
-    from localspec.models.memory import Place, ram
-
-    found = [ram()]
-    try:
-        from localspec.llama import lib
-
-        devices = lib.devices()
-    except LocalspecError:
-        return found  # a header can be explained without llama.cpp
-    return found + [
-        Place(device.name, "gpu", device.free_bytes, device.total_bytes) for device in devices if device.kind == "gpu"
-    ]
 
 
 def installed_models() -> dict[str, Path]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.filesize import decimal
 
+from localspec.chat.plain_text import plain_text
 from localspec.cli.places import add_memory_options, fit_settings, places
 from localspec.errors import ModelError, ModelFileError
 
@@ -94,7 +95,7 @@ def _listed_rows(entry: ModelEntry) -> list[tuple[str, str]]:
 def _print(rows: list[tuple[str, str]]) -> None:
     width = max(len(name) for name, _ in rows)
     for name, value in rows:
-        print(f"{name:{width}}  {value}")
+        print(f"{name:{width}}  {plain_text(value)}")  # it quotes files
 
 
 def _rows(facts: Facts) -> list[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""`localspec bench passes` as a command."""
+"""`localspec bench passes` as a command, and what is behind `localspec bench`."""
 
 from __future__ import annotations
 
@@ -56,10 +56,10 @@ def test_bad_values_get_one_sentence(command: Command, arguments: tuple[str, ...
     assert result.out == ""
 
 
-def test_a_benchmark_must_be_named(command: Command) -> None:
-    result = command("bench")
-    assert result.code == 2
-    assert "BENCHMARK" in result.err
+def test_without_a_word_behind_it_prompts_are_run(command: Command) -> None:
+    alone, named = command("bench", "--workloads", "nonsense"), command("bench", "run", "--workloads", "nonsense")
+    assert (alone.code, alone.err) == (named.code, named.err)
+    assert "nonsense" in alone.err
 
 
 def test_help_explains_and_imports_nothing_heavy() -> None:

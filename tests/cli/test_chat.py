@@ -60,7 +60,7 @@ def _until(terminal: int, wanted: Callable[[bytes], bool], seconds: float = 90.0
 def test_ctrl_c_stops_the_answer_and_not_the_program() -> None:
     """In a real terminal: the answer is cut, the prompt comes back, Ctrl-D leaves with exit code 0."""
     ours, theirs = pty.openpty()
-    arguments = [sys.executable, "-m", "localspec", "chat", "--max-tokens", "1500", "--logit-bias"]
+    arguments = [sys.executable, "-m", "localspec", "chat", "--plain", "--max-tokens", "1500", "--logit-bias"]
     # The end-of-turn token never comes, so the answer goes on until it is stopped.
     from localspec import Engine
 

@@ -1,0 +1,67 @@
+"""`localspec bench run --against URL`: another program's server beside us."""
+
+from __future__ import annotations
+
+import json
+import socket
+from pathlib import Path
+
+import pytest
+
+from tests.bench.openai_server import Behaviour, openai_server
+from tests.cli.conftest import Command
+
+QUICK = (
+    *("bench", "run", "--workloads", "copy", "--limit", "1", "--temperature", "0", "--tokens", "4", "--rounds", "1"),
+    *("--lengths", "none", "--threads", "1", "--no-wide", "--exact", "off", "--context", "256", "--json"),
+)
+
+
+def test_a_server_answers_the_same_prompts_and_a_broken_one_can_be_gone_on_with(
+    command: Command, tmp_path: Path
+) -> None:
+    behaviour = Behaviour(timings={"predicted_n": 3, "draft_n": 4, "draft_n_accepted": 1})
+    session = tmp_path / "runs.jsonl"
+    with openai_server(behaviour) as url:
+        arguments = (*QUICK, "--session", str(session), "--against", f"peer={url}")
+        behaviour.break_after = 1
+        broken = command(*arguments)
+        assert broken.code == 1
+        assert "peer" in broken.err
+        assert broken.err.strip().count("\n") <= 1
+        behaviour.break_after = None
+        asked = len(behaviour.requests)
+        result = command(*arguments)
+    assert result.code == 0, result.err
+    assert len(behaviour.requests) > asked
+    prompt = behaviour.requests[-1]["prompt"]
+    assert prompt.startswith("<|user|>")
+    assert prompt.endswith("<|assistant|>")
+    (cell,) = json.loads(result.out)["cells"]
+    peer = next(one for one in cell["contenders"] if one["contender"] == "peer")
+    assert peer["tokens_per_second"] > 0
+    assert peer["acceptance_rate"] == 0.25
+    assert {one["contender"] for one in cell["contenders"]} == {"plain", "localspec", "peer"}
+
+
+def test_what_goes_wrong_is_one_sentence(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        nobody = f"http://127.0.0.1:{free.getsockname()[1]}"
+    monkeypatch.delenv("NO_SUCH_KEY", raising=False)
+    for arguments, code, words in (
+        (("--against", nobody), 1, "Nobody answers"),
+        (("--against", "nonsense"), 2, "URL"),
+        (("--against", nobody, "--against-key", "NO_SUCH_KEY"), 2, "NO_SUCH_KEY"),
+        (("--against", nobody, "--against-timeout", "0"), 2, "--against-timeout is 0"),
+    ):
+        result = command(*QUICK, *arguments)
+        assert (result.code, result.out) == (code, ""), result.err
+        assert words in result.err
+
+
+def test_two_of_one_name(command: Command) -> None:
+    with openai_server(Behaviour()) as url:
+        result = command(*QUICK, "--against", f"peer={url}", "--against", f"peer={url}")
+    assert result.code == 2
+    assert "'peer' twice" in result.err

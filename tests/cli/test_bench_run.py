@@ -1,0 +1,171 @@
+"""`localspec bench run` and `localspec bench make-pair` as commands."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Command
+
+QUICK = (
+    "bench", "run", "--workloads", "copy,maths", "--limit", "1", "--temperature", "0", "--tokens", "12", "--rounds",
+    "2", "--lengths", "2", "--drafters", "draft", "--threads", "1",
+)  # fmt: skip
+
+
+def test_tables_and_files(command: Command, tmp_path: Path) -> None:
+    page, sheet = tmp_path / "page.html", tmp_path / "sheet.csv"
+    result = command(*QUICK, "--html", str(page), "--csv", str(sheet), "--session", str(tmp_path / "s.jsonl"))
+    assert result.code == 0, result.err
+    assert "\x1b" not in result.out
+    rows = [line.split() for line in result.out.splitlines()]
+    assert [row[:2] for row in rows if row[:1] in (["copy"], ["maths"])] == [["copy", "0"], ["maths", "0"]] * 3
+    assert "are byte-equal to plain decoding's" in result.out
+    assert page.read_text(encoding="utf-8").startswith("<!doctype html>")
+    with sheet.open(encoding="utf-8") as file:
+        assert len(list(csv.DictReader(file))) == 2 * 3
+    assert len((tmp_path / "s.jsonl").read_text(encoding="utf-8").splitlines()) == 1 + 2 * 2 * 3 + 1
+
+
+def test_the_same_command_goes_on_with_its_session(command: Command, tmp_path: Path) -> None:
+    path = tmp_path / "s.jsonl"
+    whole = json.loads(command(*QUICK, "--session", str(path), "--json").out)
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    path.write_text("".join(lines[:6]), encoding="utf-8")
+    result = command(*QUICK, "--session", str(path), "--json")
+    again = json.loads(result.out)
+    assert "7 of 12 runs are left" in result.err
+    assert (whole["runs"], again["runs"], again["planned_runs"]) == (12, 12, 12)
+    assert path.read_text(encoding="utf-8").startswith("".join(lines[:6]))
+    third = command(*QUICK, "--session", str(path), "--json")
+    assert json.loads(third.out)["cells"] == again["cells"]
+    assert third.err == ""
+
+
+def test_a_users_own_prompts(command: Command, tmp_path: Path) -> None:
+    path = tmp_path / "own.jsonl"
+    path.write_text('{"prompt": "Sort: 3, 1, 2"}\n{"text": "one two", "workload": "raw"}\n', encoding="utf-8")
+    result = command(
+        "bench", "run", "--prompts", str(path), "--temperature", "0.7", "--tokens", "8", "--rounds", "1", "--lengths",
+        "none", "--threads", "1", "--json",
+    )  # fmt: skip
+    data = json.loads(result.out)
+    assert [(cell["workload"], cell["temperature"]) for cell in data["cells"]] == [("own", 0.7), ("raw", 0.7)]
+    assert [one["contender"] for one in data["cells"][0]["contenders"]] == ["plain", "localspec"]
+    assert data["cells"][0]["best_fixed"] is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--workloads", "poetry"), "no workload called 'poetry'"),
+        (("--temperature", "warm"), "--temperature is 'warm'"),
+        (("--temperature", "-1"), "temperature is -1"),
+        (("--tokens", "0"), "tokens is 0"),
+        (("--rounds", "0"), "rounds is 0"),
+        (("--limit", "0"), "number of prompts is 0"),
+        (("--lengths", "0,2"), "--lengths has 0"),
+        (("--lengths", "two"), "--lengths is 'two'"),
+        (("--prompts", "/nowhere.jsonl"), "/nowhere.jsonl"),
+        (("--drafter", "lookup"), "--drafters and --lengths"),
+        (("one", "--target", "two"), "not both"),
+    ],
+)
+def test_bad_values_get_one_sentence(command: Command, arguments: tuple[str, ...], words: str) -> None:
+    result = command("bench", "run", *arguments)
+    assert result.code == 2
+    assert words in result.err
+    assert result.err.count("\n") == 1
+    assert result.out == ""
+
+
+def test_an_unknown_drafter_is_named(command: Command) -> None:
+    result = command(*QUICK, "--drafters", "oracle")
+    assert result.code == 2
+    assert "--drafters has 'oracle'; there are: draft, lookup, auto" in result.err
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no pseudo-terminal")
+def test_ctrl_c_keeps_what_was_measured_and_the_command_goes_on(tmp_path: Path) -> None:
+    """Progress goes to a terminal; once a few runs are done the command is interrupted, then given again."""
+    path = tmp_path / "s.jsonl"
+    arguments = [sys.executable, "-m", "localspec", *QUICK[:-6], "--lengths", "none", "--threads", "1"]
+    arguments[arguments.index("--rounds") + 1] = "400"
+    screen, terminal = os.openpty()
+    with subprocess.Popen(
+        [*arguments, "--json", "--session", str(path)], stdout=subprocess.PIPE, stderr=terminal, text=True
+    ) as process:
+        os.close(terminal)
+        seen = b""
+        while b"round 2" not in seen:
+            seen += os.read(screen, 4096)  # raises when the command has ended early
+        process.send_signal(signal.SIGINT)
+        while True:  # what nobody reads would block it
+            try:
+                if not os.read(screen, 4096):
+                    break
+            except OSError:
+                break
+        out = process.communicate(timeout=60)[0]
+    os.close(screen)
+    data = json.loads(out)
+    assert process.returncode == 130
+    assert data["planned_runs"] == 2 * 400 * 2
+    kept = path.read_text(encoding="utf-8").count('{"run":')
+    assert 4 <= kept == data["runs"] < data["planned_runs"]
+
+
+def test_make_pair(command: Command, tmp_path: Path) -> None:
+    pytest.importorskip("gguf")
+    shapes = ("--target-shape", "small", "--draft-shape", "small", "--quant", "q8_0", "--draft-quant", "F16")
+    arguments = ("bench", "make-pair", *shapes, "--folder", str(tmp_path))
+    result = command(*arguments)
+    assert result.code == 0, result.err
+    assert result.out.count("largest difference of a logit to the small model: 0.") == 2
+    target, draft = tmp_path / "padded-target-small-q8_0.gguf", tmp_path / "padded-draft-small-f16.gguf"
+    assert str(target) in result.err
+    again = json.loads(command(*arguments, "--json").out)
+    assert [(one["path"], one["reused"]) for one in again] == [(str(target), True), (str(draft), True)]
+    quick = ("--limit", "1", "--workloads", "copy", "--temperature", "0", "--tokens", "4", "--rounds", "1")
+    run = command(*QUICK[:2], "--target", str(target), "--draft", str(draft), *quick, "--lengths", "none")
+    assert run.code == 0, run.err
+    assert "The target is a padded one: small shape, padded from tiny-target-q8_0" in run.out
+    assert "The draft is a padded one" in run.out
+
+
+def test_make_pair_without_gguf_says_what_to_install() -> None:
+    script = """
+import sys
+sys.modules["gguf"] = None
+from localspec.cli import main
+sys.exit(main(["bench", "make-pair"]))
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert 'pip install "localspec[bench]"' in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--target-shape", "9b"), "no shape '9b'"),
+        (("--quant", "Q3"), "no format 'Q3'"),
+        (("--vocab", "9"), "9 is less"),
+    ],
+)
+def test_make_pair_refuses_in_a_sentence(
+    command: Command, tmp_path: Path, arguments: tuple[str, ...], words: str
+) -> None:
+    pytest.importorskip("gguf")
+    result = command("bench", "make-pair", "--folder", str(tmp_path), *arguments)
+    assert result.code == 2
+    assert words in result.err
+    assert result.err.count("\n") == 1

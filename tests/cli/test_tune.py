@@ -1,0 +1,117 @@
+"""`localspec tune` as a command."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Command
+
+QUICK = (
+    "tune",
+    "--only",
+    "length",
+    "--limit",
+    "4",
+    "--max-tokens",
+    "6",
+    "--rounds",
+    "2",
+    "--threads",
+    "1",
+    "--no-wide",
+)
+
+
+@pytest.fixture(autouse=True)
+def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCALSPEC_DATA", str(tmp_path / "data"))
+
+
+def test_a_search_reports_every_trial_and_stores_only_what_is_surely_faster(command: Command, tmp_path: Path) -> None:
+    result = command(*QUICK, "--json", "--context", "256")
+    assert result.code == 0, result.err
+    data = json.loads(result.out)
+    assert [trial["settings"] for trial in data["trials"]] == [{"draft_cap": 3}, {"draft_cap": 15}]
+    assert data["finished"] is True
+    assert data["defaults"]["threads"] == 1
+    stored = list((tmp_path / "data").rglob("*.json"))
+    assert bool(stored) == bool(data["settings"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--only", "luck"), "'luck'"),
+        (("--limit", "1"), "--limit is 1"),
+        (("--rounds", "1"), "--rounds is 1"),
+        (("--minutes", "0"), "--minutes is 0"),
+        (("--max-tokens", "0"), "--max-tokens is 0"),
+        (("--temperature", "-1"), "temperature is -1"),
+        (("--prompts", "/nowhere.jsonl"), "/nowhere.jsonl"),
+        (("--cache", "q2"), "cache is 'q2'"),
+        (("--kernels", "wide", "--no-wide"), "wide is off"),
+        (("--draft-cap", "0"), "draft_cap is 0"),
+        (("nothing-like-this",), "nothing-like-this"),
+        (("tiny", "--target", "tiny"), "PAIR or --target"),
+    ],
+)
+def test_bad_values_get_one_sentence(command: Command, arguments: tuple[str, ...], words: str) -> None:
+    result = command("tune", *arguments)
+    assert result.code in (2, 3)
+    assert words in result.err
+    assert result.err.count("\n") == 1
+    assert result.out == ""
+
+
+def test_forgetting(command: Command) -> None:
+    result = command("tune", "--forget")
+    assert result.code == 0
+    assert "Nothing is stored" in result.err
+
+
+def test_help_says_what_changes_a_text_and_imports_nothing_heavy() -> None:
+    script = """
+import sys
+from localspec.cli import main
+try:
+    main(["tune", "--help"])
+finally:
+    print([name for name in ("llama_cpp", "numpy", "rich", "jinja2") if name in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0
+    assert "may read differently after tuning" in done.stdout
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no pseudo-terminal")
+def test_ctrl_c_shows_what_was_tried_and_stores_nothing(tmp_path: Path) -> None:
+    screen, terminal = os.openpty()
+    arguments = [*QUICK, "--rounds", "1000", "--context", "256"]
+    with subprocess.Popen(
+        [sys.executable, "-m", "localspec", *arguments], stdout=subprocess.PIPE, stderr=terminal, text=True
+    ) as process:
+        os.close(terminal)
+        seen = b""
+        while b"round 2 " not in seen:
+            seen += os.read(screen, 4096)  # raises when the command has ended early
+        process.send_signal(signal.SIGINT)
+        while True:  # what nobody reads would block it
+            try:
+                if not os.read(screen, 4096):
+                    break
+            except OSError:
+                break
+        out = process.communicate(timeout=60)[0]
+    os.close(screen)
+    assert process.returncode == 130
+    assert "draft_cap 3" in out
+    assert "Interrupted; nothing was stored." in out
+    assert not list((tmp_path / "data").rglob("*.json"))
