@@ -117,6 +117,10 @@ class AdaptivePlan:
         self._usual_answer = _USUAL_ANSWER
         self._since_look, self._look_wait = 0, _FIRST_LOOK
         self._now: Situation | None = None
+        self._alone: tuple[int, int] | None = None
+        """(rows, cached length) of a pass for which nobody may draft."""
+        self._forced_account = Account()
+        """What drafts that settings force save and lose; the guard only says what it thinks of them."""
 
     @property
     def costs(self) -> PassCosts:
@@ -129,10 +133,15 @@ class AdaptivePlan:
         self, drafter: Drafter, target: Target, requests: Sequence[DraftRequest], pending: Sequence[int]
     ) -> list[Draft]:
         if any(request.needs_probs for request in requests):
-            self._now = None
+            self._now = self._alone = None
             return self._fixed.draft(drafter, target, requests, pending)
+        if not any(map(self._may_draft, requests)):
+            length = sum(len(request.history) for request in requests) // len(requests)
+            self._now, self._alone = None, (len(requests), length) if sum(pending) == len(requests) else None
+            return [EMPTY_DRAFT] * len(requests)
         self._now = now = self._situation(target, requests, pending)
-        self.account.scale(now.plain_seconds)
+        account = self._account(now)
+        account.scale(now.plain_seconds)
         self._ask_free(now)
         floor = NEVER if now.forcing else 0.0
         best = best_choice(now.ready, now.prices, now.rate, floor, now.only)
@@ -140,12 +149,18 @@ class AdaptivePlan:
             one.rest(now)
         if now.limit > 0 and (now.plain_seconds or now.forcing) and self._ask_costly(now, best):
             best = best_choice(now.ready, now.prices, now.rate, floor, now.only)
-        if best.nodes and (best.value <= _MARGIN or not self.account.open):
+        if best.nodes and (best.value <= _MARGIN or not account.open):
             now.guarded = now.forcing
             best = best if now.forcing else _nothing(now)
         elif best.nodes and not now.forcing and self._look_due(now):
             best = _nothing(now)  # a look at what plain decoding costs by now
         return self._send(best, target, now)
+
+    def _may_draft(self, request: DraftRequest) -> bool:
+        return request.max_nodes > 0 and any(request.allows(one.name) for one in self.drafters)
+
+    def _account(self, now: Situation) -> Account:
+        return self._forced_account if now.forcing else self.account
 
     def _look_due(self, now: Situation) -> bool:
         """Whether plain decoding's cost has become doubtful; rarer and rarer where nothing settles it."""
@@ -301,7 +316,7 @@ class AdaptivePlan:
     def learn(self, outcomes: Sequence[Outcome], seconds: float) -> Review:
         now, self._now = self._now, None
         if now is None:
-            return NO_REVIEW
+            return self._learn_plain(seconds)
         places = {request.slot: served for request, served in zip(now.requests, now.served, strict=True)}
         tokens, hit = 0, False
         for outcome in outcomes:
@@ -322,7 +337,17 @@ class AdaptivePlan:
                 one.heard(now, hit)
         return Review(now.plain_seconds, now.guarded)
 
+    def _learn_plain(self, seconds: float) -> Review:
+        """A pass for which nobody could draft: plain decoding's cost, and nothing for the guard, who had no say."""
+        if self._alone is None:
+            return NO_REVIEW
+        rows, length = self._alone
+        self._alone, costs = None, self._costs_of(rows, rows)
+        costs.observe(rows, length, seconds)
+        return Review(costs.seconds(rows, length))
+
     def _book(self, now: Situation, tokens: int, seconds: float) -> None:
+        account = self._account(now)
         usual = now.expected  # outliers are nobody's fault
         spent = min((1.0 + _OUTLIER) * usual, max((1.0 - _OUTLIER) * usual, seconds)) + now.draft_seconds
         old_tokens, old_seconds = self._rates.get(now.active, (0.0, 0.0))
@@ -332,13 +357,13 @@ class AdaptivePlan:
         )
         plain = tokens / now.active * now.plain_seconds
         if not (now.drafted or now.draft_seconds):
-            self.account.book(plain, plain)
+            account.book(plain, plain)
             return
         left = plain - spent + now.invested
         for one in self.costly:
             if one.index == now.asked:
                 left = one.investment.repay(left)
-        self.account.book(plain, plain - left)
+        account.book(plain, plain - left)
 
     # -- for people -----------------------------------------------------------------------------------------------
 

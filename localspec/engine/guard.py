@@ -21,7 +21,7 @@ SHARE = 0.008
 """Of plain decoding's time, what may be lost in trying."""
 OPENING_PASSES = 12.0
 """Plain passes whose price the account opens with, the first time a pair runs."""
-_MOST_PASSES = 64.0
+_MOST_PASSES = 24.0
 _LEAST_PASSES = -12.0
 
 

@@ -55,7 +55,7 @@ def test_a_good_hour_pays_for_little_of_a_bad_one() -> None:
     while opened.open:
         opened.book(0.03, 0.06)
         lost += 0.03
-    assert lost < 100 * 0.03
+    assert lost < 30 * 0.03
 
 
 def test_an_overdrawn_account_opens_again_by_itself() -> None:
