@@ -68,6 +68,8 @@ class Question:
     """None = the plan's choice, or a name of `localspec.drafters.NAMES`; "none" decodes plain. Engines only."""
     max_draft_tokens: int | None = None
     """Longest draft a pass; 0 decodes plain; None = what pays. Engines only."""
+    chat: str | None = None
+    """Key of the chat, under which an engine keeps its KV cache on disk; None = it is not kept."""
 
 
 class Answer(Protocol):

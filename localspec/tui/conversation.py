@@ -42,6 +42,7 @@ def question_of(chat: Chat, path: Sequence[StoredMessage], facts: Facts | None, 
         thinking=params.get("thinking") if facts is not None and facts.can_think else None,
         drafter=params.get("drafter") if local else None,
         max_draft_tokens=params.get("max_draft_tokens") if local else None,
+        chat=chat.key,
     )
 
 

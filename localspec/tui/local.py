@@ -212,6 +212,7 @@ def _ask(engine: Engine, question: Question, answer: LocalAnswer, sink: Sink) ->
         stop=question.stop,
         drafter=question.drafter,
         max_draft_tokens=question.max_draft_tokens,
+        chat=question.chat,
         on_prefill=lambda done, total: _tell_prefill(sink, answer, done, total),
     )
 

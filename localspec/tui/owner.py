@@ -37,6 +37,17 @@ def engine_of(node: DOMNode) -> Engine | None:
     return answerer.engine if isinstance(answerer, LocalAnswerer) else None
 
 
+def forget_cache(node: DOMNode, chat: str) -> None:
+    """Deletes the KV cache of a chat that was deleted; an engine does so between passes, so on a thread."""
+    from localspec.runtime.cache_folder import CacheFolder
+
+    engine = engine_of(node)
+    if engine is None:
+        CacheFolder().remove(chat)
+    else:
+        node.run_worker(lambda: engine.forget_chat(chat), thread=True, exit_on_error=False)
+
+
 def piece_of(answerer: Answerer) -> Callable[[int], bytes]:
     """The bytes of a token of the model that answers; nothing where nobody knows."""
     return answerer.piece or (lambda token: b"")

@@ -20,6 +20,7 @@ from localspec.errors import LocalspecError
 from localspec.tui import exchange
 from localspec.tui.bindings import CLOSE, bind
 from localspec.tui.dialogs import Line, Page
+from localspec.tui.owner import forget_cache
 
 if TYPE_CHECKING:
     from localspec.tui.app import ChatApp
@@ -172,6 +173,7 @@ class HistoryScreen(Page):
             if pane.chat_id == chat.id:
                 await screen.close_chat(pane)
         self.app.archive.delete_chat(chat.id)
+        forget_cache(self, chat.key)
         self.app.say(f"Deleted {plain_text(chat.title) or 'the chat'}; Ctrl+U brings it back.")
         self._changed()
 

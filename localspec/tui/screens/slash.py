@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from localspec.errors import UsageError
 from localspec.tui import exchange
 from localspec.tui.dialogs import Line
+from localspec.tui.owner import forget_cache
 
 if TYPE_CHECKING:
     from localspec.tui.screens.chat import ChatScreen
@@ -77,7 +78,9 @@ class SlashCommands:
     async def delete(self, _: str) -> None:
         pane = self._screen.front
         await self._screen.close_chat(pane)  # first: it still keeps its unsent text
+        key = self._app.archive.chat(pane.chat_id).key
         deletion = self._app.archive.delete_chat(pane.chat_id)
+        forget_cache(self._screen, key)
         self._app.say(f"Deleted {deletion.title or 'the chat'}; /undo brings it back.")
 
     async def undo(self, _: str) -> None:
