@@ -54,7 +54,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _open(options: argparse.Namespace, arguments: dict[str, Any]) -> int:
     """The terminal chat, until it is left."""
-    os.environ.setdefault("ESCDELAY", "50")  # ms before a lone Esc counts; read by Textual when it is imported
+    os.environ.setdefault("ESCDELAY", "25")  # ms before a lone Esc counts; read by Textual when it is imported
     from localspec.chat.archive import Archive
     from localspec.tui.app import ChatApp
     from localspec.tui.preferences import Preferences

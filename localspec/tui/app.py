@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
@@ -11,6 +12,7 @@ from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.content import Content
 from textual.dom import DOMNode
+from textual.driver import Driver
 from textual.reactive import reactive
 from textual.screen import Screen
 from textual.signal import Signal
@@ -26,6 +28,9 @@ from localspec.tui.screens.chat import ChatScreen
 from localspec.tui.widgets.pane import ChatPane
 
 _HERE = Path(__file__).parent
+_GARBAGE = (5_000, 5, 50)
+"""How many new objects it takes to search the youngest for garbage, and how often the older ones are; drawing makes
+thousands of short life."""
 Live = AnswerPart | AnswerEnded | Prefilled
 MakeAnswerer = Callable[[str | None, str | None, dict[str, Any]], Answerer]
 """(target, draft, engine settings) -> an answerer that has not started."""
@@ -87,6 +92,14 @@ class ChatApp(App[int]):
 
     def get_default_screen(self) -> Screen[Any]:
         return ChatScreen()
+
+    def get_driver_class(self) -> type[Driver]:
+        found = super().get_driver_class()
+        if found.__name__ != "LinuxDriver":  # Windows, or another by the environment
+            return found
+        from localspec.tui.terminal import Terminal
+
+        return Terminal
 
     def on_mount(self) -> None:
         for theme in themes.THEMES:
@@ -162,6 +175,21 @@ class ChatApp(App[int]):
         self.facts = message.facts
         self.readied.publish(message.facts)
         self.chat_screen.show_status()
+        self._import_screens()
+
+    @work(thread=True, exclusive=True, group="import")
+    def _import_screens(self) -> None:
+        """So that the first opening of a screen keeps no key waiting."""
+        for row in SCREENS:
+            load(row.home)
+        self.call_from_any_thread(self._settle_memory)
+
+    def _settle_memory(self) -> None:
+        """What is loaded stays: searching it for garbage again and again would stop the screen for 0.1 s each time."""
+        if not self.is_headless:
+            gc.collect()
+            gc.freeze()
+            gc.set_threshold(*_GARBAGE)
 
     def on_load_failed(self, message: LoadFailed) -> None:
         self.loading = None

@@ -10,9 +10,9 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-SOFT = 1_500
+SOFT = 600
 """Characters a segment has before it ends at the next blank line."""
-HARD = 4_000
+HARD = 2_400
 """Characters after which it is cut in any case."""
 
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})(.*)")

@@ -1,10 +1,11 @@
 """Frame times of the terminal chat: a chat of 20,000 tokens, text streaming in at 200 tokens a second, then scrolling.
 
-    python packaging/bench/tui_frames.py [--tokens 20000] [--rate 200] [--seconds 20] [--size 120x40]
+    PYTHONPATH=. python packaging/bench/tui_frames.py [--tokens 20000] [--rate 200] [--seconds 20] [--size 120x40]
 
 A frame is a stretch of work of the screen's thread, from waking up to the next wait, in which something was drawn: for
 so long the screen answers no key. It runs in a terminal of its own (a pty that nobody looks at), so that encoding and
-writing are part of it.
+writing are part of it. Then Esc is pressed in that terminal while text streams in from a model that does not hear it:
+the time until the answer is over on the screen, the wait for the rest of an escape sequence (ESCDELAY) included.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ from typing import Any
 
 SCROLLS = 60
 """Pages up, and as many down again."""
+STOPS = 10
+"""Answers stopped with Esc."""
 _PARAGRAPH = """\
 ## Part {n}
 
@@ -58,30 +61,39 @@ def main() -> None:
         for name in ("DATA", "CONFIG", "CACHE"):
             os.environ[f"LOCALSPEC_{name}"] = folder
         result = Path(folder) / "result.json"
+        wish, press = os.pipe()
         child, terminal = pty.fork()
         if child == 0:
-            os.environ |= {"TERM": "xterm-256color", "COLORTERM": "truecolor"}
-            run(options, result)
+            os.environ |= {"TERM": "xterm-256color", "COLORTERM": "truecolor", "ESCDELAY": "25"}  # as `localspec chat`
+            run(options, result, press)
             os._exit(0)
         ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
-        drawn = _drain(terminal)
+        drawn, pressed = _drain(terminal, wish)
         os.waitpid(child, 0)
         if not result.exists():
             sys.exit(f"The chat ended early:\n{drawn.decode(errors='replace')}")
-        report(json.loads(result.read_text()), options)
+        report(json.loads(result.read_text()), options, pressed)
 
 
-def _drain(terminal: int) -> bytes:
-    """Reads what the chat draws, as a terminal would; returns the end of it."""
-    drawn = b""
+def _drain(terminal: int, wish: int) -> tuple[bytes, list[float]]:
+    """Reads what the chat draws, as a terminal would, and presses Esc when it wishes so.
+
+    Returns the end of what was drawn, and when Esc was pressed.
+    """
+    drawn, pressed = b"", list[float]()
     while True:
-        ready, _, _ = select.select([terminal], [], [], 60.0)
+        ready, _, _ = select.select([terminal, wish], [], [], 60.0)
+        if wish in ready:
+            os.read(wish, 1)
+            pressed.append(time.monotonic())
+            os.write(terminal, b"\x1b")
+            continue
         try:
             read = os.read(terminal, 1 << 16) if ready else b""
         except OSError:  # closed at the other end
             read = b""
         if not read:
-            return drawn
+            return drawn, pressed
         drawn = (drawn + read)[-4000:]
 
 
@@ -178,8 +190,8 @@ def _words(tokens: int) -> list[str]:
     return []
 
 
-def run(options: argparse.Namespace, result: Path) -> None:
-    """The chat itself, in the child."""
+def run(options: argparse.Namespace, result: Path, press: int) -> None:
+    """The chat itself, in the child; a byte written to `press` wishes for Esc."""
     from localspec.chat.archive import Archive
     from localspec.tui.app import ChatApp
     from localspec.tui.preferences import Preferences
@@ -226,7 +238,20 @@ def run(options: argparse.Namespace, result: Path) -> None:
                     await asyncio.sleep(0.03)
             figures["scroll"] = _figures(*clock.take())
             figures["memory_after_mb"] = _memory()
+            figures["stopped"] = [await stop(app.chat_screen.front) for _ in range(STOPS)]
             app.exit(0)
+
+        async def stop(pane: Any) -> float:
+            """When an answer under way is over, painted and stored, after Esc."""
+            pane.composer.put("Go")
+            pane.composer.send()
+            while pane.answer is None:
+                await asyncio.sleep(0.01)
+            await asyncio.sleep(0.5)
+            os.write(press, b"!")
+            while pane.answer is not None or pane.transcript.bubbles[-1].message.state == "streaming":
+                await asyncio.sleep(0.001)
+            return time.monotonic()
 
         loop = asyncio.SelectorEventLoop(clock)
         asyncio.set_event_loop(loop)
@@ -250,7 +275,7 @@ def _figures(frames: list[float], longest: float) -> dict[str, float]:
     }
 
 
-def report(figures: dict[str, Any], options: argparse.Namespace) -> None:
+def report(figures: dict[str, Any], options: argparse.Namespace, pressed: list[float]) -> None:
     if figures.get("failed"):
         sys.exit(f"The chat failed: {figures['failed']}")
     print(f"{options.tokens:,} tokens, {options.rate:g} a second for {options.seconds:g} s, terminal {options.size}")
@@ -260,6 +285,8 @@ def report(figures: dict[str, Any], options: argparse.Namespace) -> None:
             f"{phase:>12}: {one['frames']:5d} frames, median {one['median_ms']:6.1f} ms, p99 {one['p99_ms']:6.1f} ms, "
             f"longest work {one['longest_ms']:6.1f} ms"
         )
+    waits = sorted(1e3 * (over - esc) for esc, over in zip(pressed, figures["stopped"], strict=True))
+    print(f"Esc to the end of the answer: median {waits[len(waits) // 2]:.0f} ms, longest {waits[-1]:.0f} ms")
     print(f"peak memory: {figures['memory_before_mb']:.0f} MB before, {figures['memory_after_mb']:.0f} MB after")
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from rich.segment import Segment
 
 from localspec.tui.app import ChatApp
 from tests.tui.conftest import MakeApp, answered, front, say
+from tests.tui.replayer import FACTS, Recorded, Recording, ReplayAnswerer
 
 pytestmark = pytest.mark.asyncio
 
@@ -15,7 +18,7 @@ HOSTILE = {
     "escape sequences": "a\x1b[2Jb\x1b]0;title\x07c\x1b]52;c;AAAA\x07d\x1bP1$r\x1b\\e\x9b31mf",
     "control characters": "".join(map(chr, range(32))) + "end\x7f\x80\x9f",
     "bidirectional overrides": "abc \u202etxet desrever\u202c \u2067x\u2069 \u05e9\u05dc\u05d5\u05dd \u0645\u0631",
-    "a very long line": "x" * 40_000,
+    "a very long line": "x" * 12_000,  # more would not leave room for the next question
     "wide and joined characters": "漢字" * 400 + " 👩‍👩‍👧‍👦 é̂́ " * 50,
     "HTML": "<script>alert(1)</script> <b>bold</b>\n\n<div>\n<p>block</p>\n</div>\n\n<!-- comment -->",
     "broken Markdown": "```python\nnever closed\n| a | b |\n|--\n**bold [link](x\n> " + "> " * 200 + "deep",
@@ -75,9 +78,21 @@ async def test_an_endless_code_block_streams_and_is_cut_into_segments(make_app: 
         front(app).composer.put("Go")
         await pilot.press("enter")
         await answered(pilot)
-        parts = front(app).transcript.bubbles[-1].segments
+        text = front(app).transcript.bubbles[-1].text
+        assert text is not None
+        parts = text.segments
         assert len(parts) > 3
         assert sum(part.text.count("x = [1") for part in parts) == 1200
+
+
+async def test_a_line_of_forty_thousand_characters_keeps_nobody_waiting(make_app: MakeApp) -> None:
+    roomy = replace(FACTS, context=1 << 20)
+    answers = [Recorded.of_text("x" * 40_000), Recorded.of_text("still here")]
+    app = make_app(answerer=ReplayAnswerer(Recording(answers, {}, roomy)))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await say(pilot, "Go")
+        await say(pilot, "And now?")
+        assert front(app).path[-1].content == "still here"
 
 
 def _strips(app: ChatApp) -> list[list[Segment]]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from localspec.llama.survey import Progress
 from localspec.runtime.engine import Engine
 from localspec.tui.local import LocalAnswerer
 from localspec.tui.screens.doctor import examine
@@ -19,13 +20,16 @@ pytestmark = pytest.mark.asyncio
 
 @pytest.fixture
 def answerer() -> Iterator[LocalAnswerer]:
-    local = LocalAnswerer(lambda progress: Engine.load(progress=progress, exact="strict"), "bundled pair")
+    def load(progress: Progress) -> Engine:
+        return Engine.load(progress=progress, exact="strict", drafter="lookup")  # drafts whether it pays or not
+
+    local = LocalAnswerer(load, "bundled pair")
     yield local
     local.close()
 
 
 async def test_the_bundled_pair_races_against_itself(make_app: MakeApp, answerer: LocalAnswerer) -> None:
-    app = make_app(answerer=answerer, begin={"drafter": "lookup", "temperature": 0.0})  # drafts whether it pays or not
+    app = make_app(answerer=answerer, begin={"temperature": 0.0})
     async with app.run_test(size=(100, 30)) as pilot:
         await until(pilot, lambda: app.facts is not None, seconds=120)
         await pilot.press("f8")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
+from textual import events
 
 from localspec.tui.app import ChatApp
 from localspec.tui.widgets.bubble import Bubble
@@ -17,6 +20,10 @@ def contents(app: ChatApp) -> list[str]:
 
 def focus(app: ChatApp) -> object:
     return app.focused
+
+
+def _written(app: ChatApp, text: str) -> bool:
+    return front(app).composer.text == text
 
 
 async def test_answering_again_makes_a_sibling_and_the_arrows_change_between_them(make_app: MakeApp) -> None:
@@ -127,4 +134,42 @@ async def test_the_focus_walks_over_messages_and_back_to_the_input(make_app: Mak
         await pilot.press("ctrl+down", "ctrl+down")
         assert focus(app) is front(app).composer
         await pilot.press("ctrl+up", "i")
+        await until(pilot, lambda: focus(app) is front(app).composer)
+        assert front(app).composer.text == ""
+
+
+async def test_words_typed_on_a_message_go_to_the_input(make_app: MakeApp) -> None:
+    app = make_app("a")
+    async with app.run_test() as pilot:
+        await say(pilot, "one")
+        for word in ("read", "edit", "hello"):  # r, e: keys of a message; h: none
+            front(app).composer.put("")
+            front(app).transcript.bubbles[1].focus()
+            await pilot.press(*word)
+            await until(pilot, partial(_written, app, word))
+            assert focus(app) is front(app).composer
+        assert front(app).editing is None
+        assert len(app.answerer.questions) == 1  # type: ignore[attr-defined]
+
+
+async def test_the_input_has_the_focus_after_sending_and_stopping(make_app: MakeApp) -> None:
+    app = make_app("a")
+    async with app.run_test() as pilot:
+        await say(pilot, "one")
         assert focus(app) is front(app).composer
+        front(app).transcript.bubbles[1].focus()
+        await pilot.press("escape")
+        assert focus(app) is front(app).composer
+        await pilot.press(*"red", "enter")
+        await until(pilot, lambda: len(front(app).path) == 4)
+        assert front(app).path[2].content == "red"
+
+
+async def test_a_paste_on_a_message_goes_to_the_input(make_app: MakeApp) -> None:
+    app = make_app("a")
+    async with app.run_test() as pilot:
+        await say(pilot, "one")
+        bubble = front(app).transcript.bubbles[1]
+        bubble.focus()
+        bubble.post_message(events.Paste("from elsewhere"))
+        await until(pilot, lambda: front(app).composer.text == "from elsewhere")

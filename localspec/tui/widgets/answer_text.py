@@ -1,140 +1,237 @@
-"""The body of an answer as Markdown: streamed by segments, each painted once more when it is whole."""
+"""The body of an answer: Markdown set into lines, by segments, so that new text costs the last segment only."""
 
 from __future__ import annotations
 
-from markdown_it import MarkdownIt
-from markdown_it.rules_core import StateCore
-from textual.containers import Vertical
-from textual.widgets import Markdown
-from textual.widgets.markdown import MarkdownStream
+from bisect import bisect_right
+from functools import lru_cache
+from time import monotonic
+
+from rich.cells import cell_len
+from rich.segment import Segment as RichSegment
+from textual import events
+from textual.geometry import Region, Size
+from textual.selection import Selection
+from textual.strip import Strip
+from textual.style import Style
+from textual.widget import Widget
 
 from localspec.chat.message import StoredMessage
 from localspec.chat.plain_text import PlainText, plain_text
 from localspec.tui.answerer import AnswerPart
+from localspec.tui.look import Look
 from localspec.tui.segments import cut, segments
-
-_USUAL_WIDTH = 70
-"""Characters a line has, to guess the height of what was never drawn."""
-_DEEPEST = 12
-"""Blocks within blocks (a list has two): Textual's layout takes twice as long for each."""
+from localspec.tui.typesetting import Line, Typesetter
 
 
-def _parser() -> MarkdownIt:
-    """GitHub's Markdown without HTML: tags a model writes are text, and are shown."""
-    parser = MarkdownIt("gfm-like", {"html": False, "maxNesting": _DEEPEST})
-    parser.core.ruler.push("plain_text", _clean)
-    return parser
+class Segment:
+    """A part of the answer that is set by itself."""
 
-
-def _clean(state: StateCore) -> None:
-    """Entities such as &#x202e; become characters while parsing: what they make must be safe, too."""
-    for token in state.tokens:
-        for part in (token, *(token.children or ())):
-            part.content = plain_text(part.content)
-
-
-class Segment(Markdown):
-    """A part of an answer. Asleep it is one empty widget of the same height: long chats cost what is seen of them."""
-
-    def __init__(self, markdown: str = "", asleep: bool = False) -> None:
-        super().__init__("" if asleep else markdown, parser_factory=_parser, open_links=False)
-        self._held: str | None = None
-        if asleep:
-            self._held = markdown
-            self.styles.height = max(1, sum(1 + len(line) // _USUAL_WIDTH for line in markdown.splitlines()))
+    def __init__(self, text: str) -> None:
+        self.text = text
+        """Its Markdown."""
+        self.lines: list[Line] | None = None
+        """None = not set yet, or for another width or theme."""
+        self.height = 0
+        """Lines; guessed until it is set."""
 
     @property
-    def asleep(self) -> bool:
-        """Whether nothing of it is drawn."""
-        return self._held is not None
+    def whole(self) -> bool:
+        """Whether it ends between two blocks; else the next segment goes on with the same block."""
+        return not self.text.rpartition("\n")[0].rpartition("\n")[2].strip()
 
-    @property
-    def text(self) -> str:
-        """Its Markdown, awake or not."""
-        return self.source if self._held is None else self._held
-
-    async def wake(self) -> None:
-        """Draws it."""
-        if self._held is not None:
-            text, self._held = self._held, None
-            with self.app.batch_update():
-                await self.update(text)
-                self.styles.height = "auto"
-
-    async def sleep(self) -> None:
-        """Takes its blocks away and keeps its height."""
-        if self._held is None and self.size.height:
-            with self.app.batch_update():
-                self._held, self.styles.height = self.source, self.outer_size.height
-                await self.update("")
-
-    def on_markdown_link_clicked(self, event: Markdown.LinkClicked) -> None:
-        event.stop()
-        if event.href.startswith(("http://", "https://", "mailto:")):
-            self.app.open_url(event.href)
-        else:
-            self.notify(f"This link leads to {event.href!r}, which is not opened.", markup=False)
+    def guess(self, width: int) -> None:
+        """Guesses its height."""
+        self.lines = None
+        self.height = sum(1 + len(line) // width for line in self.text.splitlines())
 
 
-class AnswerText(Vertical):
-    """`extend` while it streams, `settle` at its end."""
+@lru_cache(maxsize=8)
+def _typesetter(theme: str, base: Style) -> Typesetter:
+    """`theme` names the colours that `base` does not."""
+    return Typesetter(Look(base))
 
-    def __init__(self, message: StoredMessage, asleep: bool = False) -> None:
-        """`asleep`: its segments are not drawn before somebody wakes them."""
+
+class AnswerText(Widget):
+    """`extend` while it streams, `settle` at its end. Segments are set when they are seen, or when `fill` has time."""
+
+    def __init__(self, message: StoredMessage) -> None:
         super().__init__()
-        self._asleep = asleep
         self._plain = PlainText()
-        self._sources = segments(plain_text(message.content))
-        """What each segment shows."""
-        self._stream: MarkdownStream | None = None
+        self.segments = [Segment(text) for text in segments(plain_text(message.content))]
+        """Its parts, in order; at least one."""
+        self._starts: list[int] = []
+        """The line at which each begins."""
+        self._height = 1
+        self._set_for: tuple[int, str, Style] | None = None
+        """Width and colours of the lines there are."""
 
-    def compose(self):  # type: ignore[no-untyped-def]
-        for source in self._sources:
-            yield Segment(source, self._asleep)
-
-    @property
-    def segments(self) -> list[Segment]:
-        """Its parts, in order."""
-        return list(self.query_children(Segment))
+    # ---- text
 
     async def extend(self, part: AnswerPart) -> None:
         """Shows new text."""
         text = self._plain.push(part.text)
         if not text:
             return
-        if self._stream is None:
-            await self._last.wake()
-            self._stream = Markdown.get_stream(self._last)
-        whole = self._sources[-1] + text
-        if (first := cut(whole)) is None:
-            self._sources[-1] = whole
-            await self._stream.write(text)
-            return
-        await self._stream.stop()
-        while first is not None:
-            await self._last.update(first.segment)
-            self._sources[-1:] = [first.segment, first.rest]
-            await self.mount(Segment(first.rest))
-            first = cut(first.rest)
-        self._stream = Markdown.get_stream(self._last)
+        changed = len(self.segments) - 1
+        whole = self.segments.pop().text + text
+        while (first := cut(whole)) is not None:
+            self.segments.append(Segment(first.segment))
+            whole = first.rest
+        self.segments.append(Segment(whole))
+        self._show_from(changed)
 
     async def settle(self, message: StoredMessage) -> None:
-        """Shows the finished text: what differs is painted again, and the last segment in any case."""
-        if self._stream is not None:
-            await self._stream.stop()
-            self._stream = None
+        """Shows the finished text, as it was stored."""
         wanted = segments(plain_text(message.content))
-        shown = self.segments
-        for index, source in enumerate(wanted):
-            if index >= len(shown):
-                await self.mount(Segment(source))
-            elif index == len(wanted) - 1 or self._sources[index] != source:
-                await shown[index].wake()
-                await shown[index].update(source)
-        for extra in shown[len(wanted) :]:
-            await extra.remove()
-        self._sources = wanted
+        changed = 0
+        while changed < min(len(wanted), len(self.segments)) and self.segments[changed].text == wanted[changed]:
+            changed += 1
+        self.segments[changed:] = [Segment(text) for text in wanted[changed:]]
+        self._show_from(changed)
+
+    def _show_from(self, changed: int) -> None:
+        """Draws the segments from this one on; nothing around them moves unless the height differs."""
+        if self._set_for is None:
+            self.refresh(layout=True)
+            return
+        before, top = self._height, self._starts[changed] if changed < len(self._starts) else self._height
+        for segment in self.segments[changed:]:
+            self._set(segment)
+        self._measure()
+        if self._height != before:
+            self.refresh(layout=True)
+        elif changed < len(self.segments):
+            self.refresh(Region(0, top, self.size.width, max(1, self._height - top)))
+
+    # ---- lines
 
     @property
-    def _last(self) -> Segment:
-        return self.segments[-1]
+    def complete(self) -> bool:
+        """Whether all heights are known; also if nobody has asked for them yet."""
+        return self._set_for is None or all(segment.lines is not None for segment in self.segments)
+
+    def fill(self, deadline: float, top: float) -> float:
+        """Sets what is not set, the end first, until `deadline` (of `monotonic`).
+
+        Returns how many lines more than guessed there are above line `top`.
+        """
+        more = 0.0
+        for index in reversed(range(len(self.segments))):
+            segment = self.segments[index]
+            if segment.lines is not None:
+                continue
+            guessed, end = segment.height, self._starts[index] + segment.height
+            self._set(segment)
+            if end <= top:
+                more += segment.height - guessed
+            if monotonic() >= deadline:
+                break
+        self._measure()
+        self.refresh(layout=True)
+        return more
+
+    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
+        self._prepare(width)
+        return self._height
+
+    def notify_style_update(self) -> None:
+        super().notify_style_update()
+        if self._set_for is not None and self._wanted(self._set_for[0]) != self._set_for:
+            self.refresh(layout=True)
+
+    def render_line(self, y: int) -> Strip:
+        self._prepare(self.size.width)
+        index = max(0, bisect_right(self._starts, y) - 1)
+        segment = self.segments[index]
+        if segment.lines is None:
+            guessed = segment.height
+            self._set(segment)
+            if segment.height != guessed:
+                self._measure()
+                self.call_later(self.refresh, layout=True)
+        row = y - self._starts[index]
+        assert segment.lines is not None
+        if row >= len(segment.lines):
+            return Strip.blank(self.size.width, self._look.plain).apply_offsets(0, y)
+        strip = Strip(segment.lines[row], self.size.width)
+        if self.text_selection is not None:
+            strip = self._marked(strip, self.text_selection.get_span(y))
+        return strip.apply_offsets(0, y)
+
+    def _prepare(self, width: int) -> None:
+        """Forgets lines that were set for another width or theme."""
+        wanted = self._wanted(max(1, width))
+        if wanted != self._set_for:
+            self._set_for = wanted
+            for segment in self.segments:
+                segment.guess(wanted[0])
+            self._set(self.segments[-1])
+            self._measure()
+
+    def _wanted(self, width: int) -> tuple[int, str, Style]:
+        colours = self.visual_style
+        return width, self.app.theme, Style(background=colours.background, foreground=colours.foreground)
+
+    @property
+    def _look(self) -> Look:
+        return self._setter.look
+
+    @property
+    def _setter(self) -> Typesetter:
+        assert self._set_for is not None
+        return _typesetter(*self._set_for[1:])
+
+    def _set(self, segment: Segment) -> None:
+        assert self._set_for is not None
+        segment.lines = self._setter.lines(segment.text, self._set_for[0])
+        segment.height = len(segment.lines)
+
+    def _measure(self) -> None:
+        """Adds up heights; between blocks there is a blank line."""
+        self._starts, place, gap = [], 0, 0
+        for segment in self.segments:
+            if segment.height:
+                place += gap
+                gap = int(segment.whole)
+            self._starts.append(place)
+            place += segment.height
+        self._height = max(1, place)
+
+    # ---- mouse
+
+    def get_selection(self, selection: Selection) -> tuple[str, str] | None:
+        for segment in self.segments:
+            if segment.lines is None:
+                self._set(segment)
+        self._measure()
+        lines = [""] * self._height
+        for start, segment in zip(self._starts, self.segments, strict=True):
+            for row, line in enumerate(segment.lines or ()):
+                lines[start + row] = "".join(part.text for part in line).rstrip()
+        return selection.extract("\n".join(lines)), "\n"
+
+    def selection_updated(self, selection: Selection | None) -> None:
+        self.refresh()
+
+    def _marked(self, strip: Strip, span: tuple[int, int] | None) -> Strip:
+        """A line with what is selected of it in other colours; spans count characters, lines cells."""
+        if span is None:
+            return strip
+        text, (first, last) = strip.text, span
+        end = len(text.rstrip()) if last < 0 else last
+        if first >= end:
+            return strip
+        before, marked, after = strip.divide([cell_len(text[:first]), cell_len(text[:end]), strip.cell_length])
+        style = self.screen.get_component_rich_style("screen--selection")
+        painted = (RichSegment(part.text, (part.style or style) + style) for part in marked)
+        return Strip([*before, *painted, *after], strip.cell_length)
+
+    def on_click(self, event: events.Click) -> None:
+        href = event.style.meta.get("href")
+        if href is None:
+            return
+        event.stop()
+        if href.startswith(("http://", "https://", "mailto:")):
+            self.app.open_url(href)
+        else:
+            self.notify(f"This link leads to {plain_text(href)!r}, which is not opened.", markup=False)

@@ -4,24 +4,29 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from textual import events
 from textual.app import ComposeResult
-from textual.binding import BindingType
+from textual.binding import ActiveBinding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
 from textual.message import Message as TextualMessage
 from textual.style import Style
+from textual.timer import Timer
 from textual.widget import Widget
-from textual.widgets import Collapsible, Static
+from textual.widgets import Collapsible, Static, TabPane
 
 from localspec.chat.message import StoredMessage
 from localspec.chat.plain_text import plain_text
 from localspec.tui.answerer import AnswerPart
 from localspec.tui.bindings import bind
 from localspec.tui.registry import VIEWS, load
-from localspec.tui.widgets.answer_text import AnswerText, Segment
+from localspec.tui.widgets.answer_text import AnswerText
+from localspec.tui.widgets.composer import Composer
 
 MARKDOWN = "markdown"
 """The view an answer has unless another is chosen."""
+_WORD_SECONDS = 0.25
+"""A letter that comes sooner behind another makes a word of both."""
 
 
 class Bubble(Vertical, can_focus=True):
@@ -52,16 +57,18 @@ class Bubble(Vertical, can_focus=True):
     class Folded(TextualMessage):
         """The thinking was shown or folded by hand."""
 
-    def __init__(
-        self, message: StoredMessage, view: str = MARKDOWN, fold_thinking: bool = True, asleep: bool = False
-    ) -> None:
-        """`asleep`: the answer is not drawn before the transcript finds it near what is seen."""
+    def __init__(self, message: StoredMessage, view: str = MARKDOWN, fold_thinking: bool = True) -> None:
         super().__init__(classes=message.role)
         self.message = message
         self._view = view
-        self._fold, self._asleep = fold_thinking, asleep
+        self._fold = fold_thinking
         self._thinking_text = plain_text(message.reasoning)
         self._body: Any = None
+        self._typed: Timer | None = None
+        """Runs while a letter waits for another."""
+        self._key: ActiveBinding | None = None
+        """What the waiting letter would do, if none comes."""
+        self._letter = ""
 
     def compose(self) -> ComposeResult:
         yield Static(self._head(), classes="head")
@@ -77,9 +84,15 @@ class Bubble(Vertical, can_focus=True):
         self._show_parts()
 
     @property
-    def segments(self) -> list[Segment]:
-        """Parts of the answer that can sleep."""
-        return self._body.segments if isinstance(self._body, AnswerText) else []
+    def text(self) -> AnswerText | None:
+        """The answer as Markdown; None = it is looked at in another way, or it is the user's."""
+        return self._body if isinstance(self._body, AnswerText) else None
+
+    def forget(self) -> None:
+        """It is far from what is seen: Textual need not keep what it has drawn, which takes far more than the text."""
+        self.refresh()
+        if self.text is not None:
+            self.text.refresh()
 
     async def extend(self, part: AnswerPart) -> None:
         """Shows what is new of an answer under way."""
@@ -114,6 +127,56 @@ class Bubble(Vertical, can_focus=True):
         (body,) = self._make_body()
         await self.mount(body, before=self.query_one(".foot"))
 
+    # ---- letters
+
+    async def on_key(self, event: events.Key) -> None:
+        """A letter alone is one of the message's keys; letters in a row are a word, and words belong to the input."""
+        if event.character is None or not event.is_printable:
+            await self._act()
+            return
+        event.stop()
+        event.prevent_default()
+        key = self.screen.active_bindings.get(event.key)
+        if self._key is None and key is not None and key.node is self:
+            self._key, self._letter = key, event.character
+            self._typed = self.set_timer(_WORD_SECONDS, self._act)
+        else:
+            text = self._letter + event.character
+            self._forget_letter()
+            self._write(text)
+
+    def on_paste(self, event: events.Paste) -> None:
+        event.stop()
+        self._forget_letter()
+        self._write("").post_message(events.Paste(event.text))
+
+    def on_descendant_blur(self) -> None:
+        self._forget_letter()
+
+    def on_blur(self) -> None:
+        self._forget_letter()
+
+    async def _act(self) -> None:
+        """No other letter has come."""
+        key = self._key
+        self._forget_letter()
+        if key is not None:
+            await self.app.run_action(key.binding.action, self)
+
+    def _forget_letter(self) -> None:
+        if self._typed is not None:
+            self._typed.stop()
+        self._typed = self._key = None
+        self._letter = ""
+
+    def _write(self, text: str) -> Composer:
+        """At once and not by a message: letters that come behind must not be faster."""
+        pane = next(node for node in self.ancestors if isinstance(node, TabPane))
+        composer = pane.query_exactly_one(Composer)
+        composer.focus()
+        composer.insert(text)
+        return composer
+
     def _make_thinking(self) -> Collapsible:
         thoughts = Static(Content(self._thinking_text), classes="thoughts")
         return Collapsible(thoughts, title="Thinking", collapsed=self._fold, classes="thinking")
@@ -131,7 +194,7 @@ class Bubble(Vertical, can_focus=True):
 
     def _make_body(self) -> list[Widget]:
         home = next((row.home for row in VIEWS if row.name == self._view), None)
-        self._body = AnswerText(self.message, self._asleep) if home is None else load(home)(self.message)
+        self._body = AnswerText(self.message) if home is None else load(home)(self.message)
         return [self._body]
 
     def _show_parts(self) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from time import monotonic
+
 from textual import events
 from textual.content import Content
 from textual.widgets import Static
@@ -11,6 +13,8 @@ from localspec.engine.stats import RequestStats
 from localspec.tui.answerer import Answer, AnswerEnded, AnswerPart, Facts, Loading, Prefilled
 from localspec.tui.meter_line import Now, meter_line
 
+_REST_SECONDS = 0.1
+"""Between two drawings while an answer streams: numbers that change faster cannot be read."""
 TOOLTIP = """tok/s: tokens a second, prompt not counted
 x plain: plain decoding's time over the time taken; estimated from what one-row passes cost on this machine
 acceptance: accepted guesses of all drafted
@@ -30,11 +34,13 @@ class Meter(Static):
         self._now = Now()
         self._model = ""
         self._use: tuple[int, int] | None = None
+        self._drawn = 0.0
         self._note = self._reading = ""
         """Shown instead of figures: what the screen says, how far the prompt has been read."""
 
     def tell(self, facts: Facts | None, loading: Loading | None, use: tuple[int, int] | None, note: str = "") -> None:
         """What is loaded, and how full the context is."""
+        before = (self._model, self._use, self._note)
         self._use = use
         self._note = note
         if facts is not None:
@@ -42,7 +48,8 @@ class Meter(Static):
         elif not note:
             share = f" {loading.share:.0%}" if loading else ""
             self._note = f"{loading.what if loading else 'Loading'}{share} · you can write meanwhile"
-        self._show()
+        if (self._model, self._use, self._note) != before:
+            self._show()
 
     def hear(self, live: AnswerPart | AnswerEnded | Prefilled) -> None:
         """Takes the figures of an answer."""
@@ -55,12 +62,14 @@ class Meter(Static):
             if isinstance(live, AnswerPart):
                 self._now.add(live.records)
             self._stats, self._reading = live.stats, ""
-        self._show()
+        if monotonic() - self._drawn >= _REST_SECONDS or not isinstance(live, AnswerPart):
+            self._show()
 
     def on_resize(self, event: events.Resize) -> None:
         self._show()
 
     def _show(self) -> None:
+        self._drawn = monotonic()
         width = self.size.width
         said = self._note or self._reading
         if said:

@@ -31,8 +31,8 @@ from localspec.tui.widgets.transcript import Transcript
 if TYPE_CHECKING:
     from localspec.tui.app import ChatApp
 
-_STOP_SECONDS = 0.08
-"""How long a stopped answer may take to tell its figures."""
+_STOP_SECONDS = 0.02
+"""How long a stopped answer may take to tell its figures; 0.025 went by before it was sure that Esc is Esc."""
 _SAVE_SECONDS = 0.7
 """How long after the last key unsent text is saved."""
 

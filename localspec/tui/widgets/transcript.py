@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from time import monotonic
+from weakref import WeakSet
 
 from textual import work
 from textual.containers import VerticalScroll
@@ -14,15 +16,14 @@ from textual.content import Content
 from textual.widgets import Static
 
 from localspec.chat.message import StoredMessage
-from localspec.tui.widgets.answer_text import Segment
 from localspec.tui.widgets.bubble import MARKDOWN, Bubble
 
-_LOOK_SECONDS = 0.1
-"""How often it is decided what sleeps."""
-_AT_ONCE = 3
-"""Segments drawn, and put to sleep, each time: a frame stays short."""
-_NEAR, _FAR = 0.8, 1.6
-"""Pages from what is seen: nearer is drawn, farther sleeps."""
+_LOOK_SECONDS = 0.05
+"""How often it is looked for answers whose height is only guessed, or that nobody sees any more."""
+_EARLIER = 2
+"""Messages drawn at a time while the reader scrolls up, a page ahead."""
+_FILL_SECONDS = 0.003
+"""How long finding out heights may take each time."""
 
 
 class Earlier(Static):
@@ -44,7 +45,9 @@ class Transcript(VerticalScroll, can_focus=False):
         self._path: list[StoredMessage] = []
         self._first = 0
         self._view = MARKDOWN
-        self._busy = self._waking = False
+        self._near: WeakSet[Bubble] = WeakSet()
+        """Drawn ones within a page of what is seen."""
+        self._busy = False
         self._changing = asyncio.Lock()
         """One change of the path after the other."""
 
@@ -55,44 +58,23 @@ class Transcript(VerticalScroll, can_focus=False):
 
     def on_mount(self) -> None:
         self.anchor()
-        self.set_interval(_LOOK_SECONDS, self._wake_near)
+        self.set_interval(_LOOK_SECONDS, self._look_around)
 
-    @work(group="wake")
-    async def _wake_near(self) -> None:
-        """Draws what is near the part that is seen and lets what is far sleep, a few at a time.
-
-        Not exclusive, as nothing here that waits for widgets: cancelling such a worker cancels the widgets' own tasks.
-        """
-        if self._waking:
-            return
-        self._waking = True
-        try:
-            near, far = self._distances()
-            for segment in near[:_AT_ONCE]:
-                await segment.wake()
-            for segment in far[:_AT_ONCE]:
-                await segment.sleep()
-        finally:
-            self._waking = False
-
-    def _distances(self) -> tuple[list[Segment], list[Segment]]:
-        """(near and asleep, far and awake), counted in pages; heights of heads and lines between are left out."""
-        page = max(1, self.size.height)
-        top, place = self.scroll_y, 0
-        near, far = [], []
-        for bubble in self.bubbles:
-            segments = bubble.segments
-            below = place + bubble.outer_size.height + 1
-            for segment in segments:
-                height = segment.outer_size.height
-                away = max(top - place - height, place - top - page, 0) / page
-                if segment.asleep and away <= _NEAR:
-                    near.append(segment)
-                elif not segment.asleep and away > _FAR:
-                    far.append(segment)
-                place += height
-            place = below
-        return near[::-1], far
+    def _look_around(self) -> None:
+        """Finds out heights that are guessed, a few at a time, and forgets what was drawn far away."""
+        deadline, above = monotonic() + _FILL_SECONDS, 0.0
+        page = self.size.height
+        for bubble in reversed(self.bubbles):
+            answer, place = bubble.text, bubble.virtual_region
+            if self.scroll_y - page < place.bottom and place.y < self.scroll_y + 2 * page:
+                self._near.add(bubble)
+            elif bubble in self._near:
+                self._near.remove(bubble)
+                bubble.forget()
+            if answer is not None and not answer.complete and monotonic() < deadline:
+                above += answer.fill(deadline, self.scroll_y - place.y - answer.virtual_region.y)
+        if above and not self.at_end:  # what is seen stays in its place
+            self.call_after_refresh(self.scroll_relative, y=above, animate=False)
 
     @property
     def bubbles(self) -> list[Bubble]:
@@ -169,7 +151,12 @@ class Transcript(VerticalScroll, can_focus=False):
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
         super().watch_scroll_y(old_value, new_value)
-        if new_value <= 0 < old_value and self._first > 0:
+        if new_value < old_value:
+            self._draw_ahead()
+
+    def _draw_ahead(self) -> None:
+        """While the reader comes near the beginning of what is drawn."""
+        if self._first > 0 and not self.at_end and self.scroll_y <= self.size.height:
             self.show_earlier()
 
     @work(group="window")
@@ -182,16 +169,21 @@ class Transcript(VerticalScroll, can_focus=False):
             return
         self._busy = True
         try:
-            first = max(0, self._first - max(10, self._shown // 2))
+            first = max(0, self._first - _EARLIER)
             new = [self._make(message) for message in self._path[first : self._first]]
             below = self.virtual_size.height - self.scroll_y
             self._first = first
             with self.app.batch_update():
                 await self.mount_all(new, after=0)
             self._show_count()
-            self.call_after_refresh(lambda: self.scroll_to(y=self.virtual_size.height - below, animate=False))
+            self.call_after_refresh(self._stay, below)
         finally:
             self._busy = False
+
+    def _stay(self, below: float) -> None:
+        """What is seen stays in its place, `below` lines from the end, while more is drawn above it."""
+        self.scroll_to(y=self.virtual_size.height - below, animate=False)
+        self.call_after_refresh(self._draw_ahead)
 
     async def _drop_before(self, first: int) -> None:
         numbers = {message.id for message in self._path[first:]}
@@ -201,7 +193,7 @@ class Transcript(VerticalScroll, can_focus=False):
             await self.remove_children(old)
 
     def _make(self, message: StoredMessage) -> Bubble:
-        return Bubble(message, self._view, self._fold, asleep=message.state != "streaming")
+        return Bubble(message, self._view, self._fold)
 
     def _show_count(self) -> None:
         earlier = self.query_one(Earlier)
