@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
+from tests.server.endings import CASTLE
 from tests.server.live import COPIED, COPY, user
 from tests.server.named_events import LOOK_UP, WIKIPEDIA
 
@@ -97,7 +98,7 @@ async def calls(client: Client) -> None:
     wanted = {"tools": TOOLS, "tool_choice": "required", "parallel_tool_calls": False, "max_tokens": 200}
     body = (await client.post(CHAT, {"messages": [user(LOOK_UP)], "temperature": 0} | wanted)).json()
     (call,) = body["choices"][0]["message"]["tool_calls"]
-    assert json.loads(call["function"]["arguments"]) == {"query": "violet castle"}
+    assert json.loads(call["function"]["arguments"]) == {"query": CASTLE}
 
 
 async def answers_in_json(client: Client) -> None:

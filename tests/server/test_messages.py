@@ -10,6 +10,7 @@ import pytest
 from localspec.chat.reply import Content, Reasoning
 from localspec.chat.tool import ToolCall
 from localspec.server.messages_blocks import Blocks
+from tests.server.endings import CASTLE, CASTLE_JSON
 from tests.server.live import COPIED, COPY, Live, user
 from tests.server.named_events import LOOK_UP, WIKIPEDIA, named_events
 
@@ -92,7 +93,7 @@ def test_a_tool_is_called_and_its_result_is_used(live: Live) -> None:
     called = send(live, **asked).json()
     (call,) = called["content"]
     assert called["stop_reason"] == "tool_use"
-    assert (call["type"], call["name"], call["input"]) == ("tool_use", "wikipedia", {"query": "violet castle"})
+    assert (call["type"], call["name"], call["input"]) == ("tool_use", "wikipedia", {"query": CASTLE})
     result = {"type": "tool_result", "tool_use_id": call["id"], "content": '{"summary": "The castle is old."}'}
     turns = [user(LOOK_UP), {"role": "assistant", "content": [call]}, {"role": "user", "content": [result]}]
     answer = send(live, tools=[TOOL], messages=turns).json()
@@ -111,7 +112,7 @@ def test_a_call_in_a_stream(live: Live) -> None:
         "message_stop",
     ]
     assert found[1]["content_block"]["input"] == {}
-    assert found[2]["delta"] == {"type": "input_json_delta", "partial_json": '{"query": "violet castle"}'}
+    assert found[2]["delta"] == {"type": "input_json_delta", "partial_json": CASTLE_JSON}
     assert found[4]["delta"]["stop_reason"] == "tool_use"
 
 

@@ -14,6 +14,7 @@ from localspec.server.errors import ApiError
 from localspec.server.responses_items import Items
 from localspec.server.responses_memory import Remembered, ResponseMemory
 from localspec.server.responses_shapes import ResponseObject
+from tests.server.endings import CASTLE_JSON
 from tests.server.live import COPIED, COPY, Live, error_of, user
 from tests.server.named_events import LOOK_UP, WIKIPEDIA, named_events
 
@@ -103,7 +104,7 @@ def test_a_tool_is_called_and_its_result_is_used(live: Live) -> None:
     assert (call["type"], call["name"], call["arguments"]) == (
         "function_call",
         "wikipedia",
-        '{"query": "violet castle"}',
+        CASTLE_JSON,
     )
     result = {"type": "function_call_output", "call_id": call["call_id"], "output": '{"summary": "It is old."}'}
     by_items = send(live, [user(LOOK_UP), call, result], tools=[TOOL]).json()
@@ -124,7 +125,7 @@ def test_a_call_in_a_stream(live: Live) -> None:
         "completed",
     ]
     assert found[2]["item"]["arguments"] == ""
-    assert found[5]["item"]["arguments"] == found[4]["arguments"] == '{"query": "violet castle"}'
+    assert found[5]["item"]["arguments"] == found[4]["arguments"] == CASTLE_JSON
     assert found[5]["item"]["call_id"]
 
 

@@ -89,7 +89,6 @@ def test_a_client_that_goes_away_frees_its_slot(live: Live, path: str, stream: b
         if stream:
             with client.stream("POST", path, json=prompt | ENDLESS | {"stream": True}) as response:
                 next(response.iter_raw())
-                assert live.service.live["tiny"] == 1
         else:
             slow = prompt | ENDLESS | {"n": SLOTS + 40}
             with pytest.raises(httpx.ReadTimeout):

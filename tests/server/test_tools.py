@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 
 from localspec.runtime.pool import Pool
+from tests.server.endings import CASTLE, CASTLE_JSON
 from tests.server.live import COPY, Live, error_of, user
 from tests.server.named_events import LOOK_UP, WIKIPEDIA
 
 CHAT = "/v1/chat/completions"
 TOOL = {"type": "function", "function": WIKIPEDIA}
 OTHER = {"type": "function", "function": {"name": "set_timer", "parameters": {"type": "object", "properties": {}}}}
-QUERY = {"query": "violet castle"}
+QUERY = {"query": CASTLE}
 
 
 def ask(live: Live, content: str = LOOK_UP, **fields: Any) -> dict[str, Any]:
@@ -46,7 +47,7 @@ def test_the_model_calls_and_says_so(live: Live) -> None:
     assert choice["finish_reason"] == "tool_calls"
     assert choice["message"]["content"] is None
     assert call["type"] == "function"
-    assert call["function"] == {"name": "wikipedia", "arguments": '{"query": "violet castle"}'}
+    assert call["function"] == {"name": "wikipedia", "arguments": CASTLE_JSON}
     assert len(call["id"]) == 9
 
 

@@ -8,6 +8,7 @@ import pytest
 from pydantic import BaseModel
 
 from tests.server.clients.test_openai import RECORD
+from tests.server.endings import CASTLE, Ending
 from tests.server.live import COPIED, COPY, Live
 from tests.server.named_events import LOOK_UP
 
@@ -50,9 +51,9 @@ def test_tools(chat: Any) -> None:
     asked = HumanMessage(LOOK_UP)
     called = able.invoke([asked])
     (call,) = called.tool_calls
-    assert (call["name"], call["args"]) == ("wikipedia", {"query": "violet castle"})
+    assert (call["name"], call["args"]) == ("wikipedia", {"query": CASTLE})
     answer = able.invoke([asked, called, ToolMessage(wikipedia.invoke(call["args"]), tool_call_id=call["id"])])
-    assert answer.content == "Nothing about violet castle."
+    assert answer.content == Ending("violet castle.")
 
 
 @pytest.mark.parametrize("method", ["json_schema", "json_mode"])

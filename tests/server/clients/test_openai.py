@@ -14,6 +14,7 @@ from openai.types.chat import ChatCompletionMessageParam, ChatCompletionToolPara
 from openai.types.responses import FunctionToolParam, ResponseFunctionToolCall
 from pydantic import BaseModel
 
+from tests.server.endings import CASTLE
 from tests.server.live import COPIED, COPY, Live
 from tests.server.named_events import LOOK_UP
 
@@ -115,7 +116,8 @@ def test_tools_from_call_to_answer(client: OpenAI) -> None:
     assert choice.message.tool_calls is not None
     (call,) = choice.message.tool_calls
     assert call.function.name == "wikipedia"
-    assert call.function.parsed_arguments == Wikipedia(query="violet castle")
+    assert isinstance(call.function.parsed_arguments, Wikipedia)
+    assert call.function.parsed_arguments.query == CASTLE
     result: ChatCompletionMessageParam = {
         "role": "tool",
         "tool_call_id": call.id,
@@ -196,7 +198,7 @@ def test_a_response_with_a_model_and_with_tools(client: OpenAI) -> None:
     answer = client.responses.create(model="tiny", input=LOOK_UP, temperature=0, tools=[tool])
     (call,) = answer.output
     assert isinstance(call, ResponseFunctionToolCall)
-    assert json.loads(call.arguments) == {"query": "violet castle"}
+    assert json.loads(call.arguments) == {"query": CASTLE}
 
 
 def test_errors_are_the_clients_own(client: OpenAI) -> None:

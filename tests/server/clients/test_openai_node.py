@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.server.endings import CASTLE
 from tests.server.live import COPIED, COPY, Live
 
 SCRIPT = """
@@ -78,5 +79,5 @@ def test_nodes_client_understands_everything(live: Live, project: Path) -> None:
     assert found["whole"] == found["streamed"] == found["response"] == COPIED
     assert found["json"] in ("yes", "no")
     assert found["call"]["name"] == "wikipedia"
-    assert json.loads(found["call"]["arguments"]) == {"query": "violet castle"}
+    assert json.loads(found["call"]["arguments"]) == {"query": CASTLE}
     assert (found["first"], found["last"], found["refused"]) == ("response.created", "response.completed", 404)
