@@ -31,7 +31,8 @@ class Terminal(LinuxDriver):
                 read = os.read(self.fileno, 4096)
                 if not read:  # nobody is at the other end
                     self.exit_event.wait(_LOOK_SECONDS)
-                for event in parser.feed(decode(read)) if read else ():
+                text = decode(read)  # empty while a character is only half here: the parser would take that for the end
+                for event in parser.feed(text) if text else ():
                     self.process_message(event)
                 wait = min(wait, constants.ESCAPE_DELAY + _MARGIN)
             for event in parser.tick():

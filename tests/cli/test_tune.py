@@ -29,13 +29,23 @@ QUICK = (
 )
 
 
+@pytest.fixture
+def prompts(tmp_path: Path) -> str:
+    """Short ones, to search with and to check with."""
+    path = tmp_path / "prompts.jsonl"
+    path.write_text("".join(json.dumps({"prompt": f"Repeat: {word}"}) + "\n" for word in ("sea", "sun", "sky", "sand")))
+    return str(path)
+
+
 @pytest.fixture(autouse=True)
 def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOCALSPEC_DATA", str(tmp_path / "data"))
 
 
-def test_a_search_reports_every_trial_and_stores_only_what_is_surely_faster(command: Command, tmp_path: Path) -> None:
-    result = command(*QUICK, "--json", "--context", "256")
+def test_a_search_reports_every_trial_and_stores_only_what_is_surely_faster(
+    command: Command, tmp_path: Path, prompts: str
+) -> None:
+    result = command(*QUICK, "--json", "--context", "256", "--prompts", prompts)
     assert result.code == 0, result.err
     data = json.loads(result.out)
     assert [trial["settings"] for trial in data["trials"]] == [{"draft_cap": 3}, {"draft_cap": 15}]
@@ -92,15 +102,15 @@ finally:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no pseudo-terminal")
-def test_ctrl_c_shows_what_was_tried_and_stores_nothing(tmp_path: Path) -> None:
+def test_ctrl_c_shows_what_was_tried_and_stores_nothing(tmp_path: Path, prompts: str) -> None:
     screen, terminal = os.openpty()
-    arguments = [*QUICK, "--rounds", "1000", "--context", "256"]
+    arguments = [*QUICK, "--rounds", "1000", "--context", "256", "--prompts", prompts]
     with subprocess.Popen(
         [sys.executable, "-m", "localspec", *arguments], stdout=subprocess.PIPE, stderr=terminal, text=True
     ) as process:
         os.close(terminal)
         seen = b""
-        while b"round 2 " not in seen:
+        while b"draft_cap 3: " not in seen:  # its engine is still to be loaded
             seen += os.read(screen, 4096)  # raises when the command has ended early
         process.send_signal(signal.SIGINT)
         while True:  # what nobody reads would block it
