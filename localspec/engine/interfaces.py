@@ -27,6 +27,7 @@ class History:
     def __init__(self, tokens: Sequence[int] | Tokens = ()) -> None:
         self._buffer = np.array(tokens, dtype=np.int32)
         self._length = len(self._buffer)
+        self._view: Tokens | None = None  # asked for several times a pass
         self.epoch = 0
 
     def __len__(self) -> int:
@@ -35,9 +36,10 @@ class History:
     @property
     def tokens(self) -> Tokens:
         """int32[n] read-only view of all tokens; later appends do not change it."""
-        view = self._buffer[: self._length]
-        view.flags.writeable = False
-        return view
+        if self._view is None:
+            self._view = self._buffer[: self._length]
+            self._view.flags.writeable = False
+        return self._view
 
     def append(self, tokens: Sequence[int] | Tokens) -> None:
         """Adds tokens at the end."""
@@ -47,7 +49,7 @@ class History:
             grown[: self._length] = self._buffer[: self._length]
             self._buffer = grown
         self._buffer[self._length : needed] = tokens
-        self._length = needed
+        self._length, self._view = needed, None
 
     def truncate(self, length: int) -> None:
         """Keeps the first `length` tokens. Views taken before stay as they were.
@@ -59,7 +61,7 @@ class History:
             raise UsageError(f"cannot truncate a history of {self._length} tokens to {length}.")
         if length < self._length:
             self._buffer = self._buffer[:length].copy()
-            self._length = length
+            self._length, self._view = length, None
             self.epoch += 1
 
 

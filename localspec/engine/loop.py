@@ -8,7 +8,6 @@ so the baseline others are compared with is this very code. Next to read: `inter
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from time import perf_counter
 from typing import Protocol
 
@@ -194,7 +193,9 @@ class Loop:
         self.drafter.observe(outcomes)
         review = self.plan.learn(outcomes, perf_counter() - drafted)
         seconds, said = perf_counter() - start, {outcome.slot: outcome for outcome in outcomes}
-        self._events += [replace(event, record=_record(said.get(event.slot), width, seconds)) for event in events]
+        for event in events:
+            event.record = _record(said.get(event.slot), width, seconds)
+        self._events += events
         for slot in slots:
             if slot.finish is not None:
                 self._release(slot)  # last: it may decode, and then the rows are gone

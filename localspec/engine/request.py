@@ -131,7 +131,7 @@ class PassRecord(NamedTuple):
     """Draft, verify and host together, over all slots that shared it."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Event:
     """What one pass brought to one slot."""
 

@@ -14,11 +14,10 @@ Reuse: TypeAlias = Literal["all", "chunks"]
 def common_prefix(left: Tokens, right: Tokens) -> int:
     """How many leading tokens two int32 arrays share."""
     count = min(len(left), len(right))
-    if count == 0:
-        return 0
-    differ = left[:count] != right[:count]
-    first = int(differ.argmax())
-    return first if differ[first] else count
+    left, right = left[:count], right[:count]
+    if left.tobytes() == right.tobytes():  # the usual case, every pass: several times faster than comparing elements
+        return count
+    return int((left != right).argmax())
 
 
 class Cells:

@@ -22,8 +22,9 @@
 enum { PARTS = WIDE_TILE / LANES, PART_BYTES = 4 * LANES };
 /* How far ahead weights are asked for, in bytes, and into which cache: 3 = the first level, 2 = the second. Measured (Zen 5,
  * packaging/bench/wide_kernels.py): the second is quicker for plain blocks only (8 rows of Q8_0: 0.131 instead of 0.175 ms),
- * and not for one or two rows of Q8_0, which wait for memory alone. */
-enum { AHEAD_PLAIN = 8192, AHEAD_NARROW = 2048, AHEAD_MINIMA = 8192, AHEAD_SIX = 6144, AHEAD_FLOATS = 4096, FIRST = 3, SECOND = 2 };
+ * and not for one or two rows of Q8_0, which wait for memory alone. Blocks of 256 are asked for whole, scales included: the
+ * 256 bytes per block of Q6_K that were left out cost a quarter of the time of one row. */
+enum { AHEAD_PLAIN = 8192, AHEAD_NARROW = 2048, AHEAD_MINIMA = 6720, AHEAD_SIX = 6656, AHEAD_FLOATS = 4096, FIRST = 3, SECOND = 2 };
 
 #define EACH_COLUMN UNROLL for (int c = 0; c < count; c++)
 #define EACH_PART UNROLL for (int part = 0; part < PARTS; part++)
@@ -149,7 +150,7 @@ INLINE void six_bits(const uint8_t *p, uint8_t *scales, uint8_t *minima) {
 }
 
 INLINE void with_minima(int type, int count, const struct wide_tile *t) {
-    const int bits = type == WIDE_Q4_K ? 4 : 5;
+    const int bits = type == WIDE_Q4_K ? 4 : 5, eighth = type == WIDE_Q4_K ? 280 : 344;
     const int64_t blocks = t->columns / 256;
     const uint8_t *halves = t->weights, *p = t->weights + 64 * blocks;
     const struct wide_block *in = t->input;
@@ -160,7 +161,7 @@ INLINE void with_minima(int type, int count, const struct wide_tile *t) {
         six_bits(p, scales, minima);
         p += 192;
         for (int j = 0; j < 8; j++) {
-            ahead(p + AHEAD_MINIMA + (type == WIDE_Q4_K ? 256 : 320) * j, type == WIDE_Q4_K ? 256 : 320, FIRST);
+            ahead(p - 192 + AHEAD_MINIMA + eighth * j, eighth, FIRST);
             EACH_PART {
                 vbytes w[8];
                 nibbles(p + 256 * j + part * PART_BYTES, w);
@@ -200,7 +201,7 @@ INLINE void six_bit(int type, int count, const struct wide_tile *t) {
     for (int64_t b = 0; b < blocks; b++) {
         const uint8_t *q = p + 256;
         for (int j = 0; j < 8; j++) {
-            ahead(q + AHEAD_SIX + 384 * j, 384, FIRST);
+            ahead(p + AHEAD_SIX + 416 * j, 416, FIRST);
             EACH_PART {
                 vbytes w[8];
                 nibbles(q + 256 * j + part * PART_BYTES, w);
