@@ -54,7 +54,7 @@ class Status:
 
     available: bool
     isa: str
-    """"avx512", "avx2", "neon" or "scalar"; "" if not available."""
+    """"avx512", "avx2", "i8mm", "neon" or "scalar"; "" if not available."""
     reason: str
     """One sentence, why not; "" if available."""
 

@@ -41,7 +41,8 @@ static const struct wide_attention_lanes *lanes_of(enum wide_isa isa) {
     case WIDE_AVX2: return &wide_attention_avx2;
 #endif
 #if defined(LSW_HAVE_NEON)
-    case WIDE_NEON: return &wide_attention_neon;
+    case WIDE_NEON:
+    case WIDE_I8MM: return &wide_attention_neon;
 #endif
     default: return &wide_attention_scalar;
     }

@@ -11,21 +11,25 @@
 #include <sys/sysctl.h>
 #endif
 
-static const char *const names[] = {"", "scalar", "neon", "avx2", "avx512"};
+static const char *const names[] = {"", "scalar", "neon", "avx2", "avx512", "i8mm"};
 
 int32_t lsw_abi_version(void) { return LSW_ABI_VERSION; }
 
 const char *lsw_isa_name(void) { return names[wide_best_isa()]; }
 
 #if defined(LSW_HAVE_NEON)
-static bool has_dot_product(void) {
+/* Whether the CPU has what WIDE_NEON (the dot product) or WIDE_I8MM adds. */
+static bool arm_has(enum wide_isa isa) {
 #if defined(__linux__)
-    return getauxval(AT_HWCAP) >> 20 & 1; /* HWCAP_ASIMDDP */
+    const bool dots = getauxval(AT_HWCAP) >> 20 & 1, matrices = getauxval(AT_HWCAP2) >> 13 & 1; /* ASIMDDP, I8MM */
+    return isa == WIDE_I8MM ? matrices : dots;
 #elif defined(__APPLE__)
     int found = 0;
     size_t size = sizeof found;
-    return sysctlbyname("hw.optional.arm.FEAT_DotProd", &found, &size, NULL, 0) == 0 && found;
+    const char *name = isa == WIDE_I8MM ? "hw.optional.arm.FEAT_I8MM" : "hw.optional.arm.FEAT_DotProd";
+    return sysctlbyname(name, &found, &size, NULL, 0) == 0 && found;
 #else
+    (void)isa;
     return false;
 #endif
 }
@@ -37,7 +41,11 @@ bool wide_has_isa(enum wide_isa isa) {
         return true;
 #if defined(LSW_HAVE_NEON)
     case WIDE_NEON:
-        return has_dot_product();
+        return arm_has(WIDE_NEON);
+#endif
+#if defined(LSW_HAVE_I8MM)
+    case WIDE_I8MM: /* odd rows go by dot products */
+        return arm_has(WIDE_NEON) && arm_has(WIDE_I8MM);
 #endif
 #if defined(LSW_HAVE_AVX2)
     case WIDE_AVX2:
@@ -58,12 +66,12 @@ bool wide_has_isa(enum wide_isa isa) {
 /* LOCALSPEC_WIDE_ISA forces one (for tests); a name that is unknown or not to be had here is ignored. */
 static enum wide_isa choose(void) {
     const char *wish = getenv("LOCALSPEC_WIDE_ISA");
-    for (int isa = WIDE_SCALAR; wish && isa <= WIDE_AVX512; isa++) {
+    for (int isa = WIDE_SCALAR; wish && isa <= WIDE_I8MM; isa++) {
         if (strcmp(wish, names[isa]) == 0 && wide_has_isa((enum wide_isa)isa)) {
             return (enum wide_isa)isa;
         }
     }
-    int best = WIDE_AVX512;
+    int best = WIDE_I8MM;
     while (!wide_has_isa((enum wide_isa)best)) {
         best--;
     }

@@ -8,7 +8,8 @@
  * without a sign, or above a minimum, add too much:
  *   Q8_0, Q4_0, IQ4_NL   start = -offset * (sum of the quants)
  *   Q6_K                 start, second = -32 * (sum of the first, of the last 16)
- *   Q4_K, Q5_K           total = -(sum of the quants), as a float. */
+ *   Q4_K, Q5_K           total = -(sum of the quants), as a float.
+ * Where rows go in pairs (`together` below), the quants of the two blocks alternate: 8 of the first row, 8 of the second. */
 struct wide_block {
     int8_t quants[WIDE_BLOCK];
     float scale;
@@ -31,13 +32,14 @@ struct wide_tile {
 
 struct wide_product_lanes {
     int most_blocks, most_floats; /* input rows in a group: of quantised weights, of F16 and BF16 */
+    int together;                 /* input rows of quantised weights whose products are made in one go: 1 or 2 */
     bool bf16_pairs;              /* whether it has the type WIDE_BF16_PAIRS, for CPUs with AVX512_BF16 */
     void (*quantise)(int type, const float *x, struct wide_block *out); /* one block of 32 floats */
     void (*tile)(int type, int count, const struct wide_tile *t);
 };
 
-extern const struct wide_product_lanes wide_product_scalar, wide_product_neon, wide_product_avx2, wide_product_avx2_vnni,
-    wide_product_avx512;
+extern const struct wide_product_lanes wide_product_scalar, wide_product_neon, wide_product_i8mm, wide_product_avx2,
+    wide_product_avx2_vnni, wide_product_avx512;
 
 /* Where the blocks of a packed tile begin, after its halves (weights.c). */
 size_t wide_tile_records(int type, int64_t columns);

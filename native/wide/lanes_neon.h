@@ -1,11 +1,17 @@
-/* The operations of lanes_product.c with NEON and its dot product (ARMv8.2): 4 lanes are one register. */
+/* The operations of lanes_product.c with NEON and its dot product (ARMv8.2), and with its product of 8-bit matrices (ARMv8.6,
+ * "i8mm") where the compiler may use it: 4 lanes are one register. */
 #ifndef LOCALSPEC_WIDE_LANES_NEON_H
 #define LOCALSPEC_WIDE_LANES_NEON_H
 
 #include <arm_neon.h>
 
+#if defined(__ARM_FEATURE_MATMUL_INT8)
+#define NAME wide_product_i8mm
+#define DOT_PAIRS
+#else
 #define NAME wide_product_neon
-enum { LANES = 4, MOST_BLOCKS = 4, MOST_FLOATS = 8 };
+#endif
+enum { LANES = 4, MOST_BLOCKS = 8, MOST_FLOATS = 8 };
 
 typedef float32x4_t vfloats;
 typedef int32x4_t vints;
@@ -58,5 +64,28 @@ INLINE vints vdot16(vints acc, const vbytes w[4], const int8_t *a, int bits) {
     acc = vdotq_laneq_s32(acc, vreinterpretq_s8_u8(w[2]), x, 2);
     return vdotq_laneq_s32(acc, vreinterpretq_s8_u8(w[3]), x, 3);
 }
+
+#if defined(DOT_PAIRS)
+/* The vectors of two neighbouring dwords, 4 weight rows by 4 columns each, zip to 2 x 2 rows by 8 columns, which is what the
+ * instruction takes; its other side is 8 columns of both input rows, and it gives sums of 2 weight rows by 2 input rows. */
+INLINE vints vrows01(vints acc, const vbytes w[2], int8x16_t both) {
+    return vmmlaq_s32(acc, vreinterpretq_s8_u32(vzip1q_u32(vreinterpretq_u32_u8(w[0]), vreinterpretq_u32_u8(w[1]))), both);
+}
+INLINE vints vrows23(vints acc, const vbytes w[2], int8x16_t both) {
+    return vmmlaq_s32(acc, vreinterpretq_s8_u32(vzip2q_u32(vreinterpretq_u32_u8(w[0]), vreinterpretq_u32_u8(w[1]))), both);
+}
+/* Adds the dot products of `vectors` vectors of weights with the activations of two input rows from column `at` on. */
+INLINE void vdot_pair(vints sums[2], const vbytes *w, int vectors, const struct wide_block pair[2], int at) {
+    vints upper = vzip1q_s32(sums[0], sums[1]), lower = vzip2q_s32(sums[0], sums[1]);
+    UNROLL for (int v = 0; v < vectors; v += 2) {
+        const int column = at + 4 * v;
+        const int8x16_t both = vld1q_s8(pair[column / 16].quants + 2 * (column % 16));
+        upper = vrows01(upper, w + v, both);
+        lower = vrows23(lower, w + v, both);
+    }
+    sums[0] = vuzp1q_s32(upper, lower);
+    sums[1] = vuzp2q_s32(upper, lower);
+}
+#endif
 
 #endif

@@ -27,7 +27,16 @@ enum { PARTS = WIDE_TILE / LANES, PART_BYTES = 4 * LANES };
 enum { AHEAD_PLAIN = 8192, AHEAD_NARROW = 2048, AHEAD_MINIMA = 6720, AHEAD_SIX = 6656, AHEAD_FLOATS = 4096, FIRST = 3, SECOND = 2 };
 
 #define EACH_COLUMN UNROLL for (int c = 0; c < count; c++)
-#define EACH_PART UNROLL for (int part = 0; part < PARTS; part++)
+#define EACH_PART UNROLL for (int part = from; part < to; part++)
+
+/* Input rows whose dot products are made in one go, and a walk over the rows of a group in such steps. */
+#if defined(DOT_PAIRS)
+enum { TOGETHER = 2 };
+#else
+enum { TOGETHER = 1 };
+#endif
+#define EACH_STEP UNROLL for (int c = 0; c < count; c += TOGETHER)
+#define EACH_ROW UNROLL for (int r = 0; r < TOGETHER; r++) if (c + r < count)
 
 /* ggml's IQ4_NL values, + 128. */
 static const uint8_t iq4_values[16] = {1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241};
@@ -80,6 +89,24 @@ INLINE void ahead(const uint8_t *p, int bytes, int level) {
     }
 }
 
+/* Adds to the sums of a step the dot products of `vectors` vectors of weights (4 or 8, of 4 columns each) with activations
+ * from column `at` on; `left` rows of the group are left. */
+INLINE void dots(int left, vints sums[TOGETHER], const vbytes *w, int vectors, const struct wide_block *in, int at,
+                 int bits) {
+#if defined(DOT_PAIRS)
+    if (left >= 2) {
+        vdot_pair(sums, w, vectors, in, at);
+        return;
+    }
+#else
+    (void)left;
+#endif
+    sums[0] = vdot16(sums[0], w, in[0].quants + at, bits);
+    if (vectors == 8) {
+        sums[0] = vdot16(sums[0], w + 4, in[0].quants + at + 16, bits);
+    }
+}
+
 /* -- blocks of 32 weights with one scale ------------------------------------------------------------------------------- */
 
 /* The 8 vectors of 32 columns from 4 of nibbles. */
@@ -106,7 +133,7 @@ INLINE void weights32(int type, const uint8_t *p, vbytes w[8]) {
     }
 }
 
-INLINE void plain(int type, int count, const struct wide_tile *t) {
+INLINE void plain(int type, int count, int from, int to, const struct wide_tile *t) {
     const int bits = type == WIDE_Q4_0 ? 4 : 8, bytes = type == WIDE_Q8_0 ? 512 : 256;
     const int64_t blocks = t->columns / WIDE_BLOCK;
     const uint8_t *scale = t->weights, *p = t->weights + 32 * blocks;
@@ -123,11 +150,13 @@ INLINE void plain(int type, int count, const struct wide_tile *t) {
             vbytes w[8];
             weights32(type, p + part * PART_BYTES, w);
             const vfloats ws = vhalf(scale + part * 2 * LANES);
-            EACH_COLUMN {
-                vints sum = vstart(in[c].start, bits);
-                sum = vdot16(sum, w, in[c].quants, bits);
-                sum = vdot16(sum, w + 4, in[c].quants + 16, bits);
-                acc[part][c] = vfma(vmul(vfloat(sum), ws), vsplat(in[c].scale), acc[part][c]);
+            EACH_STEP {
+                vints sums[TOGETHER];
+                EACH_ROW { sums[r] = vstart(in[c + r].start, bits); }
+                dots(count - c, sums, w, 8, in + c, 0, bits);
+                EACH_ROW {
+                    acc[part][c + r] = vfma(vmul(vfloat(sums[r]), ws), vsplat(in[c + r].scale), acc[part][c + r]);
+                }
             }
         }
         p += bytes;
@@ -149,7 +178,7 @@ INLINE void six_bits(const uint8_t *p, uint8_t *scales, uint8_t *minima) {
     }
 }
 
-INLINE void with_minima(int type, int count, const struct wide_tile *t) {
+INLINE void with_minima(int type, int count, int from, int to, const struct wide_tile *t) {
     const int bits = type == WIDE_Q4_K ? 4 : 5, eighth = type == WIDE_Q4_K ? 280 : 344;
     const int64_t blocks = t->columns / 256;
     const uint8_t *halves = t->weights, *p = t->weights + 64 * blocks;
@@ -173,12 +202,14 @@ INLINE void with_minima(int type, int count, const struct wide_tile *t) {
                 }
                 const vfloats ws = vmul(vhalf(halves + part * 2 * LANES), vunsigned(scales + WIDE_TILE * j + part * LANES));
                 const vfloats wm = vmul(vhalf(halves + 32 + part * 2 * LANES), vunsigned(minima + WIDE_TILE * j + part * LANES));
-                EACH_COLUMN {
-                    vints sum = vsplat_int(0);
-                    sum = vdot16(sum, w, in[c].quants, bits);
-                    sum = vdot16(sum, w + 4, in[c].quants + 16, bits);
-                    const vfloats y = vfma(vfloat(sum), ws, vmul(wm, vsplat(in[c].total)));
-                    acc[part][c] = vfma(y, vsplat(in[c].scale), acc[part][c]);
+                EACH_STEP {
+                    vints sums[TOGETHER];
+                    EACH_ROW { sums[r] = vsplat_int(0); }
+                    dots(count - c, sums, w, 8, in + c, 0, bits);
+                    EACH_ROW {
+                        const vfloats y = vfma(vfloat(sums[r]), ws, vmul(wm, vsplat(in[c + r].total)));
+                        acc[part][c + r] = vfma(y, vsplat(in[c + r].scale), acc[part][c + r]);
+                    }
                 }
             }
             in += count;
@@ -191,7 +222,7 @@ INLINE void with_minima(int type, int count, const struct wide_tile *t) {
 
 /* -- Q6_K: 16 blocks of 16 with 8-bit scales --------------------------------------------------------------------------- */
 
-INLINE void six_bit(int type, int count, const struct wide_tile *t) {
+INLINE void six_bit(int type, int count, int from, int to, const struct wide_tile *t) {
     (void)type;
     const int64_t blocks = t->columns / 256;
     const uint8_t *halves = t->weights, *p = t->weights + 32 * blocks;
@@ -214,11 +245,18 @@ INLINE void six_bit(int type, int count, const struct wide_tile *t) {
                 const vfloats d = vhalf(halves + part * 2 * LANES);
                 const vfloats first = vmul(d, vsigned(p + 32 * j + part * LANES));
                 const vfloats second = vmul(d, vsigned(p + 32 * j + 16 + part * LANES));
-                EACH_COLUMN {
-                    const vints x = vdot16(vstart(in[c].start, 6), w, in[c].quants, 6);
-                    const vints y = vdot16(vstart(in[c].second, 6), w + 4, in[c].quants + 16, 6);
-                    const vfloats both = vfma(vfloat(y), second, vmul(vfloat(x), first));
-                    acc[part][c] = vfma(both, vsplat(in[c].scale), acc[part][c]);
+                EACH_STEP {
+                    vints x[TOGETHER], y[TOGETHER];
+                    EACH_ROW {
+                        x[r] = vstart(in[c + r].start, 6);
+                        y[r] = vstart(in[c + r].second, 6);
+                    }
+                    dots(count - c, x, w, 4, in + c, 0, 6);
+                    dots(count - c, y, w + 4, 4, in + c, 16, 6);
+                    EACH_ROW {
+                        const vfloats both = vfma(vfloat(y[r]), second, vmul(vfloat(x[r]), first));
+                        acc[part][c + r] = vfma(both, vsplat(in[c + r].scale), acc[part][c + r]);
+                    }
                 }
             }
             in += count;
@@ -231,19 +269,16 @@ INLINE void six_bit(int type, int count, const struct wide_tile *t) {
 
 /* -- F16 and BF16: sums of even and of odd columns --------------------------------------------------------------------- */
 
-/* Parts [from, to) of the tile. */
-INLINE void floats_part(int type, int count, const struct wide_tile *t, int from, int to) {
+INLINE void floats(int type, int count, int from, int to, const struct wide_tile *t) {
     const uint8_t *p = t->weights;
     const float *in = t->input;
     vfloats even[PARTS][MOST_FLOATS], odd[PARTS][MOST_FLOATS];
-    UNROLL for (int part = from; part < to; part++) {
-        EACH_COLUMN { even[part][c] = odd[part][c] = vsplat(0.0f); }
-    }
+    EACH_PART EACH_COLUMN { even[part][c] = odd[part][c] = vsplat(0.0f); }
     for (int64_t k = 0; k < t->columns; k += 2) {
         if (count > 4) { /* few rows: hardware does better by itself */
             ahead(p + AHEAD_FLOATS, 64, FIRST);
         }
-        UNROLL for (int part = from; part < to; part++) {
+        EACH_PART {
             vfloats x, y;
             if (type == WIDE_F16) {
                 x = vhalf(p + part * 2 * LANES);
@@ -261,23 +296,17 @@ INLINE void floats_part(int type, int count, const struct wide_tile *t, int from
         p += 64;
         in += 2 * count;
     }
-    EACH_COLUMN UNROLL for (int part = from; part < to; part++) {
+    EACH_COLUMN EACH_PART {
         vstore(t->output + (size_t)c * t->output_stride + part * LANES, vadd(even[part][c], odd[part][c]));
     }
 }
 
-/* All parts in one walk where their sums fit the registers; else one by one, the weights from the cache. */
-INLINE void floats(int type, int count, const struct wide_tile *t) {
-    if (count <= 2 || PARTS == 1) {
-        floats_part(type, count, t, 0, PARTS);
-    } else {
-        EACH_PART { floats_part(type, count, t, part, part + 1); }
-    }
-}
-
 #if defined(BF16_PAIRS)
-static inline BF16_PAIRS __attribute__((always_inline)) void pairs(int type, int count, const struct wide_tile *t) {
+static inline BF16_PAIRS __attribute__((always_inline)) void pairs(int type, int count, int from, int to,
+                                                                   const struct wide_tile *t) {
     (void)type;
+    (void)from;
+    (void)to;
     const uint8_t *p = t->weights;
     const uint32_t *in = t->input;
     vfloats acc[MOST_FLOATS];
@@ -297,19 +326,25 @@ static inline BF16_PAIRS __attribute__((always_inline)) void pairs(int type, int
 
 /* -- one function per type and number of input rows ---------------------------------------------------------------------- */
 
-#define TILE(name, count, most, kernel, type) \
+/* Parts of the tile whose sums fit the registers in one walk along the columns; what is left takes more walks, its weights
+ * from the cache. */
+#define BLOCK_PARTS(count) (count * PARTS <= 16 ? PARTS : PARTS / 2)
+#define FLOAT_PARTS(count) (count <= 2 ? PARTS : 1)
+
+#define TILE(name, count, most, at_once, kernel, type) \
     static TARGET void name##_##count(const struct wide_tile *t) { \
         if (count <= most) { \
-            kernel(type, count, t); \
+            kernel(type, count, 0, at_once(count), t); \
+            UNROLL for (int from = at_once(count); from < PARTS; from += at_once(count)) { \
+                kernel(type, count, from, from + at_once(count), t); \
+            } \
         } \
     }
-#define TILES(name, most, kernel, type) \
-    TILE(name, 1, most, kernel, type) TILE(name, 2, most, kernel, type) TILE(name, 3, most, kernel, type) \
-    TILE(name, 4, most, kernel, type) TILE(name, 5, most, kernel, type) TILE(name, 6, most, kernel, type) \
-    TILE(name, 7, most, kernel, type) TILE(name, 8, most, kernel, type) TILE(name, 9, most, kernel, type) \
-    TILE(name, 10, most, kernel, type) TILE(name, 11, most, kernel, type) TILE(name, 12, most, kernel, type) \
-    TILE(name, 13, most, kernel, type) TILE(name, 14, most, kernel, type) TILE(name, 15, most, kernel, type) \
-    TILE(name, 16, most, kernel, type) \
+#define TILES(name, ...) \
+    TILE(name, 1, __VA_ARGS__) TILE(name, 2, __VA_ARGS__) TILE(name, 3, __VA_ARGS__) TILE(name, 4, __VA_ARGS__) \
+    TILE(name, 5, __VA_ARGS__) TILE(name, 6, __VA_ARGS__) TILE(name, 7, __VA_ARGS__) TILE(name, 8, __VA_ARGS__) \
+    TILE(name, 9, __VA_ARGS__) TILE(name, 10, __VA_ARGS__) TILE(name, 11, __VA_ARGS__) TILE(name, 12, __VA_ARGS__) \
+    TILE(name, 13, __VA_ARGS__) TILE(name, 14, __VA_ARGS__) TILE(name, 15, __VA_ARGS__) TILE(name, 16, __VA_ARGS__) \
     static tile_function *const name[16] = { \
         name##_1, name##_2, name##_3, name##_4, name##_5, name##_6, name##_7, name##_8, \
         name##_9, name##_10, name##_11, name##_12, name##_13, name##_14, name##_15, name##_16};
@@ -317,18 +352,18 @@ static inline BF16_PAIRS __attribute__((always_inline)) void pairs(int type, int
 typedef void tile_function(const struct wide_tile *t);
 
 #define TARGET
-TILES(q8_0, MOST_BLOCKS, plain, WIDE_Q8_0)
-TILES(q4_0, MOST_BLOCKS, plain, WIDE_Q4_0)
-TILES(iq4_nl, MOST_BLOCKS, plain, WIDE_IQ4_NL)
-TILES(q4_k, MOST_BLOCKS, with_minima, WIDE_Q4_K)
-TILES(q5_k, MOST_BLOCKS, with_minima, WIDE_Q5_K)
-TILES(q6_k, MOST_BLOCKS, six_bit, WIDE_Q6_K)
-TILES(f16, MOST_FLOATS, floats, WIDE_F16)
-TILES(bf16, MOST_FLOATS, floats, WIDE_BF16)
+TILES(q8_0, MOST_BLOCKS, BLOCK_PARTS, plain, WIDE_Q8_0)
+TILES(q4_0, MOST_BLOCKS, BLOCK_PARTS, plain, WIDE_Q4_0)
+TILES(iq4_nl, MOST_BLOCKS, BLOCK_PARTS, plain, WIDE_IQ4_NL)
+TILES(q4_k, MOST_BLOCKS, BLOCK_PARTS, with_minima, WIDE_Q4_K)
+TILES(q5_k, MOST_BLOCKS, BLOCK_PARTS, with_minima, WIDE_Q5_K)
+TILES(q6_k, MOST_BLOCKS, BLOCK_PARTS, six_bit, WIDE_Q6_K)
+TILES(f16, MOST_FLOATS, FLOAT_PARTS, floats, WIDE_F16)
+TILES(bf16, MOST_FLOATS, FLOAT_PARTS, floats, WIDE_BF16)
 #if defined(BF16_PAIRS)
 #undef TARGET
 #define TARGET BF16_PAIRS
-TILES(bf16_pairs, MOST_FLOATS, pairs, WIDE_BF16_PAIRS)
+TILES(bf16_pairs, MOST_FLOATS, FLOAT_PARTS, pairs, WIDE_BF16_PAIRS)
 enum { HAS_PAIRS = true };
 #else
 enum { HAS_PAIRS = false };
@@ -350,4 +385,4 @@ static void tile(int type, int count, const struct wide_tile *t) {
     }
 }
 
-const struct wide_product_lanes NAME = {MOST_BLOCKS, MOST_FLOATS, HAS_PAIRS, quantise, tile};
+const struct wide_product_lanes NAME = {MOST_BLOCKS, MOST_FLOATS, TOGETHER, HAS_PAIRS, quantise, tile};

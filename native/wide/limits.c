@@ -106,7 +106,13 @@ __attribute__((target("avx2"))) static double rounds_avx2(void) {
 #endif
 
 #if defined(LSW_HAVE_NEON)
-__attribute__((target("+dotprod"))) static double rounds_neon(void) {
+#if defined(__clang__)
+#define ARM_TARGET(feature) __attribute__((target(feature)))
+#else /* gcc wants the architecture that its header names for the instruction */
+#define ARM_TARGET(feature) __attribute__((target("arch=armv8.2-a+" feature)))
+#endif
+
+ARM_TARGET("dotprod") static double rounds_neon(void) {
     int32x4_t sums[16];
     const int8x16_t a = vdupq_n_s8(3), b = vdupq_n_s8(-2);
     for (int i = 0; i < 16; i++) {
@@ -120,6 +126,24 @@ __attribute__((target("+dotprod"))) static double rounds_neon(void) {
         }
     }
     return 16.0 * 16 * ROUNDS;
+}
+#endif
+
+#if defined(LSW_HAVE_I8MM)
+ARM_TARGET("i8mm") static double rounds_i8mm(void) {
+    int32x4_t sums[16];
+    const int8x16_t a = vdupq_n_s8(3), b = vdupq_n_s8(-2);
+    for (int i = 0; i < 16; i++) {
+        sums[i] = vdupq_n_s32(0);
+    }
+    for (int round = 0; round < ROUNDS; round++) {
+        for (int i = 0; i < 16; i++) {
+            int32x4_t sum = vmmlaq_s32(sums[i], a, b);
+            KEEP(sum, "w");
+            sums[i] = sum;
+        }
+    }
+    return 32.0 * 16 * ROUNDS;
 }
 #endif
 
@@ -148,6 +172,10 @@ static double (*rounds_of(enum wide_isa isa))(void) {
 #if defined(LSW_HAVE_NEON)
     case WIDE_NEON:
         return rounds_neon;
+#endif
+#if defined(LSW_HAVE_I8MM)
+    case WIDE_I8MM:
+        return rounds_i8mm;
 #endif
     default:
         return rounds_scalar;

@@ -10,7 +10,7 @@
 #define LSW_ABI_VERSION 1
 
 LSW_API int32_t lsw_abi_version(void);
-/* "avx512", "avx2", "neon" or "scalar": what passes run on here. */
+/* "avx512", "avx2", "i8mm", "neon" or "scalar": what passes run on here. */
 LSW_API const char *lsw_isa_name(void);
 /* Why ggml was refused ("" if it was not): one sentence, for people. */
 LSW_API const char *lsw_refusal(void);

@@ -23,6 +23,9 @@ static const struct wide_product_lanes *lanes_of(enum wide_isa isa) {
 #if defined(LSW_HAVE_NEON)
     case WIDE_NEON: return &wide_product_neon;
 #endif
+#if defined(LSW_HAVE_I8MM)
+    case WIDE_I8MM: return &wide_product_i8mm;
+#endif
     default: return &wide_product_scalar;
     }
 }
@@ -51,14 +54,25 @@ size_t wide_product_scratch(int type, int64_t columns, int64_t width) {
     return prepared_bytes(type, columns) * (size_t)width;
 }
 
-/* Groups of nearly equal size: rows [first, first + count) of `width`. */
+/* Groups of nearly equal size, cut between rows that go together. */
+struct groups { int64_t width, count, together; };
+/* Rows [first, first + count). */
 struct group { int64_t first; int count; };
 
-static int64_t group_count(int64_t width, int most) { return (width + most - 1) / most; }
+static struct groups groups_of(const struct wide_product *p, const struct wide_product_lanes *lanes) {
+    const bool simple = is_float(p->type);
+    const int64_t most = simple ? lanes->most_floats : lanes->most_blocks;
+    return (struct groups){p->width, (p->width + most - 1) / most, simple ? 1 : lanes->together};
+}
 
-static struct group group_at(int64_t width, int64_t groups, int64_t g) {
-    const int64_t first = width * g / groups;
-    return (struct group){first, (int)(width * (g + 1) / groups - first)};
+static int64_t group_start(struct groups all, int64_t g) {
+    const int64_t units = (all.width + all.together - 1) / all.together, first = units * g / all.count * all.together;
+    return first < all.width ? first : all.width;
+}
+
+static struct group group_at(struct groups all, int64_t g) {
+    const int64_t first = group_start(all, g);
+    return (struct group){first, (int)(group_start(all, g + 1) - first)};
 }
 
 /* To bfloat16, ties to even; what is no number stays none. */
@@ -86,12 +100,26 @@ static void prepare_floats(const struct wide_product *p, bool pairs, struct grou
     }
 }
 
+/* The quants of a pair of rows, 8 of the one and 8 of the other in turn. */
+static void alternate(struct wide_block pair[2]) {
+    int8_t apart[2][WIDE_BLOCK];
+    for (int r = 0; r < 2; r++) {
+        memcpy(apart[r], pair[r].quants, WIDE_BLOCK);
+    }
+    for (int i = 0; i < WIDE_BLOCK / 4; i++) {
+        memcpy(pair[i / 4].quants + 8 * (i % 4), apart[i % 2] + 8 * (i / 2), 8);
+    }
+}
+
 static void prepare_blocks(const struct wide_product *p, const struct wide_product_lanes *lanes, struct group g, int c,
                            int64_t from, int64_t to) {
     const float *x = p->input + (size_t)(g.first + c) * p->input_stride;
     struct wide_block *out = (struct wide_block *)p->scratch + g.first * (p->columns / WIDE_BLOCK) + c;
     for (int64_t b = from / WIDE_BLOCK; b < to / WIDE_BLOCK; b++) {
         lanes->quantise(p->type, x + b * WIDE_BLOCK, out + b * g.count);
+        if (lanes->together == 2 && c % 2) {
+            alternate(out + b * g.count - 1);
+        }
     }
 }
 
@@ -101,9 +129,9 @@ void wide_product_prepare(const struct wide_product *p, enum wide_isa isa, int t
     const bool simple = is_float(p->type);
     const int64_t unit = simple ? 2 : WIDE_BLOCK, units = p->columns / unit;
     const int64_t from = units * thread / threads * unit, to = units * (thread + 1) / threads * unit;
-    const int64_t groups = group_count(p->width, simple ? lanes->most_floats : lanes->most_blocks);
-    for (int64_t i = 0; i < groups; i++) {
-        const struct group g = group_at(p->width, groups, i);
+    const struct groups groups = groups_of(p, lanes);
+    for (int64_t i = 0; i < groups.count; i++) {
+        const struct group g = group_at(groups, i);
         for (int c = 0; c < g.count; c++) {
             if (simple) {
                 prepare_floats(p, kernel_type(lanes, p->type) == WIDE_BF16_PAIRS, g, c, from, to);
@@ -118,16 +146,15 @@ void wide_product_prepare(const struct wide_product *p, enum wide_isa isa, int t
 void wide_product_run(const struct wide_product *p, enum wide_isa isa, int thread, int threads) {
     const struct wide_product_lanes *lanes = lanes_of(isa);
     const int type = kernel_type(lanes, p->type);
-    const bool simple = is_float(p->type);
     const size_t row = prepared_bytes(p->type, p->columns) / (type == WIDE_BF16_PAIRS ? 2 : 1);
     const size_t tile_bytes = WIDE_TILE * wide_row_bytes(p->type, p->columns);
     const int64_t tiles = p->rows / WIDE_TILE, last = tiles * (thread + 1) / threads;
     const int64_t panel = (int64_t)(PANEL_BYTES / tile_bytes) + 1;
-    const int64_t groups = group_count(p->width, simple ? lanes->most_floats : lanes->most_blocks);
+    const struct groups groups = groups_of(p, lanes);
     for (int64_t first = tiles * thread / threads; first < last; first += panel) {
         const int64_t end = last - first < panel ? last : first + panel;
-        for (int64_t i = 0; i < groups; i++) {
-            const struct group g = group_at(p->width, groups, i);
+        for (int64_t i = 0; i < groups.count; i++) {
+            const struct group g = group_at(groups, i);
             struct wide_tile t = {.columns = p->columns, .output_stride = p->output_stride};
             t.input = (const char *)p->scratch + (size_t)g.first * row;
             for (int64_t at = first; at < end; at++) {

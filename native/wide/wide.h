@@ -32,8 +32,8 @@ enum {
     WIDE_CELLS = 256   /* cache cells in a block of attention; blocks are combined in order */
 };
 
-/* Instruction sets, best last. */
-enum wide_isa { WIDE_SCALAR = 1, WIDE_NEON, WIDE_AVX2, WIDE_AVX512 };
+/* Instruction sets; of those that a CPU has, the best is last. WIDE_I8MM is NEON with products of 8-bit matrices. */
+enum wide_isa { WIDE_SCALAR = 1, WIDE_NEON, WIDE_AVX2, WIDE_AVX512, WIDE_I8MM };
 
 /* -- weights.c: packing is a permutation in place, so a packed matrix has exactly as many bytes as before ------------- */
 

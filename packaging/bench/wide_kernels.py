@@ -20,7 +20,7 @@ from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 
 from localspec.llama import wide
 
-ISAS = {1: "scalar", 2: "neon", 3: "avx2", 4: "avx512"}
+ISAS = {1: "scalar", 2: "neon", 3: "avx2", 4: "avx512", 5: "i8mm"}
 TYPES = "Q8_0,Q4_0,IQ4_NL,Q4_K,Q5_K,Q6_K,F16,BF16"
 
 
@@ -97,7 +97,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--types", default=TYPES)
     parser.add_argument("--widths", default="1,2,4,8,16,32,64")
-    parser.add_argument("--isas", default="avx2,avx512,neon", help="those not to be had here are left out")
+    parser.add_argument("--isas", default="avx2,avx512,neon,i8mm", help="those not to be had here are left out")
     parser.add_argument("--seconds", type=float, default=0.3, help="for each width and instruction set")
     parser.add_argument("--megabytes", type=float, default=200, help="of weights to walk through")
     parser.add_argument("--json", action="store_true")

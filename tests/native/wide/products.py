@@ -19,7 +19,7 @@ Doubles = npt.NDArray[np.float64]
 
 TYPES = ["Q8_0", "Q4_0", "IQ4_NL", "Q4_K", "Q5_K", "Q6_K", "F16", "BF16"]
 QUANTISED = TYPES[:6]
-ISAS = {1: "scalar", 2: "neon", 3: "avx2", 4: "avx512"}
+ISAS = {1: "scalar", 2: "neon", 3: "avx2", 4: "avx512", 5: "i8mm"}
 TILE = 16
 HALVES = {"Q8_0": [0], "Q4_0": [0], "IQ4_NL": [0], "Q4_K": [0, 2], "Q5_K": [0, 2], "Q6_K": [208]}
 """Where a block has its scales in half precision."""
