@@ -4,10 +4,9 @@ A drafter's confidence is any monotone score: a probability below 1, or a count 
 bin, and within it each depth, keeps decayed counts of trials and of nodes accepted, and a bin with few trials leans on
 what is known of all depths and, without any, on a cautious guess. That is the `Table`, remembered across runs.
 
-A `Tracker` is one request's view of a table. Contents differ, so it adds a shift in log-odds that follows the request's
-own hits and misses: a Kalman filter on the shift (logistic likelihood, to first order), whose steps shrink as it grows
-sure. Residuals three standard deviations off say that the content has changed, and it starts to follow quickly again.
-While a drafter is not asked, the shift fades.
+A `Tracker` is one request's view of a table. Contents differ, so it adds shifts in log-odds that follow the request's
+own hits and misses (`shift`): one to nodes whose confidence is known, one to levels before anything is drafted. They
+differ: a draft model that knows how unsure it is of this text is well calibrated and still not worth asking.
 
 A draft is scored on every token that is emitted, whether it was sent or not: under *coupled* a node is accepted if and
 only if it is the token the target says there. So a drafter that costs nothing is always known (shadow drafts).
@@ -20,6 +19,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from localspec.engine.interfaces import Draft
+from localspec.engine.shift import Kind, Shift
 
 _BINS = 26
 """Ten of probabilities, then one for each whole number from 1 on."""
@@ -28,13 +28,6 @@ _MEMORY = 400.0
 """Trials after which older ones fade."""
 _PRIOR_WEIGHT = 6.0
 _DEPTH_WEIGHT = 20.0
-_UNSURE_SHIFT, _CHANGED_SHIFT = 0.5, 2.0
-"""Variance of the shift, in squared log-odds, of a request nobody knows yet and of one whose content has changed."""
-_WANDER = 0.0005
-"""How much the variance grows with every node: contents drift."""
-_FADE = 0.9
-_ALARM = 3.3
-_MOST_SHIFT = 5.0
 _UNKNOWN = 0.6
 """Acceptance of a node nobody knows anything about."""
 
@@ -67,6 +60,8 @@ class Table:
         self._depth_hits = [0.0] * (_DEPTHS + 1)
         self.breadth = 1.0
         """Nodes per level of a draft: 1 for chains."""
+        self.nodes, self.levels = Kind(), Kind()
+        """How the last requests differed from the counts."""
         self.calibration = Calibration()
 
     @property
@@ -168,29 +163,26 @@ class Calibration:
 class Tracker:
     """A table as one request sees it."""
 
-    __slots__ = ("_odds", "_residual", "_spread", "_variance", "shift", "table")
+    __slots__ = ("_levels", "_nodes", "table")
 
     def __init__(self, table: Table) -> None:
         self.table = table
-        self.shift = 0.0
-        """In log-odds: how much likelier than usual this request accepts."""
-        self._odds = 1.0  # exp(shift)
-        self._variance = _UNSURE_SHIFT
-        self._residual = self._spread = 0.0  # faded sum of residuals, and its variance
+        self._nodes, self._levels = Shift(table.nodes), Shift(table.levels)
+        """Of nodes whose confidence is known, and of levels before anything is drafted."""
 
     def fade(self, share: float) -> None:
         """Nothing was heard for a while: this share of what was learned of the request does not hold any more."""
-        self.shift *= 1.0 - share
-        self._odds = math.exp(self.shift)
-        self._variance += share * (_UNSURE_SHIFT - self._variance)
+        self._nodes.fade(share)
+        self._levels.fade(share)
+
+    def close(self) -> None:
+        """The request is over: the next one may be of its kind."""
+        self._nodes.close()
+        self._levels.close()
 
     def probability(self, confidence: float, depth: int) -> float:
         """That a node is accepted if its parent is."""
-        return self._shifted(self.table.probability(confidence, depth))
-
-    def _shifted(self, probability: float) -> float:
-        raised = probability * self._odds
-        return raised / (raised + 1.0 - probability)
+        return self._nodes.of(self.table.probability(confidence, depth))
 
     def typical(self, levels: int, hope: float = 0.0) -> list[float]:
         """The same for each level of a chain, or for any sibling of a level, before anything is drafted.
@@ -198,8 +190,8 @@ class Tracker:
         With `hope` it is so many standard errors better than that.
         """
         if not hope:
-            return [self._shifted(self.table.typical(depth)) for depth in range(1, levels + 1)]
-        return [self._shifted(chance) for chance in self.usual(levels, hope)]
+            return [self._levels.of(self.table.typical(depth)) for depth in range(1, levels + 1)]
+        return [self._levels.of(chance) for chance in self.usual(levels, hope)]
 
     def usual(self, levels: int, hope: float) -> list[float]:
         """`typical` of all requests, not of this one."""
@@ -237,24 +229,17 @@ class Tracker:
                 if hit:
                     found = i
                     break
+            self._levels.learn(self.table.typical(depth), found >= 0)
             self.table.count_level(depth, found >= 0)
             if found < 0:
                 return
             node, first = found, found + 1
 
     def _learn(self, confidence: float, depth: int, hit: bool) -> None:
-        predicted = self.probability(confidence, depth)
-        self.table.calibration.add(predicted, hit)
+        usual = self.table.probability(confidence, depth)
+        self.table.calibration.add(self._nodes.of(usual), hit)
         self.table.count(confidence, depth, hit)
-        miss, information = hit - predicted, predicted * (1.0 - predicted)
-        gain = self._variance / (1.0 + self._variance * information)
-        self.shift = min(_MOST_SHIFT, max(-_MOST_SHIFT, self.shift + gain * miss))
-        self._variance += _WANDER - gain * information * self._variance
-        self._residual = _FADE * self._residual + miss
-        self._spread = _FADE * _FADE * self._spread + information
-        if self._residual * self._residual > _ALARM * _ALARM * self._spread:
-            self._variance, self._residual, self._spread = _CHANGED_SHIFT, 0.0, 0.0
-        self._odds = math.exp(self.shift)
+        self._nodes.learn(usual, hit)
 
 
 class Acceptance:

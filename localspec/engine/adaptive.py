@@ -13,48 +13,59 @@ slots together,
 reward theorem), the ratio of two means and not the mean of a ratio. lambda* = max E[N] / E[T] is the one number with
 max E[N] - lambda* E[T] = 0, and the rule that reaches the maximum for lambda* is the fastest one (Dinkelbach 1967).
 Started from plain decoding's rate and followed by the rate that is really reached, lambda rises to lambda*:
-Dinkelbach's iteration with the passes themselves as its steps. It also says what a second is worth elsewhere: drafting
-and reading pay if they bring more than lambda tokens for each second.
+Dinkelbach's iteration with the passes themselves as its steps. A request begins with little of what the ones before
+reached (`habits`): its tokens have to be made whatever others were, so its own lambda* is the one that counts, and one
+that is too low costs little while one that is too high rules out what pays.
 
 **What is known.** cost(width, length) from `costs`, P from `acceptance`. Drafters that cost nothing guess first, so
-their confidences are known, and they are scored on every token whether sent or not. A drafter that costs (`costly`) is
-asked if its typical acceptance promises more than the best ready draft; it stops by `price` when the next level no
-longer pays, and what it has drawn is weighed again with its confidences. Under exactness only exact widths are choices.
+their confidences are known, and they are scored on every token whether sent or not (`shadow`). A drafter that costs
+(`costly`) is asked if its typical acceptance promises more than the best ready draft; it stops by `price` when the next
+level no longer pays, and what it has drawn is weighed again with its confidences. Under exactness only exact widths are
+choices. Planning has a price as well: what drafts is charged with it, and it rests where nothing comes of it
+(`attention`).
 
-**Losses** are limited by `guard`. A drafter that costs and does not pay is left alone and asked for one level after 8,
-9, 11, ... passes (sooner while it is not sure that it does not pay): a change is noticed after about a seventh of the
-time it was left alone, and the guard pays. Reading a long prompt is an investment: made when, by evidence, it pays
-back half as much again within the tokens still expected, or when the guard can afford it.
+**Losses** are limited by `guard`: passes that could lose more than may be lost are no choices. Where that stops drafts
+that seem to pay, one is sent as a trial after 8, 12, 18, ... passes. A drafter that costs and does not pay is left
+alone and asked for one level after 8, 9, 11, ... passes (sooner while it is not sure that it does not pay): a change is
+noticed after about a seventh of the time it was left alone. Reading a long prompt is an investment: made when, by
+evidence, it pays back three quarters more within the tokens still expected, beside what drafts without cost bring in
+this answer; without evidence it is a trial.
 
 Drafts of *rejection* and *block* condition on what is drawn, so their plan is fixed: `FixedPlan` over all drafters.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
+from localspec.engine import shadow
 from localspec.engine.acceptance import Acceptance
-from localspec.engine.constraint import legal
+from localspec.engine.attention import Attention
+from localspec.engine.backoff import Backoff
 from localspec.engine.costly import Costly, Offer
 from localspec.engine.costs import DraftCosts, PassCosts
 from localspec.engine.guard import Account
+from localspec.engine.habits import Habits
 from localspec.engine.interfaces import EMPTY_DRAFT, Draft, Drafter, DraftRequest, Outcome, Target
-from localspec.engine.option import NEVER, Choice, Option, best_choice
+from localspec.engine.option import NEVER, Choice, best_choice
 from localspec.engine.plan import NO_REVIEW, FixedPlan, Review
-from localspec.engine.situation import Served, Situation
+from localspec.engine.situation import Served, Situation, prices
 
 _MARGIN = 0.01
 """Tokens a pass that a draft must promise over none: no switching for nothing."""
-_RATE_MEMORY = 0.98
 _OUTLIER = 0.3
 """A pass is booked as at most this share slower or faster than expected."""
-_FIRST_LOOK, _LAST_LOOK = 1, 64
+_FIRST_LOOK, _LOOK_GROWTH, _LAST_LOOK = 1.0, 2.0, 64.0
 """Passes between two looks at what plain decoding costs, while that is in doubt."""
-_USUAL_ANSWER = 200.0
-"""Tokens of an answer before any was seen."""
+_FREE_RATE = 0.3
+"""By how much one pass changes what drafts without cost are thought to be worth in a request ..."""
+_FREE_HOPE = 0.5
+"""... and the least that is thought of them when it begins, in tokens a pass: nobody reads a prompt before they had
+their chance."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +90,7 @@ class AdaptivePlan:
         draft_costs: Mapping[str, DraftCosts] | None = None,
         acceptance: Acceptance | None = None,
         account: Account | None = None,
+        habits: Habits | None = None,
         longest: int = 7,
         fixed: int = 4,
         forced: Forced | None = None,
@@ -92,18 +104,23 @@ class AdaptivePlan:
             draft_costs: by name, of the drafters that are not free; followed too.
             acceptance: what is remembered of earlier runs; followed too.
             account: what may be lost; followed too.
+            habits: what is known of the requests of this pair; followed too, unless settings force drafts.
             longest: longest draft.
             fixed: draft length for the rules *rejection* and *block*.
             forced: what settings leave no choice about.
-            clock: seconds, for what drafters take.
+            clock: seconds, for what drafters and planning take.
         """
         timed = draft_costs or {}
         self.drafters = tuple(drafters)
         self.acceptance = acceptance or Acceptance()
         self.account = account or Account()
+        """Of drafts the plan chose; nothing that settings force is booked here."""
         self.longest, self.forced = longest, forced or Forced()
+        self._forces = self.forced.drafting or bool(self.forced.nodes)
+        self._habits = Habits() if self._forces or habits is None else habits
+        self._account = Account() if self._forces else self.account
         self.costly = [
-            Costly(index, one, timed.get(one.name) or DraftCosts(), clock)
+            Costly(index, one, timed.get(one.name) or DraftCosts(), self._habits.turn(one.name), clock)
             for index, one in enumerate(self.drafters)
             if not one.free
         ]
@@ -112,15 +129,14 @@ class AdaptivePlan:
         self._fixed = FixedPlan(fixed, exact_widths)
         self._costs = {1: costs}
         self._served: dict[int, Served] = {}
-        self._rates: dict[int, tuple[float, float]] = {}
-        """{slots in a pass: (tokens, seconds), older ones faded}."""
-        self._usual_answer = _USUAL_ANSWER
-        self._since_look, self._look_wait = 0, _FIRST_LOOK
+        self._look = Backoff(_FIRST_LOOK, _LOOK_GROWTH, _LAST_LOOK)
+        self._attention = Attention()
+        self._clock = clock
         self._now: Situation | None = None
         self._alone: tuple[int, int] | None = None
-        """(rows, cached length) of a pass for which nobody may draft."""
-        self._forced_account = Account()
-        """What drafts that settings force save and lose; the guard only says what it thinks of them."""
+        """(rows, cached length) of a pass for which nobody may draft, or that was not planned ..."""
+        self._resting = False
+        """... because planning rests."""
 
     @property
     def costs(self) -> PassCosts:
@@ -132,45 +148,69 @@ class AdaptivePlan:
     def draft(
         self, drafter: Drafter, target: Target, requests: Sequence[DraftRequest], pending: Sequence[int]
     ) -> list[Draft]:
+        self._now, self._alone, self._resting = None, None, False
         if any(request.needs_probs for request in requests):
-            self._now = self._alone = None
             return self._fixed.draft(drafter, target, requests, pending)
-        if not any(map(self._may_draft, requests)):
+        self._resting = self._rests(requests)
+        if self._resting or not any(map(self._may_draft, requests)):
             length = sum(len(request.history) for request in requests) // len(requests)
-            self._now, self._alone = None, (len(requests), length) if sum(pending) == len(requests) else None
+            self._alone = (len(requests), length) if sum(pending) == len(requests) else None
             return [EMPTY_DRAFT] * len(requests)
+        started = self._clock()
         self._now = now = self._situation(target, requests, pending)
-        account = self._account(now)
-        account.scale(now.plain_seconds)
-        self._ask_free(now)
-        floor = NEVER if now.forcing else 0.0
-        best = best_choice(now.ready, now.prices, now.rate, floor, now.only)
-        for one in self.costly:
-            one.rest(now)
-        if now.limit > 0 and (now.plain_seconds or now.forcing) and self._ask_costly(now, best):
-            best = best_choice(now.ready, now.prices, now.rate, floor, now.only)
-        if best.nodes and (best.value <= _MARGIN or not account.open):
-            now.guarded = now.forcing
-            best = best if now.forcing else _nothing(now)
-        elif best.nodes and not now.forcing and self._look_due(now):
+        best = self._choice(now)
+        self._attention.planned(now.forcing or best.nodes > 0 or now.asked >= 0)
+        if best.nodes and not now.forcing and self._look_due(now):
             best = _nothing(now)  # a look at what plain decoding costs by now
-        return self._send(best, target, now)
+        drafts = self._send(best, target, now)
+        now.planning = self._clock() - started - now.draft_seconds
+        return drafts
+
+    def _choice(self, now: Situation) -> Choice:
+        """What to send in this pass."""
+        account, passes = self._account, 1 + self._attention.rested
+        account.scale(now.plain_seconds)
+        self._habits.retry.rest(passes)
+        now.retrying = self._habits.retry.due
+        now.bound(math.inf if now.forcing else max(account.risk, account.trials if now.retrying else 0.0))
+        shadow.ask(self._free, now, self.longest)
+        floor = NEVER if now.forcing else 0.0
+        best = best_choice(now.ready, now.affordable, now.rate, floor, now.only)
+        for served in now.served:
+            served.free += _FREE_RATE * (best.value / now.active - served.free)
+        for one in self.costly:
+            one.rest(now, passes)
+        if now.limit > 0 and (now.plain_seconds or now.forcing) and self._ask_costly(now, best):
+            best = best_choice(now.ready, now.affordable, now.rate, floor, now.only)
+        if best.nodes and (best.value <= _MARGIN or not (account.open or now.retrying)):
+            now.guarded = now.forcing
+            return best if now.forcing else _nothing(now)
+        if best.nodes and now.retrying and (now.prices[best.nodes] or 0.0) - now.plain_price > account.risk:
+            now.trial = True
+        return best
+
+    def _rests(self, requests: Sequence[DraftRequest]) -> bool:
+        """Whether this pass goes unplanned (see `attention`)."""
+        if self._forces or any(
+            (served := self._served.get(request.slot)) is None or served.history is not request.history
+            for request in requests
+        ):
+            return False
+        return self._attention.rests(self._account.pass_seconds)
 
     def _may_draft(self, request: DraftRequest) -> bool:
         return request.max_nodes > 0 and any(request.allows(one.name) for one in self.drafters)
 
-    def _account(self, now: Situation) -> Account:
-        return self._forced_account if now.forcing else self.account
-
     def _look_due(self, now: Situation) -> bool:
         """Whether plain decoding's cost has become doubtful; rarer and rarer where nothing settles it."""
-        self._since_look += 1
+        self._look.rest()
         if not self._costs[now.active].doubtful(now.active):
-            self._look_wait = _FIRST_LOOK
+            self._look.restart()
             return False
-        if self._since_look < self._look_wait:
+        if not self._look.due:
             return False
-        self._since_look, self._look_wait = 0, min(_LAST_LOOK, 2 * self._look_wait)
+        self._look.idle = 0
+        self._look.failed()
         return True
 
     def _situation(self, target: Target, requests: Sequence[DraftRequest], pending: Sequence[int]) -> Situation:
@@ -178,16 +218,14 @@ class AdaptivePlan:
         length = sum(len(request.history) for request in requests) // active
         row = self._costs_of(active, sum(pending) + active * self.longest).row(length)
         limit = max(0, min(self.longest, max(request.max_nodes for request in requests)))
-        prices = self._prices(target, requests, pending, row, limit)
-        plain = active / row[active] if row[active] else 0.0
-        tokens, seconds = self._rates.get(active, (0.0, 0.0))
-        rate = max(plain, tokens / seconds) if seconds else plain
-        served = [self._serve(request) for request in requests]
-        now = Situation(requests, pending, served, length, row, prices, rate)
-        now.forcing = limit > 0 and (self.forced.drafting or bool(self.forced.nodes))
+        by_nodes = prices(target, requests, pending, row, limit, self._exact)
+        served = [self._serve(request, active) for request in requests]
+        rate = max(active / row[active] if row[active] else 0.0, self._habits.rate(active).value)
+        now = Situation(requests, pending, served, length, row, by_nodes, rate)
+        now.forcing = limit > 0 and self._forces
         if now.forcing and self.forced.nodes:
             now.only = min(self.forced.nodes, limit)
-            while now.only > 0 and prices[now.only] is None:
+            while now.only > 0 and by_nodes[now.only] is None:
                 now.only -= 1
             now.forcing = now.only > 0
         return now
@@ -197,90 +235,63 @@ class AdaptivePlan:
         self._costs[active] = costs = costs if costs.widest >= widest else costs.widened(widest + 8 * active)
         return costs
 
-    def _serve(self, request: DraftRequest) -> Served:
+    def _serve(self, request: DraftRequest, active: int) -> Served:
         served = self._served.get(request.slot)
         if served is None or served.history is not request.history:
-            if served is not None:  # its slot went on to another request
-                self._usual_answer += 0.2 * (len(served.history) - served.start - self._usual_answer)
-                for one in self.costly:
-                    self.account.write_off(one.investment.close())
+            self._begin(served, active)
             temperature = request.sampling.temperature
             trackers = [self.acceptance.tracker(one.name, "coupled", temperature) for one in self.drafters]
-            served = self._served[request.slot] = Served(request.history, len(request.history), trackers)
+            free = max(_FREE_HOPE, self._habits.free) if self._free else 0.0
+            served = self._served[request.slot] = Served(request.history, len(request.history), trackers, free)
         served.begin()
         return served
 
-    def _prices(
-        self,
-        target: Target,
-        requests: Sequence[DraftRequest],
-        pending: Sequence[int],
-        row: list[float],
-        limit: int,
-    ) -> list[float | None]:
-        """Seconds of the pass by nodes a slot sends; None where a width is not allowed."""
-        exact = self._exact
-        if len(requests) == 1:
-            first = pending[0]
-            return [
-                row[width] if exact is None or width in exact or width == first else None
-                for width in range(first, first + limit + 1)
-            ]
-        prices: list[float | None] = []
-        for nodes in range(limit + 1):
-            rows = {
-                request.slot: waiting + min(nodes, max(0, request.max_nodes))
-                for request, waiting in zip(requests, pending, strict=True)
-            }
-            widths = target.pass_widths(rows)
-            allowed = exact is None or nodes == 0 or all(width in exact for width in widths)
-            prices.append(sum(row[width] for width in widths) if allowed else None)
-        return prices
+    def _begin(self, last: Served | None, active: int) -> None:
+        """A slot goes on to another request."""
+        if last is not None:
+            self._habits.ended(len(last.history) - last.start, last.free)
+            for tracker in last.trackers:
+                tracker.close()
+        for one in self.costly:
+            self._account.write_off(one.investment.close())
+        self._habits.rate(active).begin()
+        self._attention.begin()
+        self._account.begin(1.0 / active)
 
     # -- asking drafters ------------------------------------------------------------------------------------------
-
-    def _ask_free(self, now: Situation) -> None:
-        """Their drafts; those that may guess are asked even where nothing may be sent, so that they are scored."""
-        now.ready = [[] for _ in now.requests]
-        if not self._free:
-            return
-        asked = []
-        for request in now.requests:
-            nodes = max(0, min(request.max_nodes, self.longest))
-            asked.append(replace(request, max_nodes=nodes, max_depth=nodes))
-        for index, drafter in self._free:
-            places = now.places(drafter.name)
-            wanted = [asked[place] for place in places]
-            for place, draft in zip(places, legal(wanted, drafter.draft(wanted)), strict=True):
-                if len(draft):
-                    served = now.served[place]
-                    served.drawn[index] = draft
-                    now.ready[place].append(Option(served.trackers[index].gains(draft), draft))
 
     def _ask_costly(self, now: Situation, best: Choice) -> bool:
         """Asks the drafter that promises most over what is ready, or one whose turn it is to be tried."""
         found: tuple[Costly, Offer] | None = None
         probe: tuple[Costly, Offer] | None = None
         value = best.value if best.nodes else 0.0
+        free = sum(served.free for served in now.served)
         for one in self.costly:
-            if one.dropped or not now.places(one.drafter.name):
+            if not one.may_hope(now):
                 continue
             offer = one.offer(now)
-            gain = offer.value - value
-            if now.forcing and not best.nodes and found is None:
+            if self._pays(one, offer, now, value if offer.small or now.forcing else max(value, free)) or (
+                now.forcing and not (best.nodes or found)
+            ):
                 found, value = (one, offer), offer.value
-            elif gain > _MARGIN:
-                if now.forcing or (
-                    self.account.open and one.may_read(offer, gain, now, self.account, self._usual_answer)
-                ):
-                    found, value = (one, offer), offer.value
-            elif not now.forcing and one.due(offer, now, self.account):
+            elif not now.forcing and one.due(offer, now, self._account):
                 probe = (one, offer)
+            else:
+                one.refused()
         if found is not None:
             found[0].ask(found[1], now, probing=False)
         elif probe is not None:
             probe[0].ask(probe[1], now, probing=True)
         return now.asked >= 0
+
+    def _pays(self, one: Costly, offer: Offer, now: Situation, ready: float) -> bool:
+        """Whether an offer beats what is `ready`, in tokens a pass."""
+        gain = offer.value - ready
+        if gain <= _MARGIN or now.forcing:
+            return gain > _MARGIN
+        return (self._account.open or now.retrying) and one.may_read(
+            offer, gain, now, self._account, self._habits.answer
+        )
 
     @property
     def dropped(self) -> dict[str, str]:
@@ -317,6 +328,7 @@ class AdaptivePlan:
         now, self._now = self._now, None
         if now is None:
             return self._learn_plain(seconds)
+        started = self._clock()
         places = {request.slot: served for request, served in zip(now.requests, now.served, strict=True)}
         tokens, hit = 0, False
         for outcome in outcomes:
@@ -335,35 +347,36 @@ class AdaptivePlan:
         for one in self.costly:
             if one.index == now.asked:
                 one.heard(now, hit)
+        self._attention.took(now.planning + self._clock() - started)
         return Review(now.plain_seconds, now.guarded)
 
     def _learn_plain(self, seconds: float) -> Review:
-        """A pass for which nobody could draft: plain decoding's cost, and nothing for the guard, who had no say."""
+        """A pass that was not planned: plain decoding's cost. Where nobody could draft the guard had no say."""
         if self._alone is None:
             return NO_REVIEW
         rows, length = self._alone
-        self._alone, costs = None, self._costs_of(rows, rows)
+        costs = self._costs_of(rows, rows)
         costs.observe(rows, length, seconds)
-        return Review(costs.seconds(rows, length))
+        plain = costs.seconds(rows, length)
+        if self._resting:
+            self._account.book(plain, plain)
+        return Review(plain)
 
     def _book(self, now: Situation, tokens: int, seconds: float) -> None:
-        account = self._account(now)
+        """What the pass saved or lost; with a draft, what planning usually takes is part of it."""
         usual = now.expected  # outliers are nobody's fault
         spent = min((1.0 + _OUTLIER) * usual, max((1.0 - _OUTLIER) * usual, seconds)) + now.draft_seconds
-        old_tokens, old_seconds = self._rates.get(now.active, (0.0, 0.0))
-        self._rates[now.active] = (
-            _RATE_MEMORY * old_tokens + tokens,
-            _RATE_MEMORY * old_seconds + spent - now.invested,
-        )
         plain = tokens / now.active * now.plain_seconds
-        if not (now.drafted or now.draft_seconds):
-            account.book(plain, plain)
-            return
+        spent = spent + self._attention.seconds if now.drafted or now.draft_seconds else plain
+        self._habits.rate(now.active).book(tokens, spent - now.invested)
+        if now.trial:
+            self._habits.retry.idle = 0
+            (self._habits.retry.paid if plain > spent else self._habits.retry.failed)()
         left = plain - spent + now.invested
         for one in self.costly:
             if one.index == now.asked:
                 left = one.investment.repay(left)
-        account.book(plain, plain - left)
+        self._account.book(plain, plain - left, now.trial or now.probing)
 
     # -- for people -----------------------------------------------------------------------------------------------
 

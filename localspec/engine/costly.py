@@ -9,25 +9,36 @@ from dataclasses import dataclass, replace
 from localspec.engine.acceptance import Tracker
 from localspec.engine.constraint import legal
 from localspec.engine.costs import DraftCosts
-from localspec.engine.guard import Account, Investment
+from localspec.engine.guard import Account
+from localspec.engine.habits import Turn
 from localspec.engine.interfaces import ANY_PRICE, Drafter
 from localspec.engine.option import NEVER, Option, best_choice, depth_of, promised
 from localspec.engine.price import DraftPrice
 from localspec.engine.situation import Situation
 from localspec.errors import DecodeError
 
-_FIRST_WAIT, _WAIT_GROWTH, _LONGEST_WAIT = 8, 1.15, 4096.0
-_HOPE = 2.0
-"""Standard errors by which a drafter may be better than it seems."""
-_HOPELESS_SHARE = 0.003
-"""Of plain decoding's time, what trying may take of a drafter that never paid, by all that is known."""
+_OFFER_WAIT = 8
+"""Passes until one that promised nothing is asked again what it promises, or tried."""
+_OPTIMISM, _HOPE = 1.0, 2.0
+"""Standard errors by which a drafter is taken to be better than it seems (what is not known is worth trying), and by
+which it may be."""
+_HOPELESS_SHARE, _HOPEFUL_SHARE = 0.006, 0.01
+"""Of plain decoding's time, what trying may take of a drafter that never paid, by all that is known, and of one that
+pays at other times and has a prompt to read first."""
+_SETTLED = 4
+"""Tokens of an answer after which it is known whether drafts without cost do it."""
 _BURST = 3
 """Probes in a row whose guess was right: the content has changed."""
+_PROBES = 4
+"""Probes one behind the other, where a prompt had to be read for the first one."""
 _FADING = 2.0
 """Waits over which what was learned of a request fades while a drafter is not asked."""
 _EVIDENCE, _MUCH_EVIDENCE = 32.0, 128.0
 """Trials from which on acceptance counts as known, or known well enough to stop trying at a close call."""
-_PAY_BACK = 1.5
+_HOPED = 0.9
+"""Acceptance that a drafter nobody knows may have."""
+_PAY_BACK = 1.75
+"""How many times over a reading must promise to pay back."""
 _SMALL_READING = 0.5
 """Reading that costs at most this much of a plain pass is no investment."""
 _STAY = 8.0
@@ -50,6 +61,8 @@ class Offer:
     """Tokens of that."""
     small: bool
     """The reading is no investment."""
+    nodes: int
+    """Length at which it promises most."""
     charged: list[float | None]
     """Seconds by nodes, the levels drawn for them included."""
 
@@ -57,23 +70,34 @@ class Offer:
 class Costly:
     """One such drafter."""
 
-    def __init__(self, index: int, drafter: Drafter, costs: DraftCosts, clock: Callable[[], float]) -> None:
+    def __init__(self, index: int, drafter: Drafter, costs: DraftCosts, turn: Turn, clock: Callable[[], float]) -> None:
         self.index, self.drafter, self.costs = index, drafter, costs
-        self.investment = Investment()
+        self.turn, self.investment = turn.backoff, turn.investment
         self.dropped = ""
         """Why it is not asked any more."""
         self._clock = clock
-        self._idle = 0
-        """Passes since it was asked last."""
-        self._wait = float(_FIRST_WAIT)
-        """Passes it is left alone before it is tried again."""
         self._burst = 0
+        self._probes = 0
+        """How many more probes the last reading is good for."""
+        self._hopeless = 0
+        """Passes until it is asked what it promises; it has just promised nothing."""
 
-    def rest(self, now: Situation) -> None:
-        """One more pass has begun since it was asked."""
-        self._idle += 1
+    def rest(self, now: Situation, passes: int) -> None:
+        """So many more passes have begun since it was asked."""
+        self.turn.rest(passes)
+        self._hopeless = max(0, self._hopeless - passes)
         for served in now.served:
-            served.trackers[self.index].fade(1.0 / (_FADING * self._wait))
+            served.trackers[self.index].fade(min(1.0, passes / (_FADING * self.turn.wait)))
+
+    def may_hope(self, now: Situation) -> bool:
+        """Whether it can be of use in this pass, as far as is known without asking what it promises."""
+        if self.dropped or not now.places(self.drafter.name):
+            return False
+        return now.forcing or not self._hopeless or not all(served.generated for served in now.served)
+
+    def refused(self) -> None:
+        """What it promised was too little."""
+        self._hopeless = _OFFER_WAIT
 
     def offer(self, now: Situation) -> Offer:
         """What it promises for this pass, beside what is ready."""
@@ -90,12 +114,12 @@ class Costly:
         ]
         options = [list(ready) for ready in now.ready]
         for place, tracker in zip(places, trackers, strict=True):
-            options[place].append(Option(promised(tracker.typical(limit), breadth, limit)))
+            options[place].append(Option(promised(tracker.typical(limit, _OPTIMISM), breadth, limit)))
         best = best_choice(options, charged, now.rate, NEVER, now.only)
         small = reading <= _SMALL_READING * now.plain_seconds
         value = best.value - (now.rate * reading / _STAY if small else 0.0)
         tokens = 1.0 + sum(pick.gain(best.nodes) for pick in best.picks if pick) / now.active
-        return Offer(value, tokens, level, reading, missing, small, charged)
+        return Offer(value, tokens, level, reading, missing, small, best.nodes, charged)
 
     def _missing(self, now: Situation) -> int:
         """Tokens it would have to read before it can guess for those that let it."""
@@ -111,27 +135,34 @@ class Costly:
         cost = offer.level_seconds + offer.reading
         if not account.affords(cost):
             return False
-        trackers = self._trackers(now)
+        trackers, limit = self._trackers(now), now.limit
         trials = min(tracker.table.trials for tracker in trackers)
-        if trials < _EVIDENCE:
-            return True  # at once, while it has little to catch up with
-        resting = self._idle < _FIRST_WAIT or self._idle % _FIRST_WAIT
-        if resting and trials >= _MUCH_EVIDENCE:
-            return False
-        limit = now.limit
+        if trials < _EVIDENCE and self._pays([[_HOPED] * limit] * len(trackers), offer, now):
+            return self._settled(offer, now)  # soon, while it has little to catch up with
         if not self._pays([tracker.usual(limit, _HOPE) for tracker in trackers], offer, now):
-            return not resting and cost <= _HOPELESS_SHARE * self._idle * now.plain_seconds
+            return self._cheap(cost, _HOPELESS_SHARE, now) and self.turn.idle >= _OFFER_WAIT
+        if not offer.small and not self._cheap(self.investment.patience * cost, _HOPEFUL_SHARE, now):
+            return False
         if trials < _MUCH_EVIDENCE:
             return True
-        return self._idle >= self._wait or self._pays(
-            [tracker.typical(limit, _HOPE) for tracker in trackers], offer, now
-        )
+        if self.turn.idle < _OFFER_WAIT:
+            return False
+        return self.turn.due or self._pays([tracker.typical(limit, _HOPE) for tracker in trackers], offer, now)
+
+    def _cheap(self, cost: float, share: float, now: Situation) -> bool:
+        """Whether trying costs no more than this share of plain decoding's time since it was tried last."""
+        return cost <= share * self.turn.idle * now.plain_seconds
+
+    def _settled(self, offer: Offer, now: Situation) -> bool:
+        """Whether drafts without cost had their chance in every answer, before prompts are read on trust."""
+        return offer.small or all(served.generated >= _SETTLED for served in now.served)
 
     def _pays(self, typical: list[list[float]], offer: Offer, now: Situation) -> bool:
         """Whether it would pay with this acceptance by level, per slot."""
         breadth = self._trackers(now)[0].table.breadth
         options = [[Option(promised(one, breadth, now.limit))] for one in typical]
-        return best_choice(options, offer.charged, now.rate).value > 0.0
+        floor = 0.0 if offer.small else sum(served.free for served in now.served)
+        return best_choice(options, offer.charged, now.rate, floor).nodes > 0
 
     def may_read(self, offer: Offer, gain: float, now: Situation, account: Account, usual_answer: float) -> bool:
         """Whether what it has to read first is small, or can be afforded, or pays for itself.
@@ -143,10 +174,12 @@ class Costly:
             account: what may be lost.
             usual_answer: tokens of an answer.
         """
-        if offer.small or account.affords(offer.reading):
+        if offer.small:
             return True
+        if (offer.charged[offer.nodes] or 0.0) > now.most:
+            return False  # what it guesses could not be sent
         if min(tracker.table.trials for tracker in self._trackers(now)) < _EVIDENCE:
-            return False
+            return account.affords(offer.reading) and self._settled(offer, now)
         left, places = 0.0, now.places(self.drafter.name)
         for place in places:
             generated = now.served[place].generated
@@ -157,10 +190,12 @@ class Costly:
 
     def ask(self, offer: Offer, now: Situation, probing: bool) -> None:
         """Lets it guess; its drafts join what is ready. If it fails it is dropped, and the chat goes on."""
-        limit = max((nodes for nodes, price in enumerate(now.prices) if price is not None), default=0)
+        limit = max(
+            (nodes for nodes, price in enumerate(offer.charged) if price is not None and price <= now.most), default=0
+        )
         limit = min(limit, 1) if probing else now.only or limit
         places, trackers = now.places(self.drafter.name), self._trackers(now)
-        shares = [None if price is None else price / now.active for price in now.prices]
+        shares = [None if price is None else price / now.active for price in now.affordable]
         wanted = []
         for place, tracker in zip(places, trackers, strict=True):
             request = now.requests[place]
@@ -176,7 +211,9 @@ class Costly:
             self.drop(str(error) or "out of memory")
             return
         now.draft_seconds = self._clock() - start
-        now.asked, now.probing, self._idle = self.index, probing, 0
+        now.asked, now.probing, self.turn.idle, self._hopeless = self.index, probing, 0, 0
+        if probing and not offer.small:
+            self._probes = _PROBES
         if not (offer.small or probing):
             now.invested = min(offer.reading, now.draft_seconds)
             self.investment.invest(now.invested)
@@ -196,9 +233,14 @@ class Costly:
         if now.unread:
             self._at_once()
         elif not now.probing:
-            self._wait, self._burst = max(float(_FIRST_WAIT), self._wait / _WAIT_GROWTH), 0
+            self.turn.paid()
+            self._burst = 0
         elif not hit:
-            self._wait = self._wait if self._burst else min(_LONGEST_WAIT, _WAIT_GROWTH * self._wait)
+            self._probes = max(0, self._probes - 1)
+            if self._probes:
+                self._at_once()
+            elif not self._burst:
+                self.turn.failed()
             self._burst = 0
         else:
             self._burst += 1
@@ -210,7 +252,7 @@ class Costly:
 
     def _at_once(self) -> None:
         """The next pass is its turn again."""
-        self._idle = _FIRST_WAIT * math.ceil(self._wait / _FIRST_WAIT) - 1
+        self.turn.idle = math.ceil(self.turn.wait) - 1
 
     def drop(self, reason: str) -> None:
         """Never asks it again, and lets it free what it holds."""

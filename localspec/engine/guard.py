@@ -1,16 +1,28 @@
 """The guard: what speculation may lose. Plain decoding's time is known (one row a pass), so a loss can be counted.
 
 An account in seconds. It opens with the price of some plain passes, gains a small share of the time plain decoding
-would have taken, and every pass with a draft books what it saved or lost. While it is overdrawn nothing is drafted.
-Whatever drafts do, the time spent is therefore at most
+would have taken, and every pass with a draft books what it saved or lost, planning included. Savings count, but only
+up to a few passes. No pass is planned that could lose more than may be lost. So over any text, after whatever came
+before, and from the first token of a pair on,
 
-    (1 + share) * plain time + opening credit + one pass,
+    time <= (1 + SHARE + attention.SHARE) * plain time + _MOST_PASSES plain passes + the surprise of one pass:
 
-which for long enough text is above 0.98 of plain decoding's speed. Savings are kept up to a limit, so that a good hour
-cannot pay for a bad one.
+above 0.98 of plain decoding's speed for long enough text even if every guess is wrong from the first to the last. A
+surprise is what a pass takes over what it was expected to; it is booked, and the next passes make up for it. The share
+of `attention` is for planning that comes to nothing; where a pass takes 30 ms it is not a quarter used.
+
+One answer must not lose all of that. What drafts may lose in a *stretch* (an answer, or so many tokens of a long one),
+its *risk*, is its share, what it has saved itself, and at most _STRETCH_PASSES of the balance: an answer begins with
+short drafts, and those that are accepted pay for longer ones. Savings of an answer are proof that its content can be
+guessed, savings of another one are not. A stretch that has lost what it had goes on plain. Fewer passes would be a
+stricter promise and a broken product: where a guess is right in 7 of 10 and pays twice over, one rejected draft at the
+start would keep 64 tokens plain.
+
+What the balance holds beyond one stretch is for *trials*: passes that show whether something pays by now.
 
 Reading a long prompt with a draft model is an *investment*: a loan that savings pay back before anything else. What is
-left of it when the request ends is booked as a loss, and the next one must promise more.
+left of it when the request ends is booked as a loss, and the next one must promise more. A debt of more than
+-_LEAST_PASSES is forgotten: only readings that all evidence spoke for can make one.
 """
 
 from __future__ import annotations
@@ -18,32 +30,48 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 SHARE = 0.008
-"""Of plain decoding's time, what may be lost in trying."""
+"""Of plain decoding's time, what may be lost."""
 OPENING_PASSES = 12.0
 """Plain passes whose price the account opens with, the first time a pair runs."""
-_MOST_PASSES = 24.0
+_MOST_PASSES = OPENING_PASSES
+"""Plain passes of savings that it keeps."""
 _LEAST_PASSES = -12.0
+_STRETCH_PASSES = 4.0
+"""Plain passes of savings from before that a stretch may lose."""
+_STRETCH_TOKENS = 64
+"""Tokens of plain decoding in a stretch of a long answer."""
 
 
 @dataclass(slots=True)
 class Account:
     """What may still be lost, in seconds."""
 
-    balance: float = 0.0
     opening: float = OPENING_PASSES
     """Plain passes whose price it opens with; what an earlier run left, if there was one."""
     pass_seconds: float = 0.0
     """A plain pass, as of the last booking; 0 = the account is not open yet."""
+    balance: float = 0.0
+    risk: float = 0.0
+    """What drafts may lose of it in the stretch that runs."""
     spent: float = 0.0
     """All time of booked passes, drafting and reading included."""
     plain: float = 0.0
     """What plain decoding would have taken for the same tokens."""
+    _stretch: float = 0.0
+    """Plain decoding's time in that stretch."""
 
     def scale(self, pass_seconds: float) -> None:
         """Tells the price of a plain pass now; the first time opens the account."""
-        if not self.pass_seconds:
-            self.balance = self.opening * pass_seconds
+        first = not self.pass_seconds
         self.pass_seconds = pass_seconds
+        if first:
+            self.balance = self.opening * pass_seconds
+            self.begin()
+
+    def begin(self, share: float = 1.0) -> None:
+        """An answer begins, and with it a stretch; `share` of the running answers are new."""
+        self.risk = min(self.balance, max(self._fresh, (1.0 - share) * self.risk))
+        self._stretch = 0.0
 
     @property
     def passes(self) -> float:
@@ -52,22 +80,39 @@ class Account:
 
     @property
     def open(self) -> bool:
-        """Whether anything may be drafted."""
-        return self.balance > 0.0
+        """Whether anything may be drafted because it seems to pay."""
+        return self.risk > 0.0
+
+    @property
+    def trials(self) -> float:
+        """What may be lost in trying."""
+        return max(0.0, self.balance - self._fresh)
 
     def affords(self, loss: float) -> bool:
-        """Whether so much could be lost at once."""
-        return loss <= self.balance
+        """Whether so much may be lost in trying."""
+        return loss <= self.trials
 
-    def book(self, plain: float, spent: float) -> None:
-        """A pass brought tokens that would have taken `plain` seconds, in `spent` seconds."""
+    def book(self, plain: float, spent: float, trial: bool = False) -> None:
+        """A pass brought tokens that would have taken `plain` seconds, in `spent`; `trial`: to learn something."""
         self.plain += plain
         self.spent += spent
-        self._add(SHARE * plain + plain - spent)
+        share, saved = SHARE * plain, plain - spent
+        self._add(share + saved)
+        self.risk = min(self.balance, self.risk + share + (max(0.0, saved) if trial else saved))
+        self._stretch += plain
+        if self._stretch > _STRETCH_TOKENS * self.pass_seconds:
+            self._stretch = 0.0
+            self.risk = max(self.risk, min(self.balance, self._fresh))
 
     def write_off(self, seconds: float) -> None:
         """An investment was not paid back."""
         self._add(-seconds)
+        self.risk = min(self.balance, self.risk)
+
+    @property
+    def _fresh(self) -> float:
+        """What a stretch may lose that has saved nothing yet."""
+        return _STRETCH_PASSES * self.pass_seconds
 
     def _add(self, seconds: float) -> None:
         unit = self.pass_seconds
@@ -81,24 +126,29 @@ class Investment:
     owed: float = 0.0
     patience: float = 1.0
     """How many times over an investment must promise to pay; doubles with each one that failed."""
+    _earned: float = 0.0
+    """What its drafts saved in all, less the reading."""
 
     def invest(self, seconds: float) -> None:
         """Reading takes so long and is to be paid back."""
         self.owed += seconds
+        self._earned -= seconds
 
     def repay(self, saved: float) -> float:
         """A pass saved (or lost) so much; returns what is left for the account."""
+        self._earned += saved
         if saved <= 0.0 or not self.owed:
             return saved
         paid = min(self.owed, saved)
         self.owed -= paid
-        if not self.owed:
-            self.patience = max(1.0, self.patience / 2.0)
         return saved - paid
 
     def close(self) -> float:
         """The request is over; returns what was not paid back."""
         lost, self.owed = self.owed, 0.0
-        if lost:
-            self.patience = min(1024.0, 2.0 * self.patience)
+        if self._earned < 0.0:
+            self.patience = min(1024.0, 1.5 * self.patience)
+        elif self._earned > 0.0:
+            self.patience = max(1.0, self.patience / 2.0)
+        self._earned = 0.0
         return lost

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from localspec.engine.acceptance import Tracker
-from localspec.engine.interfaces import EMPTY_DRAFT, Draft, DraftRequest, History
+from localspec.engine.interfaces import EMPTY_DRAFT, Draft, DraftRequest, History, Target
 from localspec.engine.option import Option
 
 
@@ -19,6 +19,8 @@ class Served:
     """Tokens there were before the first pass."""
     trackers: list[Tracker]
     """Per drafter."""
+    free: float = 0.0
+    """Tokens a pass that drafts without cost are worth here over sending nothing, at lambda; lately."""
     drawn: list[Draft] = field(default_factory=list)
     """Per drafter, its guess for the coming pass."""
     length: int = 0
@@ -50,6 +52,10 @@ class Situation:
     """Seconds of this pass by nodes each slot sends; None where a width is not allowed."""
     rate: float
     """lambda, tokens/s."""
+    affordable: list[float | None] = field(default_factory=list)
+    """The same, passes left out that could lose more than may be lost."""
+    most: float = 0.0
+    """Seconds the pass may take at most, drafting for it included."""
     only: int = 0
     """Forced number of nodes; 0 = none is."""
     forcing: bool = False
@@ -60,7 +66,13 @@ class Situation:
     """Index of the drafter that cost something."""
     probing: bool = False
     """It was asked to see how it does, not because it pays."""
+    retrying: bool = False
+    """The guard would cut or stop drafts; one may be sent to see whether they pay by now."""
+    trial: bool = False
+    """What this pass loses was spent to learn something."""
     draft_seconds: float = 0.0
+    planning: float = 0.0
+    """Seconds that choosing took, drafters that cost something left out."""
     invested: float = 0.0
     """Seconds of these that shall be paid back later."""
     drafted: bool = False
@@ -86,6 +98,57 @@ class Situation:
         return len(self.prices) - 1
 
     @property
+    def plain_price(self) -> float:
+        """This pass without drafts."""
+        return self.prices[0] or 0.0
+
+    @property
     def plain_seconds(self) -> float:
         """A pass of plain decoding."""
         return self.row[len(self.requests)]
+
+    def bound(self, risk: float) -> None:
+        """Leaves out passes that would lose more than so many seconds, were every guess wrong."""
+        self.most = self.plain_price + risk
+        self.affordable = self.prices
+        if self.prices[-1] is None or self.prices[-1] > self.most:
+            self.affordable = [
+                None if price is None or (nodes and price > self.most) else price
+                for nodes, price in enumerate(self.prices)
+            ]
+
+
+def prices(
+    target: Target,
+    requests: Sequence[DraftRequest],
+    pending: Sequence[int],
+    row: Sequence[float],
+    limit: int,
+    exact: frozenset[int] | None,
+) -> list[float | None]:
+    """Seconds of a pass by nodes a slot sends, from 0 to `limit`; None where a width is not allowed.
+
+    Args:
+        target: says how rows become passes.
+        requests: those that share the pass.
+        pending: rows each of them must decode anyway.
+        row: seconds by width.
+        limit: most nodes a slot.
+        exact: widths that are allowed, besides those of a pass without drafts; None = any.
+    """
+    if len(requests) == 1:
+        first = pending[0]
+        return [
+            row[width] if exact is None or width in exact or width == first else None
+            for width in range(first, first + limit + 1)
+        ]
+    found: list[float | None] = []
+    for nodes in range(limit + 1):
+        rows = {
+            request.slot: waiting + min(nodes, max(0, request.max_nodes))
+            for request, waiting in zip(requests, pending, strict=True)
+        }
+        widths = target.pass_widths(rows)
+        allowed = exact is None or nodes == 0 or all(width in exact for width in widths)
+        found.append(sum(row[width] for width in widths) if allowed else None)
+    return found

@@ -15,6 +15,7 @@ from typing import Any
 from localspec.engine.acceptance import Acceptance
 from localspec.engine.costs import DraftCosts, PassCosts
 from localspec.engine.guard import OPENING_PASSES, Account
+from localspec.engine.habits import Habits
 from localspec.llama import probe as probes
 
 _FORMAT = 1
@@ -30,6 +31,8 @@ class Knowledge:
     acceptance: Acceptance = field(default_factory=Acceptance)
     account: Account = field(default_factory=Account)
     """What speculation may lose; runs of short answers share one."""
+    habits: Habits = field(default_factory=Habits)
+    """What requests are like; lives as long as the engine, and not longer: the next one may be for something else."""
     store: Store | None = None
     """Where it is kept; None = nowhere."""
 

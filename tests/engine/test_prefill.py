@@ -10,7 +10,7 @@ import pytest
 from localspec.drafters.draft_model import DraftModel
 from localspec.drafters.none import NoDrafter
 from localspec.engine.adaptive import AdaptivePlan, Forced
-from localspec.engine.costs import PassCosts
+from localspec.engine.costs import DraftCosts, PassCosts
 from localspec.engine.interfaces import Draft
 from localspec.engine.loop import Loop
 from localspec.engine.plan import FixedPlan
@@ -300,7 +300,8 @@ def test_a_draft_model_reads_a_long_prompt_in_chunks_between_passes(plan: str) -
     context.CHUNK = 32
     draft = DraftModel(context, VOCABULARY.end_tokens)
     costs = PassCosts({100: {width: 0.01 * (1 + 0.01 * width) for width in range(1, 9)}})
-    adaptive = AdaptivePlan([draft], None, costs=costs, forced=Forced(drafting=plan == "forced"))
+    forced, cheap = Forced(drafting=plan == "forced"), {"draft": DraftCosts({100: {1: 1e-9}}, 1e-9)}
+    adaptive = AdaptivePlan([draft], None, costs=costs, draft_costs=cheap, forced=forced, clock=lambda: 0.0)
     target = FakeTarget(MODEL, 10, n_ctx=512)
     loop = Loop(target, draft, FixedPlan(3, None) if plan == "fixed" else adaptive, VOCABULARY)
     request = Request(long_prompt(150), seed=2, max_tokens=40, ignore_end=True)

@@ -1,0 +1,36 @@
+"""Drafters that cost nothing guess in every pass that is planned, and are scored whether they are sent or not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from localspec.engine.constraint import legal
+from localspec.engine.interfaces import Drafter
+from localspec.engine.option import Option
+from localspec.engine.situation import Situation
+
+
+def ask(drafters: Sequence[tuple[int, Drafter]], now: Situation, longest: int) -> None:
+    """Their drafts join what is ready.
+
+    Args:
+        drafters: with their places among all drafters.
+        now: the pass.
+        longest: most nodes of a draft.
+    """
+    now.ready = [[] for _ in now.requests]
+    if not drafters:
+        return
+    asked = []
+    for request in now.requests:
+        nodes = max(0, min(request.max_nodes, longest))
+        asked.append(replace(request, max_nodes=nodes, max_depth=nodes))
+    for index, drafter in drafters:
+        places = now.places(drafter.name)
+        wanted = [asked[place] for place in places]
+        for place, draft in zip(places, legal(wanted, drafter.draft(wanted)), strict=True):
+            if len(draft):
+                served = now.served[place]
+                served.drawn[index] = draft
+                now.ready[place].append(Option(served.trackers[index].gains(draft), draft))

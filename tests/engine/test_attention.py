@@ -1,0 +1,65 @@
+"""When planning rests."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from localspec.engine.attention import Attention
+
+
+def planned(attention: Attention, plain: float, passes: int, planning: float = 1e-4) -> list[bool]:
+    """Whether each of so many passes that nothing is drafted in was planned."""
+    found = []
+    for _ in range(passes):
+        rests = attention.rests(plain)
+        found.append(not rests)
+        if not rests:
+            attention.planned(fruitful=False)
+            attention.took(planning)
+    return found
+
+
+def test_where_passes_are_long_it_never_rests() -> None:
+    assert all(planned(Attention(), 0.03, 300))
+    assert all(planned(Attention(), 0.015, 300)), "a rest of half a pass is none"
+
+
+@pytest.mark.parametrize("plain", [0.0003, 0.001, 0.003])
+def test_where_they_are_short_it_takes_little_of_them(plain: float) -> None:
+    found = planned(Attention(), plain, 3000)
+    assert all(found[:3]), "a request begins with all attention"
+    assert sum(found[-1000:]) * 1e-4 <= 0.0045 * 1000 * plain
+
+
+def test_the_longer_nothing_was_found_the_rarer_it_looks() -> None:
+    found = planned(Attention(), 0.00001, 300)
+    looks = [place for place, one in enumerate(found) if one]
+    for last, place in pairwise(looks):
+        assert place - last <= 1 + max(1, (place + 1) // 3)
+
+
+def test_what_it_finds_and_a_new_request_wake_it() -> None:
+    attention = Attention()
+    planned(attention, 0.0003, 100)
+    while attention.rests(0.0003):
+        pass
+    attention.planned(fruitful=True)
+    assert not attention.rests(0.0003)
+    planned(attention, 0.0003, 300)
+    while attention.rests(0.0003):
+        pass
+    rested = attention.rested
+    attention.planned(fruitful=False)
+    attention.begin()
+    while attention.rests(0.0003):
+        pass
+    assert attention.rested < 0.7 * rested
+
+
+def test_one_slow_planning_changes_little() -> None:
+    attention = Attention()
+    planned(attention, 0.03, 50)
+    attention.took(1.0)
+    assert attention.seconds < 1.2e-4
