@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 
+from localspec.cli.output import print_plain
 from localspec.cli.places import add_memory_options, fit_settings, memory_lines, places
 from localspec.errors import UsageError
 
@@ -18,6 +19,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    from localspec.cli.unused import not_used
     from localspec.gguf.split import read_parts
     from localspec.models import fit, pairing
     from localspec.models.catalog import Catalog
@@ -35,12 +37,10 @@ def run(options: argparse.Namespace) -> int:
     match = pairing.match(parts[0], draft_parts[0])
     make = fit.choose if options.fit else fit.plan
     plan = make(parts, draft_parts, fit_settings(options), places())
+    unused = not_used(match.method) if match.fits else ""
     if options.json:
-        print(json.dumps({"match": match.as_dict(), "memory": plan.as_dict()}))
+        print(json.dumps({"match": match.as_dict(), "memory": plan.as_dict(), "unused": unused}))
     else:
-        print(match.verdict)
-        for warning in match.warnings:
-            print(f"  note: {warning}")
-        for line in memory_lines(plan):
-            print(line)
+        notes = (f"  note: {note}" for note in (unused, *match.warnings) if note)
+        print_plain(match.verdict, *notes, *memory_lines(plan))
     return 0 if match.fits and plan.fits else 1

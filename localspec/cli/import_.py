@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
-from shlex import quote
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -19,6 +18,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    from localspec.cli.output import print_plain
+    from localspec.cli.pull import result_lines
     from localspec.cli.transfer import transfer_progress
     from localspec.models.adopt import adopt
     from localspec.models.store import Store
@@ -35,5 +36,5 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps(entry.as_dict()))
     else:
-        print(f'installed {entry.name}: {entry.path}\nTry: localspec run {quote(entry.name)} "Hello"')
+        print_plain(*result_lines([entry], entry.name))
     return 0

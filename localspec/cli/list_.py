@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from rich.filesize import decimal
 
+from localspec.cli.output import print_plain
+
 if TYPE_CHECKING:
     from localspec.models.store import Entry
 
@@ -57,6 +59,7 @@ def _bundled() -> list[dict[str, Any]]:
 
 def _print_catalog(as_json: bool) -> int:
     """Pairs first, as they are what one pulls; "~" where nobody of localspec has compared the entry with the file."""
+    from localspec.cli.unused import not_used
     from localspec.models.catalog import Catalog
 
     catalog = Catalog.load()
@@ -72,7 +75,8 @@ def _print_catalog(as_json: bool) -> int:
         target, draft = catalog.models[pair.target], catalog.models[pair.draft]
         known = target.bytes and draft.bytes
         size = f"{'' if target.verified else '~'}{decimal(target.bytes + draft.bytes)}" if known else ""
-        rows.append((pair.name, pair.target, pair.draft, size, target.licence))
+        unused = f" ({pair.method}: no drafter yet)" if not_used(pair.method) else ""
+        rows.append((pair.name, pair.target, pair.draft + unused, size, target.licence))
     _print_rows(rows)
     paired = {name for pair in catalog.pairs.values() for name in (pair.target, pair.draft)}
     alone = sorted(set(catalog.models) - paired)
@@ -83,14 +87,18 @@ def _print_catalog(as_json: bool) -> int:
 def _print_rows(rows: list[tuple[str, ...]]) -> None:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)][:-1]
     for *cells, last in rows:
-        print("  ".join(f"{cell:{width}}" for cell, width in zip(cells, widths, strict=True)), last, sep="  ")
+        print_plain("  ".join([*(f"{cell:{width}}" for cell, width in zip(cells, widths, strict=True)), last]))
 
 
 def _print(entries: list[Entry], faults: dict[str, str]) -> None:
     rows: list[tuple[str, ...]] = [("NAME", "ROLE", "SIZE", "QUANT", "STATE")]
     rows += [(model["name"], model["role"], "", "", "shipped with localspec") for model in _bundled()]
+    heads = {entry.name for entry in entries if entry.role == "head"}
     for entry in entries:
-        state = faults[entry.name] or (f"good, drafted by {entry.draft}" if entry.draft else "good")
+        drafted = f"good, drafted by {entry.draft}" if entry.draft else "good"
+        if entry.draft in heads or entry.name in heads:
+            drafted = "good; heads are kept and not used yet"
+        state = faults[entry.name] or drafted
         rows.append((entry.name, entry.role, decimal(entry.bytes), entry.quant, state))
     _print_rows(rows)
     broken = [name for name, fault in faults.items() if fault]

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from localspec.chat.plain_text import PlainText
+from localspec.chat.plain_text import PlainText, plain_text
 
 if TYPE_CHECKING:
     from localspec.engine.stats import RequestStats
@@ -30,6 +30,11 @@ def load_progress() -> Iterator[Callable[[str, float], None] | None]:
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("Loading", total=1.0)
         yield lambda what, share: bar.update(task, description=what, completed=share)
+
+
+def print_plain(*lines: str) -> None:
+    """Prints lines that quote files or a hub, which so can neither move the cursor nor reorder what is read."""
+    print(plain_text("\n".join(lines)))
 
 
 def stream_answer(generation: Generation, parts: list[str] | None = None) -> None:

@@ -16,6 +16,16 @@ if TYPE_CHECKING:
     from localspec.models.fit import FitSettings, MemoryPlan
 
 
+_CACHES: dict[str, dict[str, Any]] = {
+    "auto": {},
+    "f16": {},
+    "bf16": {"type_v": "bf16"},
+    "q8_0": {"type_k": "q8_0", "type_v": "q8_0"},
+    "unfused": {"flash_attention": False},
+}
+"""What the choices of `EngineSettings.cache` are to a memory plan."""
+
+
 def add_memory_options(parser: argparse.ArgumentParser) -> None:
     """How the models would run."""
     parser.add_argument("--context", type=int, metavar="N", help="tokens a conversation can hold")
@@ -41,9 +51,10 @@ def fit_settings(options: argparse.Namespace) -> FitSettings:
 
 
 def fitted(settings: dict[str, Any]) -> dict[str, Any]:
-    """Context and GPU layers with which an engine of these settings fits memory; says so on standard error.
+    """Context, cache type and GPU layers with which an engine of these settings fits memory; says so on standard error.
 
-    The cache type stays what exactness makes of it, so F16, the largest of those, is planned with.
+    Where an F16 cache fits, its type stays what exactness makes of it (F16 is the largest of those); a Q8_0 cache is
+    taken before a shorter context is, unless the settings name a type or kernels that know F16 only.
 
     Args:
         settings: keyword arguments of `Engine.load`.
@@ -59,12 +70,16 @@ def fitted(settings: dict[str, Any]) -> dict[str, Any]:
     if settings.get("draft") is not None:
         draft = find_one(settings["draft"])
     wanted = {name: settings[name] for name in ("context", "slots", "branches", "max_draft_tokens") if name in settings}
+    cache = settings.get("cache", "auto")
+    may_shrink = cache == "auto" and settings.get("kernels", "auto") != "wide"
+    wished = FitSettings(**wanted, **_CACHES.get(cache, {}))
     drafts = None if draft is None else read_parts(draft)
-    plan = choose(read_parts(target), drafts, FitSettings(**wanted), places(), cache_types=())
+    plan = choose(read_parts(target), drafts, wished, places(), cache_types=("q8_0",) if may_shrink else ())
     if not plan.fits:
         raise ModelError(plan.sentence(), "Take a smaller quantisation, a shorter --context, or close other programs.")
     print(plan.sentence(), file=sys.stderr)
-    return {"context": plan.context, "gpu_layers": plan.gpu_layers, "draft_gpu_layers": plan.draft_gpu_layers}
+    found = {"context": plan.context, "gpu_layers": plan.gpu_layers, "draft_gpu_layers": plan.draft_gpu_layers}
+    return found | ({"cache": "q8_0"} if may_shrink and plan.type_k == "q8_0" else {})
 
 
 def installed_models() -> dict[str, Path]:
@@ -84,5 +99,4 @@ def memory_lines(plan: MemoryPlan) -> list[str]:
         for share in plan.shares
         if share.total
     ]
-    guess = " Recurrent or prediction layers are estimated." if plan.guessed else ""
-    return [*lines, plan.sentence() + guess]
+    return [*lines, f"{plan.sentence()} {plan.doubt}".rstrip()]

@@ -7,6 +7,8 @@ import json
 import time
 from pathlib import Path
 
+from localspec.cli.output import print_plain
+
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="the list as JSON")
@@ -29,7 +31,7 @@ def run(options: argparse.Namespace) -> int:
         rows.append((str(process.pid), process.command, models[0], models[1], context, since))
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     for row in rows:
-        print("  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())
+        print_plain("  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())
     return 0
 
 

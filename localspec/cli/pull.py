@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +36,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    from localspec.cli.output import print_plain
     from localspec.cli.places import places
+    from localspec.cli.unused import not_used
     from localspec.models.hub import Hub
     from localspec.models.pull import check_disk, install, make_plan, wishes
     from localspec.models.store import Store
@@ -45,10 +48,12 @@ def run(options: argparse.Namespace) -> int:
     if options.context is not None and options.context < 16:
         raise UsageError(f"--context is {options.context}; it must be 16 or more.")
     plan = make_plan(wanted, hub, store, options.context, places())
+    if plan.match is not None and (unused := not_used(plan.match.method)):
+        plan = replace(plan, notes=(*plan.notes, unused))
     suggestions = drafts_for(plan)
     before = as_dict(plan, hub, suggestions)
     if not options.json:
-        print("\n".join(plan_lines(plan, hub, suggestions)))
+        print_plain(*plan_lines(plan, hub, suggestions))
     if options.dry_run:
         if options.json:
             print(json.dumps({"plan": before, "installed": []}))
@@ -66,7 +71,7 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps({"plan": before, "installed": [entry.as_dict() for entry in entries]}))
     else:
-        print("\n".join(result_lines(entries, options.name)))
+        print_plain(*result_lines(entries, options.name))
     return 0
 
 
@@ -103,6 +108,7 @@ def as_dict(plan: Plan, hub: Hub, suggestions: Sequence[Suggestion]) -> dict[str
 def drafts_for(plan: Plan) -> list[Suggestion]:
     """What could draft for a target that is pulled alone."""
     from localspec.cli.places import installed_models
+    from localspec.cli.unused import drafts
     from localspec.models.catalog import Catalog
     from localspec.models.suggestion import suggest
 
@@ -110,7 +116,8 @@ def drafts_for(plan: Plan) -> list[Suggestion]:
     if plan.is_pair or part.role != "target":
         return []
     names = {part.name, part.choice.files[0].name.rsplit("/", 1)[-1]}
-    return suggest(part.header, names, Catalog.load(), installed_models())
+    found = suggest(part.header, names, Catalog.load(), installed_models())
+    return [one for one in found if drafts(one.method)]
 
 
 def plan_lines(plan: Plan, hub: Hub, suggestions: Sequence[Suggestion]) -> list[str]:
@@ -120,6 +127,8 @@ def plan_lines(plan: Plan, hub: Hub, suggestions: Sequence[Suggestion]) -> list[
         lines.append(f"pair    {plan.match.verdict}")
         lines += [f"        note: {warning}" for warning in plan.match.warnings]
     lines.append(f"memory  {plan.memory.sentence()}")
+    if plan.memory.doubt:
+        lines.append(f"        {plan.memory.doubt}")
     lines += [f"        {note}" for note in plan.notes]
     for one in suggestions[:_SUGGESTIONS]:
         how = f"localspec run {quote(plan.parts[0].name)} --draft {quote(one.draft)}" if one.installed else one.command
@@ -141,6 +150,11 @@ def _part_lines(part: Part, hub: Hub) -> list[str]:
 
 def result_lines(entries: list[Entry], asked: str) -> list[str]:
     """What is installed now, and how to use it."""
-    lines = [f"installed {entry.name}: {entry.path}" for entry in entries]
-    lines.append(f'Try: localspec run {quote(asked if "://" not in asked else entries[0].name)} "Hello"')
+    lines, first = [f"installed {entry.name}: {entry.path}" for entry in entries], entries[0]
+    if first.role == "target":
+        lines.append(f'Try: localspec run {quote(asked if "://" not in asked else first.name)} "Hello"')
+    elif first.role == "draft":
+        lines.append(f'Try: localspec run TARGET --draft {quote(first.name)} "Hello"')
+    else:
+        lines.append("A head is kept for later: it is not used yet.")
     return lines

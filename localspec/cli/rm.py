@@ -7,6 +7,7 @@ import json
 import sys
 from typing import TYPE_CHECKING
 
+from localspec.cli.output import print_plain
 from localspec.errors import ModelError, UsageError
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def run(options: argparse.Namespace) -> int:
             removed.append({"name": name, "path": str(removal.path), "bytes": removal.bytes, "kept": removal.kept})
             freed = f"{removal.bytes / 1e6:.1f} MB given back" if not removal.kept else f"kept: {removal.kept}"
             if not options.json:
-                print(f"{name}: {removal.path}: {freed}.")
+                print_plain(f"{name}: {removal.path}: {freed}.")
     if options.json:
         print(json.dumps(removed))
     return 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 
+from localspec.cli.output import print_plain
 from localspec.errors import UsageError
 
 
@@ -37,7 +38,7 @@ def run(options: argparse.Namespace) -> int:
     width = max((len(one.repository) for one in found), default=0)
     for one in found:
         gated = "  gated" if one.gated else ""
-        print(f"{one.repository:{width}}  {one.downloads:>10,} downloads{gated}")
+        print_plain(f"{one.repository:{width}}  {one.downloads:>10,} downloads{gated}")
     if not pairs and not found:
         print("Nothing was found.")
         return 1

@@ -68,7 +68,8 @@ def _show_listed(options: argparse.Namespace, catalog: Catalog) -> int:
         _print(_listed_rows(entry))
         print()
     if pair is not None:
-        _print([("pair", pair.name), ("method", pair.method), ("why", pair.why), ("in doubt", pair.doubt or "-")])
+        method = pair.method + _not_yet(pair.method)
+        _print([("pair", pair.name), ("method", method), ("why", pair.why), ("in doubt", pair.doubt or "-")])
         print()
     print(f"Not on this machine. localspec pull {options.name}")
     return 0
@@ -126,9 +127,9 @@ def _rows(facts: Facts) -> list[tuple[str, str]]:
 
 
 def _not_yet(method: str) -> str:
-    from localspec.drafters import NAMES
+    from localspec.cli.unused import not_used
 
-    return "" if method in NAMES else " (localspec has no such drafter yet)"
+    return " (localspec has no such drafter yet)" if not_used(method) else ""
 
 
 def _tokenizer(found: dict[str, Any]) -> str:

@@ -7,6 +7,7 @@ import json
 
 from rich.filesize import decimal
 
+from localspec.cli.output import print_plain
 from localspec.cli.places import installed_models
 from localspec.errors import ModelError
 
@@ -17,6 +18,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    from localspec.cli.unused import drafts, not_used
     from localspec.gguf import read_header
     from localspec.models.catalog import Catalog
     from localspec.models.installed import find_one
@@ -37,17 +39,18 @@ def run(options: argparse.Namespace) -> int:
         names.add(path.name)
         taken = {file.resolve() for file in installed.values()}
         installed |= {near: file for near, file in neighbours(path).items() if file.resolve() not in taken}
-    found = suggest(header, names, catalog, installed)
+    found = suggest(header, names, catalog, installed, name if header is not None else "")
     if options.json:
-        print(json.dumps([one.as_dict() for one in found]))
+        print(json.dumps([one.as_dict() | {"unused": not_used(one.method)} for one in found]))
         return 0 if found else 1
     for one in found:
         here = "here" if one.installed else "on the hub"
         length = f", {decimal(one.bytes)}" if one.bytes else ""
-        print(f"{one.draft} ({one.method}, {here}{length}): {one.why}")
-        for note in (*one.warnings, *([f"in doubt: {one.doubt}"] if one.doubt else [])):
-            print(f"  note: {note}")
-        print(f"  {one.command}")
+        doubt = f"in doubt: {one.doubt}" if one.doubt else ""
+        notes = (f"  note: {note}" for note in (not_used(one.method), *one.warnings, doubt) if note)
+        print_plain(f"{one.draft} ({one.method}, {here}{length}): {one.why}", *notes)
+        if not one.installed or drafts(one.method):
+            print_plain(f"  {one.command}")
     if not found:
         print(f"Nothing is known that drafts for {name}; prompt lookup needs no draft: --drafter lookup")
     return 0 if found else 1

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from localspec.chat.plain_text import plain_text
+
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
@@ -31,7 +33,7 @@ def transfer_progress(total: int) -> Iterator[Report]:
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
-    name = TextColumn("{task.description}")
+    name = TextColumn("{task.description}", markup=False)  # a file may be called [/b]
     columns = (name, BarColumn(bar_width=24), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
         yield _Bars(bars, total)
@@ -49,7 +51,7 @@ class _Bars:
         with self._lock:
             if file not in self._tasks:
                 self._tasks[file] = self._bars.add_task("", total=size)
-            short = file.rsplit("/", 1)[-1][-44:]
+            short = plain_text(file.rsplit("/", 1)[-1])[-44:]
             shown = short if what == "loading" else f"{what} {short}"
             if what == "waiting":
                 self._bars.update(self._tasks[file], description=shown)
@@ -81,4 +83,4 @@ class _Lines:
             share = f"{done / 1e6:.1f} of {size / 1e6:.1f} MB"
             words = {"loading": f"loaded {share}", "checking": f"checked {share}"}
             text = words.get(what, "waiting for another program that loads it")
-            print(f"{file}: {text}", file=sys.stderr, flush=True)
+            print(f"{plain_text(file)}: {text}", file=sys.stderr, flush=True)

@@ -168,9 +168,10 @@ def _methods(header: Header) -> list[Method]:
         return [Method(kind.method, False, f"it is {kind.sentence}, not a target")]
     if keeps_state(header):
         no = "its recurrent layers cannot take guesses back: nothing is drafted for it"
-        return [Method("lookup", False, no), Method("draft", False, no)]
+        return [Method(name, False, no) for name in ("lookup", "suffix", "draft")]
     found = [
         Method("lookup", True, "needs nothing but the text so far"),
+        Method("suffix", True, "the same; past answers help where they are kept (--corpus)"),
         Method("draft", True, "any small model with the same tokenizer; `localspec suggest` names some"),
     ]
     own = nextn_layers(header)

@@ -2,7 +2,8 @@
 
 Weights are counted once: llama.cpp maps the file and may reorder a copy for its CPU kernels, whose originals the
 system can drop. Caches of sliding-window layers are counted at full size, because that is how contexts are made
-(llama/context.py). Compute buffers are the peak of one pass of `grid` prompt rows.
+(llama/context.py). Compute buffers are the peak of one pass of `grid` prompt rows. What goes on the CPU is compared
+with llama.cpp's own figures (tests/models/test_fit.py); what goes on GPUs never was, and `MemoryPlan.doubt` says so.
 """
 
 from __future__ import annotations
@@ -129,9 +130,17 @@ class MemoryPlan:
         word = "fits" if self.fits else "does not fit"
         return f"A context of {self.context} tokens with {kind} cache {word}: {', '.join(parts)}."
 
+    @property
+    def doubt(self) -> str:
+        """What the plan cannot be sure of; "" = nothing."""
+        sentences = ["Recurrent or prediction layers are estimated."] if self.guessed else []
+        if any(place.kind == "gpu" and self.needed(place.name) for place in self.places):
+            sentences.append("The GPU's share is worked out from the headers and was never compared with a GPU.")
+        return " ".join(sentences)
+
     def as_dict(self) -> dict[str, Any]:
         """Plain data."""
-        return asdict(self) | {"fits": self.fits, "total_bytes": self.total_bytes}
+        return asdict(self) | {"fits": self.fits, "total_bytes": self.total_bytes, "doubt": self.doubt}
 
 
 def plan(target: Headers, draft: Headers | None, settings: FitSettings, places: Sequence[Place]) -> MemoryPlan:

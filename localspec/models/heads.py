@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from localspec.errors import PairError
 from localspec.gguf import Header
 
 _ENCODERS = re.compile(r"(?:^|-)(?:bert|t5encoder)|bert$|embedding$")
@@ -55,6 +56,20 @@ def draft_kind(header: Header) -> DraftKind:
     if any(_PARD.search(name) for name in names):
         return DraftKind("pard", "a PARD draft model (several tokens a pass)")
     return DraftKind("draft", "a draft model")
+
+
+def check_whole(header: Header) -> None:
+    """Refuses a head where a whole draft model is wanted.
+
+    Raises:
+        PairError: it is one.
+    """
+    kind = draft_kind(header)
+    if kind.is_head:
+        raise PairError(
+            f"{header.path.name} is {kind.sentence}, which localspec cannot draft with yet.",
+            "Name a whole draft model, or none: prompt lookup needs no draft.",
+        )
 
 
 def nextn_layers(header: Header) -> int:

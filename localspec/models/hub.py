@@ -24,8 +24,8 @@ from huggingface_hub.file_download import repo_folder_name
 from huggingface_hub.utils import build_hf_headers, disable_progress_bars, hf_raise_for_status
 
 from localspec import __version__
-from localspec.errors import DownloadError, LocalspecError
-from localspec.models.names import RemoteFile, Url, check_file_name
+from localspec.errors import DownloadError, LocalspecError, UsageError
+from localspec.models.names import RemoteFile, Url, check_file_name, is_plain_path
 
 ReadRange = Callable[[int, int], bytes]
 """(offset, length) -> at most `length` bytes from there; fewer only at the end of the file."""
@@ -101,6 +101,8 @@ class Hub:
             DownloadError: unreachable, no such repository or revision, no access.
         """
         asked = revision or "main"
+        if not is_plain_path(asked):  # it names files of the cache, too
+            raise UsageError(f"{asked!r} is not the name of a branch, tag or commit.")
         if self.offline:
             return self._cached_listing(repository, asked)
         info = self._ask(
@@ -148,7 +150,6 @@ class Hub:
         """Notes in the cache which commit a branch was at, as huggingface_hub does, so that it is found offline."""
         if listing.revision == listing.commit:
             return
-        check_file_name(listing.revision, listing.repository)
         reference = self.folder(listing.repository) / "refs" / listing.revision
         fresh = reference.with_name(f"{reference.name}.{os.getpid()}.tmp")
         with suppress(OSError):  # a convenience; the cache may be read-only

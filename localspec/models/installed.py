@@ -12,7 +12,8 @@ from localspec.models.store import Entry, Store
 
 Files = tuple[Path, Path | None]
 """Target, and the draft that goes with it."""
-_WHOLE_MODELS = ("draft", "pard")  # heads (EAGLE-3, MTP, ...) are not loaded as draft models
+WHOLE_MODELS = ("draft", "pard")
+"""Methods whose draft file is a whole model; heads (EAGLE-3, MTP, ...) are not loaded as draft models."""
 
 
 def find(name: str | os.PathLike[str] | None, store: Store | None = None, catalog: Catalog | None = None) -> Files:
@@ -33,7 +34,7 @@ def find(name: str | os.PathLike[str] | None, store: Store | None = None, catalo
     pair = catalog.pairs.get(text)
     if pair is not None:
         target = _model(pair.target, text, store, catalog)
-        return target, _model(pair.draft, text, store, catalog) if pair.method in _WHOLE_MODELS else None
+        return target, _model(pair.draft, text, store, catalog) if pair.method in WHOLE_MODELS else None
     if text in catalog.models and catalog.models[text].bundled:
         return catalog.models[text].path, None
     entry = store.find(text)  # before files: a name must not mean something else in another folder
@@ -64,7 +65,7 @@ def usable(store: Store | None = None, catalog: Catalog | None = None) -> dict[s
     pairs = {
         name: max(found[pair.target], found.get(pair.draft, 0.0))
         for name, pair in catalog.pairs.items()
-        if pair.target in found and (pair.draft in found or pair.method not in _WHOLE_MODELS)
+        if pair.target in found and (pair.draft in found or pair.method not in WHOLE_MODELS)
     }
     return pairs | found
 

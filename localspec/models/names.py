@@ -25,6 +25,7 @@ _QUANT = re.compile(
     r"(?:^|[-._/ ])((?:UD-)?(?:I?Q|TQ)\d(?:_[A-Z0-9]+)*|MXFP4(?:_MOE)?|NVFP4|BF16|FP?16|FP?32)(?=$|[-._/ ])",
     re.IGNORECASE,
 )
+_UNFIT = re.compile(r"[\\:\x00-\x1f\x7f\ud800-\udfff]")
 _SIDE_FILES = re.compile(r"(?:^|[-._/])(?:mmproj|imatrix|ggml-vocab)", re.IGNORECASE)
 
 
@@ -166,9 +167,14 @@ def check_file_name(file: str, where: str) -> None:
     Raises:
         UsageError: absolute, with `..`, backslashes, a drive or control characters.
     """
-    pieces = file.split("/")
-    if any(piece in ("", ".", "..") for piece in pieces) or re.search(r"[\\:\x00-\x1f\x7f]", file):
+    if not is_plain_path(file):
         raise UsageError(f"{where!r} holds the file name {file!r}, which is not a plain path.")
+
+
+def is_plain_path(text: str) -> bool:
+    """Whether a path stays in the folder it is put into, on any system, and can be written there."""
+    pieces = text.split("/")
+    return not any(piece in ("", ".", "..") for piece in pieces) and not _UNFIT.search(text)
 
 
 def quant_of(name: str) -> str:

@@ -1,4 +1,4 @@
-"""Which localspec processes have models open: one small file for each, locked as long as its process lives.
+"""Which localspec processes have models open: one small file for each model, locked until it is closed.
 
 The lock, not the process id, says whether a process is alive: ids are used again, and the system lets go of a lock
 however a process ends. (Windows has no such lock; there a file that is held open cannot be deleted.)
@@ -11,6 +11,7 @@ import json
 import os
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -21,7 +22,7 @@ from localspec import paths
 if sys.platform != "win32":
     import fcntl
 
-_held: list[IO[str]] = []  # open for as long as this process lives
+_held: list[IO[str]] = []  # this process's own
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,28 +52,40 @@ def folder() -> Path:
     return paths.data_dir() / "run"
 
 
-def announce(command: str, target: Path, draft: Path | None = None, context: int = 0) -> None:
-    """Says that this process has models open, until it ends. A folder that cannot be written is no reason to fail."""
+def announce(command: str, target: Path, draft: Path | None = None, context: int = 0) -> Callable[[], None]:
+    """Says that this process has models open, until it ends or calls what is returned.
+
+    A folder that cannot be written is no reason to fail.
+    """
     process = Process(os.getpid(), command, str(target), str(draft or ""), context, time.time())
     try:
         folder().mkdir(parents=True, exist_ok=True)
         path = folder() / f"{process.pid}-{time.time_ns()}.json"
         file = open(path, "w", encoding="utf-8")  # noqa: SIM115 - held open on purpose
     except OSError:
-        return
+        return lambda: None
     if not _lock(file):  # somebody looked at it in this very moment and took it for dead
         file.close()
-        announce(command, target, draft, context)
-        return
+        return announce(command, target, draft, context)
     _held.append(file)
     with suppress(OSError):
         file.write(json.dumps(asdict(process)))
         file.flush()
-    atexit.register(_end, file, path)
+
+    def end() -> None:
+        atexit.unregister(end)
+        if file in _held:
+            _held.remove(file)
+        with suppress(OSError):
+            file.close()
+            path.unlink()
+
+    atexit.register(end)
+    return end
 
 
 def running() -> list[Process]:
-    """Processes alive now, oldest first; files of dead ones are removed."""
+    """Models open now, oldest first: a process that has several is listed for each. Files of dead ones are removed."""
     found = []
     for path in folder().glob("*.json"):
         with suppress(OSError, ValueError, TypeError):
@@ -90,12 +103,6 @@ def users_of(files: set[Path]) -> list[Process]:
         for process in running()
         if {Path(name).resolve() for name in (process.target, process.draft) if name} & real
     ]
-
-
-def _end(file: IO[str], path: Path) -> None:
-    with suppress(OSError):
-        file.close()
-        path.unlink()
 
 
 def _lock(file: IO[str]) -> bool:

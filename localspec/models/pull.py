@@ -175,12 +175,23 @@ def make_plan(
     smaller = _that_fits(parts[0], plan.memory)
     label = parts[0].choice.quant or parts[0].choice.stem
     if smaller is None:
-        return replace(plan, notes=("No quantisation in this repository fits the memory that is free now.",))
+        return replace(plan, notes=(_hopeless(plan, hub, context, places),))
     if not _is_open(wanted[0]):
         return replace(plan, notes=(f"{smaller.quant} would fit: localspec pull {parts[0].origin}:{smaller.quant}",))
     parts = (_chosen(wanted[0], _listing(parts[0]), smaller, hub), *parts[1:])
     note = f"{label} does not fit the memory that is free now; {smaller.quant} is the largest that does."
     return replace(_planned(parts, hub, context, places), notes=(note,))
+
+
+def _hopeless(plan: Plan, hub: Hub, context: int | None, places: Sequence[Place]) -> str:
+    """What to do where no quantisation fits."""
+    nothing = "No quantisation in this repository fits the memory that is free now"
+    target = plan.parts[0]
+    if plan.is_pair and _planned((target,), hub, context, places).memory.fits:
+        return (
+            f"{nothing} beside its draft; the target alone does: localspec pull {target.origin}:{target.choice.quant}"
+        )
+    return f"{nothing}."
 
 
 def _planned(parts: tuple[Part, ...], hub: Hub, context: int | None, places: Sequence[Place]) -> Plan:
@@ -300,14 +311,14 @@ def _headers(wish: Wish, transfers: Sequence[Transfer], hub: Hub) -> tuple[Heade
 
 def _header(transfer: Transfer, hub: Hub) -> Header:
     """By range, or from the disk where the file lies complete."""
-    file, local = transfer.file, _local(transfer, hub)
+    file, local, called = transfer.file, _local(transfer, hub), f"{transfer.where}/{transfer.file.name}"
     if local is not None:
         try:
-            return read_header(local)
+            return replace(read_header(local), path=Path(called))  # not by its checksum in the cache
         except ModelFileError:
             if hub.offline:
                 raise
-    return read_header_from(hub.reader(file, transfer.where), file.size, f"{transfer.where}/{file.name}")
+    return read_header_from(hub.reader(file, transfer.where), file.size, called)
 
 
 def _local(transfer: Transfer, hub: Hub) -> Path | None:

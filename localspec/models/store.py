@@ -243,10 +243,9 @@ class Store:
                     raise
                 database.execute("COMMIT")
         except sqlite3.Error as error:
-            raise ModelError(
-                f"The index of models {self.path} cannot be used: {error}.",
-                "Move it away; the files stay, and pulling again finds them in the cache.",
-            ) from error
+            away = "Move it away; the files stay, and pulling again finds them in the cache."
+            hint = "Make room and try again." if "full" in str(error) else away
+            raise ModelError(f"The index of models {self.path} cannot be used: {error}.", hint) from error
 
     def _upgrade(self, database: sqlite3.Connection) -> None:
         (version,) = database.execute("PRAGMA user_version").fetchone()

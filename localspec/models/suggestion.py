@@ -42,7 +42,7 @@ class Suggestion:
 
 
 def suggest(
-    target: Header | None, names: Iterable[str], catalog: Catalog, installed: dict[str, Path]
+    target: Header | None, names: Iterable[str], catalog: Catalog, installed: dict[str, Path], called: str = ""
 ) -> list[Suggestion]:
     """Drafts for a target, installed ones first, then by size.
 
@@ -52,8 +52,10 @@ def suggest(
             quantisation of a model of the catalogue is drafted for by the same.
         catalog: what is known.
         installed: models on this machine by name; a file may also be given by its path.
+        called: what the user types for the target; "" = its path.
     """
     known = set(names)
+    called = quote(called or (str(target.path) if target is not None else "TARGET"))
     bases = {base_name(name) for name in known}
     found: dict[str, Suggestion] = {}
     for entry in catalog.models.values():
@@ -69,13 +71,13 @@ def suggest(
                 here,
                 _size(draft, installed),
                 pair.why,
-                _command(pair.name if exactly else "", draft.name, here, target),
+                _command(pair.name if exactly else "", draft.name, here, called),
                 (),
                 pair.doubt,
             )
     if target is not None:
         for name, path in installed.items():
-            if name not in found and (one := _fitting(target, name, path)) is not None:
+            if name not in found and (one := _fitting(target, name, path, called)) is not None:
                 found[name] = one
     return sorted(found.values(), key=lambda one: (not one.installed, one.method != "draft", one.bytes))
 
@@ -89,12 +91,12 @@ def base_name(name: str) -> str:
     return re.sub(r"-gguf$", "", last, flags=re.IGNORECASE).lower()
 
 
-def _command(pair: str, draft: str, here: bool, target: Header | None) -> str:
+def _command(pair: str, draft: str, here: bool, target: str) -> str:
     """What to type to use a draft of the catalogue."""
     if pair:
         return f"localspec run --target {pair}" if here else f"localspec pull {pair}"
     fetch = "" if here else f"localspec pull {draft} --role draft && "
-    return f"{fetch}localspec run --target {quote(str(target.path)) if target else 'TARGET'} --draft {draft}"
+    return f"{fetch}localspec run --target {target} --draft {draft}"
 
 
 def neighbours(path: Path) -> dict[str, Path]:
@@ -111,7 +113,7 @@ def _size(entry: ModelEntry, installed: dict[str, Path]) -> int:
     return path.stat().st_size if path is not None and path.exists() else entry.bytes
 
 
-def _fitting(target: Header, name: str, path: Path) -> Suggestion | None:
+def _fitting(target: Header, name: str, path: Path, called: str) -> Suggestion | None:
     """A model on this machine, if it is small enough and its tokenizer fits; files that cannot be read are not."""
     try:
         draft = read_header(path)
@@ -124,6 +126,6 @@ def _fitting(target: Header, name: str, path: Path) -> Suggestion | None:
     if not found.fits:
         return None
     times = target.tensor_bytes / max(1, draft.tensor_bytes)
-    command = f"localspec run --target {quote(str(target.path))} --draft {quote(name)}"
+    command = f"localspec run --target {called} --draft {quote(name)}"
     why = f"its tokenizer fits, and the target is {times:.1f} times as large"
     return Suggestion(name, found.method, True, draft.file_bytes, why, command, found.warnings)

@@ -48,8 +48,26 @@ def test_settings_that_fit(
     assert places.fitted({"target": "tiny", **settings}) == expected
 
 
+def test_a_smaller_cache_is_taken_before_a_shorter_context(monkeypatch: pytest.MonkeyPatch, command: Command) -> None:
+    needed = [
+        json.loads(command("check", "tiny", "--json", "--cache-type", kind).out)["memory"]["total_bytes"]
+        for kind in ("f16", "q8_0")
+    ]
+    tight = [Place("CPU", "cpu", sum(needed) // 2 + (512 << 20), 8 << 30)]
+    monkeypatch.setattr(places, "places", lambda: tight)
+    expected = {"context": 2048, "cache": "q8_0", "gpu_layers": 0, "draft_gpu_layers": 0}
+    assert places.fitted({"target": "tiny"}) == expected
+    assert places.fitted({"target": "tiny", "cache": "q8_0"})["context"] == 2048
+    for fixed in ({"cache": "f16"}, {"cache": "bf16"}, {"kernels": "wide"}):
+        with pytest.raises(ModelError, match="does not fit"):
+            places.fitted({"target": "tiny", **fixed})
+    result = command("run", "--fit", "--exact", "off", "--raw", "--max-tokens", "2", "one two")
+    assert result.code == 0
+    assert "A context of 2048 tokens with Q8_0 cache fits: " in result.err
+
+
 def test_the_draft_is_counted(monkeypatch: pytest.MonkeyPatch, command: Command) -> None:
-    memory = json.loads(command("check", "tiny", "--json").out)["memory"]
+    memory = json.loads(command("check", "tiny", "--json", "--cache-type", "q8_0").out)["memory"]
     alone = sum(s["weights"] + s["cache"] + s["compute"] for s in memory["shares"] if s["model"] == "target")
     tight = [Place("CPU", "cpu", alone + (512 << 20) + 1000, 8 << 30)]
     monkeypatch.setattr(places, "places", lambda: tight)

@@ -14,7 +14,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from huggingface_hub import constants
 
+from localspec.cli import main
 from localspec.models import download, hub
 from localspec.models.hub import Hub
 from localspec.models.store import Store
@@ -120,3 +122,38 @@ def program(local_hub: LocalHub, tmp_path: Path) -> Program:
     home = tmp_path / "home"
     home.mkdir()
     return Program(local_hub.url, home)
+
+
+class Inside(Program):
+    """The same in this process, ten times as fast; for what needs neither a signal nor an environment of its own."""
+
+    def __init__(self, hub_url: str, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        super().__init__(hub_url, home)
+        self._capsys = capsys
+
+    def __call__(self, *arguments: str, before: Any = None, **variables: str) -> Done:
+        assert before is None
+        assert not variables
+        code = main(arguments)
+        out, err = self._capsys.readouterr()
+        return Done(code, out, err)
+
+
+@pytest.fixture
+def inside(
+    local_hub: LocalHub,
+    tmp_path: Path,
+    quick: None,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Inside:
+    home = tmp_path / "home"
+    home.mkdir()
+    found = Inside(local_hub.url, home, capsys)
+    for name in ("LOCALSPEC_DATA", "LOCALSPEC_CACHE"):
+        monkeypatch.setenv(name, found.environment[name])
+    template = constants.HUGGINGFACE_CO_URL_TEMPLATE.removeprefix(constants.ENDPOINT)
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", local_hub.url + template)
+    monkeypatch.setattr(constants, "ENDPOINT", local_hub.url)  # as HF_ENDPOINT does, which is read at import
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(found.cache))
+    return found

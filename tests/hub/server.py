@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 
 def sha256(data: bytes) -> str:
@@ -47,7 +47,7 @@ class Repository:
     def commit(self) -> str:
         """Changes with the content, as git's does."""
         content = "".join(f"{name}:{sha256(data)}" for name, data in sorted(self.files.items()))
-        return hashlib.sha1(f"{self.name}:{content}".encode()).hexdigest()
+        return hashlib.sha1(f"{self.name}:{content}".encode("utf-8", "surrogatepass")).hexdigest()
 
 
 @dataclass
@@ -72,7 +72,7 @@ class Faults:
     """Part of a path -> statuses to answer with before anything else."""
     revoked: set[str] = field(default_factory=set)
     """Tokens that the hub no longer knows."""
-    on_body: Callable[[int], None] | None = None
+    on_body: Callable[[int], object] | None = None
     """Called with the position in the file before each block of a long body."""
 
 
@@ -179,7 +179,7 @@ class _Handler(BaseHTTPRequestHandler):
         body = b"" if data is None else json.dumps(data).encode()
         self.send_response(status)
         for name, value in headers.items():
-            self.send_header(name.replace("_", "-"), value)
+            self.send_header(name.replace("_", "-"), value.encode("ascii", "replace").decode())
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
@@ -267,7 +267,7 @@ class _Hub(_Handler):
         self.answer(
             302,
             None,
-            Location=f"{self.hub.content_url}/{sha256(data)}/{name.rsplit('/', 1)[-1]}?signature=x",
+            Location=f"{self.hub.content_url}/{sha256(data)}/{quote(name.rsplit('/', 1)[-1])}?signature=x",
             X_Repo_Commit=repository.commit,
             X_Linked_Size=str(len(data)),
             X_Linked_Etag=f'"{sha256(data)}"',

@@ -117,6 +117,9 @@ def test_the_largest_quantisation_that_fits_memory_is_proposed(
     nothing = [Place("CPU", "cpu", 1 << 20, 8 << 30)]
     hopeless = make_plan(wishes("us/quants", client), client, store, places=nothing)
     assert hopeless.notes == ("No quantisation in this repository fits the memory that is free now.",)
+    alone = [Place("CPU", "cpu", MARGINS["cpu"] + planned(client, store, PAIR[0]).memory.total_bytes, 8 << 30)]
+    (note,) = make_plan(wishes(PAIR[0], client, draft=PAIR[1]), client, store, places=alone).notes
+    assert note.endswith(f"beside its draft; the target alone does: localspec pull {PAIR[0]}:Q8_0")
 
 
 def test_no_room_on_the_disk_stops_it(

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from localspec import paths
 from localspec.errors import UsageError
 from localspec.models import catalog as catalog_module
 from localspec.models import names
@@ -122,6 +123,14 @@ def test_every_key_is_documented(kind: type) -> None:
         assert re.search(rf'\n    {field.name}: \w+[^\n]*\n    """\w|\n    {field.name}: \w+[^\n]*\n    """`', body), (
             field
         )
+
+
+@pytest.mark.parametrize("kind", [ModelEntry, PairEntry])
+def test_the_file_itself_says_what_each_key_is(kind: type) -> None:
+    head = paths.models_toml().read_text(encoding="utf-8").partition("\n[[")[0]
+    part = head.partition("# Keys of [[pair]]")[0 if kind is ModelEntry else 2]
+    for field in fields(kind):
+        assert re.search(rf"\n#   {field.name}  +\w", part) or re.search(rf'\n#   {field.name}  +"', part), field
 
 
 # -- the user's own file ---------------------------------------------------------------------------------------------

@@ -1,37 +1,37 @@
 """Facts of the vocabularies that come with llama.cpp's source, and how they were taken from its files.
 
-The files (`models/ggml-vocab-*.gguf`, 80 MB) are in the source distribution of llama-cpp-python:
-`pip download --no-binary :all: --no-deps llama-cpp-python==0.3.36`, then unpack it and set LOCALSPEC_VOCABULARIES to
-its folder vendor/llama.cpp/models. `python -m tests.models.vocabularies` writes vocabularies.json and verdicts.tsv.
+The files (`models/ggml-vocab-*.gguf`, 80 MB) are in the source distribution of llama-cpp-python.
+The trials take them from there by pip and compare them with the extracts kept here, or take them from the folder that
+LOCALSPEC_VOCABULARIES names. `python -m tests.models.vocabularies FOLDER` fetches them and writes the extracts anew.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
+import re
+import subprocess
+import sys
+import tarfile
+import tempfile
+from importlib.metadata import version
 from itertools import product
 from pathlib import Path
 from typing import Any
 
-from localspec.gguf import Header, read_header
+from localspec.gguf import read_header
 from localspec.models.pairing import FIRST_COMPARED, Difference, differences
 from localspec.models.vocabulary import Vocabulary, vocabulary
 
 FOLDER = Path(__file__).parent
 EXTRACTS, VERDICTS = FOLDER / "vocabularies.json", FOLDER / "verdicts.tsv"
+_MEMBER = re.compile(r"[^/]+/vendor/llama\.cpp/models/(ggml-vocab-[\w.-]+\.gguf)")
 FACTS = ("kind", "pre", "bos", "eos", "add_bos", "add_eos")
 
 
-def files() -> dict[str, Path]:
-    """The vocabulary files by name; empty unless LOCALSPEC_VOCABULARIES names their folder."""
-    folder = os.environ.get("LOCALSPEC_VOCABULARIES")
-    found = sorted(Path(folder).glob("ggml-vocab-*.gguf")) if folder else []
-    return {path.stem.removeprefix("ggml-vocab-"): path for path in found}
-
-
-def headers() -> dict[str, Header]:
-    return {name: read_header(path) for name, path in files().items()}
+def files(folder: Path) -> dict[str, Path]:
+    """The vocabulary files in a folder, by name."""
+    return {path.stem.removeprefix("ggml-vocab-"): path for path in sorted(folder.glob("ggml-vocab-*.gguf"))}
 
 
 def first_difference(one: Vocabulary, other: Vocabulary) -> int | None:
@@ -87,8 +87,33 @@ def table(vocabularies: dict[str, Vocabulary]) -> list[str]:
     ]
 
 
-if __name__ == "__main__":
-    found = {name: vocabulary(header) for name, header in headers().items()}
+def fetch(folder: Path) -> None:
+    """Takes the files out of the source distribution of the installed version, which pip downloads.
+
+    Raises:
+        CalledProcessError: pip could not.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as place:
+        wanted = f"llama-cpp-python=={version('llama-cpp-python')}"
+        options = ["--no-deps", "--no-binary", "llama-cpp-python", "--dest", place]
+        subprocess.run([sys.executable, "-m", "pip", "download", "--quiet", *options, wanted], check=True)
+        (archive,) = Path(place).glob("*.tar.gz")
+        with tarfile.open(archive) as source:
+            for member in source:
+                name, data = _MEMBER.fullmatch(member.name), source.extractfile(member)
+                if name is not None and data is not None:
+                    (folder / name[1]).write_bytes(data.read())
+
+
+def write(folder: Path) -> None:
+    """Writes the extracts and the verdicts."""
+    found = {name: vocabulary(read_header(path)) for name, path in files(folder).items()}
     EXTRACTS.write_text(json.dumps(extract(found), indent=1) + "\n", encoding="utf-8")
     lines = [line.encode("unicode_escape").decode().replace("\\t", "\t") for line in table(found)]
     VERDICTS.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    fetch(Path(sys.argv[1]))
+    write(Path(sys.argv[1]))
