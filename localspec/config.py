@@ -12,6 +12,7 @@ from localspec.types import Rule
 Exactness = Literal["auto", "strict", "off"]
 KernelChoice = Literal["auto", "wide", "repacked", "plain"]
 CacheChoice = Literal["auto", "f16", "bf16", "q8_0", "unfused"]
+CorpusChoice = Literal["auto", "on", "off"]
 LONGEST_DRAFT, LONGEST_OF_SEVERAL = 7, 4
 """Of the plan's own choice, with one slot and with several: passes of 8 rows are the widest that are probed unless
 asked otherwise, and what speculation may spend shrinks as slots fill up."""
@@ -29,7 +30,8 @@ class EngineSettings:
     draft: Path | None = None
     """GGUF file of a smaller model with the same tokenizer; None = no draft model."""
     drafter: str = "auto"
-    """Who guesses: a name of `localspec.drafters.NAMES`. With any but `auto` it drafts in every pass, paying or not."""
+    """Who guesses: a name of `localspec.drafters.NAMES`, an installed package's drafter, or `package.module:Class` (see
+    `drafters.plugin`). With any but `auto` it drafts in every pass, paying or not."""
     max_draft_tokens: int | None = None
     """Longest draft a pass, drafted in every pass, paying or not; 0 is plain decoding. None = what pays."""
     draft_cap: int | None = None
@@ -71,10 +73,21 @@ class EngineSettings:
     """Disk for the KV caches of chats that are not in memory, in units of 10^9 bytes: a chat that goes on is then not
     read anew. Those not used for longest make room; 0 = none are kept. With one slot only."""
 
+    corpus: CorpusChoice = "auto"
+    """Whether answers are kept on disk (as tokens, readable by you alone) and searched when drafting, see `localspec
+    corpus`; `auto`: the terminal chat does, which keeps its chats anyway, nothing else does."""
+    corpus_mb: float = 16.0
+    """Disk for the corpus of one tokenizer, in units of 10^6 bytes, 4 a token, and five times as much memory; what was
+    of no use for longest makes room."""
+
     def __post_init__(self) -> None:
         if self.exact not in get_args(Exactness):
             raise UsageError(f"exact is {self.exact!r}; it must be auto, strict or off.")
-        for name, choices in (("kernels", get_args(KernelChoice)), ("cache", get_args(CacheChoice))):
+        for name, choices in (
+            ("kernels", get_args(KernelChoice)),
+            ("cache", get_args(CacheChoice)),
+            ("corpus", get_args(CorpusChoice)),
+        ):
             if getattr(self, name) not in choices:
                 raise UsageError(f"{name} is {getattr(self, name)!r}; it must be one of {', '.join(choices)}.")
         if self.kernels == "wide" and (not self.wide or self.cache not in ("auto", "f16")):
@@ -96,6 +109,8 @@ class EngineSettings:
             raise UsageError(f"context is {self.context}; it must be 16 or more.")
         if not 0 <= self.chat_cache_gb <= 1e6:
             raise UsageError(f"chat_cache_gb is {self.chat_cache_gb}; it must be between 0 and 1,000,000.")
+        if not 0.1 <= self.corpus_mb <= 1000:
+            raise UsageError(f"corpus_mb is {self.corpus_mb}; it must be between 0.1 and 1,000.")
         if self.gpu_layers < -1 or self.draft_gpu_layers < -1:
             raise UsageError("gpu_layers must be -1 (all), 0 (none) or more.")
 

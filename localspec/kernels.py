@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from localspec import native, reference
 from localspec.errors import KernelError
+from localspec.reference.suffix import Continuation as Continuation
 from localspec.types import (
     Float32Array,
     Float64Array,
@@ -36,6 +37,19 @@ class _NgramIndex(Protocol):
     def sync(self, tokens: Tokens, unchanged: int = 0) -> None: ...
     def lookup(self, max_tokens: int) -> tuple[Tokens, int]: ...
     def check_integrity(self) -> str: ...
+    def memory_bytes(self) -> int: ...
+    def close(self) -> None: ...
+
+
+class _SuffixIndex(Protocol):
+    def add(self, sequences: Sequence[Tokens]) -> int: ...
+    def remove(self, sequence: int) -> None: ...
+    def sync(self, tokens: Tokens, unchanged: int = 0) -> None: ...
+    def guess(
+        self, context: Tokens, max_nodes: int, max_depth: int, tree: bool = False, runs_on: bool = False
+    ) -> Continuation: ...
+    def check_integrity(self) -> str: ...
+    def tokens_held(self) -> int: ...
     def memory_bytes(self) -> int: ...
     def close(self) -> None: ...
 
@@ -76,6 +90,7 @@ class Backend(Protocol):
         rule: Rule,
     ) -> tuple[Tokens, int]: ...
     def NgramIndex(self, min_ngram: int, max_ngram: int) -> _NgramIndex: ...  # noqa: N802 (a class in the reference)
+    def SuffixIndex(self, depth: int) -> _SuffixIndex: ...  # noqa: N802 (a class in the reference)
 
 
 @functools.cache
@@ -307,4 +322,77 @@ class NgramIndex:
 
     def close(self) -> None:
         """Frees the memory; a second call does nothing, and a later sync starts anew."""
+        self._index.close()
+
+
+# Suffix decoding
+
+
+class SuffixIndex:
+    """Knows what followed, wherever the longest end of a context stood in many sequences of tokens (0 or more).
+
+    A token comes or goes in O(depth + log n) and takes 16 bytes. Not thread-safe.
+    """
+
+    def __init__(self, depth: int = 64) -> None:
+        """`depth`: longest match that is told from longer ones. Raises KernelError unless it is 1 to 64."""
+        if not 1 <= depth <= 64:
+            raise KernelError(f"a suffix index {depth} tokens deep; it must be 1 to 64.")
+        self._index = _choose()[0].SuffixIndex(depth)
+
+    def add(self, sequences: Sequence[Tokens]) -> int:
+        """Adds int32[n] sequences, called by the number returned and those after it.
+
+        Raises:
+            KernelError: a negative token, or no memory.
+        """
+        return self._index.add(sequences)
+
+    def remove(self, sequence: int) -> None:
+        """Takes a sequence out. Raises KernelError if there is none of that number."""
+        self._index.remove(sequence)
+
+    def sync(self, tokens: Tokens, unchanged: int = 0) -> None:
+        """Makes the newest sequence (begun if there is none) int32[n] `tokens`: truncates to what is the same, appends.
+
+        The first `unchanged` tokens are not looked at, as for `NgramIndex`. Raises KernelError as `add` does.
+        """
+        if not 0 <= unchanged <= len(tokens):
+            raise KernelError(f"{unchanged} of {len(tokens)} tokens cannot be unchanged.")
+        self._index.sync(tokens, unchanged)
+
+    def guess(
+        self, context: Tokens, max_nodes: int, max_depth: int, *, tree: bool = False, runs_on: bool = False
+    ) -> Continuation:
+        """What followed the longest end of int32[n] `context`: at most 64 nodes, best first; a chain unless `tree`.
+
+        The places of the longest match vote for what comes next, up to 32 of them, evenly spaced among all; of equals
+        the one seen last wins.
+
+        Args:
+            context: all that matters of it is its end, `depth` tokens.
+            max_nodes: of the guess.
+            max_depth: most tokens in a row.
+            tree: best first by the product of chances; else the most likely token each time.
+            runs_on: what reaches the end of its sequence goes on with what is guessed; for an index of one sequence,
+                whose end the context is.
+        """
+        if max_nodes < 0 or max_depth < 0:
+            raise KernelError(f"{max_nodes} nodes of depth {max_depth} were asked for.")
+        return self._index.guess(context, max_nodes, max_depth, tree, runs_on)
+
+    def check_integrity(self) -> str:
+        """ "", or what is wrong. Looks at everything: for tests and doctors."""
+        return self._index.check_integrity()
+
+    def tokens_held(self) -> int:
+        """Tokens of all sequences."""
+        return self._index.tokens_held()
+
+    def memory_bytes(self) -> int:
+        """Memory held."""
+        return self._index.memory_bytes()
+
+    def close(self) -> None:
+        """Frees the memory; a second call does nothing, and what is asked later sees an empty index."""
         self._index.close()

@@ -29,6 +29,8 @@ typedef enum ls_status {
 
 typedef enum ls_isa { LS_ISA_BEST = 0, LS_ISA_SCALAR = 1, LS_ISA_NEON = 2, LS_ISA_AVX2 = 3, LS_ISA_AVX512 = 4 } ls_isa;
 typedef enum ls_purpose { LS_SAMPLE = 0, LS_ACCEPT = 1, LS_RESIDUAL = 2, LS_BRANCH = 3 } ls_purpose;
+/* A tree of guesses; where the index ends it goes on with what is guessed (for an index of one sequence). */
+typedef enum ls_suffix_shape { LS_SUFFIX_TREE = 1, LS_SUFFIX_RUNS_ON = 2 } ls_suffix_shape;
 typedef enum ls_rule { LS_COUPLED = 0, LS_REJECTION = 1, LS_BLOCK = 2 } ls_rule;
 
 /* Names a stream of random numbers: Philox4x32-10, key = seed (low word first), counter = (token, position,
@@ -67,6 +69,7 @@ typedef struct ls_draft {
 
 typedef struct ls_workspace ls_workspace; /* Scratch memory and the chosen instruction set. */
 typedef struct ls_ngram ls_ngram;         /* Index of the n-grams of one history. */
+typedef struct ls_suffix ls_suffix;       /* Index of many sequences, sorted by what stands before each token. */
 
 /* backend.c: what this build is, and scratch memory. */
 LS_API int32_t ls_abi_version(void);          /* LS_ABI_VERSION of the library. */
@@ -147,5 +150,24 @@ LS_API int32_t ls_ngram_lookup(const ls_ngram *index, int32_t max_tokens, int32_
 LS_API int32_t ls_ngram_check(const ls_ngram *index, int32_t *fault_n, int64_t *fault_end);
 LS_API int64_t ls_ngram_length(const ls_ngram *index); /* Tokens held. */
 LS_API int64_t ls_ngram_bytes(const ls_ngram *index);  /* Memory held. */
+
+/* suffix.c: suffix decoding. Tokens are 0 or more; `depth` (1 to 64) of those before a token count. */
+LS_API int32_t ls_suffix_new(int32_t depth, ls_suffix **out);
+LS_API void ls_suffix_free(ls_suffix *index); /* NULL is fine. */
+/* Adds n sequences that stand one behind the other in `tokens`; they are called *first, *first + 1, ... */
+LS_API int32_t ls_suffix_add(ls_suffix *index, const int32_t *tokens, const int64_t *lengths, int32_t n,
+                             int32_t *first);
+LS_API int32_t ls_suffix_remove(ls_suffix *index, int32_t sequence);
+/* Makes the newest sequence hold `unchanged` tokens of what it held and then `tail`; begins one if it was removed. */
+LS_API int32_t ls_suffix_sync(ls_suffix *index, int64_t unchanged, const int32_t *tail, int64_t n_tail);
+/* What followed the longest end of a context wherever it stood: at most max_nodes (64 at most), max_depth in a row.
+ * shape: of ls_suffix_shape, 0 = a chain. tokens, parents, chances (given the parent): [max_nodes]. found: nodes, tokens
+ * that matched, sequence of the first node's last occurrence or -1. score: tokens expected to be right. */
+LS_API int32_t ls_suffix_guess(const ls_suffix *index, const int32_t *context, int64_t n_context, int32_t max_nodes,
+                               int32_t max_depth, int32_t shape, int32_t *tokens, int32_t *parents, double *chances,
+                               int32_t found[3], double *score);
+LS_API int32_t ls_suffix_check(const ls_suffix *index);   /* LS_OK, or LS_BAD_ARGUMENT if the index is damaged. */
+LS_API int64_t ls_suffix_tokens(const ls_suffix *index);  /* Tokens held. */
+LS_API int64_t ls_suffix_bytes(const ls_suffix *index);   /* Memory held. */
 
 #endif

@@ -15,10 +15,11 @@ from statistics import fmean, median
 from localspec.bench.hindsight import Limit, limit
 from localspec.bench.run import BASELINE, PRODUCT, Answer, Run
 from localspec.checks.interval import Ratio, ratio
-from localspec.drafters import NAMES
 from localspec.engine.stats import percentile
 
-_FIXED = re.compile(rf"({'|'.join(NAMES)}) [1-9]\d*")
+FIXED = re.compile(r"(?:[a-z][a-z0-9_-]*|[\w.]+:[\w.]+) [1-9]\d*")
+"""Names of contenders that draft so many tokens in every pass: a drafter, its own or others' (`drafters.plugin`), and
+the length."""
 
 
 @dataclass(slots=True)
@@ -35,7 +36,7 @@ class Figures:
     @property
     def fixed(self) -> bool:
         """Drafts of one length in every pass, by the engine that answers plain."""
-        return _FIXED.fullmatch(self.name) is not None
+        return FIXED.fullmatch(self.name) is not None
 
     @property
     def tokens_per_second(self) -> float:

@@ -17,6 +17,7 @@ from typing import Any
 from localspec import __version__
 from localspec.bench.run import BASELINE, PRODUCT, Answer, Contender, Pass, Turn
 from localspec.bench.shapes import PADDED
+from localspec.drafters import plugin
 from localspec.engine.acceptance import Acceptance
 from localspec.engine.guard import Account
 from localspec.errors import UsageError
@@ -171,8 +172,9 @@ def engine_contenders(engine: Engine, drafters: Sequence[str] = (), lengths: Seq
 
 
 def possible_drafters(engine: Engine) -> list[str]:
-    """The drafters that can run by themselves with what is loaded."""
-    return ["lookup"] if engine.loaded.draft_context is None else ["draft", "lookup"]
+    """The drafters that can run by themselves with what is loaded; those of installed packages too, if sound."""
+    own = ["lookup", "suffix"] if engine.loaded.draft_context is None else ["draft", "lookup", "suffix"]
+    return own + [name for name in plugin.installed() if name not in engine.dropped]
 
 
 def pair_facts(engine: Engine) -> dict[str, Any]:

@@ -18,6 +18,7 @@ COMMANDS: dict[str, str] = {
     "run": "answer a prompt (or standard input, or a file of prompts) and exit",
     "chat": "talk with a model, line by line",
     "chats": "list, search, show, export, import and remove the chats on disk",
+    "corpus": "count, clear or add to the texts that suffix decoding searches: past answers, and your files",
     "serve": "answer over HTTP, the way OpenAI's API does, for editors, apps and scripts",
     "verify": "check on this machine that speculation does not change the text",
     "pull": "fetch a pair or model, checked and planned before any big file moves",
@@ -30,6 +31,7 @@ COMMANDS: dict[str, str] = {
     "import": "take a GGUF file of this machine into the list",
     "search": "find GGUF models on the hub",
     "tune": "find faster settings for a pair on this machine, and keep them if they surely are",
+    "extract": "write what goes into layers, and final states, of texts to a safetensors file",
     "doctor": "show versions, backends, exact widths and costs, and what to do about bad findings",
     "bench": "measure speed, acceptance and texts of real prompts, plain and speculative; passes by width",
 }

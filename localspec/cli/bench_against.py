@@ -36,6 +36,7 @@ def against(options: argparse.Namespace, engine: Engine) -> list[Contender]:
         UsageError: no URL, a name twice, or an empty variable.
         LocalspecError: one does not answer.
     """
+    from localspec.bench.cells import FIXED
     from localspec.bench.endpoint import Endpoint, EndpointSettings
 
     if not options.against_timeout > 0:
@@ -57,6 +58,8 @@ def against(options: argparse.Namespace, engine: Engine) -> list[Contender]:
             found.append(endpoint)
             if endpoint.name in names:
                 raise UsageError(f"--against names {endpoint.name!r} twice.", "Call one of them NAME=URL.")
+            if FIXED.fullmatch(endpoint.name):
+                raise UsageError(f"--against calls a server {endpoint.name!r}, as a drafter of fixed length is called.")
             names.add(endpoint.name)
     except BaseException:
         for endpoint in found:

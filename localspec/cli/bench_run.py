@@ -105,12 +105,15 @@ def _lengths(options: argparse.Namespace) -> tuple[int, ...]:
 
 def _contenders(options: argparse.Namespace, engine: Engine, lengths: tuple[int, ...]) -> list[Contender]:
     from localspec.bench.contenders import engine_contenders, possible_drafters
+    from localspec.drafters import plugin
 
     names = words(options.drafters or "all")
     possible = possible_drafters(engine)
     drafters = tuple(possible) if names == ("all",) else names
     for name in drafters:
-        if name not in (*possible, "auto"):
+        if ":" in name:
+            plugin.check_name(name)
+        elif name not in (*possible, "auto"):
             raise UsageError(f"--drafters has {name!r}; there are: {', '.join((*possible, 'auto'))}.")
     return [*engine_contenders(engine, drafters, lengths), *bench_against.against(options, engine)]
 

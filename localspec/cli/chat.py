@@ -33,6 +33,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--endpoint", metavar="URL", help="let an OpenAI-style server answer: vLLM, llama-server, ...")
     parser.add_argument("--model", metavar="NAME", help="with --endpoint: which of its models; default: the first")
     parser.add_argument("--api-key-file", metavar="FILE", help="with --endpoint: its key; default: OPENAI_API_KEY")
+    parser.add_argument(
+        "--chat-cache-gb",
+        type=float,
+        metavar="GB",
+        help="disk for the KV caches of chats, which spare reading a chat anew; 0: none are kept; default: 4",
+    )
     add_model_options(parser)
     add_sampling_options(parser)
 
@@ -57,6 +63,7 @@ def _open(options: argparse.Namespace, arguments: dict[str, Any]) -> int:
     os.environ.setdefault("ESCDELAY", "25")  # ms before a lone Esc counts; read by Textual when it is imported
     from localspec.chat.archive import Archive
     from localspec.tui.app import ChatApp
+    from localspec.tui.notices import shown
     from localspec.tui.preferences import Preferences
 
     notices = []
@@ -75,8 +82,9 @@ def _open(options: argparse.Namespace, arguments: dict[str, Any]) -> int:
             begin=given | ({"system": options.system} if options.system is not None else {}),
             resume=not options.new,
         )
-        code = app.run()
-        app.answerer.close()
+        with shown(lambda text: app.call_from_any_thread(app.say, text, True)):
+            code = app.run()
+            app.answerer.close()
     return code or 0
 
 
@@ -120,11 +128,13 @@ def _load(options: argparse.Namespace, liked: dict[str, Any], progress: Progress
     from localspec.runtime.engine import Engine
 
     settings = _with_liked(engine_settings(options), liked)
+    if settings.get("corpus", "auto") == "auto":
+        settings["corpus"] = "on"  # the chat keeps its answers anyway
     if options.fit:
         settings |= fitted(settings)
     engine = Engine.load(progress=progress, **settings)
     loaded = engine.loaded.settings
-    announce(options.command, loaded.target, loaded.draft, engine.loaded.context.n_ctx)
+    engine.at_close(announce(options.command, loaded.target, loaded.draft, engine.loaded.context.n_ctx))
     return engine
 
 

@@ -19,9 +19,7 @@ if TYPE_CHECKING:
 
 
 def add_model_options(parser: argparse.ArgumentParser) -> None:
-    """Which models, and how they are loaded."""
-    from localspec.drafters import NAMES
-
+    """Which models, how they are loaded, and who drafts."""
     group = parser.add_argument_group("models")
     group.add_argument(
         "--target", metavar="NAME|FILE", help="installed pair or model, or GGUF file; default: the bundled pair"
@@ -48,19 +46,36 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--device", metavar="NAME", help="device of the target, such as CUDA0")
     group.add_argument("--draft-gpu-layers", type=int, default=0, metavar="N", help="the same for the draft model")
     group.add_argument("--draft-device", metavar="NAME", help="device of the draft model")
+    _add_speculation_options(parser)
+
+
+def _add_speculation_options(parser: argparse.ArgumentParser) -> None:
+    from localspec.drafters import NAMES
+
     group = parser.add_argument_group("speculation")
     names = ", ".join(NAMES)
     group.add_argument(
         "--drafter",
         default=None,
         metavar="NAME",
-        help=f"who guesses: {names}; default: auto; any other drafts in every pass, paying or not",
+        help=f"who guesses: {names}, an installed package's drafter, or package.module:Class; default: auto; any other "
+        "drafts in every pass, paying or not",
     )
     group.add_argument(
         "--max-draft-tokens", type=int, metavar="N", help="drafts of N in every pass, paying or not; default: what pays"
     )
     group.add_argument("--draft-cap", type=int, metavar="N", help="drafts of at most N where they pay; default: 7")
     group.add_argument("--branches", type=int, metavar="N", help="guesses of the draft model per position (a tree)")
+    group.add_argument(
+        "--corpus",
+        action="store_const",
+        const="on",
+        help="keep answers on disk and search them when drafting (`localspec corpus`); default: in the terminal chat",
+    )
+    group.add_argument(
+        "--no-corpus", dest="corpus", action="store_const", const="off", help="neither keep nor search past answers"
+    )
+    group.add_argument("--corpus-mb", type=float, metavar="MB", help="disk for them, per tokenizer; default: 16")
     group.add_argument("--min-ngram", type=int, metavar="N", help="shortest n-gram of prompt lookup; default: 2")
     group.add_argument("--max-ngram", type=int, metavar="N", help="longest n-gram of prompt lookup; default: 5")
     group.add_argument(
@@ -98,7 +113,8 @@ def add_sampling_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--stop", action="append", default=[], metavar="TEXT", help="end the answer here; repeatable")
 
 
-_VLLM_METHODS = {"ngram": "lookup", "draft_model": "draft"}
+_VLLM_METHODS = {"ngram": "lookup", "draft_model": "draft", "suffix": "suffix"}
+_VLLM_CUSTOM = "custom_class"
 _VLLM_KEYS = {
     "model": "draft",
     "num_speculative_tokens": "max_draft_tokens",
@@ -111,8 +127,9 @@ _VLLM_RULES = {"standard": "rejection", "block": "block"}
 def vllm_settings(text: str) -> dict[str, Any]:
     """Settings from vLLM's `--speculative-config` JSON.
 
-    Known keys: model, num_speculative_tokens, method (ngram, draft_model), prompt_lookup_min, prompt_lookup_max,
-    rejection_sample_method (standard, block).
+    Known keys: model, num_speculative_tokens, method (ngram, draft_model, suffix, custom_class), prompt_lookup_min,
+    prompt_lookup_max, rejection_sample_method (standard, block). With custom_class the model is package.module.Class,
+    which must be a drafter of ours (`localspec.drafters.plugin`).
 
     Raises:
         UsageError: not a JSON object, or a key or value that has no counterpart here; says which.
@@ -131,21 +148,34 @@ def vllm_settings(text: str) -> dict[str, Any]:
                 raise UsageError(f"--speculative-config: {key} is {value!r}; it must be a {expected.__name__}.")
             settings[_VLLM_KEYS[key]] = value
         elif key == "method":
-            settings["drafter"] = _translated(key, value, _VLLM_METHODS)
+            settings["drafter"] = value if value == _VLLM_CUSTOM else _translated(key, value, _VLLM_METHODS)
         elif key == "rejection_sample_method":
             settings["verify_rule"] = _translated(key, value, _VLLM_RULES)
         else:
             known = ", ".join([*_VLLM_KEYS, "method", "rejection_sample_method"])
             raise UsageError(f"--speculative-config: {key!r} is not supported.", f"Known keys: {known}.")
+    if settings.get("drafter") == _VLLM_CUSTOM:
+        settings["drafter"] = _custom_class(settings.pop("draft", ""))
     if settings.get("drafter") == "lookup" and settings.get("min_ngram", 0) > settings.get("max_ngram", 5):
         settings["max_ngram"] = settings["min_ngram"]
     return settings
 
 
 def _translated(key: str, value: Any, table: dict[str, str]) -> str:
-    if value not in table:
-        raise UsageError(f"--speculative-config: {key} is {value!r}; supported: {', '.join(table)}.")
+    if not isinstance(value, str) or value not in table:
+        known = ", ".join([*table, _VLLM_CUSTOM] if key == "method" else table)
+        raise UsageError(f"--speculative-config: {key} is {value!r}; supported: {known}.")
     return table[value]
+
+
+def _custom_class(path: str) -> str:
+    """`package.module:Class` of a dotted path, or of one with a colon."""
+    module, dot, name = path.rpartition(".")
+    if ":" in path:
+        return path
+    if not (dot and module and name):
+        raise UsageError(f"--speculative-config: model is {path!r}; with {_VLLM_CUSTOM} it is package.module.Class.")
+    return f"{module}:{name}"
 
 
 def engine_settings(options: argparse.Namespace) -> dict[str, Any]:
@@ -175,7 +205,7 @@ def load_engine(options: argparse.Namespace, **more: Any) -> Engine:
     with load_progress() as progress:
         engine = Engine.load(progress=progress, **settings)
     loaded = engine.loaded.settings
-    announce(options.command, loaded.target, loaded.draft, engine.loaded.context.n_ctx)
+    engine.at_close(announce(options.command, loaded.target, loaded.draft, engine.loaded.context.n_ctx))
     return engine
 
 

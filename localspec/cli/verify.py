@@ -66,9 +66,11 @@ def run(options: argparse.Namespace) -> int:
 def _chosen_setting(options: argparse.Namespace) -> Setting | None:
     """One setting, when the options name a drafter; None = all."""
     from localspec.checks.verify import Setting
+    from localspec.drafters import plugin
 
     if options.drafter is None:
         return None
+    plugin.check_name(options.drafter)
     length = 4 if options.max_draft_tokens is None else options.max_draft_tokens
     return Setting(options.drafter, length, options.branches or 1)
 

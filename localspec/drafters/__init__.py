@@ -8,5 +8,6 @@ NAMES: dict[str, str] = {
     "grammar": "what the request's grammar or JSON schema forces",
     "lookup": "prompt lookup (n-grams of this conversation, and text that a request predicts)",
     "none": "plain decoding",
+    "suffix": "suffix decoding (the longest match in this conversation and in past answers that are kept)",
 }
 """What may be asked for, and a line about each."""

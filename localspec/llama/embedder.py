@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -34,8 +35,10 @@ class Embedder:
         self._context: Context | None = None
         self._width = int(lib.api().llama_model_n_embd_out(model.handle))
 
-    def embed(self, tokens: Tokens) -> Float32Array:
+    def embed(self, tokens: Tokens) -> Iterator[Float32Array | None]:
         """float32[n_embd], not normalised: pooled as the file says, the mean over all tokens if it does not say.
+
+        Each step is a pass; all but the last yield None. One text at a time.
 
         Args:
             tokens: int32[n], n >= 1.
@@ -64,7 +67,7 @@ class Embedder:
                 total += states.sum(axis=0, dtype=np.float64) / len(tokens)
             elif pooling == _LAST or start == 0:
                 total[:] = states[-1 if pooling == _LAST else 0]
-        return total.astype(np.float32)
+            yield None if done < len(tokens) else total.astype(np.float32)
 
     def _pooling(self) -> int:
         kind = self._model.header.number("pooling_type")

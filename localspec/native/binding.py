@@ -23,6 +23,7 @@ from localspec.native.library import (
 )
 from localspec.native.ngrams import NgramIndex
 from localspec.native.scratch import Scratch
+from localspec.native.suffix import SuffixIndex
 from localspec.types import (
     Float32Array,
     Float64Array,
@@ -269,3 +270,8 @@ class NativeKernels:
 
     def NgramIndex(self, min_ngram: int, max_ngram: int) -> NgramIndex:  # noqa: N802 (a class in the twin)
         return NgramIndex(self._lib, min_ngram, max_ngram)
+
+    # Suffix decoding
+
+    def SuffixIndex(self, depth: int) -> SuffixIndex:  # noqa: N802 (a class in the twin)
+        return SuffixIndex(self._lib, depth)

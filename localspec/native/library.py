@@ -45,6 +45,15 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "ls_ngram_check": (_I32, [_PTR, _PTR, _PTR]),
     "ls_ngram_length": (_I64, [_PTR]),
     "ls_ngram_bytes": (_I64, [_PTR]),
+    "ls_suffix_new": (_I32, [_I32, _PTR]),
+    "ls_suffix_free": (None, [_PTR]),
+    "ls_suffix_add": (_I32, [_PTR, _PTR, _PTR, _I32, _PTR]),
+    "ls_suffix_remove": (_I32, [_PTR, _I32]),
+    "ls_suffix_sync": (_I32, [_PTR, _I64, _PTR, _I64]),
+    "ls_suffix_guess": (_I32, [_PTR, _PTR, _I64, _I32, _I32, _I32, _PTR, _PTR, _PTR, _PTR, _PTR]),
+    "ls_suffix_check": (_I32, [_PTR]),
+    "ls_suffix_tokens": (_I64, [_PTR]),
+    "ls_suffix_bytes": (_I64, [_PTR]),
 }
 NO_MEMORY, BAD_ARGUMENT, NOT_FINITE, NO_SUPPORT, BAD_TREE, BAD_DRAFT, NO_ISA = range(1, 8)
 

@@ -14,10 +14,12 @@ from __future__ import annotations
 from localspec.reference.ngrams import NgramIndex
 from localspec.reference.numbers import exp, gumbel, lane_sum, log, philox4x32_10, uniform
 from localspec.reference.rows import Support, distribution, log_probs, patched, sample, top_log_probs
+from localspec.reference.suffix import SuffixIndex
 from localspec.reference.verdict import Walk, verify
 
 __all__ = [
     "NgramIndex",
+    "SuffixIndex",
     "Support",
     "Walk",
     "distribution",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -13,10 +14,10 @@ import numpy as np
 from localspec.chat.template import ChatTemplate, Message
 from localspec.config import EngineSettings
 from localspec.engine.loop import Loop
-from localspec.engine.request import Request, fresh_seed
+from localspec.engine.request import Request, TokenLogProb, fresh_seed
 from localspec.errors import UsageError
-from localspec.llama.embedder import Embedder
 from localspec.llama.grammar import Grammar
+from localspec.llama.hidden import HiddenStates
 from localspec.llama.matcher import Compiler
 from localspec.llama.survey import Progress
 from localspec.runtime import tuning as tunings
@@ -31,6 +32,7 @@ from localspec.runtime.loading import (
     make_drafter,
     make_plan,
 )
+from localspec.runtime.readings import Readings
 from localspec.runtime.worker import Worker
 from localspec.types import NO_TOKENS, Float32Array, Rule, SamplingParams, Tokens
 
@@ -51,8 +53,9 @@ class Engine:
         model = loaded.model
         self.template = ChatTemplate(model.chat_template, model.text_of(model.bos), model.text_of(model.eos))
         self._compiler = Compiler(model)
-        self._embedder: Embedder | None = None
         self._worker = Worker(loaded, self._make_loop(loaded.settings))
+        self._readings = Readings(loaded.context, self._worker.run)
+        self._at_close = ExitStack()
 
     @classmethod
     def load(
@@ -202,24 +205,63 @@ class Engine:
         if chats is not None:
             self.on_engine_thread(lambda: chats.forget(chat))
 
-    def embed(self, tokens: Tokens) -> Float32Array:
+    def embed(self, tokens: Tokens, cancel: Callable[[], bool] | None = None) -> Float32Array:
         """float32[n_embd], a text as a vector, not normalised: pooled as the file says, else the mean over its tokens.
 
         Args:
             tokens: int32[n], as `tokenize` makes them.
+            cancel: asked between passes; says whether the caller wants no more.
 
         Raises:
             UsageError: no tokens, one that the vocabulary lacks, or a model that ranks texts.
             ContextOverflowError: too many tokens.
+            Cancelled: `cancel` said so.
         """
         self._check_tokens(tokens)
-        return self.on_engine_thread(lambda: self._embed(tokens))
+        return self._readings.embed(tokens, cancel)
 
-    def _embed(self, tokens: Tokens) -> Float32Array:
-        if self._embedder is None:
-            context = self.loaded.context
-            self._embedder = Embedder(self.loaded.model, context.n_ctx, context.threads)
-        return self._embedder.embed(tokens)
+    def score(self, tokens: Tokens, top: int = 0, cancel: Callable[[], bool] | None = None) -> list[TokenLogProb]:
+        """How likely each token of a text is behind those before it; nothing is said of the first one.
+
+        Args:
+            tokens: int32[n], n >= 1.
+            top: how many of the most likely tokens at each position are told, too.
+            cancel: asked between passes; says whether the caller wants no more.
+
+        Raises:
+            UsageError: a token that the vocabulary lacks.
+            ContextOverflowError: too many tokens.
+            Cancelled: `cancel` said so.
+        """
+        self._check_tokens(tokens)
+        return self._readings.score(tokens, top, cancel)
+
+    def hidden_states(
+        self, tokens: Tokens, layers: Sequence[int] = (), cancel: Callable[[], bool] | None = None
+    ) -> HiddenStates:
+        """What goes into layers, and what comes out of the final norm, for every token of a text.
+
+        Running answers are not disturbed: it is read in a cache of its own, a pass at a time, and cut into passes as
+        prompts are. llama.cpp keeps logits of a pass meanwhile: 300 MB for a vocabulary of 150,000.
+
+        Args:
+            tokens: int32[n], as `tokenize` makes them.
+            layers: whose inputs are wanted, counted from 0.
+            cancel: asked between passes; says whether the caller wants no more.
+
+        Raises:
+            UsageError: no tokens, one that the vocabulary lacks, no such layer, or an architecture whose layers
+                llama.cpp does not show.
+            ContextOverflowError: too many tokens.
+            Cancelled: `cancel` said so.
+        """
+        self._check_tokens(tokens)
+        return self._readings.hidden_states(tokens, layers, cancel)
+
+    @property
+    def running(self) -> dict[int, Generation]:
+        """What is being answered now, by slot."""
+        return self._worker.running
 
     def _check_tokens(self, tokens: Tokens) -> None:
         outside = tokens[(tokens < 0) | (tokens >= self.loaded.model.n_vocab)]
@@ -238,6 +280,11 @@ class Engine:
     def drafters(self) -> tuple[str, ...]:
         """Names of the drafters in use, any of which a request may ask for."""
         return drafter_names(self._worker.loop.drafter)
+
+    @property
+    def dropped(self) -> dict[str, str]:
+        """Drafters that cannot be used, or not any more, and why: {name: reason}."""
+        return self._worker.dropped
 
     def configure(self, **changes: Any) -> None:
         """Changes drafter settings between requests: drafter, max_draft_tokens, branches, min_ngram, max_ngram.
@@ -278,10 +325,14 @@ class Engine:
         if not self._worker.close():
             return
         self._compiler.close()
-        if self._embedder is not None:
-            self._embedder.close()
+        self._readings.close()
         self.loaded.knowledge.save()
         self.loaded.close()
+        self._at_close.close()
+
+    def at_close(self, call: Callable[[], None]) -> None:
+        """Has something called once the models are freed."""
+        self._at_close.callback(call)
 
     def __enter__(self) -> Engine:
         return self

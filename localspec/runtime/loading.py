@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -9,17 +10,19 @@ from dataclasses import dataclass, field
 
 from localspec import paths
 from localspec.config import FIXED_DRAFT, EngineSettings
-from localspec.drafters import NAMES
+from localspec.drafters import NAMES, plugin
 from localspec.drafters.cascade import Cascade, Stage
 from localspec.drafters.draft_model import DraftModel, DraftModelSettings
 from localspec.drafters.forced import GrammarForced
 from localspec.drafters.none import NoDrafter
 from localspec.drafters.prompt_lookup import PromptLookup, PromptLookupSettings
+from localspec.drafters.suffix import SuffixDecoding
 from localspec.engine.adaptive import AdaptivePlan, Forced
 from localspec.engine.costs import PassCosts
 from localspec.engine.interfaces import Drafter
 from localspec.engine.plan import FixedPlan, Plan
 from localspec.errors import Cancelled, UsageError
+from localspec.gguf import read_header
 from localspec.llama import saved_cache
 from localspec.llama.choice import choose, load_draft_model
 from localspec.llama.configuration import ALL_KERNELS, CACHE_NAMES, CACHES, LLAMA_KERNELS, Kernels
@@ -29,14 +32,17 @@ from localspec.llama.probe import shared_facts
 from localspec.llama.settings import ContextSettings
 from localspec.llama.survey import Progress
 from localspec.models import pairing
+from localspec.models.heads import check_whole
 from localspec.runtime import calibration
+from localspec.runtime.corpus import Corpus, file_of
 from localspec.runtime.knowledge import Knowledge, Store
 
+_LOG = logging.getLogger("localspec")
 _LONGEST_CONTEXT = 4096
 PLAIN = NoDrafter.name
 """The drafter's name that means plain decoding."""
 _LOOKUP_FIRST = 3.0
-"""Tokens prompt lookup must match before it is preferred to the draft model."""
+"""Tokens prompt lookup must match before it is preferred to the draft model; odds suffix decoding must have."""
 
 
 @dataclass(slots=True)
@@ -58,6 +64,10 @@ class Loaded:
     """What passes and drafts cost and how often drafts are right, as far as is known."""
     cache_key: bytes = b""
     """Names what the bits of the target's cache depend on; empty = caches of chats are not kept."""
+    corpus: Corpus | None = None
+    """Past answers that are searched, and where new ones go."""
+    unusable: dict[str, str] = field(default_factory=dict)
+    """Installed packages' drafters that could not be made, and why."""
 
     def drop_draft(self) -> None:
         """Frees the draft model; the target goes on without it."""
@@ -68,6 +78,8 @@ class Loaded:
 
     def close(self) -> None:
         """Frees everything."""
+        if self.corpus is not None:
+            self.corpus.close()
         for part in (self.draft_context, self.draft_model, self.context, self.model):
             if part is not None:
                 part.close()
@@ -91,6 +103,7 @@ def load_models(
     """
     target_header, draft_header = check_text_model(settings.target), None
     if settings.draft is not None:
+        check_whole(read_header(settings.draft))
         draft_header = check_text_model(settings.draft)
         pairing.check(target_header, draft_header)  # before minutes are spent on the target
     n_ctx = settings.context or min(target_header.context_length or _LONGEST_CONTEXT, _LONGEST_CONTEXT)
@@ -120,6 +133,8 @@ def load_models(
     if settings.chat_cache_gb > 0 and saved_cache.can_save(chosen.context):
         loaded.cache_key = saved_cache.key(chosen.context)
     try:
+        if settings.corpus == "on" and loaded.model.can_trim:
+            loaded.corpus = Corpus(file_of(target_header, settings.corpus_mb), loaded.model.n_vocab)
         if draft_header is not None:
             _load_draft(loaded, progress)
         _learn_costs(loaded, progress)
@@ -232,8 +247,7 @@ def check_drafter(settings: EngineSettings) -> None:
         UsageError: no such drafter, it needs a draft model and there is none, or impossible n-grams.
     """
     name = settings.drafter
-    if name not in NAMES:
-        raise UsageError(f"There is no drafter called {name!r}; there are: {', '.join(NAMES)}.")
+    plugin.check_name(name)
     if name == "draft" and settings.draft is None:
         raise UsageError("The drafter `draft` needs a draft model.", "Give one with --draft FILE, or a pair.")
     PromptLookupSettings(settings.min_ngram, settings.max_ngram)
@@ -241,16 +255,54 @@ def check_drafter(settings: EngineSettings) -> None:
 
 
 def make_drafter(loaded: Loaded, settings: EngineSettings) -> Drafter:
-    """The drafter of that name over the loaded parts; plain decoding for a model whose cache cannot be trimmed."""
+    """The drafter of that name over the loaded parts; plain decoding for a model whose cache cannot be trimmed.
+
+    Raises:
+        UsageError: it is somebody else's, and cannot be made.
+    """
     name = settings.drafter
     if name == PLAIN or settings.longest_draft == 0 or not loaded.model.can_trim:
         return NoDrafter()
+    if name not in NAMES:
+        return Cascade([Stage(plugin.make(name, _setup(loaded, settings)))])
     lookup = PromptLookup(PromptLookupSettings(settings.min_ngram, settings.max_ngram))
-    stages = [Stage(GrammarForced()), Stage(lookup)]
+    enough = 0.0 if loaded.draft_context is None else _LOOKUP_FIRST
+    stages = [Stage(GrammarForced()), Stage(lookup, enough), Stage(SuffixDecoding(loaded.corpus), enough)]
+    if name == "auto":
+        stages += [Stage(one) for one in _plugins(loaded, settings)]
     if loaded.draft_context is not None:
         draft = DraftModel(loaded.draft_context, loaded.model.end_tokens, DraftModelSettings(settings.branches))
-        stages = [Stage(GrammarForced()), Stage(lookup, _LOOKUP_FIRST), Stage(draft)]
+        stages.append(Stage(draft))
     return Cascade([stage for stage in stages if name in ("auto", stage.drafter.name)])
+
+
+def _plugins(loaded: Loaded, settings: EngineSettings) -> list[Drafter]:
+    """Those of installed packages; one that cannot be made is left out, and said once."""
+    found: list[Drafter] = []
+    for name in plugin.installed():
+        if name in loaded.unusable:
+            continue
+        try:
+            found.append(plugin.make(name, _setup(loaded, settings)))
+        except UsageError as error:
+            loaded.unusable[name] = str(error)
+            _LOG.warning("%s Answers go on without it.", error)
+    return found
+
+
+def _setup(loaded: Loaded, settings: EngineSettings) -> plugin.Setup:
+    model = loaded.model
+    return plugin.Setup(
+        settings.target,
+        model.n_vocab,
+        loaded.context.n_ctx,
+        settings.slots,
+        settings.longest_draft,
+        leaves(settings),
+        model.end_tokens,
+        lambda text: model.tokenize(text, special=False, add_bos=False),
+        model.piece,
+    )
 
 
 def drafter_names(drafter: Drafter) -> tuple[str, ...]:
@@ -270,6 +322,7 @@ def make_plan(loaded: Loaded, settings: EngineSettings, drafter: Drafter) -> Pla
         draft_costs=knowledge.draft_costs,
         acceptance=knowledge.acceptance,
         account=knowledge.account,
+        habits=knowledge.habits,
         longest=settings.longest_draft,
         fixed=FIXED_DRAFT if settings.max_draft_tokens is None else settings.max_draft_tokens,
         forced=Forced(settings.max_draft_tokens, settings.drafter != "auto"),

@@ -20,6 +20,7 @@ from localspec.models.fit import FitSettings, MemoryPlan, plan
 from localspec.models.memory import Place
 from localspec.models.processes import announce
 from localspec.runtime.engine import Engine
+from localspec.runtime.loading import check_drafter
 from localspec.runtime.memory import places
 
 
@@ -88,7 +89,7 @@ class Pool:
         target, pair_draft = installed.find(name)
         self._own = Files(target, pair_draft if draft is None else installed.find_one(draft))
         fields = {name: value for name, value in (settings or {}).items() if name != "tuned"}
-        EngineSettings(self._own.target, self._own.draft, **fields)  # refuses what cannot be, before anybody waits
+        check_drafter(EngineSettings(self._own.target, self._own.draft, **fields))  # before anybody waits
         self.default = _shown(name)
         """Name of the default."""
         self.started = time()
@@ -169,7 +170,7 @@ class Pool:
                 progress(what, share)
 
         engine = Engine.load(files.target, files.draft, progress=report, **self._settings)
-        announce("serve", files.target, files.draft, engine.loaded.context.n_ctx)
+        engine.at_close(announce("serve", files.target, files.draft, engine.loaded.context.n_ctx))
         return engine
 
     def _make_room(self, name: str, files: Files) -> None:

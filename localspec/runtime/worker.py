@@ -8,6 +8,9 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
+from localspec.drafters.cascade import Cascade
+from localspec.drafters.custom import Custom
+from localspec.drafters.draft_model import DraftModel
 from localspec.engine.adaptive import AdaptivePlan
 from localspec.engine.loop import Loop
 from localspec.engine.request import Event, FinishReason, Request
@@ -48,6 +51,21 @@ class Worker:
     def busy(self) -> bool:
         """Whether a request is running or waits."""
         return bool(self._running or self._waiting)
+
+    @property
+    def running(self) -> dict[int, Generation]:
+        """What runs now, by slot; a copy."""
+        return self._running.copy()
+
+    @property
+    def dropped(self) -> dict[str, str]:
+        """Drafters that cannot be used, or not any more, and why."""
+        loop, found = self.loop, dict(self._loaded.unusable)
+        if isinstance(loop.plan, AdaptivePlan):
+            found |= loop.plan.dropped
+        if isinstance(loop.drafter, Cascade):
+            found |= {one.name: one.fault for one in loop.drafter.drafters if isinstance(one, Custom) and one.fault}
+        return found
 
     def submit(self, generation: Generation) -> None:
         """Queues a request.
@@ -97,7 +115,7 @@ class Worker:
 
     def _serve_until_closed(self) -> None:
         while self._wait_for_work():
-            while self._jobs:
+            for _ in range(len(self._jobs)):  # what is queued meanwhile waits for a pass: those who decode go on
                 job, done = self._jobs.popleft()
                 try:
                     done.set_result(job())
@@ -165,10 +183,12 @@ class Worker:
     def _step(self) -> None:
         slots = dict(self.loop.active)
         for event in self._passed():
-            generation = self._running[event.slot]
+            generation, slot = self._running[event.slot], slots[event.slot]
             if event.finish is not None:
                 del self._running[event.slot]
-            generation.deliver(slots[event.slot].failure or event)
+                if self._loaded.corpus is not None:
+                    self._loaded.corpus.keep(slot.history.tokens[len(slot.request.prompt) :])
+            generation.deliver(slot.failure or event)
 
     def _passed(self) -> list[Event]:
         """A step of the loop; without memory for it the draft model is dropped first, and it is tried again."""
@@ -178,10 +198,19 @@ class Worker:
             if not self.shed_draft(str(error)):
                 raise
             events = self.loop.step()
-        plan = self.loop.plan
-        if isinstance(plan, AdaptivePlan) and plan.dropped and self._loaded.draft_context is not None:
-            self._loaded.drop_draft()  # it failed by itself
+        self._drop_failed()
         return events
+
+    def _drop_failed(self) -> None:
+        """Drafters that failed by themselves are not asked any more; a draft model is freed, too."""
+        plan = self.loop.plan
+        if not isinstance(plan, AdaptivePlan):
+            return
+        for one in plan.costly:
+            if isinstance(one.drafter, Custom) and one.drafter.fault:
+                one.drop(one.drafter.fault)
+        if DraftModel.name in plan.dropped and self._loaded.draft_context is not None:
+            self._loaded.drop_draft()
 
     def shed_draft(self, reason: str) -> bool:
         """Frees the draft model, because of memory; the chat goes on without it. On the thread only.

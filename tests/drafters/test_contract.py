@@ -18,7 +18,9 @@ from localspec.drafters.draft_model import DraftModel, DraftModelSettings
 from localspec.drafters.forced import GrammarForced
 from localspec.drafters.none import NoDrafter
 from localspec.drafters.prompt_lookup import PromptLookup, PromptLookupSettings
+from localspec.drafters.suffix import SuffixDecoding
 from localspec.engine.interfaces import Draft, Drafter, DraftRequest, History
+from localspec.kernels import SuffixIndex
 from localspec.types import Noise, SamplingParams, SparseProbs
 from tests.fakes import FakeDraftContext, HashModel, paths
 
@@ -36,10 +38,25 @@ def lookup() -> PromptLookup:
     return PromptLookup(PromptLookupSettings(1, 4))
 
 
+class FixedCorpus:
+    """Texts that stay as they are."""
+
+    def __init__(self) -> None:
+        self.index = SuffixIndex()
+        self.index.add([np.arange(30, dtype=np.int32) * 7 % 11 % VOCABULARY, np.arange(9, dtype=np.int32) % VOCABULARY])
+        self.guess = self.index.guess
+        self.right: list[int] = []
+
+    def used(self, sequence: int) -> None:
+        self.right.append(sequence)
+
+
 MAKERS: dict[str, Callable[[], Drafter]] = {
     "none": NoDrafter,
     "grammar": GrammarForced,
     "lookup": lookup,
+    "suffix": SuffixDecoding,
+    "suffix with a corpus": lambda: SuffixDecoding(FixedCorpus()),
     "draft": draft_model,
     "auto": lambda: Cascade([Stage(lookup(), 3.0), Stage(draft_model())]),
     "draft, 2 branches": lambda: draft_model(2),
@@ -298,7 +315,7 @@ def test_at_temperature_0_every_guess_is_certain() -> None:
         assert (probs.tokens.tolist(), probs.probs.tolist()) == ([token], [1.0])
 
 
-@pytest.mark.parametrize("name", ["none", "lookup", "lookup of pairs", "cascade of one"])
+@pytest.mark.parametrize("name", ["none", "lookup", "suffix", "lookup of pairs", "cascade of one"])
 def test_a_deterministic_guess_has_no_probabilities(name: str) -> None:
     (draft,) = MAKERS[name]().draft([ask([1, 2, 3, 4, 1, 2, 3], needs_probs=True)])
     assert draft.probs is None

@@ -27,6 +27,14 @@ def text_of(model: Model, tokens: int) -> Tokens:
     return model.tokenize(text, special=False, add_bos=True)[:tokens]
 
 
+def embed(embedder: Embedder, tokens: Tokens) -> Float32Array:
+    """All passes, none of which but the last brings anything."""
+    *before, found = embedder.embed(tokens)
+    assert before == [None] * len(before)
+    assert found is not None
+    return found
+
+
 def by_llama(model: Model, tokens: Tokens, pooling: int) -> Float32Array:
     """What llama.cpp's own pooling makes of a text in one pass."""
     api = lib.api()
@@ -52,41 +60,41 @@ def test_states_are_pooled_as_llama_cpp_does(
     monkeypatch.setitem(model.header.metadata, f"{model.header.architecture}.pooling_type", number)
     embedder = Embedder(model, 512, 2)
     tokens = text_of(model, length)
-    found = embedder.embed(tokens)
+    found = embed(embedder, tokens)
     expected = by_llama(model, tokens, number)
     assert found.dtype == np.float32
     assert np.abs(found - expected).max() <= 0.02 * np.abs(expected).max()
-    assert (embedder.embed(tokens) == found).all()
+    assert (embed(embedder, tokens) == found).all()
     embedder.close()
     embedder.close()
 
 
 def test_a_file_that_says_nothing_means_the_mean(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     embedder, tokens = Embedder(model, 512, 2), text_of(model, 40)
-    found = embedder.embed(tokens)
+    found = embed(embedder, tokens)
     assert np.abs(found - by_llama(model, tokens, 1)).max() <= 0.02 * np.abs(found).max()
-    other = embedder.embed(text_of(model, 41)[1:])
+    other = embed(embedder, text_of(model, 41)[1:])
     assert not np.allclose(found, other)
     embedder.close()
 
 
 def test_the_cache_grows_with_the_texts(model: Model) -> None:
     embedder = Embedder(model, 2000, 2)
-    short = embedder.embed(text_of(model, 100))
+    short = embed(embedder, text_of(model, 100))
     assert embedder._context is not None
     assert embedder._context.n_ctx == 512
-    embedder.embed(text_of(model, 1500))
+    embed(embedder, text_of(model, 1500))
     assert embedder._context.n_ctx == 1536
-    assert (embedder.embed(text_of(model, 100)) == short).all()
+    assert (embed(embedder, text_of(model, 100)) == short).all()
     embedder.close()
 
 
 def test_what_cannot_be_embedded_is_said(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     embedder = Embedder(model, 64, 2)
     with pytest.raises(UsageError, match="nothing to embed"):
-        embedder.embed(text_of(model, 0))
+        embed(embedder, text_of(model, 0))
     with pytest.raises(ContextOverflowError, match="has 65 tokens and the context holds 64"):
-        embedder.embed(text_of(model, 65))
+        embed(embedder, text_of(model, 65))
     monkeypatch.setitem(model.header.metadata, f"{model.header.architecture}.pooling_type", 4)
     with pytest.raises(UsageError, match="ranks texts"):
-        embedder.embed(text_of(model, 5))
+        embed(embedder, text_of(model, 5))

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from localspec.errors import Cancelled, ModelError, NoRoomError, UsageError
+from localspec.models import processes
 from localspec.models.memory import Place
 from localspec.runtime.pool import Pool
 
@@ -64,17 +66,24 @@ def test_a_model_is_loaded_once_for_all_who_ask(pool: Pool) -> None:
         lease.release()
 
 
-def test_who_is_used_stays_and_who_is_idle_goes(pool: Pool) -> None:
+def test_who_is_used_stays_and_who_is_idle_goes(pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCALSPEC_DATA", str(tmp_path))
     first, second = pool.lease("tiny"), pool.lease("tiny-draft")
     assert second.engine.settings.draft is None
     assert set(pool.loaded()) == {"tiny", "tiny-draft"}
+    assert [Path(process.target).name for process in processes.running()] == [
+        "tiny-target-q8_0.gguf",
+        "tiny-draft-q8_0.gguf",
+    ]
     second.release()
     second.release()  # does nothing
     assert pool.unload_idle() == ["tiny-draft"]
     assert set(pool.loaded()) == {"tiny"}
+    assert [bool(process.draft) for process in processes.running()] == [True]  # `localspec ps` shows what is loaded
     assert first.engine.generate("One day", max_tokens=3).text()
     first.release()
     assert pool.unload_idle() == ["tiny"]
+    assert processes.running() == []
     again = pool.lease("tiny")
     assert again.engine.generate("One day", max_tokens=3).text()
     again.release()

@@ -128,13 +128,13 @@ def test_a_request_may_be_decoded_plain(engines: list[Engine]) -> None:
         engine.generate(request(1).prompt, max_draft_tokens=-1)
 
 
-@pytest.mark.parametrize("drafter", ["lookup", "draft", "none", "auto"])
+@pytest.mark.parametrize("drafter", ["lookup", "suffix", "draft", "none", "auto"])
 def test_a_request_may_say_who_drafts(drafter: str, engines: list[Engine]) -> None:
     engine, _ = make()
     engines.append(engine)
-    assert engine.drafters == ("grammar", "lookup", "draft")
+    assert engine.drafters == ("grammar", "lookup", "suffix", "draft")
     found = read(engine.generate(request(1).prompt, seed=1, max_tokens=40, drafter=drafter, ignore_end=True))
-    assert set(found.stats.drafted_by_drafter) <= ({"lookup", "draft"} if drafter == "auto" else {drafter})
+    assert set(found.stats.drafted_by_drafter) <= ({"lookup", "suffix", "draft"} if drafter == "auto" else {drafter})
     assert drafter != "none" or found.stats.drafted == 0
 
 

@@ -1,0 +1,96 @@
+"""Suffix decoding in C."""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from collections.abc import Sequence
+
+import numpy as np
+
+from localspec.errors import KernelError
+from localspec.reference.suffix import NOTHING, Continuation
+from localspec.types import NO_TOKENS, Tokens
+
+_MOST_NODES = 64
+
+
+class SuffixIndex:
+    """Handle of an `ls_suffix`."""
+
+    def __init__(self, lib: ctypes.CDLL, depth: int) -> None:
+        self._lib, self._depth = lib, depth
+        self._tokens, self._parents = (np.zeros(_MOST_NODES, dtype=np.int32) for _ in range(2))
+        self._chances, self._score = np.zeros(_MOST_NODES), np.zeros(1)
+        self._found = np.zeros(3, dtype=np.int32)
+        outputs = (self._tokens, self._parents, self._chances, self._found, self._score)
+        self._addresses = tuple(array.ctypes.data for array in outputs)
+        self._open()
+
+    def _open(self) -> None:
+        handle = ctypes.c_void_p()
+        status = self._lib.ls_suffix_new(self._depth, ctypes.addressof(handle))
+        if status:
+            raise KernelError(f"no suffix index {self._depth} tokens deep (status {status}).")
+        self._handle = handle.value
+        self._free = weakref.finalize(self, self._lib.ls_suffix_free, self._handle)
+        self._length = 0
+
+    def add(self, sequences: Sequence[Tokens]) -> int:
+        tokens = np.ascontiguousarray(np.concatenate(sequences) if len(sequences) else NO_TOKENS, dtype=np.int32)
+        lengths = np.array([len(one) for one in sequences], dtype=np.int64)
+        address = self._found.ctypes.data
+        status = self._lib.ls_suffix_add(self._handle, tokens.ctypes.data, lengths.ctypes.data, len(lengths), address)
+        if status:
+            raise KernelError(f"the suffix index could not take {len(tokens)} tokens (status {status}).")
+        self._length = len(sequences[-1]) if len(sequences) else self._length
+        return int(self._found[0])
+
+    def remove(self, sequence: int) -> None:
+        if self._lib.ls_suffix_remove(self._handle, sequence):
+            raise KernelError(f"the suffix index has no sequence {sequence}.")
+        self._length = 0  # it may have been the newest
+
+    def sync(self, tokens: Tokens, unchanged: int = 0) -> None:
+        unchanged = min(unchanged, self._length)
+        tail = np.ascontiguousarray(tokens[unchanged:], dtype=np.int32)
+        status = self._lib.ls_suffix_sync(self._handle, unchanged, tail.ctypes.data, len(tail))
+        if status:
+            raise KernelError(f"the suffix index could not take {len(tokens)} tokens (status {status}).")
+        self._length = len(tokens)
+
+    def guess(
+        self, context: Tokens, max_nodes: int, max_depth: int, tree: bool = False, runs_on: bool = False
+    ) -> Continuation:
+        end = np.ascontiguousarray(context[-self._depth :], dtype=np.int32)
+        nodes, depth = max(0, min(max_nodes, _MOST_NODES)), max(0, min(max_depth, _MOST_NODES))
+        status = self._lib.ls_suffix_guess(
+            self._handle, end.ctypes.data, len(end), nodes, depth, tree + 2 * runs_on, *self._addresses
+        )
+        if status:
+            raise KernelError(f"the suffix index cannot guess (status {status}).")
+        nodes, match, sequence = self._found.tolist()
+        if not nodes:
+            return NOTHING
+        return Continuation(
+            self._tokens[:nodes].copy(),
+            self._parents[:nodes].copy(),
+            self._chances[:nodes].copy(),
+            float(self._score[0]),
+            match,
+            sequence,
+        )
+
+    def check_integrity(self) -> str:
+        return "the suffix index is damaged." if self._lib.ls_suffix_check(self._handle) else ""
+
+    def tokens_held(self) -> int:
+        return int(self._lib.ls_suffix_tokens(self._handle))
+
+    def memory_bytes(self) -> int:
+        return int(self._lib.ls_suffix_bytes(self._handle))
+
+    def close(self) -> None:
+        """Frees the index; what is asked afterwards sees an empty one."""
+        self._free()
+        self._open()

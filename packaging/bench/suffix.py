@@ -1,0 +1,121 @@
+"""Suffix decoding at the size of a large corpus: time to load, memory a token, time for each token that is emitted.
+
+    python packaging/bench/suffix.py [--tokens 10000000] [--vocabulary 32000] [--emitted 20000] [--json]
+
+The corpus is made of phrases that come back, words by Zipf's law between them, in texts of 500 tokens: many short
+matches and some long ones, as in prose and code. What is emitted is half texts of the corpus, half new ones. An emitted
+token costs a guess of 8 from the corpus (`corpus`), and in all (`emitted`) one from the conversation and its own entry
+into the conversation's index, too; `append` is the entry of a token into the corpus itself, and `remove` its leaving.
+Disk is not in it: `read` is the time to read and check the same tokens from a corpus file. Times are the thread's own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from pathlib import Path
+from time import thread_time, time
+
+import numpy as np
+
+from localspec import kernels
+from localspec.runtime.corpus_file import CorpusFile, Sequence, name_of
+from localspec.types import Tokens
+
+TEXT, NODES = 500, 8
+
+
+def make_tokens(count: int, vocabulary: int, rng: np.random.Generator) -> Tokens:
+    """Phrases of 4 to 40 tokens, some much more frequent than others, and single words between them."""
+    words = 1.0 / np.arange(1, vocabulary + 1)
+    words /= words.sum()
+    phrases = [rng.choice(vocabulary, size=size, p=words).astype(np.int32) for size in rng.integers(4, 41, size=20_000)]
+    often = 1.0 / np.arange(10, len(phrases) + 10)
+    often /= often.sum()
+    parts: list[Tokens] = []
+    have = 0
+    while have < count:
+        for phrase in rng.choice(len(phrases), size=10_000, p=often).tolist():
+            parts += [phrases[phrase], rng.choice(vocabulary, size=2).astype(np.int32)]
+            have += len(phrases[phrase]) + 2
+    return np.concatenate(parts)[:count]
+
+
+def emit(corpus: kernels.SuffixIndex, tokens: Tokens) -> tuple[float, float, float]:
+    """Seconds a token in all, those of the corpus alone, and the share of first guesses that are right."""
+    own = kernels.SuffixIndex()
+    right, start, looked_up = 0, thread_time(), 0.0
+    for length in range(2, len(tokens)):
+        context = tokens[:length]
+        own.sync(context, unchanged=length - 1)
+        found = max(own.guess(context, NODES, NODES, runs_on=True), corpus.guess(context, NODES, NODES), key=_score)
+        right += bool(len(found.tokens)) and int(found.tokens[0]) == int(tokens[length])
+    whole = thread_time() - start
+    for length in range(2, len(tokens)):
+        start = thread_time()
+        corpus.guess(tokens[:length], NODES, NODES)
+        looked_up += thread_time() - start
+    count = len(tokens) - 2
+    return whole / count, looked_up / count, right / count
+
+
+def _score(found: kernels.Continuation) -> float:
+    return found.score
+
+
+def read_seconds(texts: list[Tokens]) -> float:
+    """To read and check them from a file."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = CorpusFile(Path(folder) / "bench.tokens", 1 << 40)
+        file.add([Sequence(name_of(text), text, time()) for text in texts])
+        start = thread_time()
+        file.read()
+        return thread_time() - start
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tokens", type=int, default=10_000_000)
+    parser.add_argument("--vocabulary", type=int, default=32_000)
+    parser.add_argument("--emitted", type=int, default=20_000)
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    tokens = make_tokens(options.tokens + options.emitted, options.vocabulary, np.random.default_rng(3))
+    tokens, fresh = tokens[: options.tokens], tokens[options.tokens :]
+    texts = [tokens[start : start + TEXT] for start in range(0, len(tokens), TEXT)]
+    index = kernels.SuffixIndex()
+    start = thread_time()
+    index.add(texts)
+    load = thread_time() - start
+    half = options.emitted // 2
+    emitted, looked_up, right = emit(index, np.concatenate([tokens[len(tokens) // 2 :][:half], fresh[:half]]))
+    pieces = [fresh[start : start + 50] for start in range(0, len(fresh), 50)]
+    start = thread_time()
+    numbers = [index.add([piece]) for piece in pieces]
+    append = (thread_time() - start) / len(fresh)
+    start = thread_time()
+    for number in numbers:
+        index.remove(number)
+    remove = (thread_time() - start) / len(fresh)
+    figures = {
+        "backend": kernels.backend_name(),
+        "tokens": len(tokens),
+        "read_seconds": round(read_seconds(texts), 3),
+        "load_seconds": round(load, 3),
+        "bytes_per_token": round(index.memory_bytes() / len(tokens), 2),
+        "corpus_us": round(looked_up * 1e6, 2),
+        "emitted_us": round(emitted * 1e6, 2),
+        "append_us": round(append * 1e6, 2),
+        "remove_us": round(remove * 1e6, 2),
+        "first_guess_right": round(right, 3),
+        "sound": index.check_integrity() == "",
+    }
+    if options.json:
+        print(json.dumps(figures))
+    else:
+        print("\n".join(f"{name:18} {value}" for name, value in figures.items()))
+
+
+if __name__ == "__main__":
+    main()

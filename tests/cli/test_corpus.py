@@ -1,0 +1,95 @@
+"""`localspec corpus`: what is kept, from the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from localspec import kernels
+from localspec.cli import build_parser
+from localspec.cli.chat import _load
+from localspec.cli.options import engine_settings
+from localspec.runtime.corpus_file import CorpusFile
+from tests.cli.conftest import Command
+
+
+@pytest.fixture(autouse=True)
+def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCALSPEC_DATA", str(tmp_path / "data"))
+
+
+@pytest.fixture
+def code(tmp_path: Path) -> Path:
+    """A folder with two texts among other things."""
+    folder = tmp_path / "code"
+    (folder / ".git").mkdir(parents=True)
+    (folder / ".git" / "config").write_text("hidden")
+    (folder / "one.py").write_text("def one():\n    return 1\n")
+    (folder / "inner").mkdir()
+    (folder / "inner" / "two.py").write_text("def two():\n    return 2\n")
+    (folder / "picture.png").write_bytes(b"\x89PNG\x00\xff")
+    (folder / "empty.txt").write_text("")
+    return folder
+
+
+def test_nothing_there_yet(command: Command) -> None:
+    assert "is empty" in command("corpus", "stats").out
+    assert json.loads(command("corpus", "stats", "--json").out)["texts"] == 0
+    assert "was empty" in command("corpus", "clear").out
+    assert json.loads(command("corpus", "clear", "--all", "--json").out) == {"cleared": 0}
+    assert command("corpus").code == 2
+
+
+def test_files_are_added_counted_and_cleared(command: Command, code: Path) -> None:
+    added = command("corpus", "add", str(code))
+    assert (added.code, added.err) == (0, "")
+    assert added.out.startswith("Added 2 files, ")
+    assert "2 that are empty, too large or no UTF-8 text were left out" in added.out
+    stats = json.loads(command("corpus", "stats", "--json").out)
+    assert (stats["texts"], stats["damaged_bytes"], stats["budget_bytes"]) == (2, 0, 16_000_000)
+    index = kernels.SuffixIndex()
+    sequences = CorpusFile(Path(stats["path"]), 10**6).read().sequences
+    index.add([one.tokens for one in sequences])
+    whole = sequences[0].tokens
+    assert index.guess(whole[:6], 4, 4).tokens.tolist() == whole[6:10].tolist()
+
+    (code / "one.py").write_text("def one():\n    return 'another'\n")
+    assert command("corpus", "add", str(code / "one.py")).out.startswith("Added 1 files, ")
+    assert json.loads(command("corpus", "stats", "--json").out)["texts"] == 2, (
+        "a file's new text takes the old one's place"
+    )
+    assert "2 texts of " in command("corpus", "stats").out
+    assert command("corpus", "clear").out == "Cleared the corpus.\n"
+    assert json.loads(command("corpus", "stats", "--json").out)["texts"] == 0
+
+
+def test_what_cannot_be_added_is_said(command: Command, code: Path) -> None:
+    for name, why in (("none.py", "there is no such file"), ("picture.png", "it is not UTF-8 text")):
+        result = command("corpus", "add", str(code / name))
+        assert result.code == 2
+        assert result.err.startswith(f"localspec: Cannot add {code / name}: {why}.")
+    (code / "large.txt").write_text("word " * 40_000)
+    result = command("corpus", "add", "--corpus-mb", "0.1", str(code))
+    assert result.code == 2
+    assert "the corpus keeps 100.0 kB" in result.err
+    assert "corpus_mb is 0" in command("corpus", "stats", "--corpus-mb", "0").err
+    assert json.loads(command("corpus", "stats", "--json").out)["texts"] == 0, "nothing is added by halves"
+
+
+@pytest.mark.parametrize(
+    ("words", "corpus"), [((), "auto"), (("--corpus",), "on"), (("--corpus", "--no-corpus"), "off")]
+)
+def test_answers_are_kept_only_where_that_is_asked_for(words: tuple[str, ...], corpus: str) -> None:
+    for name in ("run", "serve", "chat"):
+        options = build_parser(name).parse_args([name, *words])
+        assert engine_settings(options).get("corpus", "auto") == corpus
+
+
+@pytest.mark.parametrize(("liked", "corpus"), [({}, "on"), ({"corpus": "off"}, "off")])
+def test_the_terminal_chat_keeps_its_answers_unless_settings_say_otherwise(liked: dict[str, str], corpus: str) -> None:
+    options = build_parser("chat").parse_args(["chat", "--context", "128", "--drafter", "none"])
+    with _load(options, liked, lambda what, share: None) as engine:
+        assert engine.settings.corpus == corpus
+        assert (engine.loaded.corpus is not None) == (corpus == "on")

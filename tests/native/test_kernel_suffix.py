@@ -1,0 +1,252 @@
+"""Suffix decoding against a brute-force search, and both implementations against each other, through any edits."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from localspec import kernels
+from localspec.errors import KernelError
+from localspec.kernels import Continuation
+from localspec.types import Tokens
+
+from .backends import BACKENDS, REFERENCE, Backend
+
+both = pytest.mark.parametrize("backend", BACKENDS[:2], ids=str)
+
+
+def tokens_of(values: Any) -> Tokens:
+    return np.array(values, dtype=np.int32)
+
+
+def content(found: Continuation) -> object:
+    return tuple(part.tolist() if isinstance(part, np.ndarray) else part for part in found)
+
+
+def occurrences(sequences: list[list[int]], context: list[int], depth: int) -> tuple[int, list[list[int]]]:
+    """The longest end of the context that stands before a token, and what follows it, wherever it does."""
+    for match in range(min(depth, len(context)), 0, -1):
+        end = context[-match:]
+        found = [
+            one[at:] for one in sequences for at in range(match, len(one)) if one[at - match : at] == end
+        ]  # fmt: skip
+        if found:
+            return match, found
+    return 0, []
+
+
+small = st.lists(st.integers(0, 2), max_size=14)
+
+
+@both
+@given(sequences=st.lists(small, max_size=4), context=small, depth=st.integers(1, 6), length=st.integers(0, 5))
+def test_a_chain_is_what_most_places_of_the_longest_match_say(
+    backend: Backend, sequences: list[list[int]], context: list[int], depth: int, length: int
+) -> None:
+    index = backend.kernels.SuffixIndex(depth)
+    index.add([tokens_of(one) for one in sequences])
+    found = index.guess(tokens_of(context), length, length)
+    match, sequels = occurrences(sequences, context, depth)
+    if not (match and length):
+        assert (len(found.tokens), found.score, found.sequence) == (0, 0.0, -1)
+        return
+    assert found.match == match
+    assert found.parents.tolist() == list(range(-1, len(found.tokens) - 1))
+    reach, score = 1.0, 0.0
+    for step, (token, chance) in enumerate(zip(found.tokens.tolist(), found.chances.tolist(), strict=True)):
+        votes = [one[step] for one in sequels if len(one) > step]
+        most = max(votes.count(one) for one in votes)
+        assert votes.count(token) == most
+        assert chance == pytest.approx(most / (len(votes) + 1 / (match + step)))
+        reach *= chance
+        score += reach
+        sequels = [one for one in sequels if one[step : step + 1] == [token]]
+    assert found.score == pytest.approx(score)
+    assert len(found.tokens) == length or all(len(one) == len(found.tokens) for one in sequels)
+
+
+@both
+@given(sequences=st.lists(small, max_size=4), context=small, nodes=st.integers(0, 12), depth=st.integers(0, 4))
+def test_a_tree_holds_the_likeliest_nodes(
+    backend: Backend, sequences: list[list[int]], context: list[int], nodes: int, depth: int
+) -> None:
+    index = backend.kernels.SuffixIndex(6)
+    index.add([tokens_of(one) for one in sequences])
+    found = index.guess(tokens_of(context), nodes, depth, True)
+    _, sequels = occurrences(sequences, context, 6)
+    paths = {tuple(one[:n]) for one in sequels for n in range(1, min(depth, len(one)) + 1)}
+    assert len(found.tokens) == min(nodes, len(paths))
+    chosen: list[tuple[int, ...]] = []
+    reaches: list[float] = []
+    for token, parent, chance in zip(
+        found.tokens.tolist(), found.parents.tolist(), found.chances.tolist(), strict=True
+    ):
+        assert parent < len(chosen)
+        chosen.append((*(chosen[parent] if parent >= 0 else ()), token))
+        reaches.append(chance * (reaches[parent] if parent >= 0 else 1.0))
+    assert set(chosen) <= paths
+    assert len(set(chosen)) == len(chosen)
+    assert reaches == sorted(reaches, reverse=True)
+    assert found.score == pytest.approx(sum(reaches))
+
+
+@both
+def test_a_sequence_that_repeats_itself_runs_on(backend: Backend) -> None:
+    index = backend.kernels.SuffixIndex(8)
+    history = tokens_of([7, 1, 2, 3, 1, 2, 3])
+    index.sync(history)
+    assert index.guess(history, 7, 7, False, True).tokens.tolist() == [1, 2, 3, 1, 2, 3, 1]
+    assert index.guess(history, 7, 7).tokens.tolist() == [1, 2, 3]
+
+
+@both
+def test_of_many_places_some_vote_evenly(backend: Backend) -> None:
+    index = backend.kernels.SuffixIndex(4)
+    index.add([tokens_of([9, 1, 5])] * 300 + [tokens_of([9, 1, 6])] * 100)
+    found = index.guess(tokens_of([9, 1]), 2, 1, True)
+    assert found.tokens.tolist() == [5, 6]
+    assert found.chances.tolist() == pytest.approx([24 / 32.5, 8 / 32.5])
+
+
+EDITS = st.lists(
+    st.one_of(
+        st.tuples(st.just("add"), st.lists(st.lists(st.integers(0, 3), max_size=30), max_size=3)),
+        st.tuples(st.just("add long"), st.integers(60, 130)),
+        st.tuples(st.just("sync"), st.integers(0, 40), st.lists(st.integers(0, 3), max_size=30)),
+        st.tuples(st.just("remove"), st.integers(0, 5)),
+    ),
+    min_size=1,
+    max_size=12,
+)
+
+
+@pytest.mark.skipif(len(BACKENDS) < 2, reason="there is no native module")
+@settings(max_examples=60)
+@given(edits=EDITS, depth=st.sampled_from([1, 3, 64]), context=st.lists(st.integers(0, 3), max_size=8))
+def test_both_implementations_agree_after_any_edits(
+    edits: list[tuple[Any, ...]], depth: int, context: list[int]
+) -> None:
+    twins = [backend.kernels.SuffixIndex(depth) for backend in BACKENDS[:2]]
+    living: list[int] = []
+    newest: list[int] = []
+    last = -1
+    for edit in edits:
+        if edit[0] == "add":
+            firsts = [one.add([tokens_of(tokens) for tokens in edit[1]]) for one in twins]
+            assert firsts[0] == firsts[1]
+            living += range(firsts[0], firsts[0] + len(edit[1]))
+            last, newest = firsts[0] + len(edit[1]) - 1, edit[1][-1] if edit[1] else newest
+        elif edit[0] == "add long":
+            newest = [i * i % 7 % 4 for i in range(edit[1])]
+            last, other = (one.add([tokens_of(newest)]) for one in twins)
+            assert last == other
+            living.append(last)
+        elif edit[0] == "remove" and living:
+            gone = living.pop(-1 - edit[1] % len(living))
+            for one in twins:
+                one.remove(gone)
+        elif edit[0] == "sync" and living and living[-1] == last:
+            kept = min(edit[1], len(newest))
+            newest = newest[:kept] + edit[2]
+            for one in twins:
+                one.sync(tokens_of(newest))
+        for one in twins:
+            assert one.check_integrity() == ""
+        assert twins[0].tokens_held() == twins[1].tokens_held()
+        for tree in (False, True):
+            guesses = [content(one.guess(tokens_of(context), 9, 5, tree)) for one in twins]
+            assert guesses[0] == guesses[1]
+
+
+@both
+@settings(max_examples=20)
+@given(seed=st.integers(0, 2**32))
+def test_token_by_token_equals_all_at_once(backend: Backend, seed: int) -> None:
+    history = np.random.default_rng(seed).integers(0, 4, size=300).astype(np.int32)
+    grown, whole = backend.kernels.SuffixIndex(16), backend.kernels.SuffixIndex(16)
+    for end in range(0, 301, 3):
+        grown.sync(history[:end], max(0, end - 3))
+    assert grown.check_integrity() == ""
+    whole.sync(history)
+    assert content(grown.guess(history, 8, 8, False, True)) == content(whole.guess(history, 8, 8, False, True))
+    for end in range(300, 100, -7):
+        grown.sync(history[:end], end)
+    assert grown.check_integrity() == ""
+    whole.sync(history[:104])
+    grown.sync(history[:104])
+    assert content(grown.guess(history[:104], 8, 8)) == content(whole.guess(history[:104], 8, 8))
+
+
+@both
+def test_what_is_removed_is_not_found_and_its_memory_is_used_again(backend: Backend) -> None:
+    index = backend.kernels.SuffixIndex(32)
+    rng = np.random.default_rng(5)
+    numbers = [index.add([rng.integers(0, 50, size=100).astype(np.int32)]) for _ in range(40)]
+    index.add([tokens_of([1, 2, 3])])
+    before = index.memory_bytes()
+    for round_ in range(3):
+        for number in numbers:
+            index.remove(number)
+        assert index.check_integrity() == ""
+        assert index.tokens_held() == 3
+        assert index.guess(tokens_of([1, 2]), 3, 3).tokens.tolist() == [3]
+        numbers = [index.add([rng.integers(0, 50, size=100).astype(np.int32)]) for _ in range(40)]
+        assert index.memory_bytes() < 2 * before, round_
+    with pytest.raises(KernelError, match="no sequence"):
+        index.remove(0)
+
+
+@both
+def test_a_closed_index_starts_anew(backend: Backend) -> None:
+    index = backend.kernels.SuffixIndex(8)
+    index.sync(np.arange(50_000 if backend is not REFERENCE else 500, dtype=np.int32) % 100)
+    assert index.memory_bytes() > 16 * index.tokens_held()
+    index.close()
+    index.close()
+    assert index.tokens_held() == 0
+    assert index.memory_bytes() < 10_000
+    index.sync(tokens_of([1, 2, 1]))
+    assert index.guess(tokens_of([1]), 3, 3, False, True).tokens.tolist() == [2, 1, 2]
+
+
+@both
+def test_negative_tokens_are_refused_and_match_nothing(backend: Backend) -> None:
+    index = backend.kernels.SuffixIndex(8)
+    for wrong in ([-1], [3, -7]):
+        with pytest.raises(KernelError):
+            index.add([tokens_of(wrong)])
+        with pytest.raises(KernelError):
+            index.sync(tokens_of(wrong))
+    index.add([tokens_of([1, 2, 3]), tokens_of([4])])
+    assert index.check_integrity() == ""
+    assert index.guess(tokens_of([-1]), 3, 3).match == 0
+    assert index.guess(tokens_of([-1, 1]), 3, 3).match == 1
+
+
+def test_bad_arguments_are_refused() -> None:
+    for depth in (0, 65):
+        with pytest.raises(KernelError, match=f"{depth} tokens deep"):
+            kernels.SuffixIndex(depth)
+    index = kernels.SuffixIndex(3)
+    with pytest.raises(KernelError, match="cannot be unchanged"):
+        index.sync(tokens_of([1, 2]), unchanged=3)
+    with pytest.raises(KernelError, match="were asked for"):
+        index.guess(tokens_of([1]), -1, 2)
+
+
+@both
+def test_a_damaged_index_is_noticed(backend: Backend) -> None:
+    index = backend.kernels.SuffixIndex(4)
+    index.add([tokens_of([1, 2, 1, 3])])
+    assert index.check_integrity() == ""
+    if backend.name == "reference":
+        index._order.reverse()
+    else:  # the first token, behind four int32 and three int64: struct ls_suffix in native/suffix.h
+        places = ctypes.c_size_t.from_address(index._handle + 40).value
+        ctypes.c_int32.from_address(places + 16).value = 9
+    assert index.check_integrity() != ""

@@ -1,0 +1,29 @@
+"""Texts to keep, for the tests of the corpus and the processes they start."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from localspec.runtime.corpus_file import Sequence, name_of
+from localspec.types import Tokens
+
+if TYPE_CHECKING:
+    from localspec.runtime.corpus import Corpus
+
+
+def text(number: int, length: int = 40) -> Tokens:
+    """Texts that share no two tokens in a row."""
+    return np.random.default_rng(number).integers(0, 30_000, size=length).astype(np.int32)
+
+
+def entry(number: int, used: float = 0.0, length: int = 40) -> Sequence:
+    tokens = text(number, length)
+    return Sequence(name_of(tokens), tokens, used)
+
+
+def knows(corpus: Corpus, tokens: Tokens) -> bool:
+    """Whether the end of a text is found behind its beginning."""
+    found = corpus.guess(tokens[:-8], 8, 8)
+    return np.array_equal(found.tokens, tokens[-8:])
