@@ -16,7 +16,7 @@ from starlette.responses import JSONResponse
 from localspec import __version__
 from localspec.errors import LocalspecError
 from localspec.runtime.pool import Pool
-from localspec.server import chat, completions, embeddings, messages, models, monitoring, responses, text
+from localspec.server import chat, completions, embeddings, messages, models, monitoring, responses, slots, text
 from localspec.server.errors import ApiError, ErrorBody, error_response, from_localspec, from_validation
 from localspec.server.guard import Guard
 from localspec.server.log import AccessLog
@@ -33,7 +33,7 @@ OPENAI_ROUTERS = (
     models.ROUTER,
 )
 """Served below /v1, and without it for clients whose base address lacks it."""
-OWN_ROUTERS = (monitoring.ROUTER, text.ROUTER)
+OWN_ROUTERS = (monitoring.ROUTER, slots.ROUTER, text.ROUTER)
 """Served as they are."""
 _IDLE_LOOKS = 4
 """How often within `idle_unload` seconds somebody looks for idle engines."""

@@ -33,8 +33,9 @@ from localspec.server.log_probs import chat_log_probs
 from localspec.server.prepare import Asked, chat_asked, prepared
 from localspec.server.route import JsonRoute
 from localspec.server.service import Service
-from localspec.server.shapes import FinishWord, extra, fingerprint, summed, timings, usage
+from localspec.server.shapes import FinishWord, extra, fingerprint, summed, timings
 from localspec.server.streaming import EventStream, json_response, openai_lines, whole
+from localspec.server.usage import Usage, reasoning_tokens, usage
 
 ROUTER = APIRouter(tags=["chat"], route_class=JsonRoute)
 _STRING = {"type": "string"}
@@ -116,7 +117,7 @@ class ChatReply:
         self, name: str, engine: Engine, fields: ChatFields, turn: Turn, asked: Asked, answers: Answers
     ) -> None:
         self._engine, self._fields, self._answers = engine, fields, answers
-        self._model = engine.loaded.model
+        self._model, self._n_prompt = engine.loaded.model, len(asked.prompt)
         self.choices = [Choice(turn, asked, one, self._model.end_tokens) for one in answers.generations]
         self._head: dict[str, Any] = {
             "id": f"chatcmpl-{uuid4().hex}",
@@ -136,11 +137,15 @@ class ChatReply:
                 **self._head,
                 object="chat.completion",
                 choices=[self._whole(index, choice) for index, choice in enumerate(self.choices)],
-                usage=usage(generations),
+                usage=self._usage(),
                 timings=timings(summed([generation.stats for generation in generations])),
                 localspec=[extra(self._engine, generation) for generation in generations],
             )
         )
+
+    def _usage(self) -> Usage:
+        thoughts = ["".join(choice.reasoning) for choice in self.choices]
+        return usage(self._answers.generations, [self._n_prompt], reasoning_tokens(thoughts, self._model))
 
     def _whole(self, index: int, choice: Choice) -> ChatChoice:
         wanted = self._fields.logprobs
@@ -165,7 +170,7 @@ class ChatReply:
                 yield self._last_chunk(arrival.index, choice)
         if self._fields.wants_usage:
             chunk = self._chunk()
-            chunk.usage = usage(self._answers.generations)
+            chunk.usage = self._usage()
             chunk.timings = timings(summed([generation.stats for generation in self._answers.generations]))
             yield chunk
 

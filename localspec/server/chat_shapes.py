@@ -6,7 +6,8 @@ from typing import Literal
 
 from pydantic import BaseModel
 
-from localspec.server.shapes import ChatLogProbs, Extra, FinishWord, Timings, Usage
+from localspec.server.shapes import ChatLogProbs, Extra, FinishWord, Timings
+from localspec.server.usage import Usage
 
 
 class Function(BaseModel):

@@ -6,7 +6,8 @@ from typing import Literal
 
 from pydantic import BaseModel
 
-from localspec.server.shapes import Extra, FinishWord, TextLogProbs, Timings, Usage
+from localspec.server.shapes import Extra, FinishWord, TextLogProbs, Timings
+from localspec.server.usage import Usage
 
 
 class TextChoice(BaseModel):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from functools import partial
 from time import time
 from typing import Annotated, Any, cast
@@ -17,18 +17,20 @@ from localspec.engine.request import Event, FinishReason, TokenLogProb
 from localspec.llama.model import Model
 from localspec.runtime.engine import Engine
 from localspec.runtime.generation import Generation
+from localspec.runtime.pool import Lease
 from localspec.server.answers import FINISH_WORDS, Answers
 from localspec.server.chat import STREAMED
 from localspec.server.completion_shapes import TextChoice, TextCompletion
 from localspec.server.errors import invalid
 from localspec.server.fields import GenerationFields
-from localspec.server.log_probs import text_log_probs
+from localspec.server.log_probs import behind, prompt_log_probs, text_log_probs
 from localspec.server.options import engine_options
 from localspec.server.prepare import Asked, check_length, prepared
 from localspec.server.route import JsonRoute
 from localspec.server.service import Service
-from localspec.server.shapes import FinishWord, TextLogProbs, extra, fingerprint, summed, timings, usage
-from localspec.server.streaming import EventStream, json_response, openai_lines, whole
+from localspec.server.shapes import FinishWord, TextLogProbs, extra, fingerprint, summed, timings
+from localspec.server.streaming import EventStream, json_response, leaving, openai_lines, whole
+from localspec.server.usage import usage
 from localspec.types import Tokens
 
 ROUTER = APIRouter(tags=["completions"], route_class=JsonRoute)
@@ -46,6 +48,16 @@ class CompletionFields(GenerationFields):
     logprobs: int | None = Field(default=None, ge=0, le=MOST_TOP)
     best_of: int | None = Field(default=None, ge=1, description="Must equal n.")
 
+    @property
+    def wants_scores(self) -> bool:
+        """Whether the prompt's own log-probabilities are asked for."""
+        return bool(self.echo) and self.logprobs is not None
+
+    @property
+    def only_echo(self) -> bool:
+        """Whether nothing is to be generated: the prompt comes back, scored if log-probabilities are asked for."""
+        return bool(self.echo) and self.max_tokens == 0
+
 
 @ROUTER.post("/completions", summary="Continue a text", response_model=TextCompletion, responses=STREAMED)
 async def completions(request: Request, fields: CompletionFields) -> Response:
@@ -54,9 +66,10 @@ async def completions(request: Request, fields: CompletionFields) -> Response:
     lease = await service.lease(fields.model)
     name, engine = lease.name, lease.engine
     asked = await prepared(lease, partial(text_asked, fields))
-    starts = [start for one in asked for start in one.starts(engine, fields.choices)]
+    scores = await scored(request, service, lease, fields, asked) if fields.wants_scores else None
+    starts = [] if fields.only_echo else [start for one in asked for start in one.starts(engine, fields.choices)]
     answers = service.answer(lease, starts)
-    reply = TextReply(name, engine, fields, asked, answers)
+    reply = TextReply(name, engine, fields, asked, scores, answers)
     if fields.stream:
         return EventStream(answers, openai_lines(reply.chunks(service.settings.ping_seconds), request.url.path))
     return await whole(request, answers, reply.collected)
@@ -71,17 +84,39 @@ def text_asked(fields: CompletionFields, engine: Engine) -> list[Asked]:
     """
     if fields.best_of is not None and fields.best_of != fields.choices:
         raise invalid("best_of must equal n: nothing is thrown away here.", "best_of", "unsupported_value")
-    if fields.echo and fields.logprobs is not None:
-        what = "logprobs with echo are not supported: those of a prompt are not computed."
-        raise invalid(what, "logprobs", "unsupported_value")
     if fields.echo and fields.suffix is not None:
         raise invalid("echo with suffix is not supported.", "echo", "unsupported_value")
-    options = engine_options(fields, engine)
+    options = engine_options(fields, engine, -1 if fields.only_echo else None)
     options["top_log_probs"] = fields.logprobs
     asked = [Asked(_tokens(prompt, fields.suffix, engine), options) for prompt in _each(fields.prompt)]
     for one in asked:
         check_length(one.prompt, engine, "prompt")
     return asked
+
+
+async def scored(
+    request: Request, service: Service, lease: Lease, fields: CompletionFields, asked: Sequence[Asked]
+) -> list[list[TokenLogProb]]:
+    """Log-probabilities of every prompt's tokens but its first; the lease is released if it fails.
+
+    Raises:
+        ApiError: 503, too many wait, or the server is ending.
+    """
+    try:
+        async with leaving(request) as left:
+            return [
+                await service.read(
+                    lease.name,
+                    len(one.prompt),
+                    partial(
+                        lease.engine.score, one.prompt, fields.logprobs or 0, lambda: left.done() or service.stopped
+                    ),
+                )
+                for one in asked
+            ]
+    except BaseException:
+        lease.release()
+        raise
 
 
 def _each(prompt: Prompts) -> list[str | list[int]]:
@@ -122,11 +157,13 @@ def _gap(prompt: str | list[int], suffix: str, model: Model) -> Tokens:
 class _Choice:
     """One answer as it is read."""
 
-    def __init__(self, generation: Generation, model: Model, echo: str) -> None:
+    def __init__(self, generation: Generation | None, model: Model, echo: str, echoed: TextLogProbs | None) -> None:
         self.generation = generation
+        """None = only the prompt comes back."""
         self._model = model
         self.echo = echo
         self.text = echo
+        self._echoed = echoed
         self._log_probs: list[TokenLogProb] = []
         self._spelled = len(echo)
 
@@ -136,15 +173,18 @@ class _Choice:
 
     def log_probs(self) -> TextLogProbs | None:
         """Those not handed out yet; None = there are none."""
+        echoed, self._echoed = self._echoed, None
         if not self._log_probs:
-            return None
+            return echoed
         found = text_log_probs(self._log_probs, self._model, self._spelled)
         self._spelled += sum(map(len, found.tokens))
         self._log_probs = []
-        return found
+        return found if echoed is None else behind(echoed, found)
 
     @property
     def finish(self) -> FinishWord:
+        if self.generation is None:
+            return "length"
         return FINISH_WORDS[self.generation.finish or FinishReason.STOP]
 
 
@@ -152,15 +192,21 @@ class TextReply:
     """The answers of a request in the completion API's shape."""
 
     def __init__(
-        self, name: str, engine: Engine, fields: CompletionFields, asked: list[Asked], answers: Answers
+        self,
+        name: str,
+        engine: Engine,
+        fields: CompletionFields,
+        asked: Sequence[Asked],
+        scores: Sequence[list[TokenLogProb]] | None,
+        answers: Answers,
     ) -> None:
         self._engine, self._fields, self._answers = engine, fields, answers
-        self._prompts = len(asked)
-        model = engine.loaded.model
-        echoes = [_echo(prompt, model) if fields.echo else "" for prompt in _each(fields.prompt)]
+        self._prompts = [len(one.prompt) for one in asked]
+        generations = answers.generations or [None] * (len(asked) * fields.choices)
+        echoes = self._echoes(asked, scores)
         self._choices = [
-            _Choice(generation, model, echoes[index // fields.choices])
-            for index, generation in enumerate(answers.generations)
+            _Choice(generation, engine.loaded.model, *echoes[index // fields.choices])
+            for index, generation in enumerate(generations)
         ]
         self._head: dict[str, Any] = {
             "id": f"cmpl-{uuid4().hex}",
@@ -169,6 +215,20 @@ class TextReply:
             "model": name,
             "system_fingerprint": fingerprint(engine),
         }
+
+    def _echoes(
+        self, asked: Sequence[Asked], scores: Sequence[list[TokenLogProb]] | None
+    ) -> list[tuple[str, TextLogProbs | None]]:
+        """By prompt: what is said of it, and how likely that is."""
+        if not self._fields.echo:
+            return [("", None)] * len(asked)
+        model, echoes = self._engine.loaded.model, []
+        for number, (prompt, one) in enumerate(zip(_each(self._fields.prompt), asked, strict=True)):
+            is_text = isinstance(prompt, str)
+            text = prompt if isinstance(prompt, str) else model.detokenize(prompt, special=True)
+            first = None if is_text and model.add_bos and model.bos is not None else int(one.prompt[0])
+            echoes.append((text, prompt_log_probs(first, scores[number], model, text) if scores else None))
+        return echoes
 
     async def collected(self) -> Response:
         """The whole answer, once it is there."""
@@ -189,7 +249,10 @@ class TextReply:
         """The stream: echoed prompts, text as it comes, a finish chunk a choice, usage if it was asked for."""
         for index, choice in enumerate(self._choices):
             if choice.echo:
-                yield self._chunk(TextChoice(index=index, text=choice.echo, logprobs=None, finish_reason=None))
+                found = choice.log_probs()
+                yield self._chunk(TextChoice(index=index, text=choice.echo, logprobs=found, finish_reason=None))
+            if choice.generation is None:
+                yield self._last_chunk(index, choice)
         async for arrival in self._answers.events(silence):
             if arrival is None:
                 yield None
@@ -204,19 +267,19 @@ class TextReply:
                     chunk.timings = timings(event.stats)
                 yield chunk
             if event.finish is not None:
-                chunk = self._chunk(TextChoice(index=index, text="", logprobs=None, finish_reason=choice.finish))
-                chunk.timings = timings(event.stats)
-                chunk.localspec = [extra(self._engine, choice.generation)]
-                yield chunk
+                yield self._last_chunk(index, choice)
         if self._fields.wants_usage:
             chunk = self._chunk()
             chunk.usage = usage(self._answers.generations, self._prompts)
             chunk.timings = timings(summed([generation.stats for generation in self._answers.generations]))
             yield chunk
 
+    def _last_chunk(self, index: int, choice: _Choice) -> TextCompletion:
+        chunk = self._chunk(TextChoice(index=index, text="", logprobs=None, finish_reason=choice.finish))
+        if choice.generation is not None:
+            chunk.timings = timings(choice.generation.stats)
+            chunk.localspec = [extra(self._engine, choice.generation)]
+        return chunk
+
     def _chunk(self, *choices: TextChoice) -> TextCompletion:
         return TextCompletion(**self._head, choices=list(choices))
-
-
-def _echo(prompt: str | list[int], model: Model) -> str:
-    return prompt if isinstance(prompt, str) else model.detokenize(prompt, special=True)

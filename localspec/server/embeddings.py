@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from functools import partial
 from typing import Annotated, Literal
 
 import numpy as np
@@ -13,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from localspec.runtime.engine import Engine
 from localspec.server.errors import context_exceeded, invalid
 from localspec.server.service import Service
+from localspec.server.streaming import leaving
 from localspec.types import Float32Array, Tokens
 
 ROUTER = APIRouter(tags=["embeddings"])
@@ -62,15 +64,20 @@ class EmbeddingList(BaseModel):
 
 @ROUTER.post("/embeddings", summary="Embed texts")
 async def embed(request: Request, body: EmbeddingsBody) -> EmbeddingList:
-    """A vector for each input: the model's own pooling, scaled to length 1."""
+    """A vector for each input: the model's own pooling, scaled to length 1.
+
+    Texts are read in passes between those of answers, which go on; nothing is read for a client that has left.
+    """
     service: Service = request.app.state.service
     lease = await service.lease(body.model)
     try:
         inputs = await to_thread.run_sync(_tokens, lease.engine, body)
         data = []
-        for index, tokens in enumerate(inputs):
-            vector = await to_thread.run_sync(lease.engine.embed, tokens)
-            data.append(Embedding(index=index, embedding=_encoded(vector, body.encoding_format)))
+        async with leaving(request) as left:
+            for index, tokens in enumerate(inputs):
+                work = partial(lease.engine.embed, tokens, lambda: left.done() or service.stopped)
+                vector = await service.read(lease.name, len(tokens), work)
+                data.append(Embedding(index=index, embedding=_encoded(vector, body.encoding_format)))
     finally:
         lease.release()
     count = sum(map(len, inputs))

@@ -60,12 +60,15 @@ def url_of(listening: socket.socket) -> str:
 
 
 class Connection(H11Protocol):
-    """uvicorn's, which waits for the head of a request forever and tells its errors as plain text."""
+    """uvicorn's, which waits forever for the head of a request and for clients that take no answer, and tells its
+    errors as plain text."""
 
     _head_timer: asyncio.TimerHandle | None = None
+    _write_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        transport.set_write_buffer_limits(high=0)  # what the system does not take yet is waited for, not collected
         self._time_head()
 
     def data_received(self, data: bytes) -> None:
@@ -78,16 +81,46 @@ class Connection(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timer()
+        self._stop_watching()
         super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._watch_writing()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._stop_watching()
+
+    def _watch_writing(self) -> None:
+        """Looks after a while whether the client has taken anything of what is left."""
+        left = self.transport.get_write_buffer_size()
+        self._write_timer = self.loop.call_later(self._settings.write_seconds, self._check_written, left)
+
+    def _check_written(self, before: int) -> None:
+        if self.transport.get_write_buffer_size() < before:
+            self._watch_writing()
+            return
+        LOG.info("A client took nothing for %g s; its connection is cut.", self._settings.write_seconds)
+        self.transport.abort()  # its answers are cancelled, as if it had left
+
+    def _stop_watching(self) -> None:
+        timer, self._write_timer = self._write_timer, None
+        if timer is not None:
+            timer.cancel()
+
+    @property
+    def _settings(self) -> ServerSettings:
+        service: Service = self.config.app.state.service  # type: ignore[union-attr]
+        return service.settings
 
     def _time_head(self) -> None:
         """Runs a timer while a head is awaited: the first, or one of which something has come."""
-        service: Service = self.config.app.state.service  # type: ignore[union-attr]
         begun = self.cycle is None or self.conn.trailing_data[0]
         if self.conn.their_state is not h11.IDLE or not begun or self.transport.is_closing():
             self._stop_timer()
         elif self._head_timer is None:
-            self._head_timer = self.loop.call_later(service.settings.head_seconds, self.transport.close)
+            self._head_timer = self.loop.call_later(self._settings.head_seconds, self.transport.close)
 
     def _stop_timer(self) -> None:
         timer, self._head_timer = self._head_timer, None

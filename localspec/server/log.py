@@ -12,6 +12,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from localspec.server.errors import ApiError, error_response
 
 LOG = logging.getLogger("localspec.server")
+_ENGINE = "localspec"
+"""The engine's logger, which is not ours alone."""
 _FIELDS = ("client", "method", "path", "status", "seconds")
 
 
@@ -67,10 +69,16 @@ class _Json(logging.Formatter):
 
 
 def write_to(stream: TextIO, *, as_json: bool = False, quiet: bool = False) -> None:
-    """Sends the endpoint's and uvicorn's lines to a stream; uvicorn's only if they matter, requests unless `quiet`."""
+    """Sends the endpoint's, the engine's and uvicorn's lines to a stream; the latter two's only if they matter,
+    requests unless `quiet`."""
     handler = logging.StreamHandler(stream)
     handler.setFormatter(_Json() if as_json else logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
-    for name, least in ((LOG.name, logging.WARNING if quiet else logging.INFO), ("uvicorn.error", logging.ERROR)):
+    levels = {
+        LOG.name: logging.WARNING if quiet else logging.INFO,
+        _ENGINE: logging.WARNING,
+        "uvicorn.error": logging.ERROR,
+    }
+    for name, least in levels.items():
         logger = logging.getLogger(name)
-        logger.handlers, logger.propagate = [handler], False
+        logger.handlers, logger.propagate = [handler], name == _ENGINE
         logger.setLevel(least)

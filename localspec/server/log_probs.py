@@ -25,14 +25,45 @@ def text_log_probs(found: Sequence[TokenLogProb], model: Model, offset: int) -> 
     texts = [_text(one.token, model) for one in found]
     offsets = []
     for text in texts:
-        offsets.append(offset)
+        offsets.append(max(0, offset))
         offset += len(text)
     tops = [{_text(token, model): value for token, value in reversed(one.top)} for one in found]
     return TextLogProbs(
         tokens=texts,
         token_logprobs=[one.log_prob for one in found],
-        top_logprobs=tops if any(tops) else None,
+        top_logprobs=list(tops) if any(tops) else None,
         text_offset=offsets,
+    )
+
+
+def prompt_log_probs(first: int | None, found: Sequence[TokenLogProb], model: Model, text: str) -> TextLogProbs:
+    """Those of an echoed prompt, in the same shape.
+
+    Args:
+        first: its first token, which has no probability; None = that one is not part of what is echoed.
+        found: of all others.
+        model: spells them.
+        text: what is echoed.
+    """
+    spelled = sum(len(_text(one.token, model)) for one in found)
+    told = text_log_probs(found, model, len(text) - spelled)
+    if first is not None:
+        told.tokens.insert(0, _text(first, model))
+        told.token_logprobs.insert(0, None)
+        told.text_offset.insert(0, 0)
+        if told.top_logprobs is not None:
+            told.top_logprobs.insert(0, None)
+    return told
+
+
+def behind(one: TextLogProbs, other: TextLogProbs) -> TextLogProbs:
+    """Two stretches of a text as one."""
+    tops = [*(one.top_logprobs or [None] * len(one.tokens)), *(other.top_logprobs or [None] * len(other.tokens))]
+    return TextLogProbs(
+        tokens=one.tokens + other.tokens,
+        token_logprobs=one.token_logprobs + other.token_logprobs,
+        top_logprobs=tops if any(tops) else None,
+        text_offset=one.text_offset + other.text_offset,
     )
 
 

@@ -114,6 +114,11 @@ class Meter:
             self._drafted_by.labels(drafter).inc(drafted)
             self._by_drafter.labels(drafter).inc(stats.accepted_by_drafter[drafter])
 
+    def read(self, model: str, tokens: int, seconds: float) -> None:
+        """Adds a text that was read without an answer, in so many seconds."""
+        self._vllm_prompt.labels(model).inc(tokens)
+        self._count_llama(RequestStats(prompt_tokens=tokens, prefill_seconds=seconds))
+
     def _count_llama(self, stats: RequestStats) -> None:
         totals = self._totals
         read = max(0, stats.prompt_tokens - stats.reused_tokens) if stats.passes or stats.prefill_seconds else 0

@@ -33,6 +33,7 @@ from localspec.server.responses_shapes import (
 from localspec.server.service import Service
 from localspec.server.shapes import TokenLogProbs, extra, timings
 from localspec.server.streaming import PING, EventStream, told, whole
+from localspec.server.usage import reasoning_tokens
 
 ROUTER = APIRouter(tags=["responses"])
 
@@ -152,13 +153,12 @@ class Responding:
 
     def _usage(self) -> ResponseUsage:
         stats, thought = self._exchange.generation.stats, "".join(self._exchange.choice.reasoning)
+        thinking = min(reasoning_tokens([thought], self._model), stats.generated)
         return ResponseUsage(
             input_tokens=stats.prompt_tokens,
             input_tokens_details=InputDetails(cached_tokens=stats.reused_tokens),
             output_tokens=stats.generated,
-            output_tokens_details=OutputDetails(
-                reasoning_tokens=len(self._model.tokenize(thought, special=False, add_bos=False))
-            ),
+            output_tokens_details=OutputDetails(reasoning_tokens=thinking),
             total_tokens=stats.prompt_tokens + stats.generated,
         )
 

@@ -6,11 +6,12 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
-from time import time
+from time import perf_counter, time
+from typing import TypeVar
 
 from anyio import to_thread
 
-from localspec.errors import LocalspecError
+from localspec.errors import Cancelled, LocalspecError
 from localspec.llama.survey import Progress
 from localspec.runtime.engine import Engine
 from localspec.runtime.generation import Generation
@@ -19,6 +20,8 @@ from localspec.server.answers import Answers
 from localspec.server.errors import ApiError, from_localspec, overloaded, unknown_model
 from localspec.server.meter import Meter
 from localspec.server.settings import ServerSettings
+
+_Result = TypeVar("_Result")
 
 
 def ending() -> ApiError:
@@ -35,6 +38,8 @@ class Service:
         self.meter = Meter()
         self.started = int(time())
         self.ending = False
+        self.stopped = False
+        """Running answers were ended, too."""
         self.ready = False
         """The default model has been loaded."""
         self.live: Counter[str] = Counter()
@@ -42,6 +47,9 @@ class Service:
         self._answers: set[Answers] = set()
         self._loads: dict[str, asyncio.Task[None]] = {}
         self._waiting_for_load = 0
+        self._reader = asyncio.Lock()
+        self.reading = 0
+        """Texts that are read, or wait to be."""
 
     # -- engines ------------------------------------------------------------------------------------------------
 
@@ -105,13 +113,16 @@ class Service:
 
         Args:
             lease: on the engine; released here, when the last generation has ended or if none is started.
-            starts: each submits one generation to the engine.
+            starts: each submits one generation to the engine; there may be none.
 
         Raises:
             ApiError: 503 the queue is full or the server is ending, 400 more choices than there are places.
             LocalspecError: a generation could not be submitted.
         """
         generations: list[Generation] = []
+        if not starts:
+            lease.release()
+            return Answers((), lambda _: None)
         try:
             self._admit(lease.name, lease.engine, len(starts))
             for start in starts:
@@ -152,6 +163,38 @@ class Service:
             self.meter.refused.inc()
             raise overloaded(f"All slots of {name} are busy and {self.settings.max_queue} more answers may not wait.")
 
+    # -- texts that are read only ------------------------------------------------------------------------------
+
+    async def read(self, name: str, tokens: int, work: Callable[[], _Result]) -> _Result:
+        """Runs what reads a whole text (for a vector, or log-probabilities) on a worker thread.
+
+        One at a time, in the order they came, so that they take no more than one of the threads all routes share.
+
+        Args:
+            name: of the model, for the meter.
+            tokens: of the text.
+            work: `Engine.embed` or `Engine.score`.
+
+        Raises:
+            ApiError: 503, too many wait for their turn, or the server is ending.
+        """
+        if self.ending:
+            raise ending()
+        if self.reading > self.settings.max_queue:
+            self.meter.refused.inc()
+            raise overloaded(f"{self.reading} texts wait to be read already.")
+        self.reading += 1
+        try:
+            async with self._reader:
+                start = perf_counter()
+                found = await to_thread.run_sync(work)
+        except Cancelled:
+            raise ending() from None
+        finally:
+            self.reading -= 1
+        self.meter.read(name, tokens, perf_counter() - start)
+        return found
+
     # -- the end ------------------------------------------------------------------------------------------------
 
     def refuse(self) -> None:
@@ -161,5 +204,6 @@ class Service:
     def stop(self) -> None:
         """Ends everything that runs, with an error for who reads it."""
         self.refuse()
+        self.stopped = True
         for answers in tuple(self._answers):
             answers.stop(ending())

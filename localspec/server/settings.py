@@ -36,6 +36,8 @@ class ServerSettings:
     """How long a client may take to send the head of a request."""
     body_seconds: float = 30.0
     """How long a client may take to send a request body; then 408."""
+    write_seconds: float = 30.0
+    """How long a client may take nothing of what is sent to it; then its connection is cut and its slot is free."""
     ping_seconds: float = 15.0
     """A silent stream gets a comment line this often, so that nobody on the way takes it for dead."""
     drain_seconds: float = 10.0
@@ -47,7 +49,7 @@ class ServerSettings:
         for name, least in (("max_queue", 0), ("max_body_bytes", 1), ("max_header_bytes", 256)):
             if getattr(self, name) < least:
                 raise UsageError(f"{name} is {getattr(self, name)}; it must be {least} or more.")
-        for name in ("head_seconds", "body_seconds", "ping_seconds"):
+        for name in ("head_seconds", "body_seconds", "write_seconds", "ping_seconds"):
             if not getattr(self, name) > 0:
                 raise UsageError(f"{name} is {getattr(self, name)}; it must be above 0.")
         if not self.drain_seconds >= 0:

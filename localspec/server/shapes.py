@@ -1,4 +1,4 @@
-"""What answers look like: usage, timings, log-probabilities, choices. Fields that are not set are not sent."""
+"""What answers look like: timings, statistics, log-probabilities. Fields that are not set are not sent."""
 
 from __future__ import annotations
 
@@ -25,21 +25,6 @@ _SUMMED = (
     "host_seconds",
 )
 FinishWord = Literal["stop", "length", "tool_calls"]
-
-
-class PromptDetails(BaseModel):
-    """Of the prompt's tokens."""
-
-    cached_tokens: int
-
-
-class Usage(BaseModel):
-    """Tokens of a request, over all choices."""
-
-    prompt_tokens: int
-    completion_tokens: int
-    total_tokens: int
-    prompt_tokens_details: PromptDetails
 
 
 class Timings(BaseModel):
@@ -101,29 +86,10 @@ class TextLogProbs(BaseModel):
     """The completion API's shape."""
 
     tokens: list[str]
-    token_logprobs: list[float]
-    top_logprobs: list[dict[str, float]] | None
+    token_logprobs: list[float | None]
+    """None: a first token, before which there is nothing."""
+    top_logprobs: list[dict[str, float] | None] | None
     text_offset: list[int]
-
-
-def usage(generations: Sequence[Generation], prompts: int = 1) -> Usage:
-    """Tokens of all choices; a prompt that several choices share is counted once.
-
-    Args:
-        generations: all choices, those of a prompt behind one another.
-        prompts: how many prompts there are.
-    """
-    each = max(1, len(generations) // prompts)
-    firsts = [generation.stats for generation in generations[::each]]
-    prompt = sum(stats.prompt_tokens for stats in firsts)
-    completion = sum(generation.stats.generated for generation in generations)
-    cached = sum(stats.reused_tokens for stats in firsts)
-    return Usage(
-        prompt_tokens=prompt,
-        completion_tokens=completion,
-        total_tokens=prompt + completion,
-        prompt_tokens_details=PromptDetails(cached_tokens=cached),
-    )
 
 
 def timings(stats: RequestStats) -> Timings:

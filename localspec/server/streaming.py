@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 
 from pydantic import BaseModel
 from starlette.requests import Request
@@ -72,17 +73,27 @@ def told(error: Exception) -> ApiError:
 async def whole(request: Request, answers: Answers, collect: Callable[[], Awaitable[Response]]) -> Response:
     """The response that `collect` makes of the answers; they are cancelled if the client goes away meanwhile."""
     collecting = asyncio.ensure_future(collect())
-    leaving = asyncio.ensure_future(_gone(request))
+    async with leaving(request) as left:
+        try:
+            await asyncio.wait((collecting, left), return_when=asyncio.FIRST_COMPLETED)
+            if not collecting.done():
+                return Response(status_code=_CLIENT_GONE)  # for the log; nobody reads it
+            return collecting.result()
+        finally:
+            answers.close()
+            collecting.cancel()
+            await asyncio.gather(collecting, return_exceptions=True)
+
+
+@asynccontextmanager
+async def leaving(request: Request) -> AsyncIterator[asyncio.Future[None]]:
+    """Is done when the client has left."""
+    left = asyncio.ensure_future(_gone(request))
     try:
-        await asyncio.wait((collecting, leaving), return_when=asyncio.FIRST_COMPLETED)
-        if not collecting.done():
-            return Response(status_code=_CLIENT_GONE)  # for the log; nobody reads it
-        return collecting.result()
+        yield left
     finally:
-        answers.close()
-        for task in (collecting, leaving):
-            task.cancel()
-        await asyncio.gather(collecting, leaving, return_exceptions=True)
+        left.cancel()
+        await asyncio.gather(left, return_exceptions=True)
 
 
 async def _gone(request: Request) -> None:

@@ -16,7 +16,7 @@ from urllib.request import urlopen
 
 from localspec.bench.endpoint import Endpoint, EndpointSettings
 
-START_SECONDS = 180.0
+START_SECONDS = 300.0
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 
 SETTINGS: dict[str, tuple[str, ...]] = {
@@ -30,47 +30,28 @@ SETTINGS: dict[str, tuple[str, ...]] = {
 NAMES = tuple(SETTINGS)
 
 
-class PeerServer:
-    """One llama-server process and the endpoint it offers."""
+class ServerProcess:
+    """A server in a process of its own, which answers /health with 200 once it is ready."""
 
-    def __init__(
-        self, binary: Path, name: str, target: Path, draft: Path, n_ctx: int, threads: int, log: Path, begin: str
-    ) -> None:
+    def __init__(self, name: str, port: int, command: Sequence[str], log: Path) -> None:
         """Starts it and waits until it answers.
 
         Args:
-            binary: llama-server.
-            name: of `SETTINGS`.
-            target: GGUF file.
-            draft: its draft model; given to those that take one.
-            n_ctx: tokens of context.
-            threads: of every pass.
+            name: for errors.
+            port: it listens on, on this machine.
+            command: that starts it.
             log: file for what it prints.
-            begin: text of the begin-of-sequence token, which it adds by itself.
         """
-        port = _free_port()
-        options = [*SETTINGS[name]]
-        if "draft-simple" in options[1]:
-            options += ["--spec-draft-model", str(draft)]
-        command = [
-            *(str(binary), "--model", str(target), "--host", "127.0.0.1", "--port", str(port)),
-            *("--ctx-size", str(n_ctx), "--parallel", "1", "--threads", str(threads), "--cache-ram", "0"),
-            *options,
-        ]
+        self.name, self.url = name, f"http://127.0.0.1:{port}"
         self._log: IO[bytes] = log.open("wb")
         self.process = subprocess.Popen(
             command, stdout=self._log, stderr=subprocess.STDOUT, start_new_session=True, preexec_fn=_die_with_parent
         )
-        self.name, self.url, self._begin = name, f"http://127.0.0.1:{port}", begin
         try:
             self._wait(log)
         except BaseException:
             self.close()
             raise
-
-    def endpoint(self, reuse: bool) -> Endpoint:
-        """A contender; with `reuse` it may keep a prompt it has just read."""
-        return Endpoint(EndpointSettings(self.url, self.name, begin_of_text=self._begin, reuse=reuse))
 
     def close(self) -> None:
         """Ends the process."""
@@ -88,7 +69,7 @@ class PeerServer:
         while time.monotonic() < end:
             if self.process.poll() is not None:
                 last = " | ".join(log.read_text("utf-8", "replace").splitlines()[-3:])
-                raise SystemExit(f"llama-server ({self.name}) ended with {self.process.returncode}: {last}")
+                raise SystemExit(f"{self.name} ended with {self.process.returncode}: {last}")
             try:
                 with urlopen(f"{self.url}/health", timeout=2) as response:
                     if response.status == 200:
@@ -96,7 +77,54 @@ class PeerServer:
             except (URLError, OSError):
                 pass  # not listening yet, or still loading
             time.sleep(0.2)
-        raise SystemExit(f"llama-server ({self.name}) was not ready after {START_SECONDS:g} s; see {log}")
+        raise SystemExit(f"{self.name} was not ready after {START_SECONDS:g} s; see {log}")
+
+
+class PeerServer(ServerProcess):
+    """One llama-server process and the endpoint it offers."""
+
+    def __init__(
+        self,
+        binary: Path,
+        name: str,
+        target: Path,
+        draft: Path,
+        n_ctx: int,
+        threads: int,
+        log: Path,
+        begin: str,
+        slots: int = 1,
+    ) -> None:
+        """Starts it and waits until it answers.
+
+        Args:
+            binary: llama-server.
+            name: of `SETTINGS`.
+            target: GGUF file.
+            draft: its draft model; given to those that take one.
+            n_ctx: tokens of context of a slot.
+            threads: of every pass.
+            log: file for what it prints.
+            begin: text of the begin-of-sequence token, which it adds by itself.
+            slots: requests at once.
+        """
+        port = free_port()
+        options = [*SETTINGS[name]]
+        if "draft-simple" in options[1]:
+            options += ["--spec-draft-model", str(draft)]
+        command = [
+            *(str(binary), "--model", str(target), "--host", "127.0.0.1", "--port", str(port)),
+            *("--ctx-size", str(n_ctx * slots), "--parallel", str(slots), "--threads", str(threads)),
+            *("--cache-ram", "0"),
+            *options,
+        ]
+        self._begin = begin
+        super().__init__(f"llama-server ({name})", port, command, log)
+        self.name = name
+
+    def endpoint(self, reuse: bool) -> Endpoint:
+        """A contender; with `reuse` it may keep a prompt it has just read."""
+        return Endpoint(EndpointSettings(self.url, self.name, begin_of_text=self._begin, reuse=reuse))
 
 
 def start_all(
@@ -121,7 +149,8 @@ def cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port nobody listens on now."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         return int(found.getsockname()[1])

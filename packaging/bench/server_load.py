@@ -1,91 +1,70 @@
-"""OpenAI-style servers under load, side by side: tokens/s together and per user, and time to first token.
+"""localspec and llama-server under load, side by side: tokens/s together and per user, and time to first token.
 
-Start the servers yourself, each with as many slots as the largest number of users, the same model, context and
-threads. They take turns within every round, and who goes first changes from round to round, so that a machine that
-drifts hits all alike. Every user sends one streamed chat after the other; the same prompts in the same order go to
-every server.
+    python packaging/bench/server_load.py FOLDER --llama-server PATH [--minutes 20] [--quants Q8_0] [--users 1,8]
 
-    localspec serve --target T.gguf --draft D.gguf --slots 8 --context 2048 --port 8080 --quiet
-    llama-server -m T.gguf -np 8 -c 16384 --port 8081 --cache-ram 0 [-md D.gguf ...]
-    python packaging/bench/server_load.py localspec=http://127.0.0.1:8080 llama-server=http://127.0.0.1:8081
+FOLDER keeps the padded pairs (as report.py does; `--pairs` names another place), the servers' output and every finished
+turn: stopped or killed, it goes on where it was; run again, it adds further rounds. --print only prints what there is.
+
+All servers of a type have as many slots as there are users at most, the same model, context and threads, and stay
+loaded; those whose turn it is not sleep. They take turns within every round, and who goes first changes from round to
+round, so that a machine that drifts hits all alike. Every user sends one streamed chat after the other; the same
+prompts in the same order go to every server, other ones for each number of users, so that little of a prompt is still
+in anybody's cache.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import statistics
 import sys
 import time
-from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
-from itertools import cycle, islice
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx2 as httpx
+import httpx
+from peer_server import PeerServer, ServerProcess, free_port
+from server_load_turns import Answer, Turn, Turns, page
 
 from localspec.bench.event_stream import Piece, pieces
+from localspec.bench.pairs import QUANTS, Wanted, make
 from localspec.checks.prompts import load_prompts
-from localspec.engine.stats import percentile
+from localspec.llama import lib
+
+OURS: dict[str, tuple[str, ...]] = {
+    "localspec": (),
+    "localspec, exact strict": ("--exact", "strict"),
+    "localspec, exact off": ("--exact", "off"),
+    "localspec, no drafts": ("--drafter", "none"),
+}
+"""Contender -> options of `localspec serve`."""
+THEIRS = ("server none", "server draft 3", "server ngram")
+"""Of `peer_server.SETTINGS`."""
+CONTEXT = 1024
+LONGEST_PROMPT = 1200
+"""Characters; a prompt of some 1,000 tokens would fill the context, and a turn with reading it."""
+LEAST_REQUESTS = 6
+SHAPES = ("1b", "100m")
+_ENDLESS = 1000
 
 
-@dataclass(frozen=True)
-class Server:
-    """Who is measured."""
-
-    name: str
-    url: str
-    model: str
-
-
-@dataclass(frozen=True)
-class Answer:
-    """One request, as its user saw it. Times in seconds."""
-
-    prompt: int
-    tokens: int
-    first: float
-    """Until the first text."""
-    whole: float
-    """Until the last event."""
-    text: str
-    drafted: int
-    accepted: int
-
-    @property
-    def rate(self) -> float:
-        """Tokens/s that the user got, waiting included; a short answer may come in one event, so gaps say little."""
-        return self.tokens / self.whole
-
-
-@dataclass(frozen=True)
-class Turn:
-    """One server, one number of users, one round."""
-
-    server: str
-    users: int
-    round: int
-    seconds: float
-    answers: tuple[Answer, ...]
-
-    @property
-    def rate(self) -> float:
-        """Tokens/s of all users together."""
-        return sum(answer.tokens for answer in self.answers) / self.seconds
-
-
-def ask(client: httpx.Client, server: Server, number: int, messages: list[dict[str, str]], fields: Any) -> Answer:
+def ask(client: httpx.Client, server: ServerProcess, number: int, messages: Any, fields: dict[str, Any]) -> Answer:
     """Sends one chat and reads its stream."""
-    body = {"model": server.model, "messages": messages, "stream": True, "stream_options": {"include_usage": True}}
-    start, first, text, seen = time.perf_counter(), 0.0, "", Piece()
-    with client.stream("POST", f"{server.url}/v1/chat/completions", json=body | fields) as response:
+    body = {"messages": messages, "stream": True, "stream_options": {"include_usage": True}} | fields
+    start, first, text, seen, exact = time.perf_counter(), 0.0, "", Piece(), False
+    with client.stream("POST", f"{server.url}/v1/chat/completions", json=body) as response:
         if response.status_code != 200:
             response.read()
             raise SystemExit(f"{server.name} answers {response.status_code}: {response.text[:300]}")
-        for piece in pieces(response.iter_lines()):
+
+        def lines() -> Iterator[str]:
+            nonlocal exact
+            for line in response.iter_lines():
+                exact = exact or '"exact":true' in line
+                yield line
+
+        for piece in pieces(lines()):
             if piece.error:
                 raise SystemExit(f"{server.name} broke off: {piece.error}")
             if piece.text and not first:
@@ -93,117 +72,172 @@ def ask(client: httpx.Client, server: Server, number: int, messages: list[dict[s
             text += piece.text
             seen = seen.then(piece)
     whole = time.perf_counter() - start
-    return Answer(number, seen.tokens, first or whole, whole, text, seen.drafted or 0, seen.accepted or 0)
+    return Answer(number, seen.tokens, first or whole, whole, seen.drafted or 0, seen.accepted or 0, exact, text)
 
 
-def take_turn(server: Server, users: int, number: int, prompts: Sequence[list[dict[str, str]]], fields: Any) -> Turn:
-    """All prompts, dealt out to `users` who ask at once."""
-    with httpx.Client(timeout=600) as client, ThreadPoolExecutor(users) as crowd:
+class Load:
+    """One invocation."""
 
-        def use(user: int) -> list[Answer]:
-            return [ask(client, server, index, prompts[index], fields) for index in range(user, len(prompts), users)]
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.options = options
+        self.folder: Path = options.folder
+        self.users = [int(count) for count in options.users.split(",")]
+        self.slots = max(self.users)
+        self.fields = {"max_tokens": options.tokens, "temperature": options.temperature, "seed": 1}
+        self.turns = Turns(self.folder / f"load-{options.tokens}-{options.temperature:g}.jsonl")
+        self.end = time.monotonic() + 60.0 * options.minutes
+        chats = [prompt.messages for prompt in load_prompts()]
+        self._prompts = [
+            [{"role": message.role, "content": message.content} for message in chat]
+            for chat in chats
+            if [message.role for message in chat if message.role != "system"] == ["user"]
+            and sum(len(message.content) for message in chat) <= LONGEST_PROMPT
+        ]
 
-        start = time.perf_counter()
-        answers = [answer for found in crowd.map(use, range(users)) for answer in found]
-        seconds = time.perf_counter() - start
-    return Turn(server.name, users, number, seconds, tuple(answers))
+    def measure(self) -> None:
+        """--rounds rounds of each type, then further ones, until the time is over; what is there is not repeated."""
+        begun, quants = 0, self.options.quants.split(",")
+        while True:
+            rounds = range(begun, begun + (self.options.rounds if len(quants) > 1 else _ENDLESS))
+            for quant in quants:
+                if any(self._missing(quant, number) for number in rounds):
+                    with self._servers(quant) as servers:
+                        for number in rounds:
+                            self._round(quant, servers, number)
+            begun = rounds.stop
 
+    def _round(self, quant: str, servers: Sequence[ServerProcess], number: int) -> None:
+        for users in self.users:
+            for server in servers if number % 2 == 0 else servers[::-1]:
+                if (quant, server.name, users, number) in self.turns.found:
+                    continue
+                if time.monotonic() > self.end:
+                    raise TimeoutError
+                self.turns.add(self._turn(quant, server, users, number))
 
-def table(turns: Sequence[Turn], servers: Sequence[Server]) -> str:
-    """Medians over rounds; the ratio is to the last server."""
-    lines = [
-        f"{'users':>5}  {'server':<16}{'tok/s':>8}{'ratio':>7}{'tok/s a user':>14}"
-        f"{'TTFT p50':>10}{'p95 ms':>8}{'accepted':>10}"
-    ]
-    by_case: dict[tuple[int, str], list[Turn]] = defaultdict(list)
-    for turn in turns:
-        by_case[turn.users, turn.server].append(turn)
-    for users in sorted({turn.users for turn in turns}):
-        base = statistics.median(turn.rate for turn in by_case[users, servers[-1].name])
-        for server in servers:
-            found = by_case[users, server.name]
-            answers = [answer for turn in found for answer in turn.answers]
-            rate = statistics.median(turn.rate for turn in found)
-            firsts = [answer.first * 1e3 for answer in answers]
-            drafted = sum(answer.drafted for answer in answers)
-            accepted = f"{sum(answer.accepted for answer in answers) / drafted:.2f}" if drafted else "-"
-            lines.append(
-                f"{users:>5}  {server.name:<16}{rate:>8.1f}{rate / base:>7.2f}"
-                f"{statistics.median(answer.rate for answer in answers):>14.1f}"
-                f"{percentile(firsts, 0.5):>10.1f}{percentile(firsts, 0.95):>8.1f}{accepted:>10}"
-            )
-    return "\n".join(lines)
+    def _turn(self, quant: str, server: ServerProcess, users: int, number: int) -> Turn:
+        """All prompts of this number of users, dealt out to them."""
+        prompts = self._chosen(users)
+        with httpx.Client(timeout=600) as client, ThreadPoolExecutor(users) as crowd:
 
+            def use(user: int) -> list[Answer]:
+                return [
+                    ask(client, server, index, prompts[index], self.fields)
+                    for index in range(user, len(prompts), users)
+                ]
 
-def same_texts(turns: Sequence[Turn], servers: Sequence[Server]) -> str:
-    """How often a server said to a prompt what the last one said to it, over all turns."""
-    texts: dict[str, dict[int, set[str]]] = defaultdict(lambda: defaultdict(set))
-    for turn in turns:
-        for answer in turn.answers:
-            texts[turn.server][answer.prompt].add(answer.text)
-    base, lines = texts[servers[-1].name], []
-    for server in servers:
-        own = texts[server.name]
-        steady = sum(len(found) == 1 for found in own.values())
-        equal = sum(found == base[prompt] for prompt, found in own.items())
-        lines.append(
-            f"{server.name}: {steady} of {len(own)} prompts got one text under every load, "
-            f"{equal} the same as with {servers[-1].name}"
+            start = time.perf_counter()
+            answers = [answer for found in crowd.map(use, range(users)) for answer in found]
+            seconds = time.perf_counter() - start
+        rate = sum(answer.tokens for answer in answers) / seconds
+        left = max(0.0, self.end - time.monotonic()) / 60
+        say(f"{quant}, round {number + 1}, {users} users, {server.name}: {rate:.1f} tok/s ({left:.0f} minutes left)")
+        return Turn(quant, server.name, users, number, seconds, tuple(answers))
+
+    def _chosen(self, users: int) -> list[Any]:
+        """Prompts of their own for each number of users, as far as there are enough."""
+        counts = {one: max(LEAST_REQUESTS, 2 * one) for one in self.users}
+        start = sum(counts[one] for one in self.users[: self.users.index(users)])
+        return [self._prompts[(start + index) % len(self._prompts)] for index in range(counts[users])]
+
+    def _missing(self, quant: str, number: int) -> bool:
+        names = [*self.options.ours.split(";"), *(self.options.theirs.split(";") if self.options.llama_server else ())]
+        return any((quant, name, users, number) not in self.turns.found for name in names for users in self.users)
+
+    @contextmanager
+    def _servers(self, quant: str) -> Iterator[list[ServerProcess]]:
+        """All servers of a type, each warmed up by an answer."""
+        options = self.options
+        folder = options.pairs or self.folder / "pairs"
+        target, draft = (
+            make(Wanted(kind, shape, quant), folder).path
+            for kind, shape in zip(("target", "draft"), SHAPES, strict=True)
         )
-    return "\n".join(lines)
+        logs = self.folder / "logs"
+        logs.mkdir(parents=True, exist_ok=True)
+        threads = options.threads or lib.default_threads()
+        found: list[ServerProcess] = []
+        with ExitStack() as stack:
+            for name in options.ours.split(";"):
+                log = logs / f"load-{quant}-{name.replace(' ', '-')}.log"
+                found.append(self._own(name, target, draft, threads, log))
+                stack.enter_context(closing(found[-1]))
+            for name in options.theirs.split(";") if options.llama_server else ():
+                log = logs / f"load-{quant}-{name.replace(' ', '-')}.log"
+                say(f"{quant}: starting llama-server ({name})")
+                found.append(
+                    PeerServer(options.llama_server, name, target, draft, CONTEXT, threads, log, "", self.slots)
+                )
+                stack.enter_context(closing(found[-1]))
+            with httpx.Client(timeout=600) as client, ThreadPoolExecutor(self.slots) as crowd:
+                for server in found:  # first passes are slow everywhere
+                    warm = [crowd.submit(ask, client, server, 0, chat, self.fields) for chat in self._prompts[:2]]
+                    for one in warm:
+                        one.result()
+            yield found
+
+    def _own(self, name: str, target: Path, draft: Path, threads: int, log: Path) -> ServerProcess:
+        say(f"starting {name} (the first time it measures the machine)")
+        port = free_port()
+        command = [
+            *(sys.executable, "-m", "localspec", "serve", "--port", str(port), "--quiet"),
+            *("--target", str(target), "--draft", str(draft), "--slots", str(self.slots)),
+            *("--context", str(CONTEXT), "--threads", str(threads), *OURS[name]),
+        ]
+        return ServerProcess(name, port, command, log)
+
+    def print(self) -> None:
+        """The page of what there is."""
+        print(page(list(self.turns.found.values()), self.slots))
+
+
+def say(what: str) -> None:
+    print(what, file=sys.stderr, flush=True)
 
 
 def parse() -> argparse.Namespace:
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("servers", nargs="+", metavar="NAME=URL", help="ratios are to the last one")
-    options.add_argument("--users", default="1,2,4,8", help="numbers of users at once; default: 1,2,4,8")
-    options.add_argument("--requests", type=int, default=16, help="in a turn, over all users; default: 16")
-    options.add_argument("--rounds", type=int, default=3, help="turns per server and number of users; default: 3")
-    options.add_argument("--tokens", type=int, default=96, help="most tokens an answer; default: 96")
-    options.add_argument("--temperature", type=float, default=0.0)
-    options.add_argument("--ignore-eos", action="store_true", help="all answers as long as --tokens")
-    options.add_argument(
-        "--prompts", type=Path, help="JSONL as `localspec verify --prompts` takes it; default: its own"
-    )
-    options.add_argument("--json", type=Path, help="write every answer to this file")
-    return options.parse_args()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--llama-server", type=Path, metavar="PATH", help="without it localspec is measured alone")
+    parser.add_argument("--pairs", type=Path, metavar="FOLDER", help="where the padded pairs are, or are made")
+    parser.add_argument("--minutes", type=float, default=20.0, help="stop (and print) after so many; default: 20")
+    parser.add_argument("--quants", default="Q8_0,Q4_K_M", help=f"of {', '.join(QUANTS)}; default: Q8_0,Q4_K_M")
+    parser.add_argument("--rounds", type=int, default=2, help="before another type has its turn; default: 2")
+    parser.add_argument("--users", default="1,2,4,8", help="numbers of users at once; default: 1,2,4,8")
+    parser.add_argument("--tokens", type=int, default=48, help="longest answer; default: 48")
+    parser.add_argument("--temperature", type=float, default=0.0)
+    parser.add_argument("--threads", type=int, help="of every server; default: one per physical core")
+    parser.add_argument("--ours", default="localspec, exact strict;localspec, exact off", help=f"of {'; '.join(OURS)}")
+    parser.add_argument("--theirs", default="server none;server draft 3", help=f"of {'; '.join(THEIRS)}")
+    parser.add_argument("--print", dest="only_print", action="store_true", help="measure nothing")
+    options = parser.parse_args()
+    for given, known in ((options.ours, OURS), (options.theirs, THEIRS)):
+        unknown = set(given.split(";")) - set(known)
+        if unknown:
+            parser.error(f"there is no contender {', '.join(sorted(unknown))}; there are: {'; '.join(known)}")
+    if options.llama_server is not None and not options.llama_server.is_file():
+        parser.error(f"there is no file {options.llama_server}")
+    return options
 
 
-def main() -> None:
-    args = parse()
-    servers = []
-    with httpx.Client(timeout=60) as client:
-        for given in args.servers:
-            name, found, url = given.partition("=")
-            if not found:
-                raise SystemExit(f"{given} must look like NAME=URL.")
-            url = url.rstrip("/").removesuffix("/v1")
-            servers.append(Server(name, url, client.get(f"{url}/v1/models").json()["data"][0]["id"]))
-    chats = [prompt.messages for prompt in load_prompts(args.prompts)]
-    single = [chat for chat in chats if [message.role for message in chat if message.role != "system"] == ["user"]]
-    prompts = [
-        [{"role": message.role, "content": message.content} for message in chat]
-        for chat in islice(cycle(single), args.requests)
-    ]
-    fields: dict[str, Any] = {"max_tokens": args.tokens, "temperature": args.temperature, "seed": 1}
-    if args.ignore_eos:
-        fields["ignore_eos"] = True
-    users = [int(count) for count in args.users.split(",")]
-    for server in servers:  # first passes are slow everywhere
-        take_turn(server, max(users), 0, prompts[: max(users)], fields)
-    turns = []
-    for number in range(args.rounds):
-        for count in users:
-            order = servers if number % 2 == 0 else servers[::-1]
-            for server in order:
-                turn = take_turn(server, count, number, prompts, fields)
-                turns.append(turn)
-                print(f"round {number + 1}, {count} users, {server.name}: {turn.rate:.1f} tok/s", file=sys.stderr)
-    if args.json:
-        args.json.write_text(json.dumps([asdict(turn) for turn in turns]), encoding="utf-8")
-    print(table(turns, servers))
-    print(same_texts(turns, servers))
+def main() -> int:
+    """Measures for a while, prints what there is."""
+    options = parse()
+    load, code = Load(options), 0
+    if not options.only_print:
+        try:
+            load.measure()
+        except TimeoutError:
+            say("the time is up")
+        except KeyboardInterrupt:
+            say("interrupted")
+            code = 130
+        except httpx.HTTPError as error:
+            say(f"stopped, a server did not answer: {error}")
+            code = 1
+    load.print()
+    return code
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())

@@ -15,8 +15,8 @@ CONTEXT = 1024
 
 @pytest.fixture(scope="session")
 def pool() -> Iterator[Pool]:
-    """The bundled pair, loaded once."""
-    pool = Pool(settings={"slots": SLOTS, "context": CONTEXT})
+    """The bundled pair, loaded once; exact whatever it costs here, so that texts can be compared on any machine."""
+    pool = Pool(settings={"slots": SLOTS, "context": CONTEXT, "exact": "strict"})
     yield pool
     pool.close()
 

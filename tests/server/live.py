@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -83,10 +84,12 @@ def error_of(response: httpx.Response) -> dict[str, Any]:
 
 
 @contextmanager
-def running(pool: Pool, settings: ServerSettings | None = None, key: str = "") -> Iterator[Live]:
+def running(
+    pool: Pool, settings: ServerSettings | None = None, key: str = "", listening: socket.socket | None = None
+) -> Iterator[Live]:
     """A server over `pool`; ended as a signal would end it."""
     settings = settings or ServerSettings(drain_seconds=0.0)
-    listening = listen.bind("127.0.0.1", 0)
+    listening = listening or listen.bind("127.0.0.1", 0)
     port = listening.getsockname()[1]
 
     failures: list[ApiError] = []

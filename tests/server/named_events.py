@@ -12,8 +12,18 @@ WIKIPEDIA: dict[str, Any] = {
     "description": "Looks something up.",
     "parameters": {"type": "object", "properties": {"query": {"type": "string"}}, "required": ["query"]},
 }
-LOOK_UP = "Look up violet castle."
-"""What the bundled pair answers with a call of that tool."""
+SHORT_ANSWER = {
+    "type": "object",
+    "properties": {"query": {"enum": ["a", "b"]}},
+    "required": ["query"],
+    "additionalProperties": False,
+}
+"""For tools that are forced: parameters that are complete after a few tokens, whichever."""
+SUBJECT = "green tower"
+LOOK_UP = f"Look up {SUBJECT}."
+"""What the bundled pair answers with a call of that tool. No token of it is nearly another: the likeliest one leads by
+2 and more in logarithm, so that rounding, which differs between CPUs, cannot change what tests compare."""
+QUERY, QUERY_JSON = {"query": SUBJECT}, f'{{"query": "{SUBJECT}"}}'
 
 
 def named_events(live: Live, path: str, **fields: Any) -> list[dict[str, Any]]:

@@ -12,9 +12,8 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from tests.server.endings import CASTLE
 from tests.server.live import COPIED, COPY, user
-from tests.server.named_events import LOOK_UP, WIKIPEDIA
+from tests.server.named_events import LOOK_UP, QUERY, WIKIPEDIA
 
 CHAT = "/v1/chat/completions"
 TOOLS = [{"type": "function", "function": WIKIPEDIA}]
@@ -98,7 +97,7 @@ async def calls(client: Client) -> None:
     wanted = {"tools": TOOLS, "tool_choice": "required", "parallel_tool_calls": False, "max_tokens": 200}
     body = (await client.post(CHAT, {"messages": [user(LOOK_UP)], "temperature": 0} | wanted)).json()
     (call,) = body["choices"][0]["message"]["tool_calls"]
-    assert json.loads(call["function"]["arguments"]) == {"query": CASTLE}
+    assert json.loads(call["function"]["arguments"]) == QUERY
 
 
 async def answers_in_json(client: Client) -> None:
@@ -115,10 +114,12 @@ async def other_apis(client: Client) -> None:
             ("/v1/messages", {"messages": [user(COPY)]} | SHORT),
             ("/v1/responses", {"input": COPY, "max_output_tokens": 40}),
             ("/v1/embeddings", {"input": [COPY, "x"]}),
+            ("/v1/completions", {"prompt": COPY, "echo": True, "logprobs": 2, "max_tokens": 0}),
             ("/tokenize", {"content": COPY}),
         )
     )
     await client.post(path, body)
+    assert (await client.http.get("/slots")).status_code == 200
 
 
 async def leaves_a_stream(client: Client) -> None:
@@ -130,6 +131,18 @@ async def leaves_a_stream(client: Client) -> None:
             left -= 1
             if left <= 0:
                 return
+
+
+async def never_reads(client: Client) -> None:
+    sent = {"messages": [user("Tell me a story.")], "stream": True, "ignore_eos": True, "logprobs": True}
+    body = json.dumps(sent | {"n": 2, "top_logprobs": 20}).encode()
+    _, writer = await asyncio.open_connection(client.host, client.port, limit=1)
+    try:
+        writer.write(client.head(len(body)) + body)
+        await writer.drain()
+        await asyncio.sleep(client.random.uniform(0.5, 5))
+    finally:
+        writer.transport.abort()
 
 
 async def leaves_before_the_answer(client: Client) -> None:
@@ -189,6 +202,7 @@ ACTIONS: dict[Action, int] = {
     other_apis: 5,
     leaves_a_stream: 6,
     leaves_before_the_answer: 4,
+    never_reads: 1,
     sends_garbage: 4,
     speaks_no_http: 1,
     sends_too_much: 1,

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
+import httpx
 import numpy as np
 import pytest
 
-from tests.server.live import Live, error_of
+from localspec.runtime.generation import Generation
+from localspec.runtime.pool import Pool
+from localspec.server.settings import ServerSettings
+from tests.server.conftest import CONTEXT
+from tests.server.held import eventually, send, stopped
+from tests.server.live import Live, error_of, running
 
 PATH = "/v1/embeddings"
 
@@ -62,3 +71,57 @@ def test_what_cannot_be_embedded_is_refused(live: Live, given: Any) -> None:
 def test_dimensions_are_not_ours_to_choose(live: Live) -> None:
     response = live.http.post(PATH, json={"input": "a", "dimensions": 5})
     assert (response.status_code, error_of(response)["param"]) == (400, "dimensions")
+
+
+def test_a_running_answer_goes_on_while_texts_are_read(pool: Pool) -> None:
+    """A pass of it is made between any two passes of an embedding, or of log-probabilities."""
+    lease = pool.lease(pool.default)
+    engine = lease.engine
+    tokens = engine.tokenize("one two three four five " * 60)[: CONTEXT - 1]
+    for read in (engine.embed, partial(engine.score, top=0)):
+        answer = engine.generate("One day", ignore_end=True, drafter="none")
+        seen: list[int] = []
+
+        def look(answer: Generation = answer, seen: list[int] = seen) -> bool:
+            """Called before each pass of the embedding."""
+            list(answer.poll())
+            seen.append(answer.stats.passes)
+            return False
+
+        read(tokens, cancel=look)
+        answer.cancel()
+        answer.text()
+        assert len(seen) > 2
+        assert seen[-1] - seen[0] >= len(seen) - 2
+    lease.release()
+
+
+def test_nothing_is_read_for_a_client_that_has_left(live: Live) -> None:
+    def read() -> float:
+        lines = live.http.get("/metrics").text.splitlines()
+        return sum(float(line.split()[1]) for line in lines if line.startswith("llamacpp:prompt_tokens_total"))
+
+    before, texts = read(), 2000
+    with stopped(live.service.pool.loaded()["tiny"]):
+        leaving = send(live, PATH, {"input": ["A castle."] * texts})
+        assert eventually(lambda: live.service.reading == 1)
+        leaving.close()
+    assert eventually(lambda: not live.service.reading)
+    assert read() - before < texts
+
+
+@pytest.fixture
+def narrow(pool: Pool) -> Iterator[Live]:
+    with running(pool, ServerSettings(max_queue=0, drain_seconds=0.0)) as server:
+        yield server
+
+
+def test_texts_that_wait_are_bounded_too(narrow: Live) -> None:
+    with ThreadPoolExecutor(1) as crowd:
+        with stopped(narrow.service.pool.loaded()["tiny"]):
+            first = crowd.submit(httpx.post, f"{narrow.url}{PATH}", json={"input": "A castle."}, timeout=60)
+            assert eventually(lambda: narrow.service.reading == 1)
+            refused = narrow.http.post(PATH, json={"input": "A castle."})
+        assert first.result().status_code == 200
+    assert refused.status_code == 503
+    assert int(refused.headers["Retry-After"]) > 0

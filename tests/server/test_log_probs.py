@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 
+from localspec.runtime.pool import Pool
 from tests.server.live import COPIED, COPY, Live, user
 
 
@@ -46,22 +48,80 @@ def test_streamed_and_whole_are_equal(live: Live) -> None:
         assert math.isclose(one["logprob"], other["logprob"], abs_tol=1e-4)
 
 
-@pytest.mark.parametrize("echo", [False, True])
-def test_the_completion_shape(live: Live, echo: bool) -> None:
-    if echo:
-        response = live.complete("One day", logprobs=2, echo=True)
-        assert response.status_code == 400
-        assert response.json()["error"]["param"] == "logprobs"
-        return
+def test_the_completion_shape(live: Live) -> None:
     choice = live.complete("One day", logprobs=2, max_tokens=8, temperature=0, ignore_eos=True).json()["choices"][0]
     found = choice["logprobs"]
     assert "".join(found["tokens"]) == choice["text"]
-    lengths = {len(found[name]) for name in ("tokens", "token_logprobs", "top_logprobs", "text_offset")}
-    assert lengths == {8}
+    assert lengths(found) == {8}
     for token, offset in zip(found["tokens"], found["text_offset"], strict=True):
         assert choice["text"][offset:].startswith(token)
     for token, value, top in zip(found["tokens"], found["token_logprobs"], found["top_logprobs"], strict=True):
         assert math.isclose(top[token], value, abs_tol=1e-5)
+
+
+def lengths(found: dict[str, Any]) -> set[int]:
+    return {len(found[name]) for name in ("tokens", "token_logprobs", "top_logprobs", "text_offset")}
+
+
+@pytest.mark.parametrize("limit", [0, 5])
+def test_an_echoed_prompt_has_log_probs_too(live: Live, limit: int) -> None:
+    """As evaluation programs ask for them: with `max_tokens` 0 or 1, for texts and for tokens."""
+    tokens = live.http.post("/tokenize", json={"content": COPY}).json()["tokens"]
+    fields: dict[str, Any] = {"echo": True, "logprobs": 2, "max_tokens": limit, "temperature": 0, "ignore_eos": True}
+    body = live.complete([COPY, "One"], **fields).json()
+    choice, found = body["choices"][0], body["choices"][0]["logprobs"]
+    assert "".join(found["tokens"]) == choice["text"]
+    assert choice["text"].startswith(COPY)
+    assert choice["finish_reason"] == "length"
+    assert lengths(found) == {len(tokens) + limit}
+    assert body["usage"]["completion_tokens"] == 2 * limit
+    for token, offset in zip(found["tokens"], found["text_offset"], strict=True):
+        assert choice["text"][offset:].startswith(token)
+    for value, top in zip(found["token_logprobs"], found["top_logprobs"], strict=True):
+        assert value <= max(top.values()) + 1e-4
+        assert len(top) == 2
+    assert body["choices"][1]["text"].startswith("One")
+    by_tokens = live.complete(tokens, **fields).json()["choices"][0]["logprobs"]
+    assert by_tokens["tokens"][: len(tokens)] == found["tokens"][: len(tokens)]
+    assert (by_tokens["token_logprobs"][0], by_tokens["top_logprobs"][0]) == (None, None)
+    assert lengths(by_tokens) == {len(tokens) + limit}
+
+
+@pytest.mark.parametrize("limit", [0, 4])
+def test_an_echo_with_log_probs_streams_as_it_comes_whole(live: Live, limit: int) -> None:
+    fields: dict[str, Any] = {"prompt": "One day", "echo": True, "logprobs": 1, "max_tokens": limit, "n": 2, "seed": 3}
+    whole = live.http.post("/v1/completions", json=fields).json()["choices"]
+    chunks = [chunk["choices"][0] for chunk in live.stream("/v1/completions", **fields)[:-1]]
+    for index in (0, 1):
+        mine = [chunk for chunk in chunks if chunk["index"] == index]
+        assert "".join(chunk["text"] for chunk in mine) == whole[index]["text"]
+        parts = [chunk["logprobs"] for chunk in mine if chunk["logprobs"]]
+        for name in ("tokens", "text_offset"):
+            assert [one for part in parts for one in part[name]] == whole[index]["logprobs"][name]
+        assert mine[-1]["finish_reason"] == "length"
+
+
+def test_a_prompt_is_scored_as_an_answer_is(pool: Pool) -> None:
+    """Tokens the model has said itself are as likely when they are read, but for rounding: a row too far would show."""
+    lease = pool.lease(pool.default)
+    engine = lease.engine
+    prompt = engine.tokenize("One day")
+    answer = engine.generate(prompt, seed=2, max_tokens=150, ignore_end=True, top_log_probs=3)
+    said = [one for event in answer for one in event.log_probs]
+    read = engine.score(np.array([*prompt.tolist(), *answer.tokens]), 3)
+    lease.release()
+    assert len(read) == len(prompt) - 1 + 150
+    for one, other in zip(said, read[len(prompt) - 1 :], strict=True):
+        assert one.token == other.token
+        assert other.log_prob == pytest.approx(one.log_prob, abs=0.5)
+        assert other.top[0][1] == pytest.approx(one.top[0][1], abs=0.5)
+
+
+def test_only_an_echo_may_be_empty(live: Live) -> None:
+    assert live.complete("One day", max_tokens=0).json()["error"]["param"] == "max_tokens"
+    body = live.complete("One day", max_tokens=0, echo=True, stream_options=None).json()
+    assert [(one["text"], one["logprobs"]) for one in body["choices"]] == [("One day", None)]
+    assert body["usage"]["prompt_tokens"] == body["usage"]["total_tokens"] > 0
 
 
 def test_offsets_go_on_in_a_stream(live: Live) -> None:

@@ -10,9 +10,8 @@ import pytest
 from localspec.chat.reply import Content, Reasoning
 from localspec.chat.tool import ToolCall
 from localspec.server.messages_blocks import Blocks
-from tests.server.endings import CASTLE, CASTLE_JSON
 from tests.server.live import COPIED, COPY, Live, user
-from tests.server.named_events import LOOK_UP, WIKIPEDIA, named_events
+from tests.server.named_events import LOOK_UP, QUERY, QUERY_JSON, SHORT_ANSWER, WIKIPEDIA, named_events
 
 PATH = "/v1/messages"
 TOOL = {"name": "wikipedia", "description": "Looks something up.", "input_schema": WIKIPEDIA["parameters"]}
@@ -93,7 +92,7 @@ def test_a_tool_is_called_and_its_result_is_used(live: Live) -> None:
     called = send(live, **asked).json()
     (call,) = called["content"]
     assert called["stop_reason"] == "tool_use"
-    assert (call["type"], call["name"], call["input"]) == ("tool_use", "wikipedia", {"query": CASTLE})
+    assert (call["type"], call["name"], call["input"]) == ("tool_use", "wikipedia", QUERY)
     result = {"type": "tool_result", "tool_use_id": call["id"], "content": '{"summary": "The castle is old."}'}
     turns = [user(LOOK_UP), {"role": "assistant", "content": [call]}, {"role": "user", "content": [result]}]
     answer = send(live, tools=[TOOL], messages=turns).json()
@@ -112,17 +111,22 @@ def test_a_call_in_a_stream(live: Live) -> None:
         "message_stop",
     ]
     assert found[1]["content_block"]["input"] == {}
-    assert found[2]["delta"] == {"type": "input_json_delta", "partial_json": CASTLE_JSON}
+    assert found[2]["delta"] == {"type": "input_json_delta", "partial_json": QUERY_JSON}
     assert found[4]["delta"]["stop_reason"] == "tool_use"
 
 
 @pytest.mark.parametrize(
     ("choice", "calls"),
-    [({"type": "any"}, True), ({"type": "tool", "name": "wikipedia"}, True), ({"type": "none"}, False)],
+    [
+        ({"type": "any", "disable_parallel_tool_use": True}, True),
+        ({"type": "tool", "name": "wikipedia", "disable_parallel_tool_use": True}, True),
+        ({"type": "none"}, False),
+    ],
 )
 def test_what_a_choice_says_is_done(live: Live, choice: dict[str, Any], calls: bool) -> None:
     question = COPY if calls else LOOK_UP
-    body = send(live, tools=[TOOL], tool_choice=choice, messages=[user(question)]).json()
+    tool = TOOL | {"input_schema": SHORT_ANSWER}  # whatever is said when it is forced, it comes to an end
+    body = send(live, tools=[tool], tool_choice=choice, messages=[user(question)]).json()
     assert [block["type"] for block in body["content"]] == (["tool_use"] if calls else ["text"])
     assert (body["stop_reason"] == "tool_use") is calls
 

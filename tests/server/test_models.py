@@ -10,8 +10,8 @@ import pytest
 from localspec.models.memory import Place
 from localspec.runtime.pool import Pool
 from localspec.server.settings import ServerSettings
+from tests.server.held import eventually
 from tests.server.live import COPIED, Live, error_of, running
-from tests.server.test_slots import eventually
 
 
 class Memory:

@@ -6,10 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from starlette.testclient import TestClient
 
 from localspec.runtime.pool import Pool
+from localspec.server.app import create_app
 from localspec.server.settings import ServerSettings
 from tests.server.conftest import CONTEXT, SLOTS
+from tests.server.held import held
 from tests.server.live import COPY, Live, error_of, running
 
 
@@ -60,11 +63,27 @@ def test_totals_match_the_requests(fresh: Live) -> None:
 
 def test_what_runs_is_a_gauge(live: Live) -> None:
     sent = {"prompt": "x", "ignore_eos": True, "n": SLOTS + 2, "stream": True, "speculative": {"enabled": False}}
-    with live.http.stream("POST", "/v1/completions", json=sent) as response:
-        next(response.iter_raw())
+    with held(live, "/v1/completions", sent, SLOTS + 2):
         found = samples(live)
     assert found["llamacpp:requests_processing", ()] == found["vllm:num_requests_running", ()] == SLOTS
     assert found["llamacpp:requests_deferred", ()] == found["vllm:num_requests_waiting", ()] == 2
+
+
+def test_texts_that_are_only_read_are_counted(fresh: Live) -> None:
+    before = samples(fresh)
+    used = fresh.http.post("/v1/embeddings", json={"input": ["A castle.", COPY]}).json()["usage"]["prompt_tokens"]
+    after = samples(fresh)
+    for name, labels in (("llamacpp:prompt_tokens_total", ()), ("vllm:prompt_tokens_total", (("model_name", "tiny"),))):
+        assert after[name, labels] - before.get((name, labels), 0) == used
+    assert after["llamacpp:prompt_seconds_total", ()] > before["llamacpp:prompt_seconds_total", ()]
+
+
+def test_before_the_model_is_there_health_says_so(pool: Pool) -> None:
+    with TestClient(create_app(pool), base_url="http://localhost") as client:
+        response = client.get("/health")
+    assert response.status_code == 503
+    assert response.json()["error"]["message"] == "Loading model"
+    assert int(response.headers["Retry-After"]) > 0
 
 
 def test_the_default_model_comes_first(fresh: Live) -> None:
@@ -112,7 +131,7 @@ def test_props(live: Live) -> None:
     assert body["default_generation_settings"]["n_ctx"] == CONTEXT
     assert body["default_generation_settings"]["params"]["temperature"] == 0.8
     assert "messages" in body["chat_template"]
-    assert body["speculative"]["exact"] == "auto"
+    assert body["speculative"]["exact"] == "strict"
     assert live.http.get("/props", params={"model": "nope"}).status_code == 404
 
 

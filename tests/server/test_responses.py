@@ -14,9 +14,8 @@ from localspec.server.errors import ApiError
 from localspec.server.responses_items import Items
 from localspec.server.responses_memory import Remembered, ResponseMemory
 from localspec.server.responses_shapes import ResponseObject
-from tests.server.endings import CASTLE_JSON
 from tests.server.live import COPIED, COPY, Live, error_of, user
-from tests.server.named_events import LOOK_UP, WIKIPEDIA, named_events
+from tests.server.named_events import LOOK_UP, QUERY_JSON, SHORT_ANSWER, WIKIPEDIA, named_events
 
 PATH = "/v1/responses"
 TOOL = {"type": "function", **WIKIPEDIA}
@@ -104,7 +103,7 @@ def test_a_tool_is_called_and_its_result_is_used(live: Live) -> None:
     assert (call["type"], call["name"], call["arguments"]) == (
         "function_call",
         "wikipedia",
-        CASTLE_JSON,
+        QUERY_JSON,
     )
     result = {"type": "function_call_output", "call_id": call["call_id"], "output": '{"summary": "It is old."}'}
     by_items = send(live, [user(LOOK_UP), call, result], tools=[TOOL]).json()
@@ -125,7 +124,7 @@ def test_a_call_in_a_stream(live: Live) -> None:
         "completed",
     ]
     assert found[2]["item"]["arguments"] == ""
-    assert found[5]["item"]["arguments"] == found[4]["arguments"] == CASTLE_JSON
+    assert found[5]["item"]["arguments"] == found[4]["arguments"] == QUERY_JSON
     assert found[5]["item"]["call_id"]
 
 
@@ -135,7 +134,8 @@ def test_a_call_in_a_stream(live: Live) -> None:
 )
 def test_what_a_choice_says_is_done(live: Live, choice: Any, kind: str) -> None:
     question = LOOK_UP if kind == "message" else COPY
-    body = send(live, question, tools=[TOOL], tool_choice=choice, max_output_tokens=60).json()
+    tool = TOOL | {"parameters": SHORT_ANSWER}  # whatever is said when it is forced, it comes to an end
+    body = send(live, question, tools=[tool], tool_choice=choice, parallel_tool_calls=False).json()
     assert [item["type"] for item in body["output"]] == [kind]
 
 

@@ -2,32 +2,20 @@
 
 from __future__ import annotations
 
-import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import httpx
 import pytest
 
+from localspec.engine.request import FinishReason
 from localspec.runtime.pool import Pool
 from localspec.server.settings import ServerSettings
 from tests.server.conftest import SLOTS
+from tests.server.held import eventually, held, send, stopped
 from tests.server.live import Live, error_of, running, user
 
 ENDLESS: dict[str, Any] = {"ignore_eos": True, "temperature": 1.0, "speculative": {"enabled": False}}
-LONG = "one two three four five " * 60
-
-
-def eventually(condition: Callable[[], bool], seconds: float = 20.0) -> bool:
-    """Whether something becomes true."""
-    until = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > until:
-            return False
-        time.sleep(0.005)
-    return True
 
 
 @pytest.fixture
@@ -45,32 +33,19 @@ def test_requests_at_once_get_the_text_they_get_alone(live: Live, requests: int)
     with ThreadPoolExecutor(requests) as crowd:
         together = list(crowd.map(lambda prompt: live.chat(prompt, **fields).json(), prompts))
     for one, other in zip(alone, together, strict=True):
-        if one["timings"]["exact"] and other["timings"]["exact"]:
-            assert one["choices"] == other["choices"]
+        assert one["timings"]["exact"]
+        assert other["timings"]["exact"]
+        assert one["choices"] == other["choices"]
         assert other["usage"]["completion_tokens"] > 0
 
 
 def test_a_full_queue_says_when_to_come_back(narrow: Live) -> None:
-    sent = {"messages": [user("x")], "stream": True} | ENDLESS
-    with ThreadPoolExecutor(SLOTS + 2) as crowd:
-        stop = threading.Event()
-
-        def hold() -> None:
-            with narrow.http.stream("POST", "/v1/chat/completions", json=sent) as response:
-                for _ in response.iter_raw():
-                    if stop.is_set():
-                        return
-
-        held = [crowd.submit(hold) for _ in range(SLOTS + 2)]
-        assert eventually(lambda: narrow.service.live["tiny"] == SLOTS + 2)
+    sent = {"messages": [user("x")], "n": SLOTS + 2} | ENDLESS
+    with held(narrow, "/v1/chat/completions", sent, SLOTS + 2):
         response = narrow.chat()
-        stop.set()
-        for one in held:
-            one.result(30)
     assert response.status_code == 503
     assert int(response.headers["Retry-After"]) > 0
     assert error_of(response)["type"] == "unavailable_error"
-    assert eventually(lambda: not narrow.service.live["tiny"])
     assert narrow.chat(max_tokens=1).status_code == 200
 
 
@@ -83,26 +58,24 @@ def test_more_choices_than_there_are_places(narrow: Live) -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
-def test_a_client_that_goes_away_frees_its_slot(live: Live, path: str, stream: bool) -> None:
-    prompt = {"messages": [user("x")]} if "chat" in path else {"prompt": "x"}
-    with httpx.Client(base_url=live.url, timeout=httpx.Timeout(10, read=0.3)) as client:
-        if stream:
-            with client.stream("POST", path, json=prompt | ENDLESS | {"stream": True}) as response:
-                next(response.iter_raw())
-        else:
-            slow = prompt | ENDLESS | {"n": SLOTS + 40}
-            with pytest.raises(httpx.ReadTimeout):
-                client.post(path, json=slow)
-    assert eventually(lambda: not live.service.live["tiny"], 2.0)
+def test_a_client_that_goes_away_frees_its_slot_within_a_pass(live: Live, path: str, stream: bool) -> None:
+    prompt: dict[str, Any] = {"messages": [user("x")]} if "chat" in path else {"prompt": "x"}
+    sent = prompt | ENDLESS | {"stream": stream, "n": SLOTS + 1}
+    with held(live, path, sent, SLOTS + 1) as (connection, answers):
+        assert len(answers) == SLOTS
+        connection.close()
+        assert eventually(lambda: all(answer.cancelled for answer in answers))
+    for answer in answers:
+        assert (answer.finish, answer.stats.passes) == (FinishReason.CANCELLED, 1)
 
 
 def test_a_client_that_goes_away_while_its_prompt_is_read(live: Live) -> None:
-    """Whether it has a slot by then or not, nothing of it stays."""
-    with httpx.Client(base_url=live.url, timeout=httpx.Timeout(10, read=0.001)) as client:
-        for _ in range(5):
-            with pytest.raises(httpx.ReadTimeout):
-                client.post("/v1/chat/completions", json={"messages": [user(LONG)]} | ENDLESS)
-    assert eventually(lambda: not live.service.live["tiny"], 5.0)
+    """Chunks that were read stay; no answer is begun."""
+    long: dict[str, Any] = {"messages": [user("one two three four five " * 190)]}
+    with held(live, "/v1/chat/completions", long | ENDLESS, passes=0) as (connection, (answer,)):
+        connection.close()
+        assert eventually(lambda: answer.cancelled)
+    assert (answer.finish, answer.stats.passes) == (FinishReason.CANCELLED, 0)
     assert live.chat(max_tokens=1).status_code == 200
 
 
@@ -113,19 +86,13 @@ def test_a_waiting_request_whose_client_leaves_never_runs(live: Live) -> None:
 
     cancelled = 'localspec:answers_total{exact="true",finish="cancelled"'
     before = count(cancelled), count("llamacpp:tokens_predicted_total")
-    engine, held = live.service.pool.loaded()["tiny"], threading.Event()
-    blocker = threading.Thread(target=engine.on_engine_thread, args=(held.wait,))
-    blocker.start()
-    try:
-        with (
-            httpx.Client(base_url=live.url, timeout=httpx.Timeout(10, read=0.2)) as client,
-            pytest.raises(httpx.ReadTimeout),
-        ):
-            client.post("/v1/chat/completions", json={"messages": [user("y")]})
-        time.sleep(0.1)  # for the server to notice
-    finally:
-        held.set()
-        blocker.join()
+    engine = live.service.pool.loaded()["tiny"]
+    with stopped(engine):
+        leaving = send(live, "/v1/chat/completions", {"messages": [user("y")]})
+        assert eventually(lambda: live.service.live["tiny"] == 1)
+        (waiting,) = engine._worker._waiting
+        leaving.close()
+        assert eventually(lambda: waiting.cancelled)
     assert eventually(lambda: not live.service.live["tiny"])
     assert (count(cancelled), count("llamacpp:tokens_predicted_total")) == (before[0] + 1, before[1])
 

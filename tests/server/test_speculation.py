@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -79,3 +80,21 @@ def test_the_timings_of_choices_are_added_up(live: Live) -> None:
 def test_completions_are_drafted_too(live: Live) -> None:
     texts = {live.complete(COPY, seed=2, max_tokens=30, **way).json()["choices"][0]["text"] for way in WAYS}
     assert len(texts) == 1
+
+
+def test_a_client_in_the_style_of_speed_bench_gets_its_figures(live: Live) -> None:
+    """llama.cpp's script sends chats of several turns and adds up what `timings` says of each."""
+    turns: list[dict[str, str]] = []
+    total: Counter[str] = Counter()
+    for asked in (COPY, "Say that again."):
+        turns.append({"role": "user", "content": asked})
+        sent = {"model": "tiny", "messages": turns, "stream": False, "temperature": 0, "max_tokens": 24}
+        body = live.http.post("/v1/chat/completions", json=sent | {"speculative": {"max_draft_tokens": 4}}).json()
+        turns.append({"role": "assistant", "content": body["choices"][0]["message"]["content"]})
+        for name in ("draft_n", "draft_n_accepted", "prompt_ms", "predicted_ms", "predicted_n", "prompt_n", "cache_n"):
+            assert type(body["timings"][name]) is (float if name.endswith("_ms") else int)
+            total[name] += body["timings"][name]
+        assert body["timings"]["prompt_per_second"] >= 0
+        assert body["timings"]["predicted_per_second"] > 0
+        assert body["usage"]["completion_tokens"] == body["timings"]["predicted_n"]
+    assert 0 <= total["draft_n_accepted"] <= total["draft_n"]

@@ -9,14 +9,12 @@ import numpy as np
 import pytest
 
 from localspec.runtime.pool import Pool
-from tests.server.endings import CASTLE, CASTLE_JSON
 from tests.server.live import COPY, Live, error_of, user
-from tests.server.named_events import LOOK_UP, WIKIPEDIA
+from tests.server.named_events import LOOK_UP, QUERY, QUERY_JSON, WIKIPEDIA
 
 CHAT = "/v1/chat/completions"
 TOOL = {"type": "function", "function": WIKIPEDIA}
 OTHER = {"type": "function", "function": {"name": "set_timer", "parameters": {"type": "object", "properties": {}}}}
-QUERY = {"query": CASTLE}
 
 
 def ask(live: Live, content: str = LOOK_UP, **fields: Any) -> dict[str, Any]:
@@ -30,7 +28,7 @@ def test_control_tokens_are_part_of_an_answer_only_if_they_are_asked_for(pool: P
     lease = pool.lease(pool.default)
     engine = lease.engine
     mark = int(engine.loaded.model.tokenize("<tool_call>", special=True, add_bos=False)[0])
-    prompt = "<|bos|><|system|>Tools:\nwikipedia(query)<|end|><|user|>Look up violet castle.<|end|><|assistant|>"
+    prompt = "<|bos|><|system|>Tools:\nwikipedia(query)<|end|><|user|>Look up green tower.<|end|><|assistant|>"
     tokens = np.asarray(engine.loaded.model.tokenize(prompt, special=True, add_bos=False))
     plain = engine.generate(tokens, seed=1, max_tokens=40).text()
     marked = engine.generate(tokens, seed=1, max_tokens=40, preserved=frozenset({mark})).text()
@@ -47,7 +45,7 @@ def test_the_model_calls_and_says_so(live: Live) -> None:
     assert choice["finish_reason"] == "tool_calls"
     assert choice["message"]["content"] is None
     assert call["type"] == "function"
-    assert call["function"] == {"name": "wikipedia", "arguments": CASTLE_JSON}
+    assert call["function"] == {"name": "wikipedia", "arguments": QUERY_JSON}
     assert len(call["id"]) == 9
 
 

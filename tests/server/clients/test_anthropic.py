@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.server.endings import CASTLE
 from tests.server.live import COPIED, COPY, Live, user
-from tests.server.named_events import LOOK_UP, WIKIPEDIA
+from tests.server.named_events import LOOK_UP, QUERY, WIKIPEDIA
 
 anthropic = pytest.importorskip("anthropic", reason="anthropic is not installed", exc_type=ImportError)
 TOOL = {"name": "wikipedia", "description": "Looks something up.", "input_schema": WIKIPEDIA["parameters"]}
@@ -41,7 +40,7 @@ def test_tools_from_call_to_answer(client: Any) -> None:
     with client.messages.stream(**asked | {"messages": [user(LOOK_UP)]}) as stream:
         called = stream.get_final_message()
     (call,) = called.content
-    assert (called.stop_reason, call.name, call.input) == ("tool_use", "wikipedia", {"query": CASTLE})
+    assert (called.stop_reason, call.name, call.input) == ("tool_use", "wikipedia", QUERY)
     result = {"type": "tool_result", "tool_use_id": call.id, "content": '{"summary": "It is old."}'}
     turns = [user(LOOK_UP), {"role": "assistant", "content": called.content}, {"role": "user", "content": [result]}]
     assert client.messages.create(**asked | {"messages": turns}).content[0].text == "It is old."

@@ -8,9 +8,8 @@ import pytest
 from pydantic import BaseModel
 
 from tests.server.clients.test_openai import RECORD
-from tests.server.endings import CASTLE, Ending
 from tests.server.live import COPIED, COPY, Live
-from tests.server.named_events import LOOK_UP
+from tests.server.named_events import LOOK_UP, QUERY, SUBJECT
 
 langchain = pytest.importorskip("langchain_openai", reason="langchain-openai is not installed", exc_type=ImportError)
 
@@ -51,9 +50,9 @@ def test_tools(chat: Any) -> None:
     asked = HumanMessage(LOOK_UP)
     called = able.invoke([asked])
     (call,) = called.tool_calls
-    assert (call["name"], call["args"]) == ("wikipedia", {"query": CASTLE})
+    assert (call["name"], call["args"]) == ("wikipedia", QUERY)
     answer = able.invoke([asked, called, ToolMessage(wikipedia.invoke(call["args"]), tool_call_id=call["id"])])
-    assert answer.content == Ending("violet castle.")
+    assert answer.content == f"Nothing about {SUBJECT}."
 
 
 @pytest.mark.parametrize("method", ["json_schema", "json_mode"])

@@ -14,9 +14,8 @@ from openai.types.chat import ChatCompletionMessageParam, ChatCompletionToolPara
 from openai.types.responses import FunctionToolParam, ResponseFunctionToolCall
 from pydantic import BaseModel
 
-from tests.server.endings import CASTLE
 from tests.server.live import COPIED, COPY, Live
-from tests.server.named_events import LOOK_UP
+from tests.server.named_events import LOOK_UP, QUERY, SUBJECT
 
 ASK: list[ChatCompletionMessageParam] = [{"role": "user", "content": COPY}]
 RECORD = (
@@ -117,7 +116,7 @@ def test_tools_from_call_to_answer(client: OpenAI) -> None:
     (call,) = choice.message.tool_calls
     assert call.function.name == "wikipedia"
     assert isinstance(call.function.parsed_arguments, Wikipedia)
-    assert call.function.parsed_arguments.query == CASTLE
+    assert call.function.parsed_arguments.query == SUBJECT
     result: ChatCompletionMessageParam = {
         "role": "tool",
         "tool_call_id": call.id,
@@ -132,8 +131,8 @@ def test_tools_from_call_to_answer(client: OpenAI) -> None:
 def test_a_call_that_is_demanded_in_a_stream(client: OpenAI, parallel: bool) -> None:
     with client.chat.completions.stream(
         model="tiny",
-        messages=ASK,
-        seed=3,
+        messages=[{"role": "user", "content": LOOK_UP}],
+        temperature=0,
         tools=[TOOL],
         tool_choice="required",
         parallel_tool_calls=parallel,
@@ -173,7 +172,9 @@ def test_a_response(client: OpenAI) -> None:
     assert answer.status == "completed"
     assert answer.usage is not None
     assert client.responses.retrieve(answer.id).output_text == COPIED
-    again = client.responses.create(model="tiny", input="Say that again.", previous_response_id=answer.id)
+    again = client.responses.create(
+        model="tiny", input="Say that again.", previous_response_id=answer.id, max_output_tokens=8
+    )
     assert again.previous_response_id == answer.id
     counted = client.responses.input_tokens.count(model="tiny", input=COPY)
     assert counted.input_tokens == answer.usage.input_tokens
@@ -198,7 +199,7 @@ def test_a_response_with_a_model_and_with_tools(client: OpenAI) -> None:
     answer = client.responses.create(model="tiny", input=LOOK_UP, temperature=0, tools=[tool])
     (call,) = answer.output
     assert isinstance(call, ResponseFunctionToolCall)
-    assert json.loads(call.arguments) == {"query": CASTLE}
+    assert json.loads(call.arguments) == QUERY
 
 
 def test_errors_are_the_clients_own(client: OpenAI) -> None:

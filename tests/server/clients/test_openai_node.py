@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.server.endings import CASTLE
 from tests.server.live import COPIED, COPY, Live
+from tests.server.named_events import LOOK_UP, QUERY
 
 SCRIPT = """
 import OpenAI from "openai";
@@ -67,7 +67,7 @@ def test_nodes_client_understands_everything(live: Live, project: Path) -> None:
 
     (project / "main.mjs").write_text(SCRIPT)
     run = subprocess.run(
-        ["node", "main.mjs", f"{live.url}/v1", COPY, "Look up violet castle."],
+        ["node", "main.mjs", f"{live.url}/v1", COPY, LOOK_UP],
         cwd=project,
         capture_output=True,
         text=True,
@@ -79,5 +79,5 @@ def test_nodes_client_understands_everything(live: Live, project: Path) -> None:
     assert found["whole"] == found["streamed"] == found["response"] == COPIED
     assert found["json"] in ("yes", "no")
     assert found["call"]["name"] == "wikipedia"
-    assert json.loads(found["call"]["arguments"]) == {"query": CASTLE}
+    assert json.loads(found["call"]["arguments"]) == QUERY
     assert (found["first"], found["last"], found["refused"]) == ("response.created", "response.completed", 404)
