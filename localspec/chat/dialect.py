@@ -8,13 +8,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+import numpy as np
+
 from localspec.chat.call_form import BareForm, CallForm, ListForm, TaggedForm, json_rule
 from localspec.chat.reply import ReplyParser, Thought
 from localspec.chat.template import Message
 from localspec.chat.tool import AUTO, Tool, ToolChoice
 from localspec.chat.xml_form import XmlForm
 from localspec.errors import UsageError
-from localspec.types import Tokens
+from localspec.types import NO_TOKENS, Tokens
 
 THOUGHTS = (
     Thought("<think>", "</think>"),
@@ -57,8 +59,16 @@ class Dialect:
 
     def token_of(self, text: str) -> int | None:
         """The one token that stands for a marker; None = the model spells it."""
-        tokens = self._vocabulary.tokenize(text, special=True, add_bos=False)
+        tokens = self.marked(text)
         return int(tokens[0]) if len(tokens) == 1 else None
+
+    def spelled(self, text: str) -> Tokens:
+        """int32[n], a text in which nothing is a marker."""
+        return self._vocabulary.tokenize(text, special=False, add_bos=False) if text else NO_TOKENS
+
+    def marked(self, text: str) -> Tokens:
+        """int32[n], a text whose markers are the tokens that stand for them."""
+        return self._vocabulary.tokenize(text, special=True, add_bos=False)
 
     def is_control(self, token: int) -> bool:
         """Whether the token's text is left out of answers unless it is preserved."""
@@ -159,9 +169,37 @@ class Turn:
 
     def parser(self, prompt: Tokens) -> ReplyParser:
         """A parser for the answer to a prompt (`Engine.chat_tokens` of `messages` and `variables`)."""
+        return self._parser(self.dialect.thought, self.dialect.ends_thinking(prompt))
+
+    def resume(self, prompt: Tokens, reasoning: str, content: str) -> tuple[Tokens, ReplyParser]:
+        """An answer that goes on, or begins, if nothing has been thought and said.
+
+        Args:
+            prompt: as for `parser`.
+            reasoning: what it has thought; left out where the model has no marks for it.
+            content: what it has said.
+
+        Returns:
+            int32[n], the prompt with the answer so far as the model would have written it, and a parser for the rest.
+        """
+        thought, inside = self.dialect.thought, self.dialect.ends_thinking(prompt)
+        parts = [prompt]
+        if thought is not None and reasoning:
+            if not inside:
+                parts += [self.dialect.marked(thought.opening), self.dialect.spelled("\n")]
+            parts.append(self.dialect.spelled(reasoning))
+            inside = True
+        if thought is not None and inside and content:
+            closing = self.dialect.marked(thought.closing)
+            parts += [self.dialect.spelled("\n"), closing, self.dialect.spelled("\n\n")]
+            inside = False
+        parts.append(self.dialect.spelled(content))
+        return np.concatenate(parts), self._parser(None if content else thought, inside)
+
+    def _parser(self, thought: Thought | None, thinking: bool) -> ReplyParser:
         return ReplyParser(
-            thought=self.dialect.thought,
-            thinking=self.dialect.ends_thinking(prompt),
+            thought=thought,
+            thinking=thinking,
             form=self.dialect.form if self.tools else None,
             tools=self.tools,
             parallel=self.parallel,

@@ -43,6 +43,8 @@ class Facts:
     """What the target's passes run on, in one line; "" = unknown."""
     can_think: bool = False
     """The chat template has a switch for thinking."""
+    bundled: bool = False
+    """It is the tiny pair that comes with localspec."""
     remote: bool = False
     """Answers come from another process: no origins, no pass records."""
 
@@ -61,7 +63,9 @@ class Question:
     stop: tuple[str, ...] = ()
     """Strings that end the answer; not part of it."""
     prefix: str = ""
-    """What the answer already says, thinking included: it is continued, and only what is new comes back."""
+    """What the answer already says: it is continued, and only what is new comes back."""
+    reasoning: str = ""
+    """What it has thought already; the thinking goes on if it says nothing yet."""
     thinking: bool | None = None
     """Sets the template's switch where it has one; None = the template's default."""
     drafter: str | None = None

@@ -85,6 +85,8 @@ class ChatApp(App[int]):
         """Every message about answers of the chat panes."""
         self.readied: Signal[Facts | None] = Signal(self, "readied")
         """A model became ready, or None: another is being loaded."""
+        self.failure = ""
+        """Why there is no model; "" = there is one, or it is being loaded."""
         self.loading: Loading | None = None
         """How far loading is; None = nothing is being loaded."""
 
@@ -127,6 +129,11 @@ class ChatApp(App[int]):
         return screen
 
     @property
+    def known_keys(self) -> list[Binding]:
+        """Those of the app and of the chat, which are there from the start."""
+        return [binding for binding in (*self.BINDINGS, *ChatScreen.BINDINGS) if isinstance(binding, Binding)]
+
+    @property
     def pane(self) -> ChatPane | None:
         """The chat in front."""
         return self.chat_screen.pane
@@ -145,7 +152,7 @@ class ChatApp(App[int]):
         """Answers come from another model from now on; the old one is freed first."""
         for pane in self.chat_screen.panes:
             pane.stop()
-        self.facts = None
+        self.facts, self.failure = None, ""
         self.readied.publish(None)
         old, self.answerer = self.answerer, answerer
         self._change(old, answerer)
@@ -192,7 +199,8 @@ class ChatApp(App[int]):
             gc.set_threshold(*_GARBAGE)
 
     def on_load_failed(self, message: LoadFailed) -> None:
-        self.loading = None
+        self.loading, self.failure = None, message.error.message
+        self.readied.publish(None)
         self.say(str(message.error), problem=True)
         self.chat_screen.show_status(f"no model: {message.error.message}")
 

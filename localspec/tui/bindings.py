@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
+from textual.app import App
 from textual.binding import Binding
 from textual.dom import DOMNode
 
@@ -56,6 +58,12 @@ def read_keys(path: Path | None = None) -> dict[str, str]:
         if not isinstance(keys, str) or not keys.strip():
             raise UsageError(f'{path}: {name} is {keys!r}; it must be keys in quotes, such as "ctrl+g".')
     return {name: ",".join(key.strip() for key in keys.split(",")) for name, keys in table.items()}
+
+
+def shown(app: App[Any], binding: Binding) -> str:
+    """The keys of a binding as people read them, as remapped."""
+    keys = app._keymap.get(binding.id or "", binding.key)
+    return " ".join(app.get_key_display(binding.with_key(key)) for key in keys.split(","))
 
 
 def known() -> dict[str, Binding]:

@@ -13,7 +13,6 @@ from localspec.chat.template import Message
 from localspec.engine.request import fresh_seed
 from localspec.errors import UsageError
 from localspec.tui.answerer import Answerer, Facts, Question
-from localspec.tui.thinking import joined
 
 ROOM = 256
 """Tokens kept free for an answer, where the context has so many."""
@@ -25,9 +24,9 @@ def question_of(chat: Chat, path: Sequence[StoredMessage], facts: Facts | None, 
     Raises:
         UsageError: a parameter of the chat has an impossible value.
     """
-    prefix = ""
+    prefix = reasoning = ""
     if go_on and path and path[-1].role == "assistant":
-        prefix = joined(path[-1].reasoning, path[-1].content)
+        prefix, reasoning = path[-1].content, path[-1].reasoning
         path = path[:-1]
     params = chat.params
     local = facts is None or not facts.remote
@@ -39,6 +38,7 @@ def question_of(chat: Chat, path: Sequence[StoredMessage], facts: Facts | None, 
         max_tokens=params.get("max_tokens"),
         stop=tuple(params.get("stop") or ()),
         prefix=prefix,
+        reasoning=reasoning,
         thinking=params.get("thinking") if facts is not None and facts.can_think else None,
         drafter=params.get("drafter") if local else None,
         max_draft_tokens=params.get("max_draft_tokens") if local else None,
@@ -107,7 +107,7 @@ def window(answerer: Answerer, chat: Chat, path: Sequence[StoredMessage], questi
     limit = answerer.facts.context
 
     def count(messages: Sequence[Message]) -> int:
-        return answerer.count(replace(question, messages=list(messages), prefix="")) or 0
+        return answerer.count(replace(question, messages=list(messages), prefix="", reasoning="")) or 0
 
     trimmed = drop_oldest(question.messages, max(1, limit - max(2 * room(limit), limit // 3)), count)
     if not trimmed.fits:
@@ -135,7 +135,9 @@ def summary_question(answerer: Answerer, found: Window, question: Question) -> Q
     assert answerer.facts.context is not None
     limit = answerer.facts.context
     longest = max(32, limit // 8)
-    asked = replace(question, prefix="", max_tokens=longest, thinking=False if answerer.facts.can_think else None)
+    asked = replace(
+        question, prefix="", reasoning="", max_tokens=longest, thinking=False if answerer.facts.can_think else None
+    )
 
     def count(messages: Sequence[Message]) -> int:
         return answerer.count(replace(asked, messages=list(messages))) or 0

@@ -7,8 +7,9 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Any
 
-import numpy as np
-
+from localspec import paths
+from localspec.chat.dialect import Dialect
+from localspec.chat.reply import Part, ReplyParser
 from localspec.engine.request import Event, FinishReason, Origin, PassRecord
 from localspec.engine.stats import RequestStats
 from localspec.errors import Cancelled, LocalspecError
@@ -27,8 +28,7 @@ from localspec.tui.answerer import (
     Question,
     Sink,
 )
-from localspec.tui.thinking import CLOSES, OPENS, ThinkingSplit
-from localspec.types import Tokens
+from localspec.tui.thinking import apart
 
 Load = Callable[[Progress], Engine]
 """Loads an engine and reports progress; called on a thread."""
@@ -42,6 +42,8 @@ class LocalAnswerer:
         self.facts: Facts | None = None
         self.engine: Engine | None = None
         """None until it is loaded."""
+        self._dialect: Dialect | None = None
+        """Of its target."""
         self._load = load
         self._closed = False
         self._loaded = threading.Event()
@@ -57,7 +59,9 @@ class LocalAnswerer:
         return answer
 
     def count(self, question: Question) -> int | None:
-        return None if self.engine is None else len(_prompt(self.engine, question))
+        if self.engine is None or self._dialect is None:
+            return None
+        return len(_Asked(self.engine, self._dialect, question).prompt)
 
     def piece(self, token: int) -> bytes:
         """Asked for tokens of answers only, so that there is a model."""
@@ -99,6 +103,7 @@ class LocalAnswerer:
         if self._closed:  # while the last step of loading ran
             engine.close()
             return
+        self._dialect = Dialect(engine.loaded.model)
         self.engine = engine
         self.facts = _facts(engine, self.name)
         sink.post_message(ModelReady(self.facts))
@@ -108,12 +113,13 @@ class LocalAnswerer:
         stats = RequestStats()
         try:
             self._loaded.wait()
-            if self._error is not None or self.engine is None:
+            if self._error is not None or self.engine is None or self._dialect is None:
                 raise self._error or Cancelled("Closed while loading.")
-            generation = _ask(self.engine, question, answer, sink)
+            asked = _Asked(self.engine, self._dialect, question)
+            generation = asked.generation(answer, sink)
             stats = generation.stats
             answer.begin(generation)
-            feed = _Feed(answer, sink, ThinkingSplit(inside=_thinks_already(self.engine, question)))
+            feed = _Feed(answer, sink, asked.reply)
             for event in generation:
                 stats = event.stats
                 feed.add(event)
@@ -154,8 +160,8 @@ class LocalAnswer:
 class _Feed:
     """Joins events until a post is due: a pass later at most, since every pass asks."""
 
-    def __init__(self, answer: LocalAnswer, sink: Sink, split: ThinkingSplit) -> None:
-        self._answer, self._sink, self._split = answer, sink, split
+    def __init__(self, answer: LocalAnswer, sink: Sink, reply: ReplyParser) -> None:
+        self._answer, self._sink, self._reply = answer, sink, reply
         self._posted = 0.0
         self._text: list[str] = []
         self._thinking: list[str] = []
@@ -165,7 +171,7 @@ class _Feed:
         self._stats = RequestStats()
 
     def add(self, event: Event) -> None:
-        self._push(self._split.push(event.text))
+        self._take(self._reply.push(event.text))
         self._tokens += event.tokens
         self._origins += event.origins
         if event.record is not None:
@@ -176,12 +182,13 @@ class _Feed:
 
     def finish(self) -> None:
         """Posts what is left."""
-        self._push(self._split.finish())
+        self._take(self._reply.finish())
         self.flush()
 
-    def _push(self, split: tuple[str, str]) -> None:
-        self._text.append(split[0])
-        self._thinking.append(split[1])
+    def _take(self, parts: list[Part]) -> None:
+        text, thinking = apart(parts)
+        self._text.append(text)
+        self._thinking.append(thinking)
 
     def flush(self) -> None:
         """Posts what has come since the last time, if anything has."""
@@ -203,41 +210,36 @@ class _Feed:
             waiting.clear()
 
 
-def _ask(engine: Engine, question: Question, answer: LocalAnswer, sink: Sink) -> Generation:
-    return engine.generate(
-        _prompt(engine, question),
-        sampling=question.sampling,
-        seed=question.seed,
-        max_tokens=question.max_tokens,
-        stop=question.stop,
-        drafter=question.drafter,
-        max_draft_tokens=question.max_draft_tokens,
-        chat=question.chat,
-        on_prefill=lambda done, total: _tell_prefill(sink, answer, done, total),
-    )
+class _Asked:
+    """A question in the words of one model: its prompt, with what the answer already says, and how to read the rest."""
+
+    def __init__(self, engine: Engine, dialect: Dialect, question: Question) -> None:
+        """Raises: LocalspecError, if the chat template refuses the messages."""
+        self._engine, self._question = engine, question
+        turn = dialect.turn(question.messages)
+        wanted: dict[str, Any] = {} if question.thinking is None else {"enable_thinking": question.thinking}
+        prompt = engine.chat_tokens(turn.messages, **turn.variables, **wanted)
+        self.prompt, self.reply = turn.resume(prompt, question.reasoning, question.prefix)
+        self._preserved = turn.preserved
+
+    def generation(self, answer: LocalAnswer, sink: Sink) -> Generation:
+        question = self._question
+        return self._engine.generate(
+            self.prompt,
+            sampling=question.sampling,
+            seed=question.seed,
+            max_tokens=question.max_tokens,
+            stop=question.stop,
+            drafter=question.drafter,
+            max_draft_tokens=question.max_draft_tokens,
+            preserved=self._preserved,
+            chat=question.chat,
+            on_prefill=lambda done, total: _tell_prefill(sink, answer, done, total),
+        )
 
 
 def _tell_prefill(sink: Sink, answer: LocalAnswer, done: int, total: int) -> None:
     sink.post_message(Prefilled(answer, done, total))
-
-
-def _variables(question: Question) -> dict[str, Any]:
-    return {} if question.thinking is None else {"enable_thinking": question.thinking}
-
-
-def _thinks_already(engine: Engine, question: Question) -> bool:
-    """Whether the answer begins inside a thinking block that the template, or what is continued, has opened."""
-    prompt = engine.template.render(question.messages, **_variables(question)) + question.prefix
-    return prompt.rfind(OPENS) > prompt.rfind(CLOSES) and (bool(question.prefix) or prompt.rstrip().endswith(OPENS))
-
-
-def _prompt(engine: Engine, question: Question) -> Tokens:
-    """The conversation by the model's template, and behind it what the answer already says."""
-    tokens = engine.chat_tokens(question.messages, **_variables(question))
-    if not question.prefix:
-        return tokens
-    said = engine.loaded.model.tokenize(question.prefix, special=False, add_bos=False)
-    return np.concatenate([tokens, said])
 
 
 def _facts(engine: Engine, name: str) -> Facts:
@@ -250,4 +252,5 @@ def _facts(engine: Engine, name: str) -> Facts:
         draft=None if draft is None else draft.stem,
         configuration=loaded.configuration,
         can_think="enable_thinking" in template,
+        bundled=loaded.settings.target.resolve().parent == paths.bundled("").resolve(),
     )

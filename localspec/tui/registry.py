@@ -53,7 +53,7 @@ SCREENS: tuple[ScreenRow, ...] = (
         "models",
         "localspec.tui.screens.models:ModelsScreen",
         "Models",
-        "use another model; pull, import, remove",
+        "use another model; search, pull, import, remove",
         "f5",
     ),
     ScreenRow("stats", "localspec.tui.screens.stats:StatsScreen", "Statistics", "what drafts brought", "f7"),

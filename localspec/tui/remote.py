@@ -12,6 +12,7 @@ from typing import Any
 
 import httpx2 as httpx
 
+from localspec.chat.reply import ReplyParser
 from localspec.engine.request import FinishReason
 from localspec.engine.stats import RequestStats
 from localspec.errors import LocalspecError, UsageError
@@ -26,7 +27,7 @@ from localspec.tui.answerer import (
     Question,
     Sink,
 )
-from localspec.tui.thinking import ThinkingSplit
+from localspec.tui.thinking import MARKS, apart, joined
 from localspec.types import SamplingParams
 
 _TIMEOUT = httpx.Timeout(30.0, read=600.0)
@@ -109,7 +110,7 @@ class RemoteAnswerer:
             sink.post_message(ModelReady(self.facts))
 
     async def _answer(self, answer: RemoteAnswer, question: Question, sink: Sink) -> None:
-        feed = _Feed(answer, sink)
+        feed = _Feed(answer, sink, question)
         finish, error = FinishReason.STOP, None
         try:
             async with self._client.stream(
@@ -151,10 +152,10 @@ class RemoteAnswer:
 class _Feed:
     """Chunks to messages, joined until a post is due."""
 
-    def __init__(self, answer: RemoteAnswer, sink: Sink) -> None:
+    def __init__(self, answer: RemoteAnswer, sink: Sink, question: Question) -> None:
         self.stats = RequestStats()
         self._answer, self._sink = answer, sink
-        self._split = ThinkingSplit()
+        self._reply = ReplyParser(thought=None if question.prefix else MARKS, thinking=bool(question.reasoning))
         self._text, self._thinking = "", ""
         self._began, self._first, self._posted = perf_counter(), 0.0, 0.0
 
@@ -170,7 +171,7 @@ class _Feed:
             return None
         choice = data["choices"][0]
         delta = choice.get("delta") or {}
-        text, thinking = self._split.push(delta.get("content") or "")
+        text, thinking = apart(self._reply.push(delta.get("content") or ""))
         thinking += delta.get("reasoning_content") or delta.get("reasoning") or ""
         if text or thinking:
             self._count(usage is None)
@@ -197,7 +198,7 @@ class _Feed:
             self._sink.post_message(part)
 
     def finish(self) -> None:
-        text, thinking = self._split.finish()
+        text, thinking = apart(self._reply.finish())
         self._text += text
         self._thinking += thinking
         self.flush()
@@ -249,7 +250,8 @@ def _body(question: Question, model: str) -> dict[str, Any]:
         body["stop"] = list(question.stop)
     if question.thinking is not None:
         body["chat_template_kwargs"] = {"enable_thinking": question.thinking}
-    if question.prefix:  # vLLM's words; llama-server continues a last assistant message by itself
-        body["messages"] = [*messages, {"role": "assistant", "content": question.prefix}]
+    begun = joined(question.reasoning, question.prefix)
+    if begun:  # vLLM's words; llama-server continues a last assistant message by itself
+        body["messages"] = [*messages, {"role": "assistant", "content": begun}]
         body |= {"continue_final_message": True, "add_generation_prompt": False}
     return body

@@ -11,7 +11,7 @@ import pytest
 
 from localspec.chat.call_form import BareForm, CallForm, ListForm, TaggedForm
 from localspec.chat.dialect import Dialect
-from localspec.chat.reply import Content, Reasoning, Thought
+from localspec.chat.reply import Content, Part, Reasoning, Thought
 from localspec.chat.template import ChatTemplate, Message
 from localspec.chat.tool import Tool, ToolCall, ToolChoice, new_call_id
 from localspec.chat.xml_form import XmlForm
@@ -164,6 +164,40 @@ def test_thoughts() -> None:
     closed = dialect.turn(HI).parser(np.array(list(b"x<think></think>"), dtype=np.int32))
     assert closed.push("a</think>b") == [Content("a</think>b")]
     assert Dialect(Spelled("{{ messages }}")).thought is None
+
+
+def written(tokens: Tokens, dialect: Dialect) -> str:
+    return "".join(dialect._vocabulary.piece(int(token), True).decode() for token in tokens)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "reasoning", "content", "shown", "more"),
+    [
+        (b"x", "", "", "x", [Reasoning("a"), Content("b")]),
+        (b"x", "", "so", "xso", [Content("<think>a</think>b")]),
+        (b"x", "hm", "", "x<think>\nhm", [Reasoning("<think>a"), Content("b")]),
+        (b"x", "hm", "so", "x<think>\nhm\n</think>\n\nso", [Content("<think>a</think>b")]),
+        (b"x<think>\n", "hm", "", "x<think>\nhm", [Reasoning("<think>a"), Content("b")]),
+        (b"x<think>\n", "", "so", "x<think>\n\n</think>\n\nso", [Content("<think>a</think>b")]),
+    ],
+)
+def test_an_answer_goes_on_inside_its_thought_or_behind_it(
+    prompt: bytes, reasoning: str, content: str, shown: str, more: list[Part]
+) -> None:
+    dialect = Dialect(Spelled("{{ '<think>' }}", "<think>", "</think>"))
+    tokens, reply = dialect.turn(HI).resume(np.array(list(prompt), dtype=np.int32), reasoning, content)
+    assert written(tokens, dialect) == shown
+    assert reply.push("<think>a</think>b") + reply.finish() == more
+
+
+def test_what_was_thought_is_spelled_and_its_marks_are_tokens() -> None:
+    dialect = Dialect(Spelled("{{ '<think>' }}", "<think>", "</think>"))
+    tokens, _ = dialect.turn(HI).resume(PROMPT, "hm", "so")
+    assert [int(token) for token in tokens if token > 255] == [256, 257]
+    silent = Dialect(Spelled("{{ messages }}"))
+    tokens, reply = silent.turn(HI).resume(PROMPT, "hm", "so")
+    assert written(tokens, silent) == "xso"
+    assert reply.push("</think>") == [Content("</think>")]
 
 
 PROMPT = np.array(list(b"x"), dtype=np.int32)

@@ -2,21 +2,61 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from textual.css.query import NoMatches
 from textual.pilot import Pilot
 
 from localspec.chat.archive import Archive
+from localspec.runtime.engine import Engine
 from localspec.tui.app import ChatApp
+from localspec.tui.local import LocalAnswerer
 from localspec.tui.preferences import Preferences
 from localspec.tui.widgets.pane import ChatPane
 from tests.tui.replayer import Recorded, Recording, ReplayAnswerer
 
 MakeApp = Callable[..., ChatApp]
+
+
+async def _handled(pilot: Pilot[Any]) -> None:
+    """Waits until what widgets had to do is done, and what that led to."""
+    for _ in range(3):
+        await pilot._wait_for_screen()
+
+
+async def _press(self: Pilot[Any], *keys: str) -> None:
+    for key in keys:
+        await self.app._press_keys([key])
+        await _handled(self)
+        self.app.screen._on_timer_update()
+
+
+async def _pause(self: Pilot[Any], delay: float | None = None) -> None:
+    await _handled(self)
+    if delay:
+        await asyncio.sleep(delay)
+    self.app.screen._on_timer_update()
+
+
+async def _no_idling(min_sleep: float = 0.0, max_sleep: float = 1.0) -> None:
+    await asyncio.sleep(0)
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Textual's pilot waits for a process that does nothing: long where the machine is busy, in vain beside an engine.
+
+    These tests wait for what they name (`until`), and between two keys for the widgets alone.
+    """
+    for module in ("textual.app", "textual.pilot"):
+        monkeypatch.setattr(f"{module}.wait_for_idle", _no_idling)
+    monkeypatch.setattr(Pilot, "press", _press)
+    monkeypatch.setattr(Pilot, "pause", _pause)
 
 
 @pytest.fixture
@@ -29,6 +69,19 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("NO_COLOR", "DISPLAY", "WAYLAND_DISPLAY", "TMUX", "SSH_CONNECTION"):
         monkeypatch.delenv(name, raising=False)
     return tmp_path
+
+
+@pytest.fixture(scope="session")
+def pair(_cache_in_tmp: None) -> Iterator[Engine]:
+    """The bundled pair, for all live tests: exact, and it drafts whether that pays or not."""
+    with Engine.load(exact="strict", drafter="lookup") as engine:
+        yield engine
+
+
+@pytest.fixture
+def live(pair: Engine) -> LocalAnswerer:
+    """Whoever asks the pair; a fresh one for each app, which does not close the engine."""
+    return LocalAnswerer(lambda progress: pair, "bundled pair")
 
 
 @pytest.fixture
@@ -59,10 +112,17 @@ def front(app: ChatApp) -> ChatPane:
     return app.chat_screen.front
 
 
-async def until(pilot: Pilot[Any], wanted: Callable[[], object], seconds: float = 10.0) -> None:
-    """Waits for something to become true."""
+async def until(pilot: Pilot[Any], wanted: Callable[[], object], seconds: float = 60.0) -> None:
+    """Waits for something to become true; what it asks about need not be there yet."""
+
+    def true() -> object:
+        try:
+            return wanted()
+        except (IndexError, NoMatches):
+            return False
+
     deadline = time.monotonic() + seconds
-    while not wanted():
+    while not true():
         assert time.monotonic() < deadline, "it did not happen"
         await pilot.pause(0.01)
     await pilot.pause()

@@ -15,10 +15,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from localspec.chat.reply import ReplyParser
 from localspec.engine.request import FinishReason, Origin, PassRecord
 from localspec.engine.stats import RequestStats
 from localspec.tui.answerer import AnswerEnded, AnswerPart, Facts, Loading, ModelReady, Prefilled, Question, Sink
-from localspec.tui.thinking import ThinkingSplit
+from localspec.tui.thinking import MARKS, apart
 
 FOLDER = Path(__file__).parent / "recordings"
 
@@ -48,7 +49,7 @@ class Recorded:
         return cls([Pass(text[at : at + size], (0,), (Origin("", 0),)) for at in range(0, len(text), size)])
 
 
-FACTS = Facts("bundled pair", context=4096, draft="tiny-draft-q8_0", configuration="recorded")
+FACTS = Facts("bundled pair", context=4096, draft="tiny-draft-q8_0", configuration="recorded", bundled=True)
 
 
 @dataclass(frozen=True)
@@ -143,7 +144,7 @@ class ReplayAnswerer:
             self._loaded.wait(20)
         stats = recorded.stats or RequestStats()
         live = replace(stats, generated=0)
-        split = ThinkingSplit()
+        reply = ReplyParser(thought=MARKS)
         sink.post_message(Prefilled(answer, 8, 8))
         for index, one in enumerate(recorded.passes):
             if index == len(recorded.passes) - 1 and self.hold is not None:
@@ -152,12 +153,12 @@ class ReplayAnswerer:
                 sink.post_message(AnswerEnded(answer, FinishReason.CANCELLED, live))
                 return
             live.generated += len(one.tokens)
-            text, thinking = split.push(one.text)
+            text, thinking = apart(reply.push(one.text))
             records = () if one.record is None else (one.record,)
             sink.post_message(AnswerPart(answer, text, one.tokens, one.origins, records, live, thinking))
             if self._pause:
                 time.sleep(self._pause)
-        text, thinking = split.finish()
+        text, thinking = apart(reply.finish())
         if text or thinking:
             sink.post_message(AnswerPart(answer, text, stats=live, thinking=thinking))
         sink.post_message(AnswerEnded(answer, recorded.finish, stats if recorded.stats else live))

@@ -55,10 +55,28 @@ async def test_new_text_costs_only_the_last_part(make_app: MakeApp) -> None:
         text = text_of(app)
         assert len(text.segments) > len(LONG) // SOFT // 2
         await until(pilot, lambda: text.complete)
-        before = [segment.lines for segment in text.segments]
+        before = list(text.segments)
         await text.settle(text_of(app).parent.message)  # type: ignore[union-attr]
-        assert all(now.lines is then for now, then in zip(text.segments, before, strict=True))
+        assert all(now is then for now, then in zip(text.segments, before, strict=True))
         assert len(list(text.query("*"))) == 0
+
+
+async def test_only_what_is_near_the_view_is_kept_drawn(make_app: MakeApp) -> None:
+    app = make_app(LONG * 4)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await say(pilot, "Go")
+        text, transcript = text_of(app), front(app).transcript
+
+        def ready() -> list[bool]:
+            return [segment.lines is not None for segment in text.segments]
+
+        await until(pilot, lambda: text.complete and not any(ready()[: len(ready()) // 2]))
+        assert ready()[-1]
+        tall = text.size.height
+        transcript.scroll_to(y=tall // 2, animate=False)
+        await until(pilot, lambda: any(ready()[len(ready()) // 3 : len(ready()) * 2 // 3]) and not ready()[-1])
+        assert "Paragraph" in _screen(app)
+        assert text.size.height == tall, "heights stay known"
 
 
 async def test_a_change_of_width_or_theme_draws_again(make_app: MakeApp) -> None:
@@ -105,6 +123,9 @@ async def test_what_the_reader_sees_stays_while_more_is_drawn_above(make_app: Ma
         seen = list[str]()
         for _ in range(200):
             await pilot.press("pageup")
+            await until(
+                pilot, lambda: all(bubble.text is None or bubble.text.complete for bubble in pane.transcript.bubbles)
+            )
             seen += re.findall(r"Answer \d+\.", _screen(app))
             if pane.transcript.scroll_y == 0 and pane.transcript.bubbles[0].message.content == "Question 0":
                 break

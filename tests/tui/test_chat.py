@@ -9,6 +9,7 @@ from textual.widgets import Collapsible
 
 from localspec.chat.archive import Archive
 from localspec.chat.template import Message
+from localspec.tui.answerer import Facts
 from localspec.tui.widgets.bubble import Bubble
 from localspec.tui.widgets.meter import Meter
 from tests.tui.conftest import MakeApp, answered, front, say, until
@@ -154,3 +155,28 @@ async def test_the_last_chat_and_its_unsent_text_come_back(make_app: MakeApp, ar
     async with fresh.run_test() as pilot:
         await pilot.pause()
         assert front(fresh).path == []
+
+
+@pytest.mark.parametrize(("can_think", "asked"), [(True, False), (False, None)])
+async def test_thinking_is_switched_where_the_template_has_a_switch(
+    make_app: MakeApp, can_think: bool, asked: bool | None
+) -> None:
+    facts = Facts("thinker", context=4096, can_think=can_think)
+    answerer = ReplayAnswerer(Recording([Recorded.of_text("So.")], {}, facts))
+    app = make_app(answerer=answerer, begin={"thinking": False})
+    async with app.run_test() as pilot:
+        await until(pilot, lambda: app.facts is not None)
+        await say(pilot, "Hello")
+        assert answerer.questions[0].thinking is asked
+
+
+async def test_a_stopped_thought_goes_on_as_a_thought(make_app: MakeApp) -> None:
+    answerer = ReplayAnswerer(Recording([Recorded.of_text("<think>first half"), Recorded.of_text("rest")], {}))
+    app = make_app(answerer=answerer)
+    async with app.run_test() as pilot:
+        await say(pilot, "Hello")
+        front(app).composer.put("/continue")
+        await pilot.press("escape", "enter")
+        await until(pilot, lambda: len(answerer.questions) == 2)
+        await answered(pilot)
+        assert (answerer.questions[1].reasoning, answerer.questions[1].prefix) == ("first half", "")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
 
 import pytest
 
@@ -10,14 +10,7 @@ from localspec.runtime.engine import Engine
 from localspec.tui.answerer import AnswerPart
 from localspec.tui.app import ChatApp
 from localspec.tui.local import LocalAnswerer
-from tests.tui.conftest import MakeApp, answered, front, say, until
-
-
-@pytest.fixture
-def answerer() -> Iterator[LocalAnswerer]:
-    local = LocalAnswerer(lambda progress: Engine.load(progress=progress, exact="off"), "bundled pair")
-    yield local
-    local.close()
+from tests.tui.conftest import MakeApp, answered, front, until
 
 
 def _shown(app: ChatApp) -> str:
@@ -26,20 +19,31 @@ def _shown(app: ChatApp) -> str:
     return "" if text is None else "".join(part.text for part in text.segments)
 
 
-def _escape_once(app: ChatApp, live: object) -> None:
-    if isinstance(live, AnswerPart):
+def _escape_once(app: ChatApp, said: object) -> None:
+    if isinstance(said, AnswerPart):
         app.answered.unsubscribe(front(app))
         app.call_later(app.simulate_key, "escape")  # from the app: what a widget sends does not bubble beyond it
 
 
 @pytest.mark.asyncio
-async def test_first_run(make_app: MakeApp, answerer: LocalAnswerer) -> None:
-    app = make_app(answerer=answerer, begin={"temperature": 0.0, "max_tokens": 40})
+async def test_first_run(make_app: MakeApp, pair: Engine) -> None:
+    load = threading.Event()
+
+    def loading(progress: object) -> Engine:
+        load.wait()
+        return pair
+
+    app = make_app(answerer=LocalAnswerer(loading, "bundled pair"), begin={"temperature": 0.0, "max_tokens": 40})
     async with app.run_test(size=(100, 30)) as pilot:
-        await say(pilot, "Say: red house")  # sent while it loads
+        front(app).composer.put("Say: red house")
+        await pilot.press("enter")
+        await until(pilot, lambda: len(front(app).path) == 2)
+        assert app.facts is None
+        load.set()
+        await answered(pilot)
         first = front(app).path[1]
         assert first.state == "done"
-        assert "red house" in first.content
+        assert first.content.strip()
         assert first.stats["passes"] > 0
         assert "".join(token.text for token in app.archive.replay(first.id).tokens()).strip() == first.content.strip()
         assert app.facts is not None
@@ -51,14 +55,14 @@ async def test_first_run(make_app: MakeApp, answerer: LocalAnswerer) -> None:
 
 
 @pytest.mark.asyncio
-async def test_stop_and_go_on(make_app: MakeApp, answerer: LocalAnswerer) -> None:
-    app = make_app(answerer=answerer, begin={"temperature": 0.0})
+async def test_stop_and_go_on(make_app: MakeApp, live: LocalAnswerer) -> None:
+    app = make_app(answerer=live, begin={"temperature": 0.0})
     async with app.run_test(size=(100, 30)) as pilot:
         await until(pilot, lambda: app.facts is not None)
-        assert answerer.engine is not None
-        endless = {"logit_bias": [[token, float("-inf")] for token in answerer.engine.loaded.model.end_tokens]}
+        assert live.engine is not None
+        endless = {"logit_bias": [[token, float("-inf")] for token in live.engine.loaded.model.end_tokens]}
         app.archive.set_params(front(app).chat_id, endless)
-        app.answered.subscribe(front(app), lambda live: _escape_once(app, live))  # a pilot is too slow for the pair
+        app.answered.subscribe(front(app), lambda said: _escape_once(app, said))  # a pilot is too slow for the pair
         front(app).composer.put("Count for ever")
         await pilot.press("enter")
         await until(pilot, lambda: len(front(app).path) == 2)

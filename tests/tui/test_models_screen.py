@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from textual.widgets import Checkbox, DataTable, Input, Static
+from textual.widgets import Checkbox, DataTable, Input, OptionList, Static
 
 from localspec.chat.archive import Archive
 from localspec.models.catalog import Catalog
@@ -14,6 +14,7 @@ from localspec.models.hub import Hub
 from localspec.models.store import Entry, Store, StoredFile
 from localspec.tui.app import ChatApp
 from localspec.tui.dialogs import Choice
+from localspec.tui.screens.find_model import FindModelScreen
 from localspec.tui.screens.import_file import ImportScreen
 from localspec.tui.screens.models import ModelsScreen, speeds_of
 from localspec.tui.screens.pull import PullScreen
@@ -257,3 +258,45 @@ async def test_speed_is_found_under_every_name_answers_are_signed_with() -> None
     assert timed(pulled, speeds).rate == 100.0
     assert timed(Item("tiny", "tiny-draft", "here", 1), speeds).rate == 300.0
     assert timed(Item("other", "", "hub", 1), speeds).rate == 0.0
+
+
+async def test_a_model_is_searched_on_the_hub_and_planned(make_app: MakeApp, client: Hub, store: Store) -> None:
+    app = make_app()
+    async with app.run_test(size=(100, 40)) as pilot:
+        screen = await opened(app, pilot, client, store)
+        await pilot.press("s")
+        await until(pilot, lambda: isinstance(app.screen, FindModelScreen) and isinstance(app.focused, Input))
+        find: Any = app.screen
+        await pilot.press("enter")
+        await until(pilot, lambda: "Give a word first" in text(find, "#note"))
+        find.query_one("#words", Input).value = "no such words"
+        await pilot.press("enter")
+        await until(pilot, lambda: "Nothing was found" in text(find, "#note"))
+        find.query_one("#words", Input).value = "US/tiny gguf"
+        await pilot.press("enter")
+        await until(pilot, lambda: find.query_one("#found").option_count == 2 and isinstance(app.focused, OptionList))
+        rows = [str(find.query_one("#found").get_option_at_index(row).prompt) for row in range(2)]
+        assert rows[0].startswith(PAIR[0])
+        assert "7 downloads" in rows[0]
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(app.screen, PullScreen) and "y loads it" in text(app.screen, "#note"))
+        assert app.screen.query_one("#name", Input).value == PAIR[0]
+        await pilot.press("escape")
+        await until(pilot, lambda: app.screen is screen)
+
+
+async def test_the_catalogue_is_searched_without_a_hub_and_its_silence_is_said(
+    make_app: MakeApp, tmp_path: Path
+) -> None:
+    app = make_app()
+    async with app.run_test(size=(100, 40)) as pilot:
+        app.push_screen(FindModelScreen(lambda: Hub(cache=tmp_path, offline=True)))
+        await until(pilot, lambda: isinstance(app.screen, FindModelScreen))
+        find: Any = app.screen
+        find.query_one("#words", Input).value = "tiny"
+        await pilot.press("enter")
+        await until(pilot, lambda: find.query_one("#note").has_class("bad"))
+        assert "no search offline" in text(find, "#note")
+        assert find._names == ["tiny"]
+        await pilot.press("tab", "down", "enter")
+        await until(pilot, lambda: app.screen is app.chat_screen)

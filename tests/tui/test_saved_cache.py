@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
 
 import pytest
 
+from localspec.cli import chat
+from localspec.cli.options import engine_settings
+from localspec.config import EngineSettings
+from localspec.errors import UsageError
 from localspec.runtime.cache_folder import CacheFolder
 from localspec.runtime.engine import Engine
 from localspec.tui.local import LocalAnswerer
@@ -20,7 +25,7 @@ async def test_a_chat_goes_on_behind_a_restart_without_reading_it_again(
     make_app: MakeApp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LOCALSPEC_CACHE", str(tmp_path / "cache"))
-    read = []
+    read, key = [], ""
     for message, begin in ((LONG, {"temperature": 0.0, "max_tokens": 8}), ("And once more, please.", None)):
         local = LocalAnswerer(lambda progress: Engine.load(progress=progress, exact="off"), "bundled pair")
         app = make_app(answerer=local, begin=begin)
@@ -28,16 +33,23 @@ async def test_a_chat_goes_on_behind_a_restart_without_reading_it_again(
             await say(pilot, message)
             stats = front(app).path[-1].stats
             read.append(stats["prompt_tokens"] - stats["reused_tokens"])
-            key = app.archive.chat(front(app).chat_id).key
+            if key:  # the second time: its file is there from the first
+                assert app.archive.chat(front(app).chat_id).key == key
+                await SlashCommands(app.chat_screen).run("delete", "")
+                await until(pilot, lambda: not CacheFolder().path(key).exists())  # noqa: B023
+            else:
+                key = app.archive.chat(front(app).chat_id).key
         local.close()
-        assert CacheFolder().path(key).exists()
+        assert CacheFolder().path(key).exists() == (len(read) == 1)
     assert read[1] < read[0] / 4, read
 
-    local = LocalAnswerer(lambda progress: Engine.load(progress=progress, exact="off"), "bundled pair")
-    app = make_app(answerer=local)
-    async with app.run_test(size=(100, 30)) as pilot:
-        await until(pilot, lambda: app.facts is not None)
-        await SlashCommands(app.chat_screen).run("delete", "")
-        await until(pilot, lambda: not CacheFolder().path(key).exists())
-    local.close()
-    assert not CacheFolder().path(key).exists()
+
+@pytest.mark.parametrize(("given", "wanted"), [([], None), (["--chat-cache-gb", "0.5"], 0.5)])
+def test_how_much_disk_they_take_is_an_option(given: list[str], wanted: float | None) -> None:
+    parser = argparse.ArgumentParser()
+    chat.add_options(parser)
+    settings = engine_settings(parser.parse_args(given))
+    assert settings.get("chat_cache_gb") == wanted
+    assert EngineSettings(target=Path()).chat_cache_gb == 4.0, "as the help says"
+    with pytest.raises(UsageError, match=r"chat_cache_gb is -1\.0; it must be"):
+        EngineSettings(target=Path(), chat_cache_gb=-1.0)

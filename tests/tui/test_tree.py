@@ -8,6 +8,7 @@ import pytest
 from textual import events
 
 from localspec.tui.app import ChatApp
+from localspec.tui.widgets import bubble
 from localspec.tui.widgets.bubble import Bubble
 from tests.tui.conftest import MakeApp, answered, front, say, until
 
@@ -138,7 +139,8 @@ async def test_the_focus_walks_over_messages_and_back_to_the_input(make_app: Mak
         assert front(app).composer.text == ""
 
 
-async def test_words_typed_on_a_message_go_to_the_input(make_app: MakeApp) -> None:
+async def test_words_typed_on_a_message_go_to_the_input(make_app: MakeApp, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bubble, "_WORD_SECONDS", 60.0)  # as long as a busy machine may take between two keys
     app = make_app("a")
     async with app.run_test() as pilot:
         await say(pilot, "one")
@@ -150,6 +152,22 @@ async def test_words_typed_on_a_message_go_to_the_input(make_app: MakeApp) -> No
             assert focus(app) is front(app).composer
         assert front(app).editing is None
         assert len(app.answerer.questions) == 1  # type: ignore[attr-defined]
+
+
+async def test_enter_and_words_in_one_burst_are_not_sent(make_app: MakeApp, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bubble, "_WORD_SECONDS", 60.0)
+    app = make_app("a")
+    async with app.run_test() as pilot:
+        await say(pilot, "one")
+        front(app).transcript.bubbles[1].focus()
+        await pilot.pause()
+        assert app._driver is not None
+        for key, character in (("enter", "\r"), *zip("draft", "draft", strict=True)):  # as a slow line delivers them
+            event = events.Key(key, character)
+            event.set_sender(app)
+            app._driver.send_message(event)
+        await until(pilot, partial(_written, app, "draft"))
+        assert len(front(app).path) == 2
 
 
 async def test_the_input_has_the_focus_after_sending_and_stopping(make_app: MakeApp) -> None:

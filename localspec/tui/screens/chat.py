@@ -47,7 +47,7 @@ class ChatScreen(Screen[None]):
         bind("chat.walk_down", "ctrl+down", "walk(1)", "Message below", "Go to the message below", priority=True),
         bind("chat.page_up", "pageup", "page(-1)", "Page up", "Scroll the chat up", priority=True),
         bind("chat.page_down", "pagedown", "page(1)", "Page down", "Scroll the chat down", priority=True),
-        bind("chat.undo", "ctrl+u", "undo", "Undo", "Bring back what was deleted last"),
+        bind("chat.undo", "ctrl+u", "undo", "Undo", "On a message: bring back what was deleted last (else /undo)"),
         bind("chat.find", "ctrl+f", "find", "Find", "Search all chats", show=True, priority=True),
         bind("chat.look", "f6", "look", "View", "Look at answers in another way", priority=True),
     ]
@@ -232,12 +232,12 @@ class ChatScreen(Screen[None]):
         there = max(0, here + step)
         if there >= len(bubbles):
             pane.transcript.to_end()
-            pane.composer.focus()
+            self.set_focus(pane.composer)
         else:
-            bubbles[there].focus()
+            self.set_focus(bubbles[there])  # at once: the next key may follow from there
 
     def action_write(self) -> None:
-        self.front.composer.focus()
+        self.set_focus(self.front.composer)  # at once: the next letter is the input's
 
     def action_edit(self) -> None:
         message = self._chosen("user")

@@ -7,7 +7,7 @@ from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.widgets import Static
 
-from localspec.tui.bindings import keys_file, known
+from localspec.tui.bindings import keys_file, known, shown
 from localspec.tui.commands import commands
 from localspec.tui.dialogs import Page
 from localspec.tui.registry import SCREENS, load
@@ -46,9 +46,8 @@ class HelpScreen(Page):
             rows = [(name, binding) for name, binding in found.items() if name.startswith(group + ".")]
             lines.append((f"{_GROUPS.get(group, group.capitalize())}\n", "bold"))
             for name, binding in sorted(rows, key=lambda row: row[0]):
-                keys = self.app._keymap.get(name, binding.key)
-                shown = " ".join(self.app.get_key_display(binding.with_key(key)) for key in keys.split(","))
-                lines += [f"  {shown:<18} {binding.tooltip or binding.description}", (f"  {name}\n", "$text-muted")]
+                keys = shown(self.app, binding)
+                lines += [f"  {keys:<18} {binding.tooltip or binding.description}", (f"  {name}\n", "$text-muted")]
             lines.append("\n")
         return lines
 

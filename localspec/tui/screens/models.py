@@ -23,6 +23,7 @@ from localspec.tui.dialogs import Choice, Page
 from localspec.tui.owner import app_of, engine_of
 from localspec.tui.plots import amount
 from localspec.tui.safe_text import one_line, safe
+from localspec.tui.screens.find_model import FindModelScreen
 from localspec.tui.screens.import_file import ImportScreen
 from localspec.tui.screens.pull import PullScreen, usual_hub
 from localspec.tui.shelf import Item, Speeds, judged, shelf, timed
@@ -49,6 +50,7 @@ class ModelsScreen(Page):
         ),
         bind("models.draft", "d", "draft", "Draft", "Choose what drafts for this model", show=True),
         bind("models.pull", "p", "pull", "Pull", "Pull any model by its name", show=True),
+        bind("models.search", "s,slash", "search", "Search", "Search the hub for a model to pull", show=True),
         bind("models.import", "i", "import", "Import", "Take in a file of this machine", show=True),
         bind("models.remove", "x,delete", "remove", "Remove", "Remove this model from the disk", show=True),
         bind("models.again", "r", "again", "Look again", "Read the list again"),
@@ -65,13 +67,12 @@ class ModelsScreen(Page):
         yield Static("", id="detail", markup=False)
 
     def on_mount(self) -> None:
-        table = self.query_one(DataTable)
-        spare = max(0, self.app.size.width - _LEAST)  # goes to the names
-        for title, width in _COLUMNS:
-            wide = {"Name": spare * 2 // 3, "Draft model": spare // 3}.get(title, 0)
-            table.add_column(title, width=min(60, width + wide), key=title)
-        table.focus()
+        self.query_one(DataTable).focus()
         self.action_again()
+
+    def on_resize(self) -> None:
+        """The names take what room there is."""
+        self._show(self.items)
 
     # ---- the list
 
@@ -100,7 +101,11 @@ class ModelsScreen(Page):
         row = table.cursor_row
         self.items = items
         in_use = self._in_use()
-        table.clear()
+        table.clear(columns=True)
+        spare = max(0, self.app.size.width - _LEAST)  # goes to the names
+        for title, width in _COLUMNS:
+            wide = {"Name": spare * 2 // 3, "Draft model": spare // 3}.get(title, 0)
+            table.add_column(title, width=min(60, width + wide), key=title)
         for item in items:
             table.add_row(*cells(item, bool(item.files) and item.files[0] == in_use))
         table.move_cursor(row=min(row, max(0, len(items) - 1)))
@@ -156,6 +161,10 @@ class ModelsScreen(Page):
     def action_pull(self) -> None:
         """Any model by its name."""
         self._open_pull("")
+
+    def action_search(self) -> None:
+        """Any model of the hub, by words."""
+        self.app.push_screen(FindModelScreen(self._make_hub), lambda name: self._open_pull(name) if name else None)
 
     def _open_pull(self, name: str) -> None:
         self.app.push_screen(PullScreen(self._make_hub, self._store, name), self._pulled)

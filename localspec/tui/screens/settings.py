@@ -103,10 +103,7 @@ def check_engine(values: dict[str, Any]) -> None:
     """Raises: UsageError for a value that no engine takes."""
     from pathlib import Path
 
-    from localspec.drafters import NAMES
-    from localspec.errors import UsageError
+    from localspec.drafters import plugin
 
     EngineSettings(target=Path(), **values)
-    drafter = values.get("drafter", "auto")
-    if drafter not in NAMES:
-        raise UsageError(f"drafter is {drafter!r}; it must be one of {', '.join(NAMES)}.")
+    plugin.check_name(values.get("drafter", "auto"))

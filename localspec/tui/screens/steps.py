@@ -58,16 +58,14 @@ class StepsScreen(Page):
 
     def body(self) -> ComposeResult:
         yield Static("", id="headline", markup=False)
-        with VerticalScroll(id="text"):
+        with VerticalScroll(id="text", can_focus=False):  # arrow keys step
             yield OriginView(ghosts=True, id="origin")
-        with VerticalScroll(id="verdict-scroll"):
+        with VerticalScroll(id="verdict-scroll", can_focus=False):
             yield Static("", id="verdict", markup=False)
         yield Static("", id="timing", markup=False)
         yield Static("", id="timeline", markup=False)
 
     def on_mount(self) -> None:
-        for part in self.query(VerticalScroll):
-            part.can_focus = False  # arrow keys step
         pane = app_of(self).pane
         message = None if pane is None else pane.selected
         if message is None or message.role != "assistant":

@@ -1,4 +1,5 @@
-"""The body of an answer: Markdown set into lines, by segments, so that new text costs the last segment only."""
+"""The body of an answer: Markdown set into lines, by segments, so that new text costs the last segment only, and what
+is out of sight nothing."""
 
 from __future__ import annotations
 
@@ -30,9 +31,11 @@ class Segment:
         self.text = text
         """Its Markdown."""
         self.lines: list[Line] | None = None
-        """None = not set yet, or for another width or theme."""
+        """None = not set yet, for another width or theme, or far from what is seen."""
         self.height = 0
-        """Lines; guessed until it is set."""
+        """Lines; guessed until it has been set once."""
+        self.measured = False
+        """Whether the height is known."""
 
     @property
     def whole(self) -> bool:
@@ -41,7 +44,7 @@ class Segment:
 
     def guess(self, width: int) -> None:
         """Guesses its height."""
-        self.lines = None
+        self.lines, self.measured = None, False
         self.height = sum(1 + len(line) // width for line in self.text.splitlines())
 
 
@@ -108,17 +111,17 @@ class AnswerText(Widget):
     @property
     def complete(self) -> bool:
         """Whether all heights are known; also if nobody has asked for them yet."""
-        return self._set_for is None or all(segment.lines is not None for segment in self.segments)
+        return self._set_for is None or all(segment.measured for segment in self.segments)
 
     def fill(self, deadline: float, top: float) -> float:
-        """Sets what is not set, the end first, until `deadline` (of `monotonic`).
+        """Finds out the heights that are guessed, the end first, until `deadline` (of `monotonic`).
 
         Returns how many lines more than guessed there are above line `top`.
         """
         more = 0.0
         for index in reversed(range(len(self.segments))):
             segment = self.segments[index]
-            if segment.lines is not None:
+            if segment.measured:
                 continue
             guessed, end = segment.height, self._starts[index] + segment.height
             self._set(segment)
@@ -129,6 +132,19 @@ class AnswerText(Widget):
         self._measure()
         self.refresh(layout=True)
         return more
+
+    def keep(self, top: float, bottom: float, deadline: float) -> None:
+        """Has what lies between two lines ready to be drawn, as far as there is time, and nothing else.
+
+        The lines of a long answer take many times the memory of its text.
+        """
+        if self._set_for is None:
+            return
+        for start, segment in zip(self._starts, self.segments, strict=True):
+            if start > bottom or start + segment.height < top:
+                segment.lines = None
+            elif segment.measured and segment.lines is None and monotonic() < deadline:
+                self._set(segment)
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
         self._prepare(width)
@@ -184,7 +200,7 @@ class AnswerText(Widget):
     def _set(self, segment: Segment) -> None:
         assert self._set_for is not None
         segment.lines = self._setter.lines(segment.text, self._set_for[0])
-        segment.height = len(segment.lines)
+        segment.height, segment.measured = len(segment.lines), True
 
     def _measure(self) -> None:
         """Adds up heights; between blocks there is a blank line."""

@@ -131,13 +131,19 @@ class Bubble(Vertical, can_focus=True):
 
     async def on_key(self, event: events.Key) -> None:
         """A letter alone is one of the message's keys; letters in a row are a word, and words belong to the input."""
+        key = self.screen.active_bindings.get(event.key)
         if event.character is None or not event.is_printable:
             await self._act()
+            if key is not None and key.node is self:  # now: on its way to the app letters behind it would be faster
+                event.stop()
+                event.prevent_default()
+                await self.app.run_action(key.binding.action, self)
             return
         event.stop()
         event.prevent_default()
-        key = self.screen.active_bindings.get(event.key)
-        if self._key is None and key is not None and key.node is self:
+        if self.screen.focused is not self:  # on its way here when the input took over
+            self._write(event.character)
+        elif self._key is None and key is not None and key.node is self:
             self._key, self._letter = key, event.character
             self._typed = self.set_timer(_WORD_SECONDS, self._act)
         else:
@@ -173,7 +179,7 @@ class Bubble(Vertical, can_focus=True):
         """At once and not by a message: letters that come behind must not be faster."""
         pane = next(node for node in self.ancestors if isinstance(node, TabPane))
         composer = pane.query_exactly_one(Composer)
-        composer.focus()
+        self.screen.set_focus(composer)
         composer.insert(text)
         return composer
 

@@ -17,6 +17,7 @@ from textual.widgets import Static
 
 from localspec.chat.message import StoredMessage
 from localspec.tui.widgets.bubble import MARKDOWN, Bubble
+from localspec.tui.widgets.welcome import Welcome
 
 _LOOK_SECONDS = 0.05
 """How often it is looked for answers whose height is only guessed, or that nobody sees any more."""
@@ -55,24 +56,28 @@ class Transcript(VerticalScroll, can_focus=False):
         earlier = Earlier("", markup=False, classes="earlier")
         earlier.display = False
         yield earlier
+        yield Welcome()
 
     def on_mount(self) -> None:
         self.anchor()
         self.set_interval(_LOOK_SECONDS, self._look_around)
 
     def _look_around(self) -> None:
-        """Finds out heights that are guessed, a few at a time, and forgets what was drawn far away."""
+        """Finds out heights that are guessed, a few at a time; forgets what was drawn far away, sets what is near."""
         deadline, above = monotonic() + _FILL_SECONDS, 0.0
         page = self.size.height
         for bubble in reversed(self.bubbles):
             answer, place = bubble.text, bubble.virtual_region
+            top = self.scroll_y - place.y - (answer.virtual_region.y if answer is not None else 0)
             if self.scroll_y - page < place.bottom and place.y < self.scroll_y + 2 * page:
                 self._near.add(bubble)
             elif bubble in self._near:
                 self._near.remove(bubble)
                 bubble.forget()
             if answer is not None and not answer.complete and monotonic() < deadline:
-                above += answer.fill(deadline, self.scroll_y - place.y - answer.virtual_region.y)
+                above += answer.fill(deadline, top)
+            if answer is not None:
+                answer.keep(top - page, top + 2 * page, deadline)
         if above and not self.at_end:  # what is seen stays in its place
             self.call_after_refresh(self.scroll_relative, y=above, animate=False)
 
@@ -109,6 +114,7 @@ class Transcript(VerticalScroll, can_focus=False):
                 if self.at_end and len(path) - self._first > self._shown * 3 // 2:
                     await self._drop_before(len(path) - self._shown)
             self._show_count()
+            self.query_one(Welcome).display = not path
 
     @property
     def at_end(self) -> bool:
@@ -171,18 +177,19 @@ class Transcript(VerticalScroll, can_focus=False):
         try:
             first = max(0, self._first - _EARLIER)
             new = [self._make(message) for message in self._path[first : self._first]]
-            below = self.virtual_size.height - self.scroll_y
+            top = self.bubbles[0]
+            place = top.virtual_region.y
             self._first = first
             with self.app.batch_update():
                 await self.mount_all(new, after=0)
             self._show_count()
-            self.call_after_refresh(self._stay, below)
+            self.call_after_refresh(self._stay, top, place)
         finally:
             self._busy = False
 
-    def _stay(self, below: float) -> None:
-        """What is seen stays in its place, `below` lines from the end, while more is drawn above it."""
-        self.scroll_to(y=self.virtual_size.height - below, animate=False)
+    def _stay(self, top: Bubble, place: int) -> None:
+        """What is seen stays in its place while more is drawn above `top`, which was at line `place`."""
+        self.scroll_relative(y=top.virtual_region.y - place, animate=False)
         self.call_after_refresh(self._draw_ahead)
 
     async def _drop_before(self, first: int) -> None:

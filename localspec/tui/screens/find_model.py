@@ -1,0 +1,111 @@
+"""Search on the hub: pairs of the catalogue and GGUF repositories by words; the one chosen is pulled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from textual import work
+from textual.app import ComposeResult
+from textual.containers import Vertical
+from textual.content import Content
+from textual.widgets import Footer, Input, OptionList, Static
+from textual.widgets.option_list import Option
+
+from localspec.errors import LocalspecError
+from localspec.models.catalog import Catalog, PairEntry
+from localspec.tui.dialogs import Dialog
+from localspec.tui.safe_text import one_line, safe
+
+if TYPE_CHECKING:
+    from localspec.models.hub import Found, Hub
+
+_LIMIT = 30
+"""Repositories asked for: more words find better than a longer list."""
+HELP = "Enter searches; all words must be in the name. What is chosen from the list is planned before it is pulled."
+
+
+class FindModelScreen(Dialog[str | None]):
+    """The result is what `localspec pull` takes; None = nothing was chosen."""
+
+    CSS_PATH = "find_model.tcss"
+
+    def __init__(self, make_hub: Callable[[], Hub]) -> None:
+        super().__init__()
+        self._make_hub = make_hub
+        self._names: list[str] = []
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="dialog"):
+            yield Static("Search on the hub", classes="question", markup=False)
+            yield Input(placeholder="words, such as: qwen3 8b", id="words")
+            yield OptionList(id="found")
+            yield Static(HELP, id="note", markup=False)
+            yield Footer()
+
+    def on_mount(self) -> None:
+        self.query_one("#found").display = False
+        self.query_one("#words").focus()
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        event.stop()
+        words = event.value.split()
+        if not words:
+            self._say("Give a word first: a part of the model's name.", bad=True)
+            return
+        self._say("Asking the hub ...")
+        self._search(words)
+
+    @work(thread=True, exclusive=True, group="find")
+    def _search(self, words: Sequence[str]) -> None:
+        try:
+            pairs = [pair for pair in Catalog.load().pairs.values() if _holds(pair, words)]
+            self._from_thread(self._show, pairs, [], "Asking the hub ...")
+            found = self._make_hub().search(words, _LIMIT)
+        except LocalspecError as error:
+            self._from_thread(self._say, str(error), True)
+        except Exception as error:  # noqa: BLE001 - the worker's edge: whoever waits must hear of it
+            self._from_thread(self._say, f"The search failed: {error!r}.", True)
+        else:
+            nothing = "" if pairs or found else "Nothing was found. "
+            self._from_thread(self._show, pairs, found, nothing + HELP)
+
+    def _show(self, pairs: Sequence[PairEntry], found: Sequence[Found], note: str) -> None:
+        self._names = [pair.name for pair in pairs] + [one.repository for one in found]
+        entries = self.query_one("#found", OptionList)
+        entries.clear_options()
+        entries.add_options(Option(_of_pair(pair)) for pair in pairs)
+        entries.add_options(Option(_of_repository(one)) for one in found)
+        entries.display = bool(self._names)
+        self._say(note)
+        if found:
+            entries.focus()
+            entries.highlighted = 0
+
+    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
+        self.dismiss(self._names[event.option_index])
+
+    def _say(self, text: str, bad: bool = False) -> None:
+        note = self.query_one("#note", Static)
+        note.update(Content(safe(text)))
+        note.set_class(bad, "bad")
+
+    def _from_thread(self, call: Callable[..., None], *arguments: object) -> None:
+        """Calls on the app's thread, unless the screen has gone."""
+        if self.is_running:
+            self.app.call_from_thread(call, *arguments)
+
+
+def _holds(pair: PairEntry, words: Sequence[str]) -> bool:
+    return all(word.lower() in pair.name.lower() for word in words)
+
+
+def _of_pair(pair: PairEntry) -> Content:
+    return Content.assemble((one_line(pair.name), "bold"), f"  pair of the list: {one_line(pair.target)}")
+
+
+def _of_repository(found: Found) -> Content:
+    gated = "  gated: its terms must be accepted on the hub" if found.gated else ""
+    return Content.assemble(
+        (one_line(found.repository), "bold"), (f"  {found.downloads:,} downloads{gated}", "$text-muted")
+    )

@@ -1,0 +1,74 @@
+"""What stands where a new chat has no messages yet: who answers, where better models are, and the first keys."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from textual.content import Content
+from textual.widgets import Static
+
+from localspec.chat.plain_text import plain_text
+from localspec.tui.bindings import shown
+
+if TYPE_CHECKING:
+    from localspec.tui.answerer import Facts
+    from localspec.tui.app import ChatApp
+
+_TINY = (
+    "It is the tiny pair that comes with localspec, so that everything works at once: it repeats, sorts and fills in "
+    "short texts, and gets much else wrong. For good answers take a larger model."
+)
+_KEYS = {
+    "open.models": "models: better ones, search on the hub, files of your own",
+    "open.help": "help: all keys and commands",
+    "open.history": "earlier chats",
+    "chat.look": "colours that show where each token of an answer came from",
+    "open.race": "a race of plain decoding against speculation, on one prompt",
+}
+"""The bindings that are worth knowing at first."""
+_SIGNS = {"/": "at the beginning of a message: commands", "@": "and a path: a file is attached"}
+
+
+class Welcome(Static):
+    """Told by nobody: it asks the app whenever a model comes or goes."""
+
+    if TYPE_CHECKING:
+
+        @property
+        def app(self) -> ChatApp: ...  # type: ignore[override]
+
+    def __init__(self) -> None:
+        super().__init__(markup=False)
+
+    def on_mount(self) -> None:
+        self.app.readied.subscribe(self, lambda facts: self._show())
+        self._show()
+
+    def _show(self) -> None:
+        app = self.app
+        keys = {binding.id: shown(app, binding) for binding in app.known_keys if binding.id in _KEYS}
+        rows = [(keys[name], doc) for name, doc in _KEYS.items()] + list(_SIGNS.items())
+        parts: list[str | tuple[str, str]] = [("localspec\n\n", "bold $primary"), (_who(app), "$text"), "\n\n"]
+        for key, doc in rows:
+            parts += [(f"{key:<10}", "bold $accent"), f"{doc}\n"]
+        self.update(Content.assemble(*parts))
+
+
+def _who(app: ChatApp) -> str:
+    """The model that answers, or why none does."""
+    facts = app.facts
+    if facts is not None:
+        return plain_text(sentence(facts))
+    if app.failure:
+        return plain_text(f"No model answers: {app.failure}")
+    return f"{plain_text(app.answerer.name)} is being loaded; you can write meanwhile."
+
+
+def sentence(facts: Facts) -> str:
+    """Who answers, and what to expect of it."""
+    if facts.remote:
+        return f"{facts.name} answers, at an endpoint."
+    drafted = f", and {facts.draft} drafts for it" if facts.draft else ""
+    room = f" A chat can hold {facts.context:,} tokens." if facts.context else ""
+    tiny = f" {_TINY}" if facts.bundled else ""
+    return f"{facts.name} answers{drafted}.{room}{tiny}"

@@ -1,0 +1,252 @@
+"""How to get to every screen, on recorded passes; for pictures. Nothing in them depends on a machine or a day."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from textual.pilot import Pilot
+from textual.widgets import Input, OptionList, Static
+
+from localspec.chat.message import Preset
+from localspec.checks.finding import Finding
+from localspec.models.catalog import PairEntry
+from localspec.models.hub import Found, Hub
+from localspec.models.store import Store
+from localspec.tui.answerer import Facts
+from localspec.tui.app import ChatApp
+from localspec.tui.dialogs import Choice, Line
+from localspec.tui.screens.doctor import DoctorScreen
+from localspec.tui.screens.find_model import HELP, FindModelScreen
+from localspec.tui.screens.help import HelpScreen
+from localspec.tui.screens.history import HistoryScreen
+from localspec.tui.screens.import_file import ImportScreen
+from localspec.tui.screens.models import ModelsScreen
+from localspec.tui.screens.parameters import ParametersScreen
+from localspec.tui.screens.pull import PullScreen
+from localspec.tui.screens.race import RaceScreen
+from localspec.tui.screens.settings import SettingsScreen
+from localspec.tui.screens.stats import StatsScreen
+from localspec.tui.screens.steps import StepsScreen
+from localspec.tui.shelf import Item
+from localspec.tui.transfers import Transfers
+from localspec.tui.widgets.origin_view import OriginView
+from tests.tui.conftest import say, until
+from tests.tui.recorder import CODE, MARIA
+from tests.tui.replayer import Recorded, Recording
+
+SHELF = [
+    Item("tiny", "tiny-draft", "here", 8_400_000, "shipped with localspec", "MIT", (), True, "It fits.", 312.0, 1.42),
+    Item("mine", "", "broken", 5_000_000_000, "mine.gguf is gone"),
+    Item(
+        "qwen3-8b", "qwen3-0.6b-q8_0", "hub", 5_670_000_000, "a strong pair", "apache-2.0", (), True, "It should fit."
+    ),
+    Item(
+        "qwen3-14b [b]", "qwen3-0.6b-q8_0", "hub", 9_640_000_000, "larger", "apache-2.0", (), False, "It hardly fits."
+    ),
+    Item("mistral-small-3.2-24b", "mistral-small-draft", "hub", 0, "unknown size"),
+]
+FINDINGS = [
+    Finding(
+        "GPU", "CUDA0 (a card) is idle: the target is on the CPU", "Put the target's layers on it.", "--gpu-layers -1"
+    ),
+    Finding("speed", "41.2 tokens/s over 12 answers, 1.62x plain decoding (estimated from what one-row passes cost)"),
+    Finding("acceptance", "acceptance rate 0.71: 710 of 1000 guesses"),
+    Finding("time", "draft 21%, verify 74%, host 5% of decoding"),
+]
+FOUND = [
+    Found("Qwen/Qwen3-8B-GGUF", 1_204_311, False, ""),
+    Found("someone/Qwen3-8B-[b]-GGUF", 20_115, True, ""),
+]
+MARKDOWN = """\
+# Fibonacci numbers
+
+Each is the sum of the *two* before it; the first are **0** and **1**:
+
+```python
+def fibonacci(count: int) -> list[int]:
+    \"\"\"The first numbers.\"\"\"
+    found = [0, 1]
+    while len(found) < count:
+        found.append(found[-1] + found[-2])
+    return found[:count]
+```
+
+| n | value |
+|---|---|
+| 7 | 13 |
+| 8 | 21 |
+
+1. `fibonacci(5)` is `[0, 1, 1, 2, 3]`
+2. more [in the encyclopedia](https://en.wikipedia.org/wiki/Fibonacci_sequence)
+"""
+"""Everything an answer may have, written by hand."""
+
+
+async def opened(app: ChatApp, pilot: Pilot[Any], kind: type) -> Any:
+    await until(pilot, lambda: isinstance(app.screen, kind))
+    return app.screen
+
+
+async def welcome(app: ChatApp, pilot: Pilot[Any], folder: Path) -> None:
+    await pilot.pause()
+
+
+async def code(app: ChatApp, pilot: Pilot[Any], folder: Path) -> None:
+    await say(pilot, f"Repeat this text exactly: {CODE}")
+    await say(pilot, MARIA)
+
+
+async def markdown(app: ChatApp, pilot: Pilot[Any], folder: Path) -> None:
+    await say(pilot, "How do I compute Fibonacci numbers in Python?")
+
+
+async def chat(app: ChatApp, pilot: Pilot[Any], folder: Path) -> None:
+    await say(pilot, MARIA)
+    await say(pilot, "Sort these numbers: 4, 2, 9, 1")
+
+
+async def origins(app: ChatApp, pilot: Pilot[Any], presses: int) -> None:
+    await say(pilot, MARIA)
+    await pilot.press(*["f6"] * presses)
+    await until(pilot, lambda: app.screen.query(OriginView) and app.screen.query_one(OriginView).passes)
+
+
+async def history(app: ChatApp, pilot: Pilot[Any], folder: Path) -> None:
+    await say(pilot, "Maria bought 12 lanterns in Lisbon")
+    await pilot.press("ctrl+n")
+    await until(pilot, lambda: len(app.chat_screen.panes) == 2)
+    await say(pilot, "Sort these numbers: 4, 2, 9, 1")
+    app.archive.set_tags(app.chat_screen.front.chat_id, ("numbers",))
+    await pilot.press("f4")
+    screen = await opened(app, pilot, HistoryScreen)
+    await until(pilot, lambda: screen.query_one("#entries", OptionList).option_count == 2)
+
+
+async def settings(app: ChatApp, pilot: Pilot[Any], folder: Path) -> None:
+    await pilot.press("f2")
+    await opened(app, pilot, SettingsScreen)
+
+
+async def parameters(app: ChatApp, pilot: Pilot[Any], folder: Path) -> None:
+    app.archive.save_preset(Preset("calm", "Be calm.", {"top_k": 5}))
+    await pilot.press("f3")
+    await opened(app, pilot, ParametersScreen)
+
+
+async def help_(app: ChatApp, pilot: Pilot[Any], folder: Path) -> None:
+    await pilot.press("f1")
+    await opened(app, pilot, HelpScreen)
+
+
+async def question(app: ChatApp, pilot: Pilot[Any], folder: Path) -> None:
+    answers = [("drop", "Leave out", "the oldest turns, for the model"), ("new", "New chat", "this one is kept")]
+    app.push_screen(Choice("The chat is longer than its context. What now?", answers))
+    await opened(app, pilot, Choice)
+
+
+async def line(app: ChatApp, pilot: Pilot[Any], folder: Path) -> None:
+    app.push_screen(Line("Title of this chat", "Lanterns", "a title"))
+    await opened(app, pilot, Line)
+
+
+async def stats(app: ChatApp, pilot: Pilot[Any], folder: Path) -> None:
+    for text in ("Maria", "Sort", "Say", "Repeat"):
+        await say(pilot, text)
+    await pilot.press("f7")
+    await until(pilot, lambda: isinstance(app.screen, StatsScreen) and app.screen._figures.answers == 4)
+
+
+async def step_view(app: ChatApp, pilot: Pilot[Any], folder: Path) -> None:
+    await say(pilot, "Maria")
+    await pilot.press("f9")
+    await until(pilot, lambda: isinstance(app.screen, StepsScreen) and app.screen.passes)
+    await pilot.press("d", "d")
+
+
+async def race(app: ChatApp, pilot: Pilot[Any], folder: Path) -> None:
+    await until(pilot, lambda: app.facts is not None)
+    await pilot.press("f8")
+    screen = await opened(app, pilot, RaceScreen)
+    await pilot.press("enter")
+    await until(pilot, lambda: screen.heats)
+    await pilot.press(*["plus"] * 6)
+    await until(pilot, lambda: "Both lanes are done" in str(screen.query_one("#note").content))
+
+
+async def doctor(app: ChatApp, pilot: Pilot[Any], folder: Path) -> None:
+    app.open_screen("doctor")
+    await until(pilot, lambda: isinstance(app.screen, DoctorScreen) and app.screen.findings)
+    screen: Any = app.screen
+    screen._show(FINDINGS)
+
+
+def no_hub(folder: Path) -> Hub:
+    return Hub(endpoint="http://127.0.0.1:9", cache=folder / "hf")
+
+
+async def models(app: ChatApp, pilot: Pilot[Any], folder: Path) -> None:
+    screen = ModelsScreen(lambda: no_hub(folder), Store(folder / "models"))
+    app.push_screen(screen)
+    await until(pilot, lambda: screen.items and screen.items[0].fit)
+    screen._show(SHELF)
+    await pilot.press("down", "down")
+
+
+async def find_model(app: ChatApp, pilot: Pilot[Any], folder: Path) -> None:
+    app.push_screen(FindModelScreen(lambda: no_hub(folder)))
+    screen = await opened(app, pilot, FindModelScreen)
+    screen.query_one("#words", Input).value = "qwen3 8b"
+    screen._show([PairEntry("qwen3-8b", "qwen3-8b-q4_k_m", "qwen3-0.6b-q8_0")], FOUND, HELP)
+
+
+async def pull(app: ChatApp, pilot: Pilot[Any], folder: Path) -> None:
+    app.push_screen(PullScreen(lambda: no_hub(folder), Store(folder / "models")))
+    screen = await opened(app, pilot, PullScreen)
+    transfers = Transfers(3_000_000_000)
+    transfers("Qwen/Qwen3-4B-GGUF/Qwen3-4B-Q4_K_M.gguf", 0, 2_500_000_000, "loading")
+    transfers("Qwen/Qwen3-0.6B-GGUF/Qwen3-0.6B-Q8_0.gguf", 0, 640_000_000, "loading")
+    transfers("Qwen/Qwen3-4B-GGUF/Qwen3-4B-Q4_K_M.gguf", 900_000_000, 2_500_000_000, "loading")
+    transfers("Qwen/Qwen3-0.6B-GGUF/Qwen3-0.6B-Q8_0.gguf", 640_000_000, 640_000_000, "checking")
+    screen.query_one("#name", Input).value = "qwen3-4b"
+    screen.query_one("#plan", Static).update(transfers.lines(70, now=0.0))
+    screen._say("Loading. Esc stops; what has come is kept, and the next pull goes on there.")
+
+
+async def take_in(app: ChatApp, pilot: Pilot[Any], folder: Path) -> None:
+    app.push_screen(ImportScreen(Store(folder / "models")))
+    await opened(app, pilot, ImportScreen)
+
+
+Scene = Callable[[ChatApp, Pilot[Any], Path], Awaitable[None]]
+SCENES: dict[str, Scene] = {
+    "welcome": welcome,
+    "chat": chat,
+    "code": code,
+    "markdown": markdown,
+    "origins": lambda app, pilot, folder: origins(app, pilot, 1),
+    "ghosts": lambda app, pilot, folder: origins(app, pilot, 2),
+    "signs": lambda app, pilot, folder: origins(app, pilot, 3),
+    "history": history,
+    "settings": settings,
+    "parameters": parameters,
+    "help": help_,
+    "question": question,
+    "line": line,
+    "stats": stats,
+    "steps": step_view,
+    "race": race,
+    "doctor": doctor,
+    "models": models,
+    "find": find_model,
+    "pull": pull,
+    "import": take_in,
+}
+
+
+def recording(scene: str) -> Recording:
+    """What the model says in a scene."""
+    if scene == "markdown":
+        return Recording([Recorded.of_text(MARKDOWN)], {}, Facts("written by hand", context=4096))
+    return Recording.load(scene if scene in ("code", "race") else "pair")

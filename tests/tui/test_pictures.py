@@ -1,0 +1,72 @@
+"""Pictures of every screen on recorded passes: two sizes, dark, light, without colour."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pytest_textual_snapshot import SVGImageExtension  # type: ignore[import-untyped]
+from syrupy.assertion import SnapshotAssertion
+from textual.pilot import Pilot
+from textual.widgets import Input, TextArea
+
+from localspec.tui.app import ChatApp
+from localspec.tui.preferences import Preferences
+from localspec.tui.registry import SCREENS, VIEWS
+from tests.tui.conftest import MakeApp, until
+from tests.tui.replayer import ReplayAnswerer
+from tests.tui.scenes import SCENES, recording
+
+DARK, LIGHT = "localspec-dark", "localspec-light"
+SMALL, LARGE = (80, 24), (120, 40)
+
+
+async def settled(pilot: Pilot[Any]) -> None:
+    """Waits until two pictures in a row are the same."""
+    app, before = pilot.app, ""
+    assert isinstance(app, ChatApp)
+    for _ in range(100):
+        await pilot.pause()
+        now = "".join(strip.text for strip in app.screen._compositor.render_strips())
+        if now == before:
+            return
+        before = now
+        await pilot.pause(0.02)
+    pytest.fail("it never comes to rest")
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("no_color", [False, True], ids=["colour", "mono"])
+@pytest.mark.parametrize("scene", SCENES)
+async def test_picture(
+    scene: str,
+    no_color: bool,
+    make_app: MakeApp,
+    snapshot: SnapshotAssertion,
+    folders: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One app for all sizes and themes of a scene: it changes under an open screen, as in life."""
+    monkeypatch.setattr("localspec.tui.screens.history._day", lambda seconds: "2026-11-21 12:00")
+    for field in (Input, TextArea):  # a cursor that blinks is there or not
+        monkeypatch.setattr(field.cursor_blink, "_default", False)
+    if no_color:
+        monkeypatch.setenv("NO_COLOR", "1")
+    pictures = snapshot.use_extension(SVGImageExtension)
+    app = make_app(answerer=ReplayAnswerer(recording(scene)), preferences=Preferences(theme=DARK))
+    async with app.run_test(size=SMALL) as pilot:
+        await until(pilot, lambda: app.pane is not None and app.facts is not None)
+        await SCENES[scene](app, pilot, folders)
+        for size, themes in ((SMALL, (DARK, LIGHT)), (LARGE, (LIGHT, DARK))):
+            await pilot.resize_terminal(*size)
+            for theme in themes[:1] if no_color else themes:
+                app.theme = theme
+                await settled(pilot)
+                look = "mono" if no_color else theme.removeprefix("localspec-")
+                assert app.export_screenshot(title="localspec", simplify=True) == pictures(name=f"{look}-{size[0]}")
+
+
+def test_every_screen_and_view_is_pictured() -> None:
+    names = {row.name for row in SCREENS} | {row.name for row in VIEWS}
+    assert names <= set(SCENES)

@@ -1,0 +1,157 @@
+"""The chat in a real terminal: tmux holds it, keys are sent, and what stands on the screen is read."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from localspec.llama.model import Model
+
+pytestmark = [
+    pytest.mark.trial,
+    pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed"),
+]
+SECONDS = 120.0
+"""How long anything may take on a busy machine; nothing is waited for longer than it takes."""
+
+
+class Terminal:
+    """A tmux server of its own, with one window."""
+
+    def __init__(self, folder: Path) -> None:
+        self._socket = folder / "tmux"
+        self._folder = folder
+
+    def tmux(self, *arguments: str) -> str:
+        done = subprocess.run(
+            ["tmux", "-S", str(self._socket), *arguments], capture_output=True, text=True, encoding="utf-8", timeout=30
+        )
+        assert done.returncode == 0, (arguments, done.stderr)
+        return done.stdout
+
+    def start(self, *options: str) -> None:
+        """`localspec` in a fresh window; what it ended with stays on the screen."""
+        folders = [f"LOCALSPEC_{name}={self._folder / name.lower()}" for name in ("DATA", "CONFIG", "CACHE")]
+        command = [
+            "env",
+            *("-u", "NO_COLOR", "-u", "COLUMNS", "-u", "LINES"),
+            "GOMP_SPINCOUNT=0",
+            *folders,
+            sys.executable,
+            "-m",
+            "localspec",
+            *options,
+        ]
+        self.tmux(*("new-session", "-d", "-x", "100", "-y", "30"), shlex.join(command))
+        self.tmux("set-option", "remain-on-exit", "on")
+
+    def screen(self) -> str:
+        return self.tmux("capture-pane", "-p")
+
+    def press(self, *keys: str) -> None:
+        self.tmux("send-keys", *keys)
+
+    def write(self, text: str) -> None:
+        self.tmux("send-keys", "-l", text)
+
+    def until(self, wanted: Callable[[str], object]) -> str:
+        """Waits for something to stand on the screen."""
+        deadline = time.monotonic() + SECONDS
+        while not wanted(screen := self.screen()):
+            late = time.monotonic() >= deadline or "Pane is dead" in screen
+            assert not late, f"it never came:\n{screen}"
+            time.sleep(0.05)
+        return screen
+
+    def sees(self, *parts: str) -> str:
+        return self.until(lambda screen: all(part in screen for part in parts))
+
+    def leave(self) -> None:
+        """Ctrl+Q, and exit code 0."""
+        self.press("C-q")
+        self.sees("Pane is dead")
+        assert self.tmux("display-message", "-p", "#{pane_dead_status}").strip() == "0"
+        self.kill()
+
+    def kill(self) -> None:
+        subprocess.run(["tmux", "-S", str(self._socket), "kill-server"], capture_output=True, timeout=30)
+
+
+@pytest.fixture
+def terminal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Terminal]:
+    opened = Terminal(tmp_path_factory.mktemp("t"))
+    yield opened
+    opened.kill()
+
+
+def test_a_session(terminal: Terminal) -> None:
+    """First run, chat, edit, branch, search, race, quit, resume."""
+    terminal.start("chat", "--exact", "strict")
+    terminal.sees("the tiny pair that comes with localspec", "bundled pair answers")
+    terminal.write("Say: red house")
+    terminal.press("Enter")
+    terminal.sees("You", "Say: red house", "tokens/s")
+    terminal.press("C-g")
+    terminal.sees("Editing")
+    terminal.write(" or blue boat")
+    terminal.press("Enter")
+    terminal.sees("◂ 2/2 ▸", "Say: red house or blue boat", "tokens/s")
+    terminal.press("C-Up")
+    terminal.press("C-Up")
+    terminal.press("Left")
+    terminal.sees("◂ 1/2 ▸")
+    terminal.until(lambda screen: "blue boat" not in screen)
+    terminal.press("F6")
+    terminal.sees("the target's own")
+    terminal.press("C-f")
+    terminal.sees("Search all chats")
+    terminal.write("boat")
+    terminal.sees("red house or blue boat")
+    terminal.press("Enter")
+    terminal.sees("◂ 2/2 ▸")
+    terminal.press("F8")
+    terminal.sees("Race")
+    terminal.press("Enter")
+    terminal.sees("✓ the same")
+    terminal.press("Escape")
+    terminal.sees("◂ 2/2 ▸")
+    terminal.press("Enter")  # from the message to the input
+    terminal.write("a draft")
+    terminal.sees("a draft")
+    terminal.leave()
+
+    terminal.start()
+    terminal.sees("Say: red house or blue boat", "a draft", "bundled pair")
+    terminal.leave()
+
+
+def test_stop(terminal: Terminal, tiny_target: Path) -> None:
+    with Model.load(tiny_target) as model:  # without its end tokens it goes on until it is stopped
+        endless = [word for token in sorted(model.end_tokens) for word in ("--logit-bias", f"{token}=-inf")]
+    terminal.start("chat", "--new", "--exact", "off", *endless)
+    terminal.sees("bundled pair answers")
+    terminal.write("Count for ever")
+    terminal.press("Enter")
+    terminal.sees("tok/s")
+    terminal.press("Escape")
+    terminal.sees("stopped ·")
+    terminal.leave()
+
+
+def test_no_terminal_wide_enough_is_too_small(terminal: Terminal) -> None:
+    """Nothing breaks at 20 columns; what was there comes back when the window grows."""
+    terminal.start("chat", "--exact", "off")
+    terminal.sees("bundled pair answers")
+    terminal.tmux("resize-window", "-x", "20", "-y", "8")
+    terminal.write("Hi")
+    terminal.sees("Hi")
+    terminal.tmux("resize-window", "-x", "250", "-y", "60")
+    terminal.sees("bundled pair answers", "Hi")
+    terminal.leave()

@@ -1,0 +1,88 @@
+"""An empty chat says who answers, where better models are, and the first keys; and how the app looks without colour."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from localspec.errors import ModelError
+from localspec.tui.answerer import Facts, LoadFailed
+from localspec.tui.app import ChatApp
+from localspec.tui.widgets.welcome import Welcome
+from tests.tui.conftest import MakeApp, front, say, until
+from tests.tui.replayer import Recorded, Recording, ReplayAnswerer
+
+pytestmark = pytest.mark.asyncio
+
+
+def said(app: ChatApp) -> str:
+    """What the empty chat in front says; "" = nothing."""
+    hint = front(app).query_one(Welcome)
+    return str(hint.content) if hint.display else ""
+
+
+async def test_an_empty_chat_says_who_answers_and_the_first_keys(make_app: MakeApp, folders: Path) -> None:
+    (folders / "config").mkdir()
+    (folders / "config" / "keys.toml").write_text('[keys]\n"open.models" = "f12"\n')
+    load = threading.Event()
+    app = make_app(answerer=ReplayAnswerer(Recording.load("pair"), load=load))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda: "bundled pair is being loaded; you can write meanwhile" in said(app))
+        load.set()
+        await until(pilot, lambda: "bundled pair answers, and tiny-draft-q8_0 drafts for it." in said(app))
+        assert "4,096 tokens" in said(app)
+        assert "It is the tiny pair that comes with localspec" in said(app)
+        assert "take a larger model" in said(app)
+        lines = said(app).splitlines()
+        assert any(line.startswith("f12") and "better ones" in line for line in lines), "as remapped"
+        assert any(line.startswith("f1 ") and "help" in line for line in lines)
+        await say(pilot, "Hello")
+        assert said(app) == ""
+        await pilot.press("ctrl+n")
+        await until(pilot, lambda: front(app).path == [])
+        await until(pilot, lambda: "bundled pair answers" in said(app))
+
+
+async def test_only_the_bundled_pair_is_called_tiny(make_app: MakeApp) -> None:
+    recording = Recording([Recorded.of_text("x")], {}, Facts("[b]large[/b]", context=8192))
+    app = make_app(answerer=ReplayAnswerer(recording))
+    async with app.run_test() as pilot:
+        await until(pilot, lambda: "[b]large[/b] answers." in said(app))
+        assert "tiny" not in said(app)
+        app.facts = None
+        app.post_message(LoadFailed(ModelError("other.gguf is no GGUF file.")))
+        await until(pilot, lambda: "No model answers: other.gguf is no GGUF file." in said(app))
+        await until(pilot, lambda: "no model: other.gguf" in str(app.query_one("#status").content))  # type: ignore[attr-defined]
+
+
+async def test_an_endpoint_is_called_one(make_app: MakeApp) -> None:
+    recording = Recording([Recorded.of_text("x")], {}, Facts("far", remote=True))
+    app = make_app(answerer=ReplayAnswerer(recording))
+    async with app.run_test() as pilot:
+        await until(pilot, lambda: "far answers, at an endpoint." in said(app))
+
+
+async def test_no_color_leaves_no_colour(make_app: MakeApp, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    app = make_app()
+    async with app.run_test(size=(100, 30)) as pilot:
+        await say(pilot, "Repeat")
+        await pilot.press("f6")
+        await pilot.pause()
+        colours = set()
+        for strip in app.screen._compositor.render_strips():
+            for _, style, _ in strip:
+                if style is not None:
+                    colours |= {style.color, style.bgcolor}
+        triplets = [colour.triplet for colour in colours if colour is not None and colour.triplet is not None]
+        assert triplets
+        assert all(red == green == blue for red, green, blue in triplets)
+        underlined = [
+            part.text
+            for strip in app.screen._compositor.render_strips()
+            for part in strip
+            if part.style is not None and part.style.underline
+        ]
+        assert underlined, "origins are lines under the text instead"
