@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,14 @@ CONTRACT = [
 ]
 
 
+def _builds_wheels() -> bool:
+    """Whether setuptools is there and builds wheels by itself, as it does since 70.1."""
+    try:
+        return int(version("setuptools").split(".")[0]) > 70
+    except PackageNotFoundError:
+        return False
+
+
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The folder in which it is installed, which Python looks into: by pip, where it can build without a network."""
@@ -40,7 +49,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         if file.is_file():
             (copy / file.name).write_bytes(file.read_bytes())  # setuptools writes beside what it builds
     with pytest.MonkeyPatch.context() as patch:
-        if find_spec("pip") and find_spec("setuptools"):
+        if find_spec("pip") and _builds_wheels():
             options = ["--quiet", "--no-index", "--no-deps", "--no-build-isolation", "--disable-pip-version-check"]
             subprocess.run([sys.executable, "-m", "pip", "install", *options, "--target", folder, copy], check=True)
             patch.syspath_prepend(str(folder))

@@ -61,7 +61,8 @@ async def test_new_text_costs_only_the_last_part(make_app: MakeApp) -> None:
         assert len(list(text.query("*"))) == 0
 
 
-async def test_only_what_is_near_the_view_is_kept_drawn(make_app: MakeApp) -> None:
+async def test_only_what_is_near_the_view_is_kept_drawn(make_app: MakeApp, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("localspec.tui.widgets.transcript._KEPT_PAGES", 1)  # a shorter answer shows it, too
     app = make_app(LONG * 4)
     async with app.run_test(size=(80, 24)) as pilot:
         await say(pilot, "Go")

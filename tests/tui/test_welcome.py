@@ -6,6 +6,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from rich.style import Style
 
 from localspec.errors import ModelError
 from localspec.tui.answerer import Facts, LoadFailed
@@ -64,25 +65,20 @@ async def test_an_endpoint_is_called_one(make_app: MakeApp) -> None:
         await until(pilot, lambda: "far answers, at an endpoint." in said(app))
 
 
+def drawn(app: ChatApp) -> list[Style]:
+    """The styles of all that is on the screen."""
+    strips = app.screen._compositor.render_strips()
+    return [style for strip in strips for _, style, _ in strip if style is not None]
+
+
 async def test_no_color_leaves_no_colour(make_app: MakeApp, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
     app = make_app()
     async with app.run_test(size=(100, 30)) as pilot:
         await say(pilot, "Repeat")
         await pilot.press("f6")
-        await pilot.pause()
-        colours = set()
-        for strip in app.screen._compositor.render_strips():
-            for _, style, _ in strip:
-                if style is not None:
-                    colours |= {style.color, style.bgcolor}
-        triplets = [colour.triplet for colour in colours if colour is not None and colour.triplet is not None]
+        await until(pilot, lambda: any(style.underline for style in drawn(app)))  # origins are lines under the text
+        colours = {colour for style in drawn(app) for colour in (style.color, style.bgcolor) if colour is not None}
+        triplets = [colour.triplet for colour in colours if colour.triplet is not None]
         assert triplets
         assert all(red == green == blue for red, green, blue in triplets)
-        underlined = [
-            part.text
-            for strip in app.screen._compositor.render_strips()
-            for part in strip
-            if part.style is not None and part.style.underline
-        ]
-        assert underlined, "origins are lines under the text instead"

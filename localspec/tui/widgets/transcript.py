@@ -25,6 +25,8 @@ _EARLIER = 2
 """Messages drawn at a time while the reader scrolls up, a page ahead."""
 _FILL_SECONDS = 0.003
 """How long finding out heights may take each time."""
+_KEPT_PAGES = 50
+"""Lines are kept so many pages above and below what is seen: setting them anew costs more than a frame."""
 
 
 class Earlier(Static):
@@ -65,7 +67,7 @@ class Transcript(VerticalScroll, can_focus=False):
     def _look_around(self) -> None:
         """Finds out heights that are guessed, a few at a time; forgets what was drawn far away, sets what is near."""
         deadline, above = monotonic() + _FILL_SECONDS, 0.0
-        page = self.size.height
+        page, reach = self.size.height, _KEPT_PAGES * self.size.height
         for bubble in reversed(self.bubbles):
             answer, place = bubble.text, bubble.virtual_region
             top = self.scroll_y - place.y - (answer.virtual_region.y if answer is not None else 0)
@@ -77,7 +79,7 @@ class Transcript(VerticalScroll, can_focus=False):
             if answer is not None and not answer.complete and monotonic() < deadline:
                 above += answer.fill(deadline, top)
             if answer is not None:
-                answer.keep(top - page, top + 2 * page, deadline)
+                answer.keep(top - reach, top + page + reach, deadline)
         if above and not self.at_end:  # what is seen stays in its place
             self.call_after_refresh(self.scroll_relative, y=above, animate=False)
 
