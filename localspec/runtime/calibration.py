@@ -52,7 +52,11 @@ def draft_costs(context: Cache, slots: int, clock: Callable[[], float] = perf_co
 
 
 def pass_costs(context: Cache, widest: int, clock: Callable[[], float] = perf_counter) -> dict[int, dict[int, float]]:
-    """{cached length: {width: seconds}} of a target nobody has timed: narrow passes first, as far as time allows."""
+    """{cached length: {width: seconds}} of a target nobody has timed.
+
+    One row and the widest pass always, then what lies between, as far as time allows: a width that was not timed counts
+    as the next wider one that was, so a slow machine or a large model still gets a curve.
+    """
     length = min(_PROMPT, context.n_ctx - widest - 2)
     if length < 4:
         return {}
@@ -60,12 +64,23 @@ def pass_costs(context: Cache, widest: int, clock: Callable[[], float] = perf_co
     found: dict[int, list[float]] = {}
     end = clock() + _SECONDS
     for _ in range(2):
-        for width in range(1, min(widest, 10) + 1):
-            if clock() > end and found.get(1):
+        for width in _spread(min(widest, 10)):
+            if clock() > end and len(found) > 1:
                 break
             found.setdefault(width, []).append(_timed(context, [_chain(0, tokens, length, width)], clock))
     context.forget(0)
     return {length: {width: min(times) for width, times in found.items()}}
+
+
+def _spread(widest: int) -> list[int]:
+    """1 to `widest`: the ends, then ever smaller gaps halved."""
+    order, gaps = sorted({1, widest}), [(1, widest)]
+    for low, high in gaps:  # grows as it goes
+        middle = (low + high) // 2
+        if low < middle < high:
+            order.append(middle)
+            gaps += [(low, middle), (middle, high)]
+    return order
 
 
 def largest_pass(context: Cache, slots: int, rows: int) -> None:

@@ -49,6 +49,10 @@ SHAPES = ("1b", "100m")
 _ENDLESS = 1000
 
 
+NO_REUSE = httpx.Limits(max_keepalive_connections=0)
+"""llama-server closes a connection that was idle for five seconds, which a request may meet."""
+
+
 def ask(client: httpx.Client, server: ServerProcess, number: int, messages: Any, fields: dict[str, Any]) -> Answer:
     """Sends one chat and reads its stream."""
     body = {"messages": messages, "stream": True, "stream_options": {"include_usage": True}} | fields
@@ -118,7 +122,7 @@ class Load:
     def _turn(self, quant: str, server: ServerProcess, users: int, number: int) -> Turn:
         """All prompts of this number of users, dealt out to them."""
         prompts = self._chosen(users)
-        with httpx.Client(timeout=600) as client, ThreadPoolExecutor(users) as crowd:
+        with httpx.Client(timeout=600, limits=NO_REUSE) as client, ThreadPoolExecutor(users) as crowd:
 
             def use(user: int) -> list[Answer]:
                 return [
@@ -169,7 +173,7 @@ class Load:
                     PeerServer(options.llama_server, name, target, draft, CONTEXT, threads, log, "", self.slots)
                 )
                 stack.enter_context(closing(found[-1]))
-            with httpx.Client(timeout=600) as client, ThreadPoolExecutor(self.slots) as crowd:
+            with httpx.Client(timeout=600, limits=NO_REUSE) as client, ThreadPoolExecutor(self.slots) as crowd:
                 for server in found:  # first passes are slow everywhere
                     warm = [crowd.submit(ask, client, server, 0, chat, self.fields) for chat in self._prompts[:2]]
                     for one in warm:

@@ -89,9 +89,9 @@ def test_nothing_is_kept_without_a_folder_that_can_be_written(tmp_path: Path) ->
 class Timed(FakeDraftContext):
     """A context in which a row takes a millisecond and a pass two more."""
 
-    def __init__(self, n_ctx: int = 256) -> None:
+    def __init__(self, n_ctx: int = 256, slowness: float = 1.0) -> None:
         super().__init__(HashModel(8), n_ctx)
-        self.now = 0.0
+        self.now, self.slowness = 0.0, slowness
         self.widths: list[int] = []
 
     def decode(self, feeds: Sequence[Feed]) -> list[LogitRows]:
@@ -99,7 +99,7 @@ class Timed(FakeDraftContext):
         plain = [Feed(feed.slot, feed.tokens, feed.prompt_length) for feed in feeds]
         rows = super().decode(plain)
         self.widths.append(sum(self.passes[-1].values()) + drafted)
-        self.now += 0.002 + 0.001 * self.widths[-1]
+        self.now += self.slowness * (0.002 + 0.001 * self.widths[-1])
         return rows
 
     def forget(self, slot: int, keep: int = 0) -> None:
@@ -122,6 +122,14 @@ def test_a_target_nobody_timed_is_timed() -> None:
     assert found[length] == pytest.approx({width: 0.002 + 0.001 * width for width in range(1, 9)})
     assert len(context.widths) <= 20
     assert context.cached[0] == []
+
+
+@pytest.mark.parametrize("slowness", [100, 1000])
+def test_a_slow_target_gets_the_ends_of_its_curve(slowness: float) -> None:
+    context = Timed(slowness=slowness)
+    (row,) = calibration.pass_costs(context, 8, lambda: context.now).values()
+    assert {1, 8} <= set(row)
+    assert context.now < 2.0 + slowness * 2 * 0.010, "no new pass once the time is up, but for the two ends"
 
 
 @pytest.mark.parametrize("n_ctx", [2, 8, 12, 16, 60])
