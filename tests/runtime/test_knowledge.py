@@ -128,8 +128,7 @@ def test_a_target_nobody_timed_is_timed() -> None:
 def test_a_slow_target_gets_the_ends_of_its_curve(slowness: float) -> None:
     context = Timed(slowness=slowness)
     (row,) = calibration.pass_costs(context, 8, lambda: context.now).values()
-    assert {1, 8} <= set(row)
-    assert context.now < 2.0 + slowness * 2 * 0.010, "no new pass once the time is up, but for the two ends"
+    assert set(row) == {1, 8}
 
 
 @pytest.mark.parametrize("n_ctx", [2, 8, 12, 16, 60])
