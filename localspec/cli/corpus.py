@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import stat
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -112,28 +113,27 @@ def _clear(options: argparse.Namespace) -> int:
 
 def _add(options: argparse.Namespace) -> int:
     from localspec.llama.model import Model
-    from localspec.runtime.corpus_file import Sequence, name_of
+    from localspec.runtime.corpus_file import KEPT_SHARE, Sequence, name_of
     from localspec.types import NO_TOKENS
 
     target, _, file = _opened(options)
-    found, left_out = list(_texts(options.files)), 0
+    room, size, left_out = int(KEPT_SHARE * file.budget), 0, 0
     sequences = []
     with Model.load(target, kernels="plain") as model:
-        for path, text in found:
+        for path, text in _texts(options.files):
             tokens = model.tokenize(text, special=False, add_bos=False) if text else NO_TOKENS
             if not len(tokens):
                 left_out += 1
                 continue
-            sequences.append(
-                Sequence(name_of(str(path.resolve()).encode("utf-8", "surrogateescape")), tokens, time.time())
-            )
+            name = name_of(str(path.resolve()).encode("utf-8", "surrogateescape"))
+            sequences.append(Sequence(name, tokens, time.time()))
+            size += sequences[-1].size
+            if size > room:
+                raise UsageError(
+                    f"The files make more than {decimal(room)} of tokens, which is what the corpus can take of them.",
+                    "Add fewer, or give more room with --corpus-mb here and where it is used.",
+                )
     tokens_added = sum(len(one.tokens) for one in sequences)
-    size = sum(one.size for one in sequences)
-    if size > file.budget:
-        raise UsageError(
-            f"The files make {decimal(size)} of tokens, and the corpus keeps {decimal(file.budget)}.",
-            "Add fewer, or give more room with --corpus-mb here and where it is used.",
-        )
     file.add(sequences)
     if options.json:
         print(
@@ -162,7 +162,11 @@ def _texts(names: list[str]) -> Iterator[tuple[Path, str]]:
             continue
         text = _text(path) if path.exists() else None
         if text is None:
-            why = "it is not UTF-8 text" if path.exists() else "there is no such file"
+            why = (
+                f"it is no file of UTF-8 text of {decimal(_LARGEST)} at most"
+                if path.exists()
+                else "there is no such file"
+            )
             raise UsageError(f"Cannot add {name}: {why}.")
         yield path, text
 
@@ -170,7 +174,8 @@ def _texts(names: list[str]) -> Iterator[tuple[Path, str]]:
 def _text(path: Path) -> str | None:
     """A file's text; None if it is none that can be added."""
     try:
-        if path.stat().st_size > _LARGEST:
+        facts = path.stat()
+        if not stat.S_ISREG(facts.st_mode) or facts.st_size > _LARGEST:
             return None
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

@@ -61,6 +61,8 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError(f"--window is {options.window}; it must be 2 or more.")
     if options.drafter is not None or options.max_draft_tokens is not None:
         raise UsageError("`localspec extract` drafts nothing; leave out --drafter and --max-draft-tokens.")
+    if options.out.is_dir():
+        raise UsageError(f"{options.out} is a folder; name the file to write.")
     if options.out.resolve() in [Path(file).resolve() for file in options.files]:
         raise UsageError(f"{options.out} is one of the texts; give the result another name.")
     layers = whole_numbers("layers", options.layers) if options.layers else ()

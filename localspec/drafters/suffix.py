@@ -70,7 +70,7 @@ class SuffixDecoding:
         if min(nodes, depth) < 1:
             return EMPTY_DRAFT
         best = seen.index.guess(history, nodes, depth, tree=tree, runs_on=True)
-        if self._corpus is not None:
+        if self._corpus is not None and not request.needs_probs:  # else a text would depend on earlier ones
             other = self._corpus.guess(history, nodes, depth, tree=tree)
             if other.score > best.score:
                 best, seen.source = other, other.sequence

@@ -34,7 +34,7 @@ _HEAD = struct.Struct("<4sBxxxI16sdI")
 _TOKENS, _USED = 1, 2
 """Kinds of a record: a sequence, and that one was of use."""
 _MOST_TOKENS = 1 << 24
-_KEPT_SHARE = 0.75
+KEPT_SHARE = 0.75
 """Of the budget, after what is of least use has left."""
 
 
@@ -130,6 +130,8 @@ class CorpusFile:
             return False
         with self._locked():
             self.path.unlink(missing_ok=True)
+            for left in self.path.parent.glob(f"{self.path.name}.*.tmp"):  # of a process that was killed
+                left.unlink(missing_ok=True)
         return True
 
     def _read(self) -> Contents:
@@ -157,16 +159,15 @@ class CorpusFile:
             finally:
                 os.close(file)
             if before + len(data) > self.budget:
-                self._rewrite(int(_KEPT_SHARE * self.budget))
+                self._rewrite(int(KEPT_SHARE * self.budget))
 
     def _rewrite(self, budget: int) -> None:
         """With the sequences used last that fit `budget` bytes, whole or not at all."""
         kept: list[Sequence] = []
         for one in reversed(self._read().sequences):
-            budget -= one.size
-            if budget < 0:
-                break
-            kept.append(one)
+            if one.size <= budget:
+                budget -= one.size
+                kept.append(one)
         handle, temporary = tempfile.mkstemp(dir=self.path.parent, prefix=f"{self.path.name}.", suffix=".tmp")
         try:
             try:

@@ -133,11 +133,11 @@ def load_models(
     if settings.chat_cache_gb > 0 and saved_cache.can_save(chosen.context):
         loaded.cache_key = saved_cache.key(chosen.context)
     try:
-        if settings.corpus == "on" and loaded.model.can_trim:
-            loaded.corpus = Corpus(file_of(target_header, settings.corpus_mb), loaded.model.n_vocab)
         if draft_header is not None:
             _load_draft(loaded, progress)
         _learn_costs(loaded, progress)
+        if settings.corpus == "on" and loaded.model.can_trim:  # last: it reads on a thread of its own
+            loaded.corpus = Corpus(file_of(target_header, settings.corpus_mb), loaded.model.n_vocab)
     except BaseException:
         loaded.close()
         raise

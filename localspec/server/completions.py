@@ -65,7 +65,7 @@ async def completions(request: Request, fields: CompletionFields) -> Response:
     service: Service = request.app.state.service
     lease = await service.lease(fields.model)
     name, engine = lease.name, lease.engine
-    asked = await prepared(lease, partial(text_asked, fields))
+    asked = await prepared(lease, partial(text_asked, fields, service))
     scores = await scored(request, service, lease, fields, asked) if fields.wants_scores else None
     starts = [] if fields.only_echo else [start for one in asked for start in one.starts(engine, fields.choices)]
     answers = service.answer(lease, starts)
@@ -75,7 +75,7 @@ async def completions(request: Request, fields: CompletionFields) -> Response:
     return await whole(request, answers, reply.collected)
 
 
-def text_asked(fields: CompletionFields, engine: Engine) -> list[Asked]:
+def text_asked(fields: CompletionFields, service: Service, engine: Engine) -> list[Asked]:
     """What each prompt of a request asks the engine.
 
     Raises:
@@ -86,6 +86,7 @@ def text_asked(fields: CompletionFields, engine: Engine) -> list[Asked]:
         raise invalid("best_of must equal n: nothing is thrown away here.", "best_of", "unsupported_value")
     if fields.echo and fields.suffix is not None:
         raise invalid("echo with suffix is not supported.", "echo", "unsupported_value")
+    service.check_count(engine, len(_each(fields.prompt)) * fields.choices)
     options = engine_options(fields, engine, -1 if fields.only_echo else None)
     options["top_log_probs"] = fields.logprobs
     asked = [Asked(_tokens(prompt, fields.suffix, engine), options) for prompt in _each(fields.prompt)]

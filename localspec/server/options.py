@@ -11,7 +11,7 @@ from localspec.llama.model import Model
 from localspec.runtime.engine import Engine
 from localspec.server.errors import ApiError, invalid
 from localspec.server.fields import GenerationFields, LogitBias, ResponseFormat, joined
-from localspec.types import SamplingParams
+from localspec.types import SamplingParams, Tokens
 
 _SAMPLING = (
     "temperature",
@@ -48,12 +48,20 @@ def engine_options(fields: GenerationFields, engine: Engine, max_tokens: int | N
         "ignore_end": bool(fields.ignore_eos),
     }
     if fields.prediction is not None:
-        options["prediction"] = joined(fields.prediction.content)
+        options["prediction"] = _prediction(joined(fields.prediction.content), engine)
     grammar = wanted_grammar(fields)
     if grammar is not None:
         engine.check_grammar(grammar)
         options["grammar"] = grammar
     return options | _drafting(fields)
+
+
+def _prediction(text: str, engine: Engine) -> Tokens:
+    tokens = engine.loaded.model.tokenize(text, special=False, add_bos=False)
+    n_ctx = engine.loaded.context.n_ctx
+    if len(tokens) > n_ctx:
+        raise invalid(f"prediction has {len(tokens)} tokens; the context holds {n_ctx}.", "prediction", "invalid_value")
+    return tokens
 
 
 def _drafting(fields: GenerationFields) -> dict[str, Any]:

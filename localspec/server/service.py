@@ -151,17 +151,23 @@ class Service:
     def _admit(self, name: str, engine: Engine, count: int) -> None:
         if self.ending:
             raise ending()
-        places = engine.settings.slots + self.settings.max_queue
-        if count > places:
-            raise ApiError(
-                400,
-                "invalid_request_error",
-                f"The request asks for {count} answers at once; this server takes {places}.",
-                param="n",
-            )
-        if self.live[name] + count > places:
+        self.check_count(engine, count)
+        if self.live[name] + count > self._places(engine):
             self.meter.refused.inc()
             raise overloaded(f"All slots of {name} are busy and {self.settings.max_queue} more answers may not wait.")
+
+    def _places(self, engine: Engine) -> int:
+        return engine.settings.slots + self.settings.max_queue
+
+    def check_count(self, engine: Engine, count: int) -> None:
+        """Refuses a request for more answers than there are places.
+
+        Raises:
+            ApiError: 400.
+        """
+        if count > self._places(engine):
+            message = f"The request asks for {count} answers at once; this server takes {self._places(engine)}."
+            raise ApiError(400, "invalid_request_error", message, param="n")
 
     # -- texts that are read only ------------------------------------------------------------------------------
 

@@ -76,9 +76,11 @@ def came_true(generation: Generation) -> int:
 
 def common_length(one: Sequence[int], other: Sequence[int]) -> int:
     """Length of the longest common subsequence; bits of one large number stand for places in `one` (Hyyrö 2004)."""
+    wanted = set(other)
     places: dict[int, int] = {}
     for place, token in enumerate(one):
-        places[token] = places.get(token, 0) | 1 << place
+        if token in wanted:
+            places[token] = places.get(token, 0) | 1 << place
     everything = (1 << len(one)) - 1
     unmatched = everything
     for token in other:

@@ -66,14 +66,14 @@ def test_files_are_added_counted_and_cleared(command: Command, code: Path) -> No
 
 
 def test_what_cannot_be_added_is_said(command: Command, code: Path) -> None:
-    for name, why in (("none.py", "there is no such file"), ("picture.png", "it is not UTF-8 text")):
+    for name, why in (("none.py", "there is no such file"), ("picture.png", "it is no file of UTF-8 text of 4.0 MB at most")):
         result = command("corpus", "add", str(code / name))
         assert result.code == 2
         assert result.err.startswith(f"localspec: Cannot add {code / name}: {why}.")
     (code / "large.txt").write_text("word " * 40_000)
     result = command("corpus", "add", "--corpus-mb", "0.1", str(code))
     assert result.code == 2
-    assert "the corpus keeps 100.0 kB" in result.err
+    assert "more than 75.0 kB of tokens" in result.err
     assert "corpus_mb is 0" in command("corpus", "stats", "--corpus-mb", "0").err
     assert json.loads(command("corpus", "stats", "--json").out)["texts"] == 0, "nothing is added by halves"
 

@@ -73,7 +73,7 @@ def test_a_body_of_the_limit_is_read(strict: Live) -> None:
 
 def test_slow_heads_and_bodies_are_given_up(pool: Pool) -> None:
     """All at once, so that the waiting is done once."""
-    settings = ServerSettings(head_seconds=1.0, body_seconds=1.0, drain_seconds=0.0)
+    settings = ServerSettings(head_seconds=3.0, body_seconds=1.0, drain_seconds=0.0)
     with running(pool, settings) as server, ThreadPoolExecutor(4) as crowd:
         start = head(server, "Content-Type: application/json", "Content-Length: 100")
         body = crowd.submit(raw, server, start, b'{"prompt"')

@@ -90,6 +90,7 @@ def test_an_echoed_prompt_has_log_probs_too(live: Live, limit: int) -> None:
 @pytest.mark.parametrize("limit", [0, 4])
 def test_an_echo_with_log_probs_streams_as_it_comes_whole(live: Live, limit: int) -> None:
     fields: dict[str, Any] = {"prompt": "One day", "echo": True, "logprobs": 1, "max_tokens": limit, "n": 2, "seed": 3}
+    fields["ignore_eos"] = True
     whole = live.http.post("/v1/completions", json=fields).json()["choices"]
     chunks = [chunk["choices"][0] for chunk in live.stream("/v1/completions", **fields)[:-1]]
     for index in (0, 1):
