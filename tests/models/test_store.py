@@ -8,6 +8,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -151,7 +152,7 @@ def test_links_are_ours_if_we_claimed_them_before_they_were_there(store: Store, 
 
 def test_an_index_of_a_newer_localspec_is_refused(store: Store, cache: Cache) -> None:
     store.add(entry("m", cache.link("c1", "m.gguf", "b1")))
-    with sqlite3.connect(store.path) as database:
+    with closing(sqlite3.connect(store.path)) as database, database:
         database.execute(f"PRAGMA user_version = {VERSION + 1}")
     with pytest.raises(ModelError, match=f"is of version {VERSION + 1}; this localspec knows {VERSION}") as caught:
         store.entries()
@@ -220,7 +221,7 @@ def killed_writers(store: Store, cache: Cache, kills: int) -> None:
         found = store.entries()
         assert all(entry.fault == "" for entry in found)
         assert len({entry.origin for entry in found}) <= 1
-        with sqlite3.connect(store.path) as database:
+        with closing(sqlite3.connect(store.path)) as database, database:
             assert database.execute("PRAGMA integrity_check").fetchone() == ("ok",)
         seen.add(tuple(entry.name for entry in found))
     assert ("one",) not in seen  # "one" is removed first, and added only with "two"
