@@ -66,7 +66,10 @@ def test_files_are_added_counted_and_cleared(command: Command, code: Path) -> No
 
 
 def test_what_cannot_be_added_is_said(command: Command, code: Path) -> None:
-    for name, why in (("none.py", "there is no such file"), ("picture.png", "it is no file of UTF-8 text of 4.0 MB at most")):
+    for name, why in (
+        ("none.py", "there is no such file"),
+        ("picture.png", "it is no file of UTF-8 text of 4.0 MB at most"),
+    ):
         result = command("corpus", "add", str(code / name))
         assert result.code == 2
         assert result.err.startswith(f"localspec: Cannot add {code / name}: {why}.")
