@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -30,17 +30,25 @@ class Answers:
     """Generations of one request, merged as their events come. Belongs to the event loop it was made on.
 
     Nothing polls: the engine's thread wakes the loop when it has delivered an event. Whoever makes one closes it,
-    whatever happens; then what still runs is cancelled, and its slot is free within a pass.
+    whatever happens; then what still runs is cancelled, and its slot is free within a pass. Until then the model may
+    be used to spell and to count what came.
     """
 
-    def __init__(self, generations: Sequence[Generation], ended: Callable[[Generation], None]) -> None:
+    def __init__(
+        self,
+        generations: Sequence[Generation],
+        ended: Callable[[Generation], None] = lambda _: None,
+        over: Callable[[], None] = lambda: None,
+    ) -> None:
         """
         Args:
-            generations: one for each choice.
+            generations: one for each choice; there may be none.
             ended: called on the event loop, once for each of them, when its last event has come, read or not.
+            over: called on the event loop, once, when all have ended and `close` was called: nobody needs the model.
         """
         self.generations = tuple(generations)
-        self._ended = ended
+        self._ended, self._over = ended, over
+        self._closed = False
         self._running = set(range(len(generations)))
         self._arrived: asyncio.Queue[Arrival | ApiError] = asyncio.Queue()
         self._loop = asyncio.get_running_loop()
@@ -70,10 +78,27 @@ class Answers:
     def stop(self, error: ApiError) -> None:
         """Ends the request with an error, for whoever reads it, and what still runs."""
         self._arrived.put_nowait(error)
-        self.close()
+        self._cancel()
 
     def close(self) -> None:
-        """Cancels what still runs; a second call does nothing."""
+        """The reader wants no more: cancels what still runs. A second call does nothing."""
+        if self._closed:
+            return
+        self._closed = True
+        self._cancel()
+        if not self._running:
+            self._over()
+
+    @contextmanager
+    def handing_over(self) -> Iterator[None]:
+        """Closes them if what is to read them cannot be made."""
+        try:
+            yield
+        except BaseException:
+            self.close()
+            raise
+
+    def _cancel(self) -> None:
         for index in self._running:
             self.generations[index].cancel()
 
@@ -97,6 +122,8 @@ class Answers:
         if generation.finish is not None:
             self._running.discard(index)
             self._ended(generation)
+            if self._closed and not self._running:
+                self._over()
 
 
 FINISH_WORDS: dict[FinishReason, FinishWord] = {

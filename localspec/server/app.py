@@ -23,6 +23,7 @@ from localspec.server.log import AccessLog
 from localspec.server.responses_memory import ResponseMemory
 from localspec.server.service import Service
 from localspec.server.settings import ServerSettings
+from localspec.server.streaming import told
 
 OPENAI_ROUTERS = (
     chat.ROUTER,
@@ -112,6 +113,10 @@ def _shape_errors(app: FastAPI) -> None:
     @app.exception_handler(LocalspecError)
     async def below(request: Request, error: LocalspecError) -> JSONResponse:
         return error_response(from_localspec(error), request.url.path)
+
+    @app.exception_handler(Exception)
+    async def unforeseen(request: Request, error: Exception) -> JSONResponse:
+        return error_response(told(error), request.url.path)
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:

@@ -52,7 +52,8 @@ async def chat_completions(request: Request, fields: ChatFields) -> Response:
     name, engine = lease.name, lease.engine
     turn, asked = await prepared(lease, partial(chat_asked, fields))
     answers = service.answer(lease, asked.starts(engine, fields.choices))
-    reply = ChatReply(name, engine, fields, turn, asked, answers)
+    with answers.handing_over():
+        reply = ChatReply(name, engine, fields, turn, asked, answers)
     if fields.stream:
         return EventStream(answers, openai_lines(reply.chunks(service.settings.ping_seconds), request.url.path))
     return await whole(request, answers, reply.collected)

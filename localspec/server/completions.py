@@ -66,10 +66,11 @@ async def completions(request: Request, fields: CompletionFields) -> Response:
     lease = await service.lease(fields.model)
     name, engine = lease.name, lease.engine
     asked = await prepared(lease, partial(text_asked, fields, service))
-    scores = await scored(request, service, lease, fields, asked) if fields.wants_scores else None
     starts = [] if fields.only_echo else [start for one in asked for start in one.starts(engine, fields.choices)]
     answers = service.answer(lease, starts)
-    reply = TextReply(name, engine, fields, asked, scores, answers)
+    with answers.handing_over():
+        scores = await scored(request, service, lease, fields, asked) if fields.wants_scores else None
+        reply = TextReply(name, engine, fields, asked, scores, answers)
     if fields.stream:
         return EventStream(answers, openai_lines(reply.chunks(service.settings.ping_seconds), request.url.path))
     return await whole(request, answers, reply.collected)
@@ -98,12 +99,12 @@ def text_asked(fields: CompletionFields, service: Service, engine: Engine) -> li
 async def scored(
     request: Request, service: Service, lease: Lease, fields: CompletionFields, asked: Sequence[Asked]
 ) -> list[list[TokenLogProb]]:
-    """Log-probabilities of every prompt's tokens but its first; the lease is released if it fails.
+    """Log-probabilities of every prompt's tokens but its first, while the answers are generated.
 
     Raises:
-        ApiError: 503, too many wait, or the server is ending.
+        ApiError: 503, before anything is awaited if too many wait, or the server is ending.
     """
-    try:
+    with service.reading_texts():
         async with leaving(request) as left:
             return [
                 await service.read(
@@ -115,9 +116,6 @@ async def scored(
                 )
                 for one in asked
             ]
-    except BaseException:
-        lease.release()
-        raise
 
 
 def _each(prompt: Prompts) -> list[str | list[int]]:

@@ -71,13 +71,14 @@ async def embed(request: Request, body: EmbeddingsBody) -> EmbeddingList:
     service: Service = request.app.state.service
     lease = await service.lease(body.model)
     try:
-        inputs = await to_thread.run_sync(_tokens, lease.engine, body)
-        data = []
-        async with leaving(request) as left:
-            for index, tokens in enumerate(inputs):
-                work = partial(lease.engine.embed, tokens, lambda: left.done() or service.stopped)
-                vector = await service.read(lease.name, len(tokens), work)
-                data.append(Embedding(index=index, embedding=_encoded(vector, body.encoding_format)))
+        with service.reading_texts():
+            inputs = await to_thread.run_sync(_tokens, lease.engine, body)
+            data = []
+            async with leaving(request) as left:
+                for index, tokens in enumerate(inputs):
+                    work = partial(lease.engine.embed, tokens, lambda: left.done() or service.stopped)
+                    vector = await service.read(lease.name, len(tokens), work)
+                    data.append(Embedding(index=index, embedding=_encoded(vector, body.encoding_format)))
     finally:
         lease.release()
     count = sum(map(len, inputs))

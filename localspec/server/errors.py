@@ -95,10 +95,9 @@ def invalid(message: str, param: str | None = None, code: str | None = None) -> 
 
 def unknown_model(name: str, names: Sequence[str]) -> ApiError:
     """404 with the names there are."""
-    shown = name if len(name) <= _SHOWN else name[:_SHOWN] + "..."
     there = f"There are: {', '.join(names)}." if names else "There are none."
     return ApiError(
-        404, "not_found_error", f"There is no model {shown!r}. {there}", param="model", code="model_not_found"
+        404, "not_found_error", f"There is no model {_short(name)!r}. {there}", param="model", code="model_not_found"
     )
 
 
@@ -137,25 +136,42 @@ def from_localspec(error: LocalspecError) -> ApiError:
 def from_validation(problems: Sequence[Any]) -> ApiError:
     """400 from pydantic's list of problems: the first, with the name of its field.
 
-    A union reports every branch that failed; the problem deepest inside the body is the one that fits best.
+    A union reports every branch that failed; the problem that fits best is told (`_telling`).
     """
-    first = problems[0]
-    same_field = [one for one in problems if one["loc"][:2] == first["loc"][:2]]
-    problem = max(same_field, key=lambda one: (one["type"] == "extra_forbidden", len(one["loc"])))
+    problem = _telling(problems)
     where = [str(part) for part in problem["loc"] if part != "body"]
     name = ".".join(part for part in where if _is_field(part)) or None
     kind, words = problem["type"], str(problem["msg"])
     if kind == "json_invalid":
         return invalid(f"The body is not JSON: {problem.get('ctx', {}).get('error', words)}.")
     if kind == "extra_forbidden":
-        return invalid(f"Unknown or unsupported field: {name}. Leave it out.", name, "unknown_parameter")
+        name = ".".join([*(part for part in where[:-1] if _is_field(part)), _short(where[-1])])
+        return invalid(f"Unknown or unsupported field: {name or repr(name)}. Leave it out.", name, "unknown_parameter")
     if name is None:
-        return invalid(f"The body cannot be used: {_lower(words)}.")
+        return invalid("There is no body; send a JSON object." if kind == "missing" else "The body is no JSON object.")
     if kind == "missing":
         return invalid(f"The field {name} is missing.", name, "missing_required_parameter")
-    given = repr(problem.get("input"))
-    shown = given if len(given) <= _SHOWN else given[:_SHOWN] + "..."
+    shown = _short(repr(problem.get("input")))
     return invalid(f"{name} is {shown}: {_lower(words.removeprefix('Value error, '))}.", name, "invalid_value")
+
+
+def _telling(problems: Sequence[Any]) -> Any:
+    """Of the first field's problems: an unknown field, or a list of the wrong length, or the one deepest inside; rather
+    not one of an object whose `type` says that it is another."""
+    first = problems[0]
+    same_field = [one for one in problems if one["loc"][:2] == first["loc"][:2]]
+
+    def rank(one: Any) -> tuple[bool, bool, int]:
+        return one["type"] == "extra_forbidden", one["type"] in ("too_long", "too_short"), len(one["loc"])
+
+    best = max(same_field, key=rank)
+    others = {one["loc"][:-1] for one in same_field if one["type"] == "literal_error"}
+    as_deep = [one for one in same_field if len(one["loc"]) >= len(best["loc"]) and one["loc"][:-1] not in others]
+    return max(as_deep, key=rank) if as_deep and best["loc"][:-1] in others else best
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _SHOWN else text[:_SHOWN] + "..."
 
 
 def _is_field(part: str) -> bool:

@@ -37,7 +37,8 @@ class Exchange:
         model, engine = lease.name, lease.engine
         turn, asked = await prepared(lease, partial(chat_asked, fields))
         answers = service.answer(lease, asked.starts(engine, 1))
-        choice = Choice(turn, asked, answers.generations[0], engine.loaded.model.end_tokens)
+        with answers.handing_over():
+            choice = Choice(turn, asked, answers.generations[0], engine.loaded.model.end_tokens)
         return cls(model, engine, answers, choice)
 
     async def parts(self, silence: float | None = None) -> AsyncIterator[list[Part] | None]:

@@ -60,6 +60,8 @@ class Guard:
             return
         if name.endswith(".localhost"):
             return
+        if not name:
+            raise ApiError(403, "permission_error", "The Host header is missing or empty.")
         raise ApiError(
             403,
             "permission_error",

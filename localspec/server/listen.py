@@ -130,7 +130,8 @@ class Connection(H11Protocol):
     def send_400_response(self, msg: str) -> None:
         """Answers what is no HTTP request, or has too long a head; called while h11's error is being handled."""
         fault = sys.exc_info()[1]
-        error = invalid("This is no HTTP request.")
+        why = str(fault or msg).partition(": b")[0]  # without the bytes themselves
+        error = invalid(f"This is no HTTP request: {why}.")
         if isinstance(fault, h11.RemoteProtocolError) and fault.error_status_hint == 431:
             error = too_long_head(self.config.h11_max_incomplete_event_size or 0)
         response = _as_json(error)
@@ -221,7 +222,7 @@ def serve(pool: Pool, settings: ServerSettings, listening: socket.socket, progre
         try:
             await service.load(pool.default, progress)
             LOG.info("%s is ready: %s", pool.default, pool.loaded()[pool.default].loaded.exactness)
-        except (ApiError, KeyError) as error:
+        except Exception as error:  # noqa: BLE001 - a server without its model would say for ever that it loads
             if not service.ending:
                 failure.append(error.__cause__ or error)
                 server.should_exit = True

@@ -27,7 +27,7 @@ def text_log_probs(found: Sequence[TokenLogProb], model: Model, offset: int) -> 
     for text in texts:
         offsets.append(max(0, offset))
         offset += len(text)
-    tops = [{_text(token, model): value for token, value in reversed(one.top)} for one in found]
+    tops = [_by_text(one, model) for one in found]
     return TextLogProbs(
         tokens=texts,
         token_logprobs=[one.log_prob for one in found],
@@ -67,13 +67,26 @@ def behind(one: TextLogProbs, other: TextLogProbs) -> TextLogProbs:
     )
 
 
+def _by_text(one: TokenLogProb, model: Model) -> dict[str, float]:
+    """The likely tokens with a name each: the emitted one alone has its text, so that a client may look for it; others
+    have theirs unless it is taken, and then their id, as vLLM spells it."""
+    found: dict[str, float] = {}
+    emitted = _text(one.token, model)
+    for token, value in one.top:
+        text = _text(token, model)
+        taken = text in found or (text == emitted and token != one.token)
+        found[f"token_id:{token}" if taken else text] = value
+    return found
+
+
 def _with_top(one: TokenLogProb, model: Model) -> TokenLogProbs:
     top = [_plain(token, value, model) for token, value in one.top]
     return TokenLogProbs(**_plain(one.token, one.log_prob, model).model_dump(), top_logprobs=top)
 
 
 def _plain(token: int, value: float, model: Model) -> TopLogProb:
-    return TopLogProb(token=_text(token, model), logprob=value, bytes=list(model.piece(token, special=True)))
+    piece = list(model.piece(token, special=True))
+    return TopLogProb(id=token, token=_text(token, model), logprob=value, bytes=piece)
 
 
 def _text(token: int, model: Model) -> str:

@@ -40,6 +40,8 @@ def engine_options(fields: GenerationFields, engine: Engine, max_tokens: int | N
     if limit == 0:
         raise invalid("max_tokens is 0; it must be 1 or more.", "max_tokens", "invalid_value")
     stop = [fields.stop] if isinstance(fields.stop, str) else fields.stop or []
+    if "" in stop:
+        raise invalid("stop holds an empty string.", "stop", "invalid_value")
     options: dict[str, Any] = {
         "sampling": sampling_params(fields, engine.loaded.model),
         "seed": fresh_seed() if fields.seed in (None, -1) else fields.seed,

@@ -51,7 +51,8 @@ async def create(request: Request, body: ResponsesBody) -> Response:
     memory = memory_of(request)
     before = _before(body, memory)
     exchange = await Exchange.begin(service, body.answered(before))
-    answer = Responding(body, before, exchange, memory)
+    with exchange.answers.handing_over():
+        answer = Responding(body, before, exchange, memory)
     if body.stream:
         return EventStream(exchange.answers, answer.lines(service.settings.ping_seconds))
 

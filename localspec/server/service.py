@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from time import perf_counter, time
 from typing import TypeVar
@@ -49,7 +50,7 @@ class Service:
         self._waiting_for_load = 0
         self._reader = asyncio.Lock()
         self.reading = 0
-        """Texts that are read, or wait to be."""
+        """Requests whose texts are read, or wait to be."""
 
     # -- engines ------------------------------------------------------------------------------------------------
 
@@ -112,7 +113,8 @@ class Service:
         """Starts the generations of a request and takes its lease over; the caller closes the answers.
 
         Args:
-            lease: on the engine; released here, when the last generation has ended or if none is started.
+            lease: on the engine; released here, when the answers are closed and the last generation has ended, or if
+                they cannot be started.
             starts: each submits one generation to the engine; there may be none.
 
         Raises:
@@ -120,9 +122,6 @@ class Service:
             LocalspecError: a generation could not be submitted.
         """
         generations: list[Generation] = []
-        if not starts:
-            lease.release()
-            return Answers((), lambda _: None)
         try:
             self._admit(lease.name, lease.engine, len(starts))
             for start in starts:
@@ -133,18 +132,16 @@ class Service:
             lease.release()
             raise
         self.live[lease.name] += len(generations)
-        left = len(generations)
 
         def ended(generation: Generation) -> None:
-            nonlocal left
-            left -= 1
             self.live[lease.name] -= 1
             self.meter.count(lease.name, generation)
-            if not left:
-                self._answers.discard(answers)
-                lease.release()
 
-        answers = Answers(generations, ended)
+        def over() -> None:
+            self._answers.discard(answers)
+            lease.release()
+
+        answers = Answers(generations, ended, over)
         self._answers.add(answers)
         return answers
 
@@ -171,33 +168,44 @@ class Service:
 
     # -- texts that are read only ------------------------------------------------------------------------------
 
-    async def read(self, name: str, tokens: int, work: Callable[[], _Result]) -> _Result:
-        """Runs what reads a whole text (for a vector, or log-probabilities) on a worker thread.
-
-        One at a time, in the order they came, so that they take no more than one of the threads all routes share.
-
-        Args:
-            name: of the model, for the meter.
-            tokens: of the text.
-            work: `Engine.embed` or `Engine.score`.
+    @contextmanager
+    def reading_texts(self) -> Iterator[None]:
+        """Admits a request that has texts read only, for vectors or log-probabilities: all of them, or none.
 
         Raises:
-            ApiError: 503, too many wait for their turn, or the server is ending.
+            ApiError: 503, too many such requests wait already, or the server is ending.
         """
         if self.ending:
             raise ending()
         if self.reading > self.settings.max_queue:
             self.meter.refused.inc()
-            raise overloaded(f"{self.reading} texts wait to be read already.")
+            raise overloaded(f"{self.reading} requests wait for texts to be read already.")
         self.reading += 1
         try:
-            async with self._reader:
-                start = perf_counter()
-                found = await to_thread.run_sync(work)
-        except Cancelled:
-            raise ending() from None
+            yield
         finally:
             self.reading -= 1
+
+    async def read(self, name: str, tokens: int, work: Callable[[], _Result]) -> _Result:
+        """Runs what reads a whole text on a worker thread, for a request that was admitted by `reading_texts`.
+
+        One at a time, in the order they came, so that they take no more than one of the threads all routes share;
+        requests of several texts take turns.
+
+        Args:
+            name: of the model, for the meter.
+            tokens: of the text.
+            work: `Engine.embed` or `Engine.score`; raises `Cancelled` if nobody wants its result any more.
+
+        Raises:
+            ApiError: 503, the server is ending.
+        """
+        async with self._reader:
+            start = perf_counter()
+            try:
+                found = await to_thread.run_sync(work)
+            except Cancelled:
+                raise ending() from None
         self.meter.read(name, tokens, perf_counter() - start)
         return found
 

@@ -64,7 +64,9 @@ class Extra(BaseModel):
 class TopLogProb(BaseModel):
     """A likely token."""
 
+    id: int
     token: str
+    """Text; others may have the same, as pieces of characters do."""
     logprob: float
     bytes: list[int]
 
@@ -89,6 +91,7 @@ class TextLogProbs(BaseModel):
     token_logprobs: list[float | None]
     """None: a first token, before which there is nothing."""
     top_logprobs: list[dict[str, float] | None] | None
+    """By text; where tokens share one, the emitted or else the likeliest has it, and others are `token_id:N`."""
     text_offset: list[int]
 
 

@@ -6,7 +6,9 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from localspec import Engine, SamplingParams
@@ -15,12 +17,13 @@ from localspec.llama.context import Context
 from localspec.runtime.generation import Generation
 from localspec.types import Tokens
 
+SETTINGS: dict[str, Any] = {"exact": "strict", "slots": 3, "context": 2048}
 WORDS = "Maria bought twelve lanterns in Lisbon and Peter sold three maps of Oslo to a baker who sang at night. "
 
 
 @pytest.fixture(scope="module")
 def engine() -> Iterator[Engine]:
-    with Engine.load(exact="strict", slots=3, context=2048) as loaded:
+    with Engine.load(**SETTINGS) as loaded:
         yield loaded
 
 
@@ -46,7 +49,7 @@ def clear(engine: Engine) -> None:
 
 
 def test_texts_are_those_of_requests_alone(engine: Engine) -> None:
-    sizes = [900, 60, 1500, 513, 30, 1200, 512, 40]
+    sizes = [900, 60, 1100, 513, 30, 600, 512, 40]
     alone = []
     for seed, size in enumerate(sizes):
         clear(engine)
@@ -57,6 +60,35 @@ def test_texts_are_those_of_requests_alone(engine: Engine) -> None:
     together = [(found.text(), found.tokens) for found in generations]
     assert together == alone
     assert all(found.stats.exact for found in generations)
+
+
+def test_texts_are_those_of_a_fresh_engine_whoever_was_served_before(engine: Engine) -> None:
+    """Long ones and short ones in the same slots, beginnings of the same prompt, the same conversation a turn ago."""
+    begun = prompt_of(engine, 700, 9)
+    said = engine.generate(begun, seed=9, max_tokens=90, ignore_end=True)
+    said.text()
+    question = engine.tokenize("And then? " * 20)
+    later = np.concatenate([begun, np.array(said.tokens, dtype=np.int32), question])
+
+    def answer(asked: Engine, prompt: Tokens, max_tokens: int = 40) -> Generation:
+        sampling = SamplingParams(temperature=0.8)
+        return asked.generate(prompt, sampling=sampling, seed=4, max_tokens=max_tokens, ignore_end=True)
+
+    with Engine.load(**SETTINGS) as fresh:
+        wanted = answer(fresh, later)
+        text = wanted.text()
+    others = [begun[:600], prompt_of(engine, 1100, 3), later[:-1], prompt_of(engine, 40, 5), begun, later]
+    reused = []
+    for together in (1, 3):
+        for first in range(0, len(others), together):
+            crowd = [answer(engine, other, 30) for other in others[first : first + together]]
+            assert all(one.text() for one in crowd)
+            again = answer(engine, later)
+            assert (again.text(), again.tokens) == (text, wanted.tokens)
+            assert again.stats.exact
+            reused.append(again.stats.reused_tokens)
+    assert (wanted.stats.reused_tokens, reused[0]) == (0, 512)
+    assert set(reused) <= {0, 512, len(later) - 1}, "whole chunks, or the very same prompt"
 
 
 def test_a_running_answer_goes_on_while_a_long_prompt_is_read(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:

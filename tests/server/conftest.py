@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from localspec.runtime.pool import Pool
+from tests.server.held import eventually
 from tests.server.live import Live, running
 
 SLOTS = 4
@@ -26,3 +27,19 @@ def live(pool: Pool) -> Iterator[Live]:
     """A server without a key."""
     with running(pool) as server:
         yield server
+
+
+@pytest.fixture
+def always_looked_up(pool: Pool) -> Iterator[None]:
+    """Prompt lookup drafts whatever it finds, whether it pays on this machine at this moment or not."""
+    lease = pool.lease(pool.default)
+    engine, exact = lease.engine, lease.engine.loaded.context.exact_widths
+    lease.release()
+    if exact is not None and 2 not in exact:
+        pytest.skip("no pass with a draft is exact here")
+    before = engine.settings
+    assert eventually(lambda: not engine._worker.busy)  # answers that an earlier test left are ending
+    engine.configure(drafter="lookup", max_draft_tokens=3)
+    yield
+    assert eventually(lambda: not engine._worker.busy)
+    engine.configure(drafter=before.drafter, max_draft_tokens=before.max_draft_tokens)

@@ -16,7 +16,6 @@ import httpx
 from localspec.runtime.pool import Pool
 from localspec.server import listen
 from localspec.server.app import create_app
-from localspec.server.errors import ApiError
 from localspec.server.service import Service
 from localspec.server.settings import ServerSettings
 
@@ -54,7 +53,7 @@ class Live:
         return events(response.text)
 
 
-def user(content: str) -> dict[str, str]:
+def user(content: Any) -> dict[str, Any]:
     """A user's message."""
     return {"role": "user", "content": content}
 
@@ -92,12 +91,12 @@ def running(
     listening = listening or listen.bind("127.0.0.1", 0)
     port = listening.getsockname()[1]
 
-    failures: list[ApiError] = []
+    failures: list[Exception] = []
 
     async def load(service: Service) -> None:
         try:
             await service.load(pool.default)
-        except ApiError as error:
+        except Exception as error:  # noqa: BLE001 - the test fails with it, instead of waiting for ever
             failures.append(error)
 
     app = create_app(pool, settings, on_start=load)
@@ -108,7 +107,7 @@ def running(
     try:
         with httpx.Client(base_url=f"http://127.0.0.1:{port}", headers=headers, timeout=60) as client:
             while client.get("/health").status_code == 503:
-                assert not failures, failures[0].message
+                assert not failures, repr(failures[0])
                 time.sleep(0.01)
             yield Live(port, app.state.service, server, client)
     finally:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from tests.server.live import Live
+from tests.server.live import Live, user
 
 WIKIPEDIA: dict[str, Any] = {
     "name": "wikipedia",
@@ -24,6 +24,23 @@ LOOK_UP = f"Look up {SUBJECT}."
 """What the bundled pair answers with a call of that tool. No token of it is nearly another: the likeliest one leads by
 2 and more in logarithm, so that rounding, which differs between CPUs, cannot change what tests compare."""
 QUERY, QUERY_JSON = {"query": SUBJECT}, f'{{"query": "{SUBJECT}"}}'
+
+
+RESULT = '{"summary": "It is old."}'
+"""What that tool may say."""
+
+
+def said_of(live: Live, result: str = RESULT) -> str:
+    """What the model makes of a result of the tool. Whatever the words are, each client must hear the same ones."""
+    function = {"name": "wikipedia", "arguments": QUERY_JSON}
+    call = {"role": "assistant", "content": None, "tool_calls": [{"id": "a", "type": "function", "function": function}]}
+    turns = [user(LOOK_UP), call, {"role": "tool", "tool_call_id": "a", "content": result}]
+    prompt = live.http.post("/apply-template", json={"messages": turns}).json()["prompt"]
+    assert json.loads(result)["summary"] in prompt
+    sent = {"messages": turns, "tools": [{"type": "function", "function": WIKIPEDIA}], "temperature": 0}
+    text: str = live.http.post("/v1/chat/completions", json=sent).json()["choices"][0]["message"]["content"]
+    assert text
+    return text
 
 
 def named_events(live: Live, path: str, **fields: Any) -> list[dict[str, Any]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -125,3 +125,26 @@ def test_texts_that_wait_are_bounded_too(narrow: Live) -> None:
         assert first.result().status_code == 200
     assert refused.status_code == 503
     assert int(refused.headers["Retry-After"]) > 0
+
+
+def test_who_is_admitted_has_all_texts_read(narrow: Live) -> None:
+    """Others, who try all the time and may be refused, do not come between two texts of a request."""
+    codes: list[int] = []
+
+    def ask(texts: int) -> int:
+        return httpx.post(f"{narrow.url}{PATH}", json={"input": ["A castle."] * texts}, timeout=60).status_code
+
+    def insist(admitted: Future[int]) -> None:
+        while not admitted.done():
+            codes.append(ask(1))
+
+    with ThreadPoolExecutor(3) as crowd:
+        with stopped(narrow.service.pool.loaded()["tiny"]):
+            admitted = crowd.submit(ask, 40)
+            assert eventually(lambda: narrow.service.reading == 1)
+            others = [crowd.submit(insist, admitted) for _ in range(2)]
+            assert eventually(lambda: 503 in codes)
+        assert admitted.result() == 200
+        for other in others:
+            other.result()
+    assert set(codes) <= {200, 503}

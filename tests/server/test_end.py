@@ -19,7 +19,10 @@ from typing import Any
 import httpx
 import pytest
 
+from localspec.errors import LocalspecError
+from localspec.runtime.engine import Engine
 from localspec.runtime.pool import Pool
+from localspec.server import listen
 from localspec.server.settings import ServerSettings
 from tests.server.conftest import SLOTS
 from tests.server.live import events, running, user
@@ -119,6 +122,13 @@ def test_every_answer_under_way_hears_of_the_end(pool: Pool) -> None:
             told = answer.json()["error"]
         assert told["code"] == "shutting_down"
     assert sorted(answer.status_code for answer in answers) == [200] * (SLOTS - 1) + [503] * SLOTS
+
+
+def test_a_fault_while_the_model_loads_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also one that nobody foresaw: else it would say for ever that it loads."""
+    monkeypatch.setattr(Engine, "load", lambda *_, **__: 1 // 0)
+    with pytest.raises(LocalspecError, match="tiny cannot be served: integer division"):
+        listen.serve(Pool(settings={}), ServerSettings(drain_seconds=0.0), listen.bind("127.0.0.1", 0))
 
 
 def test_a_signal_while_the_model_loads_ends_it(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.server.live import COPIED, Live, error_of
+from tests.server.live import COPIED, Live, error_of, user
 
 HARMLESS: dict[str, Any] = {
     "user": "me",
@@ -26,7 +26,10 @@ def test_harmless_fields_are_accepted(live: Live) -> None:
     assert live.complete("One day", max_tokens=1, **HARMLESS).status_code == 200
 
 
-@pytest.mark.parametrize("field", ["mirostat", "audio", "functions", "guided_json", "best_of", "n_predict", "suffix"])
+@pytest.mark.parametrize(
+    "field",
+    ["mirostat", "audio", "functions", "guided_json", "best_of", "n_predict", "suffix", "maxTokens", "é x", "int"],
+)
 def test_an_unknown_field_is_refused_with_its_name(live: Live, field: str) -> None:
     fields: dict[str, Any] = {field: 1}
     response = live.chat(**fields)
@@ -78,8 +81,44 @@ def test_an_impossible_value_is_refused(live: Live, field: str, value: Any) -> N
     assert response.status_code == 400, response.text
     error = error_of(response)
     assert error["type"] == "invalid_request_error"
-    words = field.replace("tool_choice", "tool").replace("stop", "stop")
+    words = field.replace("tool_choice", "tool")
     assert words in error["message"] or field in str(error["param"]) or value == {"drafter": "nobody"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "said"),
+    [
+        ({"stop": ["x"] * 65}, "stop", "at most 64 items"),
+        ({"x" * 500: 1}, "x" * 80 + "...", "Leave it out."),
+        ({"": 1}, "", "''. Leave"),
+        ({"messages": [user("x") | {"toolCalls": 5}]}, "messages.0.toolCalls", "Leave it out."),
+        ({"messages": [user([{"type": "text", "text": {"a": [1]}}])]}, "messages.0.content.0.text", "a valid string"),
+        ({"messages": [user([{"type": "text"}])]}, "messages.0.content.0.text", "is missing"),
+        ({"messages": [user([{"type": "refusal", "text": "x"}])]}, "messages.0.content.0.text", "Leave it out."),
+        ({"messages": [user([{"type": "sound"}])]}, "messages.0.content.0.type", "'text'"),
+        ({"tools": [{"type": "function", "function": {"nam": "x"}}]}, "tools.0.function.nam", "Leave it out."),
+    ],
+)
+def test_the_field_at_fault_is_named(live: Live, fields: dict[str, Any], param: str, said: str) -> None:
+    """Also in a union, whose branches all have something to say."""
+    error = error_of(live.chat(**fields))
+    assert error["param"] == param
+    assert said in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param", "said"),
+    [
+        ("/v1/completions", {"prompt": []}, "prompt", "at least 1 item"),
+        ("/v1/completions", {"prompt": [[]]}, "prompt.0", "at least 1 item"),
+        ("/v1/completions", {"prompt": ["a", 5]}, "prompt.1", "a valid string"),
+        ("/v1/embeddings", {"input": ["a"] * 2049}, "input", "at most 2048 items"),
+    ],
+)
+def test_lists_of_the_wrong_length_are_named(live: Live, path: str, body: Any, param: str, said: str) -> None:
+    error = error_of(live.http.post(path, json=body))
+    assert error["param"] == param
+    assert said in error["message"]
 
 
 @pytest.mark.parametrize(

@@ -115,7 +115,9 @@ def test_a_client_that_never_reads_is_cut_off(pool: Pool) -> None:
 def test_what_is_no_http_is_told_so(strict: Live) -> None:
     answer = raw(strict, b"\x16\x03\x01 hello\r\n\r\n")
     assert status(answer) == 400
-    assert "HTTP" in message(answer)
+    assert message(answer) == "This is no HTTP request: illegal request line."
+    assert "Host" in message(raw(strict, b"GET /health HTTP/1.1\r\n\r\n"))
+    assert "Host" in message(raw(strict, b"GET /health HTTP/1.0\r\nConnection: close\r\n\r\n"))
 
 
 def test_the_server_still_answers(strict: Live) -> None:
@@ -128,8 +130,9 @@ def test_unknown_paths_and_methods_have_the_error_shape(live: Live) -> None:
     assert response.status_code == 404
     assert error_of(response)["type"] == "not_found_error"
     response = live.http.get("/v1/chat/completions")
-    assert response.status_code == 405
+    assert (response.status_code, response.headers["allow"]) == (405, "POST")
     error_of(response)
+    assert live.http.head("/health").status_code == 200  # as `wget --spider` asks in containers
 
 
 @pytest.mark.parametrize(

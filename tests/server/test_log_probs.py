@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from localspec.engine.request import TokenLogProb
 from localspec.runtime.pool import Pool
+from localspec.server.log_probs import chat_log_probs, text_log_probs
 from tests.server.live import COPIED, COPY, Live, user
 
 
@@ -116,6 +118,31 @@ def test_a_prompt_is_scored_as_an_answer_is(pool: Pool) -> None:
         assert one.token == other.token
         assert other.log_prob == pytest.approx(one.log_prob, abs=0.5)
         assert other.top[0][1] == pytest.approx(one.top[0][1], abs=0.5)
+
+
+def test_tokens_of_one_text_are_all_told(pool: Pool) -> None:
+    """Many tokens are part of a character; the emitted one is found by its text, and the others are not lost."""
+    lease = pool.lease(pool.default)
+    model = lease.engine.loaded.model
+    lease.release()
+    one, two, three = [token for token in range(model.n_vocab) if model.piece(token).decode(errors="replace") == "�"][
+        :3
+    ]
+    word = int(model.tokenize("Oslo", special=False, add_bos=False)[0])
+    spelled = model.piece(word).decode()
+    tops = ((one, -1.0), (two, -2.0), (word, -3.0), (three, -4.0))
+
+    def by_text(emitted: int, value: float) -> dict[str, float] | None:
+        found = text_log_probs([TokenLogProb(emitted, value, 0.0, tops)], model, 0)
+        assert found.top_logprobs is not None
+        return found.top_logprobs[0]
+
+    assert by_text(word, -3.0) == {"�": -1.0, f"token_id:{two}": -2.0, spelled: -3.0, f"token_id:{three}": -4.0}
+    assert by_text(two, -2.0) == {f"token_id:{one}": -1.0, "�": -2.0, spelled: -3.0, f"token_id:{three}": -4.0}
+    (told,) = chat_log_probs([TokenLogProb(two, -2.0, 0.0, tops)], model).content
+    assert (told.id, told.logprob) == (two, -2.0)
+    assert [(top.id, top.logprob) for top in told.top_logprobs] == list(tops)
+    assert [bytes(top.bytes) for top in told.top_logprobs] == [model.piece(token) for token, _ in tops]
 
 
 def test_only_an_echo_may_be_empty(live: Live) -> None:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from threading import Event
+from typing import Any
 
 import pytest
 
 from localspec.models.memory import Place
+from localspec.runtime.engine import Engine
 from localspec.runtime.pool import Pool
 from localspec.server.settings import ServerSettings
-from tests.server.held import eventually
+from tests.server.held import eventually, send
 from tests.server.live import COPIED, Live, error_of, running
 
 
@@ -62,6 +65,40 @@ def test_a_model_in_use_is_not_unloaded(several: Live) -> None:
         text = "".join(response.iter_text())
     assert text.endswith("data: [DONE]\n\n")
     assert text.count('"finish_reason":"length"') == 2
+
+
+def test_a_client_that_leaves_while_its_model_loads(several: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The model is loaded, and nobody keeps it, nor a slot."""
+    assert eventually(lambda: not several.service.pool.loaded())
+    go, load = Event(), Engine.load
+
+    def slow(*given: Any, **more: Any) -> Engine:
+        assert go.wait(60)
+        return load(*given, **more)
+
+    def answered() -> float:
+        lines = several.http.get("/metrics").text.splitlines()
+        return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith("localspec:answers_total"))
+
+    before = answered()
+    with monkeypatch.context() as slower:
+        slower.setattr(Engine, "load", slow)
+        leaving = send(several, "/v1/completions", {"model": "tiny", "prompt": "x", "n": 2, "ignore_eos": True})
+        assert eventually(lambda: several.service._waiting_for_load == 1)
+        leaving.close()
+        go.set()
+        assert eventually(lambda: answered() == before + 2)
+    assert eventually(lambda: not several.service.pool.loaded())  # it is idle
+
+
+def test_a_fault_nobody_foresaw_has_the_error_shape(several: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert eventually(lambda: not several.service.pool.loaded())
+    with monkeypatch.context() as broken:
+        broken.setattr(Engine, "load", lambda *_, **__: 1 // 0)
+        response = several.chat(model="tiny")
+    assert response.status_code == 500
+    assert error_of(response)["message"] == "Internal error: ZeroDivisionError. Please report it."
+    assert several.chat(model="tiny", max_tokens=1).status_code == 200
 
 
 def test_a_model_without_room_is_refused_for_now(several: Live, memory: Memory) -> None:

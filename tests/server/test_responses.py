@@ -15,7 +15,7 @@ from localspec.server.responses_items import Items
 from localspec.server.responses_memory import Remembered, ResponseMemory
 from localspec.server.responses_shapes import ResponseObject
 from tests.server.live import COPIED, COPY, Live, error_of, user
-from tests.server.named_events import LOOK_UP, QUERY_JSON, SHORT_ANSWER, WIKIPEDIA, named_events
+from tests.server.named_events import LOOK_UP, QUERY_JSON, RESULT, SHORT_ANSWER, WIKIPEDIA, named_events, said_of
 
 PATH = "/v1/responses"
 TOOL = {"type": "function", **WIKIPEDIA}
@@ -105,10 +105,10 @@ def test_a_tool_is_called_and_its_result_is_used(live: Live) -> None:
         "wikipedia",
         QUERY_JSON,
     )
-    result = {"type": "function_call_output", "call_id": call["call_id"], "output": '{"summary": "It is old."}'}
+    result = {"type": "function_call_output", "call_id": call["call_id"], "output": RESULT}
     by_items = send(live, [user(LOOK_UP), call, result], tools=[TOOL]).json()
     by_id = send(live, [result], tools=[TOOL], previous_response_id=called["id"]).json()
-    assert text_of(by_items) == text_of(by_id) == "It is old."
+    assert text_of(by_items) == text_of(by_id) == said_of(live)
     assert by_id["previous_response_id"] == called["id"]
 
 

@@ -42,10 +42,11 @@ def test_requests_at_once_get_the_text_they_get_alone(live: Live, requests: int)
 def test_a_full_queue_says_when_to_come_back(narrow: Live) -> None:
     sent = {"messages": [user("x")], "n": SLOTS + 2} | ENDLESS
     with held(narrow, "/v1/chat/completions", sent, SLOTS + 2):
-        response = narrow.chat()
-    assert response.status_code == 503
-    assert int(response.headers["Retry-After"]) > 0
-    assert error_of(response)["type"] == "unavailable_error"
+        refused = narrow.chat(), narrow.complete(["x", "y"], echo=True, logprobs=1)  # nothing of it is read, either
+    for response in refused:
+        assert response.status_code == 503
+        assert int(response.headers["Retry-After"]) > 0
+        assert error_of(response)["type"] == "unavailable_error"
     assert narrow.chat(max_tokens=1).status_code == 200
 
 

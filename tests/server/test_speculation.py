@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.server.live import COPIED, COPY, Live
+from tests.server.live import COPIED, COPY, Live, user
 
 WAYS: tuple[dict[str, Any], ...] = (
     {},
@@ -31,6 +31,31 @@ def test_the_text_does_not_depend_on_how_it_was_drafted(live: Live, temperature:
         assert body["timings"]["exact"] is True
         texts.add(body["choices"][0]["message"]["content"])
     assert len(texts) == 1
+
+
+@pytest.mark.usefixtures("always_looked_up")
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_prediction_is_what_prompt_lookup_drafts_from(live: Live, stream: bool) -> None:
+    """The answer itself is predicted, so nearly all of it can be guessed; the drafts say where they come from."""
+    sent: dict[str, Any] = {"messages": [user("Tell me a story.")], "temperature": 1.0, "seed": 5, "max_tokens": 40}
+    sent["ignore_eos"] = True
+
+    def ask(**more: Any) -> tuple[str, dict[str, Any], dict[str, Any]]:
+        if not stream:
+            body = live.http.post("/v1/chat/completions", json=sent | more).json()
+            return body["choices"][0]["message"]["content"], body["timings"], body["localspec"][0]["stats"]
+        chunks = live.stream("/v1/chat/completions", **sent, **more)[:-1]
+        text = "".join(chunk["choices"][0]["delta"].get("content") or "" for chunk in chunks)
+        return text, chunks[-1]["timings"], chunks[-1]["localspec"][0]["stats"]
+
+    text, _, told = ask()
+    again, timings, stats = ask(prediction={"type": "content", "content": text})
+    assert again == text
+    assert "prediction" not in told["drafted_by_drafter"]
+    guessed, right = stats["drafted_by_drafter"]["prediction"], stats["accepted_by_drafter"]["prediction"]
+    assert guessed >= right >= 10
+    assert timings["draft_n"] == sum(stats["drafted_by_drafter"].values())
+    assert timings["draft_n_accepted"] == sum(stats["accepted_by_drafter"].values())
 
 
 def test_timings_have_llama_servers_names_and_add_up(live: Live) -> None:

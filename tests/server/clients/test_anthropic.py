@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.server.live import COPIED, COPY, Live, user
-from tests.server.named_events import LOOK_UP, QUERY, WIKIPEDIA
+from tests.server.named_events import LOOK_UP, QUERY, RESULT, WIKIPEDIA, said_of
 
 anthropic = pytest.importorskip("anthropic", reason="anthropic is not installed", exc_type=ImportError)
 TOOL = {"name": "wikipedia", "description": "Looks something up.", "input_schema": WIKIPEDIA["parameters"]}
@@ -35,15 +35,15 @@ def test_a_stream_as_the_client_gathers_it(client: Any) -> None:
     assert final.usage.output_tokens > 10
 
 
-def test_tools_from_call_to_answer(client: Any) -> None:
+def test_tools_from_call_to_answer(live: Live, client: Any) -> None:
     asked = ASK | {"tools": [TOOL]}
     with client.messages.stream(**asked | {"messages": [user(LOOK_UP)]}) as stream:
         called = stream.get_final_message()
     (call,) = called.content
     assert (called.stop_reason, call.name, call.input) == ("tool_use", "wikipedia", QUERY)
-    result = {"type": "tool_result", "tool_use_id": call.id, "content": '{"summary": "It is old."}'}
+    result = {"type": "tool_result", "tool_use_id": call.id, "content": RESULT}
     turns = [user(LOOK_UP), {"role": "assistant", "content": called.content}, {"role": "user", "content": [result]}]
-    assert client.messages.create(**asked | {"messages": turns}).content[0].text == "It is old."
+    assert client.messages.create(**asked | {"messages": turns}).content[0].text == said_of(live)
 
 
 def test_errors_are_the_clients_own(client: Any) -> None:

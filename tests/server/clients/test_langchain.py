@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 from tests.server.clients.test_openai import RECORD
 from tests.server.live import COPIED, COPY, Live
-from tests.server.named_events import LOOK_UP, QUERY, SUBJECT
+from tests.server.named_events import LOOK_UP, QUERY, RESULT, SUBJECT, said_of
 
 langchain = pytest.importorskip("langchain_openai", reason="langchain-openai is not installed", exc_type=ImportError)
 
@@ -37,14 +37,15 @@ def test_invoke_and_stream(chat: Any) -> None:
     assert [one.content for one in chat.batch([COPY] * 3)] == [COPIED] * 3
 
 
-def test_tools(chat: Any) -> None:
+def test_tools(live: Live, chat: Any) -> None:
     from langchain_core.messages import HumanMessage, ToolMessage
     from langchain_core.tools import tool
 
     @tool
     def wikipedia(query: str) -> str:
         """Looks something up."""
-        return f'{{"summary": "Nothing about {query}."}}'
+        assert query == SUBJECT
+        return RESULT
 
     able = chat.bind_tools([wikipedia])
     asked = HumanMessage(LOOK_UP)
@@ -52,7 +53,7 @@ def test_tools(chat: Any) -> None:
     (call,) = called.tool_calls
     assert (call["name"], call["args"]) == ("wikipedia", QUERY)
     answer = able.invoke([asked, called, ToolMessage(wikipedia.invoke(call["args"]), tool_call_id=call["id"])])
-    assert answer.content == f"Nothing about {SUBJECT}."
+    assert answer.content == said_of(live)
 
 
 @pytest.mark.parametrize("method", ["json_schema", "json_mode"])

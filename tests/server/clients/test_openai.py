@@ -15,7 +15,7 @@ from openai.types.responses import FunctionToolParam, ResponseFunctionToolCall
 from pydantic import BaseModel
 
 from tests.server.live import COPIED, COPY, Live
-from tests.server.named_events import LOOK_UP, QUERY, SUBJECT
+from tests.server.named_events import LOOK_UP, QUERY, RESULT, SUBJECT, said_of
 
 ASK: list[ChatCompletionMessageParam] = [{"role": "user", "content": COPY}]
 RECORD = (
@@ -106,7 +106,7 @@ def test_a_pydantic_model_comes_back(client: OpenAI) -> None:
     assert isinstance(forced.choices[0].message.parsed, Verdict)
 
 
-def test_tools_from_call_to_answer(client: OpenAI) -> None:
+def test_tools_from_call_to_answer(live: Live, client: OpenAI) -> None:
     turns: list[ChatCompletionMessageParam] = [{"role": "user", "content": LOOK_UP}]
     called = client.chat.completions.parse(model="tiny", messages=turns, temperature=0, tools=[TOOL])
     choice = called.choices[0]
@@ -120,11 +120,11 @@ def test_tools_from_call_to_answer(client: OpenAI) -> None:
     result: ChatCompletionMessageParam = {
         "role": "tool",
         "tool_call_id": call.id,
-        "content": '{"summary": "It is old."}',
+        "content": RESULT,
     }
     turns += [choice.message, result]  # type: ignore[list-item] # as the client's own documentation does it
     answer = client.chat.completions.create(model="tiny", messages=turns, temperature=0, tools=[TOOL])
-    assert answer.choices[0].message.content == "It is old."
+    assert answer.choices[0].message.content == said_of(live)
 
 
 @pytest.mark.parametrize("parallel", [True, False])
