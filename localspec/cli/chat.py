@@ -82,9 +82,11 @@ def _open(options: argparse.Namespace, arguments: dict[str, Any]) -> int:
             begin=given | ({"system": options.system} if options.system is not None else {}),
             resume=not options.new,
         )
-        with shown(lambda text: app.call_from_any_thread(app.say, text, True)):
+        with shown(app.warn):
             code = app.run()
             app.answerer.close()
+    for text in app.unseen:  # what came too late for the screen
+        print(f"warning: {text}", file=sys.stderr)
     return code or 0
 
 
@@ -135,6 +137,7 @@ def _load(options: argparse.Namespace, liked: dict[str, Any], progress: Progress
     engine = Engine.load(progress=progress, **settings)
     loaded = engine.loaded.settings
     engine.at_close(announce(options.command, loaded.target, loaded.draft, engine.loaded.context.n_ctx))
+    engine.calibrate_when_idle()
     return engine
 
 

@@ -141,10 +141,13 @@ def _import(archive: Archive, options: argparse.Namespace) -> None:
 
 def _rm(archive: Archive, options: argparse.Namespace) -> None:
     from localspec.runtime.cache_folder import CacheFolder  # imports numpy
+    from localspec.runtime.corpus import erase
 
     numbers = dict.fromkeys(_number(archive, text) for text in options.chats)  # all are there, or nothing is removed
     for number in numbers:
-        CacheFolder().remove(archive.chat(number).key)
+        key = archive.chat(number).key
+        CacheFolder().remove(key)
+        erase(key)
         deletion = archive.delete_chat(number)
         name = f'"{deletion.title}"' if deletion.title else "without a title"
         if options.now:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -31,6 +32,9 @@ _HERE = Path(__file__).parent
 _GARBAGE = (5_000, 5, 50)
 """How many new objects it takes to search the youngest for garbage, and how often the older ones are; drawing makes
 thousands of short life."""
+_TIDY_SECONDS = 0.5
+"""How long after an answer the older objects are searched, too: drawing it left garbage among them, and nobody sees the
+moment that takes."""
 Live = AnswerPart | AnswerEnded | Prefilled
 MakeAnswerer = Callable[[str | None, str | None, dict[str, Any]], Answerer]
 """(target, draft, engine settings) -> an answerer that has not started."""
@@ -89,6 +93,8 @@ class ChatApp(App[int]):
         """Why there is no model; "" = there is one, or it is being loaded."""
         self.loading: Loading | None = None
         """How far loading is; None = nothing is being loaded."""
+        self.unseen: list[str] = []
+        """Warnings that have not been on the screen; once it is left, those that came too late for it."""
 
     # ---- life
 
@@ -108,7 +114,7 @@ class ChatApp(App[int]):
             self.register_theme(theme)
         self.theme = self.preferences.theme if self.preferences.theme in self.available_themes else themes.DARK.name
         self.theme_changed_signal.subscribe(self, self._remember_theme)
-        self.archive.on_notice = lambda text: self.call_from_any_thread(self.say, text, True)
+        self.archive.on_notice = self.warn
         for text in (*self._notices, self.archive.notice):
             if text:
                 self.say(text, problem=True)
@@ -209,6 +215,12 @@ class ChatApp(App[int]):
 
     def on_answer_ended(self, message: AnswerEnded) -> None:
         self.answered.publish(message)
+        if not self.is_headless:
+            self.set_timer(_TIDY_SECONDS, self._tidy)
+
+    def _tidy(self) -> None:
+        if all(pane.answer is None for pane in self.chat_screen.panes):
+            gc.collect()
 
     def on_prefilled(self, message: Prefilled) -> None:
         self.answered.publish(message)
@@ -219,10 +231,21 @@ class ChatApp(App[int]):
         """A note in the corner."""
         self.notify(text, severity="warning" if problem else "information", timeout=8 if problem else 4, markup=False)
 
+    def warn(self, text: str) -> None:
+        """A warning in the corner, from any thread at any time; it stays in `unseen` if the screen is left before."""
+        self.unseen.append(text)
+        self.call_from_any_thread(self._show_warning, text)
+
+    def _show_warning(self, text: str) -> None:
+        if not self._exit:
+            self.say(text, problem=True)
+            self.unseen.remove(text)
+
     def call_from_any_thread(self, call: Callable[..., object], *arguments: Any) -> None:
-        """Calls on the app's own thread, soon; never blocks."""
+        """Calls on the app's own thread, soon, or never if it is being left; never blocks."""
         if self._loop is not None:
-            self._loop.call_soon_threadsafe(lambda: self.call_later(call, *arguments))
+            with suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(lambda: self.call_later(call, *arguments))
 
     def open_screen(self, name: str) -> None:
         """Opens a screen of the registry; a second call while it is open does nothing."""

@@ -35,8 +35,9 @@ _DRAFTERS = {
     "lookup": Kind("prompt lookup", "l", "#E69F00", 2),
     "grammar": Kind("grammar", "g", "#CC79A7", 1, True),
     "suffix": Kind("suffix decoding", "s", "#009E73", 2, True),
+    "recycling": Kind("token recycling", "r", "#F0E442", 0, True),
 }
-_OTHERS = ("#F0E442", "#D55E00", "#0072B2")
+_OTHERS = ("#D55E00", "#0072B2")
 
 
 def kind_of(drafter: str) -> Kind:

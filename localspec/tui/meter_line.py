@@ -103,7 +103,7 @@ def _length(parts: Iterable[Content]) -> int:
 
 def _speed(stats: RequestStats, now: tuple[str, int] | None) -> list[Segment]:
     found = [_plain(0, f"{_number(stats.tokens_per_second)} tok/s")]
-    if stats.plain_seconds:
+    if stats.plain_seconds and stats.drafted:  # without a draft it is plain decoding, whatever the estimate says
         found.append(_plain(1, f"{stats.estimated_speedup:.2f}x plain"))
     if stats.drafted:
         found.append(_labelled(3, "acceptance ", "acc ", f"{stats.acceptance_rate:.0%}"))

@@ -38,14 +38,20 @@ def engine_of(node: DOMNode) -> Engine | None:
 
 
 def forget_cache(node: DOMNode, chat: str) -> None:
-    """Deletes the KV cache of a chat that was deleted; an engine does so between passes, so on a thread."""
+    """Deletes the KV cache of a chat that was deleted, and its answers in the corpus; on a thread, as it takes time."""
     from localspec.runtime.cache_folder import CacheFolder
+    from localspec.runtime.corpus import erase
 
     engine = engine_of(node)
-    if engine is None:
-        CacheFolder().remove(chat)
-    else:
-        node.run_worker(lambda: engine.forget_chat(chat), thread=True, exit_on_error=False)
+
+    def forget() -> None:
+        if engine is None:
+            CacheFolder().remove(chat)
+            erase(chat)
+        else:
+            engine.forget_chat(chat)
+
+    node.run_worker(forget, thread=True, exit_on_error=False)
 
 
 def piece_of(answerer: Answerer) -> Callable[[int], bytes]:

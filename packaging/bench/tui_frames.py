@@ -1,11 +1,15 @@
 """Frame times of the terminal chat: a chat of 20,000 tokens, text streaming in at 200 tokens a second, then scrolling.
 
     PYTHONPATH=. python packaging/bench/tui_frames.py [--tokens 20000] [--rate 200] [--seconds 20] [--size 120x40]
+    PYTHONPATH=. python packaging/bench/tui_frames.py --memory 6 --rate 4000
 
 A frame is a stretch of work of the screen's thread, from waking up to the next wait, in which something was drawn: for
 so long the screen answers no key. It runs in a terminal of its own (a pty that nobody looks at), so that encoding and
 writing are part of it. Then Esc is pressed in that terminal while text streams in from a model that does not hear it:
 the time until the answer is over on the screen, the wait for the rest of an escape sequence (ESCDELAY) included.
+
+With `--memory N` it says instead what the process holds after each of N answers of `--tokens` tokens, one after the
+other in one chat, each with its passes as an engine reports them.
 """
 
 from __future__ import annotations
@@ -24,8 +28,9 @@ import tempfile
 import termios
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from fcntl import ioctl
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +38,8 @@ SCROLLS = 60
 """Pages up, and as many down again."""
 STOPS = 10
 """Answers stopped with Esc."""
+_VOCABULARY = 5_000
+"""Different tokens."""
 _PARAGRAPH = """\
 ## Part {n}
 
@@ -55,7 +62,10 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=200.0, help="tokens a second")
     parser.add_argument("--seconds", type=float, default=20.0, help="how long text streams in")
     parser.add_argument("--size", default="120x40", help="columns x rows")
+    parser.add_argument("--memory", type=int, default=0, metavar="N", help="memory after each of N answers instead")
     options = parser.parse_args()
+    if options.memory:
+        options.seconds = options.tokens / options.rate
     columns, rows = map(int, options.size.split("x"))
     with tempfile.TemporaryDirectory() as folder:
         for name in ("DATA", "CONFIG", "CACHE"):
@@ -131,7 +141,6 @@ class Paced:
     """An answerer that says Markdown at a steady rate."""
 
     name = "paced"
-    piece: Callable[[int], bytes] | None = None
 
     def __init__(self, rate: float, seconds: float) -> None:
         self.facts: Any = None
@@ -142,6 +151,9 @@ class Paced:
 
         self.facts = Facts(self.name, context=1 << 20)
         sink.post_message(ModelReady(self.facts))
+
+    def piece(self, token: int) -> bytes:
+        return b"%4d" % token
 
     def count(self, question: Any) -> int:
         return sum(len(message.content) // 4 for message in question.messages)
@@ -155,7 +167,7 @@ class Paced:
         pass
 
     def _play(self, answer: Any, sink: Any) -> None:
-        from localspec.engine.request import FinishReason, Origin
+        from localspec.engine.request import FinishReason, Origin, PassRecord
         from localspec.engine.stats import RequestStats
         from localspec.tui.answerer import POSTS_PER_SECOND, AnswerEnded, AnswerPart
 
@@ -166,8 +178,13 @@ class Paced:
             if due > done:
                 part = "".join(words[done:due])
                 stats.generated, stats.verify_seconds = due, time.perf_counter() - began
+                tokens = tuple(token % _VOCABULARY for token in range(done, due))
                 origins = (Origin("draft", 1),) * (due - done)
-                sink.post_message(AnswerPart(answer, part, tuple(range(done, due)), origins, (), stats))
+                # One of three guesses accepted: two tokens a pass.
+                records = tuple(
+                    PassRecord("draft", (token, 1, 2), (-1, 0, 1), (0,), token, 4, 0.005) for token in tokens[::2]
+                )
+                sink.post_message(AnswerPart(answer, part, tokens, origins, records, stats))
                 done = due
             time.sleep(1 / POSTS_PER_SECOND)
         sink.post_message(AnswerEnded(answer, FinishReason.STOP, stats))
@@ -209,7 +226,7 @@ def run(options: argparse.Namespace, result: Path, press: int) -> None:
 
     with Archive.open(result.parent / "chats.sqlite3") as archive:
         chat = archive.new_chat(title="long")
-        old = max(0, options.tokens - int(options.rate * options.seconds))
+        old = 0 if options.memory else max(0, options.tokens - int(options.rate * options.seconds))
         words = _words(old)
         for at in range(0, len(words), 500):
             user = archive.append_user(chat.id, f"Question {at}")
@@ -220,6 +237,25 @@ def run(options: argparse.Namespace, result: Path, press: int) -> None:
 
         async def drive() -> None:
             await asyncio.sleep(2.0)
+            await (remember() if options.memory else measure())
+            app.exit(0)
+
+        async def remember() -> None:
+            figures["memory_mb"] = [_resident()]
+            for _ in range(options.memory):
+                pane = app.chat_screen.front
+                pane.composer.put("Go")
+                pane.composer.send()
+                while pane.answer is None:
+                    await asyncio.sleep(0.05)
+                while pane.answer is not None or not all(
+                    b.text is None or b.text.complete for b in pane.transcript.bubbles
+                ):
+                    await asyncio.sleep(0.1)
+                await asyncio.sleep(2.0)  # what is put off is done
+                figures["memory_mb"].append(_resident())
+
+        async def measure() -> None:
             pane = app.chat_screen.front
             pane.composer.put("Go")
             figures["memory_before_mb"] = _memory()
@@ -239,7 +275,6 @@ def run(options: argparse.Namespace, result: Path, press: int) -> None:
             figures["scroll"] = _figures(*clock.take())
             figures["memory_after_mb"] = _memory()
             figures["stopped"] = [await stop(app.chat_screen.front) for _ in range(STOPS)]
-            app.exit(0)
 
         async def stop(pane: Any) -> float:
             """When an answer under way is over, painted and stored, after Esc."""
@@ -256,13 +291,22 @@ def run(options: argparse.Namespace, result: Path, press: int) -> None:
         loop = asyncio.SelectorEventLoop(clock)
         asyncio.set_event_loop(loop)
         app.run(loop=loop)
-        if "memory_after_mb" not in figures:
+        if ("memory_mb" if options.memory else "stopped") not in figures:
             figures["failed"] = "it ended before it was measured"
     result.write_text(json.dumps(figures))
 
 
 def _memory() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def _resident() -> float:
+    """MB the process holds now; where the system does not tell, the most it ever held."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    except OSError:
+        return _memory()
+    return pages * resource.getpagesize() / 1e6
 
 
 def _figures(frames: list[float], longest: float) -> dict[str, float]:
@@ -278,6 +322,12 @@ def _figures(frames: list[float], longest: float) -> dict[str, float]:
 def report(figures: dict[str, Any], options: argparse.Namespace, pressed: list[float]) -> None:
     if figures.get("failed"):
         sys.exit(f"The chat failed: {figures['failed']}")
+    if options.memory:
+        held = figures["memory_mb"]
+        print(f"answers of {options.tokens:,} tokens, terminal {options.size}: {held[0]:.1f} MB before the first")
+        for number, (before, after) in enumerate(pairwise(held), start=1):
+            print(f"answer {number:2d}: {after:6.1f} MB ({after - before:+.1f})")
+        return
     print(f"{options.tokens:,} tokens, {options.rate:g} a second for {options.seconds:g} s, terminal {options.size}")
     for phase in ("stream", "last repaint", "scroll"):
         one = figures[phase]

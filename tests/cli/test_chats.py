@@ -6,10 +6,14 @@ import json
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from localspec.chat.archive import Archive
 from localspec.runtime.cache_folder import CacheFolder
+from localspec.runtime.corpus import folder
+from localspec.runtime.corpus_file import CorpusFile, Sequence, name_of
+from localspec.types import NO_TOKENS
 from tests.cli.conftest import Command
 
 
@@ -69,14 +73,18 @@ def test_show_and_export(command: Command, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("two_chats")
-def test_rm_deletes_the_saved_cache_too(command: Command) -> None:
+def test_rm_deletes_the_saved_cache_and_the_answers_in_the_corpus(command: Command) -> None:
     with Archive.open() as archive:
-        kept, gone = (CacheFolder().path(archive.chat(number).key) for number in (1, 2))
+        keys = [archive.chat(number).key for number in (1, 2)]
+    kept, gone = map(CacheFolder().path, keys)
     kept.parent.mkdir(parents=True, exist_ok=True)
     kept.write_bytes(b"")
     gone.write_bytes(b"")
+    answers = CorpusFile(folder() / "one.tokens", 10**6)
+    answers.add(Sequence(name_of(NO_TOKENS, key), np.arange(9, dtype=np.int32), 1.0) for key in keys)
     assert command("chats", "rm", "2").code == 0
     assert [kept.exists(), gone.exists()] == [True, False]
+    assert [one.name for one in answers.read().sequences] == [name_of(NO_TOKENS, keys[0])]
 
 
 @pytest.mark.usefixtures("two_chats")

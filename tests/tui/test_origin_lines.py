@@ -95,7 +95,7 @@ def lines_of(passes: list[Pass], width: int) -> list[Line]:
 
 
 def test_every_drafter_has_a_kind_of_its_own() -> None:
-    names = ["draft", "lookup", "grammar", "suffix"]
+    names = ["draft", "lookup", "grammar", "suffix", "recycling"]
     assert len({kind_of(name).letter for name in names}) == len(names)
     assert len({kind_of(name).colour for name in names}) == len(names)
     assert kind_of("eagle3").letter == "e"

@@ -146,7 +146,7 @@ async def test_colours_differ_and_underlines_stand_in_for_them(
 
 
 async def test_the_palette_keeps_its_contrast() -> None:
-    names = ["draft", "lookup", "grammar", "suffix"]
+    names = ["draft", "lookup", "grammar", "suffix", "recycling"]
     colours = [Color.parse(kind_of(name).colour) for name in names]
     for index, one in enumerate(colours):
         for other in colours[index + 1 :]:

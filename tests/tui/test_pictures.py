@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from pytest_textual_snapshot import SVGImageExtension  # type: ignore[import-untyped]
+from rich.segment import Segment
 from syrupy.assertion import SnapshotAssertion
 from textual.pilot import Pilot
 from textual.widgets import Input, TextArea
@@ -23,12 +24,12 @@ SMALL, LARGE = (80, 24), (120, 40)
 
 
 async def settled(pilot: Pilot[Any]) -> None:
-    """Waits until two pictures in a row are the same."""
-    app, before = pilot.app, ""
+    """Waits until two pictures in a row are the same: text, colours and all else that is drawn."""
+    app, before = pilot.app, list[list[Segment]]()
     assert isinstance(app, ChatApp)
     for _ in range(100):
         await pilot.pause()
-        now = "".join(strip.text for strip in app.screen._compositor.render_strips())
+        now = [list(strip) for strip in app.screen._compositor.render_strips()]
         if now == before:
             return
         before = now

@@ -229,8 +229,10 @@ class ChatScreen(Screen[None]):
         pane = self.front
         bubbles = pane.transcript.bubbles
         here = next((i for i, bubble in enumerate(bubbles) if bubble is self.focused), len(bubbles))
-        there = max(0, here + step)
-        if there >= len(bubbles):
+        there = here + step
+        if there < 0:
+            pane.transcript.reveal_before()
+        elif there >= len(bubbles):
             pane.transcript.to_end()
             self.set_focus(pane.composer)
         else:

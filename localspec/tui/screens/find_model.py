@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
-from textual import work
 from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.content import Content
@@ -15,6 +15,7 @@ from textual.widgets.option_list import Option
 from localspec.errors import LocalspecError
 from localspec.models.catalog import Catalog, PairEntry
 from localspec.tui.dialogs import Dialog
+from localspec.tui.errands import Errands, Tell
 from localspec.tui.safe_text import one_line, safe
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ class FindModelScreen(Dialog[str | None]):
         super().__init__()
         self._make_hub = make_hub
         self._names: list[str] = []
+        self._errands = Errands(self)
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog"):
@@ -54,21 +56,20 @@ class FindModelScreen(Dialog[str | None]):
             self._say("Give a word first: a part of the model's name.", bad=True)
             return
         self._say("Asking the hub ...")
-        self._search(words)
+        self._errands.begin(partial(self._search, words))
 
-    @work(thread=True, exclusive=True, group="find")
-    def _search(self, words: Sequence[str]) -> None:
+    def _search(self, words: Sequence[str], tell: Tell) -> None:
         try:
             pairs = [pair for pair in Catalog.load().pairs.values() if _holds(pair, words)]
-            self._from_thread(self._show, pairs, [], "Asking the hub ...")
+            tell(self._show, pairs, [], "Asking the hub ...")
             found = self._make_hub().search(words, _LIMIT)
         except LocalspecError as error:
-            self._from_thread(self._say, str(error), True)
+            tell(self._say, str(error), True)
         except Exception as error:  # noqa: BLE001 - the worker's edge: whoever waits must hear of it
-            self._from_thread(self._say, f"The search failed: {error!r}.", True)
+            tell(self._say, f"The search failed: {error!r}.", True)
         else:
             nothing = "" if pairs or found else "Nothing was found. "
-            self._from_thread(self._show, pairs, found, nothing + HELP)
+            tell(self._show, pairs, found, nothing + HELP)
 
     def _show(self, pairs: Sequence[PairEntry], found: Sequence[Found], note: str) -> None:
         self._names = [pair.name for pair in pairs] + [one.repository for one in found]
@@ -89,11 +90,6 @@ class FindModelScreen(Dialog[str | None]):
         note = self.query_one("#note", Static)
         note.update(Content(safe(text)))
         note.set_class(bad, "bad")
-
-    def _from_thread(self, call: Callable[..., None], *arguments: object) -> None:
-        """Calls on the app's thread, unless the screen has gone."""
-        if self.is_running:
-            self.app.call_from_thread(call, *arguments)
 
 
 def _holds(pair: PairEntry, words: Sequence[str]) -> bool:

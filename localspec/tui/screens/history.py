@@ -204,7 +204,7 @@ def _line(entry: Chat | Hit) -> Content:
         snippet = Content(entry.snippet)
         for start, end in entry.marks:
             snippet = snippet.stylize("reverse", start, end)
-        return Content.assemble((plain_text(entry.title) or "New chat", "bold"), "  ", snippet)
+        return Content.assemble((plain_text(entry.title) or "New chat", "bold"), "\n  ", snippet)
     pin = "^ " if entry.pinned else ""
     return Content.assemble(f"{pin}{plain_text(entry.title) or 'New chat'}", (f"  {_day(entry.used)}", "$text-muted"))
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
-from textual import work
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Vertical, VerticalScroll
@@ -19,6 +19,7 @@ from localspec.models.store import Entry, Store
 from localspec.runtime.memory import places
 from localspec.tui.bindings import bind
 from localspec.tui.dialogs import Dialog
+from localspec.tui.errands import Errands, Tell
 from localspec.tui.safe_text import safe
 from localspec.tui.transfers import Transfers
 
@@ -54,6 +55,7 @@ class PullScreen(Dialog[str | None]):
         self._wanted, self._draft = name, draft
         self._hub: Hub | None = None
         self._plan: Plan | None = None
+        self._errands = Errands(self)
         self._stop = threading.Event()
         self._busy = False
         self._transfers = Transfers()
@@ -104,10 +106,9 @@ class PullScreen(Dialog[str | None]):
         self.query_one("#plan", Static).update("")
         self._say("Asking the hub: which files, do they fit each other and memory ...")
         self.set_focus(None)
-        self._make_plan(name, draft)
+        self._errands.begin(partial(self._make_plan, name, draft))
 
-    @work(thread=True, exclusive=True, group="pull")
-    def _make_plan(self, name: str, draft: str) -> None:
+    def _make_plan(self, name: str, draft: str, tell: Tell) -> None:
         from localspec.models.pull import check_disk, make_plan, wishes
         from localspec.tui.plan_page import plan_page
 
@@ -122,11 +123,11 @@ class PullScreen(Dialog[str | None]):
             except LocalspecError as error:
                 refusal = str(error)
         except LocalspecError as error:
-            self._from_thread(self._failed, error)
+            tell(self._failed, error)
         except Exception as error:  # noqa: BLE001 - the worker's edge: whoever waits must hear of it
-            self._from_thread(self._failed, LocalspecError(f"The plan failed: {error!r}."))
+            tell(self._failed, LocalspecError(f"The plan failed: {error!r}."))
         else:
-            self._from_thread(self._planned, hub, plan, page, refusal)
+            tell(self._planned, hub, plan, page, refusal)
 
     def _planned(self, hub: Hub, plan: Plan, page: Content, refusal: str) -> None:
         self._hub, self._plan, self._busy = hub, None if refusal else plan, False
@@ -150,20 +151,19 @@ class PullScreen(Dialog[str | None]):
         self._transfers = Transfers(missing)
         self._say("Loading. Esc stops; what has come is kept, and the next pull goes on there.")
         self._timer = self.set_interval(1 / _FRAMES, self._draw)
-        self._install(self._plan, self._hub)
+        self._errands.begin(partial(self._install, self._plan, self._hub))
 
-    @work(thread=True, exclusive=True, group="pull")
-    def _install(self, plan: Plan, hub: Hub) -> None:
+    def _install(self, plan: Plan, hub: Hub, tell: Tell) -> None:
         from localspec.models.pull import install
 
         try:
             entries = install(plan, hub, self._store, self._transfers, self._stop)
         except LocalspecError as error:
-            self._from_thread(self._failed, error)
+            tell(self._failed, error)
         except Exception as error:  # noqa: BLE001 - the worker's edge: whoever waits must hear of it
-            self._from_thread(self._failed, LocalspecError(f"The pull failed: {error!r}."))
+            tell(self._failed, LocalspecError(f"The pull failed: {error!r}."))
         else:
-            self._from_thread(self._installed, entries)
+            tell(self._installed, entries)
 
     def _draw(self) -> None:
         width = self.query_one("#plan-scroll").size.width
@@ -205,8 +205,3 @@ class PullScreen(Dialog[str | None]):
         note = self.query_one("#note", Static)
         note.update(Content(safe(text)))
         note.set_class(bad, "bad")
-
-    def _from_thread(self, call: Callable[..., None], *arguments: object) -> None:
-        """Calls on the app's thread, unless the screen has gone."""
-        if self.is_running:
-            self.app.call_from_thread(call, *arguments)

@@ -29,6 +29,13 @@ _WORD_SECONDS = 0.25
 """A letter that comes sooner behind another makes a word of both."""
 
 
+class Figures(Static):
+    """The line below an answer; a click on it looks at answers in another way, as the key does."""
+
+    async def on_click(self) -> None:
+        await self.run_action("screen.look")
+
+
 class Bubble(Vertical, can_focus=True):
     """Shows a `StoredMessage`; what its keys do is the chat screen's business."""
 
@@ -78,7 +85,9 @@ class Bubble(Vertical, can_focus=True):
         if self._thinking_text.strip():
             yield self._make_thinking()
         yield from self._make_body()
-        yield Static(self._foot(), classes="foot")
+        foot = Figures(self._foot(), classes="foot")
+        foot.tooltip = "Click: where each token came from"
+        yield foot
 
     def on_mount(self) -> None:
         self._show_parts()
@@ -90,9 +99,12 @@ class Bubble(Vertical, can_focus=True):
 
     def forget(self) -> None:
         """It is far from what is seen: Textual need not keep what it has drawn, which takes far more than the text."""
-        self.refresh()
-        if self.text is not None:
-            self.text.refresh()
+        for widget in (self, self._body):
+            if widget is not None:
+                widget._styles_cache.clear()  # refresh() would note a number for each line
+
+    def on_unmount(self) -> None:
+        self.forget()  # what Textual has drawn of a widget outlives it, in the cache of a method
 
     async def extend(self, part: AnswerPart) -> None:
         """Shows what is new of an answer under way."""

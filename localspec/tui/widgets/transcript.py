@@ -1,6 +1,7 @@
 """The messages of a chat, newest at the bottom. It stays there while text streams in, until the reader scrolls away.
 
-Only the newest messages are drawn; scrolling up draws more, and they go again when the reader is back at the bottom.
+Only the newest messages are drawn, as far as they are within reach; scrolling up draws more, and they go again when the
+reader is back at the bottom.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ _EARLIER = 2
 _FILL_SECONDS = 0.003
 """How long finding out heights may take each time."""
 _KEPT_PAGES = 50
-"""Lines are kept so many pages above and below what is seen: setting them anew costs more than a frame."""
+"""Lines are kept so many pages above and below what is seen: setting them anew costs more than a frame. Messages that
+end farther above the newest text are not drawn: a long one takes many times the memory of its text."""
 
 
 class Earlier(Static):
@@ -113,8 +115,8 @@ class Transcript(VerticalScroll, can_focus=False):
                 new = [self._make(message) for message in path[self._first :] if message.id not in by_id]
                 if new:
                     await self.mount_all(new)
-                if self.at_end and len(path) - self._first > self._shown * 3 // 2:
-                    await self._drop_before(len(path) - self._shown)
+                if self.at_end:
+                    await self._drop_before(self._newest(self._shown * 3 // 2))
             self._show_count()
             self.query_one(Welcome).display = not path
 
@@ -136,6 +138,11 @@ class Transcript(VerticalScroll, can_focus=False):
         if index is not None:
             self._reveal(index)
 
+    def reveal_before(self) -> None:
+        """The message above the first one that is drawn, if there is one."""
+        if self._first > 0:
+            self._reveal(self._first - 1)
+
     @work(group="reveal")
     async def _reveal(self, index: int) -> None:
         while index < self._first:
@@ -149,13 +156,24 @@ class Transcript(VerticalScroll, can_focus=False):
     def to_end(self) -> None:
         """Scrolls to the newest message and stays there."""
         self.anchor()
-        if self._first < len(self._path) - self._shown:
+        if self._first < self._newest(self._shown):
             self._drop_old()
 
     @work(group="window")
     async def _drop_old(self) -> None:
-        await self._drop_before(len(self._path) - self._shown)
+        await self._drop_before(self._newest(self._shown))
         self._show_count()
+
+    def _newest(self, most: int) -> int:
+        """The first message to be drawn at the end, if more than `most` are too many."""
+        far = self.virtual_size.height - (1 + _KEPT_PAGES) * self.size.height
+        gone = 0
+        for bubble in self.bubbles:  # the new ones at the end have no place yet
+            if not 0 < bubble.virtual_region.bottom < far:
+                break
+            gone += 1
+        drawn = len(self._path) - self._first
+        return max(self._first + gone, len(self._path) - self._shown if drawn > most else 0)
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
         super().watch_scroll_y(old_value, new_value)

@@ -1,0 +1,76 @@
+"""What is held after long answers, one after the other: their text, and nothing else that grows."""
+
+from __future__ import annotations
+
+import gc
+from functools import partial
+from typing import NamedTuple
+
+import pytest
+from textual._styles_cache import StylesCache
+
+from localspec.tui.answerer import Facts
+from localspec.tui.app import ChatApp
+from localspec.tui.widgets.answer_text import AnswerText
+from localspec.tui.widgets.bubble import Bubble
+from tests.tui.conftest import MakeApp, front, say, until
+from tests.tui.replayer import Recorded, Recording, ReplayAnswerer
+from tests.tui.test_answer_text import LONG
+
+
+class Held(NamedTuple):
+    """Counted over all objects of the process."""
+
+    bubbles: int
+    answers: int
+    lines: int
+    """Lines that are set."""
+    drawn: int
+    """Lines that Textual keeps, or keeps a number for; those of removed widgets, too."""
+
+
+def held() -> Held:
+    gc.collect()
+    everything = gc.get_objects()
+    answers = [one for one in everything if isinstance(one, AnswerText)]
+    caches = [one for one in everything if isinstance(one, StylesCache)]
+    return Held(
+        sum(isinstance(one, Bubble) for one in everything),
+        len(answers),
+        sum(len(segment.lines or ()) for answer in answers for segment in answer.segments),
+        sum(len(cache._cache) + len(cache._dirty_lines) for cache in caches),
+    )
+
+
+def other(app: ChatApp, before: object) -> bool:
+    return app.focused is not before
+
+
+@pytest.mark.asyncio
+async def test_a_further_long_answer_takes_no_more_than_its_text(
+    make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("localspec.tui.widgets.transcript._KEPT_PAGES", 1)  # shorter answers show it, too
+    roomy = Recording([Recorded.of_text(LONG)], {}, Facts("talker", context=1 << 20))
+    app = make_app(answerer=ReplayAnswerer(roomy))
+    async with app.run_test(size=(80, 24)) as pilot:
+        transcript, counts = front(app).transcript, list[Held]()
+        for number in range(5):
+            await say(pilot, f"Go {number}")
+            await until(
+                pilot, lambda: all(bubble.text is None or bubble.text.complete for bubble in transcript.bubbles)
+            )
+            await until(pilot, lambda: len(transcript._near) <= 2)
+            counts.append(held())
+        tall = transcript.bubbles[-1].size.height
+        assert tall > 4 * 24, "longer than what is kept"
+        assert [one.answers for one in counts[1:]] == [2] * 4, "the last, and the one before"
+        assert max(one.bubbles for one in counts) <= 4
+        assert max(one.lines for one in counts[1:]) <= counts[1].lines + 24
+        assert counts[-1].drawn <= counts[1].drawn + 24, "nothing is left of removed ones"
+        for _ in range(10):  # all of it is there again for who goes up to it
+            focused = app.focused
+            await pilot.press("ctrl+up")
+            await until(pilot, partial(other, app, focused))
+        assert isinstance(app.focused, Bubble)
+        assert app.focused.message.content == "Go 0"
