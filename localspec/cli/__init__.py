@@ -18,7 +18,7 @@ COMMANDS: dict[str, str] = {
     "run": "answer a prompt (or standard input, or a file of prompts) and exit",
     "chat": "talk with a model, line by line",
     "chats": "list, search, show, export, import and remove the chats on disk",
-    "corpus": "count, clear or add to the texts that suffix decoding searches: past answers, and your files",
+    "corpus": "count, cut, clear or add to the texts that suffix decoding searches: past answers, and your files",
     "serve": "answer over HTTP, the way OpenAI's API does, for editors, apps and scripts",
     "verify": "check on this machine that speculation does not change the text",
     "pull": "fetch a pair or model, checked and planned before any big file moves",

@@ -31,6 +31,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     one = actions.add_parser("clear", help="delete what is kept, past answers and added files", allow_abbrev=False)
     one.add_argument("--all", action="store_true", help="of all models, not only of the target's tokenizer")
     _add_shared(one)
+    trim = "cut what is kept to --corpus-mb, what was of no use for longest first"
+    _add_shared(actions.add_parser("trim", help=trim, allow_abbrev=False))
     one = actions.add_parser("add", help="add text files, or all text files of folders", allow_abbrev=False)
     one.add_argument(
         "files", nargs="+", metavar="FILE", help="what hides behind a dot and what is not UTF-8 is left out"
@@ -91,6 +93,8 @@ def _stats(options: argparse.Namespace) -> int:
             f"{len(contents.sequences)} texts of {tokens} tokens for the tokenizer of {target.name}, last used {at}; "
             f"{decimal(contents.size)} of {decimal(file.budget)}.\n{file.path}"
         )
+        if contents.size > file.budget:
+            print("Others gave it more room; `localspec corpus trim` cuts it to yours.")
     if contents.lost:
         print(f"{contents.lost} bytes are damaged and left out; the next use mends the file.")
     return 0
@@ -108,6 +112,17 @@ def _clear(options: argparse.Namespace) -> int:
         print(json.dumps({"cleared": cleared}))
     else:
         print("The corpus was empty." if not cleared else f"Cleared {'all corpora' if options.all else 'the corpus'}.")
+    return 0
+
+
+def _trim(options: argparse.Namespace) -> int:
+    file = _opened(options)[2]
+    removed = file.trim()
+    size = file.path.stat().st_size if file.path.exists() else 0
+    if options.json:
+        print(json.dumps({"removed": removed, "bytes": size, "budget_bytes": file.budget}))
+    else:
+        print(f"{removed} texts were removed; {decimal(size)} of {decimal(file.budget)}.")
     return 0
 
 
@@ -185,4 +200,9 @@ def _text(path: Path) -> str | None:
     return None if "\0" in text else text
 
 
-_ACTIONS: dict[str, Callable[[argparse.Namespace], int]] = {"stats": _stats, "clear": _clear, "add": _add}
+_ACTIONS: dict[str, Callable[[argparse.Namespace], int]] = {
+    "stats": _stats,
+    "clear": _clear,
+    "trim": _trim,
+    "add": _add,
+}

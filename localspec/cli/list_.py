@@ -41,8 +41,11 @@ def _verify(entry: Entry) -> str:
     from localspec.models.adopt import sha256_of
 
     for file in entry.files:
-        if sha256_of(file.path) != file.sha256:
-            return f"{file.path} is damaged: its sha256 has changed"
+        try:
+            if sha256_of(file.path) != file.sha256:
+                return f"{file.path} is damaged: its sha256 has changed"
+        except OSError as error:
+            return f"{file.path} cannot be read: {error.strerror}"
     return ""
 
 

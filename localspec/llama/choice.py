@@ -17,6 +17,7 @@ from localspec.llama import probe as probes
 from localspec.llama import wide
 from localspec.llama import widths as probing
 from localspec.llama.configuration import ALL_KERNELS, CACHES, DEFAULT_CACHE, CacheFormat, Configuration, Kernels
+from localspec.llama.contention import cpus
 from localspec.llama.context import Context
 from localspec.llama.decision import Decision
 from localspec.llama.model import Model
@@ -80,7 +81,8 @@ def choose(
         device: as in `Model.load`.
         cache_dir: folder of decisions and probe results; None = measure anew and keep nothing.
         budget: seconds the measurements may take, roughly, loading excepted; "strict" takes 20 times as long if it
-            must. What could not be examined in time counts as inexact and is not tried again under "auto".
+            must. What could not be examined in time counts as inexact for now: the next start looks again, three
+            starts in all, those on a busy machine not counted.
         progress: see `Progress`.
 
     Raises:
@@ -132,7 +134,7 @@ def load_draft_model(
         ModelError: as `Model.load`.
     """
     weights = Weights(Path(path), gpu_layers, device, "draft model")
-    survey = Survey(weights, settings, 1, cache_dir, Budget(_DRAFT_SECONDS, _DRAFT_SECONDS, False), progress)
+    survey = Survey(weights, settings, 1, cache_dir, Budget(_DRAFT_SECONDS, _DRAFT_SECONDS), progress)
     ours, default = Configuration("wide"), Configuration("repacked")
     if not may_be_wide or gpu_layers != 0 or not wide.available():
         return survey.take(default.kernels)
@@ -171,7 +173,7 @@ class _Chooser:
         self._settings, self._widest = replace(settings, n_slots=1, max_leaves=1), probing.WIDEST
         self._mode, self._strict, self._kernels, self._directory = mode, mode == "strict", kernels, directory
         self._caches = caches
-        self._budget = Budget(budget / 4, 20 * budget if self._strict else budget, self._strict)
+        self._budget = Budget(budget / 4, 20 * budget if self._strict else budget)
         cache = DEFAULT_CACHE if DEFAULT_CACHE in caches else caches[0]
         self._default = Configuration(next((name for name in kernels if name != "wide"), "wide"), cache)
         """What llama.cpp does by itself, or what comes nearest."""
@@ -189,10 +191,14 @@ class _Chooser:
             weights.path, self._settings, self._mode, self._kernels, weights.gpu_layers, weights.device, self._caches
         )
         decision = decisions.load(self._directory, key)
-        if decision is None:
+        if decision is None or not decision.stands:
+            before = 0 if decision is None else decision.unfinished
             measured = self._fastest_default() if self._mode == "off" else self._measured_decision()
-            decision = decisions.load(self._directory, key) or measured  # another process's, if it was faster
-            if decision is measured:
+            if self._mode == "auto" and not measured.exact and self.survey.unfinished:
+                measured = replace(measured, unfinished=before + 1)
+            decision = decisions.load(self._directory, key)
+            if decision is None or not decision.stands:  # else another process was faster
+                decision = measured
                 decisions.store(self._directory, key, decision)
         return decision
 
@@ -222,7 +228,8 @@ class _Chooser:
                     f"no configuration of {self._weights.path.name} could be shown to be exact on this machine.",
                     "Use --exact auto, or give the probe more time.",
                 )
-            return self._decision(fastest, False, "no exact configuration was found")
+            found = "no exact configuration was found"
+            return self._decision(fastest, False, f"{found} in time" if survey.unfinished else found)
         extra = survey.cost(best) / survey.unrestricted(fastest) - 1 if survey.measured(fastest) else 0.0
         if self._strict or (survey.drafts(best) and extra <= _TOLERANCE - 1):
             return self._decision(best, True, f"costs {max(0.0, extra):.0%} more than the fastest")
@@ -324,17 +331,20 @@ class _Chooser:
         settings = configuration.apply(self._shape)
         key = f"{self.survey.key(model.kernels, settings, self._shape_widest)}-{self._mode}"
         known = probes.load(self._directory, key)
-        if known is None or (known.exact is None and (self._strict or not known.gave_up)):
+        if known is None or (known.exact is None and (self._strict or known.gave_up < decisions.STARTS)):
             known = probing.examine(
                 model,
                 settings,
-                replace(found, by_length=None, exact=None, gave_up=False),
+                replace(found, by_length=None, exact=None, gave_up=0 if known is None else known.gave_up),
                 widest=self._shape_widest,
                 budget=self._budget.all,
                 progress=lambda share: self.survey.report("checking bits (slots, trees, wide passes)", share),
             )
-            probes.store(self._directory, key, known)
+            if known.exact is not None or not cpus.asleep:  # as decisions are
+                probes.store(self._directory, key, known)
         if known.exact is None:
+            if self._shape == self._settings:
+                return found.exact  # only wider passes were asked for
             return frozenset({1}) if self._strict else None
         if found.exact is not None and max(found.exact) < self._widest:
             return known.exact & found.exact  # at more lengths than fit with so many rows

@@ -17,6 +17,7 @@ import ctypes
 import os
 import threading
 from pathlib import Path
+from time import perf_counter
 
 _INTERVAL = 0.25
 """Seconds of passes between two measurements."""
@@ -32,6 +33,8 @@ class Contention:
     """Watches one process and decides for it; see the module. Called by whoever computes passes, on any thread."""
 
     def __init__(self) -> None:
+        self.last_pass = 0.0
+        """When a pass ended last, by `time.perf_counter`; 0 = there was none."""
         self._lock = threading.Lock()
         self._passes: float | None = None  # seconds since the last measurement
         self._waited = waited()
@@ -46,6 +49,7 @@ class Contention:
 
     def passed(self, seconds: float) -> None:
         """Tells that a pass took so long; now and then the system is asked how long our threads waited for a CPU."""
+        self.last_pass = perf_counter()
         if not self.enabled:
             return
         with self._lock:

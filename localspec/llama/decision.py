@@ -20,7 +20,9 @@ from localspec.llama.contention import cpus
 from localspec.llama.probe import Probe
 from localspec.llama.settings import ContextSettings
 
-_FORMAT = 2
+_FORMAT = 3
+STARTS = 3
+"""That may run out of time before what they chose stands."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +33,13 @@ class Decision:
     exact: bool
     why: str
     probe: Probe
+    unfinished: int = 0
+    """Starts that had no time to examine everything that mattered; 0 = nothing was left."""
+
+    @property
+    def stands(self) -> bool:
+        """Whether later starts do the same; else they look again."""
+        return self.unfinished == 0 or self.unfinished >= STARTS
 
     def to_json(self) -> dict[str, Any]:
         """Plain data for json.dump."""
@@ -40,6 +49,7 @@ class Decision:
             "exact": self.exact,
             "why": self.why,
             "probe": self.probe.to_json(),
+            "unfinished": self.unfinished,
         }
 
     @classmethod
@@ -52,7 +62,8 @@ class Decision:
         kernels, cache, exact, why = (data[name] for name in ("kernels", "cache", "exact", "why"))
         if not isinstance(exact, bool):
             raise TypeError("not a decision")
-        decision = cls(Configuration.named(kernels, cache), exact, str(why), Probe.from_json(data["probe"]))
+        probe, unfinished = Probe.from_json(data["probe"]), int(data["unfinished"])
+        decision = cls(Configuration.named(kernels, cache), exact, str(why), probe, unfinished)
         if exact and decision.probe.exact is None:
             raise ValueError("an exact configuration has exact widths")
         return decision
@@ -100,6 +111,9 @@ def load(directory: Path | None, key: str) -> Decision | None:
 
 
 def store(directory: Path | None, key: str, decision: Decision) -> None:
-    """Writes a decision that may be kept, whole or not at all; a full or read-only disk is no error."""
+    """Writes a decision that may be kept, whole or not at all; a full or read-only disk is no error.
+
+    Costs taken on a busy machine, and examinations that did not end there, say nothing about the next start.
+    """
     if decision.exact or not cpus.asleep:
         probes.write(directory, key, {"key": key, **decision.to_json()})

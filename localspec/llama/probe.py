@@ -37,8 +37,8 @@ class Probe:
     """Widths the engine may use when it must be exact: 1, 2, ... up to the first that failed anywhere. A pass may
     compute fewer rows of logits than it has rows, so no width is exact unless all smaller ones are. None = unknown."""
 
-    gave_up: bool = False
-    """The examination ran out of time; `choose` does not try again by itself."""
+    gave_up: int = 0
+    """Starts at which the examination ran out of time."""
     measurement: str = ""
     """Names the measurement of the costs: those of one compare with each other."""
 
@@ -67,7 +67,7 @@ class Probe:
             float(data["prefill_rate"]),
             None if lengths is None else {int(n): tuple(int(w) for w in widths) for n, widths in lengths.items()},
             None if exact is None else frozenset(int(width) for width in exact),
-            bool(data["gave_up"]),
+            int(data["gave_up"]),
             str(data["measurement"]),
         )
         if probe.exact is not None and 1 not in probe.exact:
@@ -79,7 +79,7 @@ class Probe:
 
     def with_exact(self, by_length: dict[int, tuple[int, ...]], exact: frozenset[int]) -> Probe:
         """The same, examined."""
-        return replace(self, by_length=by_length, exact=exact, gave_up=False)
+        return replace(self, by_length=by_length, exact=exact, gave_up=0)
 
 
 def cache_key(

@@ -57,8 +57,6 @@ class Budget:
     measuring: float
     """For each comparison of costs."""
     all: float
-    retry: bool
-    """Examine again what an earlier start gave up."""
 
 
 class Survey:
@@ -78,6 +76,7 @@ class Survey:
         self._directory, self._budget, self._progress = directory, budget, progress
         self._spent = 0.0
         """Seconds of measuring and examining so far: a slow disk or what is known already takes nothing away."""
+        self._gave_up = False
         self._most_models = 2 if weights.fit_twice() else 1
         self._models: dict[Kernels, Model] = {}
         self._probes: dict[Configuration, Probe] = {}
@@ -216,11 +215,17 @@ class Survey:
                     budget=self._budget.all - self._spent - reserve,
                     progress=lambda share: self.report(f"checking bits ({configuration})", share),
                 )
+            self._gave_up = self._gave_up or known.exact is None
             self._keep(configuration, known)
 
     def unexamined(self, known: Probe) -> bool:
         """Whether there is something left to find out, and time for it."""
-        return known.exact is None and (self._budget.retry or not known.gave_up) and self.has_time()
+        return known.exact is None and self.has_time()
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether an examination, or what would have come after it, ran out of time."""
+        return self._gave_up or not self.has_time()
 
     def has_time(self) -> bool:
         """Whether the budget is not used up."""

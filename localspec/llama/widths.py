@@ -130,7 +130,7 @@ def examine(
     budget: float = 80.0,
     progress: Progress | None = None,
 ) -> Probe:
-    """`known` with exact widths; with `gave_up` if the budget runs out first."""
+    """`known` with exact widths; with one more start that `gave_up` if the budget runs out first."""
     rows = max(widest + 1, 8)
     clock = Clock(budget)
     lengths = _telling_first(probe_lengths(settings.n_ctx, rows))
@@ -148,7 +148,7 @@ def examine(
                 bench.reference(length, rows)
                 for width in sorted(allowed):
                     if clock.over():
-                        return replace(known, gave_up=True)
+                        return replace(known, gave_up=known.gave_up + 1)
                     if not _equal(bench, length, width, settings, lengths[0]):
                         allowed.discard(width)
                 passed[length] = allowed & passed.get(length, allowed)

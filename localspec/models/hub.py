@@ -271,7 +271,8 @@ class Hub:
                 f"{host} cannot be reached: {error}.", "Check the network; pull --offline takes what is in the cache."
             )
         reason = str(error).strip().splitlines() or [type(error).__name__]
-        return DownloadError(f"{where}: the connection failed: {reason[0]}.", "Try again; what came so far is kept.")
+        why = reason[0].rstrip(".")
+        return DownloadError(f"{where}: the connection failed: {why}.", "Try again; what came so far is kept.")
 
     def _explain_status(self, error: errors.HfHubHTTPError, where: str, file: str) -> DownloadError:
         status = error.response.status_code

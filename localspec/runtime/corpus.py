@@ -18,11 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from localspec import kernels, paths
+from localspec.errors import LocalspecError
 from localspec.gguf import Header
 from localspec.kernels import Continuation, SuffixIndex
 from localspec.models.vocabulary import vocabulary
 from localspec.reference.suffix import NOTHING
-from localspec.runtime.corpus_file import CorpusFile, Sequence, name_of
+from localspec.runtime.corpus_file import CorpusFile, Sequence, mark_of, name_of
 from localspec.types import Tokens
 
 _LOG = logging.getLogger("localspec")
@@ -51,6 +52,20 @@ def file_of(header: Header, megabytes: float) -> CorpusFile:
         digest.update(len(token).to_bytes(4, "little") + token)
     digest.update(words.merges)
     return CorpusFile(folder() / f"{digest.hexdigest()[:24]}.tokens", int(megabytes * 1e6))
+
+
+def erase(chat: str) -> None:
+    """Takes a deleted chat's answers out of the files of all tokenizers.
+
+    Raises:
+        LocalspecError: one of them cannot be written; what was there is as it was.
+    """
+    for path in sorted(folder().glob("*.tokens")):
+        try:
+            CorpusFile(path, 0).remove(chat)
+        except OSError as error:
+            fault = f"The answers of the chat cannot be taken out of the corpus {path}: {error.strerror or error}."
+            raise LocalspecError(fault, "`localspec corpus clear` deletes it.") from None
 
 
 class Corpus:
@@ -89,11 +104,15 @@ class Corpus:
         """A guess from that sequence was right."""
         self._used.add(sequence)
 
-    def keep(self, tokens: Tokens) -> None:
-        """Takes an answer, int32[n]; on disk soon."""
+    def keep(self, tokens: Tokens, chat: str | None = None) -> None:
+        """Takes an answer, int32[n], given in a chat that may be deleted, or in none; on disk soon."""
         if len(tokens) >= LEAST_TOKENS:
             used, self._used = self._used, set()
-            self._thread.submit(self._guarded, self._take, tokens.copy(), used)
+            self._thread.submit(self._guarded, self._take, tokens.copy(), chat, used)
+
+    def forget(self, chat: str) -> None:
+        """The chat was deleted: its answers are found no more, and leave the disk."""
+        self._thread.submit(self._guarded, self._leave, chat)
 
     def wait(self) -> None:
         """Until everything that was asked for is done."""
@@ -155,9 +174,9 @@ class Corpus:
         self._numbers[one.name] = number
         self._tokens += len(one.tokens)
 
-    def _take(self, tokens: Tokens, used: set[int]) -> None:
+    def _take(self, tokens: Tokens, chat: str | None, used: set[int]) -> None:
         self._write_used(used)
-        one = Sequence(name_of(tokens), tokens, time.time())
+        one = Sequence(name_of(tokens, chat), tokens, time.time())
         known = self._numbers.get(one.name)
         if known is not None:
             self._write_used({known})
@@ -172,11 +191,20 @@ class Corpus:
     def _make_room(self) -> None:
         """Takes out what was of no use for longest."""
         while self._tokens > _KEPT_SHARE * self._most and len(self._held) > 1:
-            number, (name, length) = self._held.popitem(last=False)
-            with self._lock:
-                self._index.remove(number)
-            del self._numbers[name]
-            self._tokens -= length
+            self._drop(next(iter(self._held)))
+
+    def _leave(self, chat: str) -> None:
+        mark = mark_of(chat)
+        for name in [name for name in self._numbers if name.startswith(mark)]:
+            self._drop(self._numbers[name])
+        erase(chat)
+
+    def _drop(self, number: int) -> None:
+        name, length = self._held.pop(number)
+        with self._lock:
+            self._index.remove(number)
+        del self._numbers[name]
+        self._tokens -= length
 
     def _write_used(self, numbers: set[int]) -> None:
         there = [number for number in numbers if number in self._held]

@@ -2,7 +2,8 @@
 
 Every record carries its own checksum, and reading goes on behind what is damaged: a write that was interrupted costs
 the record it was writing. Writers lock a file beside it, so that several processes can share one; whoever makes it anew
-renames the new one over the old. Nobody but the owner can read it.
+renames the new one over the old. The file may grow to the largest budget that any writer was given (kept in the locked
+file), so that one with a smaller budget does not cut what another keeps. Nobody but the owner can read it.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 
@@ -67,10 +69,16 @@ class Contents:
     """Bytes of the file."""
 
 
-def name_of(content: bytes | Tokens) -> bytes:
-    """16 bytes that stand for a content."""
+def name_of(content: bytes | Tokens, chat: str | None = None) -> bytes:
+    """16 bytes that stand for a content; those of one chat begin with its mark."""
     data = content if isinstance(content, bytes) else content.astype("<i4").tobytes()
-    return hashlib.blake2b(data, digest_size=16).digest()
+    digest = hashlib.blake2b(data, digest_size=16).digest()
+    return digest if chat is None else mark_of(chat) + digest[:8]
+
+
+def mark_of(chat: str) -> bytes:
+    """8 bytes that stand for a chat."""
+    return hashlib.blake2b(chat.encode("utf-8", "surrogatepass"), digest_size=8, person=b"chat").digest()
 
 
 class CorpusFile:
@@ -80,7 +88,7 @@ class CorpusFile:
         """
         Args:
             path: may not be there yet; nor its folder.
-            budget: bytes it may take.
+            budget: bytes it may take, if no other writer was given more.
         """
         self.path, self.budget = path, budget
 
@@ -118,7 +126,32 @@ class CorpusFile:
             OSError: it cannot be written; what was there is as it was.
         """
         with self._locked():
-            self._rewrite(self.budget)
+            self._rewrite(self._size())
+
+    def trim(self) -> int:
+        """Cuts it to the budget, which counts from now on whatever other writers were given; sequences that had to go.
+
+        Raises:
+            OSError: as `mend`.
+        """
+        if not self.path.exists():
+            return 0
+        with self._locked() as lock:
+            _agree(lock, self.budget)
+            return self._rewrite(self.budget) if self._size() > self.budget else 0
+
+    def remove(self, chat: str) -> int:
+        """Takes out what came from a chat; how many sequences that was.
+
+        Raises:
+            OSError: as `mend`.
+        """
+        if not self.path.exists():
+            return 0
+        with self._locked():
+            mark = mark_of(chat)
+            found = any(one.name.startswith(mark) for one in self._read().sequences)
+            return self._rewrite(self._size(), mark) if found else 0
 
     def clear(self) -> bool:
         """Deletes it; False if there was none.
@@ -128,7 +161,8 @@ class CorpusFile:
         """
         if not self.path.exists():
             return False
-        with self._locked():
+        with self._locked() as lock:
+            _agree(lock, 0)
             self.path.unlink(missing_ok=True)
             for left in self.path.parent.glob(f"{self.path.name}.*.tmp"):  # of a process that was killed
                 left.unlink(missing_ok=True)
@@ -145,7 +179,7 @@ class CorpusFile:
         if not data:
             return
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with self._locked():
+        with self._locked() as lock:
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0)
             file = os.open(self.path, flags, 0o600)
             try:
@@ -158,14 +192,35 @@ class CorpusFile:
                     raise
             finally:
                 os.close(file)
-            if before + len(data) > self.budget:
-                self._rewrite(int(KEPT_SHARE * self.budget))
+            room = self._room(lock, before)
+            if before + len(data) > room:
+                self._rewrite(int(KEPT_SHARE * room))
 
-    def _rewrite(self, budget: int) -> None:
-        """With the sequences used last that fit `budget` bytes, whole or not at all."""
+    def _room(self, lock: IO[bytes], size: int) -> int:
+        """Bytes the file may take, which has so many."""
+        agreed = _agreed(lock)
+        room = max(self.budget, agreed or size)
+        if room > agreed:
+            _agree(lock, room)
+        return room
+
+    def _size(self) -> int:
+        return self.path.stat().st_size if self.path.exists() else 0
+
+    def _rewrite(self, budget: int, leave: bytes | None = None) -> int:
+        """With the sequences used last that fit `budget` bytes, whole or not at all.
+
+        Args:
+            budget: bytes.
+            leave: names that begin so are left out.
+
+        Returns:
+            How many sequences were left out.
+        """
         kept: list[Sequence] = []
-        for one in reversed(self._read().sequences):
-            if one.size <= budget:
+        sequences = self._read().sequences
+        for one in reversed(sequences):
+            if one.size <= budget and (leave is None or not one.name.startswith(leave)):
                 budget -= one.size
                 kept.append(one)
         handle, temporary = tempfile.mkstemp(dir=self.path.parent, prefix=f"{self.path.name}.", suffix=".tmp")
@@ -179,16 +234,31 @@ class CorpusFile:
             with contextlib.suppress(OSError):
                 os.unlink(temporary)
             raise
+        return len(sequences) - len(kept)
 
     @contextlib.contextmanager
-    def _locked(self) -> Iterator[None]:
+    def _locked(self) -> Iterator[IO[bytes]]:
         """While nobody else reads or writes. The system lets go of the lock however a process ends."""
-        with open(self.path.with_name(f"{self.path.name}.lock"), "ab") as file:
+        with open(self.path.with_name(f"{self.path.name}.lock"), "a+b", buffering=0) as file:
+            file.seek(0)
             if sys.platform == "win32":
                 msvcrt.locking(file.fileno(), msvcrt.LK_LOCK, 1)
             else:
                 fcntl.flock(file, fcntl.LOCK_EX)
-            yield
+            yield file
+
+
+def _agreed(lock: IO[bytes]) -> int:
+    """The largest budget that a writer was given, in bytes; 0 = nobody has written yet, or it cannot be read."""
+    lock.seek(0)
+    with contextlib.suppress(ValueError):
+        return int(lock.read(32))
+    return 0
+
+
+def _agree(lock: IO[bytes], budget: int) -> None:
+    lock.truncate(0)
+    lock.write(b"%d" % budget)
 
 
 def _write(file: int, data: bytes) -> None:

@@ -20,6 +20,7 @@ from localspec.llama.grammar import Grammar
 from localspec.llama.hidden import HiddenStates
 from localspec.llama.matcher import Compiler
 from localspec.llama.survey import Progress
+from localspec.runtime import corpus
 from localspec.runtime import tuning as tunings
 from localspec.runtime.generation import Generation
 from localspec.runtime.loading import (
@@ -196,14 +197,14 @@ class Engine:
         return generation
 
     def forget_chat(self, chat: str) -> None:
-        """Deletes the KV cache kept for a conversation that was deleted.
+        """Deletes the KV cache kept for a conversation that was deleted, and what the corpus has of its answers.
 
         Raises:
-            LocalspecError: the engine is closed.
+            LocalspecError: the engine is closed, or the corpus cannot be written.
         """
-        chats = self._worker.chats
-        if chats is not None:
-            self.on_engine_thread(lambda: chats.forget(chat))
+        self.on_engine_thread(lambda: self._worker.forget_chat(chat))
+        if self.loaded.corpus is None:  # else it does so itself
+            corpus.erase(chat)
 
     def embed(self, tokens: Tokens, cancel: Callable[[], bool] | None = None) -> Float32Array:
         """float32[n_embd], a text as a vector, not normalised: pooled as the file says, else the mean over its tokens.
@@ -319,6 +320,13 @@ class Engine:
     def on_engine_thread(self, job: Callable[[], _Result]) -> _Result:
         """Runs a function on the thread that owns the models, between passes, and returns what it returns."""
         return self._worker.run(job)
+
+    def calibrate_when_idle(self) -> None:
+        """Lets it time, while nobody asks for anything, passes that load had no time for; for programs that stay.
+
+        One pass runs at a time, once for each model and its settings; a request waits for one at most.
+        """
+        self.on_engine_thread(self._worker.calibrate_when_idle)
 
     def close(self) -> None:
         """Cancels what runs, ends the thread and frees the models; a second call does nothing."""

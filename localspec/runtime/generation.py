@@ -20,6 +20,8 @@ class Generation:
         self.request = request
         self.chat = chat
         """Whose KV cache is kept when the slot is needed for another; None = nobody's."""
+        self.kept = True
+        """Whether its answer may go into the corpus; not if its chat was deleted meanwhile."""
         self.on_prefill = on_prefill
         """Called on the engine thread while the prompt is prefilled: (tokens done, tokens in all)."""
         self.started = perf_counter()

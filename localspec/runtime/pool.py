@@ -171,6 +171,7 @@ class Pool:
 
         engine = Engine.load(files.target, files.draft, progress=report, **self._settings)
         engine.at_close(announce("serve", files.target, files.draft, engine.loaded.context.n_ctx))
+        engine.calibrate_when_idle()
         return engine
 
     def _make_room(self, name: str, files: Files) -> None:

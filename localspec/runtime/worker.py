@@ -12,6 +12,7 @@ from localspec.drafters.cascade import Cascade
 from localspec.drafters.custom import Custom
 from localspec.drafters.draft_model import DraftModel
 from localspec.engine.adaptive import AdaptivePlan
+from localspec.engine.costs import PassCosts
 from localspec.engine.loop import Loop
 from localspec.engine.request import Event, FinishReason, Request
 from localspec.errors import ContextOverflowError, DecodeError, LocalspecError
@@ -19,6 +20,7 @@ from localspec.runtime import memory
 from localspec.runtime.cache_folder import CacheFolder
 from localspec.runtime.chat_caches import ChatCaches
 from localspec.runtime.generation import Generation
+from localspec.runtime.idle import IdleCalibration, unknown_widths
 from localspec.runtime.loading import Loaded
 
 _Result = TypeVar("_Result")
@@ -37,6 +39,7 @@ class Worker:
         if loaded.cache_key:
             folder = CacheFolder(int(loaded.settings.chat_cache_gb * 1e9))
             self.chats = ChatCaches(loaded.context, loaded.cache_key, folder)
+        self._idle: IdleCalibration | None = None
         self._waiting: deque[Generation] = deque()
         self._jobs: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
         self._running: dict[int, Generation] = {}
@@ -125,10 +128,24 @@ class Worker:
                 self._admit_waiting()
                 if self.loop.active:
                     self._step()
+                elif self._idle is not None and self._idle.step():
+                    self._loaded.knowledge.save()
             except Exception as error:  # noqa: BLE001 - the worker's edge: those who wait must hear of it
                 self._fail_all(error)
         if self.chats is not None:
             self.chats.close()
+
+    def calibrate_when_idle(self) -> None:
+        """From now on widths that nobody has timed are timed while there is nothing to do. On the thread only."""
+        loaded, plan = self._loaded, self.loop.plan
+        context = loaded.context
+        if isinstance(plan, AdaptivePlan) and self._slots == context.max_leaves == 1 and context.can_trim:
+            widths = unknown_widths(plan.costs, 1 + loaded.settings.longest_draft, context.exact_widths)
+            self._idle = IdleCalibration(context, widths, self._plan_costs)
+
+    def _plan_costs(self) -> PassCosts:
+        plan = self.loop.plan
+        return plan.costs if isinstance(plan, AdaptivePlan) else self._loaded.knowledge.costs
 
     def _give_up(self, error: BaseException) -> None:
         """The thread ends by a fault of ours: all who wait hear of it, and nobody can ask for more."""
@@ -141,10 +158,13 @@ class Worker:
                 done.set_exception(fault)
 
     def _wait_for_work(self) -> bool:
-        """Blocks until there is something to do; False = close."""
+        """Blocks until there is something to do, if only a pass that may wait; False = close."""
         with self._wake:
             while not (self.busy or self._jobs or self.closing):
-                self._wake.wait()
+                patience = None if self._idle is None else self._idle.wait
+                if patience == 0.0:
+                    break
+                self._wake.wait(patience)
             return not self.closing or self.busy or bool(self._jobs)
 
     def _admit_waiting(self) -> None:
@@ -186,8 +206,8 @@ class Worker:
             generation, slot = self._running[event.slot], slots[event.slot]
             if event.finish is not None:
                 del self._running[event.slot]
-                if self._loaded.corpus is not None:
-                    self._loaded.corpus.keep(slot.history.tokens[len(slot.request.prompt) :])
+                if self._loaded.corpus is not None and generation.kept:
+                    self._loaded.corpus.keep(slot.history.tokens[len(slot.request.prompt) :], generation.chat)
             generation.deliver(slot.failure or event)
 
     def _passed(self) -> list[Event]:
@@ -211,6 +231,16 @@ class Worker:
                 one.drop(one.drafter.fault)
         if DraftModel.name in plan.dropped and self._loaded.draft_context is not None:
             self._loaded.drop_draft()
+
+    def forget_chat(self, chat: str) -> None:
+        """A chat was deleted: its KV cache goes, and its answers leave the corpus. On the thread only."""
+        for generation in (*self._waiting, *self._running.values()):
+            if generation.chat == chat:
+                generation.kept = False
+        if self.chats is not None:
+            self.chats.forget(chat)
+        if self._loaded.corpus is not None:
+            self._loaded.corpus.forget(chat)
 
     def shed_draft(self, reason: str) -> bool:
         """Frees the draft model, because of memory; the chat goes on without it. On the thread only.

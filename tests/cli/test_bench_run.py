@@ -89,7 +89,7 @@ def test_bad_values_get_one_sentence(command: Command, arguments: tuple[str, ...
 def test_an_unknown_drafter_is_named(command: Command) -> None:
     result = command(*QUICK, "--drafters", "oracle")
     assert result.code == 2
-    assert "--drafters has 'oracle'; there are: draft, lookup, suffix, auto" in result.err
+    assert "--drafters has 'oracle'; there are: draft, lookup, recycling, suffix, auto" in result.err
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no pseudo-terminal")
@@ -119,7 +119,8 @@ def test_ctrl_c_keeps_what_was_measured_and_the_command_goes_on(tmp_path: Path) 
     assert process.returncode == 130
     assert data["planned_runs"] == 2 * 400 * 2
     kept = path.read_text(encoding="utf-8").count('{"run":')
-    assert 4 <= kept == data["runs"] < data["planned_runs"]
+    # a run may be on disk already and not yet counted when the interrupt comes
+    assert 4 <= data["runs"] <= kept <= data["runs"] + 1 < data["planned_runs"]
 
 
 def test_make_pair(command: Command, tmp_path: Path) -> None:
@@ -134,7 +135,14 @@ def test_make_pair(command: Command, tmp_path: Path) -> None:
     again = json.loads(command(*arguments, "--json").out)
     assert [(one["path"], one["reused"]) for one in again] == [(str(target), True), (str(draft), True)]
     quick = ("--limit", "1", "--workloads", "copy", "--temperature", "0", "--tokens", "4", "--rounds", "1")
-    run = command(*QUICK[:2], "--target", str(target), "--draft", str(draft), *quick, "--lengths", "none")
+    more = (
+        "--lengths",
+        "none",
+        "--exact",
+        "off",
+        "--no-wide",
+    )  # what the larger model's passes cost is not looked into
+    run = command(*QUICK[:2], "--target", str(target), "--draft", str(draft), *quick, *more)
     assert run.code == 0, run.err
     assert "The target is a padded one: small shape, padded from tiny-target-q8_0" in run.out
     assert "The draft is a padded one" in run.out

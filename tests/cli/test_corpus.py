@@ -65,6 +65,17 @@ def test_files_are_added_counted_and_cleared(command: Command, code: Path) -> No
     assert json.loads(command("corpus", "stats", "--json").out)["texts"] == 0
 
 
+def test_trim_cuts_to_the_room_it_is_given(command: Command, code: Path) -> None:
+    assert command("corpus", "trim").out == "0 texts were removed; 0 bytes of 16.0 MB.\n"
+    for name in ("large", "larger"):
+        (code / f"{name}.txt").write_text(f"{name} " * 12_000)
+        assert command("corpus", "add", str(code / f"{name}.txt")).code == 0
+    assert "`localspec corpus trim` cuts it to yours." in command("corpus", "stats", "--corpus-mb", "0.1").out
+    found = json.loads(command("corpus", "trim", "--corpus-mb", "0.1", "--json").out)
+    assert found["removed"] == 2 - json.loads(command("corpus", "stats", "--json").out)["texts"] > 0
+    assert found["bytes"] <= found["budget_bytes"] == 100_000
+
+
 def test_what_cannot_be_added_is_said(command: Command, code: Path) -> None:
     for name, why in (
         ("none.py", "there is no such file"),

@@ -26,6 +26,8 @@ QUICK = (
     "--threads",
     "1",
     "--no-wide",
+    "--exact",
+    "off",
 )
 
 

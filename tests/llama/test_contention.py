@@ -55,10 +55,9 @@ with Engine.load(drafter="none") as engine:
     for task in os.listdir("/proc/self/task"):
         os.sched_setaffinity(int(task), everywhere)
     with_parked = tasks()
-    for _ in range(2000):
+    end = time.monotonic() + 15
+    while cpus.asleep and time.monotonic() < end:  # others may keep the machine busy
         answer()
-        if not cpus.asleep:
-            break
     time.sleep(0.2)
     print("awake when alone:", not cpus.asleep or "still busy")
     print("parked threads gone:", cpus.asleep or tasks() < with_parked)

@@ -60,7 +60,8 @@ def test_a_resumed_chat_goes_on_with_the_same_bits(
 ) -> None:
     if kernels == "wide" and not wide.available():
         pytest.skip("no wide kernels here")
-    engine = load(engines, kernels=kernels, exact=exact)
+    settings = {"kernels": kernels, "exact": exact, "cache": "auto" if kernels == "wide" else "bf16"}
+    engine = load(engines, **settings)
     first, second = turns(engine)
     answer = ask(engine, first, "one")
     second = next_prompt(answer, second)
@@ -68,15 +69,15 @@ def test_a_resumed_chat_goes_on_with_the_same_bits(
     engine.close()
     folder.remove("one")
 
-    engine = load(engines, kernels=kernels, exact=exact)
+    engine = load(engines, **settings)
     assert ask(engine, first, "one").tokens == answer.tokens
     engine.close()
     assert folder.path("one").exists()
-    resumed = ask(load(engines, kernels=kernels, exact=exact), second, "one")
+    resumed = ask(load(engines, **settings), second, "one")
     assert resumed.stats.reused_tokens == expected.stats.reused_tokens == (512 if exact == "strict" else 611)
     assert resumed.values == expected.values  # type: ignore[attr-defined]
     if exact == "strict":
-        fresh = ask(load(engines, kernels=kernels, exact=exact), second, None)
+        fresh = ask(load(engines, **settings), second, None)
         assert fresh.stats.reused_tokens == 0
         assert resumed.values == fresh.values  # type: ignore[attr-defined]
 
@@ -189,11 +190,11 @@ def test_a_deleted_chat_leaves_the_disk_and_stays_away(folder: CacheFolder, engi
 
 
 def test_another_configuration_reads_the_chat_anew(folder: CacheFolder, engines: list[Engine]) -> None:
-    engine = load(engines)
+    engine = load(engines, exact="off", wide=False)
     first, _ = turns(engine)
     ask(engine, first, "one")
     engine.close()
-    longer = load(engines, context=1536)
+    longer = load(engines, exact="off", wide=False, context=1536)
     assert ask(longer, first, "one").stats.reused_tokens == 0
 
 

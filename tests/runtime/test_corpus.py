@@ -18,8 +18,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from localspec import kernels
-from localspec.runtime.corpus import Corpus
-from localspec.runtime.corpus_file import CorpusFile, Sequence
+from localspec.errors import LocalspecError
+from localspec.runtime.corpus import Corpus, erase, folder
+from localspec.runtime.corpus_file import CorpusFile, Sequence, mark_of, name_of
 from localspec.runtime.engine import Engine
 from localspec.types import SamplingParams, Tokens
 from tests.runtime.corpus_texts import entry, knows, text
@@ -96,6 +97,61 @@ def test_what_is_of_least_use_makes_room(file: CorpusFile) -> None:
     assert text(2).tolist() in left
     assert text(29).tolist() in left
     assert text(0).tolist() not in left
+
+
+def test_a_smaller_budget_cuts_nothing_that_others_keep(file: CorpusFile) -> None:
+    size = entry(0).size
+    file.add([entry(number, float(number)) for number in range(100)])
+    small = CorpusFile(file.path, 20 * size)
+    corpus = opened(small)
+    assert knows(corpus, text(99))
+    assert not knows(corpus, text(50)), "it reads as much as it may keep"
+    for number in range(100, 130):
+        corpus.keep(text(number))
+    corpus.close()
+    there = {one.name for one in file.read().sequences}
+    assert there == {entry(number).name for number in range(130)}
+    assert small.trim() == 110
+    assert small.trim() == 0
+    assert {one.name for one in file.read().sequences} == {entry(number).name for number in range(110, 130)}
+    small.add([entry(200, time.time())])
+    assert file.path.stat().st_size <= small.budget, "what was agreed before is forgotten"
+
+
+def test_a_file_without_an_agreement_may_stay_as_large_as_it_is(file: CorpusFile) -> None:
+    file.add([entry(number, float(number)) for number in range(40)])
+    file.path.with_name(f"{file.path.name}.lock").unlink()
+    small = CorpusFile(file.path, 20 * entry(0).size)
+    small.add([entry(100, time.time())])
+    assert len(file.read().sequences) == 30, "it makes room as any full file does"
+    assert CorpusFile(file.path.with_name("none.tokens"), 1000).trim() == 0
+
+
+def test_answers_of_a_deleted_chat_leave(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCALSPEC_DATA", str(tmp_path))
+    file, other = (CorpusFile(folder() / f"{name}.tokens", BUDGET) for name in ("one", "other"))
+    other.add([Sequence(name_of(text(0), "a"), text(0), 1.0), entry(5)])
+    corpus = opened(file)
+    for number, chat in enumerate(("a", "b", "a", None)):
+        corpus.keep(text(number), chat)
+    corpus.keep(text(0), "b")  # two chats may have the same answer
+    corpus.forget("a")
+    corpus.wait()
+    assert [knows(corpus, text(number)) for number in range(4)] == [True, True, False, True]
+    corpus.forget("b")
+    corpus.forget("nobody's")
+    corpus.wait()
+    assert [knows(corpus, text(number)) for number in range(4)] == [False, False, False, True]
+    corpus.keep(text(1), "b")
+    corpus.close()
+    assert kept(file) == [text(3).tolist(), text(1).tolist()]
+    assert kept(other) == [text(5).tolist()], "a chat may have been answered by several models"
+    erase("b")
+    assert kept(file) == [text(3).tolist()]
+    other.path.unlink()
+    other.path.mkdir()
+    with pytest.raises(LocalspecError, match=r"cannot be taken out of the corpus .*other\.tokens: Is a directory"):
+        erase("b")
 
 
 def test_tokens_of_another_vocabulary_are_left_out(file: CorpusFile) -> None:
@@ -268,6 +324,26 @@ def test_an_engine_keeps_answers_and_finds_them_again(tmp_path: Path, monkeypatc
     (one,) = CorpusFile(path, BUDGET).read().sequences
     assert one.tokens.tolist() == plain
     assert one.used == pytest.approx(time.time(), abs=3600)
+
+
+def test_an_engine_forgets_a_chat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also the answer that is under way; with and without a corpus of its own."""
+    monkeypatch.setenv("LOCALSPEC_DATA", str(tmp_path))
+    options: dict[str, Any] = {"context": 256, "threads": 1, "tuned": False, "exact": "off", "drafter": "none"}
+    asked: dict[str, Any] = {"max_tokens": 20, "ignore_end": True}
+    with Engine.load(**options, corpus="on") as engine:
+        for chat in ("one", "two", "three"):
+            engine.generate(f"Chat {chat}", chat=chat, **asked).text()
+        endless = engine.generate("The river", chat="two", **(asked | {"max_tokens": 200}))
+        next(iter(endless))
+        engine.forget_chat("two")
+        endless.text()
+    (path,) = (tmp_path / "corpus").glob("*.tokens")
+    marks = [one.name[:8] for one in CorpusFile(path, BUDGET).read().sequences]
+    assert marks == [mark_of("one"), mark_of("three")]
+    with Engine.load(**options) as engine:
+        engine.forget_chat("one")
+    assert [one.name[:8] for one in CorpusFile(path, BUDGET).read().sequences] == [mark_of("three")]
 
 
 def test_without_the_native_module_a_corpus_stays_small(file: CorpusFile, monkeypatch: pytest.MonkeyPatch) -> None:
