@@ -13,9 +13,9 @@ Exactness = Literal["auto", "strict", "off"]
 KernelChoice = Literal["auto", "wide", "repacked", "plain"]
 CacheChoice = Literal["auto", "f16", "bf16", "q8_0", "unfused"]
 CorpusChoice = Literal["auto", "on", "off"]
-LONGEST_DRAFT, LONGEST_OF_SEVERAL = 7, 4
-"""Of the plan's own choice, with one slot and with several: passes of 8 rows are the widest that are probed unless
-asked otherwise, and what speculation may spend shrinks as slots fill up."""
+LONGEST_DRAFT, LONGEST_COSTLY, LONGEST_OF_SEVERAL = 15, 7, 4
+"""Of the plan's own choice: a chain of a drafter that costs nothing (text that is copied), other drafts, and with
+several slots, where what speculation may spend shrinks as they fill up."""
 FIXED_DRAFT = 4
 """Draft length for the rules whose plan is fixed, unless a length is given."""
 RULES: dict[str, Rule] = {"coupled": Rule.COUPLED, "rejection": Rule.REJECTION, "block": Rule.BLOCK}
@@ -28,16 +28,19 @@ class EngineSettings:
     target: Path
     """GGUF file whose text is emitted."""
     draft: Path | None = None
-    """GGUF file of a smaller model with the same tokenizer; None = no draft model."""
+    """GGUF file of a smaller model with the same tokenizer (see `cross_tokenizer`); None = no draft model."""
+    cross_tokenizer: bool = False
+    """Let a draft model with another tokenizer draft, over the tokens whose text both vocabularies have."""
     drafter: str = "auto"
     """Who guesses: a name of `localspec.drafters.NAMES`, an installed package's drafter, or `package.module:Class` (see
     `drafters.plugin`). With any but `auto` it drafts in every pass, paying or not."""
     max_draft_tokens: int | None = None
     """Longest draft a pass, drafted in every pass, paying or not; 0 is plain decoding. None = what pays."""
     draft_cap: int | None = None
-    """Longest draft the plan may choose by itself; None = 7, with several slots 4."""
+    """Longest draft the plan may choose by itself; None = 15, of a draft model 7, with several slots 4."""
     branches: int = 1
-    """Guesses of the draft model per position; 2 or more make its drafts trees (one slot only)."""
+    """Guesses per position of the draft model and of token recycling; 2 or more make drafts trees, those of suffix
+    decoding, too (one slot only)."""
     min_ngram: int = 2
     """Shortest n-gram prompt lookup searches for."""
     max_ngram: int = 5
@@ -78,7 +81,8 @@ class EngineSettings:
     corpus`; `auto`: the terminal chat does, which keeps its chats anyway, nothing else does."""
     corpus_mb: float = 16.0
     """Disk for the corpus of one tokenizer, in units of 10^6 bytes, 4 a token, and five times as much memory; what was
-    of no use for longest makes room."""
+    of no use for longest makes room. A file that others gave more is not cut by this: so much of it is read, and
+    `localspec corpus trim` cuts it."""
 
     def __post_init__(self) -> None:
         if self.exact not in get_args(Exactness):
@@ -121,4 +125,12 @@ class EngineSettings:
             return self.max_draft_tokens
         if self.draft_cap is not None:
             return self.draft_cap
-        return LONGEST_DRAFT if self.slots == 1 else LONGEST_OF_SEVERAL
+        if self.slots > 1:
+            return LONGEST_OF_SEVERAL
+        return LONGEST_DRAFT if self.branches == 1 else LONGEST_COSTLY
+
+    @property
+    def longest_costly(self) -> int:
+        """Most nodes of a draft whose drafter costs something."""
+        chosen = self.max_draft_tokens is None and self.draft_cap is None
+        return min(self.longest_draft, LONGEST_COSTLY) if chosen else self.longest_draft

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from dataclasses import replace
 
 from localspec.cli.output import print_plain
 from localspec.cli.places import add_memory_options, fit_settings, memory_lines, places
@@ -14,6 +15,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("target", metavar="PAIR|TARGET", help="pair, or model or GGUF file of the target")
     parser.add_argument("draft", nargs="?", metavar="DRAFT", help="model or GGUF file of the draft")
     parser.add_argument("--fit", action="store_true", help="choose context, cache type and GPU layers that fit")
+    parser.add_argument(
+        "--cross-tokenizer", action="store_true", help="judge a draft with another tokenizer by the tokens both have"
+    )
     parser.add_argument("--json", action="store_true", help="the verdict as JSON")
     add_memory_options(parser)
 
@@ -34,13 +38,19 @@ def run(options: argparse.Namespace) -> int:
     if draft is None:
         raise UsageError(f"{options.target} is no pair.", "Name a draft behind it, or try: localspec suggest")
     parts, draft_parts = read_parts(target), read_parts(draft)
-    match = pairing.match(parts[0], draft_parts[0])
+    match = pairing.match(parts[0], draft_parts[0], cross_tokenizer=options.cross_tokenizer)
+    shared = match.shared if match.fits else pairing.match(parts[0], draft_parts[0], cross_tokenizer=True).shared
     make = fit.choose if options.fit else fit.plan
     plan = make(parts, draft_parts, fit_settings(options), places())
     unused = not_used(match.method) if match.fits else ""
     if options.json:
-        print(json.dumps({"match": match.as_dict(), "memory": plan.as_dict(), "unused": unused}))
+        print(
+            json.dumps({"match": replace(match, shared=shared).as_dict(), "memory": plan.as_dict(), "unused": unused})
+        )
     else:
-        notes = (f"  note: {note}" for note in (unused, *match.warnings) if note)
+        count = ""  # the verdict or its first warning has it where it was asked for
+        if shared is not None and not options.cross_tokenizer:
+            count = f"{len(shared)} of the target's {shared.target_size} tokens are shared"
+        notes = (f"  note: {note}" for note in (unused, count, *match.warnings) if note)
         print_plain(match.verdict, *notes, *memory_lines(plan))
     return 0 if match.fits and plan.fits else 1

@@ -25,6 +25,11 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
         "--target", metavar="NAME|FILE", help="installed pair or model, or GGUF file; default: the bundled pair"
     )
     group.add_argument("--draft", metavar="NAME|FILE", help="a small model with the same tokenizer")
+    group.add_argument(
+        "--cross-tokenizer",
+        action="store_true",
+        help="let a draft model with another tokenizer draft, over the tokens that both have",
+    )
     group.add_argument("--context", type=int, metavar="N", help="tokens a conversation can hold")
     group.add_argument(
         "--fit", action="store_true", help="choose context and GPU layers that fit memory, draft included"
@@ -64,8 +69,12 @@ def _add_speculation_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--max-draft-tokens", type=int, metavar="N", help="drafts of N in every pass, paying or not; default: what pays"
     )
-    group.add_argument("--draft-cap", type=int, metavar="N", help="drafts of at most N where they pay; default: 7")
-    group.add_argument("--branches", type=int, metavar="N", help="guesses of the draft model per position (a tree)")
+    group.add_argument(
+        "--draft-cap", type=int, metavar="N", help="drafts of at most N where they pay; default: 15 (a draft model: 7)"
+    )
+    group.add_argument(
+        "--branches", type=int, metavar="N", help="guesses per position: 2 or more make drafts trees; default: 1"
+    )
     group.add_argument(
         "--corpus",
         action="store_const",

@@ -26,6 +26,7 @@ _SUGGESTIONS = 3
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", metavar="NAME", help="pair or model of the catalogue, user/repo[:quant], or an address")
     parser.add_argument("--draft", default="", metavar="NAME", help="draft model to pull with it, checked against it")
+    parser.add_argument("--cross-tokenizer", action="store_true", help="the draft may have another tokenizer")
     parser.add_argument("--role", choices=["target", "draft"], default="target", help="what NAME is; default: target")
     parser.add_argument("--revision", default="", metavar="REV", help="branch, tag or commit; default: main")
     parser.add_argument("--context", type=int, metavar="N", help="tokens to plan memory for; default: up to 4096")
@@ -47,7 +48,7 @@ def run(options: argparse.Namespace) -> int:
     wanted = wishes(options.name, hub, draft=options.draft, role=options.role, revision=options.revision)
     if options.context is not None and options.context < 16:
         raise UsageError(f"--context is {options.context}; it must be 16 or more.")
-    plan = make_plan(wanted, hub, store, options.context, places())
+    plan = make_plan(wanted, hub, store, options.context, places(), options.cross_tokenizer)
     if plan.match is not None and (unused := not_used(plan.match.method)):
         plan = replace(plan, notes=(*plan.notes, unused))
     suggestions = drafts_for(plan)

@@ -1,4 +1,4 @@
-"""A small model with the target's tokenizer guesses ahead, all slots in one batch.
+"""A small model guesses ahead, all slots in one batch, in the target's tokens.
 
 Its context keeps the KV of its own guesses, so nothing is evaluated twice: after a pass only the tokens it has not
 seen are fed. It draws with the target's noise (*coupled*: Daliri, Musco, Suresh 2024), so that where the two
@@ -27,7 +27,7 @@ class DraftContext(Protocol):
     n_vocab: int
 
     def decode(self, feeds: Sequence[Feed]) -> list[LogitRows]:
-        """One pass; the row behind the last token of every feed."""
+        """One pass; the row behind the last token of every feed, all -inf where there is nothing to guess."""
         ...
 
     def prefill_chunk(self, slot: int, tokens: Tokens, prompt_length: int) -> int:

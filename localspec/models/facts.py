@@ -168,10 +168,11 @@ def _methods(header: Header) -> list[Method]:
         return [Method(kind.method, False, f"it is {kind.sentence}, not a target")]
     if keeps_state(header):
         no = "its recurrent layers cannot take guesses back: nothing is drafted for it"
-        return [Method(name, False, no) for name in ("lookup", "suffix", "draft")]
+        return [Method(name, False, no) for name in ("lookup", "suffix", "recycling", "draft")]
     found = [
         Method("lookup", True, "needs nothing but the text so far"),
         Method("suffix", True, "the same; past answers help where they are kept (--corpus)"),
+        Method("recycling", True, "the same; it keeps what the model thought of saying before"),
         Method("draft", True, "any small model with the same tokenizer; `localspec suggest` names some"),
     ]
     own = nextn_layers(header)

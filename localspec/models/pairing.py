@@ -3,23 +3,29 @@
 The rule is llama.cpp's for draft models (common/speculative.cpp), made strict: the kind of tokenizer, begin and end
 tokens, sizes that differ by at most 128 (families pad differently), and the text of every token from id 5 on. What
 differs without harm is a warning. A wrong pair would not change the text, it would only never be right.
+
+A whole draft model with another tokenizer fits where that is wanted, over the tokens that both vocabularies have
+(`shared_vocabulary`).
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from localspec.errors import PairError
 from localspec.gguf import Header
 from localspec.models.heads import DraftKind, check_head, draft_kind, keeps_state
+from localspec.models.shared_vocabulary import READABLE, SharedVocabulary, share
 from localspec.models.vocabulary import Vocabulary, vocabulary
 
 MOST_SIZE_DIFFERENCE = 128
 FIRST_COMPARED = 5
 """Tokens before this one (unknown, begin, end, padding) may be written differently."""
+
+_WAY_OUT = "--cross-tokenizer lets it draft over the tokens that both have"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,27 +54,34 @@ class Match:
     """Sentences about what differs and does no harm to the text."""
     masked: int = 0
     """Ids of the draft beyond the target's vocabulary, which it may not guess."""
+    shared: SharedVocabulary | None = None
+    """What both vocabularies have, where tokenizers differ and it was asked for."""
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain data."""
-        return asdict(self)
+        """Plain data; `shared` is a number of tokens."""
+        return asdict(replace(self, shared=None)) | {"shared": None if self.shared is None else len(self.shared)}
 
 
-def check(target: Header, draft: Header) -> Match:
+def check(target: Header, draft: Header, *, cross_tokenizer: bool = False) -> Match:
     """`match`, for those who need a pair that fits.
 
     Raises:
         PairError: it does not; the message names the first difference.
         ModelFileError: a file has changed since its header was read.
     """
-    found = match(target, draft)
+    found = match(target, draft, cross_tokenizer=cross_tokenizer)
     if not found.fits:
         raise PairError(found.verdict, "`localspec suggest` names drafts that fit.")
     return found
 
 
-def match(target: Header, draft: Header) -> Match:
+def match(target: Header, draft: Header, *, cross_tokenizer: bool = False) -> Match:
     """Compares two headers.
+
+    Args:
+        target: of the model whose text is emitted.
+        draft: of the one that should guess.
+        cross_tokenizer: whether it may do so with another tokenizer.
 
     Raises:
         ModelFileError: a file has changed since its header was read.
@@ -91,7 +104,11 @@ def match(target: Header, draft: Header) -> Match:
         return Match(True, kind.method, _fitting(target, draft, kind), None, (note,))
     difference = next(differences(ours, theirs), None)
     if difference is not None:
-        return Match(False, kind.method, f"{subject}: {_in_words(difference)}.", difference)
+        may_cross = not kind.is_head and {ours.kind, theirs.kind} <= READABLE
+        if may_cross and cross_tokenizer:
+            return _crossing(target, draft, kind, difference)
+        way_out = f"; {_WAY_OUT}" if may_cross else ""
+        return Match(False, kind.method, f"{subject}: {_in_words(difference)}{way_out}.", difference)
     return Match(
         True,
         kind.method,
@@ -100,6 +117,18 @@ def match(target: Header, draft: Header) -> Match:
         (*_harmless(ours, theirs), *_templates(target, draft, kind), *_states(target, draft)),
         max(0, theirs.size - ours.size),
     )
+
+
+def _crossing(target: Header, draft: Header, kind: DraftKind, difference: Difference) -> Match:
+    """The verdict on a draft model with another tokenizer."""
+    shared = share(vocabulary(target), vocabulary(draft))
+    count = f"{len(shared)} of {shared.target_size} tokens shared"
+    if not shared.enough:
+        verdict = f"{draft.path.name} cannot draft for {target.path.name}: tokenizers differ, with {count}: too few."
+        return Match(False, kind.method, verdict, difference, shared=shared)
+    note = f"tokenizers differ: {count}, only these are guessed, so it is right less often ({_in_words(difference)})"
+    warnings = (note, *_templates(target, draft, kind), *_states(target, draft))
+    return Match(True, kind.method, _fitting(target, draft, kind), difference, warnings, shared=shared)
 
 
 def differences(target: Vocabulary, draft: Vocabulary) -> Iterator[Difference]:

@@ -149,7 +149,12 @@ def _listed(entry: ModelEntry, role: str, revision: str = "") -> Wish:
 
 
 def make_plan(
-    wanted: Sequence[Wish], hub: Hub, store: Store, context: int | None = None, places: Sequence[Place] = ()
+    wanted: Sequence[Wish],
+    hub: Hub,
+    store: Store,
+    context: int | None = None,
+    places: Sequence[Place] = (),
+    cross_tokenizer: bool = False,
 ) -> Plan:
     """Asks the hub, reads the headers by range, checks pair and memory; nothing is stored.
 
@@ -161,6 +166,7 @@ def make_plan(
         store: where plain downloads go.
         context: tokens to plan memory for; None = what the target was trained for, at most 4,096.
         places: devices to plan for; none = the CPU's memory.
+        cross_tokenizer: whether the draft may have another tokenizer.
 
     Raises:
         DownloadError: the hub cannot be reached or refuses.
@@ -169,7 +175,7 @@ def make_plan(
     """
     places = places or [ram()]
     parts = tuple(_part(wish, hub, store) for wish in wanted)
-    plan = _planned(parts, hub, context, places)
+    plan = _planned(parts, hub, context, places, cross_tokenizer)
     if plan.memory.fits:
         return plan
     smaller = _that_fits(parts[0], plan.memory)
@@ -180,7 +186,7 @@ def make_plan(
         return replace(plan, notes=(f"{smaller.quant} would fit: localspec pull {parts[0].origin}:{smaller.quant}",))
     parts = (_chosen(wanted[0], _listing(parts[0]), smaller, hub), *parts[1:])
     note = f"{label} does not fit the memory that is free now; {smaller.quant} is the largest that does."
-    return replace(_planned(parts, hub, context, places), notes=(note,))
+    return replace(_planned(parts, hub, context, places, cross_tokenizer), notes=(note,))
 
 
 def _hopeless(plan: Plan, hub: Hub, context: int | None, places: Sequence[Place]) -> str:
@@ -194,9 +200,11 @@ def _hopeless(plan: Plan, hub: Hub, context: int | None, places: Sequence[Place]
     return f"{nothing}."
 
 
-def _planned(parts: tuple[Part, ...], hub: Hub, context: int | None, places: Sequence[Place]) -> Plan:
+def _planned(
+    parts: tuple[Part, ...], hub: Hub, context: int | None, places: Sequence[Place], cross_tokenizer: bool = False
+) -> Plan:
     target, draft = parts[0], parts[1] if len(parts) == 2 else None
-    match = pairing.check(target.header, draft.header) if draft else None
+    match = pairing.check(target.header, draft.header, cross_tokenizer=cross_tokenizer) if draft else None
     trained = target.header.context_length or _CONTEXT
     settings = FitSettings(context=context or min(trained, _CONTEXT))
     memory = fit.choose(target.headers, draft.headers if draft else None, settings, places, cache_types=())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from localspec.gguf import Header
@@ -19,6 +19,7 @@ _PRE_ADDS_BOS = frozenset((
     "llama3", "llama-v3", "llama-bpe", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2", "jina-v5-nano", "tekken",
     "chameleon",
 ))  # fmt: skip
+_MARKS = ("eot", "fim_pre", "fim_suf", "fim_mid")
 _PRE_WITHOUT_BOS = frozenset(("chatglm-bpe", "glm4", "glm5"))
 
 
@@ -43,6 +44,8 @@ class Vocabulary:
     merges: bytes = field(default=b"", repr=False)
     """BPE merges, as the file writes them."""
     merge_count: int = 0
+    marks: Mapping[str, int] = field(default_factory=dict, repr=False)
+    """Control tokens the file names by purpose: eot (end of a turn), fim_pre, fim_suf, fim_mid (around a gap)."""
 
     @property
     def size(self) -> int:
@@ -78,6 +81,11 @@ def vocabulary(header: Header) -> Vocabulary:
         types=header.token_types,
         merges=header.raw("tokenizer.ggml.merges"),
         merge_count=header.count("tokenizer.ggml.merges"),
+        marks={
+            name: token
+            for name in _MARKS
+            if (token := _special(header, f"{name}_token_id", None, len(tokens))) is not None
+        },
     )
 
 

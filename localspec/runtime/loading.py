@@ -12,11 +12,14 @@ from localspec import paths
 from localspec.config import FIXED_DRAFT, EngineSettings
 from localspec.drafters import NAMES, plugin
 from localspec.drafters.cascade import Cascade, Stage
-from localspec.drafters.draft_model import DraftModel, DraftModelSettings
+from localspec.drafters.draft_model import DraftContext, DraftModel, DraftModelSettings
 from localspec.drafters.forced import GrammarForced
 from localspec.drafters.none import NoDrafter
 from localspec.drafters.prompt_lookup import PromptLookup, PromptLookupSettings
+from localspec.drafters.recycling import RecyclingSettings, Successors, TokenRecycling
 from localspec.drafters.suffix import SuffixDecoding
+from localspec.drafters.translated_context import TranslatedContext
+from localspec.drafters.translation import Translator
 from localspec.engine.adaptive import AdaptivePlan, Forced
 from localspec.engine.costs import PassCosts
 from localspec.engine.interfaces import Drafter
@@ -33,6 +36,7 @@ from localspec.llama.settings import ContextSettings
 from localspec.llama.survey import Progress
 from localspec.models import pairing
 from localspec.models.heads import check_whole
+from localspec.models.shared_vocabulary import SharedVocabulary
 from localspec.runtime import calibration
 from localspec.runtime.corpus import Corpus, file_of
 from localspec.runtime.knowledge import Knowledge, Store
@@ -58,6 +62,8 @@ class Loaded:
     """{context length: {width: seconds of a pass}}, where it was measured."""
     draft_model: Model | None = None
     draft_context: Context | None = None
+    shared: SharedVocabulary | None = None
+    """What target and draft model have in common, where their tokenizers differ."""
     configuration: str = ""
     """In words: how the target's cache is kept, and whose kernels compute its passes."""
     knowledge: Knowledge = field(default_factory=Knowledge)
@@ -66,6 +72,8 @@ class Loaded:
     """Names what the bits of the target's cache depend on; empty = caches of chats are not kept."""
     corpus: Corpus | None = None
     """Past answers that are searched, and where new ones go."""
+    successors: Successors = field(default_factory=Successors)
+    """What the target thought of saying behind each token, in any answer."""
     unusable: dict[str, str] = field(default_factory=dict)
     """Installed packages' drafters that could not be made, and why."""
 
@@ -98,14 +106,14 @@ def load_models(
     Raises:
         ModelFileError: a file is missing, damaged or of the wrong kind.
         ModelError: no exact configuration under `strict`, or no memory.
-        PairError: target and draft model do not share a tokenizer.
+        PairError: target and draft model do not share a tokenizer, or under `cross_tokenizer` too few tokens.
         UsageError: no such device, or a drafter without what it needs.
     """
-    target_header, draft_header = check_text_model(settings.target), None
+    target_header, match = check_text_model(settings.target), None
     if settings.draft is not None:
         check_whole(read_header(settings.draft))
-        draft_header = check_text_model(settings.draft)
-        pairing.check(target_header, draft_header)  # before minutes are spent on the target
+        draft_header = check_text_model(settings.draft)  # before minutes are spent on the target
+        match = pairing.check(target_header, draft_header, cross_tokenizer=settings.cross_tokenizer)
     n_ctx = settings.context or min(target_header.context_length or _LONGEST_CONTEXT, _LONGEST_CONTEXT)
     widest = settings.slots * (1 + settings.longest_draft)
     chosen = choose(
@@ -133,8 +141,8 @@ def load_models(
     if settings.chat_cache_gb > 0 and saved_cache.can_save(chosen.context):
         loaded.cache_key = saved_cache.key(chosen.context)
     try:
-        if draft_header is not None:
-            _load_draft(loaded, progress)
+        if match is not None:
+            _load_draft(loaded, match, progress)
         _learn_costs(loaded, progress)
         if settings.corpus == "on" and loaded.model.can_trim:  # last: it reads on a thread of its own
             loaded.corpus = Corpus(file_of(target_header, settings.corpus_mb), loaded.model.n_vocab)
@@ -179,7 +187,7 @@ def load_apart(settings: EngineSettings, progress: Progress | None = None) -> Lo
             raise
 
 
-def _load_draft(loaded: Loaded, progress: Progress | None) -> None:
+def _load_draft(loaded: Loaded, match: pairing.Match, progress: Progress | None) -> None:
     settings = loaded.settings
     assert settings.draft is not None
     if progress is not None:
@@ -197,7 +205,11 @@ def _load_draft(loaded: Loaded, progress: Progress | None) -> None:
         progress=progress,
     )
     loaded.draft_context = Context(loaded.draft_model, shape)
-    loaded.draft_context.n_vocab = min(loaded.draft_model.n_vocab, loaded.model.n_vocab)  # no guess beyond the target's
+    loaded.shared = match.shared
+    if match.shared is None:
+        loaded.draft_context.n_vocab = min(loaded.draft_model.n_vocab, loaded.model.n_vocab)  # no guess beyond these
+    else:
+        _LOG.warning("%s: %s.", loaded.draft_model.path.name, match.warnings[0])
 
 
 def _learn_costs(loaded: Loaded, progress: Progress | None) -> None:
@@ -209,10 +221,11 @@ def _learn_costs(loaded: Loaded, progress: Progress | None) -> None:
     if progress is not None:
         progress("timing passes", 0.0)
     rows = 1 + settings.longest_draft
-    calibration.largest_pass(context, settings.slots, rows)
+    seconds = calibration.largest_pass(context, settings.slots, rows)
     remembered = knowledge.costs
     if loaded.pass_seconds or not remembered.known:
-        knowledge.costs = PassCosts(loaded.pass_seconds or calibration.pass_costs(context, rows), rows)
+        known = loaded.pass_seconds or calibration.pass_costs(context, rows)
+        knowledge.costs = PassCosts(calibration.with_width(known, settings.slots * rows, seconds), rows)
         if remembered.known:
             knowledge.costs.recall(remembered)
     if loaded.draft_context is not None and DraftModel.name not in knowledge.draft_costs:
@@ -267,13 +280,27 @@ def make_drafter(loaded: Loaded, settings: EngineSettings) -> Drafter:
         return Cascade([Stage(plugin.make(name, _setup(loaded, settings)))])
     lookup = PromptLookup(PromptLookupSettings(settings.min_ngram, settings.max_ngram))
     enough = 0.0 if loaded.draft_context is None else _LOOKUP_FIRST
-    stages = [Stage(GrammarForced()), Stage(lookup, enough), Stage(SuffixDecoding(loaded.corpus), enough)]
+    suffix = SuffixDecoding(loaded.corpus, trees=settings.branches > 1)
+    recycling = TokenRecycling(loaded.successors, RecyclingSettings(settings.branches))
+    stages = [Stage(GrammarForced()), Stage(lookup, enough), Stage(suffix, enough)]
+    if name == recycling.name or loaded.draft_context is None:
+        # It guesses in nearly every pass, where the others only do where text is copied; the plan takes a draft model's
+        # chance from the passes in which drafts without cost have nothing.
+        stages.append(Stage(recycling))
     if name == "auto":
         stages += [Stage(one) for one in _plugins(loaded, settings)]
     if loaded.draft_context is not None:
-        draft = DraftModel(loaded.draft_context, loaded.model.end_tokens, DraftModelSettings(settings.branches))
-        stages.append(Stage(draft))
+        reads = _in_target_tokens(loaded, loaded.draft_context)
+        stages.append(Stage(DraftModel(reads, loaded.model.end_tokens, DraftModelSettings(settings.branches))))
     return Cascade([stage for stage in stages if name in ("auto", stage.drafter.name)])
+
+
+def _in_target_tokens(loaded: Loaded, context: Context) -> DraftContext:
+    """The draft model's context as its drafter needs it."""
+    if loaded.shared is None:
+        return context
+    assert loaded.draft_model is not None
+    return TranslatedContext(context, Translator(loaded.model, loaded.draft_model, loaded.shared), loaded.shared)
 
 
 def _plugins(loaded: Loaded, settings: EngineSettings) -> list[Drafter]:
@@ -324,6 +351,7 @@ def make_plan(loaded: Loaded, settings: EngineSettings, drafter: Drafter) -> Pla
         account=knowledge.account,
         habits=knowledge.habits,
         longest=settings.longest_draft,
+        longest_costly=settings.longest_costly,
         fixed=FIXED_DRAFT if settings.max_draft_tokens is None else settings.max_draft_tokens,
         forced=Forced(settings.max_draft_tokens, settings.drafter != "auto"),
     )
