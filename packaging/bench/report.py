@@ -120,7 +120,7 @@ class Report:
 
     def _stage(self, visiting: Visit, quant: str, stage: Stage, rounds: int) -> None:
         options = self.options
-        parts = benchmarks(stage, visiting, self.temperatures, options.tokens, rounds, self.cells)
+        parts = benchmarks(stage, visiting, self.temperatures, options.tokens, rounds, options.prompts, self.cells)
         with Session.open(self._session_path(quant, stage)) as session:
             session.note("facts", self._facts(visiting))
             for part in parts:
@@ -171,11 +171,16 @@ class Report:
         return self.folder / "runs" / f"{shapes}-{quant}-{stage.name}-{self.options.tokens}.jsonl"
 
     def _whole(self, rounds: int) -> dict[str, object]:
-        return {"rounds": rounds, "temperatures": self.temperatures, "cells": self.cells}
+        return {
+            "rounds": rounds,
+            "temperatures": self.temperatures,
+            "cells": self.cells,
+            "prompts": self.options.prompts,
+        }
 
     def _more(self) -> str:
         """Options of the command line that change what is measured, but for paths."""
-        names = ("quants", "draft_quant", "shapes", "temperatures", "tokens", "cells")
+        names = ("quants", "draft_quant", "shapes", "temperatures", "tokens", "cells", "prompts")
         given = [(name, getattr(self.options, name)) for name in names]
         parser = _parser()
         words = [f" --{name.replace('_', '-')} {value}" for name, value in given if value != parser.get_default(name)]
@@ -220,6 +225,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--temperatures", default="0,1", help="default: 0,1")
     parser.add_argument("--tokens", type=int, default=48, help="longest answer; default: 48")
     parser.add_argument("--rounds", type=int, default=2, help="before another stage has its turn; default: 2")
+    parser.add_argument("--prompts", type=int, default=2, help="of each workload at most; default: 2, one of long ones")
     parser.add_argument("--prepare", action="store_true", help="make the models (2.5 GB), measure nothing")
     parser.add_argument("--markdown", action="store_true", help="print the page REPORT.md")
     parser.add_argument("--print", dest="only_print", action="store_true", help="measure nothing")

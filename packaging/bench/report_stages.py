@@ -196,14 +196,21 @@ def visit(files: Files, say: Say) -> Iterator[Visit]:
 
 
 def benchmarks(
-    stage: Stage, visiting: Visit, temperatures: Sequence[float], tokens: int, rounds: int, only: Sequence[str] = ()
+    stage: Stage,
+    visiting: Visit,
+    temperatures: Sequence[float],
+    tokens: int,
+    rounds: int,
+    prompts: int,
+    only: Sequence[str] = (),
 ) -> list[Benchmark]:
-    """What the stage measures: one benchmark, or with long prompts one a workload, so that a prompt is read once."""
+    """What the stage measures: one benchmark, or with long prompts one a workload, so that a prompt is read once.
+    `prompts`: at most so many of each workload."""
     contenders = visiting.contenders(stage)
     names = [name for name in stage.workloads if not only or name in only]
     if not names:
         return []
-    workloads = load_workloads(names, limit=stage.prompts)
+    workloads = load_workloads(names, limit=min(stage.prompts, prompts))
     settings = BenchSettings(tuple(temperatures), tokens, rounds, stage.seed)
     parts: list[Workloads] = [{name: workloads[name]} for name in names] if stage.reuse else [workloads]
     return [Benchmark(visiting.engine, contenders, part, settings) for part in parts]
