@@ -173,7 +173,9 @@ def engine_contenders(engine: Engine, drafters: Sequence[str] = (), lengths: Seq
 
 def possible_drafters(engine: Engine) -> list[str]:
     """The drafters that can run by themselves with what is loaded; those of installed packages too, if sound."""
-    own = ["lookup", "suffix"] if engine.loaded.draft_context is None else ["draft", "lookup", "suffix"]
+    own = ["lookup", "recycling", "suffix"]
+    if engine.loaded.draft_context is not None:
+        own.insert(0, "draft")
     return own + [name for name in plugin.installed() if name not in engine.dropped]
 
 

@@ -142,9 +142,11 @@ class _Answer:
 
 def default_settings(has_draft: bool, trees: bool) -> list[Setting]:
     """Every drafter there is, several draft lengths, chain and tree."""
-    settings = [Setting("lookup", 3), Setting("lookup", 7), Setting("suffix", 5)]
+    settings = [Setting("lookup", 3), Setting("lookup", 7), Setting("suffix", 5), Setting("recycling", 4)]
     if has_draft:
         settings += [Setting("draft", 1), Setting("draft", 3), Setting("draft", 6), Setting("auto", 4)]
+    if trees:
+        settings += [Setting("suffix", 6, branches=2), Setting("recycling", 6, branches=2)]
     if has_draft and trees:
         settings += [Setting("draft", 6, branches=2)]
     return settings

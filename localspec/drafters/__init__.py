@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 NAMES: dict[str, str] = {
-    "auto": "all below that there are, each where it pays; plain decoding where none does",
+    "auto": "those below that there are, each where it pays; plain decoding where none does",
     "draft": "the draft model",
     "grammar": "what the request's grammar or JSON schema forces",
     "lookup": "prompt lookup (n-grams of this conversation, and text that a request predicts)",
     "none": "plain decoding",
+    "recycling": "token recycling (what the target thought of saying behind a token; in auto without a draft model)",
     "suffix": "suffix decoding (the longest match in this conversation and in past answers that are kept)",
 }
 """What may be asked for, and a line about each."""

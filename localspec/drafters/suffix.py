@@ -1,8 +1,8 @@
 """Suffix decoding: what followed, wherever the end of this conversation stood before, here or in past answers?
 
 Unlike prompt lookup it finds the longest match, lets all its places vote, and looks beyond the conversation, into a
-corpus that lasts. The guess that is expected to bring more is taken, the conversation's own of equals. Chains; trees
-where a request allows more nodes than levels. Oliaro et al. 2024, "SuffixDecoding: a model-free approach to speeding up
+corpus that lasts. The guess that is expected to bring more is taken, the conversation's own of equals. Chains, or trees
+(best first). Oliaro et al. 2024, "SuffixDecoding: a model-free approach to speeding up
 large language model inference"; the index is native (`native/suffix.c`).
 """
 
@@ -51,9 +51,13 @@ class SuffixDecoding:
     needs = NEEDS_NOTHING
     free = True
 
-    def __init__(self, corpus: Corpus | None = None) -> None:
-        """`corpus` is not closed with it."""
-        self._corpus = corpus
+    def __init__(self, corpus: Corpus | None = None, trees: bool = False) -> None:
+        """
+        Args:
+            corpus: is not closed with it.
+            trees: guesses are trees, not chains.
+        """
+        self._corpus, self._trees = corpus, trees
         self._slots: dict[int, _Indexed] = {}
 
     def missing(self, slot: int, history: History) -> int:
@@ -64,7 +68,7 @@ class SuffixDecoding:
 
     def _guess(self, request: DraftRequest) -> Draft:
         nodes, depth, history = request.max_nodes, request.max_depth, request.history.tokens
-        tree = nodes > depth
+        tree = request.max_leaves > 1 and (self._trees or nodes > depth)
         seen = self._synced(request)
         seen.source = -1
         if min(nodes, depth) < 1:

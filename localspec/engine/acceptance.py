@@ -198,18 +198,29 @@ class Tracker:
         table = self.table
         return [min(0.98, table.typical(depth) + hope * table.error(depth)) for depth in range(1, levels + 1)]
 
-    def gains(self, draft: Draft) -> list[float]:
-        """float[n + 1]: tokens the first m nodes are expected to bring, by m."""
+    def gains(self, draft: Draft, again: float = 0.0) -> list[float]:
+        """float[n + 1]: tokens the first m nodes are expected to bring, by m.
+
+        Args:
+            draft: chain or tree.
+            again: tokens that decoding a row again costs: what is accepted beside the main chain (first child of first
+                child) does not stay cached, and the next pass decodes it again.
+        """
         confidence = [0.0] * len(draft) if draft.confidence is None else draft.confidence.tolist()
-        reach: list[float] = []
+        left = [*[0.0] * len(draft), 1.0]  # per node, and for the root: it is reached, and no child so far was right
         depths: list[int] = []
-        gains, total = [0.0], 0.0
-        for parent, score in zip(draft.parents.tolist(), confidence, strict=True):
+        gains, total, main = [0.0], 0.0, -1
+        for node, (parent, score) in enumerate(zip(draft.parents.tolist(), confidence, strict=True)):
             depth = 1 if parent < 0 else depths[parent] + 1
-            chance = self.probability(score, depth) * (1.0 if parent < 0 else reach[parent])
-            reach.append(chance)
+            chance = self.probability(score, depth) * left[parent]
+            left[parent] -= chance
+            left[node] = chance
             depths.append(depth)
-            total += chance
+            if parent == main:
+                main = node
+                total += chance
+            else:
+                total += chance * (1.0 - again)
             gains.append(total)
         return gains
 

@@ -14,8 +14,8 @@ reward theorem), the ratio of two means and not the mean of a ratio. lambda* = m
 max E[N] - lambda* E[T] = 0, and the rule that reaches the maximum for lambda* is the fastest one (Dinkelbach 1967).
 Started from plain decoding's rate and followed by the rate that is really reached, lambda rises to lambda*:
 Dinkelbach's iteration with the passes themselves as its steps. A request begins with little of what the ones before
-reached (`habits`): its tokens have to be made whatever others were, so its own lambda* is the one that counts, and one
-that is too low costs little while one that is too high rules out what pays.
+reached, and little over plain decoding (`habits`): its tokens have to be made whatever others were, so its own lambda*
+is the one that counts, and one that is too low costs little while one that is too high rules out what pays.
 
 **What is known.** cost(width, length) from `costs`, P from `acceptance`. Drafters that cost nothing guess first, so
 their confidences are known, and they are scored on every token whether sent or not (`shadow`). A drafter that costs
@@ -27,9 +27,9 @@ choices. Planning has a price as well: what drafts is charged with it, and it re
 **Losses** are limited by `guard`: passes that could lose more than may be lost are no choices. Where that stops drafts
 that seem to pay, one is sent as a trial after 8, 12, 18, ... passes. A drafter that costs and does not pay is left
 alone and asked for one level after 8, 9, 11, ... passes (sooner while it is not sure that it does not pay): a change is
-noticed after about a seventh of the time it was left alone. Reading a long prompt is an investment: made when, by
-evidence, it pays back three quarters more within the tokens still expected, beside what drafts without cost bring in
-this answer; without evidence it is a trial.
+noticed after about a seventh of the time it was left alone. Reading a prompt is an investment: made when drafts
+without cost have had nothing for three passes (a copy would have begun), and what it is expected to bring in the passes
+they leave pays back three quarters more within the tokens still expected; without evidence it must be affordable, too.
 
 Drafts of *rejection* and *block* condition on what is drawn, so their plan is fixed: `FixedPlan` over all drafters.
 """
@@ -61,11 +61,6 @@ _OUTLIER = 0.3
 """A pass is booked as at most this share slower or faster than expected."""
 _FIRST_LOOK, _LOOK_GROWTH, _LAST_LOOK = 1.0, 2.0, 64.0
 """Passes between two looks at what plain decoding costs, while that is in doubt."""
-_FREE_RATE = 0.3
-"""By how much one pass changes what drafts without cost are thought to be worth in a request ..."""
-_FREE_HOPE = 0.5
-"""... and the least that is thought of them when it begins, in tokens a pass: nobody reads a prompt before they had
-their chance."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +86,8 @@ class AdaptivePlan:
         acceptance: Acceptance | None = None,
         account: Account | None = None,
         habits: Habits | None = None,
-        longest: int = 7,
+        longest: int = 15,
+        longest_costly: int = 7,
         fixed: int = 4,
         forced: Forced | None = None,
         clock: Callable[[], float] = perf_counter,
@@ -106,6 +102,7 @@ class AdaptivePlan:
             account: what may be lost; followed too.
             habits: what is known of the requests of this pair; followed too, unless settings force drafts.
             longest: longest draft.
+            longest_costly: longest of a drafter that costs something, unless a length is forced.
             fixed: draft length for the rules *rejection* and *block*.
             forced: what settings leave no choice about.
             clock: seconds, for what drafters and planning take.
@@ -119,8 +116,9 @@ class AdaptivePlan:
         self._forces = self.forced.drafting or bool(self.forced.nodes)
         self._habits = Habits() if self._forces or habits is None else habits
         self._account = Account() if self._forces else self.account
+        most = self._longest_costly = longest if self.forced.nodes else min(longest, longest_costly)
         self.costly = [
-            Costly(index, one, timed.get(one.name) or DraftCosts(), self._habits.turn(one.name), clock)
+            Costly(index, one, timed.get(one.name) or DraftCosts(), self._habits.turn(one.name), most, clock)
             for index, one in enumerate(self.drafters)
             if not one.free
         ]
@@ -176,8 +174,8 @@ class AdaptivePlan:
         shadow.ask(self._free, now, self.longest)
         floor = NEVER if now.forcing else 0.0
         best = best_choice(now.ready, now.affordable, now.rate, floor, now.only)
-        for served in now.served:
-            served.free += _FREE_RATE * (best.value / now.active - served.free)
+        for served, pick in zip(now.served, best.picks, strict=True):
+            served.heard(pick is None)
         for one in self.costly:
             one.rest(now, passes)
         if now.limit > 0 and (now.plain_seconds or now.forcing) and self._ask_costly(now, best):
@@ -217,10 +215,14 @@ class AdaptivePlan:
         active = len(requests)
         length = sum(len(request.history) for request in requests) // active
         row = self._costs_of(active, sum(pending) + active * self.longest).row(length)
-        limit = max(0, min(self.longest, max(request.max_nodes for request in requests)))
+        plain = active / row[active] if row[active] else 0.0
+        served = [self._serve(request, active, plain) for request in requests]
+        longest = self.longest
+        if not self._forces:
+            longest = min(longest, max(self._longest_costly, *(one.reach for one in served)))
+        limit = max(0, min(longest, max(request.max_nodes for request in requests)))
         by_nodes = prices(target, requests, pending, row, limit, self._exact)
-        served = [self._serve(request, active) for request in requests]
-        rate = max(active / row[active] if row[active] else 0.0, self._habits.rate(active).value)
+        rate = max(plain, self._habits.rate(active).value)
         now = Situation(requests, pending, served, length, row, by_nodes, rate)
         now.forcing = limit > 0 and self._forces
         if now.forcing and self.forced.nodes:
@@ -235,26 +237,27 @@ class AdaptivePlan:
         self._costs[active] = costs = costs if costs.widest >= widest else costs.widened(widest + 8 * active)
         return costs
 
-    def _serve(self, request: DraftRequest, active: int) -> Served:
+    def _serve(self, request: DraftRequest, active: int, plain: float) -> Served:
         served = self._served.get(request.slot)
         if served is None or served.history is not request.history:
-            self._begin(served, active)
+            self._begin(served, active, plain)
             temperature = request.sampling.temperature
             trackers = [self.acceptance.tracker(one.name, "coupled", temperature) for one in self.drafters]
-            free = max(_FREE_HOPE, self._habits.free) if self._free else 0.0
-            served = self._served[request.slot] = Served(request.history, len(request.history), trackers, free)
+            served = self._served[request.slot] = Served(request.history, len(request.history), trackers)
+            if self._free:
+                served.quiet, served.quiet_passes = self._habits.quiet, 0
         served.begin()
         return served
 
-    def _begin(self, last: Served | None, active: int) -> None:
+    def _begin(self, last: Served | None, active: int, plain: float) -> None:
         """A slot goes on to another request."""
         if last is not None:
-            self._habits.ended(len(last.history) - last.start, last.free)
+            self._habits.ended(len(last.history) - last.start, last.quiet)
             for tracker in last.trackers:
                 tracker.close()
         for one in self.costly:
-            self._account.write_off(one.investment.close())
-        self._habits.rate(active).begin()
+            self._account.write_off(one.begin())
+        self._habits.rate(active).begin(plain)
         self._attention.begin()
         self._account.begin(1.0 / active)
 
@@ -265,18 +268,15 @@ class AdaptivePlan:
         found: tuple[Costly, Offer] | None = None
         probe: tuple[Costly, Offer] | None = None
         value = best.value if best.nodes else 0.0
-        free = sum(served.free for served in now.served)
         for one in self.costly:
             if not one.may_hope(now):
                 continue
             offer = one.offer(now)
-            if self._pays(one, offer, now, value if offer.small or now.forcing else max(value, free)) or (
-                now.forcing and not (best.nodes or found)
-            ):
+            if self._pays(one, offer, now, value) or (now.forcing and not (best.nodes or found)):
                 found, value = (one, offer), offer.value
             elif not now.forcing and one.due(offer, now, self._account):
                 probe = (one, offer)
-            else:
+            elif not best.nodes:  # beside a draft that is there it may only have to wait for its turn
                 one.refused()
         if found is not None:
             found[0].ask(found[1], now, probing=False)
@@ -335,6 +335,8 @@ class AdaptivePlan:
             served = places[outcome.slot]
             emitted = outcome.history.tokens[served.length :].tolist()
             tokens += len(emitted)
+            if len(outcome.draft):
+                served.reached(len(outcome.draft), len(outcome.verdict.accepted))
             for tracker, draft in zip(served.trackers, served.drawn, strict=True):
                 if len(draft):
                     tracker.score(draft, emitted)

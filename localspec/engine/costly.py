@@ -25,8 +25,6 @@ which it may be."""
 _HOPELESS_SHARE, _HOPEFUL_SHARE = 0.006, 0.01
 """Of plain decoding's time, what trying may take of a drafter that never paid, by all that is known, and of one that
 pays at other times and has a prompt to read first."""
-_SETTLED = 4
-"""Tokens of an answer after which it is known whether drafts without cost do it."""
 _BURST = 3
 """Probes in a row whose guess was right: the content has changed."""
 _PROBES = 4
@@ -70,7 +68,25 @@ class Offer:
 class Costly:
     """One such drafter."""
 
-    def __init__(self, index: int, drafter: Drafter, costs: DraftCosts, turn: Turn, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        index: int,
+        drafter: Drafter,
+        costs: DraftCosts,
+        turn: Turn,
+        longest: int,
+        clock: Callable[[], float],
+    ) -> None:
+        """
+        Args:
+            index: among all drafters.
+            drafter: who guesses.
+            costs: of its guesses; followed from now on.
+            turn: when it is tried.
+            longest: most nodes of a draft.
+            clock: seconds.
+        """
+        self.longest = longest
         self.index, self.drafter, self.costs = index, drafter, costs
         self.turn, self.investment = turn.backoff, turn.investment
         self.dropped = ""
@@ -89,11 +105,24 @@ class Costly:
         for served in now.served:
             served.trackers[self.index].fade(min(1.0, passes / (_FADING * self.turn.wait)))
 
+    def begin(self) -> float:
+        """A request begins; returns what the reading for an earlier one cost and never brought in."""
+        self._hopeless = 0
+        return self.investment.close()
+
     def may_hope(self, now: Situation) -> bool:
-        """Whether it can be of use in this pass, as far as is known without asking what it promises."""
+        """Whether it can be of use in this pass, as far as is known without asking what it promises. Nobody reads a
+        prompt before drafts without cost had their chance.
+        """
         if self.dropped or not now.places(self.drafter.name):
             return False
-        return now.forcing or not self._hopeless or not all(served.generated for served in now.served)
+        if now.forcing:
+            return True
+        if self._hopeless:
+            return False
+        if now.settled:
+            return True
+        return self._is_small(self._reading(self._missing(now), now), now)
 
     def refused(self) -> None:
         """What it promised was too little."""
@@ -101,22 +130,23 @@ class Costly:
 
     def offer(self, now: Situation) -> Offer:
         """What it promises for this pass, beside what is ready."""
-        places, limit = now.places(self.drafter.name), now.limit
+        places, limit = now.places(self.drafter.name), self._limit(now)
         if not self.costs.levels.known:
             self.costs = _unmeasured(now.plain_seconds, now.active)
         missing = self._missing(now)
-        reading = self.costs.reading(missing, len(places))
+        reading = self._reading(missing, now)
         level = self.costs.level_seconds(len(places), now.length)
         trackers = self._trackers(now)
         breadth = trackers[0].table.breadth
         charged = [
-            None if price is None else price + (nodes / breadth * level) for nodes, price in enumerate(now.prices)
+            None if price is None else price + (nodes / breadth * level)
+            for nodes, price in enumerate(now.prices[: limit + 1])
         ]
         options = [list(ready) for ready in now.ready]
         for place, tracker in zip(places, trackers, strict=True):
             options[place].append(Option(promised(tracker.typical(limit, _OPTIMISM), breadth, limit)))
-        best = best_choice(options, charged, now.rate, NEVER, now.only)
-        small = reading <= _SMALL_READING * now.plain_seconds
+        best = best_choice(options, charged, now.rate, NEVER, min(now.only, limit))
+        small = self._is_small(reading, now)
         value = best.value - (now.rate * reading / _STAY if small else 0.0)
         tokens = 1.0 + sum(pick.gain(best.nodes) for pick in best.picks if pick) / now.active
         return Offer(value, tokens, level, reading, missing, small, best.nodes, charged)
@@ -125,6 +155,17 @@ class Costly:
         """Tokens it would have to read before it can guess for those that let it."""
         asking = [now.requests[place] for place in now.places(self.drafter.name)]
         return sum(self.drafter.missing(request.slot, request.history) for request in asking)
+
+    def _limit(self, now: Situation) -> int:
+        """Most nodes a slot may send of it."""
+        return min(self.longest, now.limit)
+
+    def _reading(self, missing: int, now: Situation) -> float:
+        """Seconds of reading so many tokens."""
+        return self.costs.reading(missing, len(now.places(self.drafter.name)))
+
+    def _is_small(self, reading: float, now: Situation) -> bool:
+        return reading <= _SMALL_READING * now.plain_seconds
 
     def _trackers(self, now: Situation) -> list[Tracker]:
         """Of the requests that let it guess, at least one."""
@@ -135,10 +176,10 @@ class Costly:
         cost = offer.level_seconds + offer.reading
         if not account.affords(cost):
             return False
-        trackers, limit = self._trackers(now), now.limit
+        trackers, limit = self._trackers(now), self._limit(now)
         trials = min(tracker.table.trials for tracker in trackers)
         if trials < _EVIDENCE and self._pays([[_HOPED] * limit] * len(trackers), offer, now):
-            return self._settled(offer, now)  # soon, while it has little to catch up with
+            return True  # soon, while it has little to catch up with
         if not self._pays([tracker.usual(limit, _HOPE) for tracker in trackers], offer, now):
             return self._cheap(cost, _HOPELESS_SHARE, now) and self.turn.idle >= _OFFER_WAIT
         if not offer.small and not self._cheap(self.investment.patience * cost, _HOPEFUL_SHARE, now):
@@ -153,19 +194,15 @@ class Costly:
         """Whether trying costs no more than this share of plain decoding's time since it was tried last."""
         return cost <= share * self.turn.idle * now.plain_seconds
 
-    def _settled(self, offer: Offer, now: Situation) -> bool:
-        """Whether drafts without cost had their chance in every answer, before prompts are read on trust."""
-        return offer.small or all(served.generated >= _SETTLED for served in now.served)
-
     def _pays(self, typical: list[list[float]], offer: Offer, now: Situation) -> bool:
         """Whether it would pay with this acceptance by level, per slot."""
         breadth = self._trackers(now)[0].table.breadth
-        options = [[Option(promised(one, breadth, now.limit))] for one in typical]
-        floor = 0.0 if offer.small else sum(served.free for served in now.served)
-        return best_choice(options, offer.charged, now.rate, floor).nodes > 0
+        options = [[Option(promised(one, breadth, self._limit(now)))] for one in typical]
+        return best_choice(options, offer.charged, now.rate).nodes > 0
 
     def may_read(self, offer: Offer, gain: float, now: Situation, account: Account, usual_answer: float) -> bool:
-        """Whether what it has to read first is small, or can be afforded, or pays for itself.
+        """Whether what it has to read first is small, or pays for itself in the passes that drafts without cost leave;
+        as long as little is known of it, it must be affordable, too.
 
         Args:
             offer: of this pass.
@@ -178,14 +215,15 @@ class Costly:
             return True
         if (offer.charged[offer.nodes] or 0.0) > now.most:
             return False  # what it guesses could not be sent
-        if min(tracker.table.trials for tracker in self._trackers(now)) < _EVIDENCE:
-            return account.affords(offer.reading) and self._settled(offer, now)
+        known = min(tracker.table.trials for tracker in self._trackers(now)) >= _EVIDENCE
+        if not (known or account.affords(offer.reading)):
+            return False
         left, places = 0.0, now.places(self.drafter.name)
         for place in places:
             generated = now.served[place].generated
             expected = max(usual_answer - generated, generated, _FEWEST_LEFT)
             left += min(float(now.requests[place].room), expected)
-        passes = left / (len(places) * offer.tokens)
+        passes = now.quiet * left / (len(places) * offer.tokens)
         return gain / now.rate * passes >= _PAY_BACK * self.investment.patience * offer.reading
 
     def ask(self, offer: Offer, now: Situation, probing: bool) -> None:
@@ -223,7 +261,7 @@ class Costly:
                 depth = depth_of(draft)
                 tracker.table.saw_breadth(len(draft) / depth)
                 now.served[place].drawn[self.index] = draft
-                now.ready[place].append(Option(tracker.gains(draft), draft))
+                now.ready[place].append(Option(tracker.gains(draft, now.again), draft))
                 levels = max(levels, depth)
         self.costs.observe(levels, offer.missing, len(places), now.length, now.draft_seconds)
         now.unread = levels == 0 and self._missing(now) < offer.missing

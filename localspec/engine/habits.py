@@ -12,12 +12,13 @@ from localspec.engine.backoff import Backoff
 from localspec.engine.guard import Investment
 
 _RATE_MEMORY = 0.98
-_FROM_BEFORE = 6.0
-"""Passes that what was reached before is worth when a request begins: contents differ, and a rate that this one cannot
-reach would rule out drafts that pay."""
+_FROM_BEFORE, _MOST_BEFORE = 6.0, 1.25
+"""Passes that what was reached before is worth when a request begins, and the most it may be over plain decoding:
+contents differ, and a rate that this one cannot reach (a text was copied before) would rule out drafts that pay for
+half of it. One that is too low costs little."""
 _USUAL_ANSWER = 200.0
 """Tokens of an answer before any was seen."""
-_ANSWER_SHARE, _FREE_SHARE = 0.2, 0.7
+_ANSWER_SHARE, _QUIET_SHARE = 0.2, 0.7
 """By how much one answer changes what is usual."""
 _FIRST_RETRY, _RETRY_GROWTH, _LAST_RETRY = 8.0, 1.5, 4096.0
 _FIRST_TURN, _TURN_GROWTH, _LAST_TURN = 8.0, 1.15, 4096.0
@@ -36,9 +37,10 @@ class Rate:
         """Tokens/s; 0 = unknown."""
         return self.tokens / self.seconds if self.seconds > 0.0 else 0.0
 
-    def begin(self) -> None:
-        """A request begins."""
+    def begin(self, plain: float) -> None:
+        """A request begins, where plain decoding reaches `plain` tokens/s."""
         self._fade(min(1.0, _FROM_BEFORE / self._passes) if self._passes else 1.0)
+        self.tokens = min(self.tokens, _MOST_BEFORE * plain * self.seconds)
 
     def book(self, tokens: float, seconds: float) -> None:
         """A pass brought so many tokens in so many seconds."""
@@ -69,8 +71,8 @@ class Habits:
     """lambda, by slots in a pass."""
     answer: float = _USUAL_ANSWER
     """Tokens of an answer, usually."""
-    free: float = 0.0
-    """Tokens a pass that drafts without cost usually are worth by the end of an answer, over sending nothing."""
+    quiet: float = 0.5
+    """Share of the passes in which drafts without cost had nothing that pays, by the end of answers."""
     retry: Backoff = field(default_factory=lambda: Backoff(_FIRST_RETRY, _RETRY_GROWTH, _LAST_RETRY))
     """Of drafts that seem to pay, where the guard would send nothing any more."""
     turns: dict[str, Turn] = field(default_factory=dict)
@@ -84,7 +86,7 @@ class Habits:
         """Of the drafter of that name."""
         return self.turns.setdefault(drafter, Turn())
 
-    def ended(self, tokens: int, free: float) -> None:
-        """An answer of so many tokens is over, at whose end drafts without cost were worth that much."""
+    def ended(self, tokens: int, quiet: float) -> None:
+        """An answer of so many tokens is over; drafts without cost were quiet in that share of its last passes."""
         self.answer += _ANSWER_SHARE * (tokens - self.answer)
-        self.free += _FREE_SHARE * (free - self.free)
+        self.quiet += _QUIET_SHARE * (quiet - self.quiet)

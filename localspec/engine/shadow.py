@@ -1,4 +1,8 @@
-"""Drafters that cost nothing guess in every pass that is planned, and are scored whether they are sent or not."""
+"""Drafters that cost nothing guess in every pass that is planned, and are scored whether they are sent or not.
+
+One that guesses trees is asked for a chain, too, where its tree forks: a tree brings more, and more of it has to be
+decoded again. The tree is what is scored; it holds the chain's beginning.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ from dataclasses import replace
 
 from localspec.engine.constraint import legal
 from localspec.engine.interfaces import Drafter
-from localspec.engine.option import Option
+from localspec.engine.option import Option, depth_of
 from localspec.engine.situation import Situation
 
 
@@ -23,8 +27,8 @@ def ask(drafters: Sequence[tuple[int, Drafter]], now: Situation, longest: int) -
     if not drafters:
         return
     asked = []
-    for request in now.requests:
-        nodes = max(0, min(request.max_nodes, longest))
+    for request, served in zip(now.requests, now.served, strict=True):
+        nodes = max(0, min(request.max_nodes, longest if now.forcing else min(longest, served.reach)))
         asked.append(replace(request, max_nodes=nodes, max_depth=nodes))
     for index, drafter in drafters:
         places = now.places(drafter.name)
@@ -33,4 +37,9 @@ def ask(drafters: Sequence[tuple[int, Drafter]], now: Situation, longest: int) -
             if len(draft):
                 served = now.served[place]
                 served.drawn[index] = draft
-                now.ready[place].append(Option(served.trackers[index].gains(draft), draft))
+                tracker, again = served.trackers[index], now.again
+                now.ready[place].append(Option(tracker.gains(draft, again), draft))
+                if depth_of(draft) < len(draft):
+                    alone = [replace(asked[place], max_leaves=1)]
+                    (chain,) = legal(alone, drafter.draft(alone))
+                    now.ready[place].append(Option(tracker.gains(chain, again), chain))

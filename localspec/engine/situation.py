@@ -9,6 +9,13 @@ from localspec.engine.acceptance import Tracker
 from localspec.engine.interfaces import EMPTY_DRAFT, Draft, DraftRequest, History, Target
 from localspec.engine.option import Option
 
+_SETTLED = 3
+"""Passes in a row in which drafts without cost had nothing: a text that is copied begins with two, for two tokens are
+the shortest end that prompt lookup and suffix decoding look up, and has fewer where a copy is changed."""
+_FIRST_REACH = 7
+_QUIET_RATE = 0.3
+"""By how much one pass changes how often drafts without cost are thought to have nothing."""
+
 
 @dataclass(slots=True)
 class Served:
@@ -19,8 +26,13 @@ class Served:
     """Tokens there were before the first pass."""
     trackers: list[Tracker]
     """Per drafter."""
-    free: float = 0.0
-    """Tokens a pass that drafts without cost are worth here over sending nothing, at lambda; lately."""
+    quiet: float = 1.0
+    """Share of the passes, lately, in which drafts without cost have nothing that pays."""
+    quiet_passes: int = _SETTLED
+    """How many of these in a row."""
+    reach: int = _FIRST_REACH
+    """Most nodes of a draft without cost: how long a text is copied, no match of a few tokens says; drafts that were
+    right to their end do."""
     drawn: list[Draft] = field(default_factory=list)
     """Per drafter, its guess for the coming pass."""
     length: int = 0
@@ -29,6 +41,23 @@ class Served:
     @property
     def generated(self) -> int:
         return self.length - self.start
+
+    def heard(self, quiet: bool) -> None:
+        """Drafts without cost have nothing that pays in this pass, or they have."""
+        self.quiet += _QUIET_RATE * (quiet - self.quiet)
+        self.quiet_passes = self.quiet_passes + 1 if quiet else 0
+
+    def reached(self, sent: int, accepted: int) -> None:
+        """So much of a draft was right."""
+        if accepted == sent:
+            self.reach = max(self.reach, 2 * sent + 1)
+        elif 2 * accepted < sent:
+            self.reach = _FIRST_REACH
+
+    @property
+    def settled(self) -> bool:
+        """Whether drafts without cost had their chance."""
+        return self.quiet_passes >= _SETTLED
 
     def begin(self) -> None:
         """A pass is about to be planned."""
@@ -85,8 +114,26 @@ class Situation:
     """The drafter that was asked has not read everything yet, and could not guess."""
 
     @property
+    def again(self) -> float:
+        """Tokens that a row of the next pass costs, at lambda: what is accepted beside a main chain needs one."""
+        widest = 1 + self.limit
+        if self.active > 1 or widest < 2:
+            return 0.0  # chains only
+        return max(0.0, self.rate * (self.row[widest] - self.row[1]) / (widest - 1))
+
+    @property
     def active(self) -> int:
         return len(self.requests)
+
+    @property
+    def quiet(self) -> float:
+        """Share of the passes that drafts without cost leave to others."""
+        return sum(served.quiet for served in self.served) / len(self.served)
+
+    @property
+    def settled(self) -> bool:
+        """Whether drafts without cost had their chance, and leave at least half of the slots to others."""
+        return 2 * sum(served.settled for served in self.served) >= len(self.served)
 
     def places(self, name: str) -> list[int]:
         """Indices of the requests that let this drafter guess."""
@@ -138,11 +185,13 @@ def prices(
     """
     if len(requests) == 1:
         first = pending[0]
-        return [
-            row[width] if exact is None or width in exact or width == first else None
-            for width in range(first, first + limit + 1)
+        found: list[float | None] = [
+            row[width] if exact is None or width in exact else None for width in range(first, first + limit + 1)
         ]
-    found: list[float | None] = []
+        if found[0] is None:  # rows that wait are decoded one by one
+            found[0] = first * row[1]
+        return found
+    found = []
     for nodes in range(limit + 1):
         rows = {
             request.slot: waiting + min(nodes, max(0, request.max_nodes))

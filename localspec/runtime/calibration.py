@@ -18,6 +18,10 @@ from localspec.types import Feed, LogitRows, Tokens
 _SECONDS = 2.0
 _PROMPT = 48
 _LEVELS = 5
+_DENSE = 8
+"""Widths up to this are timed one by one."""
+_LARGEST_TIMES = 2
+"""Of the largest pass; the first one reads what the next one stands behind."""
 
 
 class Cache(Protocol):
@@ -65,7 +69,7 @@ def pass_costs(context: Cache, widest: int, clock: Callable[[], float] = perf_co
     context.decode([_chain(0, tokens, length, 1)])  # reads what all others stand behind
     end = clock() + _SECONDS
     for _ in range(2):
-        for width in _spread(min(widest, 10)):
+        for width in _spread(min(widest, _DENSE), widest):
             if clock() > end and len(found) > 1:
                 break
             found.setdefault(width, []).append(_timed(context, [_chain(0, tokens, length, width)], clock))
@@ -73,9 +77,9 @@ def pass_costs(context: Cache, widest: int, clock: Callable[[], float] = perf_co
     return {length: {width: min(times) for width, times in found.items()}}
 
 
-def _spread(widest: int) -> list[int]:
-    """1 to `widest`: the ends, then ever smaller gaps halved."""
-    order, gaps = sorted({1, widest}), [(1, widest)]
+def _spread(dense: int, widest: int) -> list[int]:
+    """1, `widest` and `dense`, then what lies between 1 and `dense`: ever smaller gaps halved."""
+    order, gaps = list(dict.fromkeys((1, widest, dense))), [(1, dense)]
     for low, high in gaps:  # grows as it goes
         middle = (low + high) // 2
         if low < middle < high:
@@ -84,19 +88,36 @@ def _spread(widest: int) -> list[int]:
     return order
 
 
-def largest_pass(context: Cache, slots: int, rows: int) -> None:
-    """Runs a pass of so many rows in every slot.
+def largest_pass(context: Cache, slots: int, rows: int, clock: Callable[[], float] = perf_counter) -> float:
+    """Runs a pass of so many rows in every slot, and returns its seconds; 0 = it does not fit the context.
 
     Raises:
         DecodeError: there is no memory for it.
     """
     length = min(8, context.n_ctx - rows - 1)
     if length < 1:
-        return
+        return 0.0
     tokens = _tokens(context.n_vocab, length + rows)
-    context.decode([_chain(slot, tokens, length, rows) for slot in range(slots)])
+    feeds = [_chain(slot, tokens, length, rows) for slot in range(slots)]
+    seconds = [_timed(context, feeds, clock) for _ in range(_LARGEST_TIMES)]
     for slot in range(slots):
         context.forget(slot)
+    return min(seconds[1:])
+
+
+def with_width(known: dict[int, dict[int, float]], width: int, seconds: float) -> dict[int, dict[int, float]]:
+    """Costs of passes with those of a wider one, timed at a short length: it grows with the length as the widest known
+    one does. Widths between the two count as the wider one until they run."""
+    if not known or not seconds:
+        return known
+    short = known[min(known)]
+    widest = max(short)
+    if widest >= width:
+        return known
+    return {
+        length: {**row, width: max(seconds, short[widest]) * row[widest] / short[widest]} if widest in row else row
+        for length, row in known.items()
+    }
 
 
 def _tokens(n_vocab: int, count: int) -> Tokens:

@@ -37,12 +37,15 @@ def test_speculation_does_not_change_a_byte(load: Load, quantisation: str, kerne
         Setting("lookup", 4),
         Setting("suffix", 4),
         Setting("draft", 3),
+        Setting("recycling", 4),
         Setting("auto", 4),
         Setting("draft", 6, branches=2),
+        Setting("suffix", 6, branches=2),
+        Setting("recycling", 6, branches=2),
     ]
     for branches in (1, 2):  # exact widths are those of the shape
         here = [setting for setting in settings if setting.branches == branches]
-        report = verify(load(quantisation, kernels, branches=branches), prompts, (0.0, 0.7, 1.0), here, max_tokens=20)
+        report = verify(load(quantisation, kernels, branches=branches), prompts, (0.0, 0.7, 1.0), here, max_tokens=16)
         _assert_equal(report)
         assert sum(tally.accepted for tally in report.by_setting.values()) > 0
 
@@ -51,7 +54,7 @@ def test_speculation_does_not_change_a_byte(load: Load, quantisation: str, kerne
 @pytest.mark.parametrize("quantisation", QUANTISATIONS)
 @pytest.mark.parametrize("kernels", KERNELS)
 def test_a_thousand_runs_without_a_fork(load: Load, quantisation: str, kernels: str) -> None:
-    """17 prompts x 3 temperatures x 8 settings = 408 runs for each of three quantisations: 1,224 for each kernels."""
+    """17 prompts x 3 temperatures x 11 settings = 561 runs for each of three quantisations: 1,683 for each kernels."""
     runs = 0
     for branches in (1, 2):  # exact widths are those of the shape
         engine = load(quantisation, kernels, branches=branches)

@@ -106,7 +106,8 @@ def test_gains_of_a_chain_and_of_a_tree() -> None:
         None,
         np.full(3, 0.5, dtype=np.float32),
     )
-    assert tracker.gains(tree) == pytest.approx([0, p[0], 2 * p[0], 2 * p[0] + p[0] * p[1]])
+    second = (1 - p[0]) * p[0]  # tried where the first was wrong
+    assert tracker.gains(tree) == pytest.approx([0, p[0], p[0] + second, p[0] + second + second * p[1]])
     assert tracker.gains(Draft()) == [0.0]
 
 

@@ -75,12 +75,14 @@ def test_it_is_near_the_best_fixed_choice_and_never_slower_than_plain(process: s
 
 @pytest.mark.parametrize("widths", [{1}, {1, 2}, {1, 2, 4}, {1, 5}], ids=str)
 def test_only_exact_widths_are_used_and_the_best_of_them(widths: set[int]) -> None:
-    exact = frozenset(widths)
-    world = World(CURVES["Q8_0"], PROCESSES["draft model right in 0.9"])
-    run = simulate(make(world, widths=exact), ANSWERS)
-    assert set(run.widths) <= exact
-    best, _ = world.best_fixed(LATER, exact)
-    assert best / seconds(run, LATER) >= 0.95
+    exact, spent, best = frozenset(widths), 0.0, 0.0
+    for luck in (1, 2, 3):  # width 5 brings 9 % at best: one luck differs from the next by half of that
+        world = World(CURVES["Q8_0"], {"draft": Process.of(constant(0.9), luck)})
+        run = simulate(make(world, widths=exact), ANSWERS)
+        assert set(run.widths) <= exact
+        best += world.best_fixed(LATER, exact)[0]
+        spent += seconds(run, LATER)
+    assert best / spent >= 0.95
 
 
 def test_cliffs_are_used_and_avoided() -> None:
@@ -94,7 +96,7 @@ def test_cliffs_are_used_and_avoided() -> None:
 
 def test_nearly_free_widths_are_used_in_full() -> None:
     world = World(CURVES["GPU"], {"lookup": Process.of(constant(0.97), 1, spread=0.0)})
-    run = simulate(make(world), ANSWERS)
+    run = simulate(make(world, longest=7), ANSWERS)
     assert np.mean(np.array(run.widths[50:]) == 8) > 0.9
 
 

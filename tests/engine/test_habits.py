@@ -16,11 +16,22 @@ def test_a_rate_is_tokens_by_seconds_and_a_request_begins_with_little_of_it() ->
     assert rate.value == 0.0
     for _ in range(200):
         rate.book(5.0, 0.1)
-    rate.begin()
+    rate.begin(50.0)
     assert rate.value == pytest.approx(50.0)
     for _ in range(6):
         rate.book(1.0, 0.1)
     assert rate.value == pytest.approx(30.0, rel=0.05), "six passes weigh as much as all before"
+
+
+def test_a_rate_that_another_kind_of_text_reached_rules_nothing_out() -> None:
+    """A text was copied five times as fast as plain decoding; the next one cannot be."""
+    rate = Rate()
+    for _ in range(50):
+        rate.book(5.0, 0.1)
+    rate.begin(10.0)
+    assert rate.value == pytest.approx(12.5)
+    rate.begin(40.0)
+    assert rate.value == pytest.approx(12.5), "it is not raised"
 
 
 def test_tries_become_rarer_and_no_rarer_than_that() -> None:

@@ -140,11 +140,33 @@ def test_a_small_context_is_not_overfilled(n_ctx: int) -> None:
     calibration.largest_pass(context, 1, 8)
 
 
-def test_the_largest_pass_fills_every_slot_once() -> None:
+def test_every_width_up_to_8_is_timed_and_the_widest() -> None:
     context = Timed()
-    calibration.largest_pass(context, 3, 5)
-    assert context.widths == [3 * 8 + 3 * 4]
+    (row,) = calibration.pass_costs(context, 16, lambda: context.now).values()
+    assert set(row) == {*range(1, 9), 16}
+    assert len(context.widths) <= 20
+
+
+def test_the_largest_pass_fills_every_slot_and_is_timed() -> None:
+    context = Timed()
+    seconds = calibration.largest_pass(context, 3, 5, lambda: context.now)
+    assert context.widths == [3 * 8 + 3 * 4, 3 * 5], "the first one reads eight tokens a slot"
+    assert seconds == pytest.approx(0.002 + 0.001 * 15)
+    assert calibration.largest_pass(Timed(8), 1, 8) == 0.0, "it does not fit"
     assert all(not cached for cached in context.cached.values())
+
+
+def test_a_wider_pass_grows_with_the_context_as_the_widest_known_one_does() -> None:
+    known = {100: {1: 1.0, 8: 2.0}, 1000: {1: 1.5, 8: 3.0}}
+    assert calibration.with_width(known, 16, 2.6) == {
+        100: {1: 1.0, 8: 2.0, 16: 2.6},
+        1000: {1: 1.5, 8: 3.0, 16: pytest.approx(3.9)},
+    }
+    assert calibration.with_width(known, 16, 0.1)[100][16] == 2.0, "never less than a narrower one"
+    assert calibration.with_width(known, 8, 9.0) == known
+    assert calibration.with_width(known, 16, 0.0) == known, "it was not timed"
+    costs = PassCosts(calibration.with_width(known, 16, 2.6), 16)
+    assert [costs.seconds(width, 100) for width in (8, 9, 16)] == pytest.approx([2.0, 2.6, 2.6])
 
 
 # -- memory ----------------------------------------------------------------------------------------------------------

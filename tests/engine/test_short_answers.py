@@ -1,0 +1,107 @@
+"""Answers of 48 tokens: a draft model is asked in time, a copy is not read for it, long copies take wide passes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from localspec.engine.acceptance import Acceptance
+from localspec.engine.costs import PassCosts
+from localspec.engine.habits import Habits
+from localspec.engine.interfaces import History
+from localspec.engine.situation import Served
+from tests.engine.simulator import Curve, Process, Run, World, make, measured, simulate, steps
+
+TOKENS, ANSWERS = 48, 8
+WIDE: Curve = steps(1.0, 1.13, 1.26, 1.38, 1.46, 1.53, 1.6, 1.68, *np.linspace(1.75, 2.22, 8).tolist())
+
+
+def chances(*kinds: float) -> np.ndarray:
+    """One kind of text after the other, `ANSWERS` answers each."""
+    return np.repeat([*kinds, kinds[-1]], ANSWERS * TOKENS)
+
+
+def silent_first(kinds: tuple[float, ...], silence: int) -> Process:
+    """Prompt lookup: right with these chances, and never sure of anything in the first tokens of an answer."""
+    process = Process.of(chances(*kinds), 5, spread=0.0)
+    start = np.arange(len(process.right)) % TOKENS < silence
+    return Process(process.right & ~start, np.where(start, 0.0, process.confidence).astype(np.float32))
+
+
+def world(lookup: tuple[float, ...], draft: tuple[float, ...], prompt: int = 100, silence: int = 2) -> World:
+    processes = {"lookup": silent_first(lookup, silence), "draft": Process.of(chances(*draft), 6)}
+    return World(WIDE, processes, level=0.0035, read=0.0003, prompt=prompt, answer=TOKENS)
+
+
+def cell(number: int) -> range:
+    return range(number * ANSWERS, (number + 1) * ANSWERS)
+
+
+def seconds(run: Run, answers: range) -> float:
+    start = run.seconds[answers.start * TOKENS - 1] if answers.start else 0.0
+    return run.seconds[answers.stop * TOKENS - 1] - start
+
+
+def test_a_draft_model_behind_copied_text_is_asked_from_the_first_answer_on() -> None:
+    """What copying reached is no reason to think that nothing less pays, nor that lookup does it here."""
+    given = world((0.97, 0.03), (0.35, 0.85))
+    run = simulate(make(given), cell(0))
+    reads = run.guessers[-1].tokens_read
+    simulate(run, range(ANSWERS, 2 * ANSWERS))
+    assert run.guessers[-1].tokens_read - reads >= 0.8 * ANSWERS * given.prompt
+    first = range(ANSWERS, ANSWERS + 1)
+    assert given.plain(first) / seconds(run, first) > 1.15, "in the first answer of the kind"
+    assert given.best_fixed(cell(1))[0] / seconds(run, cell(1)) >= 0.9
+
+
+def test_a_copied_text_is_not_read_by_a_draft_model() -> None:
+    given = world((0.97,), (0.9,), prompt=400)
+    run = simulate(make(given), cell(0))
+    assert run.guessers[-1].tokens_read == 0
+
+
+@pytest.mark.parametrize("slots", [True, False])
+def test_drafts_without_cost_have_had_their_chance_after_three_quiet_passes(slots: bool) -> None:
+    history = History([1])
+    served = Served(history, 1, [], quiet=0.5, quiet_passes=0)
+    for _ in range(2):
+        served.heard(True)
+    assert not served.settled
+    served.heard(slots)
+    assert served.settled == slots
+    assert (served.quiet > 0.5) == slots or not slots
+
+
+def test_a_copy_takes_wide_passes_once_drafts_were_right_to_their_end() -> None:
+    known = measured(WIDE)
+    for length, row in known.items():
+        row[16] = WIDE(16, length)
+    given = world((0.99,), (0.1,))
+    run = simulate(make(given, costs=PassCosts(known)), cell(0))
+    assert max(run.widths) == 16
+    assert given.best_fixed(cell(0))[0] / seconds(run, cell(0)) > 1.05, "of drafts of 7"
+    exact = simulate(make(given, costs=PassCosts(known), widths=frozenset(range(1, 9))), cell(0))
+    assert max(exact.widths) <= 8
+    short = simulate(make(given, costs=PassCosts(known), longest=7), cell(0))
+    assert max(short.widths) == 8
+
+
+def test_a_draft_without_cost_reaches_further_only_behind_one_that_was_right() -> None:
+    served = Served(History([1]), 1, [])
+    assert served.reach == 7
+    served.reached(3, 3)
+    assert served.reach == 7
+    served.reached(7, 7)
+    assert served.reach == 15
+    served.reached(15, 9)
+    assert served.reach == 15
+    served.reached(15, 2)
+    assert served.reach == 7
+
+
+def test_a_draft_model_keeps_to_its_own_longest_draft() -> None:
+    given = World(WIDE, {"draft": Process.of(chances(0.98), 6, spread=0.0)}, level=0.0005, read=0.0001, answer=TOKENS)
+    run = simulate(make(given, acceptance=Acceptance(), habits=Habits()), cell(0))
+    assert max(run.widths) == 8
+    further = simulate(make(given, longest_costly=11), cell(0))
+    assert max(further.widths) == 12
