@@ -18,6 +18,7 @@ from localspec.gguf import Header, Value, read_header
 from localspec.gguf.split import read_parts
 from localspec.llama import lib, wide
 from localspec.llama.configuration import Kernels
+from localspec.llama.fewest import FewestTokens
 from localspec.types import Tokens
 
 
@@ -158,6 +159,21 @@ class Model:
         if add_bos and self.bos is not None:
             tokens = np.concatenate([np.array([self.bos], dtype=np.int32), tokens])
         return tokens
+
+    def fewest_tokens(self, text: str, most: int, *, special: bool) -> int:
+        """A text has this many tokens or more, told before `tokenize` makes them; see `FewestTokens.of`."""
+        return self._fewest_tokens.of(text, most, special=special)
+
+    @functools.cached_property
+    def _fewest_tokens(self) -> FewestTokens:
+        api, vocab, tokens = self._api, self._vocab, range(self.n_vocab)
+        texts = [api.llama_vocab_get_text(vocab, token) for token in tokens]
+        kinds = [api.llama_vocab_get_attr(vocab, token) for token in tokens]
+        is_control = api.LLAMA_TOKEN_ATTR_CONTROL | api.LLAMA_TOKEN_ATTR_UNKNOWN
+        is_special = is_control | api.LLAMA_TOKEN_ATTR_USER_DEFINED
+        specials = [(text, kind) for text, kind in zip(texts, kinds, strict=True) if kind & is_special]
+        control = [text for text, kind in specials if kind & is_control]
+        return FewestTokens(texts, control, [text for text, kind in specials if not kind & is_control])
 
     def piece(self, token: int, special: bool = False) -> bytes:
         """The bytes a token adds to a text; control tokens are b"" unless `special`. May end inside a character."""

@@ -102,7 +102,7 @@ class Engine:
         """Text to tokens, with the begin-of-sequence token where the model wants one."""
         return self.loaded.model.tokenize(text, special=special, add_bos=self.loaded.model.add_bos)
 
-    def chat_tokens(self, messages: Sequence[Message], *, beginning: str = "", **variables: Any) -> Tokens:
+    def chat_text(self, messages: Sequence[Message], *, beginning: str = "", **variables: Any) -> str:
         """The prompt for a conversation, by the model's chat template.
 
         Args:
@@ -110,11 +110,18 @@ class Engine:
             beginning: of the answer; the model goes on with it.
             variables: more for the template.
         """
+        return self.template.render(messages, **variables) + beginning
+
+    def prompt_tokens(self, text: str) -> Tokens:
+        """The tokens of what `chat_text` wrote: the template may have put the begin-of-sequence token there already."""
         model = self.loaded.model
-        text = self.template.render(messages, **variables) + beginning
         bos = model.text_of(model.bos)
         has_bos = bool(bos) and text.startswith(bos)
         return model.tokenize(text, special=True, add_bos=model.add_bos and not has_bos)
+
+    def chat_tokens(self, messages: Sequence[Message], *, beginning: str = "", **variables: Any) -> Tokens:
+        """The prompt for a conversation as tokens; see `chat_text`."""
+        return self.prompt_tokens(self.chat_text(messages, beginning=beginning, **variables))
 
     def chat(self, messages: Sequence[Message], **options: Any) -> Generation:
         """Answers a conversation; options as in `generate`."""

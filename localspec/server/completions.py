@@ -23,9 +23,10 @@ from localspec.server.chat import STREAMED
 from localspec.server.completion_shapes import TextChoice, TextCompletion
 from localspec.server.errors import invalid
 from localspec.server.fields import GenerationFields
+from localspec.server.lengths import check_length, check_text
 from localspec.server.log_probs import behind, prompt_log_probs, text_log_probs
 from localspec.server.options import engine_options
-from localspec.server.prepare import Asked, check_length, prepared
+from localspec.server.prepare import Asked, prepared
 from localspec.server.route import JsonRoute
 from localspec.server.service import Service
 from localspec.server.shapes import FinishWord, TextLogProbs, extra, fingerprint, summed, timings
@@ -102,19 +103,13 @@ async def scored(
     """Log-probabilities of every prompt's tokens but its first, while the answers are generated.
 
     Raises:
-        ApiError: 503, before anything is awaited if too many wait, or the server is ending.
+        ApiError: 503, before anything is awaited if too many wait, or the server is ending; 499, the client has left.
     """
+    score, top = lease.engine.score, fields.logprobs or 0
     with service.reading_texts():
         async with leaving(request) as left:
             return [
-                await service.read(
-                    lease.name,
-                    len(one.prompt),
-                    partial(
-                        lease.engine.score, one.prompt, fields.logprobs or 0, lambda: left.done() or service.stopped
-                    ),
-                )
-                for one in asked
+                await service.read(lease.name, len(one.prompt), partial(score, one.prompt, top), left) for one in asked
             ]
 
 
@@ -128,8 +123,9 @@ def _each(prompt: Prompts) -> list[str | list[int]]:
 def _tokens(prompt: str | list[int], suffix: str | None, engine: Engine) -> Tokens:
     model = engine.loaded.model
     if suffix is not None:
-        return _gap(prompt, suffix, model)
+        return _gap(prompt, suffix, engine)
     if isinstance(prompt, str):
+        check_text(prompt, engine, "prompt")
         tokens = engine.tokenize(prompt)
         if not len(tokens):
             raise invalid("prompt is empty, and this model does not begin texts by itself.", "prompt", "invalid_value")
@@ -141,12 +137,15 @@ def _tokens(prompt: str | list[int], suffix: str | None, engine: Engine) -> Toke
     return np.array(prompt, dtype=np.int32)
 
 
-def _gap(prompt: str | list[int], suffix: str, model: Model) -> Tokens:
+def _gap(prompt: str | list[int], suffix: str, engine: Engine) -> Tokens:
     """Prefix, suffix and the mark of the middle, as fill-in models are trained: prefix first."""
+    model = engine.loaded.model
     if model.fill_in is None:
         raise invalid("suffix: this model has no tokens to fill in a gap with.", "suffix", "unsupported_model")
     if not isinstance(prompt, str):
         raise invalid("prompt must be text where there is a suffix.", "prompt", "invalid_value")
+    check_text(prompt, engine, "prompt", special=False)
+    check_text(suffix, engine, "suffix", special=False)
     before, after, middle = model.fill_in
     plain = [model.tokenize(text, special=False, add_bos=False).tolist() for text in (prompt, suffix)]
     start = [model.bos] if model.add_bos and model.bos is not None else []

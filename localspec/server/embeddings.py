@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from localspec.runtime.engine import Engine
 from localspec.server.errors import context_exceeded, invalid
+from localspec.server.lengths import check_text
 from localspec.server.service import Service
 from localspec.server.streaming import leaving
 from localspec.types import Float32Array, Tokens
@@ -76,8 +77,7 @@ async def embed(request: Request, body: EmbeddingsBody) -> EmbeddingList:
             data = []
             async with leaving(request) as left:
                 for index, tokens in enumerate(inputs):
-                    work = partial(lease.engine.embed, tokens, lambda: left.done() or service.stopped)
-                    vector = await service.read(lease.name, len(tokens), work)
+                    vector = await service.read(lease.name, len(tokens), partial(lease.engine.embed, tokens), left)
                     data.append(Embedding(index=index, embedding=_encoded(vector, body.encoding_format)))
     finally:
         lease.release()
@@ -95,6 +95,7 @@ def _tokens(engine: Engine, body: EmbeddingsBody) -> list[Tokens]:
     limit, known = engine.loaded.context.n_ctx, engine.loaded.model.n_vocab
     for number, one in enumerate(given):
         if isinstance(one, str):
+            check_text(one, engine, "input", special=False)
             tokens = engine.tokenize(one, special=False)
         else:
             tokens = np.asarray(one, dtype=np.int32)

@@ -101,18 +101,24 @@ def unknown_model(name: str, names: Sequence[str]) -> ApiError:
     )
 
 
+def client_gone() -> ApiError:
+    """499, for the log: the client has left, and nobody reads it."""
+    return ApiError(499, "client_closed_request", "The client has left.")
+
+
 def overloaded(message: str) -> ApiError:
     """503: come back later."""
     headers = {"Retry-After": str(RETRY_SECONDS)}
     return ApiError(503, "unavailable_error", message, code="overloaded", headers=headers)
 
 
-def context_exceeded(n_prompt: int, n_ctx: int, param: str) -> ApiError:
+def context_exceeded(n_prompt: int, n_ctx: int, param: str, *, at_least: bool = False) -> ApiError:
     """400: the prompt does not fit; with the numbers and the words that clients look for."""
+    count = f"at least {n_prompt}" if at_least else n_prompt
     return ApiError(
         400,
         "exceed_context_size_error",
-        f"The prompt has {n_prompt} tokens and this model's maximum context length is {n_ctx} tokens. Shorten it.",
+        f"The prompt has {count} tokens and this model's maximum context length is {n_ctx} tokens. Shorten it.",
         param=param,
         code="context_length_exceeded",
         n_prompt_tokens=n_prompt,

@@ -13,6 +13,8 @@ from localspec.server.errors import ApiError, invalid
 from localspec.server.fields import GenerationFields, LogitBias, ResponseFormat, joined
 from localspec.types import SamplingParams, Tokens
 
+_LONGEST_NAME = 1024
+"""Characters of a text whose tokens are biased."""
 _SAMPLING = (
     "temperature",
     "top_p",
@@ -59,11 +61,12 @@ def engine_options(fields: GenerationFields, engine: Engine, max_tokens: int | N
 
 
 def _prediction(text: str, engine: Engine) -> Tokens:
-    tokens = engine.loaded.model.tokenize(text, special=False, add_bos=False)
-    n_ctx = engine.loaded.context.n_ctx
-    if len(tokens) > n_ctx:
-        raise invalid(f"prediction has {len(tokens)} tokens; the context holds {n_ctx}.", "prediction", "invalid_value")
-    return tokens
+    model, n_ctx = engine.loaded.model, engine.loaded.context.n_ctx
+    if model.fewest_tokens(text, n_ctx, special=False) <= n_ctx:
+        tokens = model.tokenize(text, special=False, add_bos=False)
+        if len(tokens) <= n_ctx:
+            return tokens
+    raise invalid(f"prediction does not fit: the context holds {n_ctx} tokens.", "prediction", "invalid_value")
 
 
 def _drafting(fields: GenerationFields) -> dict[str, Any]:
@@ -108,6 +111,8 @@ def _tokens_of(name: Any, model: Model) -> list[int]:
     if isinstance(name, float | bool):
         raise _bad_bias(f"{name!r} is no token")
     if isinstance(name, str) and not (name.isascii() and name.isdigit()):
+        if len(name) > _LONGEST_NAME:
+            raise _bad_bias(f"{name[:40]!r}... has {len(name)} characters; at most {_LONGEST_NAME} are read")
         return [int(token) for token in model.tokenize(name, special=True, add_bos=False)]
     token = int(name) if len(str(name)) < 12 else -1
     if not 0 <= token < model.n_vocab:

@@ -15,7 +15,8 @@ from localspec.runtime.engine import Engine
 from localspec.runtime.generation import Generation
 from localspec.runtime.pool import Lease
 from localspec.server.chat_fields import ChatFields, tool_of
-from localspec.server.errors import context_exceeded, invalid
+from localspec.server.errors import invalid
+from localspec.server.lengths import check_length, check_text
 from localspec.server.options import engine_options, wanted_schema
 from localspec.types import Tokens
 
@@ -47,17 +48,6 @@ async def prepared(lease: Lease, work: Callable[[Engine], _Result]) -> _Result:
         raise
 
 
-def check_length(prompt: Tokens, engine: Engine, param: str) -> None:
-    """Refuses a prompt without room for an answer, before the response begins.
-
-    Raises:
-        ApiError: 400.
-    """
-    n_ctx = engine.loaded.context.n_ctx
-    if len(prompt) >= n_ctx:
-        raise context_exceeded(len(prompt), n_ctx, param)
-
-
 def chat_turn(fields: ChatFields, engine: Engine) -> tuple[Turn, Tokens]:
     """The turn a chat request asks for, and its prompt.
 
@@ -72,7 +62,9 @@ def chat_turn(fields: ChatFields, engine: Engine) -> tuple[Turn, Tokens]:
     parallel = fields.parallel_tool_calls is not False
     turn = Dialect(engine.loaded.model).turn(messages, tools, fields.choice_of_tool(), parallel)
     variables = fields.variables() | turn.variables
-    return turn, engine.chat_tokens(turn.messages, beginning=beginning, **variables)
+    text = engine.chat_text(turn.messages, beginning=beginning, **variables)
+    check_text(text, engine, "messages")
+    return turn, engine.prompt_tokens(text)
 
 
 def chat_asked(fields: ChatFields, engine: Engine) -> tuple[Turn, Asked]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from time import perf_counter, time
 from typing import TypeVar
@@ -18,7 +18,7 @@ from localspec.runtime.engine import Engine
 from localspec.runtime.generation import Generation
 from localspec.runtime.pool import Lease, Pool
 from localspec.server.answers import Answers
-from localspec.server.errors import ApiError, from_localspec, overloaded, unknown_model
+from localspec.server.errors import ApiError, client_gone, from_localspec, overloaded, unknown_model
 from localspec.server.meter import Meter
 from localspec.server.settings import ServerSettings
 
@@ -186,7 +186,9 @@ class Service:
         finally:
             self.reading -= 1
 
-    async def read(self, name: str, tokens: int, work: Callable[[], _Result]) -> _Result:
+    async def read(
+        self, name: str, tokens: int, work: Callable[[Callable[[], bool]], _Result], left: asyncio.Future[None]
+    ) -> _Result:
         """Runs what reads a whole text on a worker thread, for a request that was admitted by `reading_texts`.
 
         One at a time, in the order they came, so that they take no more than one of the threads all routes share;
@@ -195,19 +197,33 @@ class Service:
         Args:
             name: of the model, for the meter.
             tokens: of the text.
-            work: `Engine.embed` or `Engine.score`; raises `Cancelled` if nobody wants its result any more.
+            work: `Engine.embed` or `Engine.score`, to be given what says whether nobody wants the result any more.
+            left: is done when the client has left.
 
         Raises:
-            ApiError: 503, the server is ending.
+            ApiError: 499, the client has left; 503, the server is ending.
         """
-        async with self._reader:
+        async with self._turn_to_read(left):
             start = perf_counter()
             try:
-                found = await to_thread.run_sync(work)
+                found = await to_thread.run_sync(work, lambda: left.done() or self.stopped)
             except Cancelled:
-                raise ending() from None
+                raise client_gone() if left.done() else ending() from None
         self.meter.read(name, tokens, perf_counter() - start)
         return found
+
+    @asynccontextmanager
+    async def _turn_to_read(self, left: asyncio.Future[None]) -> AsyncIterator[None]:
+        """Who has left does not wait for it."""
+        turn = asyncio.ensure_future(self._reader.acquire())
+        try:
+            await asyncio.wait((turn, left), return_when=asyncio.FIRST_COMPLETED)
+            if not turn.done():
+                raise client_gone()
+            yield
+        finally:
+            if not turn.cancel():
+                self._reader.release()
 
     # -- the end ------------------------------------------------------------------------------------------------
 

@@ -12,13 +12,12 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from localspec.server.answers import Answers
-from localspec.server.errors import ApiError, error_body
+from localspec.server.errors import ApiError, client_gone, error_body
 from localspec.server.log import LOG
 
 PING = ":\n\n"
 """A comment: keeps a silent stream alive."""
 DONE = "data: [DONE]\n\n"
-_CLIENT_GONE = 499
 _HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}  # the latter: nginx, do not collect
 
 
@@ -71,13 +70,17 @@ def told(error: Exception) -> ApiError:
 
 
 async def whole(request: Request, answers: Answers, collect: Callable[[], Awaitable[Response]]) -> Response:
-    """The response that `collect` makes of the answers; they are cancelled if the client goes away meanwhile."""
+    """The response that `collect` makes of the answers; they are cancelled if the client goes away meanwhile.
+
+    Raises:
+        ApiError: the client went away, or what `collect` raises.
+    """
     collecting = asyncio.ensure_future(collect())
     async with leaving(request) as left:
         try:
             await asyncio.wait((collecting, left), return_when=asyncio.FIRST_COMPLETED)
             if not collecting.done():
-                return Response(status_code=_CLIENT_GONE)  # for the log; nobody reads it
+                raise client_gone()
             return collecting.result()
         finally:
             answers.close()

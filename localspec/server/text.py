@@ -14,11 +14,14 @@ from localspec.runtime.engine import Engine
 from localspec.server.chat_fields import ChatFields
 from localspec.server.errors import invalid
 from localspec.server.fields import Body
+from localspec.server.lengths import check_text
 from localspec.server.prepare import chat_turn
 from localspec.server.route import JsonRoute
 from localspec.server.service import Service
 
 ROUTER = APIRouter(tags=["text"], route_class=JsonRoute)
+MOST_TOKENS = 1 << 13
+"""Tokens that a text may have at least for /tokenize, which takes longer ones than the context holds."""
 _Result = TypeVar("_Result")
 
 
@@ -83,6 +86,7 @@ async def tokenize(request: Request, fields: TokenizeFields) -> Tokenized:
 def _tokenized(fields: TokenizeFields, engine: Engine) -> Tokenized:
     model = engine.loaded.model
     add_bos = fields.add_special and model.add_bos
+    check_text(fields.content, engine, "content", special=fields.parse_special, room=MOST_TOKENS)
     tokens = model.tokenize(fields.content, special=fields.parse_special, add_bos=add_bos).tolist()
     if not fields.with_pieces:
         return Tokenized(tokens=tokens)

@@ -20,7 +20,15 @@ from localspec.server.service import Service
 from localspec.server.settings import ServerSettings
 
 COPY = "Repeat this text exactly: Maria bought 12 lanterns in Lisbon and 3 lanterns in Oslo."
+"""What the bundled pair answers with COPIED. Rounding differs between CPUs, so what tests compare word for word may not
+depend on it: no token of these answers is nearly another (`test_leads`)."""
 COPIED = "Maria bought 12 lanterns in Lisbon and 3 lanterns in Oslo."
+RECORD = (
+    "event - cabin temple | city - Nairobi | date - 2020-02-17 | guests - 485 | host - Kate Baker\n\n"
+    "Read the text and write date, host as JSON."
+)
+"""What it answers with RECORDED; the same holds for it."""
+RECORDED = {"date": "2020-02-17", "host": "Kate Baker"}
 
 
 @dataclass

@@ -21,8 +21,7 @@ SHORT_ANSWER = {
 """For tools that are forced: parameters that are complete after a few tokens, whichever."""
 SUBJECT = "green tower"
 LOOK_UP = f"Look up {SUBJECT}."
-"""What the bundled pair answers with a call of that tool. No token of it is nearly another: the likeliest one leads by
-2 and more in logarithm, so that rounding, which differs between CPUs, cannot change what tests compare."""
+"""What the bundled pair answers with a call of that tool, on any CPU, as with `COPY`."""
 QUERY, QUERY_JSON = {"query": SUBJECT}, f'{{"query": "{SUBJECT}"}}'
 
 

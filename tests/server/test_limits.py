@@ -7,17 +7,25 @@ import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from typing import Any
 
 import pytest
 
 from localspec.errors import UsageError
+from localspec.llama.model import Model
 from localspec.runtime.pool import Pool
 from localspec.server import listen
 from localspec.server.settings import ServerSettings
+from localspec.types import Tokens
+from tests.server.conftest import CONTEXT
 from tests.server.held import eventually
-from tests.server.live import Live, error_of, running
+from tests.server.live import Live, error_of, running, user
 
 BODY = 4096
+LONG = "long " * 200_000
+MARKS = "<|end|>" * (2 * CONTEXT)
+FULL = f"maximum context length is {CONTEXT} tokens"
+PREDICTED = {"messages": [user("x")], "prediction": {"type": "content", "content": LONG}}
 
 
 @pytest.fixture(scope="module")
@@ -86,6 +94,54 @@ def test_slow_heads_and_bodies_are_given_up(pool: Pool) -> None:
     assert nothing.result() == part.result() == b""
     assert status(second.result()) == 200
     assert second.result().endswith(b'{"status":"ok"}')
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "said"),
+    [
+        ("/v1/chat/completions", {"messages": [user(LONG)]}, FULL),
+        ("/v1/chat/completions", {"messages": [user(MARKS)], "stream": True}, FULL),
+        ("/v1/chat/completions", PREDICTED, "prediction does not fit"),
+        ("/v1/chat/completions", {"messages": [user("x")], "logit_bias": {MARKS: 1}}, "at most 1024 are read"),
+        ("/v1/chat/completions/input_tokens", {"messages": [user(MARKS)]}, FULL),
+        ("/v1/messages", {"messages": [user(LONG)], "max_tokens": 1}, FULL),
+        ("/v1/responses", {"input": MARKS}, FULL),
+        ("/v1/completions", {"prompt": ["x", LONG]}, FULL),
+        ("/v1/completions", {"prompt": MARKS}, FULL),
+        ("/v1/completions", {"prompt": "x", "suffix": LONG}, FULL),
+        ("/v1/embeddings", {"input": ["x", LONG]}, FULL),
+        ("/tokenize", {"content": MARKS * 10}, FULL),
+    ],
+)
+def test_what_surely_does_not_fit_is_not_made_into_tokens(
+    live: Live, monkeypatch: pytest.MonkeyPatch, path: str, body: dict[str, Any], said: str
+) -> None:
+    """It would take minutes for megabytes of special tokens, on a thread that all routes share."""
+    lengths = [0]
+    tokenize = Model.tokenize
+
+    def counted(self: Model, text: str, **how: bool) -> Tokens:
+        lengths.append(len(text))
+        return tokenize(self, text, **how)
+
+    monkeypatch.setattr(Model, "tokenize", counted)
+    response = live.http.post(path, json=body)
+    assert response.status_code == 400
+    assert said in response.text
+    assert max(lengths) < 1000
+
+
+def test_a_prompt_that_surely_does_not_fit_is_refused_as_others_are(live: Live) -> None:
+    for prompt in (LONG, MARKS):
+        error = error_of(live.complete(prompt))
+        assert (error["type"], error["code"]) == ("exceed_context_size_error", "context_length_exceeded")
+        assert error["n_prompt_tokens"] > error["n_ctx"] == CONTEXT
+        assert f"at least {error['n_prompt_tokens']} tokens" in error["message"]
+
+
+def test_texts_beyond_the_context_can_still_be_tokenized(live: Live) -> None:
+    response = live.http.post("/tokenize", json={"content": "long " * (2 * CONTEXT)})
+    assert len(response.json()["tokens"]) > CONTEXT
 
 
 @pytest.mark.parametrize("size", [2048, 100_000, 1_000_000])

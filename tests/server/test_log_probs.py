@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import math
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -10,7 +14,9 @@ import pytest
 
 from localspec.engine.request import TokenLogProb
 from localspec.runtime.pool import Pool
+from localspec.server.log import LOG
 from localspec.server.log_probs import chat_log_probs, text_log_probs
+from tests.server.held import eventually, send, stopped
 from tests.server.live import COPIED, COPY, Live, user
 
 
@@ -118,6 +124,45 @@ def test_a_prompt_is_scored_as_an_answer_is(pool: Pool) -> None:
         assert one.token == other.token
         assert other.log_prob == pytest.approx(one.log_prob, abs=0.5)
         assert other.top[0][1] == pytest.approx(one.top[0][1], abs=0.5)
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_client_that_leaves_while_its_prompt_is_read(
+    live: Live, caplog: pytest.LogCaptureFixture, waits: bool
+) -> None:
+    """Its answer ends at once, also if it is not its turn yet to have a text read; nothing is wrong with the server."""
+
+    def cancelled() -> float:
+        lines = live.http.get("/metrics").text.splitlines()
+        return sum(float(line.rpartition(" ")[2]) for line in lines if 'finish="cancelled"' in line)
+
+    service, count = live.service, 20  # far more answers than could come to their end meanwhile
+    sent = {"prompt": "one two " * 200, "echo": True, "logprobs": 1, "ignore_eos": True, "n": count}
+    assert eventually(lambda: not service.live["tiny"])
+    before = cancelled()
+    with watched(caplog), ThreadPoolExecutor(1) as crowd:
+        with stopped(service.pool.loaded()["tiny"]):
+            if waits:
+                crowd.submit(live.http.post, "/v1/embeddings", json={"input": "A castle."})
+                assert eventually(lambda: service.reading == 1)
+            leaving = send(live, "/v1/completions", sent)
+            assert eventually(lambda: service.live["tiny"] == count and service.reading == 1 + waits)
+            leaving.close()
+            assert not waits or eventually(lambda: service.reading == 1)
+        assert eventually(lambda: not service.live["tiny"])
+        assert eventually(lambda: "POST /v1/completions 499" in caplog.text)
+    assert cancelled() > before
+
+
+@contextmanager
+def watched(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """The server's log is seen meanwhile."""
+    caplog.set_level(logging.INFO, logger=LOG.name)
+    LOG.addHandler(caplog.handler)
+    try:
+        yield
+    finally:
+        LOG.removeHandler(caplog.handler)
 
 
 def test_tokens_of_one_text_are_all_told(pool: Pool) -> None:

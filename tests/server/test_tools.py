@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from localspec.runtime.pool import Pool
+from localspec.types import SamplingParams
 from tests.server.live import COPY, Live, error_of, user
 from tests.server.named_events import LOOK_UP, QUERY, QUERY_JSON, WIKIPEDIA
 
@@ -30,9 +31,10 @@ def test_control_tokens_are_part_of_an_answer_only_if_they_are_asked_for(pool: P
     mark = int(engine.loaded.model.tokenize("<tool_call>", special=True, add_bos=False)[0])
     prompt = "<|bos|><|system|>Tools:\nwikipedia(query)<|end|><|user|>Look up green tower.<|end|><|assistant|>"
     tokens = np.asarray(engine.loaded.model.tokenize(prompt, special=True, add_bos=False))
-    plain = engine.generate(tokens, seed=1, max_tokens=40).text()
-    marked = engine.generate(tokens, seed=1, max_tokens=40, preserved=frozenset({mark})).text()
-    stopped = engine.generate(tokens, seed=1, stop=["l>"], preserved=frozenset({mark})).text()
+    likeliest = SamplingParams(temperature=0.0)
+    plain = engine.generate(tokens, sampling=likeliest, max_tokens=40).text()
+    marked = engine.generate(tokens, sampling=likeliest, max_tokens=40, preserved=frozenset({mark})).text()
+    stopped = engine.generate(tokens, sampling=likeliest, stop=["l>"], preserved=frozenset({mark})).text()
     lease.release()
     assert marked == f"<tool_call>{plain}"
     assert plain.startswith("{")

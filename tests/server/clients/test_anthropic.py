@@ -6,12 +6,14 @@ from typing import Any
 
 import pytest
 
+from tests.server.conftest import CONTEXT
 from tests.server.live import COPIED, COPY, Live, user
 from tests.server.named_events import LOOK_UP, QUERY, RESULT, WIKIPEDIA, said_of
 
 anthropic = pytest.importorskip("anthropic", reason="anthropic is not installed", exc_type=ImportError)
 TOOL = {"name": "wikipedia", "description": "Looks something up.", "input_schema": WIKIPEDIA["parameters"]}
-ASK: dict[str, Any] = {"model": "tiny", "max_tokens": 100, "extra_body": {"temperature": 0}, "messages": [user(COPY)]}
+ASK: dict[str, Any] = {"model": "tiny", "extra_body": {"temperature": 0}, "messages": [user(COPY)]}
+ASK["max_tokens"] = CONTEXT  # as good as none, which other clients may leave out
 
 
 @pytest.fixture

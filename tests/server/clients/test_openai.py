@@ -14,14 +14,10 @@ from openai.types.chat import ChatCompletionMessageParam, ChatCompletionToolPara
 from openai.types.responses import FunctionToolParam, ResponseFunctionToolCall
 from pydantic import BaseModel
 
-from tests.server.live import COPIED, COPY, Live
+from tests.server.live import COPIED, COPY, RECORD, RECORDED, Live
 from tests.server.named_events import LOOK_UP, QUERY, RESULT, SUBJECT, said_of
 
 ASK: list[ChatCompletionMessageParam] = [{"role": "user", "content": COPY}]
-RECORD = (
-    "event - cabin temple | city - Nairobi | date - 2020-02-17 | guests - 485 | host - Kate Baker\n\n"
-    "Read the text and write date, host as JSON."
-)
 
 
 class Wikipedia(BaseModel):
@@ -101,7 +97,7 @@ def test_several_choices_with_log_probs(client: OpenAI) -> None:
 def test_a_pydantic_model_comes_back(client: OpenAI) -> None:
     asked: list[ChatCompletionMessageParam] = [{"role": "user", "content": RECORD}]
     answer = client.chat.completions.parse(model="tiny", messages=asked, temperature=0, response_format=Host)
-    assert answer.choices[0].message.parsed == Host(date="2020-02-17", host="Kate Baker")
+    assert answer.choices[0].message.parsed == Host(**RECORDED)
     forced = client.chat.completions.parse(model="tiny", messages=ASK, seed=1, response_format=Verdict)
     assert isinstance(forced.choices[0].message.parsed, Verdict)
 
@@ -189,7 +185,7 @@ def test_a_response_in_a_stream(client: OpenAI) -> None:
 
 def test_a_response_with_a_model_and_with_tools(client: OpenAI) -> None:
     parsed = client.responses.parse(model="tiny", input=RECORD, temperature=0, text_format=Host)
-    assert parsed.output_parsed == Host(date="2020-02-17", host="Kate Baker")
+    assert parsed.output_parsed == Host(**RECORDED)
     tool: FunctionToolParam = {
         "type": "function",
         "name": "wikipedia",
