@@ -37,7 +37,8 @@ class EngineSettings:
     max_draft_tokens: int | None = None
     """Longest draft a pass, drafted in every pass, paying or not; 0 is plain decoding. None = what pays."""
     draft_cap: int | None = None
-    """Longest draft the plan may choose by itself; None = 15, of a draft model 7, with several slots 4."""
+    """Longest draft the plan may choose by itself; None = 15, of a draft model or with `branches` 7, with several slots
+    4."""
     branches: int = 1
     """Guesses per position of the draft model and of token recycling; 2 or more make drafts trees, those of suffix
     decoding, too (one slot only)."""
@@ -81,8 +82,8 @@ class EngineSettings:
     corpus`; `auto`: the terminal chat does, which keeps its chats anyway, nothing else does."""
     corpus_mb: float = 16.0
     """Disk for the corpus of one tokenizer, in units of 10^6 bytes, 4 a token, and five times as much memory; what was
-    of no use for longest makes room. A file that others gave more is not cut by this: so much of it is read, and
-    `localspec corpus trim` cuts it."""
+    of no use for longest makes room. A file that others gave more is not cut by this: so much of it is kept in memory,
+    after a start that takes as much as the whole file; `localspec corpus trim` cuts it."""
 
     def __post_init__(self) -> None:
         if self.exact not in get_args(Exactness):

@@ -70,7 +70,10 @@ def _add_speculation_options(parser: argparse.ArgumentParser) -> None:
         "--max-draft-tokens", type=int, metavar="N", help="drafts of N in every pass, paying or not; default: what pays"
     )
     group.add_argument(
-        "--draft-cap", type=int, metavar="N", help="drafts of at most N where they pay; default: 15 (a draft model: 7)"
+        "--draft-cap",
+        type=int,
+        metavar="N",
+        help="drafts of at most N where they pay; default: 15 (a draft model, or --branches: 7; several slots: 4)",
     )
     group.add_argument(
         "--branches", type=int, metavar="N", help="guesses per position: 2 or more make drafts trees; default: 1"

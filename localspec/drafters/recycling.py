@@ -69,10 +69,6 @@ class Successors:
         count = shares.index(0.0) if shares[-1] == 0.0 else SUCCESSORS
         return self._tokens[token, :count], shares[:count]
 
-    def memory_bytes(self) -> int:
-        """Most memory it can take."""
-        return self._tokens.nbytes + self._shares.nbytes
-
 
 @dataclass(frozen=True, slots=True)
 class RecyclingSettings:
@@ -151,7 +147,7 @@ class TokenRecycling:
         return [(-reach * chances[i], level, parent, rank, int(found[i]), chances[i]) for rank, i in enumerate(best)]
 
     def _breadth(self, request: DraftRequest) -> int:
-        if request.max_leaves == 1:
+        if request.chain:
             return 1
         return SUCCESSORS if request.max_nodes > request.max_depth else self.settings.branches
 

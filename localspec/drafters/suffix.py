@@ -68,7 +68,7 @@ class SuffixDecoding:
 
     def _guess(self, request: DraftRequest) -> Draft:
         nodes, depth, history = request.max_nodes, request.max_depth, request.history.tokens
-        tree = request.max_leaves > 1 and (self._trees or nodes > depth)
+        tree = not request.chain and (self._trees or nodes > depth)
         seen = self._synced(request)
         seen.source = -1
         if min(nodes, depth) < 1:

@@ -35,14 +35,14 @@ class TranslatedContext:
         self._matrix: Float32Array = np.empty((0, self.n_vocab), dtype=np.float32)
 
     def decode(self, feeds: Sequence[Feed]) -> list[LogitRows]:
-        """One pass; a row of nothing but -inf where the draft model cannot read the history."""
+        """One pass; a row of nothing but -inf where the draft model cannot read the history, or not yet."""
         if len(feeds) > len(self._matrix):
             self._matrix = np.full((len(feeds), self.n_vocab), -np.inf, dtype=np.float32)
         matrix = self._matrix[: len(feeds)]
         read: dict[int, Feed] = {}
         for index, feed in enumerate(feeds):
-            tokens = self._translated(feed.slot, feed.tokens)
-            if self._fits(tokens):
+            tokens, left = self._translated(feed.slot, feed.tokens)
+            if not left and self._fits(tokens):
                 read[index] = replace(feed, tokens=tokens, prompt_length=len(tokens))
             else:
                 matrix[index] = -np.inf
@@ -54,22 +54,22 @@ class TranslatedContext:
 
     def prefill_chunk(self, slot: int, tokens: Tokens, prompt_length: int) -> int:
         """One pass towards a cache of all tokens but the last; as for `reusable`, tokens left are the draft's."""
-        translated = self._translated(slot, tokens)
+        translated, left = self._translated(slot, tokens)
         if not self._fits(translated):
             return len(tokens) - 1
         done = self._context.prefill_chunk(slot, translated, len(translated))
-        return max(0, len(tokens) - (len(translated) - done))
+        return max(0, len(tokens) - left - (len(translated) - done))
 
     def reusable(self, slot: int, tokens: Tokens, prompt_length: int) -> int:
-        """How many leading tokens are cached, so that those behind them are as many as the draft model must read; all
-        but the last where it cannot read the history."""
-        translated = self._translated(slot, tokens)
+        """How many leading tokens are cached, so that those behind them are as many as the draft model must read (of
+        those not translated yet, as many as they are); all but the last where it cannot read the history."""
+        translated, left = self._translated(slot, tokens)
         if not self._fits(translated):
             return len(tokens) - 1
         missing = len(translated) - self._context.reusable(slot, translated, len(translated))
-        return max(0, len(tokens) - missing)
+        return max(0, len(tokens) - left - missing)
 
-    def _translated(self, slot: int, tokens: Tokens) -> Tokens:
+    def _translated(self, slot: int, tokens: Tokens) -> tuple[Tokens, int]:
         if slot not in self._translations:
             self._translations[slot] = Translation(self._translator)
         return self._translations[slot].of(tokens)

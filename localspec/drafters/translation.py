@@ -25,6 +25,8 @@ _FOLLOWING = frozenset(range(0x80, 0xC0))
 """Bytes in the middle of a UTF-8 character, of which there are three at most."""
 _NOT_UTF8 = re.compile("([\udc80-\udcff]+)")
 _REMEMBERED = 1 << 14
+_AT_ONCE = 1024
+"""Tokens of a history that are translated in one call, some 10 ms of work: all slots wait for it."""
 
 
 class Tokenizer(Protocol):
@@ -108,12 +110,17 @@ class Translation:
         self._buffer = np.array([*first, *[0] * 256], dtype=np.int32)
         self._length = len(first)
 
-    def of(self, history: Tokens) -> Tokens:
-        """int32[m], the draft's tokens for int32[n] of the target; a view, valid until the next call."""
+    def of(self, history: Tokens) -> tuple[Tokens, int]:
+        """The draft's tokens for int32[n] of the target, as far as one call goes.
+
+        Returns:
+            int32[m], a view that is valid until the next call, and how many of the n are left for the next calls.
+        """
         same = common_prefix(self._history, history)
-        if same < len(history) or same < len(self._history):
-            self._follow(history, same)
-        return self._buffer[: self._length]
+        part = history[: same + _AT_ONCE]
+        if same < len(part) or same < len(self._history):
+            self._follow(part, same)
+        return self._buffer[: self._length], len(history) - len(part)
 
     def _follow(self, history: Tokens, same: int) -> None:
         translator, states = self._translator, self._states

@@ -51,7 +51,7 @@ from localspec.engine.costs import DraftCosts, PassCosts
 from localspec.engine.guard import Account
 from localspec.engine.habits import Habits
 from localspec.engine.interfaces import EMPTY_DRAFT, Draft, Drafter, DraftRequest, Outcome, Target
-from localspec.engine.option import NEVER, Choice, best_choice
+from localspec.engine.option import NEVER, Choice, best_choice, depth_of
 from localspec.engine.plan import NO_REVIEW, FixedPlan, Review
 from localspec.engine.situation import Served, Situation, prices
 
@@ -123,6 +123,7 @@ class AdaptivePlan:
             if not one.free
         ]
         self._free = [(index, one) for index, one in enumerate(self.drafters) if one.free]
+        self._free_names = {one.name for _, one in self._free}
         self._exact = exact_widths
         self._fixed = FixedPlan(fixed, exact_widths)
         self._costs = {1: costs}
@@ -158,7 +159,7 @@ class AdaptivePlan:
         self._now = now = self._situation(target, requests, pending)
         best = self._choice(now)
         self._attention.planned(now.forcing or best.nodes > 0 or now.asked >= 0)
-        if best.nodes and not now.forcing and self._look_due(now):
+        if best.nodes and not (now.forcing or now.waiting) and self._look_due(now):
             best = _nothing(now)  # a look at what plain decoding costs by now
         drafts = self._send(best, target, now)
         now.planning = self._clock() - started - now.draft_seconds
@@ -219,7 +220,7 @@ class AdaptivePlan:
         served = [self._serve(request, active, plain) for request in requests]
         longest = self.longest
         if not self._forces:
-            longest = min(longest, max(self._longest_costly, *(one.reach for one in served)))
+            longest = min(longest, max(self._longest_costly, *(one.longest for one in served)))
         limit = max(0, min(longest, max(request.max_nodes for request in requests)))
         by_nodes = prices(target, requests, pending, row, limit, self._exact)
         rate = max(plain, self._habits.rate(active).value)
@@ -319,9 +320,9 @@ class AdaptivePlan:
             widths = target.pass_widths(rows)
         now.drafted = any(map(len, drafts))
         # Rows that wait may be decoded one by one where nothing is drafted: no single pass to learn from.
-        if len(widths) == 1 and (now.drafted or sum(now.pending) == now.active):
+        if len(widths) == 1 and (now.drafted or not now.waiting):
             now.width = widths[0]
-        now.expected = sum(now.row[width] for width in widths)
+        now.expected = sum(now.row[width] for width in widths) if now.drafted else now.plain_price
         return drafts
 
     def learn(self, outcomes: Sequence[Outcome], seconds: float) -> Review:
@@ -335,8 +336,8 @@ class AdaptivePlan:
             served = places[outcome.slot]
             emitted = outcome.history.tokens[served.length :].tolist()
             tokens += len(emitted)
-            if len(outcome.draft):
-                served.reached(len(outcome.draft), len(outcome.verdict.accepted))
+            if outcome.draft.origin in self._free_names:
+                served.judged(depth_of(outcome.draft), len(outcome.verdict.accepted))
             for tracker, draft in zip(served.trackers, served.drawn, strict=True):
                 if len(draft):
                     tracker.score(draft, emitted)
@@ -365,11 +366,11 @@ class AdaptivePlan:
         return Review(plain)
 
     def _book(self, now: Situation, tokens: int, seconds: float) -> None:
-        """What the pass saved or lost; with a draft, what planning usually takes is part of it."""
+        """What the pass saved or lost; with a draft, or behind one, what planning usually takes is part of it."""
         usual = now.expected  # outliers are nobody's fault
         spent = min((1.0 + _OUTLIER) * usual, max((1.0 - _OUTLIER) * usual, seconds)) + now.draft_seconds
         plain = tokens / now.active * now.plain_seconds
-        spent = spent + self._attention.seconds if now.drafted or now.draft_seconds else plain
+        spent = spent + self._attention.seconds if now.drafted or now.draft_seconds or now.waiting else plain
         self._habits.rate(now.active).book(tokens, spent - now.invested)
         if now.trial:
             self._habits.retry.idle = 0

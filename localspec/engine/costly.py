@@ -116,6 +116,8 @@ class Costly:
         """
         if self.dropped or not now.places(self.drafter.name):
             return False
+        if not self.costs.levels.known:
+            self.costs = _unmeasured(now.plain_seconds, now.active)
         if now.forcing:
             return True
         if self._hopeless:
@@ -129,10 +131,8 @@ class Costly:
         self._hopeless = _OFFER_WAIT
 
     def offer(self, now: Situation) -> Offer:
-        """What it promises for this pass, beside what is ready."""
+        """What it promises for this pass, beside what is ready; asked only where it `may_hope`."""
         places, limit = now.places(self.drafter.name), self._limit(now)
-        if not self.costs.levels.known:
-            self.costs = _unmeasured(now.plain_seconds, now.active)
         missing = self._missing(now)
         reading = self._reading(missing, now)
         level = self.costs.level_seconds(len(places), now.length)

@@ -140,8 +140,8 @@ class DraftRequest:
     """int32[m], tokens the answer is expected to hold; the same array for the whole request."""
     constraint: Constraint | None = None
     """What a grammar lets the answer say; guesses it forbids are cut off. None = anything."""
-    max_leaves: int = 64
-    """Most leaves; 1 = a chain, whatever a drafter's own settings say."""
+    chain: bool = False
+    """No tree: drafters that cost nothing keep to it, whatever their own settings say."""
     needs_probs: bool = False
     """The rule is *rejection* or *block*: `Draft.probs` must be given unless the guess is deterministic."""
 

@@ -28,7 +28,7 @@ def ask(drafters: Sequence[tuple[int, Drafter]], now: Situation, longest: int) -
         return
     asked = []
     for request, served in zip(now.requests, now.served, strict=True):
-        nodes = max(0, min(request.max_nodes, longest if now.forcing else min(longest, served.reach)))
+        nodes = max(0, min(request.max_nodes, longest if now.forcing else min(longest, served.longest)))
         asked.append(replace(request, max_nodes=nodes, max_depth=nodes))
     for index, drafter in drafters:
         places = now.places(drafter.name)
@@ -40,6 +40,6 @@ def ask(drafters: Sequence[tuple[int, Drafter]], now: Situation, longest: int) -
                 tracker, again = served.trackers[index], now.again
                 now.ready[place].append(Option(tracker.gains(draft, again), draft))
                 if depth_of(draft) < len(draft):
-                    alone = [replace(asked[place], max_leaves=1)]
+                    alone = [replace(asked[place], chain=True)]
                     (chain,) = legal(alone, drafter.draft(alone))
                     now.ready[place].append(Option(tracker.gains(chain, again), chain))

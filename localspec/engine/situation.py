@@ -12,7 +12,7 @@ from localspec.engine.option import Option
 _SETTLED = 3
 """Passes in a row in which drafts without cost had nothing: a text that is copied begins with two, for two tokens are
 the shortest end that prompt lookup and suffix decoding look up, and has fewer where a copy is changed."""
-_FIRST_REACH = 7
+_FIRST_LONGEST = 7
 _QUIET_RATE = 0.3
 """By how much one pass changes how often drafts without cost are thought to have nothing."""
 
@@ -30,7 +30,7 @@ class Served:
     """Share of the passes, lately, in which drafts without cost have nothing that pays."""
     quiet_passes: int = _SETTLED
     """How many of these in a row."""
-    reach: int = _FIRST_REACH
+    longest: int = _FIRST_LONGEST
     """Most nodes of a draft without cost: how long a text is copied, no match of a few tokens says; drafts that were
     right to their end do."""
     drawn: list[Draft] = field(default_factory=list)
@@ -47,12 +47,12 @@ class Served:
         self.quiet += _QUIET_RATE * (quiet - self.quiet)
         self.quiet_passes = self.quiet_passes + 1 if quiet else 0
 
-    def reached(self, sent: int, accepted: int) -> None:
-        """So much of a draft was right."""
-        if accepted == sent:
-            self.reach = max(self.reach, 2 * sent + 1)
-        elif 2 * accepted < sent:
-            self.reach = _FIRST_REACH
+    def judged(self, levels: int, accepted: int) -> None:
+        """So many levels of a draft without cost were right."""
+        if accepted == levels:
+            self.longest = max(self.longest, 2 * levels + 1)
+        elif 2 * accepted < levels:
+            self.longest = _FIRST_LONGEST
 
     @property
     def settled(self) -> bool:
@@ -124,6 +124,11 @@ class Situation:
     @property
     def active(self) -> int:
         return len(self.requests)
+
+    @property
+    def waiting(self) -> bool:
+        """Whether rows must be decoded besides each slot's last token: what was accepted beside a main chain."""
+        return sum(self.pending) > self.active
 
     @property
     def quiet(self) -> float:

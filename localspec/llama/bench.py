@@ -140,25 +140,32 @@ class Bench:
         return rows[0].tobytes() == self._references[length][width - 1].logits
 
     def tree_equals(self, length: int, width: int) -> bool:
-        """Whether a tree of `width` rows, the true chain beside a wrong one, gives the reference's bits.
+        """Whether trees of `width` rows, the true chain beside wrong ones, give the reference's bits.
+
+        Beside one, row behind row; and, where the context takes it, beside one row and in turn with another chain, as
+        where the likeliest node comes next whichever chain it is in.
+        """
+        if not self._side_equals(length, *beside(width - 1)):
+            return False
+        return self.context.max_leaves < 3 or width < 5 or self._side_equals(length, *in_turn(width - 1))
+
+    def _side_equals(self, length: int, parents: list[int], true: list[int]) -> bool:
+        """Whether these nodes, a chain beside the main one, and the row before them have the reference's bits.
 
         Also that the next pass does, which takes the accepted siblings along once more.
         """
         expected = self._references[length]
         self.go_to(length)
-        side = (width - 1) // 2
-        main = width - 1 - side
-        nodes = np.concatenate([self._wrong[:main], self._tokens[length : length + side]])
-        parents = np.array([*range(-1, main - 1), -1, *range(main, width - 2)], dtype=np.int32)
-        rows = self._decode([Feed(0, self._tokens[:length], length, nodes, parents)])[0]
-        place = {node: 1 + row for row, node in enumerate(layout(parents.tolist()).order)}
-        same = self._row(rows, 0, 0) == expected[0] and all(
-            self._row(rows, 1 + main + i, place[main + i]) == expected[1 + i] for i in range(side)
-        )
-        history = self._tokens[: length + side + 1]
-        again = self._decode([Feed(0, history, length)])[0]
-        extra = self.context.cached(0) - length - side
-        return same and extra == 1 and again[0].tobytes() == expected[side + 1].logits
+        nodes = self._wrong[: len(parents)].copy()
+        nodes[true] = self._tokens[length : length + len(true)]
+        draft = np.array(parents, dtype=np.int32)
+        rows = self._decode([Feed(0, self._tokens[:length], length, nodes, draft)])[0]
+        row_of = {node: 1 + row for row, node in enumerate(layout(parents).order)}
+        places = [(0, 0)] + [(1 + node, row_of[node]) for node in true]
+        same = all(self._row(rows, *place) == expected[depth] for depth, place in enumerate(places))
+        again = self._decode([Feed(0, self._tokens[: length + len(true) + 1], length)])[0]
+        extra = self.context.cached(0) - length - len(true)
+        return same and extra == 1 and again[0].tobytes() == expected[len(true) + 1].logits
 
     def comb_equals(self, length: int, width: int) -> bool:
         """Whether the true chain with a wrong leaf beside each node gives the reference's bits.
@@ -217,6 +224,17 @@ class Bench:
         start = time.perf_counter()
         self._decode([feed])
         return time.perf_counter() - start
+
+
+def beside(nodes: int) -> tuple[list[int], list[int]]:
+    """Parents of two chains behind the same token, of two nodes or more in all, and the nodes of the second one."""
+    main = nodes - nodes // 2
+    return [*range(-1, main - 1), -1, *range(main, nodes - 1)], list(range(main, nodes))
+
+
+def in_turn(nodes: int) -> tuple[list[int], list[int]]:
+    """Parents of a leaf and two chains behind the same token, whose nodes take turns, and those of the first chain."""
+    return [-1 if node < 3 else node - 2 for node in range(nodes)], list(range(1, nodes, 2))
 
 
 def comb(nodes: int, leaves: int) -> list[int]:

@@ -6,6 +6,7 @@ exact only for narrow passes pays for that. What was decided is kept (see `decis
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,7 +18,6 @@ from localspec.llama import probe as probes
 from localspec.llama import wide
 from localspec.llama import widths as probing
 from localspec.llama.configuration import ALL_KERNELS, CACHES, DEFAULT_CACHE, CacheFormat, Configuration, Kernels
-from localspec.llama.contention import cpus
 from localspec.llama.context import Context
 from localspec.llama.decision import Decision
 from localspec.llama.model import Model
@@ -29,6 +29,8 @@ Mode = Literal["auto", "strict", "off"]
 
 _TOLERANCE = 1.10
 _DRAFT_SECONDS = 3.0
+_WIDER_STARTS = 2
+"""That may run out of time examining wider passes: one with what a decision left of the budget, one with all of it."""
 
 
 @dataclass(slots=True)
@@ -82,7 +84,7 @@ def choose(
         cache_dir: folder of decisions and probe results; None = measure anew and keep nothing.
         budget: seconds the measurements may take, roughly, loading excepted; "strict" takes 20 times as long if it
             must. What could not be examined in time counts as inexact for now: the next start looks again, three
-            starts in all, those on a busy machine not counted.
+            starts in all, of which one on a busy machine counts a quarter.
         progress: see `Progress`.
 
     Raises:
@@ -142,11 +144,12 @@ def load_draft_model(
         kernels: tuple[Kernels, ...] = (ours.kernels, default.kernels)
         key = decisions.decision_key(weights.path, settings, "draft", kernels, gpu_layers, device)
         decision = decisions.load(cache_dir, key)
-        if decision is None:
+        if decision is None or not decision.stands:
             choices = survey.usable([default, ours])
             survey.measure(choices)
             best = min(choices, key=survey.unrestricted)  # of equals the first
-            decision = Decision(best, False, "one-row passes", survey.known(best) or Probe())
+            found = Decision(best, False, "one-row passes", survey.known(best) or Probe())
+            decision = found.counted(decision)
             decisions.store(cache_dir, key, decision)
         return survey.take(decision.configuration.kernels)
     finally:
@@ -192,10 +195,8 @@ class _Chooser:
         )
         decision = decisions.load(self._directory, key)
         if decision is None or not decision.stands:
-            before = 0 if decision is None else decision.unfinished
             measured = self._fastest_default() if self._mode == "off" else self._measured_decision()
-            if self._mode == "auto" and not measured.exact and self.survey.unfinished:
-                measured = replace(measured, unfinished=before + 1)
+            measured = measured.counted(decision, self._mode == "auto" and self.survey.unfinished)
             decision = decisions.load(self._directory, key)
             if decision is None or not decision.stands:  # else another process was faster
                 decision = measured
@@ -330,21 +331,26 @@ class _Chooser:
             return found.exact
         settings = configuration.apply(self._shape)
         key = f"{self.survey.key(model.kernels, settings, self._shape_widest)}-{self._mode}"
-        known = probes.load(self._directory, key)
-        if known is None or (known.exact is None and (self._strict or known.gave_up < decisions.STARTS)):
+        only_wider = self._shape == self._settings  # than was examined: what copies use
+        known = probes.load(self._directory, key) or replace(found, by_length=None, exact=None, gave_up=0)
+        starts = _WIDER_STARTS if only_wider else math.inf if self._strict else decisions.STARTS
+        budget = self.survey.time_left if only_wider else self._budget.all
+        if known.exact is None and known.gave_up < starts and budget > 0.0:
+            before = known.gave_up
             known = probing.examine(
                 model,
                 settings,
-                replace(found, by_length=None, exact=None, gave_up=0 if known is None else known.gave_up),
+                known,
                 widest=self._shape_widest,
-                budget=self._budget.all,
+                budget=budget,
                 progress=lambda share: self.survey.report("checking bits (slots, trees, wide passes)", share),
             )
-            if known.exact is not None or not cpus.asleep:  # as decisions are
-                probes.store(self._directory, key, known)
+            if known.exact is None:
+                known = replace(known, gave_up=before + decisions.start_weight())
+            probes.store(self._directory, key, known)
         if known.exact is None:
-            if self._shape == self._settings:
-                return found.exact  # only wider passes were asked for
+            if only_wider:
+                return found.exact
             return frozenset({1}) if self._strict else None
         if found.exact is not None and max(found.exact) < self._widest:
             return known.exact & found.exact  # at more lengths than fit with so many rows

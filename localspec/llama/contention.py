@@ -13,9 +13,11 @@ nothing is measured and nothing done. Whoever sets GOMP_SPINCOUNT or OMP_WAIT_PO
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from time import perf_counter
 
@@ -33,6 +35,10 @@ class Contention:
     """Watches one process and decides for it; see the module. Called by whoever computes passes, on any thread."""
 
     def __init__(self) -> None:
+        self.begun = 0
+        """Passes that have begun, on any thread."""
+        self.running = 0
+        """Those of them that have not ended."""
         self.last_pass = 0.0
         """When a pass ended last, by `time.perf_counter`; 0 = there was none."""
         self._lock = threading.Lock()
@@ -47,23 +53,34 @@ class Contention:
         """Whether waiting threads are to sleep."""
         return self._parked is not None
 
-    def passed(self, seconds: float) -> None:
-        """Tells that a pass took so long; now and then the system is asked how long our threads waited for a CPU."""
-        self.last_pass = perf_counter()
-        if not self.enabled:
-            return
+    @contextlib.contextmanager
+    def passing(self) -> Iterator[None]:
+        """Around every pass; behind some the system is asked how long our threads waited for a CPU."""
+        begun = perf_counter()
         with self._lock:
-            if self._passes is None:  # the first pass: OpenMP is loaded now, and nothing has been measured yet
-                self._passes = 0.0
-                if _busy():
-                    self._sleep()
-            self._passes += seconds
-            if self._passes < _INTERVAL:
-                return
-            now = waited()
-            if now is not None and self._waited is not None:
-                self._decide((now - self._waited) / self._passes)
-            self._waited, self._passes = now, 0.0
+            self.begun += 1
+            self.running += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self.running -= 1
+                self.last_pass = perf_counter()
+                if self.enabled:
+                    self._passed(self.last_pass - begun)
+
+    def _passed(self, seconds: float) -> None:
+        if self._passes is None:  # the first pass: OpenMP is loaded now, and nothing has been measured yet
+            self._passes = 0.0
+            if _busy():
+                self._sleep()
+        self._passes += seconds
+        if self._passes < _INTERVAL:
+            return
+        now = waited()
+        if now is not None and self._waited is not None:
+            self._decide((now - self._waited) / self._passes)
+        self._waited, self._passes = now, 0.0
 
     def _decide(self, share: float) -> None:
         self._calm = self._calm + 1 if share < _OURS else 0

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from time import perf_counter
 
 import numpy as np
 
@@ -368,9 +367,8 @@ class Context:
         """Runs the first `count` rows of the batch; on failure drops each slot's cells from its start on."""
         mark = lib.log.mark()
         wide.set_switch(self._wide)  # passes are built in the call, on this thread
-        begun = perf_counter()
-        code = self._api.llama_decode(self._handle, self._batch.of(count))
-        cpus.passed(perf_counter() - begun)
+        with cpus.passing():
+            code = self._api.llama_decode(self._handle, self._batch.of(count))
         if code:
             for slot, start in starts:
                 self._cells[slot].length = start + 1  # so that the trim is not skipped

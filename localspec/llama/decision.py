@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,9 @@ from localspec.llama.settings import ContextSettings
 _FORMAT = 3
 STARTS = 3
 """That may run out of time before what they chose stands."""
+_BUSY_START = 0.25
+"""What one counts beside other programs that want the CPUs: it says little about the next one, but not on every start
+may be waited for a machine that is never quiet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +36,27 @@ class Decision:
     exact: bool
     why: str
     probe: Probe
-    unfinished: int = 0
-    """Starts that had no time to examine everything that mattered; 0 = nothing was left."""
+    unfinished: float = 0
+    """Starts that had no time to examine everything that mattered, or no machine of their own, see `start_weight`;
+    0 = nothing was left."""
 
     @property
     def stands(self) -> bool:
         """Whether later starts do the same; else they look again."""
         return self.unfinished == 0 or self.unfinished >= STARTS
+
+    def counted(self, before: Decision | None, unfinished: bool = False) -> Decision:
+        """With this start counted.
+
+        An exact one is proven wherever it was found. Costs taken on a busy machine say nothing about the next start.
+
+        Args:
+            before: what the last start left, if it does not stand.
+            unfinished: there was no time to examine everything that mattered.
+        """
+        if self.exact or not (unfinished or cpus.asleep):
+            return self
+        return replace(self, unfinished=(0 if before is None else before.unfinished) + start_weight())
 
     def to_json(self) -> dict[str, Any]:
         """Plain data for json.dump."""
@@ -62,11 +79,16 @@ class Decision:
         kernels, cache, exact, why = (data[name] for name in ("kernels", "cache", "exact", "why"))
         if not isinstance(exact, bool):
             raise TypeError("not a decision")
-        probe, unfinished = Probe.from_json(data["probe"]), int(data["unfinished"])
+        probe, unfinished = Probe.from_json(data["probe"]), float(data["unfinished"])
         decision = cls(Configuration.named(kernels, cache), exact, str(why), probe, unfinished)
         if exact and decision.probe.exact is None:
             raise ValueError("an exact configuration has exact widths")
         return decision
+
+
+def start_weight() -> float:
+    """What this start counts among `STARTS`."""
+    return _BUSY_START if cpus.asleep else 1.0
 
 
 def decision_key(
@@ -111,9 +133,5 @@ def load(directory: Path | None, key: str) -> Decision | None:
 
 
 def store(directory: Path | None, key: str, decision: Decision) -> None:
-    """Writes a decision that may be kept, whole or not at all; a full or read-only disk is no error.
-
-    Costs taken on a busy machine, and examinations that did not end there, say nothing about the next start.
-    """
-    if decision.exact or not cpus.asleep:
-        probes.write(directory, key, {"key": key, **decision.to_json()})
+    """Writes a decision, whole or not at all; a full or read-only disk is no error."""
+    probes.write(directory, key, {"key": key, **decision.to_json()})

@@ -18,6 +18,8 @@ from localspec.llama.settings import ContextSettings
 
 _FORMAT = 4
 _HIT_RATE = 0.7
+_TREES = 2
+"""Changes with the trees that are examined (`widths`): what was found with others does not count."""
 DAMAGE = (OSError, ValueError, TypeError, KeyError, AttributeError, ArithmeticError, RecursionError)
 """What reading a file may raise that is missing, or that we did not write."""
 
@@ -37,8 +39,8 @@ class Probe:
     """Widths the engine may use when it must be exact: 1, 2, ... up to the first that failed anywhere. A pass may
     compute fewer rows of logits than it has rows, so no width is exact unless all smaller ones are. None = unknown."""
 
-    gave_up: int = 0
-    """Starts at which the examination ran out of time."""
+    gave_up: float = 0
+    """Starts at which the examination ran out of time, see `decision.start_weight`."""
     measurement: str = ""
     """Names the measurement of the costs: those of one compare with each other."""
 
@@ -67,7 +69,7 @@ class Probe:
             float(data["prefill_rate"]),
             None if lengths is None else {int(n): tuple(int(w) for w in widths) for n, widths in lengths.items()},
             None if exact is None else frozenset(int(width) for width in exact),
-            int(data["gave_up"]),
+            float(data["gave_up"]),
             str(data["measurement"]),
         )
         if probe.exact is not None and 1 not in probe.exact:
@@ -98,6 +100,8 @@ def cache_key(
         "cache": [settings.type_k, settings.type_v, str(settings.flash_attention), settings.offload_kv],
         "shape": [settings.n_ctx, settings.n_slots, settings.max_leaves, settings.grid, widest],
     }
+    if settings.max_leaves > 1:
+        facts["trees"] = _TREES
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:32]
 
 

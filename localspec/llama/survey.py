@@ -212,7 +212,7 @@ class Survey:
                     configuration.apply(self._settings),
                     known,
                     widest=self._widest,
-                    budget=self._budget.all - self._spent - reserve,
+                    budget=self.time_left - reserve,
                     progress=lambda share: self.report(f"checking bits ({configuration})", share),
                 )
             self._gave_up = self._gave_up or known.exact is None
@@ -229,7 +229,12 @@ class Survey:
 
     def has_time(self) -> bool:
         """Whether the budget is not used up."""
-        return self._spent < self._budget.all
+        return self.time_left > 0.0
+
+    @property
+    def time_left(self) -> float:
+        """Seconds of the budget."""
+        return self._budget.all - self._spent
 
     def _measured(self, configurations: Sequence[Configuration]) -> list[Probe]:
         kernels = list(dict.fromkeys(configuration.kernels for configuration in configurations))

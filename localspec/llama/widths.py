@@ -167,8 +167,9 @@ def _telling_first(lengths: Sequence[int]) -> list[int]:
 def _equal(bench: Bench, length: int, width: int, settings: ContextSettings, shortest: int) -> bool:
     """Whether a pass of `width` rows gives the bits of one-row passes, filled in each of the ways drafters fill it.
 
-    These are a chain; where the context takes trees, two chains side by side (prompt lookup) and a chain with a leaf
-    beside each node (draft model); and in a context of several slots, equal chains of several slots.
+    These are a chain; where the context takes trees, two chains side by side or in turn (suffix decoding, token
+    recycling) and a chain with a leaf beside each node (draft model); and in a context of several slots, equal chains
+    of several slots.
     """
     if not bench.chain_equals(length, width):
         return False

@@ -2,8 +2,8 @@
 
 A pass runs behind what the slot's cache holds and is then dropped from it, as a draft is of which nothing was right:
 the bits of what stays, and of what is decoded behind it, are those of plain decoding (DESIGN section 5C). Nothing runs
-on a battery, beside other programs that want the CPUs, or within seconds of any pass of this process; what other
-programs delayed does not count. What was found is kept with the rest of what is known, so it is done once.
+on a battery, beside other programs that want the CPUs, or within seconds of any pass of this process; what others
+delayed does not count. What was found is kept with the rest of what is known, so it is done once.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ class IdleCalibration:
         self._context, self._costs, self._clock = context, costs, clock or perf_counter
         self._widths = sorted(widths, reverse=True)  # one that is not known counts as the next wider one
         self._times: list[float] = []
-        self._own = -1.0
-        """When this ran a pass last."""
+        self._own = -1
+        """Passes that had begun in this process, its own last one included; if there are more, others run some."""
         self._not_before = 0.0
 
     @property
@@ -84,20 +84,26 @@ class IdleCalibration:
         """Seconds until `step` may run a pass; None = there is nothing left."""
         if not self._widths:
             return None
-        now, last = self._clock(), cpus.last_pass
-        quiet = 0.0 if last == self._own else last + _QUIET - now
+        now, quiet = self._clock(), 0.0
+        if cpus.begun != self._own:
+            quiet = _QUIET if cpus.running else cpus.last_pass + _QUIET - now
         return max(0.0, quiet, self._not_before - now)
 
     def step(self) -> bool:
         """Runs a pass if it may; whether that was the last one."""
+        others = cpus.begun
         if self.wait != 0.0:
             return False
-        if cpus.asleep or on_battery() or not self._pass():
+        if cpus.asleep or on_battery() or not self._pass(others):
             self._not_before = self._clock() + _LATER
         return not self._widths
 
-    def _pass(self) -> bool:
-        """Times the next pass; False = it cannot be done now, or what it took says nothing."""
+    def _pass(self, others: int) -> bool:
+        """Times the next pass; False = it cannot be done now, or what it took says nothing.
+
+        Args:
+            others: passes that had begun when none was running.
+        """
         context, width = self._context, self._widths[0]
         held, prompt_length = context.held(0)
         length = len(held)
@@ -116,10 +122,12 @@ class IdleCalibration:
             return False
         finally:
             context.forget(0, length)
-            self._own = cpus.last_pass
+            self._own = others + 1
         seconds, after = self._clock() - begun, waited()
         if before is not None and after is not None and after - before > _DELAYED * seconds:
             return False
+        if cpus.begun > self._own:
+            return False  # one that began meanwhile ran beside it
         self._times.append(seconds)
         if len(self._times) == _TIMES:
             self._costs().observe(width, length, min(self._times[1:]))
@@ -137,13 +145,22 @@ def unknown_widths(costs: PassCosts, widest: int, exact: frozenset[int] | None) 
 
 
 def on_battery() -> bool:
-    """Whether the machine runs on its battery, as far as Linux says so; elsewhere it counts as plugged in."""
-    found = []
+    """Whether the machine runs on its battery, as far as Linux says so; elsewhere it counts as plugged in.
+
+    A desktop has plugs that are not used (USB-C), and batteries of other devices (a mouse).
+    """
     try:
-        for name in os.listdir(_SUPPLIES):
-            file = _SUPPLIES / name / "online"
-            if file.exists():
-                found.append(file.read_text().strip())
+        supplies = [_SUPPLIES / name for name in os.listdir(_SUPPLIES)]
     except OSError:
-        pass
-    return bool(found) and "1" not in found
+        return False
+    own = any(_said(one, "type") == "Battery" and _said(one, "scope") != "Device" for one in supplies)
+    plugs = [online for one in supplies if (online := _said(one, "online"))]
+    return own and bool(plugs) and "1" not in plugs
+
+
+def _said(supply: Path, what: str) -> str:
+    """What the system says of a power supply; empty = nothing."""
+    try:
+        return (supply / what).read_text("utf-8").strip()
+    except (OSError, ValueError):
+        return ""

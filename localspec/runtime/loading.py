@@ -225,7 +225,9 @@ def _learn_costs(loaded: Loaded, progress: Progress | None) -> None:
     remembered = knowledge.costs
     if loaded.pass_seconds or not remembered.known:
         known = loaded.pass_seconds or calibration.pass_costs(context, rows)
-        knowledge.costs = PassCosts(calibration.with_width(known, settings.slots * rows, seconds), rows)
+        if settings.slots == 1:  # of several, passes of all widths between are usual, and would count as the widest
+            known = calibration.with_width(known, rows, seconds)
+        knowledge.costs = PassCosts(known, rows)
         if remembered.known:
             knowledge.costs.recall(remembered)
     if loaded.draft_context is not None and DraftModel.name not in knowledge.draft_costs:

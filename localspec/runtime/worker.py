@@ -128,8 +128,8 @@ class Worker:
                 self._admit_waiting()
                 if self.loop.active:
                     self._step()
-                elif self._idle is not None and self._idle.step():
-                    self._loaded.knowledge.save()
+                elif self._idle is not None:
+                    self._calibrate(self._idle)
             except Exception as error:  # noqa: BLE001 - the worker's edge: those who wait must hear of it
                 self._fail_all(error)
         if self.chats is not None:
@@ -142,6 +142,16 @@ class Worker:
         if isinstance(plan, AdaptivePlan) and self._slots == context.max_leaves == 1 and context.can_trim:
             widths = unknown_widths(plan.costs, 1 + loaded.settings.longest_draft, context.exact_widths)
             self._idle = IdleCalibration(context, widths, self._plan_costs)
+
+    def _calibrate(self, idle: IdleCalibration) -> None:
+        """One of its passes, if it may run."""
+        try:
+            over = idle.step()
+        except BaseException:
+            self._idle = None  # it would fail again at once
+            raise
+        if over:
+            self._loaded.knowledge.save()
 
     def _plan_costs(self) -> PassCosts:
         plan = self.loop.plan

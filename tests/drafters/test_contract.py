@@ -236,6 +236,16 @@ def test_the_same_history_gets_the_same_draft(name: str) -> None:
     assert first == again == copy
 
 
+@pytest.mark.parametrize("name", [name for name in MAKERS if "draft" not in name and name != "auto"])
+def test_one_that_is_free_guesses_a_chain_where_one_is_asked_for(name: str) -> None:
+    request = ask([1, 2, 3, 1, 2, 4, 1, 2], nodes=8, depth=4)  # in which more nodes than levels ask for a tree
+    (draft,) = MAKERS[name]().draft([replace(request, chain=True)])
+    assert draft.parents.tolist() == list(range(-1, len(draft) - 1))
+    (tree,) = MAKERS[name]().draft([request])
+    if name in ("suffix", "suffix, trees", "recycling", "recycling, trees"):
+        assert tree.parents.tolist() != list(range(-1, len(tree) - 1)), "else this says nothing"
+
+
 @every
 def test_closing_twice_does_nothing(name: str) -> None:
     drafter = MAKERS[name]()

@@ -40,6 +40,8 @@ def engine(tiny_target: Path, other_draft: Path) -> Iterator[Engine]:
 
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
 def test_the_text_is_that_of_plain_decoding_and_guesses_are_right(engine: Engine, temperature: float) -> None:
+    if engine.loaded.context.exact_widths == frozenset({1}):
+        pytest.skip("on this processor only single rows are exact without wide kernels: nothing is drafted")
     sampling = SamplingParams(temperature=temperature)
     drafted = accepted = 0
     for seed, question in enumerate(QUESTIONS):

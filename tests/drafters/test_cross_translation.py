@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from localspec.drafters import translation
 from localspec.drafters.translated_context import TranslatedContext
 from localspec.drafters.translation import Translation, Translator, pieces
 from localspec.types import Feed
@@ -32,8 +33,9 @@ def translator(target: MadeTokenizer = TARGET, draft: MadeTokenizer = DRAFT) -> 
 
 
 def translated(tokens: Sequence[int], by: Translator | None = None) -> list[int]:
-    found: list[int] = Translation(by or translator()).of(prompt(*tokens)).tolist()
-    return found
+    found, left = Translation(by or translator()).of(prompt(*tokens))
+    assert left == 0
+    return list(found.tolist())
 
 
 def parts_of(text: bytes, lengths: Sequence[int]) -> list[bytes]:
@@ -71,7 +73,33 @@ def test_a_history_that_grew_and_was_edited_is_read_as_a_new_one(
     slot = Translation(translator())
     for keep, more in [(0, tokens), *edits]:
         tokens = [*tokens[:keep], *more]
-        assert slot.of(prompt(*tokens)).tolist() == translated(tokens)
+        assert slot.of(prompt(*tokens))[0].tolist() == translated(tokens)
+
+
+def test_a_long_history_is_translated_in_several_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    history = [1, 3, 10, 6] * 5
+    whole = translated(history)
+    monkeypatch.setattr(translation, "_AT_ONCE", 8)
+    slot = Translation(translator())
+    lefts = [slot.of(prompt(*history))[1] for _ in range(4)]
+    assert lefts == [12, 4, 0, 0]
+    assert slot.of(prompt(*history))[0].tolist() == whole
+    assert slot.of(prompt(*history[:9], *history))[1] == 12, "what is the same is not done again"
+
+
+def test_what_is_not_translated_yet_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(translation, "_AT_ONCE", 8)
+    inner, outer = context()
+    history = prompt(*[1, 3] * 20)  # three tokens of the draft model for two
+    assert outer.prefill_chunk(0, history, 40) == 40 - 32 - 1
+    assert inner.passes == [{0: 11}]
+    assert 40 - outer.reusable(0, history, 40) == 24 + (24 - 11), "24 left, 24 for the first 16, of which 11 were read"
+    (empty,) = outer.decode([Feed(1, history, 40)])
+    assert (empty[0] == -np.inf).all()
+    assert len(inner.passes) == 1, "what is translated in part is not guessed behind"
+    assert [outer.prefill_chunk(0, history, 40) for _ in range(3)] == [40 - 16 - 1, 40 - 8 - 1, 40 - 1]
+    (row,) = outer.decode([Feed(0, history, 40)])
+    assert np.isfinite(row[0]).any()
 
 
 @given(tokens=some_tokens)

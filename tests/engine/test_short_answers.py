@@ -5,12 +5,28 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from localspec.drafters.cascade import Cascade
 from localspec.engine.acceptance import Acceptance
+from localspec.engine.adaptive import AdaptivePlan
 from localspec.engine.costs import PassCosts
 from localspec.engine.habits import Habits
-from localspec.engine.interfaces import History
+from localspec.engine.interfaces import EMPTY_DRAFT, DraftRequest, History, Outcome, Verdict
 from localspec.engine.situation import Served
-from tests.engine.simulator import Curve, Process, Run, World, make, measured, simulate, steps
+from localspec.types import LogitRows, Noise, SamplingParams
+from tests.engine.simulator import (
+    TARGET,
+    Clock,
+    Curve,
+    Guesser,
+    Process,
+    Run,
+    World,
+    make,
+    measured,
+    simulate,
+    steps,
+)
+from tests.fakes import FakeDrafter
 
 TOKENS, ANSWERS = 48, 8
 WIDE: Curve = steps(1.0, 1.13, 1.26, 1.38, 1.46, 1.53, 1.6, 1.68, *np.linspace(1.75, 2.22, 8).tolist())
@@ -88,15 +104,15 @@ def test_a_copy_takes_wide_passes_once_drafts_were_right_to_their_end() -> None:
 
 def test_a_draft_without_cost_reaches_further_only_behind_one_that_was_right() -> None:
     served = Served(History([1]), 1, [])
-    assert served.reach == 7
-    served.reached(3, 3)
-    assert served.reach == 7
-    served.reached(7, 7)
-    assert served.reach == 15
-    served.reached(15, 9)
-    assert served.reach == 15
-    served.reached(15, 2)
-    assert served.reach == 7
+    assert served.longest == 7
+    served.judged(3, 3)
+    assert served.longest == 7
+    served.judged(7, 7)
+    assert served.longest == 15
+    served.judged(15, 9)
+    assert served.longest == 15
+    served.judged(15, 2)
+    assert served.longest == 7
 
 
 def test_a_draft_model_keeps_to_its_own_longest_draft() -> None:
@@ -105,3 +121,34 @@ def test_a_draft_model_keeps_to_its_own_longest_draft() -> None:
     assert max(run.widths) == 8
     further = simulate(make(given, longest_costly=11), cell(0))
     assert max(further.widths) == 12
+
+
+def always(right: bool, confidence: float) -> Process:
+    return Process(np.full(400, right), np.full(400, confidence, dtype=np.float32))
+
+
+@pytest.mark.parametrize("name", ["draft", "lookup"])
+def test_what_a_draft_model_guessed_right_says_nothing_of_copies(name: str) -> None:
+    run = make(World(WIDE, {name: always(True, 0.99)}, level=0.0005, read=0.0001, answer=TOKENS, noise=0.0))
+    simulate(run, range(6))
+    assert max(run.widths) >= 8
+    assert (run.plan._served[0].longest > 7) == (name == "lookup")
+
+
+def test_a_drafter_nobody_timed_reads_no_prompt_before_copies_had_their_chance() -> None:
+    clock = Clock()
+    draft = Guesser("draft", always(True, 0.9), clock, level=0.003, read=0.001)
+    silent = FakeDrafter(lambda request: EMPTY_DRAFT)
+    plan = AdaptivePlan([silent, draft], None, costs=PassCosts(measured(WIDE)), clock=clock)
+    history = History([1] * 100)
+    read: list[int] = []
+    rows = LogitRows.from_matrix(np.zeros((1, 2), dtype=np.float32))
+    for _ in range(5):
+        request = DraftRequest(0, history, 7, 7, SamplingParams(), Noise(1), room=200)
+        (sent,) = plan.draft(Cascade([]), TARGET, [request], [1])
+        read.append(draft.tokens_read)
+        history.append([1] * (len(sent) + 1))
+        verdict = Verdict(np.arange(len(sent), dtype=np.int32), 1)
+        plan.learn([Outcome(0, history, sent, verdict, rows)], WIDE(1 + len(sent), len(history)))
+    assert read[:2] == [0, 0]
+    assert read[-1] > 0

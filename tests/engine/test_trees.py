@@ -5,13 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from localspec.drafters.cascade import Cascade
 from localspec.engine import shadow
-from localspec.engine.acceptance import Table, Tracker
-from localspec.engine.interfaces import Draft, DraftRequest, History
+from localspec.engine.acceptance import Acceptance, Table, Tracker
+from localspec.engine.adaptive import AdaptivePlan
+from localspec.engine.costs import PassCosts
+from localspec.engine.interfaces import EMPTY_DRAFT, Draft, DraftRequest, History, Outcome, Verdict
 from localspec.engine.option import best_choice
 from localspec.engine.situation import Served, Situation, prices
-from localspec.types import Noise, SamplingParams
-from tests.fakes import FakeDrafter, FakeTarget, HashModel, prompt
+from localspec.types import LogitRows, Noise, SamplingParams
+from tests.fakes import FakeDrafter, FakeTarget, HashModel, Script, prompt
 
 SURE, UNSURE = 0.55, 0.45
 FORKED = Draft(prompt(1, 2, 3, 4), prompt(-1, -1, 0, 1), None, np.array([SURE, UNSURE, SURE, SURE], np.float32), "f")
@@ -46,7 +49,7 @@ def situation(row: list[float], sure: float, unsure: float) -> Situation:
     served.begin()
     by_nodes = prices(target, [request], [1], row, 4, None)
     now = Situation([request], [1], [served], 2, row, by_nodes, 1.0 / row[1])
-    shadow.ask([(0, FakeDrafter(lambda asked: CHAIN if asked.max_leaves == 1 else FORKED))], now, 4)
+    shadow.ask([(0, FakeDrafter(lambda asked: CHAIN if asked.chain else FORKED))], now, 4)
     return now
 
 
@@ -77,3 +80,52 @@ def test_waiting_rows_of_a_width_that_is_not_exact_are_decoded_one_by_one() -> N
     target = FakeTarget(HashModel(8), 8)
     assert prices(target, [request], [3], row, 2, frozenset({1, 4})) == [3.0, 1.3, None]
     assert prices(target, [request], [1], row, 2, frozenset({1, 2})) == [1.0, 1.1, None]
+
+
+ROW = {width: 0.9 + 0.1 * width for width in range(1, 40)}
+TARGET = FakeTarget(HashModel(8), 8)
+
+
+def planned(script: Script, exact: frozenset[int] | None = None) -> AdaptivePlan:
+    """With a drafter of that script, whose guesses are known to be right."""
+    acceptance = Acceptance()
+    for _ in range(400):
+        acceptance.tracker("scripted", "coupled", 0.0).table.count(SURE, 1, True)
+    costs = PassCosts({2: ROW}, 39)
+    return AdaptivePlan([FakeDrafter(script)], exact, costs=costs, acceptance=acceptance, clock=lambda: 0.0)
+
+
+def asked(plan: AdaptivePlan, history: History, pending: int) -> Draft:
+    request = DraftRequest(0, history, 7, 7, SamplingParams(temperature=0.0), Noise(1))
+    return plan.draft(Cascade([]), TARGET, [request], [pending])[0]
+
+
+@pytest.mark.parametrize(("exact", "seconds"), [(None, 1.2), (frozenset({1, 2}), 3.0)])
+def test_what_is_decoded_again_is_booked_where_nothing_is_drafted_either(
+    exact: frozenset[int] | None, seconds: float
+) -> None:
+    plan, history = planned(lambda request: EMPTY_DRAFT, exact), History([1, 2])
+    assert asked(plan, history, pending=3) is EMPTY_DRAFT
+    history.append([1])
+    rows = LogitRows.from_matrix(np.zeros((1, 8), dtype=np.float32))
+    plan.learn([Outcome(0, history, EMPTY_DRAFT, Verdict(prompt(), 1), rows)], seconds)
+    assert (plan.account.plain, plan.account.spent) == pytest.approx((1.0, seconds))
+
+
+def test_a_tree_that_was_right_to_its_end_lets_the_next_draft_be_longer() -> None:
+    tree = Draft(prompt(1, 2, 1, 1, 1), prompt(-1, -1, 0, 2, 3), None, np.full(5, SURE, np.float32), "scripted")
+    plan, history = planned(lambda request: tree), History([1, 2])
+    asked(plan, history, pending=1)
+    history.append([1, 1, 1, 1, 3])
+    rows = LogitRows.from_matrix(np.zeros((6, 8), dtype=np.float32))
+    plan.learn([Outcome(0, history, tree, Verdict(prompt(0, 2, 3, 4), 3), rows)], ROW[6])
+    assert plan._served[0].longest == 2 * 4 + 1
+
+
+def test_plain_decoding_is_not_looked_at_where_rows_wait() -> None:
+    guess = Draft.chain([1, 1], None, np.full(2, SURE, dtype=np.float32), "scripted")
+    plan, history = planned(lambda request: guess), History([1, 2])
+    plan.costs._drift_then[1] = 0.0  # its last pass was a surprise
+    assert len(asked(plan, history, pending=3)) == 2
+    assert len(asked(plan, history, pending=1)) == 0, "a look"
+    assert len(asked(plan, history, pending=1)) == 2

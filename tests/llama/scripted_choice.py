@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from localspec.llama import choice, survey, wide, widths
+from localspec.llama import choice, decision, survey, wide, widths
 from localspec.llama.choice import choose
 from localspec.llama.configuration import CACHES, LLAMA_KERNELS
 from localspec.llama.context import Context
@@ -95,6 +95,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.setattr(choice, "Context", Counted)
     monkeypatch.setattr(survey, "Context", Counted)
     monkeypatch.setattr(survey, "time", SimpleNamespace(monotonic=lambda: made.now))
+    monkeypatch.setattr(decision, "cpus", SimpleNamespace(asleep=False))
     return made
 
 

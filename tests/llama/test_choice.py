@@ -13,19 +13,19 @@ import numpy as np
 import pytest
 
 from localspec.errors import ModelFileError
-from localspec.llama import choice, widths
 from localspec.llama import decision as decisions
 from localspec.llama import probe as probes
-from localspec.llama.bench import Bench, comb
+from localspec.llama import widths
+from localspec.llama.bench import Bench, beside, comb, in_turn
 from localspec.llama.choice import choose
-from localspec.llama.configuration import LLAMA_KERNELS, Configuration
+from localspec.llama.configuration import ALL_KERNELS, LLAMA_KERNELS, Configuration
 from localspec.llama.decision import Decision
 from localspec.llama.model import Model
 from localspec.llama.observe import Observer
 from localspec.llama.probe import Probe
 from localspec.llama.settings import ContextSettings
 from localspec.llama.tree import layout
-from tests.llama.scripted_choice import ALL, BF16, F16, OFF, ONE, Q8, SETTINGS, World
+from tests.llama.scripted_choice import ALL, BF16, F16, OFF, ONE, Q8, SETTINGS, WIDE, World
 
 
 @pytest.mark.parametrize("mode", ["auto", "strict"])
@@ -130,8 +130,7 @@ def test_a_shape_that_was_not_examined_in_time_is_tried_again(
 def test_a_busy_machine_is_no_verdict(world: World, start: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
     several = replace(SETTINGS, n_slots=2)
     with monkeypatch.context() as busy:
-        for module in (choice, decisions):
-            busy.setattr(module, "cpus", SimpleNamespace(asleep=True))
+        busy.setattr(decisions, "cpus", SimpleNamespace(asleep=True))
         for _ in range(4):
             assert start(settings=several).startswith("inexact")
         world.exact = {F16: ALL}
@@ -141,6 +140,38 @@ def test_a_busy_machine_is_no_verdict(world: World, start: Callable[..., str], m
             assert start(settings=several).startswith("inexact")
     world.exact = {F16: ALL}
     assert start(settings=several).startswith("exact: F16 cache")
+
+
+@pytest.mark.parametrize(("mode", "exact"), [("auto", {}), ("auto", {WIDE: ALL}), ("off", {})])
+def test_a_machine_that_is_never_quiet_is_not_waited_for_at_every_start(
+    with_wide: World, start: Callable[..., str], monkeypatch: pytest.MonkeyPatch, mode: str, exact: dict[str, Any]
+) -> None:
+    monkeypatch.setattr(decisions, "cpus", SimpleNamespace(asleep=True))
+    several = {"settings": replace(SETTINGS, n_slots=2), "kernels": ALL_KERNELS}
+    with_wide.exact = exact
+    start(mode, kernels=ALL_KERNELS)
+    with_wide.exact = {}
+    for _ in range(12):
+        start(mode, **several)
+    before = with_wide.count()
+    assert start(mode, **several).startswith("inexact")
+    assert with_wide.count() == (before[0] + 1, before[1] + 1, *before[2:]), "it loads what was decided, and no more"
+
+
+def test_wider_passes_are_examined_in_the_time_that_the_decision_left(world: World, start: Callable[..., str]) -> None:
+    world.exact = {F16: ALL}
+    start(widest=16, budget=10.0)  # measuring takes a second in this world, and so does each examination
+    assert world.budgets[-1] == 10.0 - world.measured - (len(world.examined) - 1)
+
+
+@pytest.mark.parametrize("mode", ["auto", "strict"])
+def test_wider_passes_are_not_examined_at_every_start(world: World, start: Callable[..., str], mode: str) -> None:
+    world.exact = {F16: ALL}
+    first, examined = start(mode), len(world.examined)
+    world.exact = {}
+    for _ in range(4):
+        assert start(mode, widest=16) == first
+    assert len(world.examined) - examined == 2, "the second one had all the time there is"
 
 
 @pytest.mark.parametrize(
@@ -263,6 +294,30 @@ def test_comb() -> None:
     assert comb(6, 2) == [-1, -1, 0, 2, 3, 4]
     assert comb(3, 1) == [-1, 0, 1]
     assert all(layout(comb(nodes, most)).leaves <= most for nodes in range(2, 20) for most in range(1, 9))
+
+
+def test_chains_beside_a_main_one() -> None:
+    assert beside(2) == ([-1, -1], [1])
+    assert beside(5) == ([-1, 0, 1, -1, 3], [3, 4])
+    assert in_turn(6) == ([-1, -1, -1, 1, 2, 3], [1, 3, 5])
+    for nodes in range(4, 20):
+        for parents, chain in (beside(nodes), in_turn(nodes)):
+            assert len(parents) == nodes
+            assert [parents[node] for node in chain] == [-1, *chain[:-1]]
+            assert not set(chain) & set(layout(parents).order[: layout(parents).main_length])
+        assert layout(in_turn(nodes)[0]).leaves == 3
+
+
+def test_a_chain_whose_rows_lie_apart_is_examined(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = replace(SETTINGS, n_ctx=320, threads=1)
+    equals = Bench._side_equals
+
+    def together(self: Bench, length: int, parents: list[int], true: list[int]) -> bool:
+        return equals(self, length, parents, true) and true == list(range(true[0], true[-1] + 1))
+
+    monkeypatch.setattr(Bench, "_side_equals", together)
+    assert widths.examine(model, replace(settings, max_leaves=2), Probe(), widest=6).exact == frozenset(range(1, 7))
+    assert widths.examine(model, replace(settings, max_leaves=3), Probe(), widest=6).exact == frozenset(range(1, 5))
 
 
 def test_the_trees_of_the_draft_model_are_examined(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from localspec.llama import lib
+from localspec.llama import decision, lib
 from localspec.llama.choice import load_draft_model
 from localspec.llama.configuration import ALL_KERNELS
 from localspec.llama.settings import ContextSettings
@@ -107,6 +108,18 @@ def test_where_two_copies_do_not_fit_one_is_loaded_at_a_time(
     assert start(kernels=ALL_KERNELS).startswith("exact: F16 cache, wide")
     assert with_wide.most_loaded == 1
     assert with_wide.measured == 2
+
+
+def test_a_draft_model_is_not_weighed_at_every_start_of_a_machine_that_is_never_quiet(
+    with_wide: World, tiny_draft: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(decision, "cpus", SimpleNamespace(asleep=True))
+    loads = []
+    for _ in range(13):
+        before, settings = with_wide.loads, ContextSettings(n_ctx=640, threads=1, grid_prefill=False)
+        load_draft_model(tiny_draft, settings, may_be_wide=True, cache_dir=tmp_path).close()
+        loads.append(with_wide.loads - before)
+    assert loads == [2] * 12 + [1], "with both kinds of kernels, as long as nothing is decided"
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from localspec.llama.contention import waited
+from localspec.llama.contention import Contention, cpus, waited
+from localspec.llama.context import Context
+from localspec.types import Tokens
 
 pytestmark = pytest.mark.skipif(waited() is None, reason="this system does not tell how long threads wait for a CPU")
 
@@ -94,6 +97,31 @@ def test_threads_sleep_beside_a_busy_program_and_wake_when_it_is_gone() -> None:
     printed = _python(_BUSY_THEN_QUIET, _SPIN)
     assert "asleep beside a busy program: True" in printed
     assert "parked threads gone: True" in printed
+
+
+def test_passes_under_way_are_counted_however_they_end() -> None:
+    watch = Contention()
+    watch.enabled = False
+    with watch.passing(), watch.passing():
+        assert (watch.begun, watch.running, watch.last_pass) == (2, 2, 0.0)
+    assert (watch.begun, watch.running) == (2, 0)
+    last = watch.last_pass
+    with pytest.raises(KeyboardInterrupt), watch.passing():
+        raise KeyboardInterrupt
+    assert (watch.begun, watch.running) == (3, 0)
+    assert watch.last_pass > last > 0.0
+
+
+def test_a_pass_is_seen_while_it_runs(make: Callable[..., Context], text: Tokens) -> None:
+    before, seen = cpus.begun, list[int]()
+
+    def look() -> bool:
+        seen.append(cpus.running)
+        return False
+
+    make().prefill_chunk(0, text[:200], 200, look)
+    assert set(seen) == {0, 1}, "asked before the pass, and inside it"
+    assert (cpus.begun, cpus.running) == (before + 1, 0)
 
 
 def test_whoever_set_openmps_own_variable_is_left_alone() -> None:

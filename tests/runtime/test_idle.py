@@ -28,7 +28,7 @@ class Machine:
         self.n_ctx = 64
         self.now, self.waited, self.extra, self.delay = 1000.0, 0.0, 0.0, 0.0
         self.asleep = self.battery = self.broken = False
-        self.last_pass = 0.0
+        self.begun, self.running, self.beside, self.last_pass = 0, 0, 0, 0.0
         self.tokens: Tokens = np.arange(20, dtype=np.int32)
         self.lost = 0
         """How many of them would have to be read anew."""
@@ -49,6 +49,7 @@ class Machine:
         assert feed.tokens[:-1].tolist() == self.tokens.tolist()
         self.tokens = np.concatenate((feed.tokens, feed.draft_tokens))
         self.widths.append(1 + len(feed.draft_tokens))
+        self.begun += 1 + self.beside
         self.now += self.widths[-1] + self.extra
         self.waited += self.delay
         self.last_pass = self.now
@@ -91,7 +92,7 @@ def test_every_width_is_timed_from_the_widest_down(machine: Machine) -> None:
 
 def test_it_waits_until_nothing_else_runs(machine: Machine) -> None:
     waiting = calibration(machine, PassCosts({20: {1: 1.0}}, 8), 5)
-    machine.last_pass = machine.now - 0.5  # of somebody else
+    machine.begun, machine.last_pass = 1, machine.now - 0.5  # of somebody else
     assert waiting.wait == 1.5
     assert not waiting.step()
     assert machine.widths == []
@@ -99,23 +100,29 @@ def test_it_waits_until_nothing_else_runs(machine: Machine) -> None:
     for _ in range(2):
         waiting.step()
         assert waiting.wait == 0.0, "its own passes are no reason to wait"
-    machine.last_pass = machine.now = machine.now + 1.0
+    machine.begun, machine.running = machine.begun + 1, 1
+    machine.now += 10.0
+    assert waiting.wait == 2.0, "a long pass of somebody else has not ended"
+    machine.running, machine.last_pass = 0, machine.now
     assert waiting.wait == 2.0
+    machine.now += 1.5
+    assert waiting.wait == 0.5
+    assert not waiting.step()
     assert len(machine.widths) == 2
 
 
-@pytest.mark.parametrize("reason", ["asleep", "battery", "delay", "tokens", "lost"])
+@pytest.mark.parametrize("reason", ["asleep", "battery", "delay", "beside", "tokens", "lost"])
 def test_where_it_cannot_be_done_well_it_is_left_for_later(machine: Machine, reason: str) -> None:
     costs = PassCosts({20: {1: 1.0}}, 8)
     waiting = calibration(machine, costs, 5)
     usual = getattr(machine, reason)
-    changes: dict[str, Any] = {"delay": 0.6, "tokens": np.arange(60, dtype=np.int32), "lost": 4}
+    changes: dict[str, Any] = {"delay": 0.6, "beside": 1, "tokens": np.arange(60, dtype=np.int32), "lost": 4}
     setattr(machine, reason, changes.get(reason, True))
     for _ in range(3):
         assert not waiting.step()
         assert waiting.wait == 60.0
         machine.now += 60.0
-    assert machine.widths == ([5] * 3 if reason == "delay" else [])
+    assert machine.widths == ([5] * 3 if reason in ("delay", "beside") else [])
     assert unknown_widths(costs, 5, None) == [2, 3, 4, 5]
     setattr(machine, reason, usual)
     assert [waiting.step() for _ in range(3)] == [False, False, True]
@@ -130,24 +137,31 @@ def test_a_pass_that_fails_ends_it(machine: Machine) -> None:
     assert machine.tokens.tolist() == list(range(20))
 
 
+AC, BATTERY = {"type": "Mains", "online": "0"}, {"type": "Battery"}
+
+
 @pytest.mark.parametrize(
     ("supplies", "found"),
     [
         ({}, False),
-        ({"AC": "1", "BAT0": None}, False),
-        ({"AC": "0", "BAT0": None}, True),
-        ({"AC": "0", "USB": "1"}, False),
+        ({"AC": AC | {"online": "1"}, "BAT0": BATTERY}, False),
+        ({"AC": AC, "BAT0": BATTERY}, True),
+        ({"AC": AC, "BAT0": BATTERY | {"scope": "System"}}, True),
+        ({"AC": AC, "USB": {"type": "USB", "online": "1"}, "BAT0": BATTERY}, False),
+        ({"ucsi-source-psy-1": {"type": "USB", "scope": "Unknown", "online": "0"}}, False),
+        ({"AC": AC, "mouse": BATTERY | {"scope": "Device", "online": "0"}}, False),
+        ({"BAT0": BATTERY}, False),
     ],
 )
 def test_batteries(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, supplies: dict[str, str | None], found: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, supplies: dict[str, dict[str, str]], found: bool
 ) -> None:
     monkeypatch.setattr(idle, "_SUPPLIES", tmp_path / "power")
     assert not on_battery()
-    for name, online in supplies.items():
+    for name, said in supplies.items():
         (tmp_path / "power" / name).mkdir(parents=True)
-        if online is not None:
-            (tmp_path / "power" / name / "online").write_text(f"{online}\n")
+        for what, value in said.items():
+            (tmp_path / "power" / name / what).write_text(f"{value}\n")
     assert on_battery() == found
 
 
@@ -161,7 +175,7 @@ STRICT = OPTIONS | {"exact": "strict", "kernels": "repacked", "cache": "bf16"}
 def quiet(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A machine on which nothing ever disturbs, and nothing is known of the pair."""
     monkeypatch.setattr(idle, "_QUIET", 0.0)
-    monkeypatch.setattr(idle, "cpus", SimpleNamespace(last_pass=0.0, asleep=False))
+    monkeypatch.setattr(idle, "cpus", SimpleNamespace(begun=0, running=0, last_pass=0.0, asleep=False))
     monkeypatch.setattr(idle, "waited", lambda: None)
     monkeypatch.setattr(idle, "on_battery", lambda: False)
     monkeypatch.setenv("LOCALSPEC_CACHE", str(tmp_path))
@@ -222,3 +236,25 @@ def test_other_engines_have_nothing_to_learn() -> None:
         with Engine.load(**OPTIONS | more, exact="off", wide=False) as engine:
             engine.calibrate_when_idle()
             assert engine._worker._idle is None
+            if "slots" in more:
+                known = {int(width) for row in engine.loaded.knowledge.costs.to_json().values() for width in row}
+                assert max(known) == 15, "of several slots nobody times what lies between a slot's rows and all"
+
+
+@pytest.mark.usefixtures("quiet")
+def test_a_fault_ends_it_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps: list[IdleCalibration] = []
+
+    def fail(self: IdleCalibration) -> bool:
+        steps.append(self)
+        raise RuntimeError("a fault of ours")
+
+    monkeypatch.setattr(IdleCalibration, "step", fail)
+    with Engine.load(**OPTIONS, exact="off", wide=False) as engine:
+        engine.calibrate_when_idle()
+        for _ in range(3):
+            engine.on_engine_thread(lambda: None)
+        answer = engine.generate("The river", max_tokens=4, ignore_end=True)
+        answer.text()
+        assert len(answer.tokens) == 4
+        assert len(steps) == 1

@@ -150,10 +150,19 @@ def test_every_width_up_to_8_is_timed_and_the_widest() -> None:
 def test_the_largest_pass_fills_every_slot_and_is_timed() -> None:
     context = Timed()
     seconds = calibration.largest_pass(context, 3, 5, lambda: context.now)
-    assert context.widths == [3 * 8 + 3 * 4, 3 * 5], "the first one reads eight tokens a slot"
+    assert context.widths == [3 * 8 + 3 * 4, *[3 * 5] * 3], "the first one reads eight tokens a slot"
     assert seconds == pytest.approx(0.002 + 0.001 * 15)
     assert calibration.largest_pass(Timed(8), 1, 8) == 0.0, "it does not fit"
     assert all(not cached for cached in context.cached.values())
+
+
+def test_a_largest_pass_that_was_disturbed_does_not_count() -> None:
+    context = Timed()
+    moments = iter([1.0, 1.4, 1.4, 1.4, 1.4, 1.5, 1.5, 1.5, 1.8])  # 0.4 s, 0.1 s and 0.3 s
+    assert calibration.largest_pass(context, 1, 5, lambda: next(moments)) == pytest.approx(0.1)
+    slow = Timed(slowness=100)
+    calibration.largest_pass(slow, 1, 5, lambda: slow.now)
+    assert len(slow.widths) == 3, "0.7 s each: those that began within half a second"
 
 
 def test_a_wider_pass_grows_with_the_context_as_the_widest_known_one_does() -> None:
