@@ -144,10 +144,9 @@ def _rm(archive: Archive, options: argparse.Namespace) -> None:
     from localspec.runtime.corpus import erase
 
     numbers = dict.fromkeys(_number(archive, text) for text in options.chats)  # all are there, or nothing is removed
+    fault: LocalspecError | None = None
     for number in numbers:
         key = archive.chat(number).key
-        CacheFolder().remove(key)
-        erase(key)
         deletion = archive.delete_chat(number)
         name = f'"{deletion.title}"' if deletion.title else "without a title"
         if options.now:
@@ -155,6 +154,13 @@ def _rm(archive: Archive, options: argparse.Namespace) -> None:
             print(f"Erased chat {number} {name}.")
         else:
             print(f"Removed chat {number} {name}. `localspec chats undo {deletion.id}` brings it back.")
+        CacheFolder().remove(key)
+        try:
+            erase(key)
+        except LocalspecError as error:
+            fault = error  # the next chats go all the same
+    if fault is not None:
+        raise fault
 
 
 def _undo(archive: Archive, options: argparse.Namespace) -> None:

@@ -58,14 +58,17 @@ def erase(chat: str) -> None:
     """Takes a deleted chat's answers out of the files of all tokenizers.
 
     Raises:
-        LocalspecError: one of them cannot be written; what was there is as it was.
+        LocalspecError: one of them cannot be written; what was there is as it was. The others are done.
     """
+    fault: LocalspecError | None = None
     for path in sorted(folder().glob("*.tokens")):
         try:
             CorpusFile(path, 0).remove(chat)
         except OSError as error:
-            fault = f"The answers of the chat cannot be taken out of the corpus {path}: {error.strerror or error}."
-            raise LocalspecError(fault, "`localspec corpus clear` deletes it.") from None
+            said = f"The answers of the chat cannot be taken out of the corpus {path}: {error.strerror or error}."
+            fault = LocalspecError(said, "`localspec corpus clear` deletes it.")
+    if fault is not None:
+        raise fault
 
 
 class Corpus:
@@ -111,7 +114,7 @@ class Corpus:
             self._thread.submit(self._guarded, self._take, tokens.copy(), chat, used)
 
     def forget(self, chat: str) -> None:
-        """The chat was deleted: its answers are found no more, and leave the disk."""
+        """The chat was deleted: its answers are found no more, and leave the disk; if they cannot, it warns."""
         self._thread.submit(self._guarded, self._leave, chat)
 
     def wait(self) -> None:
@@ -197,7 +200,10 @@ class Corpus:
         mark = mark_of(chat)
         for name in [name for name in self._numbers if name.startswith(mark)]:
             self._drop(self._numbers[name])
-        erase(chat)
+        try:
+            erase(chat)
+        except LocalspecError as error:
+            _LOG.warning("localspec: %s", error)
 
     def _drop(self, number: int) -> None:
         name, length = self._held.pop(number)

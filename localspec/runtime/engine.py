@@ -207,7 +207,7 @@ class Engine:
         """Deletes the KV cache kept for a conversation that was deleted, and what the corpus has of its answers.
 
         Raises:
-            LocalspecError: the engine is closed, or the corpus cannot be written.
+            LocalspecError: the engine is closed, or a corpus it does not use cannot be written (of its own it warns).
         """
         self.on_engine_thread(lambda: self._worker.forget_chat(chat))
         if self.loaded.corpus is None:  # else it does so itself

@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
-from textual import work
+from textual import events, work
 from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.content import Content
@@ -17,8 +17,10 @@ from textual.driver import Driver
 from textual.reactive import reactive
 from textual.screen import Screen
 from textual.signal import Signal
+from textual.timer import Timer
 
 from localspec.chat.archive import Archive
+from localspec.chat.plain_text import plain_text
 from localspec.errors import LocalspecError
 from localspec.tui import bindings, themes
 from localspec.tui.answerer import AnswerEnded, Answerer, AnswerPart, Facts, LoadFailed, Loading, ModelReady, Prefilled
@@ -29,12 +31,12 @@ from localspec.tui.screens.chat import ChatScreen
 from localspec.tui.widgets.pane import ChatPane
 
 _HERE = Path(__file__).parent
-_GARBAGE = (5_000, 5, 50)
-"""How many new objects it takes to search the youngest for garbage, and how often the older ones are; drawing makes
-thousands of short life."""
-_TIDY_SECONDS = 0.5
-"""How long after an answer the older objects are searched, too: drawing it left garbage among them, and nobody sees the
-moment that takes."""
+_GARBAGE = (5_000, 5, 1_000_000)
+"""How many new objects it takes to search the youngest for garbage, and how often those a little older are; drawing
+makes thousands of short life. The old ones are searched only when it is quiet: with them it takes longer than a frame.
+"""
+_QUIET_SECONDS = 2.0
+"""It is quiet when so long nobody has touched a key or the mouse, and no answer is under way."""
 Live = AnswerPart | AnswerEnded | Prefilled
 MakeAnswerer = Callable[[str | None, str | None, dict[str, Any]], Answerer]
 """(target, draft, engine settings) -> an answerer that has not started."""
@@ -94,7 +96,9 @@ class ChatApp(App[int]):
         self.loading: Loading | None = None
         """How far loading is; None = nothing is being loaded."""
         self.unseen: list[str] = []
-        """Warnings that have not been on the screen; once it is left, those that came too late for it."""
+        """Warnings that have not been on the screen, fit for a terminal; once it is left, those that came too late."""
+        self._quiet: Timer | None = None
+        """Runs out when it is quiet; None = there is no screen."""
 
     # ---- life
 
@@ -119,6 +123,8 @@ class ChatApp(App[int]):
             if text:
                 self.say(text, problem=True)
         self._take_keys()
+        if not self.is_headless:
+            self._quiet = self.set_interval(_QUIET_SECONDS, self._tidy)
         self.answerer.start(self)
 
     async def action_quit(self) -> None:
@@ -198,10 +204,10 @@ class ChatApp(App[int]):
         self.call_from_any_thread(self._settle_memory)
 
     def _settle_memory(self) -> None:
-        """What is loaded stays: searching it for garbage again and again would stop the screen for 0.1 s each time."""
+        """What is loaded stays: it is not searched for garbage any more, which would take 0.1 s each time."""
         if not self.is_headless:
-            gc.collect()
-            gc.freeze()
+            if not gc.get_freeze_count():
+                gc.freeze()
             gc.set_threshold(*_GARBAGE)
 
     def on_load_failed(self, message: LoadFailed) -> None:
@@ -215,11 +221,23 @@ class ChatApp(App[int]):
 
     def on_answer_ended(self, message: AnswerEnded) -> None:
         self.answered.publish(message)
-        if not self.is_headless:
-            self.set_timer(_TIDY_SECONDS, self._tidy)
+        self._stir()
+
+    async def on_event(self, event: events.Event) -> None:
+        if isinstance(event, events.InputEvent):
+            self._stir()
+        await super().on_event(event)
+
+    def _stir(self) -> None:
+        """It is not quiet."""
+        if self._quiet is not None:
+            self._quiet.reset()
 
     def _tidy(self) -> None:
-        if all(pane.answer is None for pane in self.chat_screen.panes):
+        """Searches all there is for garbage, once each time it has become quiet; a race on another screen is not."""
+        answering = any(pane.answer is not None for pane in self.chat_screen.panes)
+        if self._quiet is not None and self.screen is self.chat_screen and not answering:
+            self._quiet.pause()
             gc.collect()
 
     def on_prefilled(self, message: Prefilled) -> None:
@@ -228,11 +246,17 @@ class ChatApp(App[int]):
     # ---- what screens call
 
     def say(self, text: str, problem: bool = False) -> None:
-        """A note in the corner."""
-        self.notify(text, severity="warning" if problem else "information", timeout=8 if problem else 4, markup=False)
+        """A note in the corner; the text may quote what comes from outside."""
+        self.notify(
+            plain_text(text),
+            severity="warning" if problem else "information",
+            timeout=8 if problem else 4,
+            markup=False,
+        )
 
     def warn(self, text: str) -> None:
         """A warning in the corner, from any thread at any time; it stays in `unseen` if the screen is left before."""
+        text = plain_text(text)
         self.unseen.append(text)
         self.call_from_any_thread(self._show_warning, text)
 
@@ -333,6 +357,4 @@ class ChatApp(App[int]):
 
     def content(self, text: str) -> Content:
         """Text from outside, as it is: no markup, no control characters."""
-        from localspec.chat.plain_text import plain_text
-
         return Content(plain_text(text))

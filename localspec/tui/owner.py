@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
+from localspec.errors import LocalspecError
 from localspec.tui.local import LocalAnswerer
 
 if TYPE_CHECKING:
@@ -38,20 +39,26 @@ def engine_of(node: DOMNode) -> Engine | None:
 
 
 def forget_cache(node: DOMNode, chat: str) -> None:
-    """Deletes the KV cache of a chat that was deleted, and its answers in the corpus; on a thread, as it takes time."""
+    """Deletes the KV cache of a chat that was deleted, and its answers in the corpus; on a thread, as it takes time.
+
+    Trouble is said.
+    """
     from localspec.runtime.cache_folder import CacheFolder
     from localspec.runtime.corpus import erase
 
-    engine = engine_of(node)
+    app, engine = app_of(node), engine_of(node)
 
     def forget() -> None:
-        if engine is None:
-            CacheFolder().remove(chat)
-            erase(chat)
-        else:
-            engine.forget_chat(chat)
+        try:
+            if engine is None:
+                CacheFolder().remove(chat)
+                erase(chat)
+            else:
+                engine.forget_chat(chat)
+        except LocalspecError as error:
+            app.warn(str(error))
 
-    node.run_worker(forget, thread=True, exit_on_error=False)
+    app.run_worker(forget, thread=True)
 
 
 def piece_of(answerer: Answerer) -> Callable[[int], bytes]:

@@ -38,6 +38,8 @@ SCROLLS = 60
 """Pages up, and as many down again."""
 STOPS = 10
 """Answers stopped with Esc."""
+QUIET_SECONDS = 4.5
+"""After so long what is put off until nobody does anything is done."""
 _VOCABULARY = 5_000
 """Different tokens."""
 _PARAGRAPH = """\
@@ -252,7 +254,7 @@ def run(options: argparse.Namespace, result: Path, press: int) -> None:
                     b.text is None or b.text.complete for b in pane.transcript.bubbles
                 ):
                     await asyncio.sleep(0.1)
-                await asyncio.sleep(2.0)  # what is put off is done
+                await asyncio.sleep(QUIET_SECONDS)
                 figures["memory_mb"].append(_resident())
 
         async def measure() -> None:
@@ -268,6 +270,8 @@ def run(options: argparse.Namespace, result: Path, press: int) -> None:
             figures["stream"] = _figures(*clock.take())
             await asyncio.sleep(1.0)
             figures["last repaint"] = _figures(*clock.take())
+            await asyncio.sleep(QUIET_SECONDS)
+            figures["quiet"] = _figures(*clock.take())
             for step in (-1, 1):
                 for _ in range(SCROLLS):
                     app.chat_screen.action_page(step)
@@ -329,7 +333,7 @@ def report(figures: dict[str, Any], options: argparse.Namespace, pressed: list[f
             print(f"answer {number:2d}: {after:6.1f} MB ({after - before:+.1f})")
         return
     print(f"{options.tokens:,} tokens, {options.rate:g} a second for {options.seconds:g} s, terminal {options.size}")
-    for phase in ("stream", "last repaint", "scroll"):
+    for phase in ("stream", "last repaint", "quiet", "scroll"):
         one = figures[phase]
         print(
             f"{phase:>12}: {one['frames']:5d} frames, median {one['median_ms']:6.1f} ms, p99 {one['p99_ms']:6.1f} ms, "

@@ -88,6 +88,15 @@ def test_rm_deletes_the_saved_cache_and_the_answers_in_the_corpus(command: Comma
 
 
 @pytest.mark.usefixtures("two_chats")
+def test_rm_removes_chats_whose_answers_stay_in_the_corpus_and_says_so(command: Command) -> None:
+    (folder() / "one.tokens").mkdir(parents=True)  # where a file should be
+    removed = command("chats", "rm", "1", "2")
+    assert (removed.code, removed.out.count("Removed chat")) == (1, 2)
+    assert "cannot be taken out of the corpus" in removed.err
+    assert "no chats yet" in command("chats", "list").out
+
+
+@pytest.mark.usefixtures("two_chats")
 def test_rm_undo_and_import(command: Command, tmp_path: Path) -> None:
     (tmp_path / "all.json").write_text(command("chats", "export").out, encoding="utf-8")
     assert command("chats", "rm", "1", "7").code == 2  # nothing is removed

@@ -154,6 +154,22 @@ def test_answers_of_a_deleted_chat_leave(tmp_path: Path, monkeypatch: pytest.Mon
         erase("b")
 
 
+def test_answers_that_cannot_leave_are_said_each_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("LOCALSPEC_DATA", str(tmp_path))
+    (folder() / "broken.tokens").mkdir(parents=True)
+    file = CorpusFile(folder() / "one.tokens", BUDGET)
+    corpus = opened(file)
+    for chat in ("a", "b"):
+        corpus.keep(text(0), chat)
+        corpus.forget(chat)
+    corpus.close()
+    said = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    assert ["cannot be taken out of the corpus" in one for one in said] == [True, True]
+    assert kept(file) == [], "files that can be written lose them all the same"
+
+
 def test_tokens_of_another_vocabulary_are_left_out(file: CorpusFile) -> None:
     file.add([entry(0), Sequence(b"x" * 16, tokens_of(*range(1, 40), 30_000), 1.0)])
     corpus = opened(file)

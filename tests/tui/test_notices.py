@@ -6,8 +6,10 @@ import logging
 
 import pytest
 
+from localspec.runtime.corpus import folder
 from localspec.tui.notices import shown
-from tests.tui.conftest import MakeApp, until
+from localspec.tui.screens.slash import SlashCommands
+from tests.tui.conftest import MakeApp, say, until
 
 
 def test_warnings_are_handed_over_and_nothing_else_is() -> None:
@@ -27,10 +29,20 @@ async def test_a_warning_is_a_note_and_one_that_comes_too_late_is_kept(make_app:
     with shown(app.warn):
         logger.warning("too early")
         async with app.run_test() as pilot:
-            logger.warning("in time")
+            logger.warning("in\x1b[2J time")
             await until(pilot, lambda: any(note.message == "in time" for note in app._notifications))
             app.exit(0)
             logger.warning("while it is left")
             await pilot.pause()
-        logger.warning("afterwards")
+        logger.warning("after\x1b]0;title\x07wards")
     assert app.unseen == ["too early", "while it is left", "afterwards"]
+
+
+@pytest.mark.asyncio
+async def test_answers_of_a_deleted_chat_that_stay_in_the_corpus_are_said(make_app: MakeApp) -> None:
+    (folder() / "one.tokens").mkdir(parents=True)  # where a file should be
+    app = make_app("a")
+    async with app.run_test() as pilot:
+        await say(pilot, "Hello")
+        await SlashCommands(app.chat_screen).run("delete", "")
+        await until(pilot, lambda: any("cannot be taken out of the" in note.message for note in app._notifications))

@@ -78,13 +78,14 @@ async def test_over_ssh_the_terminal_takes_what_is_copied(make_app: MakeApp, mon
     monkeypatch.setenv("DISPLAY", ":0")
     async with app.run_test() as pilot:
         await say(pilot, "Go")
+        await until(pilot, lambda: app.facts is not None and not any(one.group == "import" for one in app.workers))
         sent = list[str]()
         assert app._driver is not None
-        monkeypatch.setattr(type(app), "is_headless", False)
-        monkeypatch.setattr(app._driver, "write", sent.append)
-        await pilot.press("ctrl+l")
-        await until(pilot, lambda: any("]52;c;" in one for one in sent))
+        with monkeypatch.context() as patch:
+            patch.setattr(type(app), "is_headless", False)
+            patch.setattr(app._driver, "write", sent.append)
+            await pilot.press("ctrl+l")
+            await until(pilot, lambda: any("]52;c;" in one for one in sent))
         (sequence,) = (one for one in sent if "]52;c;" in one)
         assert base64.b64decode(sequence.split(";")[2].rstrip("\x07")) == b"to the reader"
         await until(pilot, lambda: any("through the terminal" in note.message for note in app._notifications))
-        monkeypatch.undo()

@@ -292,11 +292,14 @@ class ChatScreen(Screen[None]):
         """Another version of a message, and what followed it."""
         pane = self.front
         pane.stop()
-        place = next((i for i, bubble in enumerate(pane.transcript.bubbles) if bubble.message.id == message_id), 0)
-        await pane.transcript.show(self.app.archive.sibling(message_id, step))
-        bubbles = pane.transcript.bubbles
-        if place < len(bubbles):
-            bubbles[place].focus()
+        parent = self.app.archive.message(message_id).parent_id
+        path = self.app.archive.sibling(message_id, step)
+        await pane.transcript.show(path)
+        shown = next(message.id for message in path if message.parent_id == parent)
+        if (bubble := pane.transcript.bubble(shown)) is not None:
+            bubble.focus()
+        else:  # so much follows it that it is not drawn
+            pane.transcript.reveal(shown)
         pane.count()
 
     @work(group="path")

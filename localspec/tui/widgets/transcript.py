@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from itertools import takewhile
 from time import monotonic
 from weakref import WeakSet
 
@@ -52,9 +53,8 @@ class Transcript(VerticalScroll, can_focus=False):
         self._view = MARKDOWN
         self._near: WeakSet[Bubble] = WeakSet()
         """Drawn ones within a page of what is seen."""
-        self._busy = False
         self._changing = asyncio.Lock()
-        """One change of the path after the other."""
+        """One change of the path, or of how much of it is drawn, after the other."""
 
     def compose(self):  # type: ignore[no-untyped-def]
         earlier = Earlier("", markup=False, classes="earlier")
@@ -119,6 +119,7 @@ class Transcript(VerticalScroll, can_focus=False):
                     await self._drop_before(self._newest(self._shown * 3 // 2))
             self._show_count()
             self.query_one(Welcome).display = not path
+        self.call_after_refresh(self._draw_ahead)
 
     @property
     def at_end(self) -> bool:
@@ -132,22 +133,17 @@ class Transcript(VerticalScroll, can_focus=False):
             for bubble in self.bubbles:
                 await bubble.look(view)
 
-    def reveal(self, message_id: int) -> None:
-        """Scrolls to a message and focuses it, drawing it first if need be."""
-        index = next((i for i, message in enumerate(self._path) if message.id == message_id), None)
-        if index is not None:
-            self._reveal(index)
-
     def reveal_before(self) -> None:
         """The message above the first one that is drawn, if there is one."""
         if self._first > 0:
-            self._reveal(self._first - 1)
+            self.reveal(self._path[self._first - 1].id)
 
     @work(group="reveal")
-    async def _reveal(self, index: int) -> None:
-        while index < self._first:
+    async def reveal(self, message_id: int) -> None:
+        """Scrolls to a message and focuses it, drawing it first if need be; nothing if it is not on the path."""
+        while any(message.id == message_id for message in self._path[: self._first]):
             await self._draw_earlier()
-        bubble = self.bubble(self._path[index].id)
+        bubble = self.bubble(message_id)
         if bubble is not None:
             self.release_anchor()
             bubble.focus(scroll_visible=False)
@@ -161,17 +157,16 @@ class Transcript(VerticalScroll, can_focus=False):
 
     @work(group="window")
     async def _drop_old(self) -> None:
-        await self._drop_before(self._newest(self._shown))
-        self._show_count()
+        async with self._changing:
+            await self._drop_before(self._newest(self._shown))
+            self._show_count()
 
     def _newest(self, most: int) -> int:
         """The first message to be drawn at the end, if more than `most` are too many."""
-        far = self.virtual_size.height - (1 + _KEPT_PAGES) * self.size.height
-        gone = 0
-        for bubble in self.bubbles:  # the new ones at the end have no place yet
-            if not 0 < bubble.virtual_region.bottom < far:
-                break
-            gone += 1
+        # New ones at the end have no place yet; the height of everything still counts what has just gone.
+        ends = [bubble.virtual_region.bottom for bubble in self.bubbles]
+        far = max(ends, default=0) - (1 + _KEPT_PAGES) * self.size.height
+        gone = sum(1 for _ in takewhile(lambda end: 0 < end < far, ends))
         drawn = len(self._path) - self._first
         return max(self._first + gone, len(self._path) - self._shown if drawn > most else 0)
 
@@ -188,13 +183,13 @@ class Transcript(VerticalScroll, can_focus=False):
     @work(group="window")
     async def show_earlier(self) -> None:
         """Draws more of the beginning; what the reader sees stays where it is."""
-        await self._draw_earlier()
+        if not self._changing.locked():  # else `_draw_ahead` asks again behind that change
+            await self._draw_earlier()
 
     async def _draw_earlier(self) -> None:
-        if self._busy or self._first == 0:
-            return
-        self._busy = True
-        try:
+        async with self._changing:
+            if self._first == 0:
+                return
             first = max(0, self._first - _EARLIER)
             new = [self._make(message) for message in self._path[first : self._first]]
             top = self.bubbles[0]
@@ -204,8 +199,6 @@ class Transcript(VerticalScroll, can_focus=False):
                 await self.mount_all(new, after=0)
             self._show_count()
             self.call_after_refresh(self._stay, top, place)
-        finally:
-            self._busy = False
 
     def _stay(self, top: Bubble, place: int) -> None:
         """What is seen stays in its place while more is drawn above `top`, which was at line `place`."""
