@@ -32,6 +32,8 @@ class Attention:
         """Passes since one was planned."""
         self._fruitless = 0
         """Passes since planning found something, or a request came."""
+        self._cold = True
+        """Nothing was planned yet: the first time takes many times as long as later ones, and says nothing of them."""
 
     def begin(self) -> None:
         """A request came; it may be like the last one."""
@@ -55,7 +57,9 @@ class Attention:
 
     def took(self, seconds: float) -> None:
         """Planning a pass and learning from it."""
-        if not self.seconds:
+        if self._cold:
+            self._cold = False
+        elif not self.seconds:
             self.seconds = max(0.0, seconds)
         else:
             self.seconds += (1.0 - _MEMORY) * (min(seconds, _OUTLIER * self.seconds) - self.seconds)

@@ -63,3 +63,11 @@ def test_one_slow_planning_changes_little() -> None:
     planned(attention, 0.03, 50)
     attention.took(1.0)
     assert attention.seconds < 1.2e-4
+
+
+def test_the_first_planning_says_nothing_of_later_ones() -> None:
+    attention = Attention()
+    attention.took(0.0015)
+    assert attention.seconds == 0.0
+    attention.took(0.0002)
+    assert attention.seconds == 0.0002
