@@ -28,6 +28,10 @@ _MEMORY = 400.0
 """Trials after which older ones fade."""
 _PRIOR_WEIGHT = 6.0
 _DEPTH_WEIGHT = 20.0
+_POOLED = 0.25
+"""What a trial at another temperature is worth."""
+_ANY = "any"
+"""Of all temperatures together, in a table's key."""
 _UNKNOWN = 0.6
 """Acceptance of a node nobody knows anything about."""
 
@@ -52,7 +56,12 @@ def _class_of(temperature: float) -> str:
 class Table:
     """What is known of one drafter under one rule at about one temperature."""
 
-    def __init__(self) -> None:
+    def __init__(self, pool: Table | None = None) -> None:
+        """
+        Args:
+            pool: the same at all temperatures; what is thought where little was seen at this one.
+        """
+        self._pool = pool
         self._trials = [[0.0] * _BINS for _ in range(_DEPTHS + 1)]
         """[depth][bin]; depth 0 = all depths together."""
         self._hits = [[0.0] * _BINS for _ in range(_DEPTHS + 1)]
@@ -66,28 +75,38 @@ class Table:
 
     @property
     def trials(self) -> float:
-        """Nodes scored, older ones faded."""
-        return self._depth_trials[0]
+        """Nodes scored, older ones faded; at other temperatures they count less."""
+        return self._known(0)
 
     def probability(self, confidence: float, depth: int) -> float:
         """Of a node whose confidence is known."""
         place, depth = _bin_of(confidence), min(depth, _DEPTHS)
-        whole = (self._hits[0][place] + _PRIOR_WEIGHT * _guess(place)) / (self._trials[0][place] + _PRIOR_WEIGHT)
+        guess = _guess(place) if self._pool is None else self._pool.probability(confidence, depth)
+        whole = (self._hits[0][place] + _PRIOR_WEIGHT * guess) / (self._trials[0][place] + _PRIOR_WEIGHT)
         return (self._hits[depth][place] + _DEPTH_WEIGHT * whole) / (self._trials[depth][place] + _DEPTH_WEIGHT)
 
     def typical(self, depth: int) -> float:
         """Of a node of that depth before its confidence is known."""
         depth = min(depth, _DEPTHS)
-        whole = (self._depth_hits[0] + _PRIOR_WEIGHT * _UNKNOWN) / (self._depth_trials[0] + _PRIOR_WEIGHT)
+        guess = _UNKNOWN if self._pool is None else self._pool.typical(depth)
+        whole = (self._depth_hits[0] + _PRIOR_WEIGHT * guess) / (self._depth_trials[0] + _PRIOR_WEIGHT)
         return (self._depth_hits[depth] + _DEPTH_WEIGHT * whole) / (self._depth_trials[depth] + _DEPTH_WEIGHT)
 
     def error(self, depth: int) -> float:
         """Standard error of `typical`."""
-        chance = self.typical(depth)
-        return math.sqrt(chance * (1.0 - chance) / (self._depth_trials[min(depth, _DEPTHS)] + _PRIOR_WEIGHT))
+        chance, depth = self.typical(depth), min(depth, _DEPTHS)
+        return math.sqrt(chance * (1.0 - chance) / (self._known(depth) + _PRIOR_WEIGHT))
+
+    def _known(self, depth: int) -> float:
+        """Trials of that depth, at other temperatures with what they are worth here."""
+        own = self._depth_trials[depth]
+        elsewhere = 0.0 if self._pool is None else max(0.0, self._pool._depth_trials[depth] - own)
+        return own + _POOLED * elsewhere
 
     def count(self, confidence: float, depth: int, hit: bool) -> None:
         """One node was tried."""
+        if self._pool is not None:
+            self._pool.count(confidence, depth, hit)
         place, depth = _bin_of(confidence), min(depth, _DEPTHS)
         for row in (0, depth):
             trials, hits = self._trials[row], self._hits[row]
@@ -99,6 +118,8 @@ class Table:
 
     def count_level(self, depth: int, hit: bool) -> None:
         """One level was tried: whether any of its siblings was accepted."""
+        if self._pool is not None:
+            self._pool.count_level(depth, hit)
         for row in (0, min(depth, _DEPTHS)):
             _add(self._depth_trials, self._depth_hits, row, hit)
 
@@ -113,13 +134,13 @@ class Table:
         }
 
     @classmethod
-    def from_json(cls, data: Any) -> Table:
+    def from_json(cls, data: Any, pool: Table | None = None) -> Table:
         """Inverse of `to_json`.
 
         Raises:
             ValueError, TypeError, KeyError: not what `to_json` makes.
         """
-        table = cls()
+        table = cls(pool)
         table._trials, table._hits = _grid(data["trials"]), _grid(data["hits"])
         table._depth_trials, table._depth_hits = (
             _counts(data[name], _DEPTHS + 1) for name in ("depth_trials", "depth_hits")
@@ -184,14 +205,15 @@ class Tracker:
         """That a node is accepted if its parent is."""
         return self._nodes.of(self.table.probability(confidence, depth))
 
-    def typical(self, levels: int, hope: float = 0.0) -> list[float]:
+    def typical(self, levels: int, hope: float = 0.0, off: float = 0.0) -> list[float]:
         """The same for each level of a chain, or for any sibling of a level, before anything is drafted.
 
-        With `hope` it is so many standard errors better than that.
+        With `hope` it is so many standard errors better than that; with `off` for a request that differs by so many
+        standard deviations from what is known of it.
         """
         if not hope:
-            return [self._levels.of(self.table.typical(depth)) for depth in range(1, levels + 1)]
-        return [self._levels.of(chance) for chance in self.usual(levels, hope)]
+            return [self._levels.of(self.table.typical(depth), off) for depth in range(1, levels + 1)]
+        return [self._levels.of(chance, off) for chance in self.usual(levels, hope)]
 
     def usual(self, levels: int, hope: float) -> list[float]:
         """`typical` of all requests, not of this one."""
@@ -261,8 +283,9 @@ class Acceptance:
 
     def tracker(self, drafter: str, rule: str, temperature: float) -> Tracker:
         """A fresh view for a request."""
+        pool = self._tables.setdefault(f"{drafter} {rule} {_ANY}", Table())
         key = f"{drafter} {rule} {_class_of(temperature)}"
-        return Tracker(self._tables.setdefault(key, Table()))
+        return Tracker(self._tables.setdefault(key, Table(pool)))
 
     def report(self) -> dict[str, dict[str, float]]:
         """Per table: trials, acceptance rate of a first node, Brier score, expected calibration error."""
@@ -274,6 +297,7 @@ class Acceptance:
                 "expected_calibration_error": round(table.calibration.expected_error, 4),
             }
             for key, table in sorted(self._tables.items())
+            if not key.endswith(_ANY)
         }
 
     def to_json(self) -> dict[str, Any]:
@@ -288,7 +312,12 @@ class Acceptance:
             ValueError, TypeError, KeyError, AttributeError: not what `to_json` makes.
         """
         found = cls()
-        found._tables = {str(key): Table.from_json(table) for key, table in data.items()}
+        pools = {str(key): Table.from_json(table) for key, table in data.items() if key.endswith(_ANY)}
+        found._tables = dict(pools)
+        for key, table in data.items():
+            if key not in pools:
+                pool = found._tables.setdefault(f"{key.rsplit(' ', 1)[0]} {_ANY}", Table())
+                found._tables[str(key)] = Table.from_json(table, pool)
         return found
 
 

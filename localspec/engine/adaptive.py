@@ -24,12 +24,14 @@ level no longer pays, and what it has drawn is weighed again with its confidence
 choices. Planning has a price as well: what drafts is charged with it, and it rests where nothing comes of it
 (`attention`).
 
-**Losses** are limited by `guard`: passes that could lose more than may be lost are no choices. Where that stops drafts
-that seem to pay, one is sent as a trial after 8, 12, 18, ... passes. A drafter that costs and does not pay is left
-alone and asked for one level after 8, 9, 11, ... passes (sooner while it is not sure that it does not pay): a change is
-noticed after about a seventh of the time it was left alone. Reading a prompt is an investment: made when drafts
-without cost have had nothing for three passes (a copy would have begun), and what it is expected to bring in the passes
-they leave pays back three quarters more within the tokens still expected; without evidence it must be affordable, too.
+**Losses** are limited by `guard`: passes that could lose more than may be lost are no choices. Drafts without cost that
+it stops are only imagined until they have proved themselves (`imagined`); where it stops a drafter that seems to pay,
+one draft is sent as a trial after 8, 12, 18, ... passes. A drafter that costs and does not pay is left alone and asked
+for one level after 8, 9, 11, ... passes (sooner while it is not sure that it does not pay): a change is noticed after
+about a seventh of the time it was left alone. All of them share what trials may cost. Reading a prompt is an
+investment: made when drafts without cost have had little for three passes (a copy would have begun), and what it is
+expected to bring in the passes they leave, the mean over all that this text may be, pays back three quarters more
+within the tokens still expected; without evidence it must be affordable, too.
 
 Drafts of *rejection* and *block* condition on what is drawn, so their plan is fixed: `FixedPlan` over all drafters.
 """
@@ -50,6 +52,7 @@ from localspec.engine.costly import Costly, Offer
 from localspec.engine.costs import DraftCosts, PassCosts
 from localspec.engine.guard import Account
 from localspec.engine.habits import Habits
+from localspec.engine.imagined import imagine, judged
 from localspec.engine.interfaces import EMPTY_DRAFT, Draft, Drafter, DraftRequest, Outcome, Target
 from localspec.engine.option import NEVER, Choice, best_choice, depth_of
 from localspec.engine.plan import NO_REVIEW, FixedPlan, Review
@@ -57,10 +60,12 @@ from localspec.engine.situation import Served, Situation, prices
 
 _MARGIN = 0.01
 """Tokens a pass that a draft must promise over none: no switching for nothing."""
+_WEAK = 0.3
+"""Tokens a pass under which drafts without cost leave it to those that cost something."""
 _OUTLIER = 0.3
 """A pass is booked as at most this share slower or faster than expected."""
-_FIRST_LOOK, _LOOK_GROWTH, _LAST_LOOK = 1.0, 2.0, 64.0
-"""Passes between two looks at what plain decoding costs, while that is in doubt."""
+_LOOKS = 1.0, 2.0, 64.0
+"""Passes between looks at what plain decoding costs while that is in doubt: at first, growth, at last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,13 +128,12 @@ class AdaptivePlan:
             if not one.free
         ]
         self._free = [(index, one) for index, one in enumerate(self.drafters) if one.free]
+        self._names = tuple(one.name for one in self.drafters)
         self._free_names = {one.name for _, one in self._free}
-        self._exact = exact_widths
-        self._fixed = FixedPlan(fixed, exact_widths)
+        self._exact, self._fixed = exact_widths, FixedPlan(fixed, exact_widths)
         self._costs = {1: costs}
         self._served: dict[int, Served] = {}
-        self._look = Backoff(_FIRST_LOOK, _LOOK_GROWTH, _LAST_LOOK)
-        self._attention = Attention()
+        self._look, self._attention = Backoff(*_LOOKS), Attention()
         self._clock = clock
         self._now: Situation | None = None
         self._alone: tuple[int, int] | None = None
@@ -151,8 +155,8 @@ class AdaptivePlan:
         if any(request.needs_probs for request in requests):
             return self._fixed.draft(drafter, target, requests, pending)
         self._resting = self._rests(requests)
-        if self._resting or not any(map(self._may_draft, requests)):
-            length = sum(len(request.history) for request in requests) // len(requests)
+        if self._resting or not any(one.max_nodes > 0 and any(map(one.allows, self._names)) for one in requests):
+            length = sum(len(one.history) for one in requests) // len(requests)
             self._alone = (len(requests), length) if sum(pending) == len(requests) else None
             return [EMPTY_DRAFT] * len(requests)
         started = self._clock()
@@ -171,21 +175,26 @@ class AdaptivePlan:
         account.scale(now.plain_seconds)
         self._habits.retry.rest(passes)
         now.retrying = self._habits.retry.due
-        now.bound(math.inf if now.forcing else max(account.risk, account.trials if now.retrying else 0.0))
+        now.bound(math.inf if now.forcing else account.unproven)
         shadow.ask(self._free, now, self.longest)
         floor = NEVER if now.forcing else 0.0
         best = best_choice(now.ready, now.affordable, now.rate, floor, now.only)
+        imagine(now, _MARGIN)
         for served, pick in zip(now.served, best.picks, strict=True):
-            served.heard(pick is None)
+            served.heard(pick is None or best.value < _WEAK)
         for one in self.costly:
             one.rest(now, passes)
+        cautious = now.affordable
+        now.bound(math.inf if now.forcing else max(account.risk, account.trials if now.retrying else 0.0))
         if now.limit > 0 and (now.plain_seconds or now.forcing) and self._ask_costly(now, best):
             best = best_choice(now.ready, now.affordable, now.rate, floor, now.only)
+            if all(pick is None or pick.free for pick in best.picks):
+                best = best_choice(now.ready, cautious, now.rate, floor, now.only)
         if best.nodes and (best.value <= _MARGIN or not (account.open or now.retrying)):
             now.guarded = now.forcing
             return best if now.forcing else _nothing(now)
-        if best.nodes and now.retrying and (now.prices[best.nodes] or 0.0) - now.plain_price > account.risk:
-            now.trial = True
+        extra = (now.prices[best.nodes] or 0.0) - now.plain_price
+        now.trial = best.nodes > 0 and now.retrying and extra > account.risk
         return best
 
     def _rests(self, requests: Sequence[DraftRequest]) -> bool:
@@ -197,24 +206,17 @@ class AdaptivePlan:
             return False
         return self._attention.rests(self._account.pass_seconds)
 
-    def _may_draft(self, request: DraftRequest) -> bool:
-        return request.max_nodes > 0 and any(request.allows(one.name) for one in self.drafters)
-
     def _look_due(self, now: Situation) -> bool:
         """Whether plain decoding's cost has become doubtful; rarer and rarer where nothing settles it."""
         self._look.rest()
-        if not self._costs[now.active].doubtful(now.active):
-            self._look.restart()
-            return False
-        if not self._look.due:
-            return False
-        self._look.idle = 0
-        self._look.failed()
-        return True
+        if self._costs[now.active].doubtful(now.active):
+            return self._look.again()
+        self._look.restart()
+        return False
 
     def _situation(self, target: Target, requests: Sequence[DraftRequest], pending: Sequence[int]) -> Situation:
         active = len(requests)
-        length = sum(len(request.history) for request in requests) // active
+        length = sum(len(one.history) for one in requests) // active
         row = self._costs_of(active, sum(pending) + active * self.longest).row(length)
         plain = active / row[active] if row[active] else 0.0
         served = [self._serve(request, active, plain) for request in requests]
@@ -241,7 +243,7 @@ class AdaptivePlan:
     def _serve(self, request: DraftRequest, active: int, plain: float) -> Served:
         served = self._served.get(request.slot)
         if served is None or served.history is not request.history:
-            self._begin(served, active, plain)
+            self._begin(served, request, active, plain)
             temperature = request.sampling.temperature
             trackers = [self.acceptance.tracker(one.name, "coupled", temperature) for one in self.drafters]
             served = self._served[request.slot] = Served(request.history, len(request.history), trackers)
@@ -250,7 +252,7 @@ class AdaptivePlan:
         served.begin()
         return served
 
-    def _begin(self, last: Served | None, active: int, plain: float) -> None:
+    def _begin(self, last: Served | None, request: DraftRequest, active: int, plain: float) -> None:
         """A slot goes on to another request."""
         if last is not None:
             self._habits.ended(len(last.history) - last.start, last.quiet)
@@ -260,7 +262,7 @@ class AdaptivePlan:
             self._account.write_off(one.begin())
         self._habits.rate(active).begin(plain)
         self._attention.begin()
-        self._account.begin(1.0 / active)
+        self._account.begin(1.0 / active, min(float(request.room), self._habits.answer))
 
     # -- asking drafters ------------------------------------------------------------------------------------------
 
@@ -275,8 +277,8 @@ class AdaptivePlan:
             offer = one.offer(now)
             if self._pays(one, offer, now, value) or (now.forcing and not (best.nodes or found)):
                 found, value = (one, offer), offer.value
-            elif not now.forcing and one.due(offer, now, self._account):
-                probe = (one, offer)
+            elif not now.forcing and one.due(offer, now, self._account):  # who has waited longest
+                probe = (one, offer) if probe is None or one.turn.idle > probe[0].turn.idle else probe
             elif not best.nodes:  # beside a draft that is there it may only have to wait for its turn
                 one.refused()
         if found is not None:
@@ -290,9 +292,8 @@ class AdaptivePlan:
         gain = offer.value - ready
         if gain <= _MARGIN or now.forcing:
             return gain > _MARGIN
-        return (self._account.open or now.retrying) and one.may_read(
-            offer, gain, now, self._account, self._habits.answer
-        )
+        may_lose = self._account.open or now.retrying
+        return may_lose and one.may_read(offer, gain, now, self._account, self._habits.answer)
 
     @property
     def dropped(self) -> dict[str, str]:
@@ -301,10 +302,10 @@ class AdaptivePlan:
 
     def drop(self, reason: str) -> list[str]:
         """Drops every drafter that costs something (under memory pressure); returns their names."""
-        dropped = [one for one in self.costly if not one.dropped]
-        for one in dropped:
+        names = [one.drafter.name for one in self.costly if not one.dropped]
+        for one in self.costly:
             one.drop(reason)
-        return [one.drafter.name for one in dropped]
+        return names
 
     # -- the pass and what came of it -----------------------------------------------------------------------------
 
@@ -336,11 +337,14 @@ class AdaptivePlan:
             served = places[outcome.slot]
             emitted = outcome.history.tokens[served.length :].tolist()
             tokens += len(emitted)
+            self._account.prove(judged(served, outcome.history, now.plain_seconds / now.active))
             if outcome.draft.origin in self._free_names:
                 served.judged(depth_of(outcome.draft), len(outcome.verdict.accepted))
             for tracker, draft in zip(served.trackers, served.drawn, strict=True):
                 if len(draft):
                     tracker.score(draft, emitted)
+            for graft in served.grafts:
+                graft.score(served.trackers, emitted)
             if now.asked >= 0 and emitted and len(served.drawn[now.asked]):
                 hit = hit or int(served.drawn[now.asked].tokens[0]) == emitted[0]
         if now.width:
@@ -354,7 +358,7 @@ class AdaptivePlan:
         return Review(now.plain_seconds, now.guarded)
 
     def _learn_plain(self, seconds: float) -> Review:
-        """A pass that was not planned: plain decoding's cost. Where nobody could draft the guard had no say."""
+        """A pass that was not planned. Where nobody could draft the guard had no say."""
         if self._alone is None:
             return NO_REVIEW
         rows, length = self._alone
@@ -366,7 +370,7 @@ class AdaptivePlan:
         return Review(plain)
 
     def _book(self, now: Situation, tokens: int, seconds: float) -> None:
-        """What the pass saved or lost; with a draft, or behind one, what planning usually takes is part of it."""
+        """What the pass saved or lost; with a draft, or behind one, planning is part of it."""
         usual = now.expected  # outliers are nobody's fault
         spent = min((1.0 + _OUTLIER) * usual, max((1.0 - _OUTLIER) * usual, seconds)) + now.draft_seconds
         plain = tokens / now.active * now.plain_seconds

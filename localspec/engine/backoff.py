@@ -27,6 +27,14 @@ class Backoff:
         """Whether it is time."""
         return self.idle >= self.wait
 
+    def again(self) -> bool:
+        """Whether it is time; if so, it is tried now and the next one waits longer."""
+        if not self.due:
+            return False
+        self.idle = 0
+        self.failed()
+        return True
+
     def rest(self, passes: int = 1) -> None:
         """So many passes went by."""
         self.idle += passes

@@ -30,7 +30,8 @@ def _fitting(draft: Draft, constraint: Constraint) -> Draft:
     place = {-1: -1} | {node: index for index, node in enumerate(nodes)}
     parents = np.array([place[int(draft.parents[node])] for node in nodes], dtype=np.int32)
     confidence = None if draft.confidence is None else draft.confidence[nodes]
-    return replace(draft, tokens=draft.tokens[nodes], parents=parents, confidence=confidence)
+    origins = tuple(draft.origins[node] for node in nodes) if draft.origins else ()
+    return replace(draft, tokens=draft.tokens[nodes], parents=parents, confidence=confidence, origins=origins)
 
 
 def masked(rows: LogitRows, draft: Draft, constraint: Constraint) -> LogitRows:

@@ -9,10 +9,11 @@ from dataclasses import dataclass, replace
 from localspec.engine.acceptance import Tracker
 from localspec.engine.constraint import legal
 from localspec.engine.costs import DraftCosts
+from localspec.engine.graft import grafted
 from localspec.engine.guard import Account
 from localspec.engine.habits import Turn
 from localspec.engine.interfaces import ANY_PRICE, Drafter
-from localspec.engine.option import NEVER, Option, best_choice, depth_of, promised
+from localspec.engine.option import NEVER, Choice, Option, best_choice, depth_of, promised
 from localspec.engine.price import DraftPrice
 from localspec.engine.situation import Situation
 from localspec.errors import DecodeError
@@ -39,9 +40,14 @@ _PAY_BACK = 1.75
 """How many times over a reading must promise to pay back."""
 _SMALL_READING = 0.5
 """Reading that costs at most this much of a plain pass is no investment."""
+_SPREAD = ((-(3.0**0.5), 1.0 / 6.0), (0.0, 2.0 / 3.0), (3.0**0.5, 1.0 / 6.0))
+"""Standard deviations by which a request may differ, and how likely that is (Gauss and Hermite's three points)."""
 _STAY = 8.0
 """Passes that share the price of a small reading: who is asked once is asked again."""
-_FEWEST_LEFT = 16.0
+_MUCH = 0.35
+"""Tokens a pass: who may bring that is worth all that may be spent on trials."""
+_FEWEST_LEFT, _LONG_ANSWER = 16.0, 128.0
+"""Tokens that are expected at least, and from which on an answer is worth all that may be spent on trials."""
 
 
 @dataclass(slots=True)
@@ -52,7 +58,10 @@ class Offer:
     """Tokens a pass over sending nothing, at lambda; small readings charged, investments not."""
     tokens: float
     """Expected a pass and slot, the target's own included."""
+    first_seconds: float
+    """Of the first level of its draft ..."""
     level_seconds: float
+    """... and of each further one."""
     reading: float
     """Seconds it must read first."""
     missing: int
@@ -92,6 +101,8 @@ class Costly:
         self.dropped = ""
         """Why it is not asked any more."""
         self._clock = clock
+        self._one_pass = bool(getattr(drafter, "one_pass", False))
+        """All levels come out of one pass: the first costs what a whole draft does."""
         self._burst = 0
         self._probes = 0
         """How many more probes the last reading is good for."""
@@ -135,21 +146,33 @@ class Costly:
         places, limit = now.places(self.drafter.name), self._limit(now)
         missing = self._missing(now)
         reading = self._reading(missing, now)
-        level = self.costs.level_seconds(len(places), now.length)
+        first = self.costs.level_seconds(len(places), now.length)
+        further = self.costs.further_seconds(len(places), now.length)
         trackers = self._trackers(now)
         breadth = trackers[0].table.breadth
         charged = [
-            None if price is None else price + (nodes / breadth * level)
+            None
+            if price is None
+            else price + self.costs.seconds(self._paid(nodes / breadth), 0, len(places), now.length)
             for nodes, price in enumerate(now.prices[: limit + 1])
         ]
-        options = [list(ready) for ready in now.ready]
-        for place, tracker in zip(places, trackers, strict=True):
-            options[place].append(Option(promised(tracker.typical(limit, _OPTIMISM), breadth, limit)))
-        best = best_choice(options, charged, now.rate, NEVER, min(now.only, limit))
-        small = self._is_small(reading, now)
+
+        def promise(off: float) -> Choice:
+            options = [list(ready) for ready in now.ready]
+            for place, tracker in zip(places, trackers, strict=True):
+                options[place].append(Option(promised(tracker.typical(limit, _OPTIMISM, off), breadth, limit)))
+            return best_choice(options, charged, now.rate, NEVER, min(now.only, limit))
+
+        best, small = promise(0.0), self._is_small(reading, now)
         value = best.value - (now.rate * reading / _STAY if small else 0.0)
+        if not (small or now.forcing):  # who finds that this text is not its kind is not asked again
+            value = sum(share * max(0.0, promise(off).value) for off, share in _SPREAD)
         tokens = 1.0 + sum(pick.gain(best.nodes) for pick in best.picks if pick) / now.active
-        return Offer(value, tokens, level, reading, missing, small, best.nodes, charged)
+        return Offer(value, tokens, first, further, reading, missing, small, best.nodes, charged)
+
+    def _paid(self, levels: float) -> float:
+        """How many levels a draft costs."""
+        return min(1.0, math.ceil(levels)) if self._one_pass else levels
 
     def _missing(self, now: Situation) -> int:
         """Tokens it would have to read before it can guess for those that let it."""
@@ -173,12 +196,13 @@ class Costly:
 
     def due(self, offer: Offer, now: Situation, account: Account) -> bool:
         """Whether it is tried although it does not seem to pay."""
-        cost = offer.level_seconds + offer.reading
-        if not account.affords(cost):
-            return False
+        cost = offer.first_seconds + offer.reading
         trackers, limit = self._trackers(now), self._limit(now)
+        hoped = self._value([[_HOPED] * limit] * len(trackers), offer, now)
+        if not self._affords(cost, hoped, now, account):
+            return False
         trials = min(tracker.table.trials for tracker in trackers)
-        if trials < _EVIDENCE and self._pays([[_HOPED] * limit] * len(trackers), offer, now):
+        if trials < _EVIDENCE:
             return True  # soon, while it has little to catch up with
         if not self._pays([tracker.usual(limit, _HOPE) for tracker in trackers], offer, now):
             return self._cheap(cost, _HOPELESS_SHARE, now) and self.turn.idle >= _OFFER_WAIT
@@ -190,15 +214,26 @@ class Costly:
             return False
         return self.turn.due or self._pays([tracker.typical(limit, _HOPE) for tracker in trackers], offer, now)
 
+    def _affords(self, cost: float, hoped: float, now: Situation, account: Account) -> bool:
+        """Whether a trial may cost so much, where so many tokens a pass are hoped for: the less there is to be gained,
+        the less is spent on finding out.
+        """
+        worth = min(1.0, hoped / _MUCH) * min(1.0, self._left(now, account.tokens) / _LONG_ANSWER)
+        return worth > 0.0 and account.affords(cost / worth)
+
     def _cheap(self, cost: float, share: float, now: Situation) -> bool:
         """Whether trying costs no more than this share of plain decoding's time since it was tried last."""
         return cost <= share * self.turn.idle * now.plain_seconds
 
     def _pays(self, typical: list[list[float]], offer: Offer, now: Situation) -> bool:
         """Whether it would pay with this acceptance by level, per slot."""
+        return self._value(typical, offer, now) > 0.0
+
+    def _value(self, typical: list[list[float]], offer: Offer, now: Situation) -> float:
+        """Tokens a pass over plain decoding that it would bring with this acceptance by level, per slot."""
         breadth = self._trackers(now)[0].table.breadth
         options = [[Option(promised(one, breadth, self._limit(now)))] for one in typical]
-        return best_choice(options, offer.charged, now.rate).nodes > 0
+        return best_choice(options, offer.charged, now.rate).value
 
     def may_read(self, offer: Offer, gain: float, now: Situation, account: Account, usual_answer: float) -> bool:
         """Whether what it has to read first is small, or pays for itself in the passes that drafts without cost leave;
@@ -216,15 +251,19 @@ class Costly:
         if (offer.charged[offer.nodes] or 0.0) > now.most:
             return False  # what it guesses could not be sent
         known = min(tracker.table.trials for tracker in self._trackers(now)) >= _EVIDENCE
-        if not (known or account.affords(offer.reading)):
+        if not (known or self._affords(offer.reading, gain, now, account)):
             return False
+        passes = now.quiet * self._left(now, usual_answer) / offer.tokens
+        return gain / now.rate * passes >= _PAY_BACK * self.investment.patience * offer.reading
+
+    def _left(self, now: Situation, usual_answer: float) -> float:
+        """Tokens still expected of a request that lets it guess."""
         left, places = 0.0, now.places(self.drafter.name)
         for place in places:
             generated = now.served[place].generated
             expected = max(usual_answer - generated, generated, _FEWEST_LEFT)
             left += min(float(now.requests[place].room), expected)
-        passes = now.quiet * left / (len(places) * offer.tokens)
-        return gain / now.rate * passes >= _PAY_BACK * self.investment.patience * offer.reading
+        return left / len(places)
 
     def ask(self, offer: Offer, now: Situation, probing: bool) -> None:
         """Lets it guess; its drafts join what is ready. If it fails it is dropped, and the chat goes on."""
@@ -239,7 +278,7 @@ class Costly:
             request = now.requests[place]
             nodes, price = max(0, min(limit, request.max_nodes)), ANY_PRICE
             if not (probing or now.only):
-                level = offer.level_seconds / len(places)
+                level = 0.0 if self._one_pass else offer.level_seconds / len(places)
                 price = DraftPrice(now.rate, shares, level, tracker.probability, tracker.typical(limit))
             wanted.append(replace(request, max_nodes=nodes, max_depth=nodes, price=price))
         start = self._clock()
@@ -261,9 +300,10 @@ class Costly:
                 depth = depth_of(draft)
                 tracker.table.saw_breadth(len(draft) / depth)
                 now.served[place].drawn[self.index] = draft
-                now.ready[place].append(Option(tracker.gains(draft, now.again), draft))
+                option = Option(tracker.gains(draft, now.again), draft)
+                now.ready[place] += [option] if probing else [option, *grafted(option, tracker, now, place)]
                 levels = max(levels, depth)
-        self.costs.observe(levels, offer.missing, len(places), now.length, now.draft_seconds)
+        self.costs.observe(int(self._paid(levels)), offer.missing, len(places), now.length, now.draft_seconds)
         now.unread = levels == 0 and self._missing(now) < offer.missing
 
     def heard(self, now: Situation, hit: bool) -> None:
@@ -302,4 +342,4 @@ class Costly:
 def _unmeasured(pass_seconds: float, slots: int) -> DraftCosts:
     """A cautious guess about a drafter nobody has timed, by what a plain pass costs."""
     pass_seconds = max(pass_seconds, 1e-6)
-    return DraftCosts({0: {slots: 0.2 * pass_seconds}}, 0.04 * pass_seconds, slots)
+    return DraftCosts({0: {slots: 0.2 * pass_seconds}}, 0.02 * pass_seconds, slots)

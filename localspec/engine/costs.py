@@ -141,6 +141,10 @@ class PassCosts:
                 for length, row in zip(self._knots, self._seconds, strict=True):
                     row[width] = remembered.seconds(width, length)
                 self._seen[width] = max(self._seen[width], _TRUST)
+        if self._seed is not None:  # what is forgotten goes back to its ratios, not to the speed of that hour
+            for row, seed in zip(self._seconds, self._seed, strict=True):
+                pace = row[self.anchor] / seed[self.anchor] if seed[self.anchor] else 1.0
+                seed[:] = [pace * value for value in seed]
         self._unknown = self._fill()
 
     def _fade(self) -> None:
@@ -226,30 +230,56 @@ class PassCosts:
 
 
 class DraftCosts:
-    """Seconds a drafter takes: per level of a draft, and per token it must read before it can guess."""
+    """Seconds a drafter takes: for the first level of a draft, for each further one, and per token it must read before
+    it can guess.
+
+    Further levels cost as much as the first where a model runs once a level, and next to nothing where one pass guesses
+    them all (PARD, Medusa). How much, drafts of more than one level tell, beside those of one.
+    """
 
     _LONG = 16
     """Tokens to be read from which on the time says what reading costs, not what guessing costs."""
+    _MEMORY = 0.97
+    """What a timed draft is worth when the next one is."""
+    _ENOUGH, _APART = 4.0, 0.3
+    """Drafts it takes to tell the first level from further ones, and the variance of their numbers of levels."""
 
     def __init__(
-        self, measured: Mapping[int, Mapping[int, float]] | None = None, read_seconds: float = 0.0, slots: int = 1
+        self,
+        measured: Mapping[int, Mapping[int, float]] | None = None,
+        read_seconds: float = 0.0,
+        slots: int = 1,
+        further: float = 1.0,
     ) -> None:
         """
         Args:
-            measured: {cached length: {slots drafting together: seconds per level}}.
+            measured: {cached length: {slots drafting together: seconds of a first level}}.
             read_seconds: per token read in bulk; 0 = unknown.
             slots: most slots drafting together.
+            further: what a further level costs, where the first costs 1.
         """
         self.levels = PassCosts(measured, slots)
         self.read_seconds = read_seconds
+        self.further = further
+        self._sums = [0.0] * 5
+        """Of the drafts timed, older ones faded: 1, further levels, their squares, seconds, seconds times levels."""
 
-    def seconds(self, levels: int, missing: int, slots: int, length: int) -> float:
+    def seconds(self, levels: float, missing: int, slots: int, length: int) -> float:
         """A draft of so many levels for so many slots that must first read `missing` tokens, one a slot is free."""
-        return levels * self.level_seconds(slots, length) + self.reading(missing, slots)
+        first = self.level_seconds(slots, length)
+        return self._first_levels(levels) * first + self.reading(missing, slots)
 
     def level_seconds(self, slots: int, length: int) -> float:
-        """One level of a draft, all slots in one batch."""
+        """The first level of a draft, all slots in one batch."""
         return self.levels.seconds(min(slots, self.levels.widest), length)
+
+    def further_seconds(self, slots: int, length: int) -> float:
+        """Each level behind it."""
+        return self.further * self.level_seconds(slots, length)
+
+    def _first_levels(self, levels: float) -> float:
+        """First levels that take as long as so many levels."""
+        return min(levels, 1.0) + self.further * max(0.0, levels - 1.0)
 
     def reading(self, missing: int, slots: int) -> float:
         """Reading `missing` tokens over all slots; each slot's last one is part of the first level."""
@@ -261,15 +291,29 @@ class DraftCosts:
             return
         extra = max(0, missing - slots)
         if extra > self._LONG and self.levels.known:
-            found = max(0.0, seconds - levels * self.level_seconds(slots, length)) / extra
+            found = max(0.0, seconds - self.seconds(levels, 0, slots, length)) / extra
             change = found if not self.read_seconds else min(1.5 * self.read_seconds, found) - self.read_seconds
             self.read_seconds += change if not self.read_seconds else 0.3 * change
         elif extra <= self._LONG:
-            self.levels.observe(slots, length, max(seconds - self.reading(missing, slots), 0.3 * seconds) / levels)
+            guessing = max(seconds - self.reading(missing, slots), 0.3 * seconds)
+            self._tell_apart(levels - 1, guessing)
+            self.levels.observe(slots, length, guessing / self._first_levels(levels))
+
+    def _tell_apart(self, further: int, seconds: float) -> None:
+        """A line through levels and seconds: what it begins with is the first level, its slope a further one."""
+        new = (1.0, further, further * further, seconds, seconds * further)
+        self._sums = [self._MEMORY * old + one for old, one in zip(self._sums, new, strict=True)]
+        count, levels, squares, times, products = self._sums
+        variance = squares / count - (levels / count) ** 2
+        if count < self._ENOUGH or variance < self._APART:
+            return
+        slope = (products / count - levels / count * times / count) / variance
+        first = times / count - slope * levels / count
+        self.further = min(1.0, max(0.0, slope / first)) if first > 0.0 else 1.0
 
     def to_json(self) -> dict[str, Any]:
         """Plain data for json.dump."""
-        return {"levels": self.levels.to_json(), "read_seconds": self.read_seconds}
+        return {"levels": self.levels.to_json(), "read_seconds": self.read_seconds, "further": self.further}
 
     @classmethod
     def from_json(cls, data: Any, slots: int) -> DraftCosts:
@@ -278,10 +322,10 @@ class DraftCosts:
         Raises:
             ValueError, TypeError, KeyError, AttributeError: not what `to_json` makes.
         """
-        read = float(data["read_seconds"])
-        if not 0.0 <= read < math.inf:
-            raise ValueError("reading takes some time")
-        return cls(PassCosts.measured_from_json(data["levels"]), read, slots)
+        read, further = float(data["read_seconds"]), float(data.get("further", 1.0))
+        if not (0.0 <= read < math.inf and 0.0 <= further <= 1.0):
+            raise ValueError("reading takes some time, and further levels no longer than the first")
+        return cls(PassCosts.measured_from_json(data["levels"]), read, slots, further)
 
 
 def _through(points: list[tuple[int, float]], length: int) -> float:

@@ -16,9 +16,14 @@ its *risk*, is its share, what it has saved itself, and at most _STRETCH_PASSES 
 short drafts, and those that are accepted pay for longer ones. Savings of an answer are proof that its content can be
 guessed, savings of another one are not. A stretch that has lost what it had goes on plain. Fewer passes would be a
 stricter promise and a broken product: where a guess is right in 7 of 10 and pays twice over, one rejected draft at the
-start would keep 64 tokens plain.
+start would keep 64 tokens plain. But where a single rejected draft costs more than another pass, as without kernels
+for wide passes, one or two are all that an answer may lose. So a draft without cost must then be *proved* first: what
+such drafts would have brought, had they been sent, is known without sending them (`imagined`), and what they would
+have saved is what a pass may lose.
 
-What the balance holds beyond one stretch is for *trials*: passes that show whether something pays by now.
+What the balance holds beyond one stretch is for *trials*: passes that show whether something pays by now. Every answer
+adds 2 % of its plain decoding to what they may lose, whoever is tried: several drafters share it, a short answer tries
+little, and what was found out is not paid for again (`costly` weighs what is to be gained, too).
 
 Reading a long prompt with a draft model is an *investment*: a loan that savings pay back before anything else. What is
 left of it when the request ends is booked as a loss, and the next one must promise more. A debt of more than
@@ -36,8 +41,12 @@ OPENING_PASSES = 12.0
 _MOST_PASSES = OPENING_PASSES
 """Plain passes of savings that it keeps."""
 _LEAST_PASSES = -12.0
-_STRETCH_PASSES = 4.0
-"""Plain passes of savings from before that a stretch may lose."""
+_STRETCH_PASSES, _UNPROVEN_PASSES = 4.0, 1.2
+"""Plain passes of savings from before that a stretch may lose, and a single pass whose draft has proved nothing."""
+_TRIAL_SHARE, _TRIAL_PASSES = 0.025, 8.0
+"""Of an answer's plain decoding, what it adds to what trials may lose; and plain passes that this comes to at most."""
+USUAL_ANSWER = 200.0
+"""Tokens of an answer, before any was seen."""
 _STRETCH_TOKENS = 64
 """Tokens of plain decoding in a stretch of a long answer."""
 
@@ -53,25 +62,34 @@ class Account:
     balance: float = 0.0
     risk: float = 0.0
     """What drafts may lose of it in the stretch that runs."""
+    proof: float = 0.0
+    """What drafts of this answer have saved, or would have saved had they been sent, less what others lost since."""
+    allowance: float = 0.0
+    """What trials may lose by now, were the balance no limit."""
     spent: float = 0.0
     """All time of booked passes, drafting and reading included."""
     plain: float = 0.0
     """What plain decoding would have taken for the same tokens."""
     _stretch: float = 0.0
     """Plain decoding's time in that stretch."""
+    tokens: float = USUAL_ANSWER
+    """Of the answers that run, expected."""
 
     def scale(self, pass_seconds: float) -> None:
-        """Tells the price of a plain pass now; the first time opens the account."""
+        """Tells the price of a plain pass now; the first time opens the account, for an answer that has begun."""
         first = not self.pass_seconds
         self.pass_seconds = pass_seconds
         if first:
             self.balance = self.opening * pass_seconds
-            self.begin()
+            self.begin(1.0, self.tokens)
 
-    def begin(self, share: float = 1.0) -> None:
-        """An answer begins, and with it a stretch; `share` of the running answers are new."""
+    def begin(self, share: float = 1.0, tokens: float = USUAL_ANSWER) -> None:
+        """An answer of about so many tokens begins, and with it a stretch; `share` of the running answers are new."""
+        self.tokens += share * (tokens - self.tokens)
         self.risk = min(self.balance, max(self._fresh, (1.0 - share) * self.risk))
+        self.proof *= 1.0 - share
         self._stretch = 0.0
+        self._allow(share * tokens)
 
     @property
     def passes(self) -> float:
@@ -84,9 +102,14 @@ class Account:
         return self.risk > 0.0
 
     @property
+    def unproven(self) -> float:
+        """What a pass may lose whose draft cost nothing: it can prove itself first without being sent."""
+        return min(self.risk, max(self.proof, _UNPROVEN_PASSES * self.pass_seconds))
+
+    @property
     def trials(self) -> float:
         """What may be lost in trying."""
-        return max(0.0, self.balance - self._fresh)
+        return max(0.0, min(self.allowance, self.balance - self._fresh))
 
     def affords(self, loss: float) -> bool:
         """Whether so much may be lost in trying."""
@@ -98,11 +121,20 @@ class Account:
         self.spent += spent
         share, saved = SHARE * plain, plain - spent
         self._add(share + saved)
-        self.risk = min(self.balance, self.risk + share + (max(0.0, saved) if trial else saved))
+        if saved < 0.0 and trial:
+            self.allowance += saved
+            saved = 0.0
+        self.prove(saved)
+        self.risk = min(self.balance, self.risk + share + saved)
         self._stretch += plain
         if self._stretch > _STRETCH_TOKENS * self.pass_seconds:
             self._stretch = 0.0
             self.risk = max(self.risk, min(self.balance, self._fresh))
+            self._allow(_STRETCH_TOKENS)
+
+    def prove(self, saved: float) -> None:
+        """A draft saved so much, or would have saved it (below 0: lost)."""
+        self.proof = max(0.0, self.proof + saved)
 
     def write_off(self, seconds: float) -> None:
         """An investment was not paid back."""
@@ -113,6 +145,11 @@ class Account:
     def _fresh(self) -> float:
         """What a stretch may lose that has saved nothing yet."""
         return _STRETCH_PASSES * self.pass_seconds
+
+    def _allow(self, tokens: float) -> None:
+        """So many tokens will be decoded, and a share of their time may go into trials."""
+        unit = self.pass_seconds
+        self.allowance = min(_TRIAL_PASSES * unit, self.allowance + _TRIAL_SHARE * tokens * unit)
 
     def _add(self, seconds: float) -> None:
         unit = self.pass_seconds

@@ -9,15 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from localspec.engine.backoff import Backoff
-from localspec.engine.guard import Investment
+from localspec.engine.guard import USUAL_ANSWER, Investment
 
 _RATE_MEMORY = 0.98
 _FROM_BEFORE, _MOST_BEFORE = 6.0, 1.25
 """Passes that what was reached before is worth when a request begins, and the most it may be over plain decoding:
 contents differ, and a rate that this one cannot reach (a text was copied before) would rule out drafts that pay for
 half of it. One that is too low costs little."""
-_USUAL_ANSWER = 200.0
-"""Tokens of an answer before any was seen."""
 _ANSWER_SHARE, _QUIET_SHARE = 0.2, 0.7
 """By how much one answer changes what is usual."""
 _FIRST_RETRY, _RETRY_GROWTH, _LAST_RETRY = 8.0, 1.5, 4096.0
@@ -69,7 +67,7 @@ class Habits:
 
     rates: dict[int, Rate] = field(default_factory=dict)
     """lambda, by slots in a pass."""
-    answer: float = _USUAL_ANSWER
+    answer: float = USUAL_ANSWER
     """Tokens of an answer, usually."""
     quiet: float = 0.5
     """Share of the passes in which drafts without cost had nothing that pays, by the end of answers."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -165,6 +165,12 @@ class Draft:
     """float32[n], any monotone score; never used as probabilities."""
     origin: str = ""
     """Name of the drafter that made it, for statistics and display."""
+    origins: tuple[str, ...] = ()
+    """Per node, who guessed it, where several did (one went on behind another's); empty = `origin` guessed all."""
+
+    def origin_of(self, node: int) -> str:
+        """Who guessed a node."""
+        return self.origins[node] if self.origins else self.origin
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -186,7 +192,7 @@ class Draft:
             return self
         probs = None if self.probs is None else self.probs[:nodes]
         confidence = None if self.confidence is None else self.confidence[:nodes]
-        return Draft(self.tokens[:nodes], self.parents[:nodes], probs, confidence, self.origin)
+        return Draft(self.tokens[:nodes], self.parents[:nodes], probs, confidence, self.origin, self.origins[:nodes])
 
 
 EMPTY_DRAFT = Draft()
@@ -251,6 +257,20 @@ class Drafter(Protocol):
 
     def close(self) -> None:
         """Frees what it holds; a second call does nothing."""
+        ...
+
+
+@runtime_checkable
+class Continuing(Protocol):
+    """A drafter that costs nothing and can go on behind another's guess."""
+
+    name: str
+
+    def continued(self, request: DraftRequest, path: Tokens, nodes: int) -> Draft:
+        """What follows once int32[n] `path` has been said behind the history: a chain of at most `nodes` tokens.
+
+        It is not told what came of it but by `observe`, as of any draft; the next one forgets the path.
+        """
         ...
 
 

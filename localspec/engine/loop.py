@@ -268,7 +268,8 @@ class Loop:
     def _emit(self, slot: Slot, rows: LogitRows, draft: Draft, verdict: Verdict) -> Event:
         path = [int(node) for node in verdict.accepted]
         tokens = [int(draft.tokens[node]) for node in path] + [verdict.next_token]
-        origins = [Origin(draft.origin, depth + 1) for depth in range(len(path))] + [TARGET_ORIGIN]
+        guessers = [draft.origin_of(node) for node in path]
+        origins = [Origin(name, depth) for depth, name in enumerate(guessers, 1)] + [TARGET_ORIGIN]
         kept, text, finish = self._until_stop(slot, tokens)
         slot.history.append(tokens[:kept])
         now = perf_counter()
@@ -278,7 +279,7 @@ class Loop:
         else:
             stats.gaps.append(now - slot.last_arrival)
         slot.last_arrival = now
-        stats.add_pass(draft.origin, len(draft), len(path), kept)
+        stats.add_pass(draft.origins or [draft.origin] * len(draft), guessers, kept)
         log_probs = self._log_probs(slot, rows, [-1, *path], tokens[:kept])
         slot.finish = finish
         return Event(slot.index, text, tuple(tokens[:kept]), tuple(origins[:kept]), log_probs, finish, stats)
@@ -352,4 +353,5 @@ def _record(outcome: Outcome | None, width: int, seconds: float) -> PassRecord |
         verdict.next_token,
         width,
         seconds,
+        draft.origins,
     )

@@ -17,6 +17,7 @@ class Option:
     gains: list[float]
     """Expected tokens by nodes sent, from 0 on."""
     draft: Draft = EMPTY_DRAFT
+    free: bool = False
 
     def gain(self, nodes: int) -> float:
         """Expected tokens in a pass of that many nodes a slot; a shorter draft brings all it has."""

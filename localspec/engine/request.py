@@ -116,7 +116,7 @@ class PassRecord(NamedTuple):
     """What happened in one pass of a slot: enough to show the draft, the verdict and the price."""
 
     drafter: str
-    """Who guessed; "" = nobody."""
+    """Who guessed, or began to; "" = nobody."""
     guesses: tuple[int, ...]
     """Tokens of the draft's nodes, in the order they were sent."""
     parents: tuple[int, ...]
@@ -129,6 +129,12 @@ class PassRecord(NamedTuple):
     """Rows of the pass, over all slots that shared it."""
     seconds: float
     """Draft, verify and host together, over all slots that shared it."""
+    drafters: tuple[str, ...] = ()
+    """Per node, who guessed it, where several did; empty = `drafter` guessed all."""
+
+    def drafter_of(self, node: int) -> str:
+        """Who guessed a node."""
+        return self.drafters[node] if self.drafters else self.drafter
 
 
 @dataclass(slots=True)

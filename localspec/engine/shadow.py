@@ -23,7 +23,7 @@ def ask(drafters: Sequence[tuple[int, Drafter]], now: Situation, longest: int) -
         now: the pass.
         longest: most nodes of a draft.
     """
-    now.ready = [[] for _ in now.requests]
+    now.ready, now.free = [[] for _ in now.requests], drafters
     if not drafters:
         return
     asked = []
@@ -38,8 +38,8 @@ def ask(drafters: Sequence[tuple[int, Drafter]], now: Situation, longest: int) -
                 served = now.served[place]
                 served.drawn[index] = draft
                 tracker, again = served.trackers[index], now.again
-                now.ready[place].append(Option(tracker.gains(draft, again), draft))
+                now.ready[place].append(Option(tracker.gains(draft, again), draft, True))
                 if depth_of(draft) < len(draft):
                     alone = [replace(asked[place], chain=True)]
                     (chain,) = legal(alone, drafter.draft(alone))
-                    now.ready[place].append(Option(tracker.gains(chain, again), chain))
+                    now.ready[place].append(Option(tracker.gains(chain, again), chain, True))

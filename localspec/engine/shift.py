@@ -45,9 +45,9 @@ class Shift:
         self._residual = self._spread = 0.0  # faded sum of residuals, and its variance
         self._misses = self._information = 0.0  # of what is usual, over the whole request
 
-    def of(self, usual: float) -> float:
-        """The probability here, where usually it is this."""
-        raised = usual * self.odds
+    def of(self, usual: float, off: float = 0.0) -> float:
+        """The probability here, where usually it is this; or if this request is so many standard deviations better."""
+        raised = usual * (self.odds if not off else self.odds * math.exp(off * math.sqrt(self._variance)))
         return raised / (raised + 1.0 - usual)
 
     def learn(self, usual: float, hit: bool) -> None:

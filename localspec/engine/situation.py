@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from localspec.engine.acceptance import Tracker
-from localspec.engine.interfaces import EMPTY_DRAFT, Draft, DraftRequest, History, Target
+from localspec.engine.interfaces import EMPTY_DRAFT, Draft, Drafter, DraftRequest, History, Target
 from localspec.engine.option import Option
 
 _SETTLED = 3
@@ -15,6 +15,35 @@ the shortest end that prompt lookup and suffix decoding look up, and has fewer w
 _FIRST_LONGEST = 7
 _QUIET_RATE = 0.3
 """By how much one pass changes how often drafts without cost are thought to have nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Imagined:
+    """A draft that was not sent, and what it would have cost."""
+
+    draft: Draft
+    start: int
+    """Tokens there were before it."""
+    extra_seconds: float
+    """What its pass would have taken over plain decoding's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Graft:
+    """What went on behind a draft (see `graft`), to be scored when the target has spoken."""
+
+    index: int
+    """Of its drafter, among all."""
+    path: list[int]
+    """Tokens it stands behind."""
+    draft: Draft
+    """A chain behind them."""
+
+    def score(self, trackers: Sequence[Tracker], emitted: list[int]) -> None:
+        """Its drafter learns from what was said, if the target took the way there."""
+        behind = len(self.path)
+        if emitted[:behind] == self.path:
+            trackers[self.index].score(self.draft, emitted[behind:])
 
 
 @dataclass(slots=True)
@@ -33,8 +62,12 @@ class Served:
     longest: int = _FIRST_LONGEST
     """Most nodes of a draft without cost: how long a text is copied, no match of a few tokens says; drafts that were
     right to their end do."""
+    imagined: Imagined | None = None
+    """A draft without cost that could not be sent, until it is known what it would have brought."""
     drawn: list[Draft] = field(default_factory=list)
     """Per drafter, its guess for the coming pass."""
+    grafts: list[Graft] = field(default_factory=list)
+    """What a drafter without cost would say behind the guess of another (see `graft`); at most one."""
     length: int = 0
     """Tokens before the coming pass."""
 
@@ -63,6 +96,7 @@ class Served:
         """A pass is about to be planned."""
         self.length = len(self.history)
         self.drawn = [EMPTY_DRAFT] * len(self.trackers)
+        self.grafts = []
 
 
 @dataclass(slots=True)
@@ -91,6 +125,8 @@ class Situation:
     """Settings leave no choice but to draft."""
     ready: list[list[Option]] = field(default_factory=list)
     """Per slot, the drafts that are there."""
+    free: Sequence[tuple[int, Drafter]] = ()
+    """Drafters that cost nothing, with their places among all."""
     asked: int = -1
     """Index of the drafter that cost something."""
     probing: bool = False

@@ -100,21 +100,27 @@ class RequestStats:
     def itl_p99_seconds(self) -> float:
         return percentile(self.gaps, 0.99)
 
-    def add_pass(self, drafter: str, drafted: int, accepted: int, generated: int) -> None:
-        """Counts one pass: `accepted` of `drafted` nodes, `generated` tokens emitted of them and the next token."""
+    def add_pass(self, drafted: Sequence[str], accepted: Sequence[str], generated: int) -> None:
+        """Counts one pass.
+
+        Args:
+            drafted: who guessed each node.
+            accepted: who guessed each accepted one.
+            generated: tokens emitted, the next token included.
+        """
         self.passes += 1
         self.generated += generated
         if not drafted:
             return
         self.draft_passes += 1
-        self.drafted += drafted
-        self.accepted += accepted
-        self.accepted_histogram[accepted] += 1
-        self.drafted_by_drafter[drafter] += drafted
-        self.accepted_by_drafter[drafter] += accepted
-        while len(self.accepted_per_position) < accepted:
-            self.accepted_per_position.append(0)
-        for depth in range(accepted):
+        self.drafted += len(drafted)
+        self.accepted += len(accepted)
+        self.accepted_histogram[len(accepted)] += 1
+        self.drafted_by_drafter.update(drafted)
+        self.accepted_by_drafter.update(dict.fromkeys(drafted, 0))  # who was never right is named, too
+        self.accepted_by_drafter.update(accepted)
+        self.accepted_per_position += [0] * (len(accepted) - len(self.accepted_per_position))
+        for depth in range(len(accepted)):
             self.accepted_per_position[depth] += 1
 
     def as_dict(self) -> dict[str, Any]:

@@ -69,13 +69,36 @@ class Process:
         return Process(right, np.minimum(scale * each, 0.999).astype(np.float32))
 
 
+@dataclass(frozen=True)
+class Price:
+    """Seconds that guessing takes: of a first level, of each further one, of a token read."""
+
+    first: float = 0.0
+    further: float = 0.0
+    read: float = 0.0
+
+    def levels(self, count: int) -> float:
+        """Of so many levels."""
+        return self.first + self.further * (count - 1) if count else 0.0
+
+
 class Guesser:
     """A drafter of a process; one that costs moves the clock."""
 
     needs = NEEDS_NOTHING
 
-    def __init__(self, name: str, process: Process, clock: Clock, level: float = 0.0, read: float = 0.0) -> None:
+    def __init__(
+        self,
+        name: str,
+        process: Process,
+        clock: Clock,
+        level: float = 0.0,
+        read: float = 0.0,
+        further: float | None = None,
+    ) -> None:
+        """`level`, `further`: seconds of the first and of each further level (None = the same)."""
         self.name, self.process, self.clock, self.level, self.read = name, process, clock, level, read
+        self.further = level if further is None else further
         self.free = not level
         self.seen: dict[int, tuple[History | None, int]] = {}
         self.levels = 0
@@ -105,7 +128,7 @@ class Guesser:
             fed = right[: max(0, count - 1)]  # its own guesses are cached as far as they were right; the last is not
             self.seen[request.slot] = (request.history, length + (len(fed) if fed.all() else int(fed.argmin())))
             most = max(most, count)
-        self.clock.now += most * self.level
+        self.clock.now += Price(self.level, self.further).levels(most)
         self.levels += most
         return drafts
 
@@ -122,7 +145,7 @@ class World:
 
     curve: Curve
     processes: Mapping[str, Process]
-    """By drafter: "lookup" is free, "draft" costs."""
+    """By drafter: "draft" costs, and so do those in `others`; the rest is free."""
     level: float = 0.003
     """Seconds of a level of "draft"."""
     read: float = 0.001
@@ -132,6 +155,13 @@ class World:
     """Tokens of every prompt."""
     answer: int = 300
     """Tokens of every answer."""
+    others: Mapping[str, Price] = field(default_factory=dict)
+    """What further drafters cost."""
+
+    def price(self, drafter: str) -> Price:
+        """What its guesses cost."""
+        own = Price(self.level, self.level, self.read) if drafter == "draft" else Price()
+        return self.others.get(drafter, own)
 
     def plain(self, answers: range) -> float:
         """Seconds of plain decoding for these answers."""
@@ -140,14 +170,13 @@ class World:
     def fixed(self, drafter: str, nodes: int, answers: range) -> float:
         """Seconds with always this draft; reading included."""
         right = self.processes[drafter].right
-        cost = self.level if drafter == "draft" else 0.0
-        seconds = 0.0
+        price, seconds = self.price(drafter), 0.0
         for number in answers:
             place, start = 0, number * self.answer
-            seconds += self.read * self.prompt if cost else 0.0
+            seconds += price.read * self.prompt
             while place < self.answer:
                 count = min(nodes, self.answer - place - 1)
-                seconds += self.curve(1 + count, self.prompt + place) + count * cost
+                seconds += self.curve(1 + count, self.prompt + place) + price.levels(count)
                 run = right[start + place : start + place + count]
                 place += 1 + (count if run.all() else int(run.argmin()))
         return seconds
@@ -190,10 +219,10 @@ def measured(curve: Curve, lengths: Sequence[int] = (128, 1536, 3584)) -> dict[i
 def make(world: World, *, costs: PassCosts | None = None, widths: frozenset[int] | None = None, **more: object) -> Run:
     """A fresh plan for a world."""
     clock = Clock()
-    guessers = [
-        Guesser(name, process, clock, world.level if name == "draft" else 0.0, world.read)
-        for name, process in world.processes.items()
-    ]
+    guessers = []
+    for name, process in world.processes.items():
+        price = world.price(name)
+        guessers.append(Guesser(name, process, clock, price.first, price.read, price.further))
     draft_costs = {"draft": DraftCosts({128: {1: world.level}}, world.read)}
     plan = AdaptivePlan(
         guessers,

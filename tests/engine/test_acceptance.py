@@ -138,14 +138,27 @@ def test_siblings_are_tried_in_order_until_one_is_right() -> None:
 # -- kept between runs -----------------------------------------------------------------------------------------------
 
 
-def test_drafters_rules_and_temperatures_do_not_share() -> None:
+def test_drafters_and_rules_do_not_share_and_temperatures_a_little() -> None:
     acceptance = Acceptance()
     feed(acceptance.tracker("draft", "coupled", 1.0), 0.0, 100)
     usual = Tracker(Table()).probability(0.5, 1)
     assert acceptance.tracker("draft", "coupled", 1.2).probability(0.5, 1) < 0.2
-    others = [("lookup", "coupled", 1.0), ("draft", "block", 1.0), ("draft", "coupled", 0.0), ("draft", "coupled", 0.7)]
-    for drafter, rule, temperature in others:
-        assert acceptance.tracker(drafter, rule, temperature).probability(0.5, 1) == usual
+    for drafter, rule in (("lookup", "coupled"), ("draft", "block")):
+        assert acceptance.tracker(drafter, rule, 1.0).probability(0.5, 1) == usual
+    other = acceptance.tracker("draft", "coupled", 0.0)
+    assert other.probability(0.5, 1) < 0.2, "until something is known of that temperature"
+    assert other.table.trials < acceptance.tracker("draft", "coupled", 1.0).table.trials / 3
+    feed(other, 1.0, 100)
+    assert other.probability(0.5, 1) > 0.8
+
+
+def test_what_was_remembered_without_a_pool_is_taken_as_it_was() -> None:
+    acceptance = Acceptance()
+    feed(acceptance.tracker("draft", "coupled", 0.7), 0.8, 300)
+    data = {key: table for key, table in acceptance.to_json().items() if not key.endswith("any")}
+    again = Acceptance.from_json(data).tracker("draft", "coupled", 0.7)
+    usual = acceptance.tracker("draft", "coupled", 0.7).probability(0.5, 1)
+    assert again.probability(0.5, 1) == pytest.approx(usual, abs=0.01)
 
 
 def test_it_is_remembered() -> None:

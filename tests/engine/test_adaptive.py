@@ -67,7 +67,7 @@ def seconds(run: Run, answers: range) -> float:
 @pytest.mark.parametrize("process", PROCESSES)
 def test_it_is_near_the_best_fixed_choice_and_never_slower_than_plain(process: str, curve: str) -> None:
     world = World(CURVES[curve], PROCESSES[process])
-    run = simulate(make(world), ANSWERS, seed=7)
+    run = simulate(make(world), ANSWERS, seed=9)
     best, name = world.best_fixed(LATER)
     assert best / seconds(run, LATER) >= 0.95, f"the best is {name}"
     assert world.plain(ANSWERS) / seconds(run, ANSWERS) >= 0.98
@@ -193,7 +193,7 @@ def levels_of(run: Run) -> int:
 
 
 def test_a_draft_model_that_does_not_pay_is_left_alone() -> None:
-    world = World(CURVES["Q4_K_M"], PROCESSES["useless draft model"])
+    world = World(CURVES["wide passes"], PROCESSES["useless draft model"])
     run = simulate(make(world), range(3))
     before = levels_of(run)
     simulate(run, range(3, 10))

@@ -50,7 +50,7 @@ def test_tries_become_rarer_and_no_rarer_than_that() -> None:
 
 
 def test_a_new_plan_goes_on_where_the_last_one_stopped() -> None:
-    world = World(CURVES["Q4_K_M"], PROCESSES["useless draft model"])
+    world = World(CURVES["wide passes"], PROCESSES["useless draft model"])
     habits = Habits()
     run = simulate(make(world, habits=habits), range(3))
     wait, answer, rate = habits.turn("draft").backoff.wait, habits.answer, habits.rate(1).value

@@ -1,0 +1,55 @@
+"""A draft without cost that is not sent because of what it could lose: would it have paid?
+
+What it guessed is compared with what is emitted, as if it had been sent, and no other is imagined before that is known.
+So where a pass costs much more than a row, drafts prove themselves before anything is risked for them: what they would
+have saved may be lost by those that follow (`guard`), and what they would have lost is subtracted from it.
+"""
+
+from __future__ import annotations
+
+from localspec.engine.interfaces import History
+from localspec.engine.option import best_choice
+from localspec.engine.situation import Imagined, Served, Situation
+
+
+def imagine(now: Situation, margin: float) -> None:
+    """Keeps the drafts in mind that only the guard keeps from being sent.
+
+    Args:
+        now: a pass for which drafters without cost have guessed.
+        margin: tokens a pass that a draft must be worth.
+    """
+    if now.forcing or now.affordable is now.prices:
+        return
+    wish = best_choice(now.ready, now.prices, now.rate)
+    price = now.prices[wish.nodes]
+    if wish.value <= margin or price is None or now.affordable[wish.nodes] is not None:
+        return
+    for served, pick in zip(now.served, wish.picks, strict=True):
+        if pick is not None and served.imagined is None:
+            extra = (price - now.plain_price) / now.active
+            served.imagined = Imagined(pick.draft.truncated(wish.nodes), served.length, extra)
+
+
+def judged(served: Served, history: History, plain_seconds: float) -> float:
+    """Seconds the draft that was kept in mind would have saved, below 0 if it would have lost; 0 = not known yet.
+
+    Args:
+        served: the request.
+        history: with the tokens that are there by now.
+        plain_seconds: of a pass of plain decoding.
+    """
+    kept = served.imagined
+    if kept is None:
+        return 0.0
+    guesses, parents = kept.draft.tokens.tolist(), kept.draft.parents.tolist()
+    node, accepted = -1, 0
+    for token in history.tokens[kept.start :].tolist():
+        node = next((i for i, parent in enumerate(parents) if parent == node and guesses[i] == token), len(guesses))
+        if node == len(guesses):
+            break
+        accepted += 1
+    if node == -1 or node in parents:
+        return 0.0
+    served.imagined = None
+    return accepted * plain_seconds - kept.extra_seconds
