@@ -10,14 +10,15 @@ import functools
 import os
 import platform
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from localspec import native, reference
 from localspec.errors import KernelError
-from localspec.reference.suffix import Continuation as Continuation
+from localspec.reference.matrix import Int8Matrix as Int8Matrix
+from localspec.reference.suffix import Continuation, Followed
 from localspec.types import (
     Float32Array,
     Float64Array,
@@ -33,7 +34,9 @@ from localspec.types import (
 UInt32Array = npt.NDArray[np.uint32]
 
 
-class _NgramIndex(Protocol):
+class NgramSearch(Protocol):
+    """See `indexes.NgramIndex`."""
+
     def sync(self, tokens: Tokens, unchanged: int = 0) -> None: ...
     def lookup(self, max_tokens: int) -> tuple[Tokens, int]: ...
     def check_integrity(self) -> str: ...
@@ -41,13 +44,18 @@ class _NgramIndex(Protocol):
     def close(self) -> None: ...
 
 
-class _SuffixIndex(Protocol):
+class SuffixSearch(Protocol):
+    """See `indexes.SuffixIndex`."""
+
     def add(self, sequences: Sequence[Tokens]) -> int: ...
     def remove(self, sequence: int) -> None: ...
     def sync(self, tokens: Tokens, unchanged: int = 0) -> None: ...
     def guess(
         self, context: Tokens, max_nodes: int, max_depth: int, tree: bool = False, runs_on: bool = False
     ) -> Continuation: ...
+    def follow(
+        self, tokens: Tokens, unchanged: int, max_nodes: int, max_depth: int, tree: bool = False, other: Any = None
+    ) -> Followed: ...
     def check_integrity(self) -> str: ...
     def tokens_held(self) -> int: ...
     def memory_bytes(self) -> int: ...
@@ -89,8 +97,9 @@ class Backend(Protocol):
         position: int,
         rule: Rule,
     ) -> tuple[Tokens, int]: ...
-    def NgramIndex(self, min_ngram: int, max_ngram: int) -> _NgramIndex: ...  # noqa: N802 (a class in the reference)
-    def SuffixIndex(self, depth: int) -> _SuffixIndex: ...  # noqa: N802 (a class in the reference)
+    def matvec(self, matrix: Int8Matrix, inputs: Float32Array, threads: int = 1) -> Float32Array: ...
+    def NgramIndex(self, min_ngram: int, max_ngram: int) -> NgramSearch: ...  # noqa: N802 (a class in the reference)
+    def SuffixIndex(self, depth: int) -> SuffixSearch: ...  # noqa: N802 (a class in the reference)
 
 
 @functools.cache
@@ -108,6 +117,11 @@ def _choose() -> tuple[Backend, str]:
             raise
         return reference, str(error)
     return kernels, "LOCALSPEC_BACKEND=native" if wish else f"built, using {kernels.isa}"
+
+
+def backend() -> Backend:
+    """The one in use."""
+    return _choose()[0]
 
 
 def backend_name() -> str:
@@ -278,121 +292,18 @@ def verify(
     return _choose()[0].verify(rows, tokens, parents, probs, sampling, window, noise, position, rule)
 
 
-# Prompt lookup
+# Drafter heads
 
 
-class NgramIndex:
-    """Knows where the last n tokens of a history (min_ngram <= n <= max_ngram) stood before.
+def matvec(matrix: Int8Matrix, inputs: Float32Array, threads: int = 1) -> Float32Array:
+    """float32[n, rows]: the matrix times each of float32[n, columns] inputs.
 
-    Memory and time per new token do not depend on the length of the history.
+    An input is rounded to 15 bits beside its largest entry; sums are exact integers. One that holds NaN or inf gives
+    NaN. At most so many threads take part, as far as the matrix is worth them; the bits are the same.
+
+    Raises:
+        KernelError: the inputs have another number of columns.
     """
-
-    def __init__(self, min_ngram: int, max_ngram: int) -> None:
-        """Raises KernelError unless 1 <= min_ngram <= max_ngram <= 64."""
-        if not 1 <= min_ngram <= max_ngram <= 64:
-            raise KernelError(f"n-grams of {min_ngram} to {max_ngram} tokens; 1 <= min <= max <= 64 is needed.")
-        self._index = _choose()[0].NgramIndex(min_ngram, max_ngram)
-
-    def sync(self, tokens: Tokens, unchanged: int = 0) -> None:
-        """Makes the index that of int32[n] `tokens`, the whole history: truncates to the common prefix, appends.
-
-        The first `unchanged` tokens are not looked at: the caller knows that they are those of the last call.
-        """
-        if not 0 <= unchanged <= len(tokens):
-            raise KernelError(f"{unchanged} of {len(tokens)} tokens cannot be unchanged.")
-        self._index.sync(tokens, unchanged)
-
-    def lookup(self, max_tokens: int) -> tuple[Tokens, int]:
-        """What followed the longest matching suffix where it stood last before, and the length of the match.
-
-        int32[max_tokens]; a copy that reaches the end of the history goes on with what it has copied. Empty and 0
-        if nothing matches.
-        """
-        if max_tokens < 0:
-            raise KernelError(f"{max_tokens} tokens were asked for.")
-        return self._index.lookup(max_tokens)
-
-    def check_integrity(self) -> str:
-        """ "", or what is wrong. Rebuilds everything: for tests and doctors."""
-        return self._index.check_integrity()
-
-    def memory_bytes(self) -> int:
-        """Memory held."""
-        return self._index.memory_bytes()
-
-    def close(self) -> None:
-        """Frees the memory; a second call does nothing, and a later sync starts anew."""
-        self._index.close()
-
-
-# Suffix decoding
-
-
-class SuffixIndex:
-    """Knows what followed, wherever the longest end of a context stood in many sequences of tokens (0 or more).
-
-    A token comes or goes in O(depth + log n) and takes 16 bytes. Not thread-safe.
-    """
-
-    def __init__(self, depth: int = 64) -> None:
-        """`depth`: longest match that is told from longer ones. Raises KernelError unless it is 1 to 64."""
-        if not 1 <= depth <= 64:
-            raise KernelError(f"a suffix index {depth} tokens deep; it must be 1 to 64.")
-        self._index = _choose()[0].SuffixIndex(depth)
-
-    def add(self, sequences: Sequence[Tokens]) -> int:
-        """Adds int32[n] sequences, called by the number returned and those after it.
-
-        Raises:
-            KernelError: a negative token, or no memory.
-        """
-        return self._index.add(sequences)
-
-    def remove(self, sequence: int) -> None:
-        """Takes a sequence out. Raises KernelError if there is none of that number."""
-        self._index.remove(sequence)
-
-    def sync(self, tokens: Tokens, unchanged: int = 0) -> None:
-        """Makes the newest sequence (begun if there is none) int32[n] `tokens`: truncates to what is the same, appends.
-
-        The first `unchanged` tokens are not looked at, as for `NgramIndex`. Raises KernelError as `add` does.
-        """
-        if not 0 <= unchanged <= len(tokens):
-            raise KernelError(f"{unchanged} of {len(tokens)} tokens cannot be unchanged.")
-        self._index.sync(tokens, unchanged)
-
-    def guess(
-        self, context: Tokens, max_nodes: int, max_depth: int, *, tree: bool = False, runs_on: bool = False
-    ) -> Continuation:
-        """What followed the longest end of int32[n] `context`: at most 64 nodes, best first; a chain unless `tree`.
-
-        The places of the longest match vote for what comes next, up to 32 of them, evenly spaced among all; of equals
-        the one seen last wins.
-
-        Args:
-            context: all that matters of it is its end, `depth` tokens.
-            max_nodes: of the guess.
-            max_depth: most tokens in a row.
-            tree: best first by the product of chances; else the most likely token each time.
-            runs_on: what reaches the end of its sequence goes on with what is guessed; for an index of one sequence,
-                whose end the context is.
-        """
-        if max_nodes < 0 or max_depth < 0:
-            raise KernelError(f"{max_nodes} nodes of depth {max_depth} were asked for.")
-        return self._index.guess(context, max_nodes, max_depth, tree, runs_on)
-
-    def check_integrity(self) -> str:
-        """ "", or what is wrong. Looks at everything: for tests and doctors."""
-        return self._index.check_integrity()
-
-    def tokens_held(self) -> int:
-        """Tokens of all sequences."""
-        return self._index.tokens_held()
-
-    def memory_bytes(self) -> int:
-        """Memory held."""
-        return self._index.memory_bytes()
-
-    def close(self) -> None:
-        """Frees the memory; a second call does nothing, and what is asked later sees an empty index."""
-        self._index.close()
+    if inputs.ndim != 2 or inputs.shape[1] != matrix.shape[1] or inputs.dtype != np.float32:
+        raise KernelError(f"inputs are {inputs.dtype}{list(inputs.shape)}; the matrix has {matrix.shape[1]} columns.")
+    return _choose()[0].matvec(matrix, inputs, threads)

@@ -29,6 +29,8 @@ typedef struct ls_lanes {
     uint64_t (*lucky)(const uint32_t key[2], const uint32_t counter[4], uint32_t first, uint32_t limit);
     void (*log)(const double *x, int64_t n, double *out);
     void (*exp)(const double *x, int64_t n, double *out);
+    /* out[i * n_x + j] = sum of rows[i * n + k] * x[j * n + k], for |x| < 16,384. */
+    void (*dots)(const int8_t *rows, int64_t n_rows, const int16_t *x, int64_t n_x, int64_t n, int64_t *out);
 } ls_lanes;
 
 extern const ls_lanes ls_lanes_scalar;
@@ -107,6 +109,8 @@ struct ls_workspace {
     int32_t *window; /* the tail of the history that counts, then the path */
     int64_t window_start, window_end;
     ls_seen seen;
+    int64_t n_inputs_room;
+    int16_t *inputs; /* ls_matvec's, rounded */
 };
 
 /* backend.c */

@@ -246,4 +246,24 @@ static void exp_all(const double *x, int64_t n, double *out) {
     }
 }
 
-const ls_lanes LS_LANES = {next_above, block_max, softmax, gumbel, lucky, log_all, exp_all};
+/* Sums of 1,024 products stay within 32 bits (see matvec.c). */
+static void dots(const int8_t *rows, int64_t n_rows, const int16_t *x, int64_t n_x, int64_t n, int64_t *out) {
+    for (int64_t i = 0; i < n_rows; i++) {
+        for (int64_t j = 0; j < n_x; j++) {
+            const int8_t *a = rows + i * n;
+            const int16_t *b = x + j * n;
+            int64_t sum = 0;
+            for (int64_t start = 0; start < n; start += 1024) {
+                const int64_t end = n - start < 1024 ? n : start + 1024;
+                int32_t part = 0;
+                for (int64_t k = start; k < end; k++) {
+                    part += (int32_t)a[k] * (int32_t)b[k];
+                }
+                sum += part;
+            }
+            out[i * n_x + j] = sum;
+        }
+    }
+}
+
+const ls_lanes LS_LANES = {next_above, block_max, softmax, gumbel, lucky, log_all, exp_all, dots};

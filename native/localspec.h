@@ -67,6 +67,18 @@ typedef struct ls_draft {
     const double *q_probs;   /* And their probabilities. */
 } ls_draft;
 
+#define LS_MOST_FOLLOWED 64 /* Nodes of a suffix guess. */
+/* What a drafter needs of a suffix guess. */
+typedef struct ls_followed {
+    double score;     /* Tokens expected to be right. */
+    int32_t nodes;    /* How many of the next three are filled in. */
+    int32_t match;    /* Tokens that matched. */
+    int32_t sequence; /* Of the other index, where the first node stood last; -1 = own. */
+    int32_t tokens[LS_MOST_FOLLOWED];
+    int32_t parents[LS_MOST_FOLLOWED];
+    float confidence[LS_MOST_FOLLOWED]; /* Chance given the parent below one half, odds from there on. */
+} ls_followed;
+
 typedef struct ls_workspace ls_workspace; /* Scratch memory and the chosen instruction set. */
 typedef struct ls_ngram ls_ngram;         /* Index of the n-grams of one history. */
 typedef struct ls_suffix ls_suffix;       /* Index of many sequences, sorted by what stands before each token. */
@@ -138,6 +150,13 @@ typedef struct ls_trial {
 LS_API int32_t ls_run_trial(ls_workspace *w, const ls_trial *trial, uint64_t first_seed, int64_t n_seeds,
                             int64_t *counts);
 
+/* matvec.c: drafter heads. */
+#define LS_MOST_INPUTS 64
+/* out[j * n_rows + i] = scales[i] * sum over k of weights[i * n + k] * x[j * n + k], for n_x <= LS_MOST_INPUTS inputs;
+ * x is rounded to 15 bits beside its largest entry. An input that is not finite gives NaN. */
+LS_API int32_t ls_matvec(ls_workspace *w, const int8_t *weights, const float *scales, int64_t n_rows, int64_t n,
+                         const float *x, int64_t n_x, float *out);
+
 /* ngram.c: prompt lookup. */
 LS_API int32_t ls_ngram_new(int32_t min_ngram, int32_t max_ngram, ls_ngram **out); /* 1 <= min <= max <= 64. */
 LS_API void ls_ngram_free(ls_ngram *index);                                        /* NULL is fine. */
@@ -166,6 +185,10 @@ LS_API int32_t ls_suffix_sync(ls_suffix *index, int64_t unchanged, const int32_t
 LS_API int32_t ls_suffix_guess(const ls_suffix *index, const int32_t *context, int64_t n_context, int32_t max_nodes,
                                int32_t max_depth, int32_t shape, int32_t *tokens, int32_t *parents, double *chances,
                                int32_t found[3], double *score);
+/* A drafter's pass in one call: `sync` to the whole int32[n] tokens, of which the first `unchanged` need not be looked
+ * at, then what follows their end in `own` (running on) or, where that promises more, in `other` (NULL = none). */
+LS_API int32_t ls_suffix_follow(ls_suffix *own, const ls_suffix *other, int64_t unchanged, const int32_t *tokens,
+                                int64_t n, int32_t max_nodes, int32_t max_depth, int32_t shape, ls_followed *out);
 LS_API int32_t ls_suffix_check(const ls_suffix *index);   /* LS_OK, or LS_BAD_ARGUMENT if the index is damaged. */
 LS_API int64_t ls_suffix_tokens(const ls_suffix *index);  /* Tokens held. */
 LS_API int64_t ls_suffix_bytes(const ls_suffix *index);   /* Memory held. */

@@ -8,7 +8,7 @@
 #include "suffix.h"
 
 #define MOST_VOTERS 32
-#define MOST_NODES 64
+#define MOST_NODES LS_MOST_FOLLOWED
 
 typedef struct candidate {
     int32_t token;
@@ -201,35 +201,78 @@ static void choose_voters(guess *g, const int32_t *end, int32_t top) {
     }
 }
 
+/* Fills in a guess behind the context that ends at `end`; what it is worth. No nodes = nothing is known. */
+static double guessed(guess *g, const ls_suffix *index, const int32_t *end, int64_t n_context, int32_t max_nodes,
+                      int32_t max_depth, int32_t shape) {
+    g->x = index;
+    g->chain = !(shape & LS_SUFFIX_TREE);
+    g->runs_on = (shape & LS_SUFFIX_RUNS_ON) != 0;
+    g->n_nodes = g->n_open = g->match = 0;
+    if (max_nodes < 1 || max_depth < 1) {
+        return 0.0;
+    }
+    const int32_t top = find(index, end, n_context < index->depth ? (int32_t)n_context : index->depth, &g->match);
+    if (!top) {
+        return 0.0;
+    }
+    choose_voters(g, end, top);
+    open_children(g, -1, 0, 1.0, (uint32_t)((UINT64_C(1) << g->n_voters) - 1));
+    return grow(g, max_nodes < MOST_NODES ? max_nodes : MOST_NODES, max_depth);
+}
+
 int32_t ls_suffix_guess(const ls_suffix *index, const int32_t *context, int64_t n_context, int32_t max_nodes,
                         int32_t max_depth, int32_t shape, int32_t *tokens, int32_t *parents, double *chances,
                         int32_t found[3], double *score) {
     guess g;
-    g.x = index;
-    g.chain = !(shape & LS_SUFFIX_TREE);
-    g.runs_on = (shape & LS_SUFFIX_RUNS_ON) != 0;
-    g.n_nodes = g.n_open = 0;
     found[0] = found[1] = 0;
     found[2] = -1;
     *score = 0.0;
     if (n_context < 0 || max_nodes < 0 || max_depth < 0) {
         return LS_BAD_ARGUMENT;
     }
-    const int32_t *end = context + n_context;
-    const int32_t top = find(index, end, n_context < index->depth ? (int32_t)n_context : index->depth, &g.match);
-    if (!top || !max_nodes || !max_depth) {
-        return LS_OK;
-    }
-    choose_voters(&g, end, top);
-    open_children(&g, -1, 0, 1.0, (uint32_t)((UINT64_C(1) << g.n_voters) - 1));
-    *score = grow(&g, max_nodes < MOST_NODES ? max_nodes : MOST_NODES, max_depth);
+    *score = guessed(&g, index, context + n_context, n_context, max_nodes, max_depth, shape);
     for (int32_t i = 0; i < g.n_nodes; i++) {
         tokens[i] = g.nodes[i].token;
         parents[i] = g.nodes[i].parent;
         chances[i] = g.nodes[i].chance;
     }
-    found[0] = g.n_nodes;
-    found[1] = g.match;
-    found[2] = ls_suffix_sequence_of(index, g.nodes[0].latest);
+    if (g.n_nodes) {
+        found[0] = g.n_nodes;
+        found[1] = g.match;
+        found[2] = ls_suffix_sequence_of(index, g.nodes[0].latest);
+    }
+    return LS_OK;
+}
+
+int32_t ls_suffix_follow(ls_suffix *own, const ls_suffix *other, int64_t unchanged, const int32_t *tokens, int64_t n,
+                         int32_t max_nodes, int32_t max_depth, int32_t shape, ls_followed *out) {
+    guess mine, theirs;
+    *out = (ls_followed){.sequence = -1};
+    if (unchanged < 0 || unchanged > n || max_nodes < 0 || max_depth < 0) {
+        return LS_BAD_ARGUMENT;
+    }
+    const int32_t status = ls_suffix_sync(own, unchanged, tokens + unchanged, n - unchanged);
+    if (status) {
+        return status;
+    }
+    const guess *best = &mine;
+    const int32_t tree = shape & LS_SUFFIX_TREE;
+    out->score = guessed(&mine, own, tokens + n, n, max_nodes, max_depth, tree | LS_SUFFIX_RUNS_ON);
+    if (other) {
+        const double score = guessed(&theirs, other, tokens + n, n, max_nodes, max_depth, tree);
+        if (score > out->score) {
+            best = &theirs;
+            out->score = score;
+            out->sequence = ls_suffix_sequence_of(other, theirs.nodes[0].latest);
+        }
+    }
+    out->nodes = best->n_nodes;
+    out->match = best->n_nodes ? best->match : 0;
+    for (int32_t i = 0; i < best->n_nodes; i++) {
+        const double chance = best->nodes[i].chance;
+        out->tokens[i] = best->nodes[i].token;
+        out->parents[i] = best->nodes[i].parent;
+        out->confidence[i] = (float)(chance < 0.5 ? chance : chance / (1.0 - chance));
+    }
     return LS_OK;
 }

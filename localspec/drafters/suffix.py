@@ -9,14 +9,14 @@ large language model inference"; the index is native (`native/suffix.c`).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
 
 from localspec.engine.interfaces import EMPTY_DRAFT, NEEDS_NOTHING, Draft, DraftRequest, History, Outcome
-from localspec.kernels import Continuation, SuffixIndex
-from localspec.types import Float32Array, Float64Array, Tokens
+from localspec.indexes import SuffixIndex
+from localspec.types import Tokens
 
 SHORTEST = 2
 """Tokens that must match; one alone is no evidence."""
@@ -25,8 +25,12 @@ SHORTEST = 2
 class Corpus(Protocol):
     """Sequences beyond the conversation (`runtime.corpus`)."""
 
-    def guess(self, context: Tokens, max_nodes: int, max_depth: int, *, tree: bool = False) -> Continuation:
-        """What followed the longest end of `context`; see `kernels.SuffixIndex.guess`."""
+    def borrow(self) -> SuffixIndex | None:
+        """The index, to be looked into until `give_back`; None = not now."""
+        ...
+
+    def give_back(self) -> None:
+        """What was borrowed is not looked into any more."""
         ...
 
     def used(self, sequence: int) -> None:
@@ -42,6 +46,8 @@ class _Indexed:
     length: int = 0
     source: int = -1
     """Sequence of the corpus that the last guess is from; -1 = none."""
+    grafted: dict[int, int] = field(default_factory=dict)
+    """The same of guesses behind others' drafts, by the tokens of those."""
 
 
 class SuffixDecoding:
@@ -66,50 +72,61 @@ class SuffixDecoding:
     def draft(self, requests: Sequence[DraftRequest]) -> list[Draft]:
         return [self._guess(request) for request in requests]
 
-    def _guess(self, request: DraftRequest) -> Draft:
-        nodes, depth, history = request.max_nodes, request.max_depth, request.history.tokens
-        tree = not request.chain and (self._trees or nodes > depth)
-        seen = self._synced(request)
-        seen.source = -1
-        if min(nodes, depth) < 1:
-            return EMPTY_DRAFT
-        best = seen.index.guess(history, nodes, depth, tree=tree, runs_on=True)
-        if self._corpus is not None and not request.needs_probs:  # else a text would depend on earlier ones
-            other = self._corpus.guess(history, nodes, depth, tree=tree)
-            if other.score > best.score:
-                best, seen.source = other, other.sequence
-        if best.match < SHORTEST:
-            seen.source = -1
-            return EMPTY_DRAFT
-        return Draft(best.tokens, best.parents, None, _confidence(best.chances), self.name)
+    def continued(self, request: DraftRequest, path: Tokens, nodes: int) -> Draft:
+        seen, history = self._known(request), request.history
+        whole = np.concatenate((history.tokens, path))
+        draft, seen.grafted[len(path)] = self._follow(seen, request, whole, nodes, nodes, False)
+        return draft
 
-    def _synced(self, request: DraftRequest) -> _Indexed:
+    def _guess(self, request: DraftRequest) -> Draft:
+        nodes, depth = request.max_nodes, request.max_depth
+        tree = not request.chain and (self._trees or nodes > depth)
+        seen, history = self._known(request), request.history
+        draft, seen.source = self._follow(seen, request, history.tokens, nodes, depth, tree)
+        return draft
+
+    def _known(self, request: DraftRequest) -> _Indexed:
+        """The slot's index, which may lag behind the history."""
         history = request.history
         seen = self._slots.get(request.slot)
         if seen is None:
             seen = self._slots[request.slot] = _Indexed(SuffixIndex())
-        same = seen.history is history and seen.epoch == history.epoch
-        seen.index.sync(history.tokens, unchanged=seen.length if same else 0)
-        seen.history, seen.epoch, seen.length = history, history.epoch, len(history)
+        if seen.history is not history or seen.epoch != history.epoch:
+            seen.history, seen.epoch, seen.length = history, history.epoch, 0
         return seen
+
+    def _follow(
+        self, seen: _Indexed, request: DraftRequest, tokens: Tokens, nodes: int, depth: int, tree: bool
+    ) -> tuple[Draft, int]:
+        """What follows the history, or `tokens` that begin with it, and the sequence of the corpus it is from."""
+        # With a corpus a text drawn by *rejection* or *block* would depend on earlier ones.
+        other = None if self._corpus is None or request.needs_probs else self._corpus.borrow()
+        try:
+            found = seen.index.follow(tokens, seen.length, max(0, nodes), max(0, depth), tree=tree, other=other)
+        finally:
+            if other is not None and self._corpus is not None:
+                self._corpus.give_back()
+        seen.length = len(request.history)
+        if found.match < SHORTEST:
+            return EMPTY_DRAFT, -1
+        return Draft(found.tokens, found.parents, None, found.confidence, self.name), found.sequence
 
     def observe(self, outcomes: Sequence[Outcome]) -> None:
         if self._corpus is None:
             return
         for outcome in outcomes:
-            seen = self._slots.get(outcome.slot)
-            if seen is not None and seen.source >= 0 and outcome.draft.origin == self.name:
-                if len(outcome.verdict.accepted):
-                    self._corpus.used(seen.source)
-                seen.source = -1
+            seen, draft = self._slots.get(outcome.slot), outcome.draft
+            if seen is None:
+                continue
+            right = [draft.origin_of(node) == self.name for node in outcome.verdict.accepted.tolist()]
+            if any(right):
+                source = seen.grafted.get(right.index(True), -1) if draft.origins else seen.source
+                if source >= 0:
+                    self._corpus.used(source)
+            seen.source = -1
+            seen.grafted.clear()
 
     def close(self) -> None:
         for seen in self._slots.values():
             seen.index.close()
         self._slots.clear()
-
-
-def _confidence(chances: Float64Array) -> Float32Array:
-    """Chances below one half, odds above: of a match of m tokens with one sequel the odds are m."""
-    scores = [chance if chance < 0.5 else chance / (1.0 - chance) for chance in chances.tolist()]
-    return np.array(scores, dtype=np.float32)

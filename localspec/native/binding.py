@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ from localspec.native.library import (
 from localspec.native.ngrams import NgramIndex
 from localspec.native.scratch import Scratch
 from localspec.native.suffix import SuffixIndex
+from localspec.reference.matrix import Int8Matrix
 from localspec.types import (
     Float32Array,
     Float64Array,
@@ -35,6 +38,17 @@ from localspec.types import (
     SparseProbs,
     Tokens,
 )
+
+_MOST_INPUTS = 64
+"""LS_MOST_INPUTS."""
+_WORK_PER_THREAD = 1 << 23
+"""Products of weights; below that, waking a thread costs more than it takes off."""
+
+
+@functools.cache
+def _pool() -> ThreadPoolExecutor:
+    """For products that are worth several threads."""
+    return ThreadPoolExecutor(thread_name_prefix="localspec-product")
 
 
 class NativeKernels:
@@ -265,6 +279,38 @@ class NativeKernels:
             raise self._error(scratch, status, rows, 0)
         accepted, next_token = scratch.results[:2].tolist()
         return scratch.picked[:accepted].copy(), next_token
+
+    # Drafter heads
+
+    def matvec(self, matrix: Int8Matrix, inputs: Float32Array, threads: int = 1) -> Float32Array:
+        rows, columns = matrix.shape
+        threads = min(threads, rows * columns * len(inputs) // _WORK_PER_THREAD)
+        if threads < 2:
+            return self._product(matrix, inputs, 0, rows)
+        edges = [rows * part // threads for part in range(threads + 1)]
+        first = [_pool().submit(self._product, matrix, inputs, *edges[part : part + 2]) for part in range(1, threads)]
+        mine = self._product(matrix, inputs, *edges[:2])
+        return np.concatenate([mine, *(one.result() for one in first)], axis=1)
+
+    def _product(self, matrix: Int8Matrix, inputs: Float32Array, begin: int, end: int) -> Float32Array:
+        """Of the rows from `begin` to `end`."""
+        columns, scratch = matrix.shape[1], self._scratch()
+        out = np.empty((len(inputs), end - begin), dtype=np.float32)
+        for start in range(0, len(inputs), _MOST_INPUTS):
+            part = np.ascontiguousarray(inputs[start : start + _MOST_INPUTS])
+            status = self._lib.ls_matvec(
+                scratch.workspace,
+                matrix.values.ctypes.data + begin * columns,
+                matrix.scales.ctypes.data + 4 * begin,
+                end - begin,
+                columns,
+                part.ctypes.data,
+                len(part),
+                out[start:].ctypes.data,
+            )
+            if status:
+                raise KernelError(f"a product of {end - begin} x {columns} weights failed (status {status}).")
+        return out
 
     # Prompt lookup
 

@@ -38,6 +38,7 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "ls_log_probs": (_I32, [_PTR, _PTR, _I32, _PTR, _I32, _PTR]),
     "ls_top_log_probs": (_I32, [_PTR, _PTR, _I32, _I32, _PTR, _PTR, _PTR]),
     "ls_verify": (_I32, [_PTR, _PTR, _I32, _PTR, _PTR, _PTR, _I32, _PTR, _U32, _I32, _PTR, _PTR, _PTR]),
+    "ls_matvec": (_I32, [_PTR, _PTR, _PTR, _I64, _I64, _PTR, _I64, _PTR]),
     "ls_ngram_new": (_I32, [_I32, _I32, _PTR]),
     "ls_ngram_free": (None, [_PTR]),
     "ls_ngram_sync": (_I32, [_PTR, _I64, _PTR, _I64]),
@@ -51,6 +52,7 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "ls_suffix_remove": (_I32, [_PTR, _I32]),
     "ls_suffix_sync": (_I32, [_PTR, _I64, _PTR, _I64]),
     "ls_suffix_guess": (_I32, [_PTR, _PTR, _I64, _I32, _I32, _I32, _PTR, _PTR, _PTR, _PTR, _PTR]),
+    "ls_suffix_follow": (_I32, [_PTR, _PTR, _I64, _PTR, _I64, _I32, _I32, _I32, _PTR]),
     "ls_suffix_check": (_I32, [_PTR]),
     "ls_suffix_tokens": (_I64, [_PTR]),
     "ls_suffix_bytes": (_I64, [_PTR]),
@@ -87,6 +89,22 @@ class DraftStruct(ctypes.Structure):
         ("offsets", _PTR),
         ("q_tokens", _PTR),
         ("q_probs", _PTR),
+    )
+
+
+MOST_FOLLOWED = 64
+"""Nodes of a suffix guess, LS_MOST_FOLLOWED."""
+
+
+class FollowedStruct(ctypes.Structure):
+    _fields_ = (
+        ("score", ctypes.c_double),
+        ("nodes", _I32),
+        ("match", _I32),
+        ("sequence", _I32),
+        ("tokens", _I32 * MOST_FOLLOWED),
+        ("parents", _I32 * MOST_FOLLOWED),
+        ("confidence", ctypes.c_float * MOST_FOLLOWED),
     )
 
 

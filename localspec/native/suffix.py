@@ -9,10 +9,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from localspec.errors import KernelError
-from localspec.reference.suffix import NOTHING, Continuation
+from localspec.native.library import MOST_FOLLOWED, FollowedStruct
+from localspec.reference.suffix import NOTHING, Continuation, Followed
 from localspec.types import NO_TOKENS, Tokens
 
-_MOST_NODES = 64
+_NOTHING = Followed(NO_TOKENS, NO_TOKENS, np.empty(0, dtype=np.float32), 0, -1)
 
 
 class SuffixIndex:
@@ -20,11 +21,18 @@ class SuffixIndex:
 
     def __init__(self, lib: ctypes.CDLL, depth: int) -> None:
         self._lib, self._depth = lib, depth
-        self._tokens, self._parents = (np.zeros(_MOST_NODES, dtype=np.int32) for _ in range(2))
-        self._chances, self._score = np.zeros(_MOST_NODES), np.zeros(1)
+        self._tokens, self._parents = (np.zeros(MOST_FOLLOWED, dtype=np.int32) for _ in range(2))
+        self._chances, self._score = np.zeros(MOST_FOLLOWED), np.zeros(1)
         self._found = np.zeros(3, dtype=np.int32)
         outputs = (self._tokens, self._parents, self._chances, self._found, self._score)
         self._addresses = tuple(array.ctypes.data for array in outputs)
+        self._followed = found = FollowedStruct()
+        self._followed_address = ctypes.addressof(found)
+        self._views = (
+            np.frombuffer(found.tokens, dtype=np.int32),
+            np.frombuffer(found.parents, dtype=np.int32),
+            np.frombuffer(found.confidence, dtype=np.float32),
+        )
         self._open()
 
     def _open(self) -> None:
@@ -63,7 +71,7 @@ class SuffixIndex:
         self, context: Tokens, max_nodes: int, max_depth: int, tree: bool = False, runs_on: bool = False
     ) -> Continuation:
         end = np.ascontiguousarray(context[-self._depth :], dtype=np.int32)
-        nodes, depth = max(0, min(max_nodes, _MOST_NODES)), max(0, min(max_depth, _MOST_NODES))
+        nodes, depth = max(0, min(max_nodes, MOST_FOLLOWED)), max(0, min(max_depth, MOST_FOLLOWED))
         status = self._lib.ls_suffix_guess(
             self._handle, end.ctypes.data, len(end), nodes, depth, tree + 2 * runs_on, *self._addresses
         )
@@ -79,6 +87,39 @@ class SuffixIndex:
             float(self._score[0]),
             match,
             sequence,
+        )
+
+    def follow(
+        self,
+        tokens: Tokens,
+        unchanged: int,
+        max_nodes: int,
+        max_depth: int,
+        tree: bool = False,
+        other: SuffixIndex | None = None,
+    ) -> Followed:
+        tokens = np.ascontiguousarray(tokens, dtype=np.int32)
+        length, found = len(tokens), self._followed
+        status = self._lib.ls_suffix_follow(
+            self._handle,
+            None if other is None else other._handle,
+            unchanged if unchanged < self._length else self._length,
+            tokens.ctypes.data,
+            length,
+            min(max_nodes, MOST_FOLLOWED),
+            min(max_depth, MOST_FOLLOWED),
+            tree,
+            self._followed_address,
+        )
+        if status:
+            raise KernelError(f"the suffix index could not take {length} tokens (status {status}).")
+        self._length = length
+        nodes: int = found.nodes
+        if not nodes:
+            return _NOTHING
+        ids, parents, confidence = self._views
+        return Followed(
+            ids[:nodes].copy(), parents[:nodes].copy(), confidence[:nodes].copy(), found.match, found.sequence
         )
 
     def check_integrity(self) -> str:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from localspec.errors import KernelError
-from localspec.types import NO_TOKENS, Float64Array, Tokens
+from localspec.types import NO_TOKENS, Float32Array, Float64Array, Tokens
 
 _MOST_VOTERS, _MOST_NODES = 32, 64
 _FEW = 64
@@ -32,6 +32,22 @@ class Continuation(NamedTuple):
     """Tokens that matched."""
     sequence: int
     """Where the first node was found last; -1 = nowhere."""
+
+
+class Followed(NamedTuple):
+    """What a drafter needs of a guess."""
+
+    tokens: Tokens
+    """int32[n]."""
+    parents: Tokens
+    """int32[n], -1 = the context; best first."""
+    confidence: Float32Array
+    """float32[n]: chances (given the parent) below one half, odds from there on: of a match of m tokens with one sequel
+    they are m."""
+    match: int
+    """Tokens that matched."""
+    sequence: int
+    """Where the first node was found last, if in the other index; -1 = in its own, or nowhere."""
 
 
 NOTHING = Continuation(NO_TOKENS, NO_TOKENS, np.empty(0), 0.0, 0, -1)
@@ -134,6 +150,24 @@ class SuffixIndex:
             match,
             nodes[0].latest[0],
         )
+
+    def follow(
+        self,
+        tokens: Tokens,
+        unchanged: int,
+        max_nodes: int,
+        max_depth: int,
+        tree: bool = False,
+        other: SuffixIndex | None = None,
+    ) -> Followed:
+        self.sync(tokens, unchanged)
+        best, sequence = self.guess(tokens, max_nodes, max_depth, tree, True), -1
+        if other is not None:
+            found = other.guess(tokens, max_nodes, max_depth, tree)
+            if found.score > best.score:
+                best, sequence = found, found.sequence
+        scores = [chance if chance < 0.5 else chance / (1.0 - chance) for chance in best.chances.tolist()]
+        return Followed(best.tokens, best.parents, np.array(scores, dtype=np.float32), best.match, sequence)
 
     def _children(
         self, nodes: list[_Candidate], parent: int, match: int, voters: list[_Place], runs_on: bool, tree: bool

@@ -20,9 +20,8 @@ from typing import Any
 from localspec import kernels, paths
 from localspec.errors import LocalspecError
 from localspec.gguf import Header
-from localspec.kernels import Continuation, SuffixIndex
+from localspec.indexes import SuffixIndex
 from localspec.models.vocabulary import vocabulary
-from localspec.reference.suffix import NOTHING
 from localspec.runtime.corpus_file import CorpusFile, Sequence, mark_of, name_of
 from localspec.types import Tokens
 
@@ -72,7 +71,7 @@ def erase(chat: str) -> None:
 
 
 class Corpus:
-    """The sequences of one file in memory. `guess`, `used` and `keep` are for the engine's thread."""
+    """The sequences of one file in memory. `borrow`, `used` and `keep` are for the engine's thread."""
 
     def __init__(self, file: CorpusFile, n_vocab: int) -> None:
         """Begins to read; `n_vocab`: sequences with other tokens are left out."""
@@ -94,14 +93,13 @@ class Corpus:
 
     # -- on the engine's thread -------------------------------------------------------------------------------------
 
-    def guess(self, context: Tokens, max_nodes: int, max_depth: int, *, tree: bool = False) -> Continuation:
-        """What followed the longest end of `context`; nothing while the index is being worked on."""
-        if not self._lock.acquire(blocking=False):
-            return NOTHING
-        try:
-            return self._index.guess(context, max_nodes, max_depth, tree=tree)
-        finally:
-            self._lock.release()
+    def borrow(self) -> SuffixIndex | None:
+        """The index, to be looked into until `give_back`; None while it is being worked on."""
+        return self._index if self._lock.acquire(blocking=False) else None
+
+    def give_back(self) -> None:
+        """What was borrowed is not looked into any more."""
+        self._lock.release()
 
     def used(self, sequence: int) -> None:
         """A guess from that sequence was right."""

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from localspec import kernels
 from localspec.cli import build_parser
 from localspec.cli.chat import _load
 from localspec.cli.options import engine_settings
+from localspec.indexes import SuffixIndex
 from localspec.runtime.corpus_file import CorpusFile
 from tests.cli.conftest import Command
 
@@ -49,7 +49,7 @@ def test_files_are_added_counted_and_cleared(command: Command, code: Path) -> No
     assert "2 that are empty, too large or no UTF-8 text were left out" in added.out
     stats = json.loads(command("corpus", "stats", "--json").out)
     assert (stats["texts"], stats["damaged_bytes"], stats["budget_bytes"]) == (2, 0, 16_000_000)
-    index = kernels.SuffixIndex()
+    index = SuffixIndex()
     sequences = CorpusFile(Path(stats["path"]), 10**6).read().sequences
     index.add([one.tokens for one in sequences])
     whole = sequences[0].tokens

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from localspec import kernels
+from localspec import indexes
 from localspec.errors import KernelError
 from localspec.types import Tokens
 
@@ -86,8 +86,8 @@ def test_memory_is_given_back_and_a_closed_index_starts_anew(backend: Backend) -
 def test_bad_arguments_are_refused(backend: Backend) -> None:
     for low, high in ((0, 3), (3, 2), (1, 65)):
         with pytest.raises(KernelError):
-            kernels.NgramIndex(low, high)
-    index = kernels.NgramIndex(1, 3)
+            indexes.NgramIndex(low, high)
+    index = indexes.NgramIndex(1, 3)
     with pytest.raises(KernelError):
         index.sync(tokens_of([1, 2]), unchanged=3)
     with pytest.raises(KernelError):

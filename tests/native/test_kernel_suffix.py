@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from localspec import kernels
+from localspec import indexes
 from localspec.errors import KernelError
-from localspec.kernels import Continuation
+from localspec.indexes import Continuation
 from localspec.types import Tokens
 
 from .backends import BACKENDS, REFERENCE, Backend
@@ -183,6 +183,37 @@ def test_token_by_token_equals_all_at_once(backend: Backend, seed: int) -> None:
 
 
 @both
+@settings(max_examples=40)
+@given(
+    steps=st.lists(st.tuples(st.integers(0, 20), small), min_size=1, max_size=6),
+    others=st.lists(small, max_size=3),
+    nodes=st.integers(0, 9),
+    tree=st.booleans(),
+)
+def test_a_pass_in_one_call_is_sync_and_the_better_of_two_guesses(
+    backend: Backend, steps: list[tuple[int, list[int]]], others: list[list[int]], nodes: int, tree: bool
+) -> None:
+    one, apart, other = (backend.kernels.SuffixIndex(8) for _ in range(3))
+    other.add([tokens_of(tokens) for tokens in others])
+    history: list[int] = []
+    for kept, fresh in steps:
+        kept = min(kept, len(history))
+        history = history[:kept] + fresh
+        for beside in (None, other):
+            found = one.follow(tokens_of(history), kept, nodes, 5, tree, beside)
+            apart.sync(tokens_of(history))
+            mine = apart.guess(tokens_of(history), nodes, 5, tree, True)
+            theirs = other.guess(tokens_of(history), nodes, 5, tree)
+            best = theirs if beside is not None and theirs.score > mine.score else mine
+            assert found.tokens.tolist() == best.tokens.tolist()
+            assert found.parents.tolist() == best.parents.tolist()
+            odds = [chance if chance < 0.5 else chance / (1 - chance) for chance in best.chances.tolist()]
+            assert found.confidence.tolist() == np.array(odds, dtype=np.float32).tolist()
+            assert (found.match, found.sequence) == (best.match, theirs.sequence if best is theirs else -1)
+        assert one.check_integrity() == ""
+
+
+@both
 def test_what_is_removed_is_not_found_and_its_memory_is_used_again(backend: Backend) -> None:
     index = backend.kernels.SuffixIndex(32)
     rng = np.random.default_rng(5)
@@ -231,10 +262,12 @@ def test_negative_tokens_are_refused_and_match_nothing(backend: Backend) -> None
 def test_bad_arguments_are_refused() -> None:
     for depth in (0, 65):
         with pytest.raises(KernelError, match=f"{depth} tokens deep"):
-            kernels.SuffixIndex(depth)
-    index = kernels.SuffixIndex(3)
+            indexes.SuffixIndex(depth)
+    index = indexes.SuffixIndex(3)
     with pytest.raises(KernelError, match="cannot be unchanged"):
         index.sync(tokens_of([1, 2]), unchanged=3)
+    with pytest.raises(KernelError, match="3 of 2 tokens"):
+        index.follow(tokens_of([1, 2]), 3, 1, 1)
     with pytest.raises(KernelError, match="were asked for"):
         index.guess(tokens_of([1]), -1, 2)
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from localspec.reference.suffix import NOTHING, Continuation
 from localspec.runtime.corpus_file import Sequence, name_of
 from localspec.types import Tokens
 
@@ -25,5 +26,15 @@ def entry(number: int, used: float = 0.0, length: int = 40) -> Sequence:
 
 def knows(corpus: Corpus, tokens: Tokens) -> bool:
     """Whether the end of a text is found behind its beginning."""
-    found = corpus.guess(tokens[:-8], 8, 8)
-    return np.array_equal(found.tokens, tokens[-8:])
+    return np.array_equal(guess(corpus, tokens[:-8]).tokens, tokens[-8:])
+
+
+def guess(corpus: Corpus, tokens: Tokens) -> Continuation:
+    """What follows; no tokens while the corpus is worked on."""
+    index = corpus.borrow()
+    if index is None:
+        return NOTHING
+    try:
+        return index.guess(tokens, 8, 8)
+    finally:
+        corpus.give_back()

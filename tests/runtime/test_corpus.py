@@ -23,7 +23,7 @@ from localspec.runtime.corpus import Corpus, erase, folder
 from localspec.runtime.corpus_file import CorpusFile, Sequence, mark_of, name_of
 from localspec.runtime.engine import Engine
 from localspec.types import SamplingParams, Tokens
-from tests.runtime.corpus_texts import entry, knows, text
+from tests.runtime.corpus_texts import entry, guess, knows, text
 
 BUDGET = 1_000_000
 
@@ -83,7 +83,7 @@ def test_what_is_of_least_use_makes_room(file: CorpusFile) -> None:
     for number in range(19):
         corpus.keep(text(number))
     corpus.wait()
-    found = corpus.guess(text(2)[:-8], 8, 8)
+    found = guess(corpus, text(2)[:-8])
     corpus.used(found.sequence)
     for number in range(19, 30):
         corpus.keep(text(number))
@@ -174,7 +174,7 @@ def test_tokens_of_another_vocabulary_are_left_out(file: CorpusFile) -> None:
     file.add([entry(0), Sequence(b"x" * 16, tokens_of(*range(1, 40), 30_000), 1.0)])
     corpus = opened(file)
     assert knows(corpus, text(0))
-    assert corpus.guess(tokens_of(1, 2, 3), 4, 4).match == 0
+    assert guess(corpus, tokens_of(1, 2, 3)).match == 0
     corpus.close()
 
 
