@@ -16,6 +16,14 @@ TENSOR_TYPES: Final[dict[int, tuple[str, int, int]]] = {
 }  # fmt: skip
 """ggml tensor type -> (name, elements per block, bytes per block)."""
 
+ROLLS_BACK: Final = frozenset(
+    {
+        "bailingmoe3", "kimi-k3", "lfm2", "lfm2moe", "nemotron_h", "nemotron_h_moe", "qwen35", "qwen35moe", "qwen4exp",
+    }
+)  # fmt: skip
+"""Architectures with recurrent layers of which llama.cpp keeps snapshots (`n_rs_seq`): the last few tokens of such a
+cache can be dropped."""
+
 FILE_TYPES: Final[dict[int, str]] = {
     0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 7: "Q8_0", 8: "Q5_0", 9: "Q5_1", 10: "Q2_K", 11: "Q3_K_S",
     12: "Q3_K_M", 13: "Q3_K_L", 14: "Q4_K_S", 15: "Q4_K_M", 16: "Q5_K_S", 17: "Q5_K_M", 18: "Q6_K", 19: "IQ2_XXS",

@@ -219,7 +219,7 @@ class Bench:
         """Time of one pass of `width` rows whose last history token is number `length`."""
         self.go_to(length)
         parents = np.arange(-1, width - 2, dtype=np.int32)
-        draft = self._tokens[length : length + width - 1] if self.context.can_trim else self._tokens[:0]
+        draft = self._tokens[length : length + min(width - 1, self.context.most_nodes)]
         feed = Feed(0, self._tokens[:length], length, draft, parents[: len(draft)])
         start = time.perf_counter()
         self._decode([feed])

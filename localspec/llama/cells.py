@@ -23,16 +23,24 @@ def common_prefix(left: Tokens, right: Tokens) -> int:
 class Cells:
     """The tokens whose KV a slot's cache holds, in position order."""
 
-    __slots__ = ("_buffer", "branch", "grid", "length", "prompt_length", "reuse")
+    __slots__ = ("_buffer", "branch", "droppable", "grid", "length", "prompt_length", "reuse", "rollback")
 
-    def __init__(self, capacity: int, grid: int, reuse: Reuse) -> None:
-        """`capacity`: most tokens it can hold; `grid`: tokens per prefill chunk, 0 if there is no grid."""
+    def __init__(self, capacity: int, grid: int, reuse: Reuse, rollback: int | None = None) -> None:
+        """
+        Args:
+            capacity: most tokens it can hold.
+            grid: tokens per prefill chunk, 0 if there is no grid.
+            rollback: how many tokens can be dropped from the end at most; None = any number.
+        """
         self._buffer = np.zeros(capacity, dtype=np.int32)
         self.length = 0
         self.prompt_length = 0
         """That of the history the cells were computed for: tells how they were cut into passes."""
         self.grid = grid
         self.reuse = reuse
+        self.rollback = rollback
+        self.droppable = 0
+        """How many can be dropped now, where there is a `rollback`: of the last pass all but the first, and once."""
         self.branch: tuple[int, int] | None = None
         """After a tree: (first position of its nodes, lowest sequence id beside the main chain)."""
 
@@ -45,7 +53,15 @@ class Cells:
         """The cache now holds `tokens` from position `start` on, and nothing behind them."""
         end = start + len(tokens)
         self._buffer[start:end] = tokens
-        self.length = end
+        self.length, self.droppable = end, max(0, min(self.rollback or 0, len(tokens) - 1))
+
+    def may_keep(self, keep: int) -> bool:
+        """Whether what is behind `keep` cells can be dropped."""
+        return self.rollback is None or self.length - keep <= self.droppable
+
+    def cut(self, length: int) -> None:
+        """The cache now ends behind `length` cells."""
+        self.length, self.droppable = length, 0
 
     def keep(self, tokens: Tokens, prompt_length: int) -> int:
         """How many leading cells serve `tokens`, at most all but the last.

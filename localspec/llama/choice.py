@@ -21,8 +21,10 @@ from localspec.llama.configuration import ALL_KERNELS, CACHES, DEFAULT_CACHE, Ca
 from localspec.llama.context import Context
 from localspec.llama.decision import Decision
 from localspec.llama.model import Model
+from localspec.llama.parameters import most_nodes
 from localspec.llama.probe import Probe
 from localspec.llama.settings import ContextSettings
+from localspec.llama.states import NO_TAP, Tap
 from localspec.llama.survey import Budget, Progress, Survey, Weights
 
 Mode = Literal["auto", "strict", "off"]
@@ -64,6 +66,7 @@ def choose(
     cache_dir: Path | None = None,
     budget: float = 30.0,
     progress: Progress | None = None,
+    tap: Tap = NO_TAP,
 ) -> Chosen:
     """Loads a target in the configuration that `exact` asks for, measuring what is not in `cache_dir` yet.
 
@@ -86,6 +89,7 @@ def choose(
             must. What could not be examined in time counts as inexact for now: the next start looks again, three
             starts in all, of which one on a busy machine counts a quarter.
         progress: see `Progress`.
+        tap: hidden states that the context hands out; they change no bit, so nothing is chosen by them.
 
     Raises:
         ModelError: "strict", and no configuration is exact here; or what `Model.load` and `Context` raise.
@@ -95,7 +99,7 @@ def choose(
         raise UsageError(f"exact is {exact!r}; it must be auto, strict or off.")
     if not kernels or not set(kernels) <= set(ALL_KERNELS):
         raise UsageError(f"kernels is {list(kernels)}; it must hold some of {', '.join(ALL_KERNELS)}.")
-    weights = Weights(Path(path), gpu_layers, device)
+    weights = Weights(Path(path), gpu_layers, device, nextn=tap.nextn)
     if "wide" in kernels and DEFAULT_CACHE not in caches:
         kernels = [name for name in kernels if name != "wide"]
     if len(kernels) > 1 and "wide" in kernels and (gpu_layers != 0 or not wide.available()):
@@ -104,7 +108,7 @@ def choose(
         raise UsageError("No configuration has these kernels with such a cache; wide kernels keep an f16 cache.")
     chooser = _Chooser(weights, settings, exact, kernels, caches, widest, cache_dir, budget, progress)
     try:
-        return chooser.finish(chooser.decide())
+        return chooser.finish(chooser.decide(), tap)
     finally:
         chooser.survey.close()
 
@@ -210,7 +214,7 @@ class _Chooser:
 
     def _measured_decision(self) -> Decision:
         survey = self.survey
-        if not survey.model(self._default.kernels).can_trim:
+        if not most_nodes(survey.model(self._default.kernels), self._settings):
             why = "its state cannot be trimmed, so nothing is drafted"
             return Decision(self._default, True, why, Probe(exact=frozenset({1})))
         if self._wide_wins():
@@ -306,12 +310,12 @@ class _Chooser:
 
     # -- loading what was decided -------------------------------------------------------------------------------
 
-    def finish(self, decision: Decision) -> Chosen:
+    def finish(self, decision: Decision, tap: Tap = NO_TAP) -> Chosen:
         """Loads it; the rest of the survey may be closed."""
         configuration, exact, why = decision.configuration, decision.exact, decision.why
         model = self.survey.take(configuration.kernels)
         try:
-            context = Context(model, configuration.apply(self._shape))
+            context = Context(model, configuration.apply(self._shape), tap=tap)
             if exact:
                 context.exact_widths = self._exact_in_shape(model, configuration, decision.probe)
                 if context.exact_widths is None:
@@ -327,7 +331,7 @@ class _Chooser:
 
         Kept per mode: what strict finds out later must not change what auto does.
         """
-        if (self._shape, self._shape_widest) == (self._settings, self._widest) or not model.can_trim:
+        if (self._shape, self._shape_widest) == (self._settings, self._widest) or not most_nodes(model, self._shape):
             return found.exact
         settings = configuration.apply(self._shape)
         key = f"{self.survey.key(model.kernels, settings, self._shape_widest)}-{self._mode}"

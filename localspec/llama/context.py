@@ -20,12 +20,11 @@ from localspec.llama.cells import Cells
 from localspec.llama.contention import cpus
 from localspec.llama.model import Model
 from localspec.llama.observe import Observer
+from localspec.llama.parameters import EXTRA_ROWS, context_parameters, most_nodes, most_rows
 from localspec.llama.settings import ContextSettings
+from localspec.llama.states import NO_TAP, Outputs, States, Tap, check_tap
 from localspec.llama.tree import Layout, is_chain, layout
 from localspec.types import Feed, LogitRows, Tokens
-
-EXTRA_ROWS = 16
-"""A pass takes at most this many missing tokens along besides the last; more are computed in passes of their own."""
 
 
 class Context:
@@ -37,7 +36,8 @@ class Context:
         settings: ContextSettings | None = None,
         observer: Observer | None = None,
         *,
-        embeddings: bool = False,
+        tap: Tap = NO_TAP,
+        keep_states: bool = True,
     ) -> None:
         """Allocates the cache.
 
@@ -45,10 +45,12 @@ class Context:
             model: must stay open as long as this is used.
             settings: None = the defaults.
             observer: is shown intermediate results of every pass, which makes passes slow (for probes).
-            embeddings: keep the final state of every row, see `hidden_states`; a pass then has at most `max_rows` rows.
+            tap: hidden states to hand out; they change no bit of a logits row.
+            keep_states: keep them in `states`; else only the last pass's can be read, from `outputs`.
 
         Raises:
             ModelError: llama.cpp refuses the settings for this model, or there is no memory.
+            UsageError: the model has no such states (see `check_tap`).
         """
         self.settings = settings = settings or ContextSettings()
         self.model = model
@@ -59,43 +61,33 @@ class Context:
         self.exact_widths: frozenset[int] | None = None
         """Rows per pass whose bits equal those of one row, set by whoever probed; None = unknown."""
         self.threads = settings.threads or lib.default_threads()
-        self.can_trim = model.can_trim
+        self.can_trim, self.most_nodes = model.can_trim, most_nodes(model, settings)
         self.max_leaves = settings.max_leaves if model.can_trim else 1
-        self._most_rows = max(settings.grid, settings.max_rows + settings.n_slots * EXTRA_ROWS)
+        self._most_rows = most_rows(settings)
         self._api, self._wide = lib.api(), model.kernels == "wide"
         self._handle: int | None = None
         mark = lib.log.mark()
         self._observer = observer  # llama.cpp points to its callback
         if model.handle is None:
             raise UsageError(f"the model {model.path.name} is closed.")
-        self._handle = self._create(embeddings)
+        tap = check_tap(model.header, int(self._api.llama_model_n_layer(model.handle)), tap)
+        self._handle = self._create(tap)
         model.contexts.add(self)
         self.kv_bytes = lib.cache_bytes(mark)
         """Size of the cache in memory, as llama.cpp reports it (to 0.01 MiB)."""
         self._memory = self._api.llama_get_memory(self._handle)
         capacity, grid = settings.n_ctx + 64, settings.grid if settings.grid_prefill else 0
-        self._cells = [Cells(capacity, grid, settings.reuse) for _ in range(settings.n_slots)]
+        back = None if model.can_trim else self.most_nodes
+        self._cells = [Cells(capacity, grid, settings.reuse, back) for _ in range(settings.n_slots)]
         self._batch = Batch(self._most_rows, capacity, self.n_vocab, self.max_leaves)
-        self._row_offsets = np.arange(settings.max_rows, dtype=np.uintp) * np.uintp(4 * self.n_vocab)
+        self._row_offsets = np.arange(self._most_rows, dtype=np.uintp) * np.uintp(4 * self.n_vocab)
+        self.outputs = Outputs(self._handle, model, tap) if tap else None
+        """Hidden states of the last pass; None = nothing is tapped."""
+        self.states = States(self.outputs, self._cells) if self.outputs is not None and keep_states else None
+        """Hidden states of the cached tokens; None = nothing is kept."""
 
-    def _create(self, embeddings: bool) -> int:
-        settings, trees = self.settings, self.max_leaves > 1
-        params = self._api.llama_context_default_params()
-        params.n_ctx = (settings.n_ctx + (settings.max_rows if trees else 0)) * settings.n_slots
-        params.n_batch = params.n_ubatch = self._most_rows
-        params.n_seq_max = self.max_leaves if trees else settings.n_slots
-        params.n_outputs_max = max(settings.max_rows, params.n_seq_max)
-        params.n_threads = params.n_threads_batch = self.threads
-        params.flash_attn_type = lib.FLASH_ATTENTION[settings.flash_attention]
-        params.type_k, params.type_v = lib.GGML_TYPES[settings.type_k], lib.GGML_TYPES[settings.type_v]
-        params.kv_unified = settings.n_slots == 1
-        params.offload_kqv = settings.offload_kv
-        params.op_offload = self.model.gpu_layers != 0
-        params.swa_full = True  # a small ring would break the order of cells and lose old ones
-        params.no_perf = True
-        params.embeddings = embeddings
-        if embeddings:
-            params.pooling_type = self._api.LLAMA_POOLING_TYPE_NONE
+    def _create(self, tap: Tap) -> int:
+        settings, params = self.settings, context_parameters(self.model, self.settings, self.threads, tap)
         if self._observer is not None:
             params.cb_eval = self._observer.callback
         mark = lib.log.mark()
@@ -186,18 +178,21 @@ class Context:
             count = self._batch.add(part, count)
         if not count:
             return []
+        all_rows = self.outputs is not None and self.outputs.before(decodes=True)
         self._run(count, [(part.feed.slot, part.start) for part in parts])
-        base, outputs = np.uintp(self._logits()), 0
+        # rows with logits follow one another in batch order
+        base, row, outputs = np.uintp(lib.pointer_value(self._api.llama_get_logits(self._handle))), 0, 0
         for part in in_order:
-            part.first_output = outputs
-            outputs += 1 + len(part.feed.draft_tokens)
-            self._remember(part)
+            with_logits = 1 + len(part.feed.draft_tokens)
+            part.first_output = row + part.rows - with_logits if all_rows else outputs
+            self._remember(part, row)
+            row, outputs = row + part.rows, outputs + with_logits
         return [self._rows(part, base) for part in parts]
 
     def reusable(self, slot: int, tokens: Tokens, prompt_length: int) -> int:
         """How many leading tokens `prefill` would find cached."""
         keep = self._cells[slot].keep(tokens, prompt_length)
-        return keep if self.can_trim or keep == self._cells[slot].length else 0
+        return keep if self._cells[slot].may_keep(keep) else 0
 
     def pending(self, slot: int, tokens: Tokens) -> int:
         """Rows the next pass must spend on this history besides drafts: 1, or more when the end is not cached.
@@ -213,10 +208,6 @@ class Context:
         if self.settings.n_slots == 1:
             return [sum(rows.values())] if rows else []
         return split_equal(rows, self.settings.grid)
-
-    def hidden_states(self) -> int:
-        """Address of float32[rows, n_embd], the normed final states of the last pass; made with `embeddings` only."""
-        return lib.pointer_value(self._api.llama_get_embeddings(self._handle))
 
     def cached(self, slot: int) -> int:
         """How many tokens the slot's cache holds."""
@@ -248,8 +239,15 @@ class Context:
         for leaf in range(1, self.max_leaves):
             self._api.llama_memory_seq_cp(self._memory, 0, leaf, -1, -1)
         self._cells[slot].put(0, tokens)
+        self._cells[slot].cut(len(tokens))
         self._cells[slot].prompt_length = prompt_length
         return True
+
+    def untap(self) -> None:
+        """Hands out no hidden states any more, and frees those it kept."""
+        if self.outputs is not None and self._handle is not None:
+            self.outputs.close()
+        self.outputs = self.states = None
 
     def close(self) -> None:
         """Frees the cache; logits rows become invalid. A second call does nothing."""
@@ -289,7 +287,7 @@ class Context:
             return keep
         sequence = -1 if self.max_leaves > 1 else slot
         remove = self._api.llama_memory_seq_rm
-        if (keep < cells.length and not self.can_trim) or not remove(self._memory, sequence, keep, -1):
+        if not cells.may_keep(keep) or not remove(self._memory, sequence, keep, -1):
             keep = 0
             remove(self._memory, sequence, 0, -1)
         if cells.branch is not None:
@@ -298,7 +296,9 @@ class Context:
                 remove(self._memory, leaf, start, keep)
                 self._api.llama_memory_seq_cp(self._memory, 0, leaf, start, keep)
             cells.branch = None
-        cells.length = keep
+        cells.cut(keep)
+        if self.states is not None:
+            self.states.cut(slot, keep)
         return keep
 
     def _prefills_first(self, cells: Cells, keep: int, length: int, prompt_length: int) -> bool:
@@ -329,8 +329,8 @@ class Context:
         nodes = len(feed.draft_tokens)
         if nodes == 0:
             return None
-        if not self.can_trim:
-            raise UsageError(f"{self.model.path.name} cannot drop rejected tokens from its state; it takes no drafts.")
+        if nodes > self.most_nodes and not self.can_trim:
+            raise UsageError(f"{self.model.path.name} takes no drafts of more than {self.most_nodes} tokens.")
         parents = feed.draft_parents.tolist()
         if len(parents) != nodes:
             raise UsageError(f"a draft has {nodes} tokens but {len(parents)} parents.")
@@ -360,8 +360,10 @@ class Context:
     def _compute(self, slot: int, tokens: Tokens, start: int) -> None:
         """A pass of one slot without logits; the cache then ends behind `tokens`."""
         count = self._batch.add_history(slot, tokens, start, 0)
+        if self.outputs is not None:
+            self.outputs.before(decodes=False)
         self._run(count, [(slot, start)])
-        self._cells[slot].put(start, tokens)
+        self._put(slot, start, tokens, 0)
 
     def _run(self, count: int, starts: Sequence[tuple[int, int]]) -> None:
         """Runs the first `count` rows of the batch; on failure drops each slot's cells from its start on."""
@@ -371,23 +373,23 @@ class Context:
             code = self._api.llama_decode(self._handle, self._batch.of(count))
         if code:
             for slot, start in starts:
-                self._cells[slot].length = start + 1  # so that the trim is not skipped
+                self._cells[slot].cut(start + 1)  # so that the trim is not skipped
                 self._trim(slot, start)
             lib.raise_for_code(code, mark)
 
-    def _logits(self) -> int:
-        """Address of the first row with logits of the last pass; the others follow it in batch order."""
-        return lib.pointer_value(self._api.llama_get_logits(self._handle))
+    def _remember(self, part: Part, row: int) -> None:
+        """The cache holds a part, whose rows began at `row` of the last pass; of a tree only the main chain counts."""
+        feed, cells, count, tree = part.feed, self._cells[part.feed.slot], len(part.feed.tokens), part.tree
+        nodes = feed.draft_tokens if tree is None else feed.draft_tokens[tree.order[: tree.main_length]]
+        self._put(feed.slot, part.start, np.concatenate([feed.tokens[part.start :], nodes]), row)
+        if tree is not None:
+            cells.branch = (count, 1 + self.max_leaves - tree.leaves)
 
-    def _remember(self, part: Part) -> None:
-        feed, cells, count = part.feed, self._cells[part.feed.slot], len(part.feed.tokens)
-        cells.put(part.start, feed.tokens[part.start :])
-        if part.tree is None:
-            cells.put(count, feed.draft_tokens)
-            return
-        tree = part.tree
-        cells.put(count, feed.draft_tokens[tree.order[: tree.main_length]])
-        cells.branch = (count, 1 + self.max_leaves - tree.leaves)
+    def _put(self, slot: int, start: int, tokens: Tokens, row: int) -> None:
+        """The slot's cache holds `tokens` from position `start` on, which were the last pass's rows from `row` on."""
+        self._cells[slot].put(start, tokens)
+        if self.states is not None:
+            self.states.take(slot, start, row, len(tokens))
 
     def _rows(self, part: Part, base: np.uintp) -> LogitRows:
         first, nodes = part.first_output, len(part.feed.draft_tokens)

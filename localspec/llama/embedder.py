@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Iterator
 
 import numpy as np
@@ -12,6 +11,7 @@ from localspec.llama import lib
 from localspec.llama.context import Context
 from localspec.llama.model import Model
 from localspec.llama.settings import ContextSettings
+from localspec.llama.states import FINAL, Tap
 from localspec.types import Float32Array, Float64Array, Tokens
 
 _CHUNK = 128
@@ -62,7 +62,8 @@ class Embedder:
         done = 0
         while done < len(tokens):
             start, done = done, context.prefill_chunk(0, history, len(history))
-            states = self._states(context, done - start)
+            assert context.outputs is not None
+            states = context.outputs.rows(FINAL, done - start)
             if pooling == _MEAN:
                 total += states.sum(axis=0, dtype=np.float64) / len(tokens)
             elif pooling == _LAST or start == 0:
@@ -80,14 +81,8 @@ class Embedder:
             self.close()
             n_ctx = -(-tokens // _STEP) * _STEP
             settings = ContextSettings(n_ctx=n_ctx, grid=_CHUNK, max_rows=_CHUNK, threads=self._threads)
-            self._context = Context(self._model, settings, embeddings=True)
+            self._context = Context(self._model, settings, tap=Tap(final="all"), keep_states=False)
         return self._context
-
-    def _states(self, context: Context, rows: int) -> Float32Array:
-        """float32[rows, n_embd], of the last pass; a view that is valid until the next one."""
-        pointer = ctypes.cast(context.hidden_states(), ctypes.POINTER(ctypes.c_float))
-        states: Float32Array = np.ctypeslib.as_array(pointer, shape=(rows, self._width))
-        return states
 
     def close(self) -> None:
         """Frees the cache; a second call does nothing."""

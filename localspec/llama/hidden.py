@@ -4,7 +4,6 @@ is disturbed; with the target's kernels and cache formats, and cut into passes a
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -14,20 +13,9 @@ from localspec.errors import ContextOverflowError, UsageError
 from localspec.llama import lib
 from localspec.llama.context import Context
 from localspec.llama.model import Model
-from localspec.llama.settings import ContextSettings
+from localspec.llama.states import FINAL, Tap, check_tap
 from localspec.types import Float32Array, Tokens
 
-SHOWS_LAYERS = frozenset(
-    {
-        "bailingmoe3", "deepseek4", "gemma4", "gpt-oss", "hunyuan-dense", "hunyuan_vl", "lfm2", "lfm2moe", "llama",
-        "mimo2", "minimax-01", "minimax-m2", "muse-glimmer", "nanbeige", "nemotron_h", "nemotron_h_moe", "qwen3",
-        "qwen35", "qwen35moe", "qwen3moe", "qwen3next",
-    }
-)  # fmt: skip
-"""Architectures whose layer inputs this llama.cpp hands out; asked for those of another it ends the process."""
-_SET_LAYER = "_Z30llama_set_embeddings_layer_inpP13llama_contextjb"
-_GET_LAYER = "_Z30llama_get_embeddings_layer_inpP13llama_contextj"
-"""C++ names: llama.cpp declares these outside its C interface."""
 _STEP = 512
 
 
@@ -48,50 +36,8 @@ def check_layers(model: Model, layers: Sequence[int]) -> tuple[int, ...]:
     Raises:
         UsageError: the model has no such layer, or its architecture does not show layers.
     """
-    architecture, count = model.header.architecture, int(lib.api().llama_model_n_layer(model.handle))
-    for layer in layers:
-        if isinstance(layer, bool) or not isinstance(layer, int | np.integer) or not 0 <= layer < count:
-            raise UsageError(f"There is no layer {layer!r}; {model.path.name} has layers 0 to {count - 1}.")
-    if layers and architecture not in SHOWS_LAYERS:
-        raise UsageError(
-            f"llama.cpp does not show what goes into layers of the architecture {architecture}.",
-            "Ask for no layers: the final states are there for every model.",
-        )
-    return tuple(sorted({int(layer) for layer in layers}))
-
-
-def sizes(model: Model) -> tuple[int, int]:
-    """How many numbers go into a layer for each token, and how many a final state has."""
-    api = lib.api()
-    return int(api.llama_model_n_embd(model.handle)), int(api.llama_model_n_embd_out(model.handle))
-
-
-class _Tapped(Context):
-    """A context that keeps the inputs of layers, and the final state of every row."""
-
-    def __init__(self, model: Model, settings: ContextSettings, layers: tuple[int, ...]) -> None:
-        super().__init__(model, settings, embeddings=True)
-        self.layers = layers
-        self._n_embd, self._n_final = sizes(model)
-        if layers:
-            switch = lib.c_function(_SET_LAYER, None, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_bool)
-            for layer in layers:
-                switch(self._handle, layer, True)
-
-    def layer(self, layer: int, rows: int) -> Float32Array:
-        """float32[rows, n_embd], of the last pass; a view that is valid until the next one."""
-        get = lib.c_function(_GET_LAYER, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint32)
-        return _view(get(self._handle, layer), rows, self._n_embd)
-
-    def final(self, rows: int) -> Float32Array:
-        """float32[rows, n_embd], of the last pass; a view that is valid until the next one."""
-        return _view(self.hidden_states(), rows, self._n_final)
-
-
-def _view(address: int, rows: int, width: int) -> Float32Array:
-    pointer = ctypes.cast(address, ctypes.POINTER(ctypes.c_float))
-    found: Float32Array = np.ctypeslib.as_array(pointer, shape=(rows, width))
-    return found
+    count = int(lib.api().llama_model_n_layer(model.handle))
+    return check_tap(model.header, count, Tap(tuple(layers))).layers
 
 
 class HiddenReader:
@@ -104,7 +50,7 @@ class HiddenReader:
                 text may be.
         """
         self._like = like
-        self._context: _Tapped | None = None
+        self._context: Context | None = None
 
     def read(self, tokens: Tokens, layers: Sequence[int]) -> Iterator[HiddenStates | None]:
         """Hidden states of every token. Each step is a pass; all but the last yield None. One text at a time.
@@ -127,27 +73,27 @@ class HiddenReader:
         context = self._room_for(len(tokens) + 1, check_layers(self._like.model, layers))
         context.forget(0)
         history = np.append(tokens, tokens[-1])  # a cache is filled up to the last token, which is left for decoding
-        parts: dict[int, list[Float32Array]] = {layer: [] for layer in context.layers}
-        final: list[Float32Array] = []
-        done = 0
+        outputs, done = context.outputs, 0
+        assert outputs is not None
+        parts: dict[int, list[Float32Array]] = {what: [] for what in outputs.tap.everything}
         while done < len(tokens):
             start, done = done, context.prefill_chunk(0, history, len(history))
-            for layer, found in parts.items():
-                found.append(context.layer(layer, done - start).copy())
-            final.append(context.final(done - start).copy())
+            for what, found in parts.items():
+                found.append(outputs.rows(what, done - start).copy())
             if done < len(tokens):
                 yield None
-        yield HiddenStates({layer: np.concatenate(found) for layer, found in parts.items()}, np.concatenate(final))
+        final = np.concatenate(parts.pop(FINAL))
+        yield HiddenStates({layer: np.concatenate(found) for layer, found in parts.items()}, final)
 
-    def _room_for(self, tokens: int, layers: tuple[int, ...]) -> _Tapped:
-        held, grid = self._context, self._like.grid
-        if held is None or held.n_ctx < tokens or held.layers != layers:
+    def _room_for(self, tokens: int, layers: tuple[int, ...]) -> Context:
+        held, tap = self._context, Tap(layers, "all")
+        if held is None or held.n_ctx < tokens or held.outputs is None or held.outputs.tap != tap:
             self.close()
             n_ctx = -(-tokens // _STEP) * _STEP
             settings = replace(
-                self._like.settings, n_ctx=n_ctx, n_slots=1, max_leaves=1, max_rows=grid, reuse="all", grid_prefill=True
+                self._like.settings, n_ctx=n_ctx, n_slots=1, max_leaves=1, reuse="all", grid_prefill=True
             )
-            self._context = held = _Tapped(self._like.model, settings, layers)
+            self._context = held = Context(self._like.model, settings, tap=tap, keep_states=False)
         return held
 
     def close(self) -> None:

@@ -113,6 +113,15 @@ _kept: list[object] = []  # what C code points to must outlive it
 
 
 @functools.cache
+def extension() -> Any:
+    """llama-cpp-python's ctypes module of what llama.cpp declares outside its C interface."""
+    api()
+    from llama_cpp import llama_cpp_ext
+
+    return llama_cpp_ext
+
+
+@functools.cache
 def c_function(name: str, restype: Any, *argtypes: Any) -> Any:
     """A function of libllama or of the ggml it is linked with that llama-cpp-python does not declare.
 

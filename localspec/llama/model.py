@@ -25,7 +25,15 @@ from localspec.types import Tokens
 class Model:
     """Weights in memory. Make one with `Model.load`; `close` it, or use it as a context manager."""
 
-    def __init__(self, handle: int, header: Header, gpu_layers: int, kernels: Kernels, device: str | None) -> None:
+    def __init__(
+        self,
+        handle: int,
+        header: Header,
+        gpu_layers: int,
+        kernels: Kernels,
+        device: str | None,
+        has_nextn: bool = False,
+    ) -> None:
         """Takes over a llama_model pointer; see `load`."""
         self.handle: int | None = handle
         self.header = header
@@ -33,6 +41,8 @@ class Model:
         self.gpu_layers = gpu_layers
         self.kernels = kernels
         """Who computes its passes on the CPU; its contexts follow it."""
+        self.has_nextn = has_nextn
+        """Whether its multi-token-prediction layers are loaded."""
         self.device = device
         self._api = lib.api()
         self._vocab = vocab = self._api.llama_model_get_vocab(handle)
@@ -67,6 +77,7 @@ class Model:
         device: str | None = None,
         kernels: Kernels = "repacked",
         use_mmap: bool = True,
+        nextn: bool = False,
         progress: Callable[[float], bool] | None = None,
     ) -> Model:
         """Checks the header, then loads the file.
@@ -79,6 +90,7 @@ class Model:
             kernels: who computes passes on the CPU: "wide" packs the weights for localspec's own library as they load,
                 "repacked" lets llama.cpp reorder them (its `use_extra_bufts`), "plain" leaves them as they are.
             use_mmap: map the file instead of reading it.
+            nextn: load multi-token-prediction layers, too, if there are some; plain decoding has no use for them.
             progress: called with 0.0 to 1.0; returning False cancels.
 
         Raises:
@@ -95,6 +107,7 @@ class Model:
         params.n_gpu_layers = gpu_layers
         params.use_extra_bufts = kernels != "plain"  # for what wide does not take, too
         params.load_mode = api.LLAMA_LOAD_MODE_AUTO if use_mmap else api.LLAMA_LOAD_MODE_NONE
+        params.load_mtp = nextn and any(".nextn." in tensor.name for tensor in header.tensors)
         devices = _device_list(device, gpu_layers)
         params.devices = ctypes.cast(devices, ctypes.c_void_p) if devices is not None else None
         watch = _Progress(progress)
@@ -109,7 +122,7 @@ class Model:
         if not handle:
             reason = lib.log.reason(mark) or "it gave no reason"
             raise ModelFileError(f"llama.cpp cannot load {header.path}: {reason}.", _hint(reason))
-        model = cls(handle, header, gpu_layers, kernels, device)
+        model = cls(handle, header, gpu_layers, kernels, device, bool(params.load_mtp))
         try:
             model._check_decoder()
         except ModelFileError:

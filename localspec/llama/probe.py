@@ -119,7 +119,9 @@ def shared_facts(path: Path, settings: ContextSettings, gpu_layers: int, device:
     with contextlib.suppress(OSError):
         status = path.stat()
         size, changed = status.st_size, status.st_mtime_ns
+    rollback = {"rollback": settings.rollback} if settings.rollback else {}
     return {
+        **rollback,
         "format": _FORMAT,
         "model": [str(path.resolve()), size, changed],
         "weights": [gpu_layers, device],

@@ -38,6 +38,9 @@ class ContextSettings:
     """False for draft models, whose bits nobody relies on: a few missing tokens ride along in the next pass."""
     max_rows: int = 64
     """Most rows with logits in a pass over all slots; bounds llama.cpp's output buffer."""
+    rollback: int = 0
+    """Of a model with recurrent layers, tokens that can be dropped from the end of its cache, which is the longest
+    draft: llama.cpp keeps so many states besides the last. One slot only; other models drop what they like."""
     offload_kv: bool = True
     """Keep the cache of offloaded layers on the GPU."""
 
@@ -49,6 +52,7 @@ class ContextSettings:
             ("grid", 16, 1 << 16),
             ("threads", 0, 512),
             ("max_rows", 1, 4096),
+            ("rollback", 0, 64),
         ):
             value = getattr(self, name)
             if not low <= value <= high:

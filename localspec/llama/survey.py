@@ -37,10 +37,17 @@ class Weights:
     gpu_layers: int = 0
     device: str | None = None
     role: str = "target"
+    nextn: bool = False
 
     def load(self, kernels: Kernels, progress: Callable[[float], bool]) -> Model:
-        gpu_layers, device = self.gpu_layers, self.device
-        return Model.load(self.path, gpu_layers=gpu_layers, device=device, kernels=kernels, progress=progress)
+        return Model.load(
+            self.path,
+            gpu_layers=self.gpu_layers,
+            device=self.device,
+            kernels=kernels,
+            nextn=self.nextn,
+            progress=progress,
+        )
 
     def fit_twice(self) -> bool:
         """Whether two copies fit into the memory that is free now, as far as that can be known."""

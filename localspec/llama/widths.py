@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from localspec.errors import Cancelled
 from localspec.llama.bench import Bench
 from localspec.llama.model import Model
+from localspec.llama.parameters import most_nodes
 from localspec.llama.probe import Probe
 from localspec.llama.settings import ContextSettings
 
@@ -137,7 +138,7 @@ def examine(
     steps = _Steps(progress, None)
     passed: dict[int, set[int]] = {}
     # without a length to try nothing is known about any width
-    allowed = set(range(2, widest + 1)) if model.can_trim and lengths else set()
+    allowed = set(range(2, 1 + min(widest, 1 + most_nodes(model, settings)))) if lengths else set()
     state = b""
     for phase, observed in enumerate((True, False)):  # what logits hide shows first
         part = steps.part(phase / 2, (phase + 1) / 2)

@@ -85,9 +85,9 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
         return model
 
     class Counted(Context):
-        def __init__(self, *args: Any) -> None:
+        def __init__(self, *args: Any, **options: Any) -> None:
             made.contexts += 1
-            super().__init__(*args)
+            super().__init__(*args, **options)
 
     monkeypatch.setattr(widths, "measure", made.measure)
     monkeypatch.setattr(widths, "examine", made.examine)

@@ -1,0 +1,169 @@
+"""An EAGLE-3 head as llama.cpp runs it: an encoder that fuses what layers of the target saw, and one decoder layer.
+
+Sequences are llama.cpp's: the trunk carries all of a slot's, a guess the one of its path.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from localspec.errors import ModelError
+from localspec.llama import lib, wide
+from localspec.llama.contention import cpus
+from localspec.llama.context import Context
+from localspec.llama.head_cache import ROWS, HeadCache, Row
+from localspec.llama.model import Model
+from localspec.llama.states import NEXTN
+from localspec.types import Float32Array, Tokens
+
+
+class Eagle3Model(Model):
+    """The weights of a head."""
+
+    def _check_decoder(self) -> None:
+        """llama.cpp takes the matrix that fuses the target's states for an encoder."""
+
+
+class Eagle3Context(HeadCache):
+    """Evaluates histories and what is guessed behind them."""
+
+    def __init__(self, model: Model, target: Context, layers: Sequence[int]) -> None:
+        """Allocates the cache.
+
+        Args:
+            model: the head, an `Eagle3Model`; must stay open as long as this is used.
+            target: made with a tap of what the head reads; must stay open, too.
+            layers: whose inputs the head was trained on, in its own order; the target's number of layers stands for
+                what follows the last.
+
+        Raises:
+            ModelError: llama.cpp refuses it, or there is no memory.
+        """
+        self._api, self._wide = lib.api(), model.kernels == "wide"
+        last = int(self._api.llama_model_n_layer(target.model.handle))
+        super().__init__(target, [NEXTN if layer == last else layer for layer in layers], model.n_vocab)
+        self._n_embd, self._width = int(self._api.llama_model_n_embd(model.handle)), model.n_vocab
+        self._handle: int | None = None
+        self._handle = self._create(model, target)
+        model.contexts.add(self)
+        self._memory = self._api.llama_get_memory(self._handle)
+        lib.extension().llama_set_embeddings_nextn(self._handle, True, True)
+        self._states_address: Callable[[int | None], Any] = lib.extension().llama_get_embeddings_nextn
+        self._batch = _Batch(ROWS, self._n_slots * self.n_paths)
+
+    def _create(self, model: Model, target: Context) -> int:
+        params = self._api.llama_context_default_params()
+        params.n_ctx = (self.n_ctx + ROWS) * self._n_slots
+        params.n_batch = params.n_ubatch = params.n_outputs_max = ROWS
+        params.n_seq_max = self._n_slots * self.n_paths
+        params.n_threads = params.n_threads_batch = target.threads
+        params.kv_unified = True  # nobody relies on its bits, and paths need it
+        params.op_offload = model.gpu_layers != 0
+        params.no_perf = True
+        params.ctx_other = target._handle  # whose embeddings and output matrix serve a head without its own
+        mark = lib.log.mark()
+        with wide.switched(self._wide):
+            handle = self._api.llama_init_from_model(model.handle, params)
+        if not handle:
+            reason = lib.log.reason(mark) or "it gave no reason"
+            raise ModelError(f"llama.cpp could not make a context for {model.path.name}: {reason}.")
+        return int(handle)
+
+    def close(self) -> None:
+        """Frees the cache. A second call does nothing."""
+        handle, self._handle = getattr(self, "_handle", None), None
+        if handle is not None:
+            self._api.llama_free(handle)
+
+    def __del__(self) -> None:
+        self.close()
+
+    def _compute(self, rows: Sequence[Row], asked: bool) -> tuple[Float32Array, Float32Array] | None:
+        """All rows are outputs or none: llama.cpp hands out the first ones, whichever were asked for."""
+        states = [row.state for row in rows]
+        if rows[0].sequence is None:
+            first = self._api.llama_memory_seq_pos_max(self._memory, 0) + 1  # means nothing, but is checked
+            self._call(self._api.llama_encode, self._batch.of_states(states, first))
+            states = list(self._last_states(len(rows)))
+        ids = [self._ids(row) for row in rows]
+        self._call(self._api.llama_decode, self._batch.of_rows(rows, ids, states, asked))
+        if not asked:
+            return None
+        logits = np.ctypeslib.as_array(self._api.llama_get_logits(self._handle), shape=(len(rows), self._width))
+        return self._last_states(len(rows)), logits
+
+    def _ids(self, row: Row) -> tuple[int, int]:
+        """The first sequence id of a cell, and how many."""
+        first = row.slot * self.n_paths
+        return (first, self.n_paths) if row.sequence is None else (first + row.sequence, 1)
+
+    def _last_states(self, rows: int) -> Float32Array:
+        found = np.ctypeslib.as_array(self._states_address(self._handle), shape=(rows, self._n_embd))
+        return np.array(found, dtype=np.float32)
+
+    def _call(self, function: Any, batch: Any) -> None:
+        mark = lib.log.mark()
+        wide.set_switch(self._wide)
+        with cpus.passing():
+            code = function(self._handle, batch)
+        if code:
+            lib.raise_for_code(code, mark)
+
+    def _remove(self, slot: int, start: int) -> None:
+        self._api.llama_memory_seq_rm(self._memory, -1 if self._n_slots == 1 else slot, start, -1)
+
+    def _fork(self, slot: int, source: int, sequence: int, start: int, stop: int) -> None:
+        first = slot * self.n_paths
+        self._api.llama_memory_seq_cp(self._memory, first + source, first + sequence, start, stop)
+
+
+class _Batch:
+    """A llama_batch whose rows have states, filled through numpy."""
+
+    def __init__(self, capacity: int, sequences: int) -> None:
+        self._token = np.zeros(capacity, dtype=np.int32)
+        self._position = np.zeros(capacity, dtype=np.int32)
+        self._id_count = np.ones(capacity, dtype=np.int32)
+        self._id_pointer = np.zeros(capacity + 1, dtype=np.uintp)
+        self._output = np.zeros(capacity, dtype=np.int8)
+        self._ids = np.arange(sequences, dtype=np.int32)
+        self._states = np.zeros(0, dtype=np.float32)
+        self._struct: Any = lib.api().llama_batch(n_tokens=0)
+        self._kinds = dict(self._struct._fields_)
+        arrays = {"pos": self._position, "n_seq_id": self._id_count, "seq_id": self._id_pointer, "logits": self._output}
+        for name, array in arrays.items():
+            self._point(name, array)
+
+    def _point(self, name: str, array: Any) -> None:
+        setattr(self._struct, name, ctypes.cast(0 if array is None else array.ctypes.data, self._kinds[name]))
+
+    def of_states(self, states: Sequence[Float32Array], first: int) -> Any:
+        """For the encoder: one row for each, all in sequence 0."""
+        count = len(states)
+        self._position[:count] = np.arange(first, first + count)
+        self._id_pointer[:count] = self._ids.ctypes.data
+        self._id_count[:count] = 1
+        self._output[:count] = 1
+        return self._finish(states, None)
+
+    def of_rows(
+        self, rows: Sequence[Row], ids: Sequence[tuple[int, int]], states: Sequence[Float32Array], output: bool
+    ) -> Any:
+        """For the decoder; `ids`: first sequence id of every row, and how many. Logits of all rows, or of none."""
+        for index, (row, (first, count)) in enumerate(zip(rows, ids, strict=True)):
+            self._token[index] = row.token
+            self._position[index] = row.position
+            self._id_pointer[index], self._id_count[index] = self._ids.ctypes.data + 4 * first, count
+        self._output[: len(rows)] = output
+        return self._finish(states, self._token)
+
+    def _finish(self, states: Sequence[Float32Array], token: Tokens | None) -> Any:
+        self._states = np.ascontiguousarray(np.stack(states), dtype=np.float32)
+        self._point("embd", self._states)
+        self._point("token", token)
+        self._struct.n_tokens = len(states)
+        return self._struct

@@ -1,0 +1,266 @@
+"""Hidden states of the target's passes, for heads that were trained on them: what is asked of llama.cpp (`Tap`), how
+the last pass's rows are read (`Outputs`), and what is kept of them token by token (`States`).
+
+llama.cpp may cut a pass of several slots into others and reorder their rows; what it hands out is in the order of the
+batch again, rows without logits included. Where final states are on, every row of the pass is an output.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from localspec.errors import UsageError
+from localspec.gguf import Header
+from localspec.llama import lib
+from localspec.llama.cells import Cells, common_prefix
+from localspec.llama.model import Model
+from localspec.types import Float32Array, Tokens
+
+FINAL, NEXTN = -1, -2
+"""What may be read besides a layer's input: the normed final state, and what an MTP layer starts from."""
+
+SHOWS_LAYERS = frozenset(
+    {
+        "bailingmoe3", "deepseek4", "gemma4", "gpt-oss", "hunyuan-dense", "hunyuan_vl", "lfm2", "lfm2moe", "llama",
+        "mimo2", "minimax-01", "minimax-m2", "muse-glimmer", "nanbeige", "nemotron_h", "nemotron_h_moe", "qwen3",
+        "qwen35", "qwen35moe", "qwen3moe", "qwen3next",
+    }
+)  # fmt: skip
+"""Architectures whose layer inputs this llama.cpp hands out; asked for those of another it ends the process."""
+SHOWS_NEXTN = frozenset(
+    {
+        "bailingmoe3", "cohere2moe", "deepseek2", "deepseek32", "gemma4", "glm-dsa", "glm4moe", "gpt-oss", "hy_v3",
+        "mimo2", "nemotron_h", "nemotron_h_moe", "qwen35", "qwen35moe", "qwen3next", "step35",
+    }
+)  # fmt: skip
+"""Architectures whose passes set the state that an MTP layer starts from; of another, nothing would ever come."""
+Final = Literal["no", "decoded", "all"]
+_FINAL_ORDER: tuple[Final, ...] = ("no", "decoded", "all")
+_SET_LAYER = "_Z30llama_set_embeddings_layer_inpP13llama_contextjb"
+_GET_LAYER = "_Z30llama_get_embeddings_layer_inpP13llama_contextj"
+"""C++ names: llama.cpp declares these outside its C interface."""
+_LARGEST = float(np.finfo(np.float16).max)
+_FEWEST_ROWS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Tap:
+    """What a context hands out of its passes besides logits."""
+
+    layers: tuple[int, ...] = ()
+    """Inputs of these layers, of every row of every pass, prompts included."""
+    final: Final = "no"
+    """The final state behind the norm: of decoded rows only ("decoded"; prompts cost nothing more), or of prompts
+    too ("all"; every prompt row then is an output, which costs the output matrix)."""
+    nextn: bool = False
+    """What an MTP layer starts from, of every row, prompts included."""
+
+    def __or__(self, other: Tap) -> Tap:
+        final = max(self.final, other.final, key=_FINAL_ORDER.index)
+        return Tap(tuple(sorted({*self.layers, *other.layers})), final, self.nextn or other.nextn)
+
+    def __bool__(self) -> bool:
+        return self != NO_TAP
+
+    @property
+    def everything(self) -> tuple[int, ...]:
+        """What can be read: layers, `FINAL`, `NEXTN`."""
+        return (*self.layers, *([FINAL] if self.final != "no" else []), *([NEXTN] if self.nextn else []))
+
+
+NO_TAP = Tap()
+
+
+def check_tap(header: Header, n_layers: int, tap: Tap) -> Tap:
+    """The tap with its layers each once, in order; to be asked before llama.cpp, which would end the process.
+
+    Args:
+        header: of the model.
+        n_layers: how many it has.
+
+    Raises:
+        UsageError: no such layer, or an architecture that does not show what is asked for.
+    """
+    for layer in tap.layers:
+        if isinstance(layer, bool) or not isinstance(layer, int | np.integer) or not 0 <= layer < n_layers:
+            raise UsageError(f"There is no layer {layer!r}; {header.path.name} has layers 0 to {n_layers - 1}.")
+    if tap.layers and header.architecture not in SHOWS_LAYERS:
+        raise UsageError(
+            f"llama.cpp does not show what goes into layers of the architecture {header.architecture}.",
+            "Ask for no layers: the final states are there for every model.",
+        )
+    if tap.nextn and header.architecture not in SHOWS_NEXTN:
+        raise UsageError(f"llama.cpp shows no state for MTP layers of the architecture {header.architecture}.")
+    return Tap(tuple(sorted({int(layer) for layer in tap.layers})), tap.final, tap.nextn)
+
+
+def sizes(model: Model) -> tuple[int, int]:
+    """How many numbers go into a layer for each token, and how many a final state has."""
+    api = lib.api()
+    return int(api.llama_model_n_embd(model.handle)), int(api.llama_model_n_embd_out(model.handle))
+
+
+class Outputs:
+    """Rows of the last pass of one llama.cpp context."""
+
+    def __init__(self, handle: int, model: Model, tap: Tap) -> None:
+        """Switches on what `tap` asks for, which was checked (`check_tap`)."""
+        api, pointer = lib.api(), ctypes.c_void_p
+        self.tap = tap
+        self.n_embd, self.n_final = sizes(model)
+        """Numbers of a layer's input; of a final state, and of what an MTP layer starts from."""
+        self._handle = handle
+        self._switch_final: Callable[[int, bool], None] = api.llama_set_embeddings
+        self._final_on = tap.final == "all"
+        self._read: dict[int, tuple[Callable[..., Any], tuple[int, ...], int]] = {}
+        if tap.final != "no":
+            self._switch_final(handle, self._final_on)
+            self._read[FINAL] = (api.llama_get_embeddings, (handle,), self.n_final)
+        if tap.nextn:
+            extension = lib.extension()
+            extension.llama_set_embeddings_nextn(handle, True, False)
+            self._read[NEXTN] = (extension.llama_get_embeddings_nextn, (handle,), self.n_final)
+        if tap.layers:
+            switch = lib.c_function(_SET_LAYER, None, pointer, ctypes.c_uint32, ctypes.c_bool)
+            get = lib.c_function(_GET_LAYER, ctypes.POINTER(ctypes.c_float), pointer, ctypes.c_uint32)
+            for layer in tap.layers:
+                switch(handle, layer, True)
+                self._read[layer] = (get, (handle, layer), self.n_embd)
+
+    def before(self, decodes: bool) -> bool:
+        """To be called before a pass; whether every row of it will be an output.
+
+        Args:
+            decodes: whether logits are wanted; a pass over a prompt wants none.
+        """
+        on = self.tap.final == "all" or (self.tap.final == "decoded" and decodes)
+        if on != self._final_on:
+            self._switch_final(self._handle, on)
+            self._final_on = on
+        return on
+
+    def close(self) -> None:
+        """Switches everything off."""
+        if self._final_on:
+            self._switch_final(self._handle, False)
+        if self.tap.nextn:
+            lib.extension().llama_set_embeddings_nextn(self._handle, False, False)
+        if self.tap.layers:
+            switch = lib.c_function(_SET_LAYER, None, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_bool)
+            for layer in self.tap.layers:
+                switch(self._handle, layer, False)
+
+    @property
+    def shown(self) -> tuple[int, ...]:
+        """What the last pass can be read for."""
+        return tuple(what for what in self._read if what != FINAL or self._final_on)
+
+    def rows(self, what: int, count: int) -> Float32Array:
+        """float32[count, n], the first rows of the last pass in batch order; a view that is valid until the next."""
+        get, arguments, width = self._read[what]
+        found: Float32Array = np.ctypeslib.as_array(get(*arguments), shape=(count, width))
+        return found
+
+
+@dataclass(slots=True)
+class _Run:
+    """States of consecutive positions of one slot."""
+
+    rows: npt.NDArray[np.float16]
+    """float16[capacity, n]; row 0 is position `start`."""
+    start: int = 0
+    stop: int = 0
+
+    def cut(self, length: int) -> None:
+        self.stop = min(self.stop, length)
+        self.start = min(self.start, self.stop)
+
+    def put(self, position: int, states: Float32Array) -> None:
+        """States from `position` on; what is held and does not lead up to them is dropped."""
+        self.cut(position)
+        if self.stop < position:
+            self.start = self.stop = position
+        begin = position - self.start
+        end = begin + len(states)
+        if end > len(self.rows):
+            grown = np.empty((max(_FEWEST_ROWS, 2 * end), self.rows.shape[1]), dtype=np.float16)
+            grown[:begin] = self.rows[:begin]
+            self.rows = grown
+        np.clip(states, -_LARGEST, _LARGEST, out=self.rows[begin:end], casting="unsafe")
+        self.stop = position + len(states)
+
+
+class States:
+    """What a context keeps of its passes: a row a token of the cache, in float16, for each slot and each thing tapped.
+
+    Held exactly where the KV is and was computed by this context with the tap on: a cache that came from a file has
+    none, and final states of "decoded" rows leave prompts out. Memory is taken as rows come, growing twofold.
+    """
+
+    def __init__(self, outputs: Outputs, cells: Sequence[Cells]) -> None:
+        """`cells`: of every slot, which the context goes on changing."""
+        self.tap = outputs.tap
+        self._outputs, self._cells = outputs, cells
+        widths = {what: outputs.n_embd if what >= 0 else outputs.n_final for what in self.tap.everything}
+        self._slots = [
+            {what: _Run(np.empty((0, width), dtype=np.float16)) for what, width in widths.items()} for _ in cells
+        ]
+
+    def span(self, slot: int, tokens: Tokens, what: int | None = None) -> tuple[int, int]:
+        """(start, stop): the positions of `tokens` whose states are held, one run, possibly empty.
+
+        `start` is above 0 behind a cache that came from a file, or behind a prompt of which final states were not
+        asked for. The last token of a history is not evaluated yet, as a rule.
+
+        Args:
+            slot: 0 to n_slots - 1.
+            tokens: int32[n], a history or what is guessed to follow it.
+            what: a layer, `FINAL` or `NEXTN`; None = everything tapped. Name it: beside another head more may be
+                tapped than one needs.
+        """
+        shared = common_prefix(self._cells[slot].tokens, tokens)
+        wanted = self._slots[slot].values() if what is None else (self._slots[slot][what],)
+        stop = min(shared, *(run.stop for run in wanted))
+        return min(stop, max(run.start for run in wanted)), stop
+
+    def read(self, slot: int, what: int, start: int, stop: int) -> Float32Array:
+        """float32[stop - start, n]: states at these positions, within `span`.
+
+        Args:
+            what: a layer (its input), `FINAL` or `NEXTN`.
+
+        Raises:
+            UsageError: they are not held, or were not tapped.
+        """
+        run = self._slots[slot].get(what)
+        if run is None or not run.start <= start <= stop <= run.stop:
+            held = "not tapped" if run is None else f"held from {run.start} to {run.stop}"
+            raise UsageError(f"states {what} of positions {start} to {stop} are {held}.")
+        return run.rows[start - run.start : stop - run.start].astype(np.float32)
+
+    @property
+    def nbytes(self) -> int:
+        """Memory taken."""
+        return sum(run.rows.nbytes for slot in self._slots for run in slot.values())
+
+    # -- for the context ----------------------------------------------------------------------------------------
+
+    def cut(self, slot: int, length: int) -> None:
+        """The slot's cache now ends behind `length` tokens."""
+        for run in self._slots[slot].values():
+            run.cut(length)
+
+    def take(self, slot: int, position: int, row: int, count: int) -> None:
+        """Rows [row, row + count) of the last pass are the slot's tokens from `position` on, the end of its cache."""
+        shown, runs = self._outputs.shown, self._slots[slot]
+        for what, run in runs.items():
+            if what in shown:
+                run.put(position, self._outputs.rows(what, row + count)[row:])
+            else:
+                run.cut(position)
