@@ -79,20 +79,27 @@ class _Growing:
 
 
 class DraftModel:
-    """Drafts with a model behind a `DraftContext`."""
+    """Drafts with a model behind a `DraftContext`, which may be a trained head's."""
 
-    name = "draft"
+    NAME = "draft"
     needs = NEEDS_NOTHING
     free = False
 
     def __init__(
-        self, context: DraftContext, end_tokens: frozenset[int], settings: DraftModelSettings | None = None
+        self,
+        context: DraftContext,
+        end_tokens: frozenset[int],
+        settings: DraftModelSettings | None = None,
+        name: str = NAME,
     ) -> None:
         """
         Args:
             context: the draft model's cache; whoever made it frees it.
             end_tokens: behind one of these nothing is guessed (the answer is over).
+            settings: None = the defaults.
+            name: the drafter's: of the method, for a head.
         """
+        self.name = name
         self._context: DraftContext | None = context
         self._end_tokens = end_tokens
         self.settings = settings or DraftModelSettings()
@@ -149,7 +156,7 @@ class DraftModel:
         history = draft.path[: draft.length]
         count = min(self.settings.branches, request.max_nodes - len(draft.tokens))
         try:
-            rows = self._masked(draft, rows)
+            rows = masked(request, history, rows)
             found, shares = kernels.sample(rows, 0, request.sampling, history, request.noise, draft.length, count)
         except KernelError:  # nothing left to draw: nothing to guess; the target has its own say
             draft.done = True
@@ -168,18 +175,6 @@ class DraftModel:
         over = not request.needs_probs and int(found[0]) in self._end_tokens
         draft.done = over or self._full(draft) or not request.price.pays(draft.certain, len(draft.tokens))
 
-    def _masked(self, draft: _Growing, rows: LogitRows) -> LogitRows:
-        """The row with the request's grammar applied; one of nothing but -inf where the answer is over."""
-        constraint = draft.request.constraint
-        if constraint is None:
-            return rows
-        path = draft.path[len(draft.request.history) : draft.length]
-        mask = constraint.mask(path.tolist())
-        row = np.full((1, rows.n_vocab), -np.inf, dtype=np.float32)
-        if mask is not None:
-            keep(row[0], rows[0], mask)
-        return LogitRows.from_matrix(row)
-
     def _finish(self, draft: _Growing) -> Draft:
         if not draft.tokens:
             return EMPTY_DRAFT
@@ -196,6 +191,19 @@ class DraftModel:
 
     def close(self) -> None:
         self._context = None
+
+
+def masked(request: DraftRequest, path: Tokens, rows: LogitRows) -> LogitRows:
+    """The row behind `path`, which begins with the history, with the request's grammar applied; one of nothing but -inf
+    where the answer is over.
+    """
+    if request.constraint is None:
+        return rows
+    mask = request.constraint.mask(path[len(request.history) :].tolist())
+    row = np.full((1, rows.n_vocab), -np.inf, dtype=np.float32)
+    if mask is not None:
+        keep(row[0], rows[0], mask)
+    return LogitRows.from_matrix(row)
 
 
 def _drawn_from(probs: SparseProbs, drawn: Tokens) -> list[SparseProbs]:

@@ -8,8 +8,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from localspec.gguf import Header
+from localspec.gguf.formats import ROLLS_BACK
 from localspec.models.fit import FitSettings, plan
-from localspec.models.heads import draft_kind, keeps_state, nextn_layers
+from localspec.models.heads import draft_kind, keeps_state, nextn_layers, trained_for
 from localspec.models.memory import Place
 from localspec.models.pairing import template_marks
 from localspec.models.shape import shape_of
@@ -53,6 +54,8 @@ class Facts:
     gguf_version: int
     kind: str
     """What it is in a pair: see `heads.DraftKind`."""
+    made_for: str
+    """sha256 of the file it was trained for, where it is a head and says so; "" where not."""
     architecture: str
     parameters: int
     layers: int
@@ -98,6 +101,7 @@ def describe(parts: Sequence[Header], settings: FitSettings, places: Sequence[Pl
         parts=len(parts),
         gguf_version=header.version,
         kind=_kind(header, whole),
+        made_for=trained_for(header),
         architecture=header.architecture,
         parameters=sum(part.parameters for part in parts),
         layers=shape.n_layers,
@@ -166,7 +170,7 @@ def _methods(header: Header) -> list[Method]:
     kind = draft_kind(header)
     if not kind.drafts or kind.is_head:
         return [Method(kind.method, False, f"it is {kind.sentence}, not a target")]
-    if keeps_state(header):
+    if keeps_state(header) and header.architecture not in ROLLS_BACK:
         no = "its recurrent layers cannot take guesses back: nothing is drafted for it"
         return [Method(name, False, no) for name in ("lookup", "suffix", "recycling", "draft")]
     found = [

@@ -14,9 +14,10 @@ from typing import Any
 
 from rich.filesize import decimal
 
-from localspec.config import LONGEST_DRAFT
+from localspec.config import LONGEST_DRAFT, ROLLBACK
 from localspec.errors import UsageError
 from localspec.gguf import TENSOR_TYPES, Header
+from localspec.gguf.formats import ROLLS_BACK
 from localspec.models.memory import Place
 from localspec.models.shape import ModelShape, shape_of
 
@@ -25,6 +26,8 @@ MARGINS = {"cpu": 512 * MIB, "gpu": 1024 * MIB}
 """What is left free: Python and llama.cpp themselves on the CPU, other programs and scratch memory on a GPU."""
 SMALLEST_CONTEXT = 4096
 """`choose` does not go below this many tokens, unless the model was trained for fewer."""
+HEAD_STATES = 3
+"""Hidden states of F16 that are kept of each token for heads; EAGLE-3 reads most."""
 _DEFAULT_CONTEXT = 4096
 _LEAST_ROWS = 64
 _TAKEN_ALONG = 16
@@ -51,6 +54,8 @@ class FitSettings:
     draft_gpu_layers: int = 0
     grid: int = 512
     """Prompt tokens per pass."""
+    head_bytes: int = 0
+    """Weights of heads that were trained for the target, which are on the CPU."""
 
     def __post_init__(self) -> None:
         for name in (self.type_k, self.type_v):
@@ -71,7 +76,7 @@ class Share:
 
     place: str
     model: str
-    """"target" or "draft"."""
+    """"target", "draft" or "heads"."""
     weights: int = 0
     cache: int = 0
     compute: int = 0
@@ -264,6 +269,10 @@ def _plan(main: ModelShape, small: ModelShape | None, settings: FitSettings, pla
         )
         shares += _shares("draft", small, draft_use, settings.draft_gpu_layers, places)
         draft_layers = _offloaded(small, settings.draft_gpu_layers, places)
+    if settings.head_bytes:
+        kept = 2 * HEAD_STATES * main.embedding * context * settings.slots
+        cpu = next((place.name for place in places if place.kind == "cpu"), "CPU")
+        shares.append(Share(cpu, "heads", settings.head_bytes, kept))
     guessed = main.guessed or (small is not None and small.guessed)
     kinds = settings.type_k, settings.type_v
     return MemoryPlan(context, *kinds, layers, draft_layers, tuple(shares), tuple(places), guessed)
@@ -345,10 +354,10 @@ def _weights(shape: ModelShape, index: int, tied: bool = True) -> int:
 
 
 def _cache(shape: ModelShape, use: _Use, layers: Sequence[int]) -> int:
-    found = 0.0
+    found, rolls_back = 0.0, use.slots == 1 and shape.architecture in ROLLS_BACK
     for layer in (shape.layers[index] for index in layers if index < shape.n_layers):
         found += (layer.key * use.key_bytes + layer.value * use.value_bytes) * use.padded * use.slots
-        found += 4 * layer.state * use.slots
+        found += 4 * layer.state * use.slots * (1 + ROLLBACK if rolls_back else 1)
     return int(found)
 
 

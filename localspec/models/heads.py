@@ -8,10 +8,16 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from pathlib import Path
 
 from localspec.errors import PairError
 from localspec.gguf import Header
 
+HEADS = ("eagle", "eagle3", "medusa", "mlp", "mtp", "pard")
+METHODS = ("draft", *HEADS)
+"""Methods that localspec drafts with: a draft model, and those whose file is trained for one target."""
+TARGET_SHA256 = "localspec.target_sha256"
+"""Metadata of a head as GGUF: sha256 of the target's file it was trained for."""
 _ENCODERS = re.compile(r"(?:^|-)(?:bert|t5encoder)|bert$|embedding$")
 _STATE_KEYS = ("ssm.conv_kernel", "ssm.state_size", "wkv.head_size", "shortconv.l_cache", "kda.head_dim")
 _PARD = re.compile(r"\bPARD\d?\b", re.IGNORECASE)
@@ -58,18 +64,24 @@ def draft_kind(header: Header) -> DraftKind:
     return DraftKind("draft", "a draft model")
 
 
-def check_whole(header: Header) -> None:
-    """Refuses a head where a whole draft model is wanted.
+def check_supported(path: Path, kind: DraftKind) -> None:
+    """Refuses what localspec cannot draft with.
 
     Raises:
-        PairError: it is one.
+        PairError: it is no drafter at all, or a head of a kind for which there is no drafter.
     """
-    kind = draft_kind(header)
-    if kind.is_head:
+    if not kind.drafts:
+        raise PairError(f"{path.name} cannot draft: it is {kind.sentence}.")
+    if kind.method not in METHODS:
         raise PairError(
-            f"{header.path.name} is {kind.sentence}, which localspec cannot draft with yet.",
+            f"{path.name} is {kind.sentence}, which localspec cannot draft with yet.",
             "Name a whole draft model, or none: prompt lookup needs no draft.",
         )
+
+
+def trained_for(header: Header) -> str:
+    """sha256 of the target's file, where a head says it; "" where not."""
+    return header.text(TARGET_SHA256)
 
 
 def nextn_layers(header: Header) -> int:

@@ -6,14 +6,15 @@ import os
 from pathlib import Path
 
 from localspec.errors import ModelError, ModelFileError
+from localspec.gguf import read_header
+from localspec.models.adopt import sha256_of
 from localspec.models.catalog import DEFAULT_PAIR, Catalog
+from localspec.models.heads import METHODS, draft_kind
 from localspec.models.names import parse
 from localspec.models.store import Entry, Store
 
 Files = tuple[Path, Path | None]
 """Target, and the draft that goes with it."""
-WHOLE_MODELS = ("draft", "pard")
-"""Methods whose draft file is a whole model; heads (EAGLE-3, MTP, ...) are not loaded as draft models."""
 
 
 def find(name: str | os.PathLike[str] | None, store: Store | None = None, catalog: Catalog | None = None) -> Files:
@@ -34,14 +35,13 @@ def find(name: str | os.PathLike[str] | None, store: Store | None = None, catalo
     pair = catalog.pairs.get(text)
     if pair is not None:
         target = _model(pair.target, text, store, catalog)
-        return target, _model(pair.draft, text, store, catalog) if pair.method in WHOLE_MODELS else None
+        return target, _model(pair.draft, text, store, catalog) if pair.method in METHODS else None
     if text in catalog.models and catalog.models[text].bundled:
         return catalog.models[text].path, None
     entry = store.find(text)  # before files: a name must not mean something else in another folder
     if entry is not None:
         draft = store.find(entry.draft) if entry.draft else None
-        usable = draft is not None and not draft.fault and draft.role != "head"
-        return _sound(entry), draft.path if draft is not None and usable else None
+        return _sound(entry), draft.path if draft is not None and not draft.fault and can_draft(draft) else None
     if Path(text).is_file():
         return Path(text), None
     if text in catalog.models:
@@ -65,9 +65,22 @@ def usable(store: Store | None = None, catalog: Catalog | None = None) -> dict[s
     pairs = {
         name: max(found[pair.target], found.get(pair.draft, 0.0))
         for name, pair in catalog.pairs.items()
-        if pair.target in found and (pair.draft in found or pair.method not in WHOLE_MODELS)
+        if pair.target in found and (pair.draft in found or pair.method not in METHODS)
     }
     return pairs | found
+
+
+def name_of(sha256: str, store: Store | None = None, catalog: Catalog | None = None) -> str:
+    """What a file with this checksum is called here, be it installed, bundled or listed; "" = nobody knows it."""
+    catalog = Catalog.load() if catalog is None else catalog
+    store = Store() if store is None else store
+    for entry in store.entries():
+        if any(file.sha256 == sha256 for file in entry.files):
+            return entry.name
+    for name, model in catalog.models.items():
+        if sha256 == (sha256_of(model.path) if model.bundled else model.sha256):
+            return name
+    return ""
 
 
 def knows(name: str) -> bool:
@@ -84,6 +97,11 @@ def _model(name: str, pair: str, store: Store, catalog: Catalog) -> Path:
     if entry is None:
         raise ModelError(f"{name!r}, of the pair {pair!r}, is not installed.", f"Try: localspec pull {pair}")
     return _sound(entry)
+
+
+def can_draft(entry: Entry) -> bool:
+    """Whether localspec can draft with a sound file, be it a head."""
+    return entry.role != "head" or draft_kind(read_header(entry.path)).method in METHODS
 
 
 def _sound(entry: Entry) -> Path:

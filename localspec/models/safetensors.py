@@ -17,7 +17,9 @@ import numpy.typing as npt
 
 from localspec.errors import LocalspecError, UsageError
 
-_KINDS: dict[str, np.dtype[Any]] = {"F32": np.dtype("<f4"), "F16": np.dtype("<f2"), "I32": np.dtype("<i4")}
+_KINDS: dict[str, np.dtype[Any]] = {
+    "F32": np.dtype("<f4"), "F16": np.dtype("<f2"), "I32": np.dtype("<i4"), "I8": np.dtype("i1"),
+}  # fmt: skip
 """The format's names of number formats."""
 Shape = tuple[str, tuple[int, ...]]
 """Number format and dimensions."""

@@ -1,0 +1,171 @@
+"""EAGLE-3 heads (Li et al. 2025, arXiv 2503.01840): one layer that guesses on from what three layers of its target saw.
+
+Files are GGUF of llama.cpp's architecture `eagle3`, as its own conversion writes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from localspec.drafters.best_first import BestFirst
+from localspec.drafters.draft_model import DraftModelSettings
+from localspec.errors import ModelFileError, PairError
+from localspec.gguf import Header, Tensor
+from localspec.llama.context import Context
+from localspec.llama.eagle3 import Eagle3Context, Eagle3Model
+from localspec.llama.model import Model, check_text_model
+from localspec.llama.states import SHOWS_LAYERS, SHOWS_NEXTN, Tap
+from localspec.models import pairing
+from localspec.models.checkpoint import is_checkpoint
+from localspec.models.heads import draft_kind, keeps_state, nextn_layers
+
+_LAYERS = 3
+
+
+class Eagle3(BestFirst):
+    """Guesses with a head, and frees the cache it made for that."""
+
+    def __init__(self, context: Eagle3Context, end_tokens: frozenset[int], branches: int) -> None:
+        super().__init__(context, end_tokens, DraftModelSettings(branches), Eagle3Head.name)
+        self._cache = context
+
+    def close(self) -> None:
+        super().close()
+        self._cache.close()
+
+
+class Eagle3Head:
+    """One file for one target; see `drafters.head.Head`."""
+
+    name = "eagle3"
+
+    def __init__(self, path: Path, layers: tuple[int, ...], n_layers: int) -> None:
+        """`layers`: of the target's `n_layers`, in the head's own order. Use `load`."""
+        self.path, self.layers = path, layers
+        self.tap = Tap(tuple(sorted({layer for layer in layers if layer < n_layers})), nextn=n_layers in layers)
+        self._model: Model | None = None
+
+    def attach(self, target: Context, branches: int) -> Eagle3:
+        """Makes a drafter with a cache of its own; the weights are loaded once, and freed with the head.
+
+        Raises:
+            ModelFileError: the file is damaged.
+            ModelError: llama.cpp refuses it, or there is no memory.
+        """
+        if self._model is None:
+            like = target.model
+            self._model = Eagle3Model.load(self.path, gpu_layers=like.gpu_layers, device=like.device)
+        return Eagle3(Eagle3Context(self._model, target, self.layers), target.model.end_tokens, branches)
+
+    def close(self) -> None:
+        model, self._model = self._model, None
+        if model is not None:
+            model.close()
+
+
+def load(path: Path, target: Header) -> Eagle3Head:
+    """Reads the header of a head and compares it with its target's; what would end the process is refused here.
+
+    Args:
+        path: a GGUF file of the architecture `eagle3`.
+        target: of the model whose text is emitted.
+
+    Raises:
+        ModelFileError: damaged, or without a tensor that it needs.
+        PairError: no EAGLE-3 head, made for another model, or the target's architecture does not show its layers; the
+            message names the first fact that differs.
+    """
+    if is_checkpoint(path):
+        raise ModelFileError(
+            f"{path.name} is an EAGLE-3 head as published for Python; localspec reads it as GGUF.",
+            "Convert it with llama.cpp: convert_hf_to_gguf.py PATH --target-model-dir TARGET.",
+        )
+    header = check_text_model(path)
+    kind = draft_kind(header)
+    if kind.method != Eagle3Head.name:
+        raise PairError(f"{path.name} is {kind.sentence}, not an EAGLE-3 head.")
+    if keeps_state(target):
+        raise PairError(
+            f"{target.path.name} keeps a recurrent state ({target.architecture}), from which rejected tokens cannot be"
+            " dropped."
+        )
+    pairing.check(target, header)
+    layers = _layers(header, target)
+    _check_tensors(header, target)
+    return Eagle3Head(path, layers, _count(target))
+
+
+def _count(target: Header) -> int:
+    """Layers of the target, those of multi-token prediction not counted."""
+    return target.n_layers - nextn_layers(target)
+
+
+def _layers(header: Header, target: Header) -> tuple[int, ...]:
+    """The layers whose inputs the head reads, if this llama.cpp shows them."""
+    layers = header.array("eagle3.target_layers")
+    count = _count(target)
+    if len(layers) != _LAYERS or not all(isinstance(layer, int) and layer >= 0 for layer in layers):
+        raise ModelFileError(f"{header.path.name} is corrupt: it names target layers {list(layers)}, not three.")
+    found = tuple(int(layer) for layer in layers)
+    if max(found) > count:
+        raise PairError(
+            f"{header.path.name} cannot draft for {target.path.name}: number of layers is {count} in the target, and"
+            f" the head reads layer {max(found)}."
+        )
+    if target.architecture not in SHOWS_LAYERS or (count in found and target.architecture not in SHOWS_NEXTN):
+        raise PairError(
+            f"llama.cpp does not show what goes into layers of the architecture {target.architecture}, which"
+            f" {header.path.name} reads."
+        )
+    return found
+
+
+def _check_tensors(header: Header, target: Header) -> None:
+    tensors = {tensor.name: tensor for tensor in header.tensors}
+    if header.n_layers != 1:
+        raise ModelFileError(
+            f"{header.path.name} is corrupt: an EAGLE-3 head has one layer, this has {header.n_layers}."
+        )
+    key, value = (header.number(f"attention.{part}_length") for part in ("key", "value"))
+    if key != value:
+        raise ModelFileError(f"{header.path.name} is corrupt: keys have {key} numbers, and values {value}.")
+    for name in _needed(header):
+        if f"{name}.weight" not in tensors:
+            raise ModelFileError(f"{header.path} lacks the tensor {name}.weight.")
+    hidden, wide = header.number("embedding_length"), target.number("embedding_length")
+    for name, role in (("token_embd.weight", "embeddings"), ("output.weight", "output matrix")):
+        if name not in tensors and hidden != wide:
+            raise PairError(
+                f"{header.path.name} cannot draft for {target.path.name}: it brings no {role}, and hidden size is"
+                f" {wide} in the target and {hidden} in the head."
+            )
+    if "d2t" in tensors:
+        _check_vocabulary(header, tensors["d2t"], tensors.get("output.weight"), target)
+
+
+def _needed(header: Header) -> Iterator[str]:
+    yield from ("fc", "output_norm")
+    if header.flag("eagle3.norm_before_fc"):
+        yield "enc.output_norm"
+    for part in ("attn_norm", "attn_norm_2", "attn_q", "attn_k", "attn_v", "attn_output"):
+        yield f"blk.0.{part}"
+    for part in ("ffn_norm", "ffn_gate", "ffn_up", "ffn_down"):
+        yield f"blk.0.{part}"
+
+
+def _check_vocabulary(header: Header, ids: Tensor, output: Tensor | None, target: Header) -> None:
+    """The ids of the tokens that the head can guess must be ids of the target's, each once."""
+    if ids.type != "I64" or output is None or output.shape[-1:] != ids.shape:
+        raise ModelFileError(
+            f"{header.path} is corrupt: d2t is {ids.type}{list(ids.shape)}, which no output matrix fits."
+        )
+    found = np.frombuffer(header.read(ids.offset, ids.size), dtype="<i8")
+    size = min(target.count("tokenizer.ggml.tokens"), header.count("tokenizer.ggml.tokens"))
+    if len(found) and (found.min() < 0 or found.max() >= size):
+        wrong = int(found[(found < 0) | (found >= size)][0])
+        raise PairError(f"{header.path.name} guesses token {wrong}; {target.path.name} has 0 to {size - 1}.")
+    if len(np.unique(found)) != len(found):
+        raise ModelFileError(f"{header.path} is corrupt: d2t names a token twice.")
