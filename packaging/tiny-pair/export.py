@@ -6,6 +6,7 @@ import argparse
 import ctypes
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -59,8 +60,8 @@ def write_tokenizer(writer: gguf.GGUFWriter, path: Path) -> None:
     writer.add_chat_template(chat.TEMPLATE)
 
 
-def write_f16(checkpoint: Path, tokenizer: Path, out: Path, name: str) -> Shape:
-    """The checkpoint as an F16 GGUF (norms stay F32)."""
+def write_f16(checkpoint: Path, tokenizer: Path, out: Path, name: str, facts: Mapping[str, str] | None = None) -> Shape:
+    """The checkpoint as an F16 GGUF (norms stay F32), with more `facts` in its metadata."""
     state = torch.load(checkpoint, map_location="cpu", weights_only=True)
     shape = Shape(**state["shape"])
     model = Llama(shape)
@@ -89,6 +90,8 @@ def write_f16(checkpoint: Path, tokenizer: Path, out: Path, name: str) -> Shape:
     writer.add_vocab_size(shape.vocabulary)
     writer.add_file_type(gguf.LlamaFileType.MOSTLY_F16)
     write_tokenizer(writer, tokenizer)
+    for key, value in (facts or {}).items():
+        writer.add_string(key, value)
 
     def add(title: str, tensor: torch.Tensor) -> None:
         array = tensor.detach().float().numpy()
@@ -111,11 +114,11 @@ def write_f16(checkpoint: Path, tokenizer: Path, out: Path, name: str) -> Shape:
     return shape
 
 
-def quantise(source: Path, out: Path, kind: str = "Q8_0") -> None:
-    """Quantise with llama.cpp, into place at once."""
+def quantise(source: Path, out: Path, kind: str = "Q8_0", pure: bool = False) -> None:
+    """Quantise with llama.cpp, into place at once; `pure`: embeddings, which serve as output too, like the rest."""
     params = llama_cpp.llama_model_quantize_default_params()
     params.ftype = getattr(llama_cpp, f"LLAMA_FTYPE_MOSTLY_{kind}")
-    params.nthread = 2
+    params.nthread, params.pure = 2, pure
     params.allow_requantize = True
     half = out.with_suffix(".half")
     if llama_cpp.llama_model_quantize(str(source).encode(), str(half).encode(), ctypes.byref(params)):

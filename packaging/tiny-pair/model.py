@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
 import torch
@@ -61,6 +62,15 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return torch.cat((left * cos - right * sin, right * cos + left * sin), dim=-1)
 
 
+Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""Queries, keys and values (batch, heads, length, head size) to what attention mixes of the values."""
+
+
+def causal(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Everyone sees what is before it, and itself."""
+    return functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
 class Block(nn.Module):
     """Attention with grouped keys and values, then SwiGLU."""
 
@@ -78,7 +88,7 @@ class Block(nn.Module):
         self.up = nn.Linear(shape.hidden, shape.feed_forward, bias=False)
         self.down = nn.Linear(shape.feed_forward, shape.hidden, bias=False)
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, attend: Attend = causal) -> Tensor:
         """One layer over (batch, length, hidden)."""
         batch, length, _ = x.shape
         size, groups = self.shape.head_size, self.shape.heads // self.shape.kv_heads
@@ -88,7 +98,7 @@ class Block(nn.Module):
         v = self.v(h).view(batch, length, self.shape.kv_heads, size).transpose(1, 2)
         k = k.repeat_interleave(groups, dim=1)
         v = v.repeat_interleave(groups, dim=1)
-        mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        mixed = attend(q, k, v)
         x = x + self.o(mixed.transpose(1, 2).reshape(batch, length, -1))
         h = self.feed_forward_norm(x)
         out: Tensor = x + self.down(functional.silu(self.gate(h)) * self.up(h))
@@ -117,14 +127,19 @@ class Llama(nn.Module):
         turns = torch.arange(length, device=like.device, dtype=torch.float32)[:, None] * rates
         return turns.cos().to(like.dtype), turns.sin().to(like.dtype)
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        """Final normed hidden rows of (batch, length) tokens."""
+    def forward(self, tokens: Tensor, positions: Tensor | None = None, attend: Attend = causal) -> Tensor:
+        """Final normed hidden rows of (batch, length) tokens.
+
+        `positions` (batch, length) and `attend` are for rows that do not stand one behind the other.
+        """
         x = functional.embedding(tokens, self.embedding)
         if torch.is_autocast_enabled(x.device.type):
             x = x.to(torch.bfloat16)
-        cos, sin = self.angles(tokens.shape[1], x)
+        cos, sin = self.angles(tokens.shape[1] if positions is None else int(positions.max()) + 1, x)
+        if positions is not None:
+            cos, sin = cos[positions][:, None], sin[positions][:, None]
         for block in self.blocks:
-            x = block(x, cos, sin)
+            x = block(x, cos, sin, attend)
         hidden: Tensor = self.norm(x)
         return hidden
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import material
 from material import Source
-from tasks import TASKS, Example, chat
+from tasks import RENAME, TASKS, Example, chat
 
 from localspec import paths
 from localspec.chat.template import ChatTemplate, Message
@@ -93,6 +93,30 @@ def long(dialogues: dict[str, list[list[dict[str, str]]]], length: Callable[[Row
                 break
 
 
+def twice(dialogues: dict[str, list[list[dict[str, str]]]]) -> Iterator[Row]:
+    """Two conversations each, of which the second one's answer holds much of the first one's."""
+
+    def row(workload: str, *questions: str) -> Row:
+        messages = [{"role": "user", "content": question} for question in questions]
+        return {"workload": workload, "apart": True, "messages": messages}
+
+    for index in range(4):
+        rng = seeded("code-twice", index)
+        _, code, names = material.program(rng, 90 + 30 * index)
+        questions = [
+            f"{rng.choice(RENAME).format(old=old, new=material.identifier(rng))}\n{code}"
+            for old in rng.sample(names, 2)
+        ]
+        yield row("code-twice", *questions)
+    for index in range(4):
+        rng = seeded("rewrite", index)
+        words = " ".join(material.sentence(rng) for _ in range(16 + 4 * index)).split(" ")
+        changed = [material.word(rng) if rng.random() < 0.05 else word for word in words]
+        yield row("rewrite", *(f"Repeat this text exactly:\n{' '.join(text)}" for text in (words, changed)))
+    for pair in [*dialogues["roleplay"][:2], *dialogues["gsm8k"][:2]]:
+        yield row("again", pair[0]["content"], pair[0]["content"])
+
+
 def main() -> None:
     """File out."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -108,7 +132,7 @@ def main() -> None:
             return len(model.tokenize(text, special=True, add_bos=False))
 
         dialogues = corpus()
-        rows = [*short(dialogues), *long(dialogues, length)]
+        rows = [*short(dialogues), *long(dialogues, length), *twice(dialogues)]
         with options.out.open("w", encoding="utf-8") as file:
             for row in rows:
                 file.write(json.dumps(row, ensure_ascii=False) + "\n")
