@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import NamedTuple
 
 from localspec.bench.contenders import pair_facts
-from localspec.bench.run import Answer, Contender, Run, RunKey, Turn, digest
+from localspec.bench.run import Answer, Contender, Remembering, Run, RunKey, Turn, digest
 from localspec.bench.session import Session
 from localspec.bench.workloads import Prompt, Workloads
 from localspec.chat.template import Message
@@ -130,9 +130,16 @@ class Benchmark:
         contender, answers, prompt_tokens = planned.contender, list[Answer](), 0
         history: list[Message] = []
         contender.begin()
+        if planned.prompt.apart and isinstance(contender, Remembering):
+            contender.remember()
+        said = 0
         for messages in planned.prompt.questions:
+            if planned.prompt.apart:
+                history.clear()
+                answers.clear()
             history += messages
-            turn = self._turn(planned, history, tokens)
+            said += len(messages)
+            turn = self._turn(planned, history, tokens, said)
             if len(turn.tokens) + 2 > self.engine.loaded.context.n_ctx:
                 if answers:
                     break  # what it said itself has outgrown the context
@@ -140,12 +147,14 @@ class Benchmark:
             prompt_tokens = len(turn.tokens)
             answers.append(contender.answer(turn))
             history.append(Message("assistant", answers[-1].text))
+            said += 1
         return Run(planned.key, answers, prompt_tokens)
 
-    def _turn(self, planned: Planned, history: Sequence[Message], tokens: int) -> Turn:
+    def _turn(self, planned: Planned, history: Sequence[Message], tokens: int, said: int) -> Turn:
+        """`said`: messages so far, those of conversations that are over, too."""
         prompt, engine = planned.prompt, self.engine
         sampling = SamplingParams(temperature=planned.key.temperature)
-        seed = self.settings.seed + 1000 * prompt.index + len(history)
+        seed = self.settings.seed + 1000 * prompt.index + said
         text = prompt.text
         if history and engine.template.exists:
             text, ids = engine.template.render(history), engine.chat_tokens(history)

@@ -11,18 +11,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import Any
 
 from localspec import __version__
 from localspec.bench.run import BASELINE, PRODUCT, Answer, Contender, Pass, Turn
 from localspec.bench.shapes import PADDED
-from localspec.drafters import plugin
+from localspec.drafters import HEADS, plugin
 from localspec.engine.acceptance import Acceptance
 from localspec.engine.guard import Account
 from localspec.errors import UsageError
 from localspec.llama.model import file_sha256
 from localspec.llama.probe import cpu_name
+from localspec.runtime import heads
+from localspec.runtime.corpus import Corpus
+from localspec.runtime.corpus_file import CorpusFile
 from localspec.runtime.engine import Engine
 from localspec.runtime.generation import Generation
 
@@ -48,6 +53,21 @@ class Experience:
         """Makes it the engine's; plans that are made from now on use it."""
         knowledge = engine.loaded.knowledge
         knowledge.acceptance, knowledge.account = self.acceptance, self.account
+
+
+class TrialCorpus(Corpus):
+    """An empty corpus for one conversation, which leaves nothing on disk."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._folder = TemporaryDirectory(prefix="localspec-bench-")
+        self.before = engine.loaded.corpus
+        """What the engine goes on with afterwards."""
+        file = CorpusFile(Path(self._folder.name) / "answers.tokens", int(engine.settings.corpus_mb * 1e6))
+        super().__init__(file, engine.loaded.model.n_vocab)
+
+    def close(self) -> None:
+        super().close()
+        self._folder.cleanup()
 
 
 class EngineContender:
@@ -79,18 +99,35 @@ class EngineContender:
 
     def begin(self) -> None:
         engine = self._engine
+        self._forget_answers()
         if (engine.settings.drafter, engine.settings.max_draft_tokens) != (self._drafter, self._length):
             self._experience.lend(engine)
             engine.configure(drafter=self._drafter, max_draft_tokens=self._length)
+        engine.forget()
 
-        def forget() -> None:
-            for context in (engine.loaded.context, engine.loaded.draft_context):
-                if context is not None:
-                    context.forget(0)
+    def _forget_answers(self) -> None:
+        if isinstance(self._engine.loaded.corpus, TrialCorpus):
+            self._use_corpus(self._engine.loaded.corpus.before)
 
-        engine.on_engine_thread(forget)
+    def remember(self) -> None:
+        if not self._plain:
+            self._use_corpus(TrialCorpus(self._engine))
+
+    def _use_corpus(self, corpus: Corpus | None) -> None:
+        """Searches and fills this one from now on."""
+        engine, old = self._engine, self._engine.loaded.corpus
+
+        def change() -> None:
+            engine.loaded.corpus = corpus
+
+        engine.on_engine_thread(change)
+        engine.configure(drafter=self._drafter, max_draft_tokens=self._length)  # drafters are made anew
+        if isinstance(old, TrialCorpus):
+            old.close()
 
     def answer(self, turn: Turn) -> Answer:
+        if isinstance(self._engine.loaded.corpus, TrialCorpus):
+            self._engine.loaded.corpus.wait()  # nobody asks again within milliseconds
         start = perf_counter()
         generation = self._engine.generate(
             turn.tokens,
@@ -111,6 +148,7 @@ class EngineContender:
 
     def close(self) -> None:
         """The engine is its maker's, and remembers what its own plan learned."""
+        self._forget_answers()
         self._own.lend(self._engine)
 
 
@@ -157,7 +195,7 @@ def engine_contenders(engine: Engine, drafters: Sequence[str] = (), lengths: Seq
     """Plain decoding, localspec as it comes, and each drafter with each length.
 
     Raises:
-        UsageError: a draft model is asked for and there is none, or a length is impossible.
+        UsageError: a draft model or head is asked for and there is none, or a length is impossible.
     """
     own = Experience.of(engine)
     found: list[Contender] = [
@@ -167,15 +205,15 @@ def engine_contenders(engine: Engine, drafters: Sequence[str] = (), lengths: Seq
     for drafter in drafters:
         if drafter == "draft" and engine.loaded.draft_context is None:
             raise UsageError("The drafter `draft` needs a draft model.", "Give one with --draft FILE, or a pair.")
+        if drafter in HEADS and drafter not in engine.loaded.trained:
+            raise heads.missing(drafter)
         found += [EngineContender(engine, f"{drafter} {length}", drafter, length, own) for length in lengths]
     return found
 
 
 def possible_drafters(engine: Engine) -> list[str]:
     """The drafters that can run by themselves with what is loaded; those of installed packages too, if sound."""
-    own = ["lookup", "recycling", "suffix"]
-    if engine.loaded.draft_context is not None:
-        own.insert(0, "draft")
+    own = [*engine.loaded.trained, "lookup", "recycling", "suffix"]
     return own + [name for name in plugin.installed() if name not in engine.dropped]
 
 
@@ -183,15 +221,21 @@ def pair_facts(engine: Engine) -> dict[str, Any]:
     """Which files answer."""
     settings = engine.loaded.settings
     files = {"target": settings.target, "draft": settings.draft}
-    return {
+    found: dict[str, Any] = {
         kind: None if path is None else {"name": path.name, "sha256": file_sha256(path)} for kind, path in files.items()
     }
+    if engine.loaded.heads:
+        found["heads"] = [
+            {"name": head.path.name, "method": head.name, "files": heads.identity(head)[1:]}
+            for head in engine.loaded.heads
+        ]
+    return found
 
 
 def engine_facts(engine: Engine) -> dict[str, Any]:
     """What our runs depend on besides the files and the turn."""
     settings = asdict(engine.loaded.settings)
-    for name in ("target", "draft", "drafter", "max_draft_tokens"):
+    for name in ("target", "draft", "heads", "drafter", "max_draft_tokens"):
         del settings[name]
     return {
         **{

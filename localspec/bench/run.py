@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from localspec.chat.template import Message
 from localspec.types import SamplingParams, Tokens
@@ -117,6 +117,15 @@ class Contender(Protocol):
 
     def close(self) -> None:
         """Frees what it holds; shared engines are not its own."""
+        ...
+
+
+@runtime_checkable
+class Remembering(Protocol):
+    """A contender that can keep answers and search them when it drafts."""
+
+    def remember(self) -> None:
+        """What it answers from now on is kept, until the next `begin`; nothing that was answered before is."""
         ...
 
 

@@ -26,6 +26,9 @@ SHIPPED: dict[str, str] = {
     "random": "text that goes on from random words, to the last token asked for",
     "long-code": "a long program again, with one name changed, at 2,000 tokens of context",
     "long-chat": "a question behind a long conversation, at 2,000 tokens of context",
+    "code-twice": "a program asked about twice, another name each time; the second answer is measured",
+    "rewrite": "a long text written down, and again with some words changed; the second answer is measured",
+    "again": "an open question asked again in a new conversation; the second answer is measured",
 }
 """Names of the shipped workloads and what they are."""
 
@@ -43,6 +46,9 @@ class Prompt:
     """Raw text, where there are no messages."""
     ignore_end: bool = False
     """Go on behind end-of-generation tokens."""
+    apart: bool = False
+    """Every message is a conversation of its own, and what is measured is the last answer: who keeps answers and
+    searches them (`localspec corpus`) may."""
 
     @property
     def questions(self) -> list[tuple[Message, ...]]:
@@ -60,7 +66,8 @@ class Prompt:
     def to_json(self) -> dict[str, Any]:
         """Plain data, for `run.digest`."""
         messages = [[message.role, message.content] for message in self.messages]
-        return {"messages": messages, "text": self.text, "ignore_end": self.ignore_end}
+        apart = {"apart": True} if self.apart else {}
+        return {"messages": messages, "text": self.text, "ignore_end": self.ignore_end, **apart}
 
 
 Workloads = dict[str, list[Prompt]]
@@ -68,7 +75,8 @@ Workloads = dict[str, list[Prompt]]
 
 
 def load_workloads(names: Sequence[str] = (), path: Path | None = None, limit: int | None = None) -> Workloads:
-    """Reads JSON lines with `messages`, `prompt` (a user's message) or `text` (raw), and optionally `workload`.
+    """Reads JSON lines with `messages`, `prompt` (a user's message) or `text` (raw), and optionally `workload`,
+    `ignore_end` and `apart` (see `Prompt`).
 
     Answers that stand in `messages` are taken as they are; what has none is answered by whoever is measured.
 
@@ -122,7 +130,7 @@ def _prompt(workload: str, index: int, line: dict[str, Any]) -> Prompt:
     kept = tuple(Message(str(message["role"]), _said(message["content"])) for message in messages)
     if kept[-1].role in ("system", "assistant"):
         raise ValueError("nobody asks anything")
-    return Prompt(workload, index, kept, ignore_end=ignore_end)
+    return Prompt(workload, index, kept, ignore_end=ignore_end, apart=bool(line.get("apart", False)))
 
 
 def _said(text: Any) -> str:

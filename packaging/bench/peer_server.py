@@ -28,6 +28,12 @@ SETTINGS: dict[str, tuple[str, ...]] = {
 }
 """Contender -> llama-server's options; everything else is its default."""
 NAMES = tuple(SETTINGS)
+_NGRAMS = {
+    f"server {mode}": ("--spec-type", mode) for mode in ("ngram-map-k", "ngram-map-k4v", "ngram-mod", "ngram-cache")
+}
+SETTINGS |= _NGRAMS
+NGRAMS = ("server ngram", *_NGRAMS)
+"""All that need no draft model."""
 
 
 class ServerProcess:

@@ -32,7 +32,7 @@ from localspec.errors import LocalspecError
 from localspec.llama import lib
 from localspec.llama.probe import cpu_name
 
-GROUPS = (("main", "long"), ("useless", "hindsight"), ("wide-off",))
+GROUPS = (("main", "long"), ("useless", "hindsight"), ("corpus", "drafters"), ("wide-off",))
 """Stages of one visit to a pair; every pair is visited before the next group begins."""
 IDLE_SECONDS = 3.0
 PREFACE = """\
@@ -49,7 +49,9 @@ ngram-simple, then draft 3), `plain` localspec's own plain decoding, `localspec`
 is tokens over decode time; ratios (`/llama.cpp`, ...) are of times a token on the same prompts in the same rounds,
 with the half-width of a 95 % interval. The best server of a cell was chosen on other rounds than those it is scored
 on. llama-server's pace counts from its first token on, so what its draft model reads is not in it; localspec's counts
-what its own reads. `forks`: conversations whose text is not plain decoding's. `limit`: speedup of a clairvoyant's
+what its own reads. `forks`: conversations whose text is not plain decoding's. Of code-twice, rewrite and again the
+answer to a second conversation is timed: localspec kept the first one's in a corpus that was empty before,
+llama-server whatever it keeps. `limit`: speedup of a clairvoyant's
 drafts at the costs measured here.
 """
 
@@ -94,7 +96,7 @@ class Report:
         if markdown:
             print(PREFACE.format(more=self._more()))
         found: dict[tuple[str, str], list[Run]] = {}
-        for stage in STAGES:
+        for stage in self.stages:
             for quant in self.quants:
                 path = self._session_path(quant, stage)
                 if not path.exists():
@@ -108,7 +110,10 @@ class Report:
                     about = [f"{name}: {value}" for name, value in facts.items()]
                     print("\n".join([*title, *fence, *table, *about, *fence, ""]))
         print("## What it must show\n" if markdown else "What it must show")
-        print("\n".join(f"- {line}" if markdown else line for line in verdicts(found)))
+        lines = verdicts(found)
+        if len(self.stages) < len(STAGES):  # of others nothing can be said
+            lines = [line for line in lines if not line.startswith("not measured")]
+        print("\n".join(f"- {line}" if markdown else line for line in lines))
 
     # -- one pair -------------------------------------------------------------------------------------------------
 
@@ -180,7 +185,7 @@ class Report:
 
     def _more(self) -> str:
         """Options of the command line that change what is measured, but for paths."""
-        names = ("quants", "draft_quant", "shapes", "temperatures", "tokens", "cells", "prompts")
+        names = ("stages", "quants", "draft_quant", "shapes", "temperatures", "tokens", "cells", "prompts")
         given = [(name, getattr(self.options, name)) for name in names]
         parser = _parser()
         words = [f" --{name.replace('_', '-')} {value}" for name, value in given if value != parser.get_default(name)]

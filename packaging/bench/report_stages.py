@@ -10,11 +10,11 @@ from typing import Any
 
 from bare_loop import BareLoop
 from far_engine import FarContender, FarEngine
-from peer_server import NAMES, SETTINGS, PeerServer, start_all
+from peer_server import NAMES, NGRAMS, SETTINGS, PeerServer, start_all
 
 from localspec import Engine
 from localspec.bench.benchmark import Benchmark, BenchSettings
-from localspec.bench.contenders import engine_contenders
+from localspec.bench.contenders import EngineContender, engine_contenders
 from localspec.bench.run import Contender
 from localspec.bench.workloads import Workloads, load_workloads
 from localspec.checks.apart import Apart
@@ -22,10 +22,16 @@ from localspec.checks.apart import Apart
 BARE, BARE_UNFUSED = "llama.cpp", "llama.cpp unfused"
 OFF_PLAIN, OFF, USELESS = "plain, wide off", "localspec, wide off", "localspec, useless draft"
 SHORT = ("maths", "code-edit", "json", "copy", "chat")
+TWICE = ("code-twice", "rewrite", "again")
 N_CTX = 2048
 FIXED_LENGTHS = (2, 4, 7)
 
 Say = Callable[[str], None]
+
+
+def alone(drafter: str) -> str:
+    """The contender that has no other drafter."""
+    return f"{drafter} alone"
 
 
 @dataclass(frozen=True)
@@ -43,6 +49,8 @@ class Stage:
     useless: bool = False
     lengths: tuple[int, ...] = ()
     """Fixed draft lengths of every drafter."""
+    alone: tuple[str, ...] = ()
+    """Drafters that answer each by itself, as long as pays."""
     reuse: bool = False
     """Long prompts: the others may keep the prompt they have just read (what is timed is behind it)."""
     prompts: int = 2
@@ -70,6 +78,14 @@ STAGES = (
         useless=True,
     ),
     Stage("hindsight", "fixed draft lengths beside the plan's choice", SHORT, 4, lengths=FIXED_LENGTHS),
+    Stage(
+        "drafters",
+        "every drafter alone beside all of them",
+        (*SHORT, "multi-turn", "random", *TWICE),
+        6,
+        alone=("draft", "lookup", "recycling", "suffix"),
+    ),
+    Stage("corpus", "answers to what was asked before in another conversation", TWICE, 7, ("server none", *NGRAMS)),
     Stage(
         "wide-off",
         "without localspec's kernels, for the record",
@@ -112,6 +128,7 @@ class Visit:
         found = engine_contenders(self.engine)
         if stage.lengths:
             found = engine_contenders(self.engine, ["draft", "lookup"], stage.lengths)
+        found += [EngineContender(self.engine, alone(name), name) for name in stage.alone]
         found += [self._bare(name, stage.reuse) for name in stage.bare]
         if stage.servers and self.files.llama_server is not None:
             found += self._servers(stage)

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from peer_server import NAMES
-from report_stages import BARE, BARE_UNFUSED, OFF, OFF_PLAIN, USELESS, Stage
+from peer_server import NAMES, NGRAMS
+from report_stages import BARE, BARE_UNFUSED, BY_NAME, OFF, OFF_PLAIN, USELESS, Stage, alone
 
 from localspec.bench.cells import Cell, make_cells
 from localspec.bench.results import INTERVAL
@@ -98,7 +98,9 @@ def _columns(stage: Stage) -> list[Column]:
     ]
     ours = [OFF_PLAIN, OFF] if stage.wide_off else []
     ours += [USELESS] if stage.useless else []
-    columns += [_speed(name) for name in (*stage.bare, *stage.servers, BASELINE, PRODUCT, *ours)]
+    columns += [
+        _speed(name) for name in (*stage.bare, *stage.servers, BASELINE, PRODUCT, *map(alone, stage.alone), *ours)
+    ]
     subject = OFF if stage.wide_off else USELESS if stage.useless else PRODUCT
     columns.append(("accepted", lambda cell: _accepted(cell, subject)))
     if stage.bare:
@@ -108,6 +110,10 @@ def _columns(stage: Stage) -> list[Column]:
         columns.append(("best", lambda cell: _names(against_best(cell, subject, stage.servers))))
         drafts = [name for name in stage.servers if name in DRAFT_SIMPLE]
         columns.append(("/draft-simple", lambda cell: _words(against_best(cell, subject, drafts))))
+    if stage.alone:
+        names = [alone(name) for name in stage.alone]
+        columns.append(("/best alone", lambda cell: _words(against_best(cell, subject, names))))
+        columns.append(("best", lambda cell: _names(against_best(cell, subject, names))))
     if stage.lengths:
         columns.append(("best fixed", lambda cell: cell.best_fixed or NO_RATIO))
         columns.append(("of best fixed", lambda cell: _ratio(cell.speedup(PRODUCT, cell.best_fixed or BASELINE))))
@@ -178,6 +184,9 @@ def verdicts(by_stage: dict[tuple[str, str], list[Run]]) -> list[str]:
     bare = [(where, cell, against_best(cell, PRODUCT, (BARE, BARE_UNFUSED))) for where, cell in main]
     best = [(where, cell, against_best(cell, PRODUCT, NAMES)) for where, cell in main]
     simple = [(w, c, against_best(c, PRODUCT, DRAFT_SIMPLE)) for w, c in main if c.temperature == 1.0]
+    twice = [(where, cell, against_best(cell, PRODUCT, NGRAMS)) for where, cell in named("corpus")]
+    names = [alone(name) for name in BY_NAME["drafters"].alone]
+    single = [(where, cell, against_best(cell, PRODUCT, names)) for where, cell in named("drafters")]
     return [
         *_least("localspec without flags over bare llama.cpp, every cell at least 0.98", bare, 0.98),
         *_widths(bare),
@@ -185,6 +194,8 @@ def verdicts(by_stage: dict[tuple[str, str], list[Run]]) -> list[str]:
         *_median("over the best llama-server setting, median at least 1.25", [one for _, _, one in best], 1.25),
         *_least("over the best llama-server setting, no cell below 0.97", best, 0.97),
         *_least("over llama-server's draft-simple at temperature 1.0, at least 1.5", simple, 1.5),
+        *_least("what was asked before: over the best of llama-server's n-gram modes, at least 1.5", twice, 1.5),
+        *_least("of the best drafter alone, every workload at least 0.97", single, 0.97),
         *_over_plain(main),
         *_hindsight(named("hindsight")),
         *_forks_in_all(named("main", "long", "hindsight", "useless")),

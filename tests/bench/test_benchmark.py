@@ -149,6 +149,24 @@ def test_forced_drafts_are_no_experience_of_the_plan(engine: Engine, contenders:
     assert known.report() == trials
 
 
+def test_of_conversations_apart_the_last_is_measured_and_what_was_answered_before_is_found(
+    engine: Engine, tmp_path: Path
+) -> None:
+    several = engine_contenders(engine, ["suffix"], [4])
+    workloads = load_workloads(["again"], limit=1)
+    benchmark = Benchmark(engine, several, workloads, BenchSettings((0.0,), tokens=40, rounds=1))
+    with Session.open(tmp_path / "apart.jsonl") as session:
+        benchmark.measure(session)
+        runs = {run.key.contender: run for run in benchmark.found(session)}
+    assert {len(run.answers) for run in runs.values()} == {1}
+    assert {tuple(run.texts) for run in runs.values()} == {tuple(runs["plain"].texts)}
+    stats = runs["suffix 4"].answers[0].stats
+    assert stats["accepted"] > 0.6 * stats["generated_tokens"], "the same question got the same answer before"
+    for one in several:
+        one.close()
+    assert engine.loaded.corpus is None
+
+
 def test_other_settings_are_other_runs(engine: Engine, contenders: list[Contender], benchmark: Benchmark) -> None:
     workloads = load_workloads(["copy"], limit=1)
     keys = {planned.key for planned in benchmark.runs}

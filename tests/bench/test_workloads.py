@@ -21,7 +21,11 @@ def test_the_shipped_workloads() -> None:
     assert all(len(prompts) >= 4 for prompts in found.values())
     assert all(prompt.index == place for prompts in found.values() for place, prompt in enumerate(prompts))
     assert all(len(prompt.questions) == 4 for prompt in found["multi-turn"])
-    assert all(len(prompt.questions) == 1 for name in SHIPPED if name != "multi-turn" for prompt in found[name])
+    apart = {"code-twice", "rewrite", "again"}
+    assert {prompt.workload for prompts in found.values() for prompt in prompts if prompt.apart} == apart
+    assert all(len(prompt.questions) == 2 for name in apart for prompt in found[name])
+    once = set(SHIPPED) - {"multi-turn", *apart}
+    assert all(len(prompt.questions) == 1 for name in once for prompt in found[name])
     assert all(prompt.ignore_end and prompt.text for prompt in found["random"])
 
 
