@@ -18,6 +18,9 @@ LONGEST_DRAFT, LONGEST_COSTLY, LONGEST_OF_SEVERAL = 15, 7, 4
 several slots, where what speculation may spend shrinks as they fill up."""
 FIXED_DRAFT = 4
 """Draft length for the rules whose plan is fixed, unless a length is given."""
+ROLLBACK = 7
+"""Tokens that the cache of a model with recurrent layers can drop, where llama.cpp keeps snapshots of them: the longest
+draft for it. For each a whole state is kept, whatever is drafted, so that the bits of a text do not depend on it."""
 RULES: dict[str, Rule] = {"coupled": Rule.COUPLED, "rejection": Rule.REJECTION, "block": Rule.BLOCK}
 
 
@@ -29,6 +32,8 @@ class EngineSettings:
     """GGUF file whose text is emitted."""
     draft: Path | None = None
     """GGUF file of a smaller model with the same tokenizer (see `cross_tokenizer`); None = no draft model."""
+    heads: tuple[Path, ...] = ()
+    """Trained heads of this target (EAGLE, EAGLE-3, MTP, Medusa, MLP speculator, PARD), a file or folder each."""
     cross_tokenizer: bool = False
     """Let a draft model with another tokenizer draft, over the tokens whose text both vocabularies have."""
     drafter: str = "auto"

@@ -2,7 +2,7 @@
 
 A part is a run of passes and the bytes of tokens not seen in earlier parts, compressed; a streaming answer writes one
 every half second. Numbers are LEB128. A pass is a flags byte, then what the flags do not
-already say: drafter, guesses, parents, accepted, next token, width, microseconds.
+already say: drafter, guesses, who guessed each, parents, accepted, next token, width, microseconds.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from typing import NamedTuple
 from localspec.engine.request import PassRecord
 from localspec.errors import UsageError
 
-_CHAIN, _LEADING, _WIDTH, _EMPTY = 1, 2, 4, 8
-"""Flags: the guesses are a chain; the accepted ones are the first; width is 1 + guesses; there are no guesses."""
+_CHAIN, _LEADING, _WIDTH, _EMPTY, _SEVERAL = 1, 2, 4, 8, 16
+"""Flags: the guesses are a chain; the accepted ones are the first; width is 1 + guesses; there are no guesses; several
+drafters guessed."""
 _FORMAT = 1
 _MOST_BYTES = 256 << 20
 """Of a part once it is unpacked; more is no answer's."""
@@ -50,7 +51,9 @@ class Replay:
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         found = []
         for index, record in enumerate(self.passes):
-            emitted = [(record.guesses[node], record.drafter, depth) for depth, node in enumerate(record.accepted, 1)]
+            emitted = [
+                (record.guesses[node], record.drafter_of(node), depth) for depth, node in enumerate(record.accepted, 1)
+            ]
             for token, drafter, depth in (*emitted, (record.next_token, "", 0)):
                 found.append(ReplayToken(index, token, decoder.decode(self.pieces.get(token, b"")), drafter, depth))
         return found
@@ -116,15 +119,12 @@ def _put_pass(out: bytearray, record: PassRecord, drafters: list[str]) -> None:
     leading = tuple(record.accepted) == tuple(range(depth))
     empty = not (count or depth or record.drafter or record.parents)
     flags = _CHAIN * chain | _LEADING * leading | _WIDTH * (record.width == 1 + count) | _EMPTY * empty
-    out.append(flags)
+    out.append(flags | _SEVERAL * bool(record.drafters))
     if not empty:
-        if record.drafter not in drafters:
-            drafters.append(record.drafter)
-            _put(out, len(drafters) - 1)
-            _put_bytes(out, record.drafter.encode())
-        else:
-            _put(out, drafters.index(record.drafter))
+        _put_drafter(out, record.drafter, drafters)
         _put_all(out, record.guesses)
+        for name in record.drafters:
+            _put_drafter(out, name, drafters)
         if not chain:
             _put_all(out, (parent + 1 for parent in record.parents), len(record.parents))
         _put(out, depth)
@@ -136,18 +136,34 @@ def _put_pass(out: bytearray, record: PassRecord, drafters: list[str]) -> None:
     _put(out, max(0, round(record.seconds * 1e6)))
 
 
+def _put_drafter(out: bytearray, name: str, known: list[str]) -> None:
+    if name in known:
+        _put(out, known.index(name))
+        return
+    known.append(name)
+    _put(out, len(known) - 1)
+    _put_bytes(out, name.encode())
+
+
+def _take_drafter(reader: _Reader, known: list[str]) -> str:
+    index = reader.number()
+    if index == len(known):
+        known.append(reader.bytes().decode())
+    return known[index]
+
+
 def _take_pass(reader: _Reader, drafters: list[str]) -> PassRecord:
     flags = reader.byte()
     drafter = ""
     guesses: tuple[int, ...] = ()
     parents: tuple[int, ...] = ()
     accepted: tuple[int, ...] = ()
+    several: tuple[str, ...] = ()
     if not flags & _EMPTY:
-        index = reader.number()
-        if index == len(drafters):
-            drafters.append(reader.bytes().decode())
-        drafter = drafters[index]
+        drafter = _take_drafter(reader, drafters)
         guesses = reader.numbers()
+        if flags & _SEVERAL:
+            several = tuple(_take_drafter(reader, drafters) for _ in guesses)
         chain = bool(flags & _CHAIN)
         parents = tuple(range(-1, len(guesses) - 1)) if chain else tuple(n - 1 for n in reader.numbers())
         depth = reader.number()
@@ -158,7 +174,7 @@ def _take_pass(reader: _Reader, drafters: list[str]) -> PassRecord:
             raise ValueError("a node is missing")
     next_token = reader.number() - 1
     width = 1 + len(guesses) if flags & _WIDTH else reader.number()
-    return PassRecord(drafter, guesses, parents, accepted, next_token, width, reader.number() / 1e6)
+    return PassRecord(drafter, guesses, parents, accepted, next_token, width, reader.number() / 1e6, several)
 
 
 def _put(out: bytearray, number: int) -> None:

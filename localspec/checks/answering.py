@@ -53,7 +53,7 @@ class Answering:
         """Answers once, the prompt read anew."""
         engine = self._engine
         prompt = engine.chat_tokens(question.messages)
-        engine.on_engine_thread(self._forget)
+        engine.forget()
         start = perf_counter()
         generation = engine.generate(
             prompt, sampling=question.sampling, seed=question.seed, max_tokens=question.max_tokens
@@ -75,11 +75,6 @@ class Answering:
 
     def close(self) -> None:
         self._engine.close()
-
-    def _forget(self) -> None:
-        for context in (self._engine.loaded.context, self._engine.loaded.draft_context):
-            if context is not None:
-                context.forget(0)
 
 
 def questions(prompts: list[Prompt], sampling: SamplingParams, seed: int, max_tokens: int) -> list[Question]:

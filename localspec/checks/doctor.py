@@ -106,6 +106,8 @@ def examine_engine(engine: Engine) -> Iterator[Finding]:
     yield Finding("target", f"{loaded.model.path} ({loaded.model.path.stat().st_size / 2**20:.1f} MiB)")
     draft = loaded.draft_model
     yield Finding("draft model", "none" if draft is None else f"{draft.path} ({draft.kernels} kernels)")
+    for head in loaded.heads:
+        yield Finding(f"{head.name} head", str(head.path))
     yield _tuning(engine)
     widths = loaded.context.exact_widths
     advice = command = ""

@@ -159,20 +159,20 @@ def examine_use(engine: Engine, context_use: int = 0) -> Iterator[Finding]:
         context_use: tokens of the chat in front.
     """
     loaded, settings = engine.loaded, engine.settings
-    if settings.draft is None:
+    if settings.draft is None and not loaded.settings.heads and not loaded.heads:
         yield Finding(
             "who guesses",
             "only prompt lookup: there is no draft model",
             "A small model with the same tokenizer guesses any text.",
             f"localspec suggest {loaded.model.path.name}",
         )
-    elif loaded.draft_model is None:
+    elif not loaded.trained:
         yield Finding(
             "who guesses",
-            "the draft model was given back because memory was short",
+            "the draft model or head was given back because memory was short",
             "Free memory and load the models again, or take a smaller draft.",
         )
-    if not loaded.model.can_trim:
+    if not loaded.context.most_nodes:
         yield Finding("who guesses", "nobody: this architecture's cache cannot be trimmed")
     yield from _gpu(engine)
     yield from examine_context(loaded.pass_seconds, context_use)

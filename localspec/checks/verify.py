@@ -140,8 +140,8 @@ class _Answer:
     exact: bool
 
 
-def default_settings(has_draft: bool, trees: bool) -> list[Setting]:
-    """Every drafter there is, several draft lengths, chain and tree."""
+def default_settings(has_draft: bool, trees: bool, heads: Sequence[str] = ()) -> list[Setting]:
+    """Every drafter there is, several draft lengths, chain and tree; `heads` are the names of those attached."""
     settings = [Setting("lookup", 3), Setting("lookup", 7), Setting("suffix", 5), Setting("recycling", 4)]
     if has_draft:
         settings += [Setting("draft", 1), Setting("draft", 3), Setting("draft", 6), Setting("auto", 4)]
@@ -149,6 +149,10 @@ def default_settings(has_draft: bool, trees: bool) -> list[Setting]:
         settings += [Setting("suffix", 6, branches=2), Setting("recycling", 6, branches=2)]
     if has_draft and trees:
         settings += [Setting("draft", 6, branches=2)]
+    for head in heads:
+        settings += [Setting(head, 1), Setting(head, 4), *([Setting(head, 6, branches=2)] if trees else [])]
+    if heads and not has_draft:
+        settings += [Setting("auto", 4)]
     return settings
 
 
@@ -171,7 +175,8 @@ def verify(
         progress: called with (runs done, runs in all, forks so far); may raise to stop.
     """
     if settings is None:
-        settings = default_settings(engine.loaded.draft_context is not None, engine.settings.branches > 1)
+        heads = [head.name for head in engine.loaded.heads]
+        settings = default_settings(engine.loaded.draft_context is not None, engine.settings.branches > 1, heads)
     report = Report({setting: Tally() for setting in settings})
     total = len(prompts) * len(temperatures) * len(settings)
     for number, prompt in enumerate(prompts):

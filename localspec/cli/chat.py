@@ -112,12 +112,13 @@ def _answerer(options: argparse.Namespace, liked: Preferences) -> Answerer:
 
 
 def _local(options: argparse.Namespace, target: str | None, draft: str | None, liked: dict[str, Any]) -> Answerer:
-    """An engine with the options of the command line; another target leaves the line's target and draft behind."""
+    """An engine with the options of the command line; another target leaves the line's target, draft and heads
+    behind."""
     from localspec.tui.local import LocalAnswerer
 
     values = dict(vars(options))
     if target is not None:
-        values |= {"target": target, "draft": draft}
+        values |= {"target": target, "draft": draft, "heads": None}
     wanted = argparse.Namespace(**values)
     name = str(wanted.target or "bundled pair").rpartition("/")[2]
     return LocalAnswerer(partial(_load, wanted, liked), name)

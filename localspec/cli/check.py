@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from localspec.cli.output import print_plain
 from localspec.cli.places import add_memory_options, fit_settings, memory_lines, places
-from localspec.errors import UsageError
+from localspec.errors import PairError, UsageError
+
+if TYPE_CHECKING:
+    from localspec.gguf import Header
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("target", metavar="PAIR|TARGET", help="pair, or model or GGUF file of the target")
-    parser.add_argument("draft", nargs="?", metavar="DRAFT", help="model or GGUF file of the draft")
+    parser.add_argument("draft", nargs="?", metavar="DRAFT", help="model or GGUF file of the draft, or a head")
     parser.add_argument("--fit", action="store_true", help="choose context, cache type and GPU layers that fit")
     parser.add_argument(
         "--cross-tokenizer", action="store_true", help="judge a draft with another tokenizer by the tokens both have"
@@ -25,7 +31,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     from localspec.cli.unused import not_used
     from localspec.gguf.split import read_parts
-    from localspec.models import fit, pairing
+    from localspec.models import checkpoint, fit, pairing
     from localspec.models.catalog import Catalog
     from localspec.models.installed import find, find_one
 
@@ -37,6 +43,8 @@ def run(options: argparse.Namespace) -> int:
         draft = find_one(pair.draft)  # a head, too, which `find` leaves out
     if draft is None:
         raise UsageError(f"{options.target} is no pair.", "Name a draft behind it, or try: localspec suggest")
+    if checkpoint.is_checkpoint(draft):
+        return _check_head(options, read_parts(target), draft)
     parts, draft_parts = read_parts(target), read_parts(draft)
     match = pairing.match(parts[0], draft_parts[0], cross_tokenizer=options.cross_tokenizer)
     shared = match.shared if match.fits else pairing.match(parts[0], draft_parts[0], cross_tokenizer=True).shared
@@ -53,4 +61,25 @@ def run(options: argparse.Namespace) -> int:
             count = f"{len(shared)} of the target's {shared.target_size} tokens are shared"
         notes = (f"  note: {note}" for note in (unused, count, *match.warnings) if note)
         print_plain(match.verdict, *notes, *memory_lines(plan))
+    return 0 if match.fits and plan.fits else 1
+
+
+def _check_head(options: argparse.Namespace, target: Sequence[Header], path: Path) -> int:
+    """A head that is no GGUF file: whether its method's own reader takes it for this target."""
+    from localspec.models import fit
+    from localspec.models.pairing import Match
+    from localspec.runtime import heads
+
+    settings = replace(fit_settings(options), head_bytes=heads.size(path))
+    plan = (fit.choose if options.fit else fit.plan)(target, None, settings, places())
+    try:
+        found = heads.find(path, target[0])
+        kind = heads.kind_of(path)
+        match = Match(True, found.name, f"{path.name} can draft for {target[0].path.name}, as {kind.sentence}.")
+    except PairError as error:
+        match = Match(False, heads.kind_of(path).method, str(error))
+    if options.json:
+        print(json.dumps({"match": match.as_dict(), "memory": plan.as_dict(), "unused": ""}))
+    else:
+        print_plain(match.verdict, *memory_lines(plan))
     return 0 if match.fits and plan.fits else 1

@@ -92,7 +92,7 @@ def _pieces(engine: Engine, file: str, text: str, window: int | None) -> Iterato
 
 
 def _write(engine: Engine, path: Path, pieces: list[_Piece], layers: tuple[int, ...]) -> None:
-    from localspec.llama.hidden import sizes
+    from localspec.llama.states import sizes
     from localspec.models.safetensors import SafetensorsFile
 
     model = engine.loaded.model

@@ -94,13 +94,15 @@ def _print_rows(rows: list[tuple[str, ...]]) -> None:
 
 
 def _print(entries: list[Entry], faults: dict[str, str]) -> None:
+    from localspec.models.installed import can_draft
+
     rows: list[tuple[str, ...]] = [("NAME", "ROLE", "SIZE", "QUANT", "STATE")]
     rows += [(model["name"], model["role"], "", "", "shipped with localspec") for model in _bundled()]
-    heads = {entry.name for entry in entries if entry.role == "head"}
+    unused = {entry.name for entry in entries if not faults[entry.name] and not can_draft(entry)}
     for entry in entries:
         drafted = f"good, drafted by {entry.draft}" if entry.draft else "good"
-        if entry.draft in heads or entry.name in heads:
-            drafted = "good; heads are kept and not used yet"
+        if entry.draft in unused or entry.name in unused:
+            drafted = "good; such heads are kept and not used yet"
         state = faults[entry.name] or drafted
         rows.append((entry.name, entry.role, decimal(entry.bytes), entry.quant, state))
     _print_rows(rows)

@@ -24,7 +24,16 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--target", metavar="NAME|FILE", help="installed pair or model, or GGUF file; default: the bundled pair"
     )
-    group.add_argument("--draft", metavar="NAME|FILE", help="a small model with the same tokenizer")
+    group.add_argument(
+        "--draft", metavar="NAME|FILE", help="a small model with the same tokenizer, or a head trained for the target"
+    )
+    group.add_argument(
+        "--head",
+        action="append",
+        dest="heads",
+        metavar="NAME|PATH",
+        help="a head trained for the target (EAGLE, MTP, Medusa, ...); repeatable",
+    )
     group.add_argument(
         "--cross-tokenizer",
         action="store_true",

@@ -65,6 +65,7 @@ def fitted(settings: dict[str, Any]) -> dict[str, Any]:
     from localspec.gguf.split import read_parts
     from localspec.models.fit import FitSettings, choose
     from localspec.models.installed import find, find_one
+    from localspec.runtime.heads import apart, size
 
     target, draft = find(settings.get("target"))
     if settings.get("draft") is not None:
@@ -72,7 +73,8 @@ def fitted(settings: dict[str, Any]) -> dict[str, Any]:
     wanted = {name: settings[name] for name in ("context", "slots", "branches", "max_draft_tokens") if name in settings}
     cache = settings.get("cache", "auto")
     may_shrink = cache == "auto" and settings.get("kernels", "auto") != "wide"
-    wished = FitSettings(**wanted, **_CACHES.get(cache, {}))
+    draft, heads = apart(draft, [find_one(head) for head in settings.get("heads", ())])
+    wished = FitSettings(**wanted, **_CACHES.get(cache, {}), head_bytes=sum(map(size, heads)))
     drafts = None if draft is None else read_parts(draft)
     plan = choose(read_parts(target), drafts, wished, places(), cache_types=("q8_0",) if may_shrink else ())
     if not plan.fits:

@@ -157,5 +157,5 @@ def result_lines(entries: list[Entry], asked: str) -> list[str]:
     elif first.role == "draft":
         lines.append(f'Try: localspec run TARGET --draft {quote(first.name)} "Hello"')
     else:
-        lines.append("A head is kept for later: it is not used yet.")
+        lines.append(f'Try: localspec run TARGET --head {quote(first.name)} "Hello"')
     return lines

@@ -68,9 +68,10 @@ def run(options: argparse.Namespace) -> int:
     )
     engine = engine_settings(options)
     target, draft = options.name or engine.pop("target", None), engine.pop("draft", None)
+    heads = engine.pop("heads", ())
     if options.fit:
-        engine |= fitted(engine | {"target": target, "draft": draft})
-    pool = Pool(target, draft, settings=engine, idle_unload=options.idle_unload)
+        engine |= fitted(engine | {"target": target, "draft": draft, "heads": heads})
+    pool = Pool(target, draft, heads=heads, settings=engine, idle_unload=options.idle_unload)
     listening = listen.bind(settings.host, settings.port)
     log.write_to(sys.stderr, as_json=options.json, quiet=options.quiet)
     _say(pool.default, listen.url_of(listening), options, bool(settings.api_keys))

@@ -19,13 +19,14 @@ if TYPE_CHECKING:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", metavar="NAME|FILE", help="pair, model or GGUF file")
+    parser.add_argument("name", metavar="NAME|FILE", help="pair, model, GGUF file or head")
     parser.add_argument("--json", action="store_true", help="everything as JSON, also the chat template's marks")
     add_memory_options(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     from localspec.gguf.split import read_parts
+    from localspec.models import checkpoint
     from localspec.models.catalog import Catalog
     from localspec.models.facts import describe
     from localspec.models.installed import find
@@ -42,6 +43,8 @@ def run(options: argparse.Namespace) -> int:
         return _show_listed(options, catalog)
     if pair is None:
         paths = paths[:1]
+    if checkpoint.is_checkpoint(paths[0]):
+        return _show_checkpoint(paths[0], options.json)
     there, settings = places(), fit_settings(options)
     found = [describe(read_parts(Path(path)), settings, there) for path in paths]
     if options.json:
@@ -93,6 +96,30 @@ def _listed_rows(entry: ModelEntry) -> list[tuple[str, str]]:
     return [(name, value) for name, value in rows if value]
 
 
+def trained_for(sha256: str) -> str:
+    """A head's target in words."""
+    from localspec.models.installed import name_of
+
+    return f"{name_of(sha256) or 'a model that is not known here'} (sha256 {sha256})"
+
+
+def _show_checkpoint(path: Path, as_json: bool) -> int:
+    """A head that is no GGUF file."""
+    from localspec.models import checkpoint
+
+    kind, target = checkpoint.checkpoint_kind(path), checkpoint.trained_for(path)
+    files = [{"file": str(file), "bytes": file.stat().st_size} for file in checkpoint.weights_of(path)]
+    config = {key: value for key, value in checkpoint.config_of(path).items() if isinstance(value, str | int | float)}
+    if as_json:
+        print(json.dumps({"kind": kind.sentence, "method": kind.method, "made_for": target, "files": files, **config}))
+        return 0
+    rows = [("name", path.name), ("what it is", kind.sentence)]
+    rows += [("file", f"{one['file']} ({decimal(int(str(one['bytes'])))})") for one in files]
+    rows.append(("trained for", trained_for(target) if target else "not stated"))
+    _print([*rows, *((key, str(value)) for key, value in config.items() if key != "target_sha256")])
+    return 0
+
+
 def _print(rows: list[tuple[str, str]]) -> None:
     width = max(len(name) for name, _ in rows)
     for name, value in rows:
@@ -106,6 +133,7 @@ def _rows(facts: Facts) -> list[tuple[str, str]]:
         ("name", facts.name),
         ("file", f"{facts.file} ({decimal(facts.bytes)}{parts}, GGUF version {facts.gguf_version})"),
         ("what it is", facts.kind),
+        *([("trained for", trained_for(facts.made_for))] if facts.made_for else []),
         ("architecture", f"{facts.architecture}, {facts.layers} layers, {_count(facts.parameters)} parameters"),
         ("quantisation", f"{facts.quantisation} (tensors: {types})" if types else facts.quantisation),
         ("tokenizer", _tokenizer(facts.tokenizer)),

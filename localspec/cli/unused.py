@@ -1,20 +1,17 @@
-"""Honest words about draft files that localspec knows and cannot use yet, or not in full."""
+"""Honest words about draft files that localspec knows and cannot use yet."""
 
 from __future__ import annotations
 
 from localspec.drafters import NAMES
-from localspec.models.installed import WHOLE_MODELS
 
 
 def drafts(method: str) -> bool:
     """Whether a draft of this method can be named behind `--draft`."""
-    return method in NAMES or method in WHOLE_MODELS
+    return method in NAMES
 
 
 def not_used(method: str) -> str:
     """What localspec does not do with a draft of this method (`heads.DraftKind.method`); "" = it uses it in full."""
     if method in NAMES:
         return ""
-    if method in WHOLE_MODELS:
-        return f"localspec has no {method} drafter yet: it drafts token by token, as any draft model does"
     return f"localspec has no {method} drafter yet: the head is kept and not used, prompt lookup drafts alone"

@@ -13,6 +13,7 @@ import numpy as np
 
 from localspec.chat.template import ChatTemplate, Message
 from localspec.config import EngineSettings
+from localspec.drafters.cascade import Cascade
 from localspec.engine.loop import Loop
 from localspec.engine.request import Request, TokenLogProb, fresh_seed
 from localspec.errors import UsageError
@@ -23,6 +24,7 @@ from localspec.llama.survey import Progress
 from localspec.runtime import corpus
 from localspec.runtime import tuning as tunings
 from localspec.runtime.generation import Generation
+from localspec.runtime.heads import apart, displace
 from localspec.runtime.loading import (
     PLAIN,
     Loaded,
@@ -64,6 +66,7 @@ class Engine:
         target: str | Path | None = None,
         draft: str | Path | None = None,
         *,
+        heads: Sequence[str | Path] = (),
         progress: Progress | None = None,
         tuned: bool = True,
         **settings: Any,
@@ -72,24 +75,26 @@ class Engine:
 
         Args:
             target: name of a pair or model that is installed, or a GGUF file.
-            draft: name or GGUF file of the draft model; overrides the pair's.
+            draft: name or GGUF file of the draft model; overrides the pair's. One that is a head counts as one.
+            heads: names, files or folders of heads trained for the target.
             progress: called with (what is being done, share done from 0 to 1); may raise to give up.
             tuned: take what `localspec tune` stored for this pair, where `settings` do not say otherwise.
             settings: fields of `EngineSettings`.
 
         Raises:
             ModelFileError: a file is missing, damaged or of the wrong kind.
-            PairError: target and draft do not share a tokenizer.
+            PairError: target and draft do not share a tokenizer, or a head is for another target.
             UsageError: a setting has an impossible value.
         """
         from localspec.models.installed import find, find_one
 
         target_path, pair_draft = find(target)
         draft_path = pair_draft if draft is None else find_one(draft)
+        draft_path, head_paths = apart(draft_path, [find_one(head) for head in heads])
         tuning = tunings.read(target_path, draft_path) if tuned else None
         if tuning is not None:
             settings = tuning.applied(settings)
-        wanted = EngineSettings(target=target_path, draft=draft_path, **settings)
+        wanted = EngineSettings(target=target_path, draft=draft_path, heads=head_paths, **settings)
         check_drafter(wanted)
         loaded = load_apart(wanted, progress)
         try:
@@ -212,6 +217,20 @@ class Engine:
         self.on_engine_thread(lambda: self._worker.forget_chat(chat))
         if self.loaded.corpus is None:  # else it does so itself
             corpus.erase(chat)
+
+    def forget(self) -> None:
+        """Drops what the first slot's caches hold, so that the next answer reads its prompt as a fresh program does."""
+
+        def drop() -> None:
+            drafter, loaded = self._worker.loop.drafter, self.loaded
+            trained = {head.name for head in loaded.heads}
+            if isinstance(drafter, Cascade):
+                displace([one for one in drafter.drafters if one.name in trained], loaded.context)
+            for context in (loaded.context, loaded.draft_context):
+                if context is not None:
+                    context.forget(0)
+
+        self.on_engine_thread(drop)
 
     def embed(self, tokens: Tokens, cancel: Callable[[], bool] | None = None) -> Float32Array:
         """float32[n_embd], a text as a vector, not normalised: pooled as the file says, else the mean over its tokens.

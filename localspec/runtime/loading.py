@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 import logging
+import operator
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from localspec import paths
-from localspec.config import FIXED_DRAFT, EngineSettings
-from localspec.drafters import NAMES, plugin
+from localspec.config import FIXED_DRAFT, ROLLBACK, EngineSettings
+from localspec.drafters import HEADS, NAMES, plugin
 from localspec.drafters.cascade import Cascade, Stage
 from localspec.drafters.draft_model import DraftContext, DraftModel, DraftModelSettings
 from localspec.drafters.forced import GrammarForced
+from localspec.drafters.head import Head
 from localspec.drafters.none import NoDrafter
 from localspec.drafters.prompt_lookup import PromptLookup, PromptLookupSettings
 from localspec.drafters.recycling import RecyclingSettings, Successors, TokenRecycling
@@ -25,7 +29,6 @@ from localspec.engine.costs import PassCosts
 from localspec.engine.interfaces import Drafter
 from localspec.engine.plan import FixedPlan, Plan
 from localspec.errors import Cancelled, UsageError
-from localspec.gguf import read_header
 from localspec.llama import saved_cache
 from localspec.llama.choice import choose, load_draft_model
 from localspec.llama.configuration import ALL_KERNELS, CACHE_NAMES, CACHES, LLAMA_KERNELS, Kernels
@@ -33,11 +36,12 @@ from localspec.llama.context import Context
 from localspec.llama.model import Model, check_text_model
 from localspec.llama.probe import shared_facts
 from localspec.llama.settings import ContextSettings
+from localspec.llama.states import NO_TAP
 from localspec.llama.survey import Progress
 from localspec.models import pairing
-from localspec.models.heads import check_whole
+from localspec.models.heads import keeps_state
 from localspec.models.shared_vocabulary import SharedVocabulary
-from localspec.runtime import calibration
+from localspec.runtime import calibration, heads
 from localspec.runtime.corpus import Corpus, file_of
 from localspec.runtime.knowledge import Knowledge, Store
 
@@ -76,19 +80,35 @@ class Loaded:
     """What the target thought of saying behind each token, in any answer."""
     unusable: dict[str, str] = field(default_factory=dict)
     """Installed packages' drafters that could not be made, and why."""
+    heads: list[Head] = field(default_factory=list)
+    """Trained for this target; its context keeps the states they read."""
 
-    def drop_draft(self) -> None:
-        """Frees the draft model; the target goes on without it."""
-        for part in (self.draft_context, self.draft_model):
-            if part is not None:
-                part.close()
-        self.draft_context = self.draft_model = None
+    @property
+    def trained(self) -> tuple[str, ...]:
+        """Names of the drafters that are models or heads in memory, which `drop` frees."""
+        draft = (DraftModel.NAME,) if self.draft_context is not None else ()
+        return (*draft, *(head.name for head in self.heads))
+
+    def drop(self, name: str) -> None:
+        """Frees the draft model or the head of that name, if there is one; the target goes on without it."""
+        if name == DraftModel.NAME:
+            for part in (self.draft_context, self.draft_model):
+                if part is not None:
+                    part.close()
+            self.draft_context = self.draft_model = None
+        for head in self.heads:
+            if head.name == name:
+                head.close()
+        if any(head.name == name for head in self.heads):
+            self.heads = [head for head in self.heads if head.name != name]
+            if not self.heads:
+                self.context.untap()
 
     def close(self) -> None:
         """Frees everything."""
         if self.corpus is not None:
             self.corpus.close()
-        for part in (self.draft_context, self.draft_model, self.context, self.model):
+        for part in (*self.heads, self.draft_context, self.draft_model, self.context, self.model):
             if part is not None:
                 part.close()
 
@@ -106,14 +126,15 @@ def load_models(
     Raises:
         ModelFileError: a file is missing, damaged or of the wrong kind.
         ModelError: no exact configuration under `strict`, or no memory.
-        PairError: target and draft model do not share a tokenizer, or under `cross_tokenizer` too few tokens.
+        PairError: target and draft model share no tokenizer, or too few tokens; or a head is for another target.
         UsageError: no such device, or a drafter without what it needs.
     """
     target_header, match = check_text_model(settings.target), None
+    found = heads.find_all(settings, target_header)
     if settings.draft is not None:
-        check_whole(read_header(settings.draft))
         draft_header = check_text_model(settings.draft)  # before minutes are spent on the target
         match = pairing.check(target_header, draft_header, cross_tokenizer=settings.cross_tokenizer)
+    settings = replace(settings, branches=1) if keeps_state(target_header) else settings  # a state follows one chain
     n_ctx = settings.context or min(target_header.context_length or _LONGEST_CONTEXT, _LONGEST_CONTEXT)
     widest = settings.slots * (1 + settings.longest_draft)
     chosen = choose(
@@ -126,6 +147,7 @@ def load_models(
             # With several slots, which of them is free depends on timing; what is reused must not.
             reuse="chunks" if settings.exact == "strict" or settings.slots > 1 else "all",
             max_rows=max(64, widest),
+            rollback=ROLLBACK if keeps_state(target_header) else 0,
         ),
         exact=settings.exact,
         kernels=kernels or _allowed_kernels(settings),
@@ -135,8 +157,9 @@ def load_models(
         device=settings.device,
         cache_dir=paths.cache_dir() / "probes",
         progress=progress,
+        tap=functools.reduce(operator.or_, (head.tap for head in found), NO_TAP),
     )
-    loaded = Loaded(settings, chosen.model, chosen.context, chosen.description, chosen.probe.seconds)
+    loaded = Loaded(settings, chosen.model, chosen.context, chosen.description, chosen.probe.seconds, heads=found)
     loaded.configuration = str(chosen.configuration)
     if settings.chat_cache_gb > 0 and saved_cache.can_save(chosen.context):
         loaded.cache_key = saved_cache.key(chosen.context)
@@ -144,7 +167,7 @@ def load_models(
         if match is not None:
             _load_draft(loaded, match, progress)
         _learn_costs(loaded, progress)
-        if settings.corpus == "on" and loaded.model.can_trim:  # last: it reads on a thread of its own
+        if settings.corpus == "on" and loaded.context.most_nodes:  # last: it reads on a thread of its own
             loaded.corpus = Corpus(file_of(target_header, settings.corpus_mb), loaded.model.n_vocab)
     except BaseException:
         loaded.close()
@@ -216,11 +239,12 @@ def _learn_costs(loaded: Loaded, progress: Progress | None) -> None:
     """What is remembered of this pair on this machine, what the probe measured, and what nobody has timed yet."""
     settings, context, knowledge = loaded.settings, loaded.context, _remembered(loaded)
     loaded.knowledge = knowledge
-    if settings.drafter == PLAIN or settings.longest_draft == 0 or not loaded.model.can_trim:
+    longest = min(settings.longest_draft, context.most_nodes)
+    if settings.drafter == PLAIN or longest == 0:
         return
     if progress is not None:
         progress("timing passes", 0.0)
-    rows = 1 + settings.longest_draft
+    rows = 1 + longest
     seconds = calibration.largest_pass(context, settings.slots, rows)
     remembered = knowledge.costs
     if loaded.pass_seconds or not remembered.known:
@@ -230,8 +254,8 @@ def _learn_costs(loaded: Loaded, progress: Progress | None) -> None:
         knowledge.costs = PassCosts(known, rows)
         if remembered.known:
             knowledge.costs.recall(remembered)
-    if loaded.draft_context is not None and DraftModel.name not in knowledge.draft_costs:
-        knowledge.draft_costs[DraftModel.name] = calibration.draft_costs(loaded.draft_context, settings.slots)
+    if loaded.draft_context is not None and DraftModel.NAME not in knowledge.draft_costs:
+        knowledge.draft_costs[DraftModel.NAME] = calibration.draft_costs(loaded.draft_context, settings.slots)
 
 
 def _remembered(loaded: Loaded) -> Knowledge:
@@ -239,13 +263,16 @@ def _remembered(loaded: Loaded) -> Knowledge:
     facts = [shared_facts(settings.target, context.settings, settings.gpu_layers, settings.device)]
     if settings.draft is not None:
         facts.append(shared_facts(settings.draft, context.settings, settings.draft_gpu_layers, settings.draft_device))
-    pair = {"files": [one["model"] for one in facts]}
+    pair: dict[str, Any] = {"files": [one["model"] for one in facts]}
+    if loaded.heads:
+        pair["heads"] = [heads.identity(head) for head in loaded.heads]
     machine = {
         "facts": facts,
         "configuration": loaded.configuration,
         "draft kernels": loaded.draft_model.kernels if loaded.draft_model is not None else "",
         "slots": settings.slots,
         "n_ctx": context.n_ctx,
+        **{name: value for name, value in pair.items() if name == "heads"},
     }
     return Store(paths.cache_dir() / "plans", pair, machine, settings.slots).read()
 
@@ -259,12 +286,15 @@ def check_drafter(settings: EngineSettings) -> None:
     """Refuses drafter settings that cannot work, before minutes are spent on loading.
 
     Raises:
-        UsageError: no such drafter, it needs a draft model and there is none, or impossible n-grams.
+        UsageError: no such drafter, it needs a draft model or head and there is none, or impossible n-grams.
+        ModelFileError: a head's file is missing or damaged.
     """
     name = settings.drafter
     plugin.check_name(name)
     if name == "draft" and settings.draft is None:
         raise UsageError("The drafter `draft` needs a draft model.", "Give one with --draft FILE, or a pair.")
+    if name in HEADS and not heads.may_have(name, settings):
+        raise heads.missing(name)
     PromptLookupSettings(settings.min_ngram, settings.max_ngram)
     DraftModelSettings(settings.branches)
 
@@ -276,16 +306,16 @@ def make_drafter(loaded: Loaded, settings: EngineSettings) -> Drafter:
         UsageError: it is somebody else's, and cannot be made.
     """
     name = settings.drafter
-    if name == PLAIN or settings.longest_draft == 0 or not loaded.model.can_trim:
+    if name == PLAIN or min(settings.longest_draft, loaded.context.most_nodes) == 0:
         return NoDrafter()
     if name not in NAMES:
         return Cascade([Stage(plugin.make(name, _setup(loaded, settings)))])
     lookup = PromptLookup(PromptLookupSettings(settings.min_ngram, settings.max_ngram))
-    enough = 0.0 if loaded.draft_context is None else _LOOKUP_FIRST
+    enough = _LOOKUP_FIRST if loaded.trained else 0.0
     suffix = SuffixDecoding(loaded.corpus, trees=settings.branches > 1)
     recycling = TokenRecycling(loaded.successors, RecyclingSettings(settings.branches))
     stages = [Stage(GrammarForced()), Stage(lookup, enough), Stage(suffix, enough)]
-    if name == recycling.name or loaded.draft_context is None:
+    if name == recycling.name or not loaded.trained:
         # It guesses in nearly every pass, where the others only do where text is copied; the plan takes a draft model's
         # chance from the passes in which drafts without cost have nothing.
         stages.append(Stage(recycling))
@@ -294,6 +324,12 @@ def make_drafter(loaded: Loaded, settings: EngineSettings) -> Drafter:
     if loaded.draft_context is not None:
         reads = _in_target_tokens(loaded, loaded.draft_context)
         stages.append(Stage(DraftModel(reads, loaded.model.end_tokens, DraftModelSettings(settings.branches))))
+    for head in [one for one in loaded.heads if name in ("auto", one.name)]:
+        drafter = heads.attach(head, loaded.context, settings)
+        if drafter is None:
+            loaded.drop(head.name)
+        else:
+            stages.append(Stage(drafter))
     return Cascade([stage for stage in stages if name in ("auto", stage.drafter.name)])
 
 
@@ -341,7 +377,8 @@ def drafter_names(drafter: Drafter) -> tuple[str, ...]:
 
 def make_plan(loaded: Loaded, settings: EngineSettings, drafter: Drafter) -> Plan:
     """Who drafts, and how much: what pays, unless settings force a drafter or a length."""
-    widths, knowledge = loaded.context.exact_widths, loaded.knowledge
+    widths, most, knowledge = loaded.context.exact_widths, loaded.context.most_nodes, loaded.knowledge
+    wanted = None if settings.max_draft_tokens is None else min(settings.max_draft_tokens, most)
     if not isinstance(drafter, Cascade):
         return FixedPlan(0, widths)
     return AdaptivePlan(
@@ -352,8 +389,8 @@ def make_plan(loaded: Loaded, settings: EngineSettings, drafter: Drafter) -> Pla
         acceptance=knowledge.acceptance,
         account=knowledge.account,
         habits=knowledge.habits,
-        longest=settings.longest_draft,
-        longest_costly=settings.longest_costly,
-        fixed=FIXED_DRAFT if settings.max_draft_tokens is None else settings.max_draft_tokens,
-        forced=Forced(settings.max_draft_tokens, settings.drafter != "auto"),
+        longest=min(settings.longest_draft, most),
+        longest_costly=min(settings.longest_costly, most),
+        fixed=min(FIXED_DRAFT, most) if wanted is None else wanted,
+        forced=Forced(wanted, settings.drafter != "auto"),
     )

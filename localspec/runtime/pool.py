@@ -20,6 +20,7 @@ from localspec.models.fit import FitSettings, MemoryPlan, plan
 from localspec.models.memory import Place
 from localspec.models.processes import announce
 from localspec.runtime.engine import Engine
+from localspec.runtime.heads import apart, size
 from localspec.runtime.loading import check_drafter
 from localspec.runtime.memory import places
 
@@ -30,6 +31,7 @@ class Files:
 
     target: Path
     draft: Path | None
+    heads: tuple[Path, ...] = ()
 
 
 @dataclass(slots=True)
@@ -68,6 +70,7 @@ class Pool:
         name: str | None = None,
         draft: str | None = None,
         *,
+        heads: Sequence[str | Path] = (),
         settings: dict[str, Any] | None = None,
         idle_unload: float | None = None,
         room: Callable[[], list[Place]] = places,
@@ -76,7 +79,8 @@ class Pool:
         Args:
             name: the default: an installed pair or model, or a GGUF file; None = the bundled pair.
             draft: name or file of the default's draft model; overrides the pair's.
-            settings: how every engine is loaded: arguments of `Engine.load` but target and draft.
+            heads: names, files or folders of heads that were trained for the default.
+            settings: how every engine is loaded: arguments of `Engine.load` but target, draft and heads.
             idle_unload: seconds without a user after which `unload_idle` closes an engine; None = never.
             room: says how much memory is free where.
 
@@ -87,9 +91,10 @@ class Pool:
         if idle_unload is not None and idle_unload < 0:
             raise UsageError(f"idle_unload is {idle_unload}; it must be 0 or more seconds.")
         target, pair_draft = installed.find(name)
-        self._own = Files(target, pair_draft if draft is None else installed.find_one(draft))
+        own_draft = pair_draft if draft is None else installed.find_one(draft)
+        self._own = Files(target, *apart(own_draft, [installed.find_one(head) for head in heads]))
         fields = {name: value for name, value in (settings or {}).items() if name != "tuned"}
-        check_drafter(EngineSettings(self._own.target, self._own.draft, **fields))  # before anybody waits
+        check_drafter(EngineSettings(self._own.target, self._own.draft, self._own.heads, **fields))  # before a wait
         self.default = _shown(name)
         """Name of the default."""
         self.started = time()
@@ -134,7 +139,7 @@ class Pool:
             lease = self.lease_loaded(name)
             if lease is not None:
                 return lease
-            files = self._own if name == self.default else Files(*installed.find(name))
+            files = self._own if name == self.default else _installed(name)
             self._make_room(name, files)
             engine = self._load(files, progress)
             with self._lock:
@@ -169,7 +174,7 @@ class Pool:
             if progress is not None:
                 progress(what, share)
 
-        engine = Engine.load(files.target, files.draft, progress=report, **self._settings)
+        engine = Engine.load(files.target, files.draft, heads=files.heads, progress=report, **self._settings)
         engine.at_close(announce("serve", files.target, files.draft, engine.loaded.context.n_ctx))
         engine.calibrate_when_idle()
         return engine
@@ -195,6 +200,7 @@ class Pool:
         taken = ("context", "slots", "max_draft_tokens", "branches", "gpu_layers", "draft_gpu_layers")
         wanted = {name: self._settings[name] for name in taken if self._settings.get(name) is not None}
         draft = None if files.draft is None else read_parts(files.draft)
+        wanted["head_bytes"] = sum(map(size, files.heads))
         return plan(read_parts(files.target), draft, FitSettings(**wanted), self._room())
 
     def _unload(self, names: Sequence[str]) -> list[str]:
@@ -212,6 +218,11 @@ class Pool:
             if held is not None:  # the pool may have been closed meanwhile
                 held.users -= 1
                 held.used = monotonic()
+
+
+def _installed(name: str) -> Files:
+    target, draft = installed.find(name)
+    return Files(target, *apart(draft, ()))
 
 
 def _shown(name: str | None) -> str:

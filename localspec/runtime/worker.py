@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 
 from localspec.drafters.cascade import Cascade
 from localspec.drafters.custom import Custom
-from localspec.drafters.draft_model import DraftModel
 from localspec.engine.adaptive import AdaptivePlan
 from localspec.engine.costs import PassCosts
 from localspec.engine.loop import Loop
@@ -184,7 +183,7 @@ class Worker:
                 self._waiting.remove(generation)
         for generation in gone:  # they hear of it now, not when a slot is free
             generation.deliver(Event(-1, "", (), (), (), FinishReason.CANCELLED, generation.stats))
-        if self._waiting and self._loaded.draft_context is not None and memory.is_short():
+        if self._waiting and self._loaded.trained and memory.is_short():
             self.shed_draft("little memory is left")
         while self._waiting and len(self._running) < self._slots:
             with self._wake:  # so that close() finds it in one place or the other
@@ -232,15 +231,15 @@ class Worker:
         return events
 
     def _drop_failed(self) -> None:
-        """Drafters that failed by themselves are not asked any more; a draft model is freed, too."""
+        """Drafters that failed by themselves are not asked any more; a draft model or head is freed, too."""
         plan = self.loop.plan
         if not isinstance(plan, AdaptivePlan):
             return
         for one in plan.costly:
             if isinstance(one.drafter, Custom) and one.drafter.fault:
                 one.drop(one.drafter.fault)
-        if DraftModel.name in plan.dropped and self._loaded.draft_context is not None:
-            self._loaded.drop_draft()
+        for name in plan.dropped:
+            self._loaded.drop(name)
 
     def forget_chat(self, chat: str) -> None:
         """A chat was deleted: its KV cache goes, and its answers leave the corpus. On the thread only."""
@@ -253,7 +252,7 @@ class Worker:
             self._loaded.corpus.forget(chat)
 
     def shed_draft(self, reason: str) -> bool:
-        """Frees the draft model, because of memory; the chat goes on without it. On the thread only.
+        """Frees the draft model and heads, because of memory; the chat goes on without them. On the thread only.
 
         Returns:
             Whether there was one in use.
@@ -261,7 +260,8 @@ class Worker:
         plan = self.loop.plan
         if not isinstance(plan, AdaptivePlan) or not plan.drop(reason):
             return False
-        self._loaded.drop_draft()
+        for name in self._loaded.trained:
+            self._loaded.drop(name)
         return True
 
     def _fail_all(self, error: Exception) -> None:

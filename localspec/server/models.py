@@ -102,6 +102,7 @@ def _meta(engine: Engine) -> dict[str, Any]:
         "size": size,
         "slots": settings.slots,
         "draft": None if settings.draft is None else settings.draft.name,
+        "heads": {head.name: head.path.name for head in engine.loaded.heads},
         "configuration": engine.loaded.configuration,
     }
 

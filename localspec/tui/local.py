@@ -245,7 +245,7 @@ def _tell_prefill(sink: Sink, answer: LocalAnswer, done: int, total: int) -> Non
 def _facts(engine: Engine, name: str) -> Facts:
     loaded = engine.loaded
     template = loaded.model.chat_template or ""
-    draft = loaded.settings.draft
+    draft = next((path for path in (loaded.settings.draft, *loaded.settings.heads) if path is not None), None)
     return Facts(
         name=name,
         context=engine.loaded.context.n_ctx,

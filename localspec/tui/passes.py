@@ -93,7 +93,9 @@ class PassReader:
             depths.append(1 if parent < 0 else depths[parent] + 1)
             text = self._piece(token).decode("utf-8", errors="replace")
             guesses.append(Guess(text, parent, depths[node], node in chosen))
-        tokens = [(record.guesses[node], record.drafter, depth) for depth, node in enumerate(record.accepted, start=1)]
+        tokens = [
+            (record.guesses[node], record.drafter_of(node), depth) for depth, node in enumerate(record.accepted, 1)
+        ]
         if record.next_token >= 0:
             tokens.append((record.next_token, "", 0))
         emitted = tuple(

@@ -34,6 +34,7 @@ def records(draw: st.DrawFn) -> PassRecord:
         draw(st.integers(-1, 2**31 - 2)),
         draw(st.integers(0, 300)),
         draw(st.integers(0, 10**9)) / 1e6,
+        tuple(draw(st.sampled_from(["draft", "suffix", "ünï"])) for _ in guesses) if draw(st.booleans()) else (),
     )
 
 

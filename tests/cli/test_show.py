@@ -24,7 +24,7 @@ def test_show_explains_a_file(command: Command, tiny_target: Path) -> None:
         "2,048 tokens in training",
         "512 tokens: ",
         "lookup  yes",
-        "eagle3  yes  a head trained for it, as GGUF (localspec has no such drafter yet)",
+        "eagle3  yes  a head trained for it, as GGUF",
     ):
         assert words in result.out
     assert "\x1b" not in result.out

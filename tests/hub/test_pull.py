@@ -130,14 +130,16 @@ def test_a_file_cannot_write_on_the_terminal(inside: Inside, local_hub: LocalHub
     assert not {"\x1b", "\x9b"} & set(text)
 
 
-def test_a_head_is_not_said_to_draft(inside: Inside, local_hub: LocalHub, tiny_target: Path) -> None:
+def test_a_head_that_nothing_can_use_is_not_said_to_draft(
+    inside: Inside, local_hub: LocalHub, tiny_target: Path
+) -> None:
     metadata = {key: value for key, value in TINY_METADATA.items() if not key.startswith("tokenizer")}
     width = read_header(tiny_target).number("embedding_length")
-    metadata |= {"general.architecture": "eagle3", "eagle3.target_hidden_size": width}
+    metadata |= {"general.architecture": "dflash", "dflash.target_hidden_size": width}
     local_hub.add("us/head", {"head-F32.gguf": gguf_bytes(metadata)})
     done = inside("pull", PAIR[0], "--draft", "us/head", "--dry-run")
-    assert "as an EAGLE-3 head" in done.out
-    assert not_used("eagle3") in done.out
+    assert "as a DFlash head" in done.out
+    assert not_used("dflash") in done.out
 
 
 def test_a_pair_that_does_not_fit_costs_no_download(inside: Inside, local_hub: LocalHub) -> None:

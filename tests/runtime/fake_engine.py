@@ -33,6 +33,7 @@ class Target(FakeTarget):
         super().__init__(LOGITS, VOCABULARY_SIZE, n_ctx, range(1, 33), streams=slots > 1)
         self.closed = 0
         self.settings = ContextSettings(n_ctx=n_ctx, n_slots=slots)
+        self.most_nodes = self.settings.max_rows - 1
 
     def close(self) -> None:
         self.closed += 1

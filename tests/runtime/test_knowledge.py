@@ -98,6 +98,8 @@ class Timed(FakeDraftContext):
         drafted = sum(len(feed.draft_tokens) for feed in feeds)
         plain = [Feed(feed.slot, feed.tokens, feed.prompt_length) for feed in feeds]
         rows = super().decode(plain)
+        for feed in feeds:
+            self.cached[feed.slot] += feed.draft_tokens.tolist()
         self.widths.append(sum(self.passes[-1].values()) + drafted)
         self.now += self.slowness * (0.002 + 0.001 * self.widths[-1])
         return rows

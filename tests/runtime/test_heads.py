@@ -1,0 +1,190 @@
+"""Heads beside the target: found, attached, fed with states through the real engine, dropped. The text is plain's."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from localspec import drafters
+from localspec.errors import LocalspecError, ModelError, ModelFileError, PairError, UsageError
+from localspec.gguf import read_header
+from localspec.llama.model import file_sha256
+from localspec.models import heads as formats
+from localspec.models.fit import FitSettings, plan
+from localspec.models.memory import Place
+from localspec.runtime import heads
+from localspec.runtime.engine import Engine
+from localspec.types import SamplingParams
+from tests.drafters.shipped_heads import SHIPPED
+from tests.llama.tiny_gguf import TINY_METADATA, gguf_bytes, write
+from tests.runtime import nearest_head
+from tests.runtime.nearest_head import Nearest, NearestHead
+
+PROMPTS = ["Count: one two three one two three one two", "A list. Apples, pears, apples, pears, apples"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return nearest_head.write(tmp_path_factory.mktemp("heads") / "nearest")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _module() -> Iterator[None]:
+    """The method's module is this one while these tests run."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "localspec.drafters.mlp_speculator", nearest_head)
+        yield
+
+
+@pytest.fixture(scope="module")
+def engine(tiny_target: Path, folder: Path) -> Iterator[Engine]:
+    with Engine.load(tiny_target, heads=[folder], threads=1, exact="strict") as loaded:
+        yield loaded
+
+
+def head_of(engine: Engine) -> NearestHead:
+    (head,) = engine.loaded.heads
+    assert isinstance(head, NearestHead)
+    return head
+
+
+def last_drafter(engine: Engine) -> Nearest:
+    return head_of(engine).drafters[-1]
+
+
+def texts(engine: Engine, drafter: str, temperature: float) -> list[str]:
+    sampling = SamplingParams(temperature=temperature)
+    answers = [
+        engine.generate(prompt, sampling=sampling, seed=5, max_tokens=40, ignore_end=True, drafter=drafter)
+        for prompt in PROMPTS
+    ]
+    found = [answer.text() for answer in answers]
+    if drafter == "mlp":
+        assert all(answer.stats.exact and answer.stats.drafted > 10 for answer in answers)
+        assert sum(answer.stats.accepted for answer in answers) > 0
+    return found
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_it_reads_every_state_and_the_text_is_plains(engine: Engine, temperature: float) -> None:
+    engine.configure(drafter="mlp", max_draft_tokens=3)
+    drafter = last_drafter(engine)
+    assert texts(engine, "mlp", temperature) == texts(engine, "none", temperature)
+    assert drafter.spans
+    assert all((start, stop) == (0, length - 1) for length, start, stop in drafter.spans)
+
+
+def test_it_is_one_of_those_in_auto_and_may_be_asked_for_by_name(engine: Engine) -> None:
+    engine.configure(drafter="auto", max_draft_tokens=None)
+    assert engine.drafters == ("grammar", "lookup", "suffix", "mlp")
+    assert engine.loaded.trained == ("mlp",)
+    before = last_drafter(engine)
+    engine.configure(drafter="mlp")
+    assert before.closed
+    assert not last_drafter(engine).closed
+    with pytest.raises(UsageError, match="`eagle3` needs a head trained for the target"):
+        engine.configure(drafter="eagle3")
+
+
+def test_forgetting_shows_it_another_text(engine: Engine) -> None:
+    engine.configure(drafter="mlp", max_draft_tokens=3)
+    texts(engine, "mlp", 0.0)
+    engine.forget()
+    assert last_drafter(engine).spans[-1] == (3, 0, 2)
+    assert engine.loaded.context.cached(0) == 0
+
+
+def test_layers_of_the_targets_own_that_cannot_be_loaded_are_left_out(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(head: object, target: object, branches: int) -> None:
+        raise ModelError("there is no memory for it.")
+
+    monkeypatch.setattr("localspec.drafters.mtp.MtpHead.attach", refuse)
+    with Engine.load(SHIPPED["mtp"], threads=1, context=256, exact="off") as engine:
+        assert "mtp" not in engine.drafters
+        assert engine.loaded.context.states is None
+        assert engine.generate("Hi", max_tokens=4, ignore_end=True).text() is not None
+        with pytest.raises(UsageError, match="There is no drafter called 'mtp' here"):
+            engine.generate("Hi", drafter="mtp")
+    assert "there is no memory for it. Answers go on without mtp." in caplog.text
+    with pytest.raises(ModelError, match="no memory"):
+        Engine.load(SHIPPED["mtp"], threads=1, context=256, exact="off", drafter="mtp")
+
+
+def test_slots_read_their_own_states(tiny_target: Path, folder: Path) -> None:
+    with Engine.load(
+        tiny_target, heads=[folder], threads=1, slots=2, drafter="mlp", max_draft_tokens=3, exact="strict"
+    ) as engine:
+        together = texts(engine, "mlp", 0.8)
+        assert all((start, stop) == (0, length - 1) for length, start, stop in last_drafter(engine).spans)
+        assert together == texts(engine, "none", 0.8)
+
+
+def test_without_memory_it_is_dropped_and_the_chat_goes_on(tiny_target: Path, folder: Path) -> None:
+    with Engine.load(tiny_target, folder, threads=1, max_draft_tokens=3, exact="strict") as engine:
+        assert engine.settings.draft is None, "a draft that is a head counts as one"
+        head, expected = head_of(engine), texts(engine, "none", 0.0)
+        assert engine.on_engine_thread(lambda: engine._worker.shed_draft("little memory is left"))
+        assert engine.dropped == {"mlp": "little memory is left"}
+        assert head.closed
+        assert engine.loaded.trained == ()
+        assert engine.loaded.context.states is None
+        assert texts(engine, "auto", 0.0) == expected
+    head.close()
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "words"),
+    [
+        ("wide", PairError, "hidden size: 256 in the target, 512 in the head"),
+        ("twice", UsageError, "are both drafters called mlp"),
+        ("whole", UsageError, "is a whole model, not a head"),
+        ("dflash", PairError, "is a DFlash head, which localspec cannot draft with yet"),
+        ("empty", ModelFileError, "holds no weights"),
+        ("odd", PairError, "cannot draft: it is no head of a kind localspec knows"),
+        ("none", UsageError, "`mlp` needs a head trained for the target"),
+    ],
+)
+def test_a_wrong_file_is_refused_before_anything_is_loaded(
+    given: str, error: type[LocalspecError], words: str, folder: Path, tiny_target: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "empty").mkdir()
+    dflash = gguf_bytes(TINY_METADATA | {"general.architecture": "dflash"})
+    paths = {
+        "wide": [nearest_head.write(tmp_path / "wide", 512)],
+        "twice": [folder, nearest_head.write(tmp_path / "other")],
+        "whole": [tiny_target],
+        "dflash": [write(tmp_path / "dflash.gguf", dflash)],
+        "empty": [tmp_path / "empty"],
+        "odd": [nearest_head.write(tmp_path / "odd", model_type="bert")],
+        "none": [],
+    }[given]
+    with pytest.raises(error, match=words):
+        Engine.load(tiny_target, heads=paths, drafter="mlp", progress=lambda what, _: pytest.fail(f"{what}: loaded"))
+
+
+def test_one_trained_for_another_file_is_said(
+    folder: Path, tiny_target: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    target = read_header(tiny_target)
+    heads.find(folder, target)
+    heads.find(nearest_head.write(tmp_path / "right", target_sha256=file_sha256(tiny_target)), target)
+    assert not caplog.records
+    heads.find(nearest_head.write(tmp_path / "other", target_sha256="ab" * 32), target)
+    assert "was trained for another file (sha256 abababababab...)" in caplog.text
+
+
+def test_its_memory_is_planned(tiny_target: Path, folder: Path) -> None:
+    assert heads.size(folder) == 10
+    header, places = read_header(tiny_target), [Place("CPU", "cpu", 1 << 34)]
+    without, beside = (plan(header, None, FitSettings(head_bytes=count), places) for count in (0, 10))
+    assert beside.total_bytes - without.total_bytes == 10 + 3 * 2 * 256 * without.context
+
+
+def test_every_method_of_a_file_has_a_drafter_of_that_name() -> None:
+    assert set(drafters.HEADS) == set(formats.HEADS)
+    assert set(drafters.HEADS) < set(drafters.NAMES)
