@@ -121,6 +121,7 @@ class EngineContender:
             engine.loaded.corpus = corpus
 
         engine.on_engine_thread(change)
+        self._experience.lend(engine)
         engine.configure(drafter=self._drafter, max_draft_tokens=self._length)  # drafters are made anew
         if isinstance(old, TrialCorpus):
             old.close()
