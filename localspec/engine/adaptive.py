@@ -28,10 +28,11 @@ choices. Planning has a price as well: what drafts is charged with it, and it re
 it stops are only imagined until they have proved themselves (`imagined`); where it stops a drafter that seems to pay,
 one draft is sent as a trial after 8, 12, 18, ... passes. A drafter that costs and does not pay is left alone and asked
 for one level after 8, 9, 11, ... passes (sooner while it is not sure that it does not pay): a change is noticed after
-about a seventh of the time it was left alone. All of them share what trials may cost. Reading a prompt is an
-investment: made when drafts without cost have had little for three passes (a copy would have begun), and what it is
-expected to bring in the passes they leave, the mean over all that this text may be, pays back three quarters more
-within the tokens still expected; without evidence it must be affordable, too.
+about a seventh of the time it was left alone. While another one pays they take its place in a pass only now and then,
+one after the other. All of them share what trials may cost. Reading a prompt is an investment: made when drafts without
+cost have had little for three passes (a copy would have begun), and what it is expected to bring in the passes they
+leave, the mean over all that this text may be, pays back three quarters more within the tokens still expected; without
+evidence it must be affordable, too.
 
 Drafts of *rejection* and *block* condition on what is drawn, so their plan is fixed: `FixedPlan` over all drafters.
 """
@@ -39,7 +40,7 @@ Drafts of *rejection* and *block* condition on what is drawn, so their plan is f
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
@@ -48,20 +49,17 @@ from localspec.engine import shadow
 from localspec.engine.acceptance import Acceptance
 from localspec.engine.attention import Attention
 from localspec.engine.backoff import Backoff
-from localspec.engine.costly import Costly, Offer
+from localspec.engine.bidding import ask
+from localspec.engine.costly import Costly
 from localspec.engine.costs import DraftCosts, PassCosts
 from localspec.engine.guard import Account
 from localspec.engine.habits import Habits
 from localspec.engine.imagined import imagine, judged
-from localspec.engine.interfaces import EMPTY_DRAFT, Draft, Drafter, DraftRequest, Outcome, Target
-from localspec.engine.option import NEVER, Choice, best_choice, depth_of
+from localspec.engine.interfaces import EMPTY_DRAFT, Continuing, Draft, Drafter, DraftRequest, Outcome, Target
+from localspec.engine.option import MARGIN, NEVER, Choice, best_choice, depth_of
 from localspec.engine.plan import NO_REVIEW, FixedPlan, Review
 from localspec.engine.situation import Served, Situation, prices
 
-_MARGIN = 0.01
-"""Tokens a pass that a draft must promise over none: no switching for nothing."""
-_WEAK = 0.3
-"""Tokens a pass under which drafts without cost leave it to those that cost something."""
 _OUTLIER = 0.3
 """A pass is booked as at most this share slower or faster than expected."""
 _LOOKS = 1.0, 2.0, 64.0
@@ -87,7 +85,7 @@ class AdaptivePlan:
         exact_widths: frozenset[int] | None,
         *,
         costs: PassCosts,
-        draft_costs: Mapping[str, DraftCosts] | None = None,
+        draft_costs: MutableMapping[str, DraftCosts] | None = None,
         acceptance: Acceptance | None = None,
         account: Account | None = None,
         habits: Habits | None = None,
@@ -102,7 +100,7 @@ class AdaptivePlan:
             drafters: those to choose from; the loop's drafter is all of them as one.
             exact_widths: widths a pass may have; None = any.
             costs: of the target's passes; followed from now on.
-            draft_costs: by name, of the drafters that are not free; followed too.
+            draft_costs: by name, of the drafters that are not free; followed too, and those timed here join them.
             acceptance: what is remembered of earlier runs; followed too.
             account: what may be lost; followed too.
             habits: what is known of the requests of this pair; followed too, unless settings force drafts.
@@ -112,7 +110,7 @@ class AdaptivePlan:
             forced: what settings leave no choice about.
             clock: seconds, for what drafters and planning take.
         """
-        timed = draft_costs or {}
+        self._draft_costs = timed = {} if draft_costs is None else draft_costs
         self.drafters = tuple(drafters)
         self.acceptance = acceptance or Acceptance()
         self.account = account or Account()
@@ -128,6 +126,7 @@ class AdaptivePlan:
             if not one.free
         ]
         self._free = [(index, one) for index, one in enumerate(self.drafters) if one.free]
+        self._continuing = [(index, one) for index, one in self._free if isinstance(one, Continuing)]
         self._names = tuple(one.name for one in self.drafters)
         self._free_names = {one.name for _, one in self._free}
         self._exact, self._fixed = exact_widths, FixedPlan(fixed, exact_widths)
@@ -174,27 +173,31 @@ class AdaptivePlan:
         account, passes = self._account, 1 + self._attention.rested
         account.scale(now.plain_seconds)
         self._habits.retry.rest(passes)
-        now.retrying = self._habits.retry.due
+        self._habits.aside.rest(passes)
+        now.retrying, now.continuing = self._habits.retry.due, self._continuing
         now.bound(math.inf if now.forcing else account.unproven)
         shadow.ask(self._free, now, self.longest)
         floor = NEVER if now.forcing else 0.0
         best = best_choice(now.ready, now.affordable, now.rate, floor, now.only)
-        imagine(now, _MARGIN)
-        for served, pick in zip(now.served, best.picks, strict=True):
-            served.heard(pick is None or best.value < _WEAK)
+        wish = best if now.affordable is now.prices else best_choice(now.ready, now.prices, now.rate)
+        for served, pick in zip(now.served, wish.picks, strict=True):
+            served.heard(pick is None or now.weak(wish))
+        now.cut()
         for one in self.costly:
             one.rest(now, passes)
-        cautious = now.affordable
         now.bound(math.inf if now.forcing else max(account.risk, account.trials if now.retrying else 0.0))
-        if now.limit > 0 and (now.plain_seconds or now.forcing) and self._ask_costly(now, best):
-            best = best_choice(now.ready, now.affordable, now.rate, floor, now.only)
-            if all(pick is None or pick.free for pick in best.picks):
-                best = best_choice(now.ready, cautious, now.rate, floor, now.only)
-        if best.nodes and (best.value <= _MARGIN or not (account.open or now.retrying)):
+        if now.limit > 0 and (now.plain_seconds or now.forcing) and ask(self.costly, now, best, account, self._habits):
+            asked = best_choice(now.ready, now.affordable, now.rate, floor, now.only)
+            best = asked if asked.value > best.value else best
+        may_lose = account.open or now.retrying or (not best.paid and account.unproven > 0.0)
+        if best.nodes and (best.value <= MARGIN or not may_lose):
             now.guarded = now.forcing
-            return best if now.forcing else _nothing(now)
-        extra = (now.prices[best.nodes] or 0.0) - now.plain_price
-        now.trial = best.nodes > 0 and now.retrying and extra > account.risk
+            best = best if now.forcing else _nothing(now)
+        else:
+            extra = (now.prices[best.nodes] or 0.0) - now.plain_price
+            now.trial = best.paid and now.retrying and extra > account.risk
+        if not now.forcing:
+            imagine(now, wish, best)
         return best
 
     def _rests(self, requests: Sequence[DraftRequest]) -> bool:
@@ -264,36 +267,7 @@ class AdaptivePlan:
         self._attention.begin()
         self._account.begin(1.0 / active, min(float(request.room), self._habits.answer))
 
-    # -- asking drafters ------------------------------------------------------------------------------------------
-
-    def _ask_costly(self, now: Situation, best: Choice) -> bool:
-        """Asks the drafter that promises most over what is ready, or one whose turn it is to be tried."""
-        found: tuple[Costly, Offer] | None = None
-        probe: tuple[Costly, Offer] | None = None
-        value = best.value if best.nodes else 0.0
-        for one in self.costly:
-            if not one.may_hope(now):
-                continue
-            offer = one.offer(now)
-            if self._pays(one, offer, now, value) or (now.forcing and not (best.nodes or found)):
-                found, value = (one, offer), offer.value
-            elif not now.forcing and one.due(offer, now, self._account):  # who has waited longest
-                probe = (one, offer) if probe is None or one.turn.idle > probe[0].turn.idle else probe
-            elif not best.nodes:  # beside a draft that is there it may only have to wait for its turn
-                one.refused()
-        if found is not None:
-            found[0].ask(found[1], now, probing=False)
-        elif probe is not None:
-            probe[0].ask(probe[1], now, probing=True)
-        return now.asked >= 0
-
-    def _pays(self, one: Costly, offer: Offer, now: Situation, ready: float) -> bool:
-        """Whether an offer beats what is `ready`, in tokens a pass."""
-        gain = offer.value - ready
-        if gain <= _MARGIN or now.forcing:
-            return gain > _MARGIN
-        may_lose = self._account.open or now.retrying
-        return may_lose and one.may_read(offer, gain, now, self._account, self._habits.answer)
+    # -- drafters that are not asked any more --------------------------------------------------------------------------
 
     @property
     def dropped(self) -> dict[str, str]:
@@ -337,7 +311,7 @@ class AdaptivePlan:
             served = places[outcome.slot]
             emitted = outcome.history.tokens[served.length :].tolist()
             tokens += len(emitted)
-            self._account.prove(judged(served, outcome.history, now.plain_seconds / now.active))
+            self._account.prove(judged(served, outcome.history))
             if outcome.draft.origin in self._free_names:
                 served.judged(depth_of(outcome.draft), len(outcome.verdict.accepted))
             for tracker, draft in zip(served.trackers, served.drawn, strict=True):
@@ -354,6 +328,10 @@ class AdaptivePlan:
         for one in self.costly:
             if one.index == now.asked:
                 one.heard(now, hit)
+                if one.costs.timed:
+                    self._draft_costs[one.drafter.name] = one.costs
+        if now.beside and hit:
+            self._habits.aside.at_once()
         self._attention.took(now.planning + self._clock() - started)
         return Review(now.plain_seconds, now.guarded)
 

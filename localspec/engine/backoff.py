@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 
@@ -46,6 +47,11 @@ class Backoff:
     def paid(self) -> None:
         """A try paid."""
         self.wait = max(self.first, self.wait / self.growth)
+
+    def at_once(self) -> None:
+        """It paid, and the next try is due already."""
+        self.paid()
+        self.idle = math.ceil(self.wait)
 
     def restart(self) -> None:
         """There is no doubt left: the next one begins as the first did."""

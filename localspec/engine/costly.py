@@ -12,7 +12,7 @@ from localspec.engine.costs import DraftCosts
 from localspec.engine.graft import grafted
 from localspec.engine.guard import Account
 from localspec.engine.habits import Turn
-from localspec.engine.interfaces import ANY_PRICE, Drafter
+from localspec.engine.interfaces import ANY_PRICE, Drafter, OnePass
 from localspec.engine.option import NEVER, Choice, Option, best_choice, depth_of, promised
 from localspec.engine.price import DraftPrice
 from localspec.engine.situation import Situation
@@ -47,7 +47,8 @@ _STAY = 8.0
 _MUCH = 0.35
 """Tokens a pass: who may bring that is worth all that may be spent on trials."""
 _FEWEST_LEFT, _LONG_ANSWER = 16.0, 128.0
-"""Tokens that are expected at least, and from which on an answer is worth all that may be spent on trials."""
+"""Tokens that are expected at least, and from which on an answer is worth all that may be spent on trials; or any, once
+that is as much as it can be."""
 
 
 @dataclass(slots=True)
@@ -101,8 +102,7 @@ class Costly:
         self.dropped = ""
         """Why it is not asked any more."""
         self._clock = clock
-        self._one_pass = bool(getattr(drafter, "one_pass", False))
-        """All levels come out of one pass: the first costs what a whole draft does."""
+        self._one_pass = isinstance(drafter, OnePass) and drafter.one_pass
         self._burst = 0
         self._probes = 0
         """How many more probes the last reading is good for."""
@@ -136,6 +136,11 @@ class Costly:
         if now.settled:
             return True
         return self._is_small(self._reading(self._missing(now), now), now)
+
+    @property
+    def waited(self) -> float:
+        """Passes since it was asked; infinite if its tries go on, as it was right, or has read a prompt for them."""
+        return math.inf if self._burst or self._probes else self.turn.idle
 
     def refused(self) -> None:
         """What it promised was too little."""
@@ -197,6 +202,8 @@ class Costly:
     def due(self, offer: Offer, now: Situation, account: Account) -> bool:
         """Whether it is tried although it does not seem to pay."""
         cost = offer.first_seconds + offer.reading
+        if not account.affords(cost):
+            return False
         trackers, limit = self._trackers(now), self._limit(now)
         hoped = self._value([[_HOPED] * limit] * len(trackers), offer, now)
         if not self._affords(cost, hoped, now, account):
@@ -214,11 +221,19 @@ class Costly:
             return False
         return self.turn.due or self._pays([tracker.typical(limit, _HOPE) for tracker in trackers], offer, now)
 
+    def may_replace(self, offer: Offer, now: Situation) -> bool:
+        """Whether it may be tried in the place of another that pays: that costs little for the time since the last try,
+        or its tries go on.
+        """
+        goes_on = offer.small and self.waited == math.inf
+        return goes_on or self._cheap(offer.first_seconds + offer.reading, _HOPEFUL_SHARE, now)
+
     def _affords(self, cost: float, hoped: float, now: Situation, account: Account) -> bool:
         """Whether a trial may cost so much, where so many tokens a pass are hoped for: the less there is to be gained,
         the less is spent on finding out.
         """
-        worth = min(1.0, hoped / _MUCH) * min(1.0, self._left(now, account.tokens) / _LONG_ANSWER)
+        enough = min(_LONG_ANSWER, account.tokens) if account.full else _LONG_ANSWER
+        worth = min(1.0, hoped / _MUCH) * min(1.0, self._left(now, account.tokens) / enough)
         return worth > 0.0 and account.affords(cost / worth)
 
     def _cheap(self, cost: float, share: float, now: Situation) -> bool:
@@ -270,7 +285,7 @@ class Costly:
         limit = max(
             (nodes for nodes, price in enumerate(offer.charged) if price is not None and price <= now.most), default=0
         )
-        limit = min(limit, 1) if probing else now.only or limit
+        limit = 1 if probing else now.only or limit
         places, trackers = now.places(self.drafter.name), self._trackers(now)
         shares = [None if price is None else price / now.active for price in now.affordable]
         wanted = []
@@ -340,6 +355,6 @@ class Costly:
 
 
 def _unmeasured(pass_seconds: float, slots: int) -> DraftCosts:
-    """A cautious guess about a drafter nobody has timed, by what a plain pass costs."""
+    """A guess about a drafter nobody has timed, by what a plain pass costs: a head of a layer or two."""
     pass_seconds = max(pass_seconds, 1e-6)
-    return DraftCosts({0: {slots: 0.2 * pass_seconds}}, 0.02 * pass_seconds, slots)
+    return DraftCosts({0: {slots: 0.2 * pass_seconds}}, 0.006 * pass_seconds, slots)

@@ -243,6 +243,8 @@ class DraftCosts:
     """What a timed draft is worth when the next one is."""
     _ENOUGH, _APART = 4.0, 0.3
     """Drafts it takes to tell the first level from further ones, and the variance of their numbers of levels."""
+    _STALL = 2.0
+    """A draft tells them apart as one that took at most this much longer than expected."""
 
     def __init__(
         self,
@@ -261,8 +263,14 @@ class DraftCosts:
         self.levels = PassCosts(measured, slots)
         self.read_seconds = read_seconds
         self.further = further
-        self._sums = [0.0] * 5
-        """Of the drafts timed, older ones faded: 1, further levels, their squares, seconds, seconds times levels."""
+        self._sums: dict[int, list[float]] = {}
+        """By slots, of the drafts timed, older ones faded: 1, further levels, their squares, seconds, seconds times
+        levels."""
+
+    @property
+    def timed(self) -> bool:
+        """Whether any draft was timed, besides what was measured beforehand."""
+        return bool(self._sums)
 
     def seconds(self, levels: float, missing: int, slots: int, length: int) -> float:
         """A draft of so many levels for so many slots that must first read `missing` tokens, one a slot is free."""
@@ -271,7 +279,9 @@ class DraftCosts:
 
     def level_seconds(self, slots: int, length: int) -> float:
         """The first level of a draft, all slots in one batch."""
-        return self.levels.seconds(min(slots, self.levels.widest), length)
+        if slots > self.levels.widest:
+            self.levels = self.levels.widened(slots)
+        return self.levels.seconds(slots, length)
 
     def further_seconds(self, slots: int, length: int) -> float:
         """Each level behind it."""
@@ -296,14 +306,16 @@ class DraftCosts:
             self.read_seconds += change if not self.read_seconds else 0.3 * change
         elif extra <= self._LONG:
             guessing = max(seconds - self.reading(missing, slots), 0.3 * seconds)
-            self._tell_apart(levels - 1, guessing)
+            expected = self.seconds(levels, 0, slots, length) or guessing
+            self._tell_apart(levels - 1, slots, min(guessing, self._STALL * expected))
             self.levels.observe(slots, length, guessing / self._first_levels(levels))
 
-    def _tell_apart(self, further: int, seconds: float) -> None:
+    def _tell_apart(self, further: int, slots: int, seconds: float) -> None:
         """A line through levels and seconds: what it begins with is the first level, its slope a further one."""
         new = (1.0, further, further * further, seconds, seconds * further)
-        self._sums = [self._MEMORY * old + one for old, one in zip(self._sums, new, strict=True)]
-        count, levels, squares, times, products = self._sums
+        sums = self._sums.get(slots, [0.0] * len(new))
+        self._sums[slots] = sums = [self._MEMORY * old + one for old, one in zip(sums, new, strict=True)]
+        count, levels, squares, times, products = sums
         variance = squares / count - (levels / count) ** 2
         if count < self._ENOUGH or variance < self._APART:
             return

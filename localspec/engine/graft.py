@@ -13,7 +13,7 @@ import numpy as np
 
 from localspec.engine.acceptance import Tracker
 from localspec.engine.constraint import legal
-from localspec.engine.interfaces import Continuing, Draft
+from localspec.engine.interfaces import Draft
 from localspec.engine.option import Option
 from localspec.engine.situation import Graft, Situation
 
@@ -37,15 +37,16 @@ def grafted(option: Option, tracker: Tracker, now: Situation, place: int) -> lis
     main = _main_chain(draft)
     reaches = _reaches(draft, main, tracker)
     best: Option | None = None
-    for index, drafter in now.free:
-        if not (isinstance(drafter, Continuing) and request.allows(drafter.name)):
+    for index, drafter in now.continuing:
+        if not request.allows(drafter.name):
             continue
         for cut in range(len(main), max(0, len(main) - _CUTS), -1):
             begun = draft.truncated(main[cut] if cut < len(main) else len(draft))
-            if len(begun) >= most or reaches[cut - 1] < _LEAST_REACH:
+            room = min(most - len(begun), now.free_limit)
+            if room < 1 or reaches[cut - 1] < _LEAST_REACH:
                 continue
             path = draft.tokens[main[:cut]]
-            found = drafter.continued(request, path, most - len(begun))
+            found = drafter.continued(request, path, room)
             if not len(found):
                 continue
             (whole,) = legal([request], [_joined(begun, found, main[cut - 1])])

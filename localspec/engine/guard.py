@@ -19,11 +19,11 @@ stricter promise and a broken product: where a guess is right in 7 of 10 and pay
 start would keep 64 tokens plain. But where a single rejected draft costs more than another pass, as without kernels
 for wide passes, one or two are all that an answer may lose. So a draft without cost must then be *proved* first: what
 such drafts would have brought, had they been sent, is known without sending them (`imagined`), and what they would
-have saved is what a pass may lose.
+have saved is what a pass may lose, of a stretch that has lost its risk, too.
 
 What the balance holds beyond one stretch is for *trials*: passes that show whether something pays by now. Every answer
-adds 2 % of its plain decoding to what they may lose, whoever is tried: several drafters share it, a short answer tries
-little, and what was found out is not paid for again (`costly` weighs what is to be gained, too).
+adds _TRIAL_SHARE of its plain decoding to what they may lose, once, whoever is tried: several drafters share it, a
+short answer tries little, and what was found out is not paid for again (`costly` weighs what is to be gained, too).
 
 Reading a long prompt with a draft model is an *investment*: a loan that savings pay back before anything else. What is
 left of it when the request ends is booked as a loss, and the next one must promise more. A debt of more than
@@ -44,7 +44,8 @@ _LEAST_PASSES = -12.0
 _STRETCH_PASSES, _UNPROVEN_PASSES = 4.0, 1.2
 """Plain passes of savings from before that a stretch may lose, and a single pass whose draft has proved nothing."""
 _TRIAL_SHARE, _TRIAL_PASSES = 0.025, 8.0
-"""Of an answer's plain decoding, what it adds to what trials may lose; and plain passes that this comes to at most."""
+"""Of an answer's plain decoding, what it adds to what trials may lose; and plain passes that this comes to at most, or
+that trials may have lost beyond it."""
 USUAL_ANSWER = 200.0
 """Tokens of an answer, before any was seen."""
 _STRETCH_TOKENS = 64
@@ -72,6 +73,8 @@ class Account:
     """What plain decoding would have taken for the same tokens."""
     _stretch: float = 0.0
     """Plain decoding's time in that stretch."""
+    _ahead: float = 0.0
+    """Tokens to come that trials were allowed a share of already."""
     tokens: float = USUAL_ANSWER
     """Of the answers that run, expected."""
 
@@ -89,6 +92,7 @@ class Account:
         self.risk = min(self.balance, max(self._fresh, (1.0 - share) * self.risk))
         self.proof *= 1.0 - share
         self._stretch = 0.0
+        self._ahead += share * (tokens - self._ahead)
         self._allow(share * tokens)
 
     @property
@@ -104,12 +108,17 @@ class Account:
     @property
     def unproven(self) -> float:
         """What a pass may lose whose draft cost nothing: it can prove itself first without being sent."""
-        return min(self.risk, max(self.proof, _UNPROVEN_PASSES * self.pass_seconds))
+        return min(self.balance, max(self.proof, min(self.risk, _UNPROVEN_PASSES * self.pass_seconds)))
 
     @property
     def trials(self) -> float:
         """What may be lost in trying."""
         return max(0.0, min(self.allowance, self.balance - self._fresh))
+
+    @property
+    def full(self) -> bool:
+        """Whether trials could be allowed no more: it is long ago that one cost much."""
+        return self.allowance >= _TRIAL_PASSES * self.pass_seconds
 
     def affords(self, loss: float) -> bool:
         """Whether so much may be lost in trying."""
@@ -122,7 +131,7 @@ class Account:
         share, saved = SHARE * plain, plain - spent
         self._add(share + saved)
         if saved < 0.0 and trial:
-            self.allowance += saved
+            self.allowance = max(-_TRIAL_PASSES * self.pass_seconds, self.allowance + saved)
             saved = 0.0
         self.prove(saved)
         self.risk = min(self.balance, self.risk + share + saved)
@@ -130,11 +139,13 @@ class Account:
         if self._stretch > _STRETCH_TOKENS * self.pass_seconds:
             self._stretch = 0.0
             self.risk = max(self.risk, min(self.balance, self._fresh))
-            self._allow(_STRETCH_TOKENS)
+            self._ahead -= _STRETCH_TOKENS
+            self._allow(-self._ahead)  # it is longer than expected
+            self._ahead = max(0.0, self._ahead)
 
     def prove(self, saved: float) -> None:
         """A draft saved so much, or would have saved it (below 0: lost)."""
-        self.proof = max(0.0, self.proof + saved)
+        self.proof = min(_MOST_PASSES * self.pass_seconds, max(0.0, self.proof + saved))
 
     def write_off(self, seconds: float) -> None:
         """An investment was not paid back."""
@@ -147,8 +158,8 @@ class Account:
         return _STRETCH_PASSES * self.pass_seconds
 
     def _allow(self, tokens: float) -> None:
-        """So many tokens will be decoded, and a share of their time may go into trials."""
-        unit = self.pass_seconds
+        """So many more tokens will be decoded, and a share of their time may go into trials."""
+        unit, tokens = self.pass_seconds, max(0.0, tokens)
         self.allowance = min(_TRIAL_PASSES * unit, self.allowance + _TRIAL_SHARE * tokens * unit)
 
     def _add(self, seconds: float) -> None:

@@ -20,6 +20,7 @@ _ANSWER_SHARE, _QUIET_SHARE = 0.2, 0.7
 """By how much one answer changes what is usual."""
 _FIRST_RETRY, _RETRY_GROWTH, _LAST_RETRY = 8.0, 1.5, 4096.0
 _FIRST_TURN, _TURN_GROWTH, _LAST_TURN = 8.0, 1.15, 4096.0
+_FIRST_ASIDE = 32.0
 
 
 @dataclass(slots=True)
@@ -70,9 +71,11 @@ class Habits:
     answer: float = USUAL_ANSWER
     """Tokens of an answer, usually."""
     quiet: float = 0.5
-    """Share of the passes in which drafts without cost had nothing that pays, by the end of answers."""
+    """Share of the passes in which drafts without cost had little (see `Served.heard`), by the end of answers."""
     retry: Backoff = field(default_factory=lambda: Backoff(_FIRST_RETRY, _RETRY_GROWTH, _LAST_RETRY))
     """Of drafts that seem to pay, where the guard would send nothing any more."""
+    aside: Backoff = field(default_factory=lambda: Backoff(_FIRST_ASIDE, _TURN_GROWTH, _LAST_TURN))
+    """Of drafters that cost, in the place of one that pays; all of them share it."""
     turns: dict[str, Turn] = field(default_factory=dict)
     """By drafter."""
 

@@ -8,36 +8,36 @@ have saved may be lost by those that follow (`guard`), and what they would have 
 from __future__ import annotations
 
 from localspec.engine.interfaces import History
-from localspec.engine.option import best_choice
+from localspec.engine.option import MARGIN, Choice
 from localspec.engine.situation import Imagined, Served, Situation
 
 
-def imagine(now: Situation, margin: float) -> None:
-    """Keeps the drafts in mind that only the guard keeps from being sent.
+def imagine(now: Situation, wish: Choice, sent: Choice) -> None:
+    """Keeps the drafts in mind that only the guard keeps from being sent. Where one without cost is sent, it proves
+    itself, and nothing is imagined beside it.
 
     Args:
         now: a pass for which drafters without cost have guessed.
-        margin: tokens a pass that a draft must be worth.
+        wish: what would be sent of these, were there no guard.
+        sent: what is sent.
     """
-    if now.forcing or now.affordable is now.prices:
+    if sent.nodes and not sent.paid:
         return
-    wish = best_choice(now.ready, now.prices, now.rate)
     price = now.prices[wish.nodes]
-    if wish.value <= margin or price is None or now.affordable[wish.nodes] is not None:
+    if price is None or wish.value <= MARGIN or wish.nodes <= now.free_limit:
         return
     for served, pick in zip(now.served, wish.picks, strict=True):
         if pick is not None and served.imagined is None:
-            extra = (price - now.plain_price) / now.active
-            served.imagined = Imagined(pick.draft.truncated(wish.nodes), served.length, extra)
+            draft, extra = pick.draft.truncated(wish.nodes), (price - now.plain_price) / now.active
+            served.imagined = Imagined(draft, served.length, extra, now.plain_seconds / now.active)
 
 
-def judged(served: Served, history: History, plain_seconds: float) -> float:
+def judged(served: Served, history: History) -> float:
     """Seconds the draft that was kept in mind would have saved, below 0 if it would have lost; 0 = not known yet.
 
     Args:
         served: the request.
         history: with the tokens that are there by now.
-        plain_seconds: of a pass of plain decoding.
     """
     kept = served.imagined
     if kept is None:
@@ -52,4 +52,4 @@ def judged(served: Served, history: History, plain_seconds: float) -> float:
     if node == -1 or node in parents:
         return 0.0
     served.imagined = None
-    return accepted * plain_seconds - kept.extra_seconds
+    return accepted * kept.plain_seconds - kept.extra_seconds

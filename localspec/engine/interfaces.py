@@ -274,6 +274,14 @@ class Continuing(Protocol):
         ...
 
 
+@runtime_checkable
+class OnePass(Protocol):
+    """A drafter that may guess all levels of a draft in one pass: the first costs what a whole draft does."""
+
+    one_pass: bool
+    """Whether it does."""
+
+
 class Target(Protocol):
     """The model whose text is emitted, behind a cache that knows its own tokens (`llama.context.Context`)."""
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from localspec.engine.interfaces import EMPTY_DRAFT, Draft
 
 NEVER = float("-inf")
+MARGIN = 0.01
+"""Tokens a pass that a draft must promise over none: no switching for nothing."""
 
 
 @dataclass(slots=True)
@@ -33,6 +35,11 @@ class Choice:
     nodes: int
     picks: list[Option | None]
     """Per slot."""
+
+    @property
+    def paid(self) -> bool:
+        """Whether guessing any of it cost something."""
+        return any(pick is not None and not pick.free for pick in self.picks)
 
 
 def best_choice(

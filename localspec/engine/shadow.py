@@ -23,7 +23,7 @@ def ask(drafters: Sequence[tuple[int, Drafter]], now: Situation, longest: int) -
         now: the pass.
         longest: most nodes of a draft.
     """
-    now.ready, now.free = [[] for _ in now.requests], drafters
+    now.ready = [[] for _ in now.requests]
     if not drafters:
         return
     asked = []

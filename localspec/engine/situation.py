@@ -6,13 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from localspec.engine.acceptance import Tracker
-from localspec.engine.interfaces import EMPTY_DRAFT, Draft, Drafter, DraftRequest, History, Target
-from localspec.engine.option import Option
+from localspec.engine.interfaces import EMPTY_DRAFT, Continuing, Draft, DraftRequest, History, Target
+from localspec.engine.option import Choice, Option
 
 _SETTLED = 3
-"""Passes in a row in which drafts without cost had nothing: a text that is copied begins with two, for two tokens are
+"""Passes in a row in which drafts without cost had little: a text that is copied begins with two, for two tokens are
 the shortest end that prompt lookup and suffix decoding look up, and has fewer where a copy is changed."""
 _FIRST_LONGEST = 7
+_WEAK = 0.3
+"""Tokens a pass under which drafts without cost leave it to those that cost something."""
 _QUIET_RATE = 0.3
 """By how much one pass changes how often drafts without cost are thought to have nothing."""
 
@@ -25,7 +27,9 @@ class Imagined:
     start: int
     """Tokens there were before it."""
     extra_seconds: float
-    """What its pass would have taken over plain decoding's."""
+    """What its pass would have taken over plain decoding's ..."""
+    plain_seconds: float
+    """... and that one's seconds for each token of a slot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +60,7 @@ class Served:
     trackers: list[Tracker]
     """Per drafter."""
     quiet: float = 1.0
-    """Share of the passes, lately, in which drafts without cost have nothing that pays."""
+    """Share of the passes, lately, in which drafts without cost have little, whether they may be sent or not."""
     quiet_passes: int = _SETTLED
     """How many of these in a row."""
     longest: int = _FIRST_LONGEST
@@ -76,7 +80,7 @@ class Served:
         return self.length - self.start
 
     def heard(self, quiet: bool) -> None:
-        """Drafts without cost have nothing that pays in this pass, or they have."""
+        """Drafts without cost have little for this pass (sent or not: the guard has no say in it), or they have."""
         self.quiet += _QUIET_RATE * (quiet - self.quiet)
         self.quiet_passes = self.quiet_passes + 1 if quiet else 0
 
@@ -125,12 +129,16 @@ class Situation:
     """Settings leave no choice but to draft."""
     ready: list[list[Option]] = field(default_factory=list)
     """Per slot, the drafts that are there."""
-    free: Sequence[tuple[int, Drafter]] = ()
-    """Drafters that cost nothing, with their places among all."""
+    free_limit: int = 2**31
+    """Most nodes of a draft without cost, or of one that goes on behind another, by what it may lose."""
+    continuing: Sequence[tuple[int, Continuing]] = ()
+    """Drafters that can go on behind another's draft, with their places among all."""
     asked: int = -1
     """Index of the drafter that cost something."""
     probing: bool = False
-    """It was asked to see how it does, not because it pays."""
+    """It was asked to see how it does, not because it pays ..."""
+    beside: bool = False
+    """... in the place of one that does."""
     retrying: bool = False
     """The guard would cut or stop drafts; one may be sent to see whether they pay by now."""
     trial: bool = False
@@ -204,6 +212,21 @@ class Situation:
                 None if price is None or (nodes and price > self.most) else price
                 for nodes, price in enumerate(self.prices)
             ]
+
+    def weak(self, choice: Choice) -> bool:
+        """Whether drafts without cost that are worth so much leave the pass to those that cost something."""
+        return choice.value < _WEAK * self.active
+
+    def cut(self) -> None:
+        """What is ready cost nothing, and loses no more than may be lost now (`bound`), whoever else is asked."""
+        if self.affordable is self.prices:
+            return
+        most = max((nodes for nodes, price in enumerate(self.affordable) if price is not None), default=0)
+        self.free_limit = most
+        self.ready = [
+            [Option(one.gains[: most + 1], one.draft.truncated(most), True) for one in ready] if most else []
+            for ready in self.ready
+        ]
 
 
 def prices(

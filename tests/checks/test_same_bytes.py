@@ -32,7 +32,7 @@ def _spread(prompts: list[Prompt], count: int) -> list[Prompt]:
 @pytest.mark.parametrize("quantisation", QUANTISATIONS)
 @pytest.mark.parametrize("kernels", KERNELS)
 def test_speculation_does_not_change_a_byte(load: Load, quantisation: str, kernels: str) -> None:
-    prompts = _spread(load_prompts(), 2)  # the trials take all
+    prompts = _spread(load_prompts(), 2)  # the trials take all, and temperature 0.7
     settings = [
         Setting("lookup", 4),
         Setting("suffix", 4),
@@ -45,7 +45,7 @@ def test_speculation_does_not_change_a_byte(load: Load, quantisation: str, kerne
     ]
     for branches in (1, 2):  # exact widths are those of the shape
         here = [setting for setting in settings if setting.branches == branches]
-        report = verify(load(quantisation, kernels, branches=branches), prompts, (0.0, 0.7, 1.0), here, max_tokens=16)
+        report = verify(load(quantisation, kernels, branches=branches), prompts, (0.0, 1.0), here, max_tokens=16)
         _assert_equal(report)
         assert sum(tally.accepted for tally in report.by_setting.values()) > 0
 

@@ -216,14 +216,22 @@ def measured(curve: Curve, lengths: Sequence[int] = (128, 1536, 3584)) -> dict[i
     return {length: {width: curve(width, length) for width in range(1, 9)} for length in lengths}
 
 
-def make(world: World, *, costs: PassCosts | None = None, widths: frozenset[int] | None = None, **more: object) -> Run:
-    """A fresh plan for a world."""
+def make(
+    world: World,
+    *,
+    costs: PassCosts | None = None,
+    draft_costs: dict[str, DraftCosts] | None = None,
+    widths: frozenset[int] | None = None,
+    **more: object,
+) -> Run:
+    """A fresh plan for a world; only "draft" was timed beforehand, unless `draft_costs` are given."""
     clock = Clock()
     guessers = []
     for name, process in world.processes.items():
         price = world.price(name)
         guessers.append(Guesser(name, process, clock, price.first, price.read, price.further))
-    draft_costs = {"draft": DraftCosts({128: {1: world.level}}, world.read)}
+    if draft_costs is None:
+        draft_costs = {"draft": DraftCosts({128: {1: world.level}}, world.read)}
     plan = AdaptivePlan(
         guessers,
         widths,

@@ -216,6 +216,34 @@ def test_a_drafter_nobody_timed_is_timed_by_its_first_drafts() -> None:
     assert costs.read_seconds == pytest.approx(0.001)
 
 
+def test_a_stall_says_nothing_of_further_levels() -> None:
+    costs = DraftCosts({128: {1: 0.003}}, 0.001)
+    for count in range(40):
+        levels = 1 + count % 4
+        costs.observe(levels, 1, 1, 128, 0.003 * levels)
+    costs.observe(1, 1, 1, 128, 1.0)
+    assert costs.further > 0.8
+    assert costs.level_seconds(1, 128) < 0.004
+
+
+def test_first_levels_are_told_apart_from_further_ones_for_each_number_of_slots() -> None:
+    """Two slots draft one level, one slot drafts five: levels cost the same, whoever drafts."""
+    costs = DraftCosts({128: {1: 0.003, 2: 0.014}}, 0.001, 2)
+    for _ in range(40):
+        costs.observe(1, 2, 2, 128, 0.014)
+        costs.observe(5, 1, 1, 128, 0.015)
+    assert costs.further == 1.0
+
+
+def test_more_slots_than_were_measured_cost_more() -> None:
+    costs = DraftCosts({128: {1: 0.003}}, 0.001)
+    assert costs.level_seconds(4, 128) == pytest.approx(0.012), "in proportion, until it is known"
+    for _ in range(3):
+        costs.observe(2, 4, 4, 128, 2 * 0.005)
+    assert costs.level_seconds(4, 128) == pytest.approx(0.005)
+    assert costs.level_seconds(1, 128) == pytest.approx(0.003)
+
+
 def test_draft_costs_survive_on_disk() -> None:
     costs = DraftCosts({128: {1: 0.003}}, 0.001, 2)
     again = DraftCosts.from_json(json.loads(json.dumps(costs.to_json())), 2)

@@ -45,7 +45,7 @@ def situation(free: Sequence[Drafter], limit: int = 8, chain: bool = True) -> Si
     served = Served(request.history, 2, trackers)
     served.begin()
     now = Situation([request], [1], [served], 2, [0.0, 1.0], [1.0] * (limit + 1), 1.0)
-    now.free = list(enumerate(free))
+    now.continuing = [(index, one) for index, one in enumerate(free) if isinstance(one, Continuing)]
     return now
 
 

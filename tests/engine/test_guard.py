@@ -95,6 +95,45 @@ def test_trials_leave_an_answer_what_it_may_lose() -> None:
     assert opened.balance < OPENING_PASSES * 0.03
 
 
+def test_one_trial_that_takes_very_long_does_not_end_all_trials() -> None:
+    opened = account()
+    opened.book(0.03, 10.0, trial=True)
+    assert opened.trials == 0.0
+    passes = 0
+    while not opened.affords(0.015) and passes < 1000:
+        opened.book(0.06, 0.03)
+        passes += 1
+    assert 64 < passes < 400
+
+
+def test_trials_are_allowed_for_once() -> None:
+    """A share of what will be decoded, however it is cut into stretches."""
+    opened = account()
+    opened.book(0.0, opened.allowance, trial=True)
+    opened.begin(1.0, 300.0)
+    allowed = opened.allowance
+    for _ in range(300):
+        before = opened.allowance
+        opened.book(0.03, 0.03)
+        allowed += opened.allowance - before
+        opened.book(0.0, opened.allowance, trial=True)
+    assert allowed < 0.03 * 0.03 * 300
+
+
+def test_a_copy_that_proves_itself_is_sent_in_a_stretch_that_has_lost_its_risk() -> None:
+    opened = account()
+    while opened.open:
+        opened.book(0.03, 0.06)
+    assert opened.unproven <= 0.0
+    opened.prove(0.08)
+    assert opened.unproven == pytest.approx(0.08)
+    opened.prove(1e9)
+    assert 0.0 < opened.unproven <= opened.balance
+    while opened.unproven > 0.0:
+        opened.book(0.03, 0.06)
+    assert opened.balance > -0.03
+
+
 def test_an_overdrawn_account_opens_again_by_itself() -> None:
     opened = account()
     opened.write_off(1e9)

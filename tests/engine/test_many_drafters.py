@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
+from localspec.engine.costs import DraftCosts
 from tests.engine.simulator import CURVES, Price, Process, Run, World, make, simulate
 
 ANSWERS, WARM = range(6), 2
@@ -57,9 +58,37 @@ def test_the_best_of_several_is_found(chances: dict[str, float], curve: str) -> 
 def test_six_useless_ones_cost_no_more_than_one(curve: str) -> None:
     given = world(curve, dict.fromkeys(["draft", *PRICES], 0.03))
     run = simulate(make(given), ANSWERS, seed=7)
+    one = simulate(make(world(curve, {"draft": 0.03})), ANSWERS, seed=7)
+    assert seconds(run, ANSWERS) <= 1.01 * seconds(one, ANSWERS)
     assert given.plain(ANSWERS) / seconds(run, ANSWERS) >= 0.98
     first = range(1)
     assert given.plain(first) / seconds(run, first) >= 0.95, "an answer of 300 tokens"
+
+
+@pytest.mark.parametrize("order", [("draft", "eagle3"), ("eagle3", "draft")], ids="-".join)
+def test_one_that_gets_better_is_found_while_another_one_pays(order: tuple[str, str]) -> None:
+    chances = {"draft": np.full(PLACES, 0.5), "eagle3": np.where(np.arange(PLACES) < 700, 0.2, 0.9)}
+    processes = {name: Process.of(chances[name], seed) for seed, name in enumerate(order, 3)}
+    given = World(CURVES["wide passes"], processes, others=PRICES)
+    run = simulate(make(given), ANSWERS, seed=7)
+    last = range(4, 6)
+    best, name = given.best_fixed(last)
+    assert name.startswith("eagle3")
+    assert best / seconds(run, last) >= 0.93
+    early = range(1, 2)
+    assert given.best_fixed(early)[0] / seconds(run, early) >= 0.93, "trials of the other one are rare"
+
+
+def test_a_head_nobody_timed_is_tried_behind_a_long_prompt_and_what_it_costs_is_remembered() -> None:
+    given = World(CURVES["wide passes"], {"eagle3": Process.of(np.full(PLACES, 0.85), 3)}, prompt=800, others=PRICES)
+    timed: dict[str, DraftCosts] = {}
+    run = simulate(make(given, draft_costs=timed), ANSWERS, seed=7)
+    assert given.best_fixed(LATER)[0] / seconds(run, LATER) >= 0.93
+    price = PRICES["eagle3"]
+    assert timed["eagle3"].level_seconds(1, 800) == pytest.approx(price.first, rel=0.2)
+    assert timed["eagle3"].read_seconds == pytest.approx(price.read, rel=0.3)
+    again = make(given, draft_costs=timed)
+    assert again.plan.costly[0].costs is timed["eagle3"]
 
 
 def test_what_one_pass_guesses_whole_is_drafted_as_far_as_it_pays() -> None:

@@ -7,9 +7,11 @@ import pytest
 
 from localspec.engine.costs import PassCosts
 from localspec.engine.guard import OPENING_PASSES, Account
-from localspec.engine.imagined import judged
-from localspec.engine.interfaces import Draft, History
-from localspec.engine.situation import Imagined, Served
+from localspec.engine.imagined import imagine, judged
+from localspec.engine.interfaces import Draft, DraftRequest, History
+from localspec.engine.option import Choice, Option, best_choice
+from localspec.engine.situation import Imagined, Served, Situation
+from localspec.types import Noise, SamplingParams
 from tests.engine.simulator import Process, Run, World, make, simulate, steps
 
 STEEP = steps(1.0, 2.4, 2.4, 2.8, 3.6, 4.2, 4.9, 5.6)
@@ -42,7 +44,7 @@ def test_a_copy_is_drafted_once_it_is_proved() -> None:
 
 def served(draft: Draft) -> Served:
     found = Served(History([7, 7]), 2, [])
-    found.imagined = Imagined(draft, 2, 0.05)
+    found.imagined = Imagined(draft, 2, 0.05, 0.03)
     return found
 
 
@@ -51,14 +53,35 @@ def served(draft: Draft) -> Served:
 )
 def test_what_a_draft_would_have_saved(emitted: list[int], saved: float | None) -> None:
     found = served(Draft.chain([1, 2, 3]))
-    assert judged(found, History([7, 7, *emitted]), 0.03) == pytest.approx(saved or 0.0)
+    assert judged(found, History([7, 7, *emitted])) == pytest.approx(saved or 0.0)
     assert (found.imagined is None) == (saved is not None)
 
 
 def test_of_a_tree_the_way_the_target_took_counts() -> None:
     tree = Draft(np.array([1, 2, 3], dtype=np.int32), np.array([-1, -1, 1], dtype=np.int32))
-    assert judged(served(tree), History([7, 7, 2, 3]), 0.03) == pytest.approx(0.01)
-    assert judged(served(tree), History([7, 7, 1]), 0.03) == pytest.approx(-0.02)
+    assert judged(served(tree), History([7, 7, 2, 3])) == pytest.approx(0.01)
+    assert judged(served(tree), History([7, 7, 1])) == pytest.approx(-0.02)
+
+
+def test_where_a_part_is_sent_nothing_is_imagined_and_else_the_whole_is() -> None:
+    history = History([7, 7])
+    request = DraftRequest(0, history, 3, 3, SamplingParams(), Noise(1))
+    kept = Served(history, 2, [])
+    kept.begin()
+    now = Situation([request], [1], [kept], 2, [0.0, 1.0], [1.0, 1.1, 1.2, 1.3], 1.0)
+    now.ready = [[Option([0.0, 0.9, 1.7, 2.4], Draft.chain([1, 2, 3]), True)]]
+    now.bound(0.15)
+    wish = best_choice(now.ready, now.prices, now.rate)
+    now.cut()
+    sent = best_choice(now.ready, now.prices, now.rate)
+    assert (wish.nodes, sent.nodes) == (3, 1)
+    imagine(now, wish, sent)
+    assert kept.imagined is None
+    imagine(now, wish, Choice(0.0, 0, [None]))
+    assert kept.imagined is not None
+    assert len(kept.imagined.draft) == 3
+    assert kept.imagined.plain_seconds == 1.0
+    assert kept.imagined.extra_seconds == pytest.approx(0.3)
 
 
 def test_proof_is_what_may_be_lost_and_an_answers_own() -> None:

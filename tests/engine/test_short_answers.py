@@ -70,6 +70,15 @@ def test_a_draft_model_behind_copied_text_is_asked_from_the_first_answer_on() ->
     assert given.best_fixed(cell(1))[0] / seconds(run, cell(1)) >= 0.9
 
 
+def test_a_good_draft_model_is_found_though_its_reading_is_no_trifle_for_a_short_answer() -> None:
+    """100 tokens at 1 ms: three plain passes, of a pair that nobody knows."""
+    given = World(WIDE, {"draft": Process.of(np.full(21 * TOKENS, 0.85), 6)}, level=0.0035, read=0.001, answer=TOKENS)
+    run = simulate(make(given), range(20))
+    late = range(10, 20)
+    assert given.best_fixed(late)[0] / seconds(run, late) >= 0.9
+    assert given.plain(range(20)) / seconds(run, range(20)) > 1.1
+
+
 def test_a_copied_text_is_not_read_by_a_draft_model() -> None:
     given = world((0.97,), (0.9,), prompt=400)
     run = simulate(make(given), cell(0))
