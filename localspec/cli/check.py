@@ -34,6 +34,7 @@ def run(options: argparse.Namespace) -> int:
     from localspec.models import checkpoint, fit, pairing
     from localspec.models.catalog import Catalog
     from localspec.models.installed import find, find_one
+    from localspec.runtime import heads
 
     target, draft = find(options.target)
     pair = Catalog.load().pairs.get(options.target)
@@ -48,8 +49,11 @@ def run(options: argparse.Namespace) -> int:
     parts, draft_parts = read_parts(target), read_parts(draft)
     match = pairing.match(parts[0], draft_parts[0], cross_tokenizer=options.cross_tokenizer)
     shared = match.shared if match.fits else pairing.match(parts[0], draft_parts[0], cross_tokenizer=True).shared
-    make = fit.choose if options.fit else fit.plan
-    plan = make(parts, draft_parts, fit_settings(options), places())
+    make, settings = fit.choose if options.fit else fit.plan, fit_settings(options)
+    if heads.is_head(draft):
+        plan = make(parts, None, replace(settings, heads=heads.shapes(parts[0], [draft])), places())
+    else:
+        plan = make(parts, draft_parts, settings, places())
     unused = not_used(match.method) if match.fits else ""
     if options.json:
         print(
@@ -70,7 +74,7 @@ def _check_head(options: argparse.Namespace, target: Sequence[Header], path: Pat
     from localspec.models.pairing import Match
     from localspec.runtime import heads
 
-    settings = replace(fit_settings(options), head_bytes=heads.size(path))
+    settings = replace(fit_settings(options), heads=heads.shapes(target[0], [path]))
     plan = (fit.choose if options.fit else fit.plan)(target, None, settings, places())
     try:
         found = heads.find(path, target[0])

@@ -28,12 +28,27 @@ def run(options: argparse.Namespace) -> int:
     if options.catalog:
         return _print_catalog(options.json)
     entries = Store().entries()
-    faults = {entry.name: entry.fault or (_verify(entry) if options.verify else "") for entry in entries}
+    faults = {
+        entry.name: entry.fault or _unreadable(entry) or (_verify(entry) if options.verify else "") for entry in entries
+    }
     if options.json:
         print(json.dumps([entry.as_dict() | {"fault": faults[entry.name]} for entry in entries] + _bundled()))
     else:
         _print([*entries], faults)
     return 1 if any(faults.values()) else 0
+
+
+def _unreadable(entry: Entry) -> str:
+    """What is wrong with the header of a head, which is read anyway to tell its kind; "" = nothing."""
+    from localspec.errors import LocalspecError
+    from localspec.gguf import read_header
+
+    try:
+        if entry.role == "head":
+            read_header(entry.path)
+    except LocalspecError as error:
+        return error.message.rstrip(".")
+    return ""
 
 
 def _verify(entry: Entry) -> str:

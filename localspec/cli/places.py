@@ -65,7 +65,7 @@ def fitted(settings: dict[str, Any]) -> dict[str, Any]:
     from localspec.gguf.split import read_parts
     from localspec.models.fit import FitSettings, choose
     from localspec.models.installed import find, find_one
-    from localspec.runtime.heads import apart, size
+    from localspec.runtime.heads import apart, may_predict, shapes
 
     target, draft = find(settings.get("target"))
     if settings.get("draft") is not None:
@@ -74,9 +74,10 @@ def fitted(settings: dict[str, Any]) -> dict[str, Any]:
     cache = settings.get("cache", "auto")
     may_shrink = cache == "auto" and settings.get("kernels", "auto") != "wide"
     draft, heads = apart(draft, [find_one(head) for head in settings.get("heads", ())])
-    wished = FitSettings(**wanted, **_CACHES.get(cache, {}), head_bytes=sum(map(size, heads)))
-    drafts = None if draft is None else read_parts(draft)
-    plan = choose(read_parts(target), drafts, wished, places(), cache_types=("q8_0",) if may_shrink else ())
+    parts, drafts = read_parts(target), None if draft is None else read_parts(draft)
+    nextn = may_predict(settings.get("drafter", "auto"))
+    wished = FitSettings(**wanted, **_CACHES.get(cache, {}), heads=shapes(parts[0], heads), nextn=nextn)
+    plan = choose(parts, drafts, wished, places(), cache_types=("q8_0",) if may_shrink else ())
     if not plan.fits:
         raise ModelError(plan.sentence(), "Take a smaller quantisation, a shorter --context, or close other programs.")
     print(plan.sentence(), file=sys.stderr)

@@ -53,14 +53,16 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Exit code 130 when interrupted; nothing is stored then."""
     from localspec.models.installed import find, find_one
+    from localspec.runtime.heads import apart
 
     if options.pair and options.target:
         raise UsageError("Give PAIR or --target, not both.")
     target, draft = find(options.pair or options.target)
     draft = draft if options.draft is None else find_one(options.draft)
+    draft, heads = apart(draft, [find_one(head) for head in options.heads or ()])
     if options.forget:
         return _forget(target, draft)
-    return _tune(options, target, draft)
+    return _tune(options, target, draft, heads)
 
 
 def _forget(target: Path, draft: Path | None) -> int:
@@ -71,7 +73,7 @@ def _forget(target: Path, draft: Path | None) -> int:
     return 0
 
 
-def _tune(options: argparse.Namespace, target: Path, draft: Path | None) -> int:
+def _tune(options: argparse.Namespace, target: Path, draft: Path | None, heads: tuple[Path, ...]) -> int:
     from localspec.checks.tune import TunePlan, TuneReport, tune
     from localspec.cli.places import fitted
     from localspec.config import EngineSettings
@@ -81,6 +83,7 @@ def _tune(options: argparse.Namespace, target: Path, draft: Path | None) -> int:
     if options.fit:
         settings |= fitted(settings)
     base = {name: value for name, value in settings.items() if name not in ("target", "draft", "tuned")}
+    base["heads"] = heads
     EngineSettings(target, draft, **base)  # refuse bad values before anything is loaded
     search, check = _questions(options)
     plan = TunePlan(_aspects(options.only), options.rounds, options.minutes)

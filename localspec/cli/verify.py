@@ -47,7 +47,8 @@ def run(options: argparse.Namespace) -> int:
     chosen = _chosen_setting(options)
     longest = max(7, options.max_draft_tokens or 0)
     branches = options.branches or (2 if chosen is None else 1)
-    more: dict[str, Any] = {"drafter": "none", "max_draft_tokens": longest, "branches": branches}
+    drafter = "auto" if chosen is None else chosen.drafter
+    more: dict[str, Any] = {"drafter": drafter, "max_draft_tokens": longest, "branches": branches}
     with load_engine(options, **more) as engine, _progress_bar() as progress:
         report = verify(
             engine,

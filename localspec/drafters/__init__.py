@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-HEADS: dict[str, str] = {
-    "eagle": "an EAGLE-1 or EAGLE-2 head (needs --head)",
-    "eagle3": "an EAGLE-3 head (needs --head)",
-    "medusa": "Medusa heads (need --head)",
-    "mlp": "an MLP speculator (needs --head)",
-    "mtp": "multi-token prediction (of the target's own file, else needs --head)",
-    "pard": "a PARD draft model, all guesses in one pass (needs --head or --draft)",
-}
-"""Drafters that are trained for one target, and come as a file of their own."""
+from localspec.models.methods import HEADS
+
+__all__ = ["HEADS", "NAMES"]
 
 NAMES: dict[str, str] = {
     "auto": "those below that there are, each where it pays; plain decoding where none does",

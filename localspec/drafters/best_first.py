@@ -56,10 +56,10 @@ class BestFirst(DraftModel):
     ) -> None:
         """See `DraftModel`; `branches` is also how many guesses are followed in a pass."""
         super().__init__(context, end_tokens, settings, name)
-        self._paths = context
+        self._n_paths, self._n_ctx = context.n_paths, context.n_ctx
 
     def draft(self, requests: Sequence[DraftRequest]) -> list[Draft]:
-        if self.settings.branches == 1 or self._paths.n_paths == 1:
+        if self.settings.branches == 1 or self._n_paths == 1:
             return super().draft(requests)
         return [super(BestFirst, self).draft([one])[0] if one.needs_probs else self._tree(one) for one in requests]
 
@@ -69,7 +69,7 @@ class BestFirst(DraftModel):
         guesses: list[_Node] = []
         waiting, ways = [_Node(request.history.tokens)], 1
         for _ in range(request.max_depth):
-            rows = self._paths.decode([Feed(request.slot, node.path, len(node.path)) for node in waiting])
+            rows = self._decode([Feed(request.slot, node.path, len(node.path)) for node in waiting])
             for node, said in zip(waiting, rows, strict=True):
                 node.followed = True
                 guesses += self._behind(request, node, said)
@@ -86,7 +86,7 @@ class BestFirst(DraftModel):
             found, shares = kernels.sample(rows, 0, sampling, node.path, noise, len(node.path), count)
         except KernelError:  # nothing left to draw
             return []
-        chances = _chances(request, len(node.path), found, shares)
+        chances = _chances(request, len(node.path), found, shares, count)
         return [
             _Node(np.append(node.path, token), node, node.depth + 1, node.reach * chance, chance)
             for token, chance in zip(found, chances, strict=True)
@@ -100,11 +100,11 @@ class BestFirst(DraftModel):
         found: list[_Node] = []
         least = best[-1].reach if len(best) == request.max_nodes else _LEAST  # what is behind it would not be sent
         for node in best:
-            full = node.depth >= request.max_depth or len(node.path) >= self._paths.n_ctx
+            full = node.depth >= request.max_depth or len(node.path) >= self._n_ctx
             if node.followed or full or node.reach <= max(least, _LEAST) or int(node.path[-1]) in self._end_tokens:
                 continue
             forks = any(other.followed or other in found for other in guesses if other.parent is node.parent)
-            if len(found) == self.settings.branches or ways + forks > self._paths.n_paths:
+            if len(found) == self.settings.branches or ways + forks > self._n_paths:
                 break
             found.append(node)
             ways += forks
@@ -141,15 +141,17 @@ def _likeliest(best: Sequence[_Node]) -> list[float]:
     return path[::-1]
 
 
-def _chances(request: DraftRequest, position: int, tokens: Tokens, shares: Float32Array) -> list[float]:
+def _chances(request: DraftRequest, position: int, tokens: Tokens, shares: Float32Array, count: int) -> list[float]:
     """How likely each guess is to be the target's token, falling in trial order.
 
     Where a draw is noisy, the noise is the target's own (*coupled*): with p a share and g the noise at that place, what
-    separates two guesses is T (log p + g), in logits. What is not among the guesses counts as much as the last of them.
+    separates two guesses is T (log p + g), in logits. What is not among the guesses counts as much as the last of them;
+    fewer of them than the `count` asked for are all there are.
     """
     temperature = request.sampling.temperature
     if temperature <= 0.0:
         return [min(_SURE, float(share)) for share in shares]
     scores = np.log(shares) + kernels.gumbel(request.noise, Purpose.SAMPLE, position, tokens)
     weights = np.exp(temperature * (scores - scores[0]))
-    return [min(_SURE, float(chance)) for chance in weights / (weights.sum() + weights[-1])]
+    others = weights[-1] if len(tokens) == count else 0.0
+    return [min(_SURE, float(chance)) for chance in weights / (weights.sum() + others)]

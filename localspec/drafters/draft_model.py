@@ -7,7 +7,8 @@ distributions agree the two tokens agree too.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -16,7 +17,7 @@ import numpy as np
 from localspec import kernels
 from localspec.engine.constraint import keep
 from localspec.engine.interfaces import EMPTY_DRAFT, NEEDS_NOTHING, Draft, DraftRequest, History, Outcome
-from localspec.errors import KernelError, UsageError
+from localspec.errors import DecodeError, KernelError, UsageError
 from localspec.types import Feed, LogitRows, SparseProbs, Tokens
 
 
@@ -129,7 +130,8 @@ class DraftModel:
         tokens = request.history.tokens
         if self.missing(request.slot, request.history) <= 1 + _ALONG:
             return False
-        return self._context.prefill_chunk(request.slot, tokens, len(tokens)) < len(tokens) - 1
+        with _passing():
+            return self._context.prefill_chunk(request.slot, tokens, len(tokens)) < len(tokens) - 1
 
     def _foreign(self, tokens: Tokens) -> bool:
         """Whether a token is not in the draft model's vocabulary, which may lack the target's last ids."""
@@ -146,10 +148,14 @@ class DraftModel:
 
     def _grow(self, growing: list[_Growing]) -> None:
         """One decode of all slots: each chain gets its next token."""
-        assert self._context is not None
         feeds = [Feed(draft.request.slot, draft.path[: draft.length], draft.length) for draft in growing]
-        for draft, rows in zip(growing, self._context.decode(feeds), strict=True):
+        for draft, rows in zip(growing, self._decode(feeds), strict=True):
             self._extend(draft, rows)
+
+    def _decode(self, feeds: Sequence[Feed]) -> list[LogitRows]:
+        assert self._context is not None
+        with _passing():
+            return self._context.decode(feeds)
 
     def _extend(self, draft: _Growing, rows: LogitRows) -> None:
         request = draft.request
@@ -191,6 +197,15 @@ class DraftModel:
 
     def close(self) -> None:
         self._context = None
+
+
+@contextmanager
+def _passing() -> Iterator[None]:
+    """Whatever fails in a pass is a `DecodeError`, for which the drafter is dropped and the chat goes on."""
+    try:
+        yield
+    except (KernelError, UsageError) as error:
+        raise DecodeError(str(error)) from error
 
 
 def masked(request: DraftRequest, path: Tokens, rows: LogitRows) -> LogitRows:

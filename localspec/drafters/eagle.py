@@ -12,6 +12,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -171,8 +172,8 @@ class Layer:
         half = shape.head_size // 2
         self._rates = shape.rope_base ** (-np.arange(half, dtype=np.float32) / half)
 
-    def _linear(self, name: str, inputs: npt.NDArray[np.floating]) -> Float32Array:
-        found = kernels.matvec(self._weights[name], np.ascontiguousarray(inputs, dtype=np.float32))
+    def _linear(self, name: str, inputs: npt.NDArray[np.floating], threads: int) -> Float32Array:
+        found = kernels.matvec(self._weights[name], np.ascontiguousarray(inputs, dtype=np.float32), threads)
         return found + self._biases[name] if name in self._biases else found
 
     def _norm(self, rows: Float32Array, weight: Float32Array) -> Float32Array:
@@ -186,18 +187,19 @@ class Layer:
         left, right = np.split(rows, 2, axis=2)
         return np.concatenate([left * cos - right * sin, right * cos + left * sin], axis=2).astype(np.float32)
 
-    def enter(self, rows: Sequence[Row]) -> tuple[Float32Array, Float32Array, Float32Array, Float32Array]:
-        """What goes into the layer, float32[n, hidden], and queries, keys and values, float32[n, heads, head size]."""
-        shape = self.shape
+    def enter(self, rows: Sequence[Row], threads: int) -> tuple[Float32Array, Float32Array]:
+        """What goes into the layer, and the same as its attention reads it; float32[n, hidden] each."""
         tokens = np.array([row.token for row in rows], dtype=np.int64)
         pairs = np.concatenate([self._embeddings.rows(tokens), np.stack([row.state for row in rows])], axis=1)
-        x = self._linear("fc", pairs)
-        h = x if self._before is None else self._norm(x, self._before)
-        q, k, v = (
-            self._linear(f"{_LAYER}self_attn.{name}_proj", h).reshape(len(rows), -1, shape.head_size) for name in "qkv"
-        )
-        positions = np.array([row.position for row in rows], dtype=np.float32)
-        return x, self._turned(q, positions), self._turned(k, positions), v
+        x = self._linear("fc", pairs, threads)
+        return x, x if self._before is None else self._norm(x, self._before)
+
+    def heads(
+        self, name: Literal["q", "k", "v"], h: Float32Array, positions: Float32Array, threads: int
+    ) -> Float32Array:
+        """Queries, keys or values, float32[n, heads, head size], of what attention reads."""
+        found = self._linear(f"{_LAYER}self_attn.{name}_proj", h, threads).reshape(len(h), -1, self.shape.head_size)
+        return found if name == "v" else self._turned(found, positions)
 
     def attend(self, query: Float32Array, keys: Float32Array, values: Float32Array) -> Float32Array:
         """float32[heads * head size] of one row over float32[n, kv heads, head size]."""
@@ -208,13 +210,13 @@ class Layer:
         shares /= shares.sum(axis=2, keepdims=True)
         return np.asarray(np.einsum("ghn,ngd->ghd", shares, values), dtype=np.float32).reshape(-1)
 
-    def leave(self, x: Float32Array, mixed: Float32Array) -> Float32Array:
+    def leave(self, x: Float32Array, mixed: Float32Array, threads: int) -> Float32Array:
         """float32[n, hidden] states behind the layer."""
-        x = x + self._linear(f"{_LAYER}self_attn.o_proj", mixed)
+        x = x + self._linear(f"{_LAYER}self_attn.o_proj", mixed, threads)
         h = self._norm(x, self._behind)
-        gate = self._linear(f"{_LAYER}mlp.gate_proj", h)
-        inner = gate / (1.0 + np.exp(-np.clip(gate, -80.0, 80.0))) * self._linear(f"{_LAYER}mlp.up_proj", h)
-        return x + self._linear(f"{_LAYER}mlp.down_proj", inner)
+        gate, up = (self._linear(f"{_LAYER}mlp.{name}_proj", h, threads) for name in ("gate", "up"))
+        inner = gate / (1.0 + np.exp(-np.clip(gate, -80.0, 80.0))) * up
+        return x + self._linear(f"{_LAYER}mlp.down_proj", inner, threads)
 
 
 class EagleContext(HeadCache):
@@ -223,7 +225,7 @@ class EagleContext(HeadCache):
     def __init__(self, layer: Layer, target: Context) -> None:
         """`target`: made with `EagleHead.tap`; must stay open as long as this is used."""
         super().__init__(target, (FINAL,), layer.shape.vocabulary)
-        self._layer = layer
+        self._layer, self._threads = layer, target.threads
         room = (self._n_slots, self.n_ctx, layer.shape.kv_heads, layer.shape.head_size)
         self._keys, self._values = np.empty(room, dtype=np.float32), np.empty(room, dtype=np.float32)
         """Of the trunks, by position."""
@@ -231,21 +233,24 @@ class EagleContext(HeadCache):
         """Key and value of every guess, by slot and path."""
 
     def _compute(self, rows: Sequence[Row], asked: bool) -> tuple[Float32Array, Float32Array] | None:
-        x, queries, keys, values = self._layer.enter(rows)
-        mixed = np.empty((len(rows), queries[0].size), dtype=np.float32)
-        for index, row in enumerate(rows):
+        layer, threads = self._layer, self._threads
+        x, h = layer.enter(rows, threads)
+        positions = np.array([row.position for row in rows], dtype=np.float32)
+        keys, values = layer.heads("k", h, positions, threads), layer.heads("v", h, positions, threads)
+        for row, key, value in zip(rows, keys, values, strict=True):
             if row.sequence is None:
-                self._keys[row.slot, row.position], self._values[row.slot, row.position] = keys[index], values[index]
+                self._keys[row.slot, row.position], self._values[row.slot, row.position] = key, value
             else:
                 assert row.path is not None
-                self._guessed[row.slot][row.path] = keys[index], values[index]
-            mixed[index] = self._layer.attend(queries[index], *self._seen(row))
+                self._guessed[row.slot][row.path] = key, value
         if not asked:
             return None
-        states = self._layer.leave(x, mixed)
         wanted = [index for index, row in enumerate(rows) if row.path is not None]
-        logits = np.zeros((len(rows), len(self._layer.output.values)), dtype=np.float32)
-        logits[wanted] = kernels.matvec(self._layer.output, states[wanted])
+        queries = layer.heads("q", h[wanted], positions[wanted], threads)
+        mixed = [layer.attend(query, *self._seen(rows[index])) for query, index in zip(queries, wanted, strict=True)]
+        states, logits = np.zeros_like(x), np.zeros((len(rows), len(layer.output.values)), dtype=np.float32)
+        states[wanted] = layer.leave(x[wanted], np.stack(mixed), threads)
+        logits[wanted] = kernels.matvec(layer.output, states[wanted], threads)
         return states, logits
 
     def _seen(self, row: Row) -> tuple[Float32Array, Float32Array]:

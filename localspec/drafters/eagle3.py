@@ -5,7 +5,7 @@ Files are GGUF of llama.cpp's architecture `eagle3`, as its own conversion write
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +23,7 @@ from localspec.models.checkpoint import is_checkpoint
 from localspec.models.heads import draft_kind, keeps_state, nextn_layers
 
 _LAYERS = 3
+_TOKENS = "tokenizer.ggml.tokens"
 
 
 class Eagle3(BestFirst):
@@ -30,11 +31,13 @@ class Eagle3(BestFirst):
 
     def __init__(self, context: Eagle3Context, end_tokens: frozenset[int], branches: int) -> None:
         super().__init__(context, end_tokens, DraftModelSettings(branches), Eagle3Head.name)
-        self._cache = context
+        self._cache: Eagle3Context | None = context
 
     def close(self) -> None:
         super().close()
-        self._cache.close()
+        cache, self._cache = self._cache, None
+        if cache is not None:
+            cache.close()
 
 
 class Eagle3Head:
@@ -136,14 +139,32 @@ def _check_tensors(header: Header, target: Header) -> None:
         if f"{name}.weight" not in tensors:
             raise ModelFileError(f"{header.path} lacks the tensor {name}.weight.")
     hidden, wide = header.number("embedding_length"), target.number("embedding_length")
+    size, turned = key or hidden // max(1, header.number("attention.head_count")), header.number("rope.dimension_count")
+    if turned > size:
+        raise ModelFileError(f"{header.path.name} is corrupt: it turns {turned} of {size} numbers of a key.")
     for name, role in (("token_embd.weight", "embeddings"), ("output.weight", "output matrix")):
         if name not in tensors and hidden != wide:
             raise PairError(
                 f"{header.path.name} cannot draft for {target.path.name}: it brings no {role}, and hidden size is"
                 f" {wide} in the target and {hidden} in the head."
             )
+    _check_rows(header, tensors, target)
     if "d2t" in tensors:
         _check_vocabulary(header, tensors["d2t"], tensors.get("output.weight"), target)
+
+
+def _check_rows(header: Header, tensors: Mapping[str, Tensor], target: Header) -> None:
+    """Every token needs its embedding, and every row of the output matrix its token."""
+    tokens, targets = header.count(_TOKENS), target.count(_TOKENS)
+    own = tensors.get("token_embd.weight")
+    rows = tokens if own is None else (*own.shape, 1)[1]
+    if rows < tokens:
+        raise ModelFileError(f"{header.path.name} is corrupt: it has embeddings of {rows} tokens, and {tokens} tokens.")
+    if not tensors.keys() & {"output.weight", "d2t"} and tokens != targets:
+        raise PairError(
+            f"{header.path.name} cannot draft for {target.path.name}: it brings no output matrix, and there are"
+            f" {targets} tokens in the target and {tokens} in the head."
+        )
 
 
 def _needed(header: Header) -> Iterator[str]:
@@ -163,7 +184,7 @@ def _check_vocabulary(header: Header, ids: Tensor, output: Tensor | None, target
             f"{header.path} is corrupt: d2t is {ids.type}{list(ids.shape)}, which no output matrix fits."
         )
     found = np.frombuffer(header.read(ids.offset, ids.size), dtype="<i8")
-    size = min(target.count("tokenizer.ggml.tokens"), header.count("tokenizer.ggml.tokens"))
+    size = min(target.count(_TOKENS), header.count(_TOKENS))
     if len(found) and (found.min() < 0 or found.max() >= size):
         wrong = int(found[(found < 0) | (found >= size)][0])
         raise PairError(f"{header.path.name} guesses token {wrong}; {target.path.name} has 0 to {size - 1}.")

@@ -19,7 +19,7 @@ class Head(Protocol):
     """One file that guesses for one target."""
 
     name: str
-    """The method: one of `drafters.HEADS`; the drafter's name everywhere."""
+    """The method: one of `models.methods.HEADS`; the drafter's name everywhere."""
     path: Path
     """The file or folder it came from; the target's own where it lies in there."""
     tap: Tap
@@ -43,5 +43,5 @@ class Head(Protocol):
         ...
 
     def close(self) -> None:
-        """Frees everything, also of drafters; a second call does nothing."""
+        """Frees what it loaded, without which its drafters cannot guess; a second call does nothing."""
         ...

@@ -14,6 +14,7 @@ from localspec.drafters.draft_model import DraftModel, DraftModelSettings
 from localspec.errors import ModelFileError, PairError
 from localspec.gguf import Header
 from localspec.gguf.formats import ROLLS_BACK
+from localspec.gguf.split import read_parts
 from localspec.llama.context import Context
 from localspec.llama.model import Model, check_text_model
 from localspec.llama.mtp import MtpContext, runs
@@ -28,18 +29,17 @@ _FEED_FORWARD = ("ffn_gate_inp", "ffn_up")
 
 
 class Mtp(DraftModel):
-    """A `DraftModel` that frees what it draws from."""
+    """A `DraftModel` that frees its cache."""
 
-    def __init__(self, context: MtpContext, end_tokens: frozenset[int], branches: int, model: Model | None) -> None:
-        """`model`: what was loaded for this drafter alone, if anything."""
+    def __init__(self, context: MtpContext, end_tokens: frozenset[int], branches: int) -> None:
         super().__init__(context, end_tokens, DraftModelSettings(branches), MtpHead.name)
-        self.context, self._model = context, model
+        self.context: MtpContext | None = context
 
     def close(self) -> None:
         super().close()
-        self.context.close()
-        if self._model is not None:
-            self._model.close()
+        context, self.context = self.context, None
+        if context is not None:
+            context.close()
 
 
 class MtpHead:
@@ -53,27 +53,36 @@ class MtpHead:
         self.path = path
         self.own = own
         self._drafters: WeakSet[Mtp] = WeakSet()
+        self._model: Model | None = None
+        """What was loaded for it; None where the target's own layers serve."""
 
     def attach(self, target: Context, branches: int) -> Mtp:
-        """Makes the drafter. Layers in the target's own file serve as they are, if the target loaded them."""
-        like, model = target.model, None
-        if not (self.own and like.has_nextn):
-            model = Model.load(
-                self.path, gpu_layers=like.gpu_layers, device=like.device, kernels=like.kernels, nextn=True
-            )
-        try:
-            context = MtpContext(like if model is None else model, target)
-        except BaseException:
-            if model is not None:
-                model.close()
-            raise
-        drafter = Mtp(context, like.end_tokens, branches, model)
+        """Makes a drafter with a cache of its own. Layers in the target's own file serve as they are, if the target
+        loaded them; others are loaded once, and freed with the head.
+
+        Raises:
+            ModelFileError: the file is damaged.
+            ModelError: llama.cpp refuses it, or there is no memory.
+        """
+        like = target.model
+        model = like if self.own and like.has_nextn else self._loaded(like)
+        drafter = Mtp(MtpContext(model, target), like.end_tokens, branches)
         self._drafters.add(drafter)
         return drafter
+
+    def _loaded(self, like: Model) -> Model:
+        if self._model is None:
+            self._model = Model.load(
+                self.path, gpu_layers=like.gpu_layers, device=like.device, kernels=like.kernels, nextn=True
+            )
+        return self._model
 
     def close(self) -> None:
         for drafter in self._drafters:
             drafter.close()
+        model, self._model = self._model, None
+        if model is not None:
+            model.close()
 
 
 def load(path: Path, target: Header) -> MtpHead:
@@ -129,7 +138,7 @@ def _facts(target: Header, head: Header) -> Iterator[tuple[str, str, str]]:
 
 
 def _check_tensors(header: Header, heads: int) -> None:
-    names = {tensor.name for tensor in header.tensors}
+    names = {tensor.name for part in read_parts(header.path) for tensor in part.tensors}
     last = header.number("block_count")
     for layer in range(last - heads, last):
         missing = [name for name in _NEEDED if f"blk.{layer}.{name}.weight" not in names]

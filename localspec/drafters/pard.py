@@ -151,14 +151,19 @@ class PardDrafter(DraftModel):
 
     def __init__(self, context: ParallelContext, end_tokens: frozenset[int], settings: DraftModelSettings) -> None:
         super().__init__(context, end_tokens, settings, PardHead.name)
-        self._parallel = context
+        self._parallel: ParallelContext | None = context
 
     def draft(self, requests: Sequence[DraftRequest]) -> list[Draft]:
-        self._parallel.begin({request.slot: len(request.history) + self._levels(request) for request in requests})
+        if self._parallel is not None:
+            self._parallel.begin({request.slot: len(request.history) + self._levels(request) for request in requests})
         return super().draft(requests)
 
     def _levels(self, request: DraftRequest) -> int:
         return min(request.max_depth, -(-request.max_nodes // self.settings.branches))
+
+    def close(self) -> None:
+        super().close()
+        self._parallel = None
 
 
 class ParallelContext:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -64,6 +64,7 @@ class Bench:
         self._wrong: Tokens = random.choice(pool, longest).astype(np.int32)
         self.state = state
         """The saved cache of the first tokens, which are the same in every bench."""
+        self._kept: tuple[int, bytes | memoryview | None] = 0, None
         self._references: dict[int, list[_Row]] = {}
         self.prefill_seconds = 0.0
         """Per token, of the first chunk."""
@@ -84,14 +85,32 @@ class Bench:
         self.prefill_seconds = (time.perf_counter() - start) / count
         self.state = bytes(self.context.save(0))
 
-    def go_to(self, length: int, slot: int = 0) -> None:
-        """The slot holds exactly the first `length` - 1 tokens."""
-        self.context.forget(slot, length - 1)
-        if self.context.cached(slot) == length - 1:
+    @property
+    def tiles(self) -> bool:
+        """Whether caches of any length can be made up; else their tokens are read."""
+        return tile(self.state, 1) is not None
+
+    def go_to(self, length: int, slot: int = 0, cancel: Callable[[], bool] | None = None) -> None:
+        """The slot holds exactly the first `length` - 1 tokens.
+
+        Raises:
+            Cancelled: `cancel` said so while they were read.
+        """
+        context, tokens = self.context, self._tokens[:length]
+        context.forget(slot, length - 1)
+        if context.cached(slot) == length - 1:
             return
-        state = tile(self.state, length - 1) if self.context.can_trim else None
-        if state is None or not self.context.restore(slot, state, self._tokens[: length - 1], length):
-            self._prefill(slot, self._tokens[:length], length)
+        state = tile(self.state, length - 1) if context.can_trim else self._state_at(length)
+        if state is None or not context.restore(slot, state, tokens[:-1], length):
+            self._prefill(slot, tokens, length, cancel)
+            if not context.can_trim:
+                self._kept = length, context.save(slot)
+
+    def _state_at(self, length: int) -> bytes | memoryview | None:
+        """What `go_to` restores before every pass where a pass cannot be dropped whole."""
+        if self._kept[0] != length:
+            self._kept = length, tile(self.state, length - 1)
+        return self._kept[1]
 
     def _watching(self) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext() if self._observer is None else self._observer.watching()
@@ -100,16 +119,20 @@ class Bench:
         with self._watching():
             return self.context.decode(feeds)
 
-    def _prefill(self, slot: int, tokens: Tokens, prompt_length: int) -> None:
+    def _prefill(self, slot: int, tokens: Tokens, prompt_length: int, cancel: Callable[[], bool] | None = None) -> None:
         with self._watching():
-            self.context.prefill(slot, tokens, prompt_length)
+            self.context.prefill(slot, tokens, prompt_length, cancel)
 
     # -- bits -----------------------------------------------------------------------------------------------------
 
-    def reference(self, length: int, count: int) -> None:
-        """Decodes `count` tokens one by one behind `length` and keeps their rows for comparison."""
+    def reference(self, length: int, count: int, cancel: Callable[[], bool] | None = None) -> None:
+        """Decodes `count` tokens one by one behind `length` and keeps their rows for comparison.
+
+        Raises:
+            Cancelled: as `go_to`.
+        """
         self.context.forget(0)
-        self.go_to(length)
+        self.go_to(length, cancel=cancel)
         rows = []
         for index in range(count):
             found = self._decode([Feed(0, self._tokens[: length + index], length)])[0]
@@ -138,6 +161,23 @@ class Bench:
         self.go_to(length)
         rows = self._decode([Feed(0, self._tokens[: length + width - 1], length)])[0]
         return rows[0].tobytes() == self._references[length][width - 1].logits
+
+    def rollback_equals(self, length: int, width: int) -> bool:
+        """Whether rows behind rejected drafts have the reference's bits, where snapshots of a state bring it back.
+
+        A chain of `width` rows that is wrong from its first node on, one that is from its middle on, then one row.
+        """
+        expected, end = self._references[length], length
+        self.go_to(length)
+        for right, nodes in ((0, width - 1), ((width - 1) // 2, width - 1), (0, 0)):
+            draft = self._wrong[:nodes].copy()
+            draft[:right] = self._tokens[end : end + right]
+            parents = np.arange(-1, nodes - 1, dtype=np.int32)
+            rows = self._decode([Feed(0, self._tokens[:end], length, draft, parents)])[0]
+            if any(self._row(rows, i, i) != expected[end - length + i] for i in range(right + 1)):
+                return False
+            end += right + 1
+        return True
 
     def tree_equals(self, length: int, width: int) -> bool:
         """Whether trees of `width` rows, the true chain beside wrong ones, give the reference's bits.

@@ -331,10 +331,14 @@ class _Chooser:
 
         Kept per mode: what strict finds out later must not change what auto does.
         """
-        if (self._shape, self._shape_widest) == (self._settings, self._widest) or not most_nodes(model, self._shape):
+        nodes = most_nodes(model, self._shape)
+        if not nodes:  # whatever was examined in the shape that decides
+            return frozenset({1})
+        widest = max(self._widest, min(self._shape_widest, 1 + nodes))
+        if (self._shape, widest) == (self._settings, self._widest):
             return found.exact
         settings = configuration.apply(self._shape)
-        key = f"{self.survey.key(model.kernels, settings, self._shape_widest)}-{self._mode}"
+        key = f"{self.survey.key(model.kernels, settings, widest)}-{self._mode}"
         only_wider = self._shape == self._settings  # than was examined: what copies use
         known = probes.load(self._directory, key) or replace(found, by_length=None, exact=None, gave_up=0)
         starts = _WIDER_STARTS if only_wider else math.inf if self._strict else decisions.STARTS
@@ -345,7 +349,7 @@ class _Chooser:
                 model,
                 settings,
                 known,
-                widest=self._shape_widest,
+                widest=widest,
                 budget=budget,
                 progress=lambda share: self.survey.report("checking bits (slots, trees, wide passes)", share),
             )

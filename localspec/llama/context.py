@@ -245,8 +245,9 @@ class Context:
 
     def untap(self) -> None:
         """Hands out no hidden states any more, and frees those it kept."""
-        if self.outputs is not None and self._handle is not None:
-            self.outputs.close()
+        for part in (self.outputs, self.states):
+            if part is not None and self._handle is not None:
+                part.close()
         self.outputs = self.states = None
 
     def close(self) -> None:
@@ -395,6 +396,5 @@ class Context:
         first, nodes = part.first_output, len(part.feed.draft_tokens)
         pointers = self._row_offsets[first : first + 1 + nodes] + base
         if part.tree is not None:
-            by_row = pointers[1:].copy()
-            pointers[1:][part.tree.order] = by_row
+            pointers[1:][part.tree.order] = pointers[1:].copy()
         return LogitRows(pointers, self.n_vocab, self)

@@ -90,8 +90,10 @@ class HiddenReader:
         if held is None or held.n_ctx < tokens or held.outputs is None or held.outputs.tap != tap:
             self.close()
             n_ctx = -(-tokens // _STEP) * _STEP
+            like = self._like.settings
+            rollback = like.rollback if self._like.most_nodes else 0  # with snapshots passes are built differently
             settings = replace(
-                self._like.settings, n_ctx=n_ctx, n_slots=1, max_leaves=1, reuse="all", grid_prefill=True
+                like, n_ctx=n_ctx, n_slots=1, max_leaves=1, rollback=rollback, reuse="all", grid_prefill=True
             )
             self._context = held = Context(self._like.model, settings, tap=tap, keep_states=False)
         return held

@@ -21,6 +21,9 @@ from localspec.llama.configuration import Kernels
 from localspec.llama.fewest import FewestTokens
 from localspec.types import Tokens
 
+_MOST_LAYERS = 512
+"""llama.cpp ends the process over a model with more."""
+
 
 class Model:
     """Weights in memory. Make one with `Model.load`; `close` it, or use it as a context manager."""
@@ -107,7 +110,7 @@ class Model:
         params.n_gpu_layers = gpu_layers
         params.use_extra_bufts = kernels != "plain"  # for what wide does not take, too
         params.load_mode = api.LLAMA_LOAD_MODE_AUTO if use_mmap else api.LLAMA_LOAD_MODE_NONE
-        params.load_mtp = nextn and any(".nextn." in tensor.name for tensor in header.tensors)
+        params.load_mtp = nextn and _has_nextn(header)
         devices = _device_list(device, gpu_layers)
         params.devices = ctypes.cast(devices, ctypes.c_void_p) if devices is not None else None
         watch = _Progress(progress)
@@ -295,7 +298,7 @@ def check_text_model(path: str | Path) -> Header:
         raise ModelFileError(f"{path} holds no weights.", "It may be a vocabulary file.")
     if "tokenizer.ggml.model" not in header.metadata:
         raise ModelFileError(f"{path} holds no tokenizer.", "Convert the model again with its tokenizer.")
-    for key, most in (("block_count", 1024), ("embedding_length", 1 << 20), ("context_length", 1 << 31)):
+    for key, most in (("block_count", _MOST_LAYERS), ("embedding_length", 1 << 20), ("context_length", 1 << 31)):
         if f"{architecture}.{key}" in header.metadata and not 1 <= header.number(key) <= most:
             raise ModelFileError(f"{path} is corrupt: {architecture}.{key} is {header.number(key)}.")
     _check_what_aborts(header)
@@ -305,6 +308,9 @@ def check_text_model(path: str | Path) -> Header:
 
 def _check_what_aborts(header: Header) -> None:
     """Refuses values that make llama.cpp end the process instead of returning an error."""
+    predicted = header.number("nextn_predict_layers")
+    if predicted > header.n_layers:
+        raise ModelFileError(f"{header.path} is corrupt: {predicted} of its {header.n_layers} layers predict ahead.")
     for key, value in header.metadata.items():
         if key.endswith("_epsilon") and isinstance(value, float) and not 0.0 <= value < 1.0:
             raise ModelFileError(f"{header.path} is corrupt: {key} is {value}.")
@@ -316,6 +322,12 @@ def _check_what_aborts(header: Header) -> None:
         raise ModelFileError(f"{header.path} is corrupt: it uses {used} of {experts} experts.")
     if experts and not listed:
         raise ModelFileError(f"{header.path} is corrupt: it has {experts} experts but does not say how many are used.")
+
+
+def _has_nextn(header: Header) -> bool:
+    """Whether a model's files hold multi-token-prediction layers."""
+    parts = read_parts(header.path) if header.number("nextn_predict_layers") else []
+    return any(".nextn." in tensor.name for part in parts for tensor in part.tensors)
 
 
 def file_sha256(path: Path) -> str:

@@ -13,10 +13,11 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
-from localspec.errors import ModelError, UsageError
+from localspec.errors import DecodeError, ModelError, UsageError
 from localspec.llama import lib, wide
 from localspec.llama.batch import Batch
 from localspec.llama.cells import Cells
@@ -161,9 +162,7 @@ class MtpContext:
             self._run([step for step, _ in now])
             for row, (step, index) in zip(self._last_rows([step for step, _ in now]), now, strict=True):
                 if step.stop == len(step.tokens):
-                    rows[index] = np.ctypeslib.as_array(
-                        self._api.llama_get_logits_ith(self._handle, row), shape=(self.n_vocab,)
-                    )
+                    rows[index] = _row(self._api.llama_get_logits_ith(self._handle, row), self.n_vocab)
                     del left[index]
             left = {index: feed for index, feed in left.items() if index in able}
         return [LogitRows.from_matrix(rows[index : index + 1]) for index in range(len(feeds))]
@@ -178,9 +177,9 @@ class MtpContext:
         return stop
 
     def reusable(self, slot: int, tokens: Tokens, prompt_length: int) -> int:
-        """How many leading tokens need not be read any more."""
+        """How many leading tokens need not be read any more: all but the last where there is nothing to read."""
         step = self._next(slot, tokens)
-        return 0 if step is None else step.start
+        return len(tokens) - 1 if step is None else step.start
 
     # -- what comes next ----------------------------------------------------------------------------------------
 
@@ -279,7 +278,7 @@ class MtpContext:
                 held.own.clear()
             if step.logits:
                 state = self._extension.llama_get_embeddings_nextn_ith(self._handle, row)
-                held.own[step.stop - 1] = np.ctypeslib.as_array(state, shape=(self._width,)).copy()
+                held.own[step.stop - 1] = _row(state, self._width).copy()
 
     def close(self) -> None:
         """Frees the cache; a second call does nothing."""
@@ -289,6 +288,13 @@ class MtpContext:
 
     def __del__(self) -> None:
         self.close()
+
+
+def _row(pointer: Any, count: int) -> Float32Array:
+    """float32[count] of the last pass, a view."""
+    if not pointer:
+        raise DecodeError("llama.cpp does not show what its pass over MTP layers computed.")
+    return np.ctypeslib.as_array(pointer, shape=(count,))
 
 
 def _by_slot(pair: tuple[_Step, int]) -> int:

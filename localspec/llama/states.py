@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from localspec.errors import UsageError
+from localspec.errors import ModelError, UsageError
 from localspec.gguf import Header
 from localspec.llama import lib
 from localspec.llama.cells import Cells, common_prefix
@@ -46,7 +46,6 @@ _SET_LAYER = "_Z30llama_set_embeddings_layer_inpP13llama_contextjb"
 _GET_LAYER = "_Z30llama_get_embeddings_layer_inpP13llama_contextj"
 """C++ names: llama.cpp declares these outside its C interface."""
 _LARGEST = float(np.finfo(np.float16).max)
-_FEWEST_ROWS = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +114,8 @@ class Outputs:
         self.tap = tap
         self.n_embd, self.n_final = sizes(model)
         """Numbers of a layer's input; of a final state, and of what an MTP layer starts from."""
+        self.n_cells = int(api.llama_n_ctx(handle))
+        """Tokens that the caches of all slots hold together, at most."""
         self._handle = handle
         self._switch_final: Callable[[int, bool], None] = api.llama_set_embeddings
         self._final_on = tap.final == "all"
@@ -187,12 +188,7 @@ class _Run:
         if self.stop < position:
             self.start = self.stop = position
         begin = position - self.start
-        end = begin + len(states)
-        if end > len(self.rows):
-            grown = np.empty((max(_FEWEST_ROWS, 2 * end), self.rows.shape[1]), dtype=np.float16)
-            grown[:begin] = self.rows[:begin]
-            self.rows = grown
-        np.clip(states, -_LARGEST, _LARGEST, out=self.rows[begin:end], casting="unsafe")
+        np.clip(states, -_LARGEST, _LARGEST, out=self.rows[begin : begin + len(states)], casting="unsafe")
         self.stop = position + len(states)
 
 
@@ -200,17 +196,30 @@ class States:
     """What a context keeps of its passes: a row a token of the cache, in float16, for each slot and each thing tapped.
 
     Held exactly where the KV is and was computed by this context with the tap on: a cache that came from a file has
-    none, and final states of "decoded" rows leave prompts out. Memory is taken as rows come, growing twofold.
+    none, and final states of "decoded" rows leave prompts out. Memory for whole slots is set aside, of which systems
+    take what rows have come for.
     """
 
     def __init__(self, outputs: Outputs, cells: Sequence[Cells]) -> None:
-        """`cells`: of every slot, which the context goes on changing."""
+        """`cells`: of every slot, which the context goes on changing.
+
+        Raises:
+            ModelError: there is no memory.
+        """
         self.tap = outputs.tap
         self._outputs, self._cells = outputs, cells
         widths = {what: outputs.n_embd if what >= 0 else outputs.n_final for what in self.tap.everything}
-        self._slots = [
-            {what: _Run(np.empty((0, width), dtype=np.float16)) for what, width in widths.items()} for _ in cells
-        ]
+        rows = outputs.n_cells // len(cells)
+        try:
+            self._slots = [
+                {what: _Run(np.empty((rows, width), dtype=np.float16)) for what, width in widths.items()} for _ in cells
+            ]
+        except MemoryError:
+            numbers = len(cells) * rows * sum(widths.values())
+            raise ModelError(
+                f"There is no memory for the hidden states that heads read: {2 * numbers / 2**20:.0f} MiB.",
+                "A shorter context needs less memory.",
+            ) from None
 
     def span(self, slot: int, tokens: Tokens, what: int | None = None) -> tuple[int, int]:
         """(start, stop): the positions of `tokens` whose states are held, one run, possibly empty.
@@ -244,12 +253,13 @@ class States:
             raise UsageError(f"states {what} of positions {start} to {stop} are {held}.")
         return run.rows[start - run.start : stop - run.start].astype(np.float32)
 
-    @property
-    def nbytes(self) -> int:
-        """Memory taken."""
-        return sum(run.rows.nbytes for slot in self._slots for run in slot.values())
-
     # -- for the context ----------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Frees all that is held."""
+        for runs in self._slots:
+            for what, run in runs.items():
+                runs[what] = _Run(run.rows[:0].copy())
 
     def cut(self, slot: int, length: int) -> None:
         """The slot's cache now ends behind `length` tokens."""

@@ -1,7 +1,7 @@
 """Makes a long cache out of a short one by repeating its cells, so that a probe need not prefill thousands of tokens.
 
 Works on the bytes of `Context.save`. What a cell holds does not matter for the cost of a pass or the order in which
-it adds numbers; how many there are does.
+it adds numbers; how many there are does. A recurrent state is the same size behind any number of tokens.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ import struct
 import numpy as np
 
 _U32, _U64 = struct.Struct("<I"), struct.Struct("<Q")
+_F32 = 0
 
 
 class _Other(Exception):
-    """Not a plain attention cache."""
+    """Not a plain attention cache, with or without recurrent states behind it."""
 
 
 def tile(state: bytes, cells: int) -> bytes | None:
@@ -50,9 +51,23 @@ def _tile(state: bytes, cells: int) -> bytes:
                         reader.rows(count, cells, size)
                 else:
                     reader.rows(count, cells, reader.copy_u64())
-    if reader.at != len(state):
-        raise _Other
+    if reader.at < len(state):
+        _tile_recurrent(reader, cells)
     return b"".join(reader.out)
+
+
+def _tile_recurrent(reader: _Copier, cells: int) -> None:
+    """One cell at the last position, without ids; then transposed, layers, and a row of F32 of each tensor."""
+    if reader.copy_u32() != 1 or reader.read_u32() != reader.length - 1:
+        raise _Other
+    reader.write_u32(cells - 1)
+    if reader.copy_u32() or reader.copy_u32():
+        raise _Other
+    reader.copy(4)
+    while reader.at < len(reader.state):
+        if reader.copy_u32() != _F32:
+            raise _Other
+        reader.copy(reader.copy_u64())
 
 
 class _Copier:
@@ -60,6 +75,8 @@ class _Copier:
 
     def __init__(self, state: bytes) -> None:
         self.state, self.at, self.out = state, 0, list[bytes]()
+        self.length = 0
+        """Cells of the stream read last."""
 
     def take(self, count: int) -> bytes:
         if count < 0 or self.at + count > len(self.state):
@@ -95,7 +112,7 @@ class _Copier:
                 break
         else:
             raise _Other
-        self.at = end
+        self.at, self.length = end, count
         longer = table[np.arange(wanted) % count]
         longer[:, 0] = np.arange(wanted)
         self.out.append(longer.astype("<i4").tobytes())

@@ -2,7 +2,8 @@
 
 A width counts as exact only if every row it computed, at every length tried, had the same bits as decoding one token
 at a time: logits and all intermediate results in an observed context (see `observe`), and then logits in an ordinary
-one, short and long. Chains, trees where the context takes them, and slots sharing a pass where it has several.
+one, short and long. Chains, trees where the context takes them, and slots sharing a pass where it has several; and what
+follows rejected drafts, where a recurrent state is taken back.
 """
 
 from __future__ import annotations
@@ -94,7 +95,8 @@ def measure(
     """Costs of passes, turn and turn about between configurations, so that noise hits all of them alike.
 
     At least one round is always run; then more until `rounds` or the budget is used up. What counts is the lower
-    quartile: other programs only ever make a pass slower.
+    quartile: other programs only ever make a pass slower. Models that neither trim nor tile are measured at the
+    shortest length only.
     """
     clock = Clock(budget)
     shorter = [
@@ -104,6 +106,8 @@ def measure(
     try:
         times: list[dict[tuple[int, int], list[float]]] = [{} for _ in benches]
         lengths = [length for length in cost_lengths(shorter[0][1].n_ctx) if benches[0].reach(length) >= widest]
+        if not all(bench.context.can_trim or bench.tiles for bench in benches):
+            lengths = lengths[:1]  # where every token has to be read, the others could take minutes
         for turn in range(rounds):
             for index, length in enumerate(lengths):
                 for bench, taken in zip(benches, times, strict=True):
@@ -146,7 +150,10 @@ def examine(
         with closing(Bench(model, settings, observed, 1 + phase, state)) as bench:
             state = bench.state
             for index, length in enumerate(here if allowed else []):
-                bench.reference(length, rows)
+                try:
+                    bench.reference(length, rows, clock.over)
+                except Cancelled:
+                    return replace(known, gave_up=known.gave_up + 1)
                 for width in sorted(allowed):
                     if clock.over():
                         return replace(known, gave_up=known.gave_up + 1)
@@ -170,9 +177,11 @@ def _equal(bench: Bench, length: int, width: int, settings: ContextSettings, sho
 
     These are a chain; where the context takes trees, two chains side by side or in turn (suffix decoding, token
     recycling) and a chain with a leaf beside each node (draft model); and in a context of several slots, equal chains
-    of several slots.
+    of several slots. Where a rejected draft cannot just be trimmed, the rows behind it count, too.
     """
     if not bench.chain_equals(length, width):
+        return False
+    if not bench.context.can_trim and not bench.rollback_equals(length, width):
         return False
     if settings.max_leaves > 1 and width > 2:
         if not bench.tree_equals(length, width):

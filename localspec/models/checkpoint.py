@@ -6,6 +6,8 @@ import json
 import pickletools
 import re
 import zipfile
+import zlib
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,12 @@ from localspec.errors import ModelFileError
 from localspec.models.heads import DraftKind
 
 _WEIGHTS = (".safetensors", ".pt", ".pth", ".bin")
+_KNOWN = ("model", "pytorch_model", "medusa_lm_head")
+"""How names of weights files begin."""
+_OF_TRAINING = ("training_args", "optimizer", "scheduler", "rng_state")
+"""How those begin that trainers leave beside them."""
 _LONGEST_HEADER = 100_000_000
+AGAIN = "Download the file again."
 _SENTENCES = {
     "eagle3": "an EAGLE-3 head",
     "eagle": "an EAGLE head",
@@ -57,7 +64,7 @@ def config_of(path: Path) -> dict[str, Any]:
         found = json.loads(place.read_text("utf-8"))
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ModelFileError(f"{place} cannot be read: {error}.") from None
     if not isinstance(found, dict):
         raise ModelFileError(f"{place} is no JSON object.")
@@ -65,29 +72,31 @@ def config_of(path: Path) -> dict[str, Any]:
 
 
 def weights_of(path: Path) -> list[Path]:
-    """The weights files of a folder, safetensors before others; of a file itself.
+    """The weights files of a folder, safetensors before others, and those of known names before others; of a file
+    itself.
 
     Raises:
         ModelFileError: there is none.
     """
     found = [path] if path.is_file() else []
     for suffix in _WEIGHTS if path.is_dir() else ():
-        found = found or sorted(path.glob(f"*{suffix}"))
+        found = found or [file for file in sorted(path.glob(f"*{suffix}")) if not file.name.startswith(_OF_TRAINING)]
     if not found:
         raise ModelFileError(f"{path} is missing, or holds no weights ({', '.join(_WEIGHTS)}).")
-    return found
+    return [file for file in found if file.name.startswith(_KNOWN)] or found
 
 
 def trained_for(path: Path) -> str:
     """sha256 of the target's file, where the head says it; "" where not."""
     found = config_of(path).get("target_sha256")
     for file in weights_of(path) if found is None else ():
-        found = found or _facts(file).get("__metadata__", {}).get("target_sha256")
+        if file.suffix.lower() == ".safetensors":
+            found = found or safetensors_header(file).metadata.get("target_sha256")
     return found if isinstance(found, str) else ""
 
 
 def _by_config(config: dict[str, Any]) -> str:
-    words = " ".join(map(str, (config.get("model_type", ""), *(config.get("architectures") or ())))).lower()
+    words = f"{config.get('model_type')} {config.get('architectures')}".lower()
     if "mlp_speculator" in words or "mlpspeculator" in words:
         return "mlp"
     if "medusa_num_heads" in config or "medusa" in words:
@@ -108,29 +117,44 @@ def _by_tensors(path: Path) -> str:
 def _names(path: Path) -> set[str]:
     """Names of the tensors in a weights file; of a pickled one every string it holds, none of which is run."""
     if path.suffix.lower() == ".safetensors":
-        return set(_facts(path))
+        return set(safetensors_header(path).tensors)
     try:
         with zipfile.ZipFile(path) as archive:
             pickled = next(name for name in archive.namelist() if name.endswith("data.pkl"))
             return {found for _, found, _ in pickletools.genops(archive.read(pickled)) if isinstance(found, str)}
-    except (OSError, ValueError, StopIteration, zipfile.BadZipFile) as error:
+    except (OSError, EOFError, ValueError, RuntimeError, StopIteration, zipfile.BadZipFile, zlib.error) as error:
         raise ModelFileError(f"{path} cannot be read as a file of torch's: {error or 'no data.pkl in it'}.") from None
 
 
-def _facts(path: Path) -> dict[str, Any]:
-    """Header of a safetensors file; empty for other files, which only torch can read.
+@dataclass(frozen=True, slots=True)
+class SafetensorsHeader:
+    """What a safetensors file says of itself."""
+
+    tensors: dict[str, Any]
+    """What it says of each tensor; not checked."""
+    metadata: dict[str, Any]
+    start: int
+    """The byte at which the tensors begin."""
+    size: int
+    """Bytes of the file."""
+
+
+def safetensors_header(path: Path) -> SafetensorsHeader:
+    """Reads the header of a safetensors file.
 
     Raises:
-        ModelFileError: damaged.
+        ModelFileError: missing, truncated or damaged.
     """
-    if path.suffix.lower() != ".safetensors":
-        return {}
     try:
+        size = path.stat().st_size
         with path.open("rb") as file:
             length = int.from_bytes(file.read(8), "little")
-            found = json.loads(file.read(length)) if length <= _LONGEST_HEADER else None
-    except (OSError, ValueError) as error:
-        raise ModelFileError(f"{path} cannot be read: {error}.") from None
+            if length > min(size - 8, _LONGEST_HEADER):
+                raise ModelFileError(f"{path.name} is truncated, or no safetensors file.", AGAIN)
+            found = json.loads(file.read(length))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ModelFileError(f"{path.name} cannot be read as a safetensors file: {error}.", AGAIN) from None
     if not isinstance(found, dict):
-        raise ModelFileError(f"{path} is no safetensors file.")
-    return found
+        raise ModelFileError(f"{path.name} cannot be read as a safetensors file: its header is no JSON object.", AGAIN)
+    metadata = found.pop("__metadata__", None)
+    return SafetensorsHeader(found, metadata if isinstance(metadata, dict) else {}, 8 + length, size)

@@ -113,7 +113,7 @@ def describe(parts: Sequence[Header], settings: FitSettings, places: Sequence[Pl
         tokenizer=_tokenizer(header),
         template=_template(header),
         memory=_needs(parts, settings, places) if whole else (),
-        methods=tuple(_methods(header)) if whole else (),
+        methods=tuple(_methods(parts)) if whole else (),
         memory_guessed=shape.guessed,
     )
 
@@ -166,7 +166,8 @@ def _needs(parts: Sequence[Header], settings: FitSettings, places: Sequence[Plac
     return tuple(found)
 
 
-def _methods(header: Header) -> list[Method]:
+def _methods(parts: Sequence[Header]) -> list[Method]:
+    header = parts[0]
     kind = draft_kind(header)
     if not kind.drafts or kind.is_head:
         return [Method(kind.method, False, f"it is {kind.sentence}, not a target")]
@@ -179,7 +180,7 @@ def _methods(header: Header) -> list[Method]:
         Method("recycling", True, "the same; it keeps what the model thought of saying before"),
         Method("draft", True, "any small model with the same tokenizer; `localspec suggest` names some"),
     ]
-    own = nextn_layers(header)
+    own = nextn_layers(parts)
     found.append(
         Method("mtp", own > 0, f"carries {own} layer(s) of its own" if own else "the file has no prediction layers")
     )

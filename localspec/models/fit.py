@@ -18,6 +18,7 @@ from localspec.config import LONGEST_DRAFT, ROLLBACK
 from localspec.errors import UsageError
 from localspec.gguf import TENSOR_TYPES, Header
 from localspec.gguf.formats import ROLLS_BACK
+from localspec.models.head_shape import HeadShape, own_heads
 from localspec.models.memory import Place
 from localspec.models.shape import ModelShape, shape_of
 
@@ -26,8 +27,6 @@ MARGINS = {"cpu": 512 * MIB, "gpu": 1024 * MIB}
 """What is left free: Python and llama.cpp themselves on the CPU, other programs and scratch memory on a GPU."""
 SMALLEST_CONTEXT = 4096
 """`choose` does not go below this many tokens, unless the model was trained for fewer."""
-HEAD_STATES = 3
-"""Hidden states of F16 that are kept of each token for heads; EAGLE-3 reads most."""
 _DEFAULT_CONTEXT = 4096
 _LEAST_ROWS = 64
 _TAKEN_ALONG = 16
@@ -54,8 +53,10 @@ class FitSettings:
     draft_gpu_layers: int = 0
     grid: int = 512
     """Prompt tokens per pass."""
-    head_bytes: int = 0
-    """Weights of heads that were trained for the target, which are on the CPU."""
+    heads: tuple[HeadShape, ...] = ()
+    """Those that are trained for the target."""
+    nextn: bool = True
+    """Whether multi-token prediction drafts, where the target's own file has it."""
 
     def __post_init__(self) -> None:
         for name in (self.type_k, self.type_v):
@@ -159,8 +160,11 @@ def plan(target: Headers, draft: Headers | None, settings: FitSettings, places: 
     Raises:
         ModelFileError: a header that no model has.
     """
-    main = shape_of(target)
-    return _plan(main, None if draft is None else shape_of(draft), settings, places)
+    return _plan(shape_of(target), None if draft is None else shape_of(draft), _with_own_head(settings, target), places)
+
+
+def _with_own_head(settings: FitSettings, target: Headers) -> FitSettings:
+    return replace(settings, heads=(*settings.heads, *own_heads(target))) if settings.nextn else settings
 
 
 def choose(
@@ -184,6 +188,7 @@ def choose(
         The plan; if nothing fits, the smallest one tried, whose `fits` is False.
     """
     main, small = shape_of(target), None if draft is None else shape_of(draft)
+    settings = _with_own_head(settings, target)
     gpus = any(place.kind == "gpu" for place in places)
     everything = replace(settings, gpu_layers=-1, draft_gpu_layers=-1) if gpus else settings
     best: MemoryPlan | None = None
@@ -253,7 +258,10 @@ def _plan(main: ModelShape, small: ModelShape | None, settings: FitSettings, pla
         key_bytes=_element_bytes(settings.type_k),
         value_bytes=_element_bytes(settings.type_v),
         flash_attention=settings.flash_attention,
+        states=1 + ROLLBACK if settings.slots == 1 and main.architecture in ROLLS_BACK else 1,
     )
+    if any(head.all_rows for head in settings.heads):
+        use = replace(use, outputs=use.rows, logits=use.rows)
     shares = list(_shares("target", main, use, settings.gpu_layers, places))
     layers, draft_layers = _offloaded(main, settings.gpu_layers, places), 0
     if small is not None:
@@ -266,16 +274,26 @@ def _plan(main: ModelShape, small: ModelShape | None, settings: FitSettings, pla
             key_bytes=2.0,
             value_bytes=2.0,
             flash_attention=True,
+            states=1,
         )
         shares += _shares("draft", small, draft_use, settings.draft_gpu_layers, places)
         draft_layers = _offloaded(small, settings.draft_gpu_layers, places)
-    if settings.head_bytes:
-        kept = 2 * HEAD_STATES * main.embedding * context * settings.slots
-        cpu = next((place.name for place in places if place.kind == "cpu"), "CPU")
-        shares.append(Share(cpu, "heads", settings.head_bytes, kept))
+    shares += _head_shares(settings, use, context * settings.slots, places)
     guessed = main.guessed or (small is not None and small.guessed)
     kinds = settings.type_k, settings.type_v
     return MemoryPlan(context, *kinds, layers, draft_layers, tuple(shares), tuple(places), guessed)
+
+
+def _head_shares(settings: FitSettings, use: _Use, tokens: int, places: Sequence[Place]) -> Iterator[Share]:
+    """Those of every head; llama.cpp runs them where layers of the target are."""
+    use = replace(use, cells=use.cells + use.outputs, logits=use.outputs, states=1)
+    use = replace(use, key_bytes=max(2.0, use.key_bytes), value_bytes=max(2.0, use.value_bytes))
+    cpu = next((place.name for place in places if place.kind == "cpu"), "CPU")
+    layers = -1 if settings.gpu_layers else 0
+    for head in settings.heads:
+        *on_gpus, rest = _shares("heads", head.model, use, layers, places) if head.model else [Share(cpu, "heads")]
+        yield from on_gpus
+        yield replace(rest, weights=rest.weights + head.weights, cache=rest.cache + head.token_bytes * tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,6 +313,8 @@ class _Use:
     """Of an element."""
     value_bytes: float
     flash_attention: bool
+    states: int = 1
+    """Of a recurrent layer, that a slot keeps: the last one, and one for each token that can be dropped."""
 
     @property
     def padded(self) -> int:
@@ -354,10 +374,10 @@ def _weights(shape: ModelShape, index: int, tied: bool = True) -> int:
 
 
 def _cache(shape: ModelShape, use: _Use, layers: Sequence[int]) -> int:
-    found, rolls_back = 0.0, use.slots == 1 and shape.architecture in ROLLS_BACK
+    found = 0.0
     for layer in (shape.layers[index] for index in layers if index < shape.n_layers):
         found += (layer.key * use.key_bytes + layer.value * use.value_bytes) * use.padded * use.slots
-        found += 4 * layer.state * use.slots * (1 + ROLLBACK if rolls_back else 1)
+        found += 4 * layer.state * use.slots * use.states
     return int(found)
 
 

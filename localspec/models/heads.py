@@ -7,15 +7,15 @@ Declarations read here: the architecture (`eagle3`, `dflash`, `gemma4-assistant`
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from localspec.errors import PairError
 from localspec.gguf import Header
+from localspec.gguf.split import read_parts
+from localspec.models.methods import METHODS
 
-HEADS = ("eagle", "eagle3", "medusa", "mlp", "mtp", "pard")
-METHODS = ("draft", *HEADS)
-"""Methods that localspec drafts with: a draft model, and those whose file is trained for one target."""
 TARGET_SHA256 = "localspec.target_sha256"
 """Metadata of a head as GGUF: sha256 of the target's file it was trained for."""
 _ENCODERS = re.compile(r"(?:^|-)(?:bert|t5encoder)|bert$|embedding$")
@@ -84,15 +84,33 @@ def trained_for(header: Header) -> str:
     return header.text(TARGET_SHA256)
 
 
-def nextn_layers(header: Header) -> int:
-    """Multi-token-prediction layers that a whole model carries inside its own file."""
-    count = header.number("nextn_predict_layers")
-    return count if count > 0 and any(".nextn." in tensor.name for tensor in header.tensors) else 0
+def nextn_layers(header: Header | Sequence[Header]) -> int:
+    """Multi-token-prediction layers that a whole model carries inside its own files.
+
+    Args:
+        header: of the model, whose other files are read where it says that there are some; or those of all files.
+
+    Raises:
+        ModelFileError: another file is missing or damaged.
+    """
+    first = header if isinstance(header, Header) else header[0]
+    count = first.number("nextn_predict_layers")
+    if count <= 0:
+        return 0
+    parts = [header] if isinstance(header, Header) else header
+    if isinstance(header, Header) and not _predicts(header):
+        parts = read_parts(header.path)
+    return count if any(map(_predicts, parts)) else 0
+
+
+def _predicts(part: Header) -> bool:
+    """Whether a file holds tensors of multi-token prediction."""
+    return any(".nextn." in tensor.name for tensor in part.tensors)
 
 
 def _only_nextn(header: Header) -> bool:
     """Whether the file holds the multi-token-prediction layers and not the model they belong to."""
-    if not nextn_layers(header):
+    if not _predicts(header):
         return False
     layers = {found[1] for tensor in header.tensors if (found := re.match(r"blk\.(\d+)\.", tensor.name))}
     return "0" not in layers and len(layers) <= header.number("nextn_predict_layers")

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from localspec.errors import ModelError, ModelFileError
+from localspec.errors import LocalspecError, ModelError, ModelFileError
 from localspec.gguf import read_header
 from localspec.models.adopt import sha256_of
 from localspec.models.catalog import DEFAULT_PAIR, Catalog
-from localspec.models.heads import METHODS, draft_kind
+from localspec.models.heads import draft_kind
+from localspec.models.methods import METHODS
 from localspec.models.names import parse
 from localspec.models.store import Entry, Store
 
@@ -61,11 +62,13 @@ def usable(store: Store | None = None, catalog: Catalog | None = None) -> dict[s
     catalog = Catalog.load() if catalog is None else catalog
     store = Store() if store is None else store
     found = {name: 0.0 for name, model in catalog.models.items() if model.bundled}
-    found |= {entry.name: entry.added for entry in store.entries() if not entry.fault and entry.role != "head"}
+    sound = [entry for entry in store.entries() if not entry.fault]
+    drafts = found | {entry.name: entry.added for entry in sound}
+    found |= {entry.name: entry.added for entry in sound if entry.role != "head"}
     pairs = {
-        name: max(found[pair.target], found.get(pair.draft, 0.0))
+        name: max(found[pair.target], drafts.get(pair.draft, 0.0))
         for name, pair in catalog.pairs.items()
-        if pair.target in found and (pair.draft in found or pair.method not in METHODS)
+        if pair.target in found and (pair.draft in drafts or pair.method not in METHODS)
     }
     return pairs | found
 
@@ -100,8 +103,11 @@ def _model(name: str, pair: str, store: Store, catalog: Catalog) -> Path:
 
 
 def can_draft(entry: Entry) -> bool:
-    """Whether localspec can draft with a sound file, be it a head."""
-    return entry.role != "head" or draft_kind(read_header(entry.path)).method in METHODS
+    """Whether localspec can draft with a file, be it a head; False for a head that cannot be read."""
+    try:
+        return entry.role != "head" or draft_kind(read_header(entry.path)).method in METHODS
+    except LocalspecError:
+        return False
 
 
 def _sound(entry: Entry) -> Path:

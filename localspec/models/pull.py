@@ -18,9 +18,11 @@ from localspec.models import fit, names, pairing
 from localspec.models.catalog import Catalog, ModelEntry
 from localspec.models.download import fetch_all
 from localspec.models.fit import FitSettings, MemoryPlan
+from localspec.models.head_shape import gguf_head
 from localspec.models.heads import draft_kind
 from localspec.models.hub import Hub, Listing
 from localspec.models.memory import Place, ram
+from localspec.models.methods import HEADS
 from localspec.models.names import Choice, RepositoryName, Url
 from localspec.models.store import Entry, Ownership, Store, StoredFile
 from localspec.models.transfer import Fetched, Report, Transfer, on_disk
@@ -206,8 +208,11 @@ def _planned(
     target, draft = parts[0], parts[1] if len(parts) == 2 else None
     match = pairing.check(target.header, draft.header, cross_tokenizer=cross_tokenizer) if draft else None
     trained = target.header.context_length or _CONTEXT
-    settings = FitSettings(context=context or min(trained, _CONTEXT))
-    memory = fit.choose(target.headers, draft.headers if draft else None, settings, places, cache_types=())
+    settings, drafts = FitSettings(context=context or min(trained, _CONTEXT)), draft.headers if draft else None
+    if draft and match and match.method in HEADS:
+        head = gguf_head(draft.headers, match.method, target.header)
+        settings, drafts = replace(settings, heads=(head,)), None
+    memory = fit.choose(target.headers, drafts, settings, places, cache_types=())
     folders = {transfer.folder if part.listing is None else hub.cache for part in parts for transfer in part.transfers}
     folder = min(sorted(folders), key=_free)
     return Plan(parts, match, memory, sum(part.missing(hub) for part in parts), folder, _free(folder))

@@ -70,8 +70,13 @@ class ModelShape:
         return self.input_bytes + sum(layer.weights for layer in self.layers) + (0 if self.tied else self.output_bytes)
 
 
-def shape_of(headers: Header | Sequence[Header]) -> ModelShape:
+def shape_of(headers: Header | Sequence[Header], *, nextn: bool = False) -> ModelShape:
     """Sizes of a model from its header, or from the headers of all parts of a split one (first part first).
+
+    Args:
+        headers: of the model.
+        nextn: as the context of its multi-token prediction has it, in which those layers alone have a cache; else they
+            alone have none.
 
     Raises:
         ModelFileError: layer numbers that no model has.
@@ -95,7 +100,7 @@ def shape_of(headers: Header | Sequence[Header]) -> ModelShape:
     output_bytes = sum(tensor.size for name, tensor in others.items() if name.startswith("output"))
     tied = output is None and embedded is not None
     shared_from = _shared_from(header, len(layers))
-    read = [_layer(header, index, parts, index >= shared_from) for index, parts in enumerate(layers)]
+    read = [_layer(header, index, parts, index < shared_from, nextn) for index, parts in enumerate(layers)]
     return ModelShape(
         name=header.name,
         architecture=header.architecture,
@@ -132,7 +137,8 @@ def _per_layer(header: Header, key: str, index: int) -> int:
     return min(max(value, 0), _MIB) if isinstance(value, int) else 0
 
 
-def _layer(header: Header, index: int, parts: dict[str, Tensor], shares: bool) -> Layer:
+def _layer(header: Header, index: int, parts: dict[str, Tensor], own_cache: bool, nextn: bool) -> Layer:
+    used = any(name.startswith("nextn.") for name in parts) == nextn
     heads = _per_layer(header, "attention.head_count", index)
     embedding = min(header.number("embedding_length"), _MIB)
     head = _per_layer(header, "attention.key_length", index) or embedding // max(heads, 1)
@@ -143,9 +149,9 @@ def _layer(header: Header, index: int, parts: dict[str, Tensor], shares: bool) -
         heads=heads,
         query=_rows(parts.get("attn_q.weight")) or heads * head,
         feed_forward=_feed_forward(header, index, parts),
-        state=_state(header, parts),
+        state=_state(header, parts) if used else 0,
     )
-    if any(name.startswith("nextn.") for name in parts) or shares:
+    if not (used and own_cache):
         return layer
     latent = parts.get("attn_kv_a_mqa.weight")
     if latent is not None:

@@ -6,8 +6,8 @@ Numbers may be in F32, F16, BF16, F8_E4M3 or, with the scale of a row beside the
 
 from __future__ import annotations
 
-import json
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
@@ -19,11 +19,11 @@ import numpy.typing as npt
 
 from localspec.errors import ModelFileError
 from localspec.kernels import Int8Matrix
-from localspec.models.checkpoint import weights_of
+from localspec.models.checkpoint import AGAIN, safetensors_header, weights_of
 from localspec.types import Float32Array
 
-_LONGEST_HEADER = 100_000_000
-_AGAIN = "Download the file again."
+_SAFE_TORCH = (2, 10)
+"""Older ones run what a pickle holds, whatever `weights_only` says (CVE-2025-32434, CVE-2026-24747)."""
 
 
 def _f8_values() -> Float32Array:
@@ -69,6 +69,19 @@ class Tensors:
         self._found: dict[str, _Tensor | npt.NDArray[Any]] = {}
         for file in weights_of(path):
             self._found |= _safetensors(file) if file.suffix.lower() == ".safetensors" else _pickled(file)
+        for name in self._found:
+            self._check_scales(name)
+
+    def _check_scales(self, name: str) -> None:
+        """Whether scales are one for each row of their tensor, or one in all."""
+        if name.endswith("_scale_inv"):
+            raise ModelFileError(f"{self.path.name}: {name} scales a tensor in blocks, which localspec does not read.")
+        scaled = self._found.get(name.removesuffix("_scale"))
+        if not name.endswith("_scale") or scaled is None:
+            return
+        count, rows = math.prod(self._found[name].shape), (*scaled.shape, 1)[0]
+        if count not in (1, rows):
+            raise ModelFileError(f"{self.path.name}: {name} has {count} numbers for a tensor of {rows} rows.", AGAIN)
 
     @property
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
@@ -136,22 +149,16 @@ class Tensors:
         except OSError as error:
             raise ModelFileError(f"{found.path} cannot be read: {error.strerror or error}.") from None
         if len(flat) != count:
-            raise ModelFileError(f"{found.path.name} is truncated at the tensor {name}.", _AGAIN)
+            raise ModelFileError(f"{found.path.name} is truncated at the tensor {name}.", AGAIN)
         return found.kind, flat.reshape(found.shape)
 
 
 def _safetensors(path: Path) -> dict[str, _Tensor]:
+    header = safetensors_header(path)
     try:
-        size = path.stat().st_size
-        with path.open("rb") as file:
-            length = int.from_bytes(file.read(8), "little")
-            if length > min(size - 8, _LONGEST_HEADER):
-                raise ModelFileError(f"{path.name} is truncated, or no safetensors file.", _AGAIN)
-            header = json.loads(file.read(length))
-        told = {name: facts for name, facts in header.items() if name != "__metadata__"}
-        return {name: _tensor(path, facts, 8 + length, size, name) for name, facts in told.items()}
-    except (OSError, ValueError, AttributeError, KeyError, TypeError) as error:
-        raise ModelFileError(f"{path.name} cannot be read as a safetensors file: {error}.", _AGAIN) from None
+        return {name: _tensor(path, facts, header.start, header.size, name) for name, facts in header.tensors.items()}
+    except (ValueError, OverflowError, KeyError, TypeError) as error:
+        raise ModelFileError(f"{path.name} cannot be read as a safetensors file: {error}.", AGAIN) from None
 
 
 def _tensor(path: Path, facts: dict[str, Any], start: int, size: int, name: str) -> _Tensor:
@@ -160,9 +167,9 @@ def _tensor(path: Path, facts: dict[str, Any], start: int, size: int, name: str)
     if kind not in _STORED:
         raise ModelFileError(f"{path.name}: tensor {name} is in {kind}, which localspec does not read.")
     if min(shape, default=0) < 0 or begin < start or end - begin != math.prod(shape) * _STORED[kind].itemsize:
-        raise ModelFileError(f"{path.name}: tensor {name} does not have the size its header says.", _AGAIN)
+        raise ModelFileError(f"{path.name}: tensor {name} does not have the size its header says.", AGAIN)
     if end > size:
-        raise ModelFileError(f"{path.name} is truncated: it ends at byte {size}, tensor {name} at {end}.", _AGAIN)
+        raise ModelFileError(f"{path.name} is truncated: it ends at byte {size}, tensor {name} at {end}.", AGAIN)
     return _Tensor(path, kind, shape, begin)
 
 
@@ -175,12 +182,18 @@ def _pickled(path: Path) -> dict[str, npt.NDArray[Any]]:
             f"{path.name} is a pickle, which only torch reads, and torch is not installed.",
             "Install torch, or convert the file to safetensors.",
         ) from None
+    version = re.match(r"(\d+)\.(\d+)", str(torch.__version__))
+    if version is None or tuple(map(int, version.groups())) < _SAFE_TORCH:
+        raise ModelFileError(
+            f"{path.name} is a pickle, and torch {torch.__version__} can be made to run what is in one.",
+            f"Install torch {'.'.join(map(str, _SAFE_TORCH))} or newer, or convert the file to safetensors.",
+        )
     try:
         found = torch.load(path, map_location="cpu", weights_only=True)
         return {str(name): _numbers(torch, tensor) for name, tensor in found.items()}
     except Exception as error:  # noqa: BLE001 (torch raises whatever its parts do)
         reason = str(error).strip().split("\n")[0][:200]
-        raise ModelFileError(f"{path.name} cannot be read as weights of torch's: {reason}.", _AGAIN) from None
+        raise ModelFileError(f"{path.name} cannot be read as weights of torch's: {reason}.", AGAIN) from None
 
 
 def _numbers(torch: Any, tensor: Any) -> npt.NDArray[Any]:

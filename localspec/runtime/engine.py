@@ -13,6 +13,7 @@ import numpy as np
 
 from localspec.chat.template import ChatTemplate, Message
 from localspec.config import EngineSettings
+from localspec.drafters import HEADS
 from localspec.drafters.cascade import Cascade
 from localspec.engine.loop import Loop
 from localspec.engine.request import Request, TokenLogProb, fresh_seed
@@ -25,9 +26,9 @@ from localspec.runtime import corpus
 from localspec.runtime import tuning as tunings
 from localspec.runtime.generation import Generation
 from localspec.runtime.heads import apart, displace
+from localspec.runtime.loaded import Loaded
 from localspec.runtime.loading import (
     PLAIN,
-    Loaded,
     check_drafter,
     drafter_names,
     leaves,
@@ -325,6 +326,8 @@ class Engine:
             raise UsageError(f"{fixed[0]} is fixed when the models are loaded; load them again to change it.")
         settings = replace(self.settings, **changes)
         check_drafter(settings)
+        if settings.drafter in HEADS and settings.drafter not in self.loaded.trained:
+            raise UsageError(f"`{settings.drafter}` is not loaded; load the models with drafter={settings.drafter}.")
         context = self.loaded.context.settings
         if leaves(settings) > context.max_leaves:
             raise UsageError(f"These models were loaded for chains; load them with branches={settings.branches}.")
@@ -360,6 +363,7 @@ class Engine:
             return
         self._compiler.close()
         self._readings.close()
+        self._worker.loop.drafter.close()
         self.loaded.knowledge.save()
         self.loaded.close()
         self._at_close.close()

@@ -18,6 +18,7 @@ from localspec.llama.context import Context
 from localspec.llama.model import file_sha256
 from localspec.models import checkpoint
 from localspec.models import heads as formats
+from localspec.models.head_shape import HeadShape, head_shape
 from localspec.models.heads import DraftKind, nextn_layers
 from localspec.types import Feed, Noise, SamplingParams
 
@@ -70,7 +71,7 @@ def find(path: Path, target: Header) -> Head:
 
 
 def find_all(settings: EngineSettings, target: Header) -> list[Head]:
-    """The heads that settings name, and multi-token prediction where the target's own file has it.
+    """The heads that settings name, and multi-token prediction where the target's own file has it and it may guess.
 
     Raises:
         UsageError: two of one method, or the drafter's is missing.
@@ -83,7 +84,7 @@ def find_all(settings: EngineSettings, target: Header) -> list[Head]:
             first = found[head.name].path.name
             raise UsageError(f"{first} and {path.name} are both drafters called {head.name}.", "Give one of them.")
         found[head.name] = head
-    if _OWN not in found and nextn_layers(target):
+    if _OWN not in found and may_predict(settings.drafter) and nextn_layers(target):
         try:
             found[_OWN] = _load(_OWN, target.path, target)
         except LocalspecError as error:
@@ -112,6 +113,11 @@ def missing(method: str) -> UsageError:
     return UsageError(f"The drafter `{method}` needs a head trained for the target.", "Give its file with --head PATH.")
 
 
+def is_asked_for(head: Head, settings: EngineSettings) -> bool:
+    """False for one that merely came with the target's own file: whatever fails with it, answers go on without it."""
+    return head.path in settings.heads or head.name == settings.drafter
+
+
 def attach(head: Head, target: Context, settings: EngineSettings) -> Drafter | None:
     """The drafter of a head; None if it cannot be made and came with the target's own file, unasked.
 
@@ -121,7 +127,7 @@ def attach(head: Head, target: Context, settings: EngineSettings) -> Drafter | N
     try:
         return head.attach(target, settings.branches)
     except LocalspecError as error:
-        if head.path in settings.heads or head.name == settings.drafter:
+        if is_asked_for(head, settings):
             raise
         _LOG.warning("%s Answers go on without %s.", error, head.name)
         return None
@@ -129,6 +135,8 @@ def attach(head: Head, target: Context, settings: EngineSettings) -> Drafter | N
 
 def displace(drafters: Sequence[Drafter], target: Context) -> None:
     """Has drafters guess behind three tokens of no meaning in slot 0, so that no cache of theirs holds another text."""
+    if not drafters:
+        return
     history = History(range(3))
     target.decode([Feed(0, history.tokens[:2], 1)])
     request = DraftRequest(0, history, 1, 1, SamplingParams(temperature=0.0), Noise(0))
@@ -143,9 +151,18 @@ def identity(head: Head) -> list[Any]:
     return [head.name, *([file.name, file.stat().st_size, file.stat().st_mtime_ns] for file in files)]
 
 
-def size(path: Path) -> int:
-    """Bytes of a head's weights."""
-    return sum(file.stat().st_size for file in (checkpoint.weights_of(path) if path.is_dir() else [path]))
+def shapes(target: Header, paths: Sequence[Path]) -> tuple[HeadShape, ...]:
+    """What heads in these files take of memory beside a target.
+
+    Raises:
+        ModelFileError: one is missing or damaged.
+    """
+    return tuple(head_shape(path, kind_of(path).method, target) for path in paths)
+
+
+def may_predict(drafter: str) -> bool:
+    """Whether multi-token prediction in the target's own file is loaded for a drafter of this name."""
+    return drafter in ("auto", _OWN)
 
 
 def _method(path: Path) -> str:

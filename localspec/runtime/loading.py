@@ -8,7 +8,7 @@ import operator
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from localspec import paths
@@ -20,7 +20,7 @@ from localspec.drafters.forced import GrammarForced
 from localspec.drafters.head import Head
 from localspec.drafters.none import NoDrafter
 from localspec.drafters.prompt_lookup import PromptLookup, PromptLookupSettings
-from localspec.drafters.recycling import RecyclingSettings, Successors, TokenRecycling
+from localspec.drafters.recycling import RecyclingSettings, TokenRecycling
 from localspec.drafters.suffix import SuffixDecoding
 from localspec.drafters.translated_context import TranslatedContext
 from localspec.drafters.translation import Translator
@@ -28,22 +28,23 @@ from localspec.engine.adaptive import AdaptivePlan, Forced
 from localspec.engine.costs import PassCosts
 from localspec.engine.interfaces import Drafter
 from localspec.engine.plan import FixedPlan, Plan
-from localspec.errors import Cancelled, UsageError
+from localspec.errors import Cancelled, ModelError, UsageError
+from localspec.gguf import Header
 from localspec.llama import saved_cache
-from localspec.llama.choice import choose, load_draft_model
+from localspec.llama.choice import Chosen, choose, load_draft_model
 from localspec.llama.configuration import ALL_KERNELS, CACHE_NAMES, CACHES, LLAMA_KERNELS, Kernels
 from localspec.llama.context import Context
-from localspec.llama.model import Model, check_text_model
+from localspec.llama.model import check_text_model
 from localspec.llama.probe import shared_facts
 from localspec.llama.settings import ContextSettings
 from localspec.llama.states import NO_TAP
 from localspec.llama.survey import Progress
 from localspec.models import pairing
 from localspec.models.heads import keeps_state
-from localspec.models.shared_vocabulary import SharedVocabulary
 from localspec.runtime import calibration, heads
 from localspec.runtime.corpus import Corpus, file_of
 from localspec.runtime.knowledge import Knowledge, Store
+from localspec.runtime.loaded import Loaded
 
 _LOG = logging.getLogger("localspec")
 _LONGEST_CONTEXT = 4096
@@ -51,66 +52,6 @@ PLAIN = NoDrafter.name
 """The drafter's name that means plain decoding."""
 _LOOKUP_FIRST = 3.0
 """Tokens prompt lookup must match before it is preferred to the draft model; odds suffix decoding must have."""
-
-
-@dataclass(slots=True)
-class Loaded:
-    """Models and contexts in memory; whoever holds it closes it."""
-
-    settings: EngineSettings
-    model: Model
-    context: Context
-    exactness: str
-    """In words: the configuration in use, and whether its passes are exact."""
-    pass_seconds: dict[int, dict[int, float]]
-    """{context length: {width: seconds of a pass}}, where it was measured."""
-    draft_model: Model | None = None
-    draft_context: Context | None = None
-    shared: SharedVocabulary | None = None
-    """What target and draft model have in common, where their tokenizers differ."""
-    configuration: str = ""
-    """In words: how the target's cache is kept, and whose kernels compute its passes."""
-    knowledge: Knowledge = field(default_factory=Knowledge)
-    """What passes and drafts cost and how often drafts are right, as far as is known."""
-    cache_key: bytes = b""
-    """Names what the bits of the target's cache depend on; empty = caches of chats are not kept."""
-    corpus: Corpus | None = None
-    """Past answers that are searched, and where new ones go."""
-    successors: Successors = field(default_factory=Successors)
-    """What the target thought of saying behind each token, in any answer."""
-    unusable: dict[str, str] = field(default_factory=dict)
-    """Installed packages' drafters that could not be made, and why."""
-    heads: list[Head] = field(default_factory=list)
-    """Trained for this target; its context keeps the states they read."""
-
-    @property
-    def trained(self) -> tuple[str, ...]:
-        """Names of the drafters that are models or heads in memory, which `drop` frees."""
-        draft = (DraftModel.NAME,) if self.draft_context is not None else ()
-        return (*draft, *(head.name for head in self.heads))
-
-    def drop(self, name: str) -> None:
-        """Frees the draft model or the head of that name, if there is one; the target goes on without it."""
-        if name == DraftModel.NAME:
-            for part in (self.draft_context, self.draft_model):
-                if part is not None:
-                    part.close()
-            self.draft_context = self.draft_model = None
-        for head in self.heads:
-            if head.name == name:
-                head.close()
-        if any(head.name == name for head in self.heads):
-            self.heads = [head for head in self.heads if head.name != name]
-            if not self.heads:
-                self.context.untap()
-
-    def close(self) -> None:
-        """Frees everything."""
-        if self.corpus is not None:
-            self.corpus.close()
-        for part in (*self.heads, self.draft_context, self.draft_model, self.context, self.model):
-            if part is not None:
-                part.close()
 
 
 def load_models(
@@ -135,30 +76,15 @@ def load_models(
         draft_header = check_text_model(settings.draft)  # before minutes are spent on the target
         match = pairing.check(target_header, draft_header, cross_tokenizer=settings.cross_tokenizer)
     settings = replace(settings, branches=1) if keeps_state(target_header) else settings  # a state follows one chain
-    n_ctx = settings.context or min(target_header.context_length or _LONGEST_CONTEXT, _LONGEST_CONTEXT)
-    widest = settings.slots * (1 + settings.longest_draft)
-    chosen = choose(
-        settings.target,
-        ContextSettings(
-            n_ctx=n_ctx,
-            n_slots=settings.slots,
-            max_leaves=leaves(settings),
-            threads=settings.threads or 0,
-            # With several slots, which of them is free depends on timing; what is reused must not.
-            reuse="chunks" if settings.exact == "strict" or settings.slots > 1 else "all",
-            max_rows=max(64, widest),
-            rollback=ROLLBACK if keeps_state(target_header) else 0,
-        ),
-        exact=settings.exact,
-        kernels=kernels or _allowed_kernels(settings),
-        caches=CACHES if settings.cache == "auto" else (CACHE_NAMES[settings.cache],),
-        widest=widest,
-        gpu_layers=settings.gpu_layers,
-        device=settings.device,
-        cache_dir=paths.cache_dir() / "probes",
-        progress=progress,
-        tap=functools.reduce(operator.or_, (head.tap for head in found), NO_TAP),
-    )
+    try:
+        chosen = _choose(settings, target_header, found, progress, kernels)
+    except ModelError as error:
+        asked = [head for head in found if heads.is_asked_for(head, settings)]
+        if len(asked) == len(found):
+            raise
+        _LOG.warning("%s Loading goes on without the layers of multi-token prediction in the target's file.", error)
+        found = asked
+        chosen = _choose(settings, target_header, found, progress, kernels)
     loaded = Loaded(settings, chosen.model, chosen.context, chosen.description, chosen.probe.seconds, heads=found)
     loaded.configuration = str(chosen.configuration)
     if settings.chat_cache_gb > 0 and saved_cache.can_save(chosen.context):
@@ -173,6 +99,40 @@ def load_models(
         loaded.close()
         raise
     return loaded
+
+
+def _choose(
+    settings: EngineSettings,
+    target: Header,
+    found: Sequence[Head],
+    progress: Progress | None,
+    kernels: Sequence[Kernels] | None,
+) -> Chosen:
+    """Loads the target, with what its heads read of it."""
+    n_ctx = settings.context or min(target.context_length or _LONGEST_CONTEXT, _LONGEST_CONTEXT)
+    widest = settings.slots * (1 + settings.longest_draft)
+    return choose(
+        settings.target,
+        ContextSettings(
+            n_ctx=n_ctx,
+            n_slots=settings.slots,
+            max_leaves=leaves(settings),
+            threads=settings.threads or 0,
+            # With several slots, which of them is free depends on timing; what is reused must not.
+            reuse="chunks" if settings.exact == "strict" or settings.slots > 1 else "all",
+            max_rows=max(64, widest),
+            rollback=ROLLBACK if keeps_state(target) else 0,
+        ),
+        exact=settings.exact,
+        kernels=kernels or _allowed_kernels(settings),
+        caches=CACHES if settings.cache == "auto" else (CACHE_NAMES[settings.cache],),
+        widest=widest,
+        gpu_layers=settings.gpu_layers,
+        device=settings.device,
+        cache_dir=paths.cache_dir() / "probes",
+        progress=progress,
+        tap=functools.reduce(operator.or_, (head.tap for head in found), NO_TAP),
+    )
 
 
 def _allowed_kernels(settings: EngineSettings) -> Sequence[Kernels]:
@@ -310,6 +270,7 @@ def make_drafter(loaded: Loaded, settings: EngineSettings) -> Drafter:
         return NoDrafter()
     if name not in NAMES:
         return Cascade([Stage(plugin.make(name, _setup(loaded, settings)))])
+    trained = _trained(loaded, settings)  # first: what cannot be made is gone then
     lookup = PromptLookup(PromptLookupSettings(settings.min_ngram, settings.max_ngram))
     enough = _LOOKUP_FIRST if loaded.trained else 0.0
     suffix = SuffixDecoding(loaded.corpus, trees=settings.branches > 1)
@@ -321,16 +282,23 @@ def make_drafter(loaded: Loaded, settings: EngineSettings) -> Drafter:
         stages.append(Stage(recycling))
     if name == "auto":
         stages += [Stage(one) for one in _plugins(loaded, settings)]
+    stages += [Stage(one) for one in trained]
+    return Cascade([stage for stage in stages if name in ("auto", stage.drafter.name)])
+
+
+def _trained(loaded: Loaded, settings: EngineSettings) -> list[Drafter]:
+    """The draft model and heads that settings let guess."""
+    found: list[Drafter] = []
     if loaded.draft_context is not None:
         reads = _in_target_tokens(loaded, loaded.draft_context)
-        stages.append(Stage(DraftModel(reads, loaded.model.end_tokens, DraftModelSettings(settings.branches))))
-    for head in [one for one in loaded.heads if name in ("auto", one.name)]:
+        found.append(DraftModel(reads, loaded.model.end_tokens, DraftModelSettings(settings.branches)))
+    for head in [one for one in loaded.heads if settings.drafter in ("auto", one.name)]:
         drafter = heads.attach(head, loaded.context, settings)
         if drafter is None:
             loaded.drop(head.name)
         else:
-            stages.append(Stage(drafter))
-    return Cascade([stage for stage in stages if name in ("auto", stage.drafter.name)])
+            found.append(drafter)
+    return found
 
 
 def _in_target_tokens(loaded: Loaded, context: Context) -> DraftContext:

@@ -20,7 +20,7 @@ from localspec.models.fit import FitSettings, MemoryPlan, plan
 from localspec.models.memory import Place
 from localspec.models.processes import announce
 from localspec.runtime.engine import Engine
-from localspec.runtime.heads import apart, size
+from localspec.runtime.heads import apart, may_predict, shapes
 from localspec.runtime.loading import check_drafter
 from localspec.runtime.memory import places
 
@@ -199,9 +199,10 @@ class Pool:
     def _plan(self, files: Files) -> MemoryPlan:
         taken = ("context", "slots", "max_draft_tokens", "branches", "gpu_layers", "draft_gpu_layers")
         wanted = {name: self._settings[name] for name in taken if self._settings.get(name) is not None}
-        draft = None if files.draft is None else read_parts(files.draft)
-        wanted["head_bytes"] = sum(map(size, files.heads))
-        return plan(read_parts(files.target), draft, FitSettings(**wanted), self._room())
+        target, draft = read_parts(files.target), None if files.draft is None else read_parts(files.draft)
+        wanted["heads"] = shapes(target[0], files.heads)
+        wanted["nextn"] = may_predict(self._settings.get("drafter", "auto"))
+        return plan(target, draft, FitSettings(**wanted), self._room())
 
     def _unload(self, names: Sequence[str]) -> list[str]:
         """Closes those of these engines that nobody uses; returns their names. The caller holds `_loading`."""

@@ -20,7 +20,7 @@ from localspec.runtime.cache_folder import CacheFolder
 from localspec.runtime.chat_caches import ChatCaches
 from localspec.runtime.generation import Generation
 from localspec.runtime.idle import IdleCalibration, unknown_widths
-from localspec.runtime.loading import Loaded
+from localspec.runtime.loaded import Loaded
 
 _Result = TypeVar("_Result")
 

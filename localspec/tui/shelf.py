@@ -12,7 +12,9 @@ from localspec.gguf.split import read_parts
 from localspec.models import fit
 from localspec.models.catalog import DEFAULT_PAIR, Catalog, ModelEntry, PairEntry
 from localspec.models.fit import FitSettings
+from localspec.models.installed import can_draft
 from localspec.models.memory import Place
+from localspec.models.methods import METHODS
 from localspec.models.store import Entry, Store
 
 State = Literal["here", "hub", "broken"]
@@ -21,8 +23,6 @@ BUNDLED = "bundled pair"
 _CONTEXT = 4096
 _OVERHEAD = 1.15
 """What a model takes in memory, over its file, where no header can be read: a rule of thumb, and said to be one."""
-_METHODS = ("draft", "pard")
-"""Pairs whose draft is a whole model; heads are listed with their target alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ def shelf(catalog: Catalog, store: Store) -> list[Item]:
         LocalspecError: the index of models is damaged.
     """
     entries = {entry.name: entry for entry in store.entries()}
-    items = [_pair(pair, catalog, entries) for pair in catalog.pairs.values() if pair.method in _METHODS]
+    items = [_pair(pair, catalog, entries) for pair in catalog.pairs.values() if pair.method in METHODS]
     listed = {name for item in items if item.state != "hub" for name in item.removable}
     items += [
         _installed(entry, entries) for entry in entries.values() if entry.role == "target" and entry.name not in listed
@@ -125,7 +125,7 @@ def _size(model: ModelEntry, entries: Mapping[str, Entry]) -> int:
 
 def _installed(entry: Entry, entries: Mapping[str, Entry]) -> Item:
     draft = entries.get(entry.draft)
-    parts = [entry] if draft is None or draft.role == "head" else [entry, draft]
+    parts = [entry] if draft is None or not (draft.fault or can_draft(draft)) else [entry, draft]
     fault = next((part.fault for part in parts if part.fault), "")
     return Item(
         entry.name,
@@ -162,11 +162,14 @@ def judged(item: Item, places: Sequence[Place]) -> Item:
 
 
 def _from_headers(item: Item, places: Sequence[Place]) -> Item:
+    from localspec.runtime import heads
+
     target, *rest = item.files
     headers = read_parts(target)
-    draft = read_parts(rest[0]) if rest else None
+    draft, files = heads.apart(rest[0] if rest else None, ())
     context = min(headers[0].context_length or _CONTEXT, _CONTEXT)
-    plan = fit.choose(headers, draft, FitSettings(context=context), places, cache_types=())
+    settings = FitSettings(context=context, heads=heads.shapes(headers[0], files))
+    plan = fit.choose(headers, None if draft is None else read_parts(draft), settings, places, cache_types=())
     return replace(item, fits=plan.fits, fit=plan.sentence())
 
 

@@ -11,7 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from localspec.runtime import tuning
+from localspec.runtime.tuning import Tuning
 from tests.cli.conftest import Command
+from tests.drafters.shipped_heads import SHIPPED
 
 QUICK = (
     "tune",
@@ -86,6 +89,12 @@ def test_forgetting(command: Command) -> None:
     result = command("tune", "--forget")
     assert result.code == 0
     assert "Nothing is stored" in result.err
+
+
+def test_a_head_given_as_a_draft_is_no_part_of_the_pair(command: Command, tiny_target: Path) -> None:
+    tuning.write(tiny_target, None, Tuning({"threads": 1}, 1.2, 1.1, 1.3, "auto", "2026-01-01", "the shipped prompts"))
+    result = command("tune", "--target", str(tiny_target), "--draft", str(SHIPPED["medusa"]), "--forget")
+    assert "Removed the tuning" in result.err
 
 
 def test_help_says_what_changes_a_text_and_imports_nothing_heavy() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -10,14 +11,15 @@ import pytest
 from localspec.cli.unused import not_used
 from localspec.drafters import HEADS, NAMES
 from localspec.gguf import read_header
-from localspec.models.catalog import METHODS, Catalog
+from localspec.models.catalog import Catalog
+from localspec.models.methods import KNOWN
 from localspec.models.store import Entry, Store, StoredFile
 from tests.cli.conftest import Command
 from tests.drafters.shipped_heads import SHIPPED
 from tests.llama.tiny_gguf import TINY_METADATA, gguf_bytes, write
 from tests.runtime import nearest_head
 
-UNUSED = sorted(set(METHODS) - set(NAMES))
+UNUSED = sorted(set(KNOWN) - set(NAMES))
 
 
 @pytest.fixture
@@ -71,6 +73,22 @@ def test_a_head_beside_its_target(
     suggested = command("suggest", "mine").out
     assert not_used("dflash") in suggested
     assert "--draft head" not in suggested
+
+
+def test_a_damaged_head_breaks_neither_the_list_nor_its_target(
+    command: Command, head: Path, tiny_target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOCALSPEC_DATA", str(tmp_path / "data"))
+    command("import", str(head), "--role", "draft")
+    Store().add(Entry("mine", (StoredFile.of(tiny_target, "0" * 64, "foreign"),), draft="head"))
+    before = head.stat()
+    head.write_bytes(b"GGUF".ljust(before.st_size, b"\xff"))
+    os.utime(head, ns=(before.st_atime_ns, before.st_mtime_ns))
+    listed = command("list")
+    assert listed.code == 1
+    assert "head.gguf" in listed.out
+    assert "not used yet" not in listed.out
+    assert command("run", "mine", "Hi", "--max-tokens", "2", "--exact", "off", "--json").code == 0
 
 
 def test_one_that_drafts_is_shown_with_its_target_and_used(command: Command, tmp_path: Path) -> None:

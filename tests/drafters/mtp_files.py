@@ -32,6 +32,8 @@ def copy(
     tensors: Callable[[str], list[str]] = lambda name: [name],
     facts: Mapping[str, Any] | None = None,
     architecture: str = "hy_v3",
+    part: int = 0,
+    norm: Callable[[str], float] = lambda name: 1.0,
 ) -> Path:
     """The shipped file with changes.
 
@@ -40,10 +42,15 @@ def copy(
         tensors: under which names each tensor is written.
         facts: metadata to set, by key without the architecture's name if it is the architecture's own.
         architecture: what the file says it is.
+        part: tensors of each of several files; 0 = one file.
+        norm: what each tensor in F32 is multiplied by.
+
+    Returns:
+        The file, or the first of several.
     """
     import gguf
 
-    writer, changes = gguf.GGUFWriter(out, architecture), dict(facts or {})
+    writer, changes = gguf.GGUFWriter(out, architecture, split_max_tensors=part), dict(facts or {})
     metadata, weights = shipped()
     for name, value, kind, inner in metadata:
         own = name.removeprefix("hy_v3.")
@@ -53,12 +60,13 @@ def copy(
         writer.add_uint32(f"{architecture}.{own}", value)
     for tensor in weights:
         for name in tensors(tensor.name):
-            writer.add_tensor(name, tensor.data, raw_dtype=tensor.tensor_type)
+            full = tensor.tensor_type == gguf.GGMLQuantizationType.F32
+            writer.add_tensor(name, tensor.data * norm(name) if full else tensor.data, raw_dtype=tensor.tensor_type)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    return out
+    return next(out.parent.glob(f"{out.stem}-00001-of-*")) if part else out
 
 
 def companion(out: Path, without: str = "", **changes: Any) -> Path:
@@ -71,10 +79,17 @@ def companion(out: Path, without: str = "", **changes: Any) -> Path:
 
 
 def chained(out: Path, heads: int) -> Path:
-    """A model with its MTP layer several times over."""
+    """A model with its MTP layer several times over, each with norms of its own."""
 
     def repeated(name: str) -> list[str]:
         start = f"blk.{LAYER}."
         return [name.replace(start, f"blk.{LAYER + i}.") for i in range(heads)] if name.startswith(start) else [name]
 
-    return copy(out, repeated, {"block_count": LAYER + heads, "nextn_predict_layers": heads})
+    def norm(name: str) -> float:
+        number = name.split(".")[1]
+        if not number.isdecimal() or int(number) < LAYER or name.endswith("shared_head_norm.weight"):
+            return 1.0
+        return (1.0, 1.5, 0.6)[int(number) - LAYER]
+
+    facts = {"block_count": LAYER + heads, "nextn_predict_layers": heads}
+    return copy(out, repeated, facts, norm=norm)

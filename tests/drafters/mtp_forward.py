@@ -15,7 +15,7 @@ Past = tuple[Matrix, Matrix]
 
 
 class MtpForward:
-    """Reads a GGUF file of the architecture `hy_v3` with dense layers and one MTP layer; computes in float64."""
+    """Reads a GGUF file of the architecture `hy_v3` with dense layers and MTP layers; computes in float64."""
 
     def __init__(self, path: Path) -> None:
         import gguf
@@ -25,26 +25,35 @@ class MtpForward:
             tensor.name: gguf.quants.dequantize(tensor.data, tensor.tensor_type).astype(np.float64)
             for tensor in reader.tensors
         }
-        names = ("block_count", "attention.head_count", "attention.head_count_kv", "attention.key_length")
-        self.blocks, self.heads, self.kv_heads, self.size = (
-            int(reader.fields[f"hy_v3.{name}"].contents()) for name in names
+        names = ("head_count", "head_count_kv", "key_length")
+        self.heads, self.kv_heads, self.size = (
+            int(reader.fields[f"hy_v3.attention.{name}"].contents()) for name in names
         )
+        blocks, self.nextn = (
+            int(reader.fields[f"hy_v3.{name}"].contents()) for name in ("block_count", "nextn_predict_layers")
+        )
+        self.layers = blocks - self.nextn
 
-    def guess(self, history: Tokens, guessed: Tokens) -> Matrix:
-        """Logits behind a history whose states the model computed, and the guessed tokens whose states it did not."""
-        last = self.blocks - 1
+    def guesses(self, history: Tokens, guessed: Tokens) -> list[Matrix]:
+        """Logits behind a history whose states the model computed, and behind each guessed token, whose it did not.
+
+        Of several MTP layers each reads what the model computed, and its depth's one what was guessed so far.
+        """
         final = self._norm("output_norm", self._trunk(history[:-1]))
         states = np.concatenate([np.zeros((1, final.shape[1])), final])
-        state, past = self._nextn(last, history, states, np.arange(len(history)), None)
-        for depth, token in enumerate(guessed):
-            at = np.array([len(history) + depth])
-            state, past = self._nextn(last, np.array([token]), state[-1:], at, past)
-        logits: Matrix = state[-1] @ self.weights["token_embd.weight"].T
-        return logits
+        own: list[Matrix] = []
+        for depth in range(len(guessed) + 1):
+            layer = self.layers + (depth if self.nextn > 1 else 0)
+            state, past = self._nextn(layer, history, states, np.arange(len(history)), None)
+            if depth:
+                at = len(history) + np.arange(depth)
+                state, _ = self._nextn(layer, guessed[:depth], np.stack(own), at, past)
+            own.append(state[-1])
+        return [state @ self.weights["token_embd.weight"].T for state in own]
 
     def _trunk(self, tokens: Tokens) -> Matrix:
         x = self.weights["token_embd.weight"][tokens]
-        for layer in range(self.blocks - 1):
+        for layer in range(self.layers):
             x, _ = self._block(layer, x, np.arange(len(tokens)), None)
         return x
 

@@ -55,13 +55,14 @@ class Never(Price):
 
 def ask(
     branches: int, nodes: int, depth: int, temperature: float, n_paths: int = 8, seed: int = 5,
-    needs_probs: bool = False, price: Price | None = None,
+    needs_probs: bool = False, price: Price | None = None, sampling: SamplingParams | None = None,
 ) -> tuple[Draft, Paths]:  # fmt: skip
     context = Paths(n_paths)
     drafter = BestFirst(context, frozenset({END}), DraftModelSettings(branches), "trial")
     history = History(np.array(HISTORY, dtype=np.int32))
     request = DraftRequest(
-        0, history, nodes, depth, SamplingParams(temperature=temperature), Noise(seed), price or Price(),
+        0, history, nodes, depth, sampling or SamplingParams(temperature=temperature), Noise(seed),
+        price or Price(),
         needs_probs=needs_probs,
     )  # fmt: skip
     (draft,) = drafter.draft([request])
@@ -106,6 +107,20 @@ def test_the_likeliest_is_there_and_is_tried_first() -> None:
     for parent, node in first.items():
         before = [] if parent < 0 else [tokens[one] for one in paths(draft.parents.tolist())[parent]]
         assert tokens[node] == int(MODEL(np.array(HISTORY + before, dtype=np.int32)).argmax())
+
+
+def test_a_guess_is_the_surer_the_fewer_it_may_be() -> None:
+    """Chances of the first guess, by how many tokens there are to draw from."""
+    found = []
+    for support in (1, 2, 3, 12):
+        sampling = SamplingParams(temperature=1.0, top_k=support, top_p=1.0, min_p=0.0)
+        drafts = [ask(3, 3, 1, 1.0, seed=seed, sampling=sampling)[0] for seed in range(40)]
+        assert {len(draft) for draft in drafts} == {min(support, 3)}
+        chances = [draft.confidence for draft in drafts if draft.confidence is not None]
+        found.append(float(np.mean([one[0] for one in chances])))
+        assert support > 2 or [one.sum() for one in chances] == pytest.approx([1.0] * 40, abs=2e-3)
+    assert found[0] == pytest.approx(0.999)
+    assert found == sorted(set(found), reverse=True)
 
 
 def test_no_level_is_drawn_that_does_not_pay() -> None:

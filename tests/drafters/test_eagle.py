@@ -27,7 +27,7 @@ from localspec.llama.states import FINAL
 from localspec.models.safetensors import SafetensorsFile
 from localspec.models.tensors import Tensors
 from localspec.runtime.engine import Engine
-from localspec.types import Feed, SamplingParams, Tokens
+from localspec.types import Feed, Float32Array, SamplingParams, Tokens
 
 HIDDEN, INNER, HEADS, KV_HEADS, VOCABULARY = 256, 320, 4, 2, 4096
 CONFIG: dict[str, Any] = {
@@ -68,7 +68,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def target(tiny_target: Path, folder: Path) -> Iterator[Context]:
     with Model.load(tiny_target) as model:
         tap = eagle.load(folder, read_header(tiny_target)).tap
-        yield Context(model, ContextSettings(n_ctx=256, max_leaves=4, threads=1), tap=tap)
+        yield Context(model, ContextSettings(n_ctx=256, max_leaves=4, threads=2), tap=tap)
 
 
 def from_scratch(folder: Path, target: Context, history: Tokens, path: list[int]) -> npt.NDArray[np.float64]:
@@ -122,6 +122,26 @@ def test_rows_are_those_of_the_published_layer(target: Context, folder: Path) ->
         for path, found in zip(paths, context.decode(feeds), strict=True):
             expected = from_scratch(folder, target, history, path)
             np.testing.assert_allclose(found[0], expected, atol=0.02 * expected.std())
+
+
+def test_only_what_is_asked_for_is_computed_with_the_targets_threads(
+    target: Context, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    computed: list[tuple[int, int, int]] = []
+    matvec = kernels.matvec
+
+    def counted(matrix: kernels.Int8Matrix, inputs: Float32Array, threads: int = 1) -> Float32Array:
+        computed.append((matrix.shape[0], len(inputs), threads))
+        return matvec(matrix, inputs, threads)
+
+    monkeypatch.setattr(kernels, "matvec", counted)
+    head, text = eagle.load(folder, target.model.header), np.arange(40, 70, dtype=np.int32)
+    context = eagle.EagleContext(eagle.Layer(head.shape, Tensors(folder), output_matrix(target.model.header)), target)
+    target.prefill(0, text, 30)
+    context.decode([Feed(0, text, 30)])
+    assert {threads for _, _, threads in computed} == {2}
+    assert sorted(rows for size, rows, _ in computed if size == INNER) == [1, 1], "gate and up of the last cell"
+    assert sorted(rows for size, rows, _ in computed if size == 128) == [29, 29], "keys and values of all"
 
 
 def test_the_targets_output_matrix_makes_the_targets_logits(target: Context) -> None:

@@ -197,6 +197,7 @@ def layers(*ids: int) -> bytes:
         (b"fc.weight", b"fd.weight", ModelFileError, r"lacks the tensor fc\.weight"),
         (*number("eagle3.block_count", 1, 2), ModelFileError, "has one layer, this has 2"),
         (*number("eagle3.attention.key_length", 64, 32), ModelFileError, "keys have 32 numbers, and values 64"),
+        (*number("eagle3.rope.dimension_count", 64, 128), ModelFileError, "turns 128 of 64 numbers of a key"),
         (b"<|spare_7|>", b"<|spars_7|>", PairError, "token 24 is"),
     ],
 )
@@ -221,6 +222,29 @@ def test_tokens_that_would_end_the_process_are_refused(
     (tmp_path / "wrong.gguf").write_bytes(data)
     with pytest.raises(LocalspecError, match=words):
         eagle3.load(tmp_path / "wrong.gguf", read_header(tiny_target))
+
+
+def text(words: str) -> bytes:
+    """As a header holds it."""
+    return struct.pack("<Q", len(words)) + words.encode()
+
+
+def test_tokens_without_an_embedding_are_refused(tiny_target: Path, tmp_path: Path) -> None:
+    about = read_header(HEAD).text("general.description")
+    data = HEAD.read_bytes().replace(text("output.weight"), text("token_embd.weight"))
+    (tmp_path / "wrong.gguf").write_bytes(data.replace(text(about), text(about[:-4])))  # as long as before
+    with pytest.raises(ModelFileError, match="has embeddings of 1536 tokens, and 4096 tokens"):
+        eagle3.load(tmp_path / "wrong.gguf", read_header(tiny_target))
+
+
+def test_the_targets_output_matrix_must_be_of_the_heads_tokens(tiny_target: Path, tmp_path: Path) -> None:
+    path, header = tmp_path / "without.gguf", read_header(tiny_target)
+    data = HEAD.read_bytes().replace(text("output.weight"), text("outpux.weight"))
+    path.write_bytes(data.replace(text("d2t"), text("d2x")))
+    assert eagle3.load(path, header).layers == (1, 3, 5)
+    fewer = dataclasses.replace(header, metadata={**header.metadata, "tokenizer.ggml.tokens": header.tokens[:-1]})
+    with pytest.raises(PairError, match="there are 4095 tokens in the target and 4096 in the head"):
+        eagle3.load(path, fewer)
 
 
 def test_what_is_no_head_and_what_shows_no_layers(tiny_target: Path, tiny_draft: Path) -> None:

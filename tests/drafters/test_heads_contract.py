@@ -107,14 +107,16 @@ def test_nothing_is_guessed_where_nothing_is_asked_for(attached: Attached) -> No
 
 def test_states_that_are_not_there_are_no_error(attached: Attached) -> None:
     """A cache from disk brings none; neither does a history nobody evaluated."""
+    text, needs_states = attached.text[100:], bool(attached.head.tap)
     attached.target.forget(0)
-    attached.ask(History(attached.text[:30]))
-    history = attached.read(0, attached.text[:50])
+    unread = [attached.ask(History(text[:30])) for _ in range(3)]
+    history = attached.read(0, text[:50])
     state = bytes(attached.target.save(0))
-    assert attached.target.restore(0, state, attached.text[:49], 40)
-    attached.ask(history)
-    attached.target.decode([Feed(0, attached.text[:53], 40)])
-    attached.ask(History(attached.text[:54]))
+    assert attached.target.restore(0, state, text[:49], 40)
+    restored = [attached.ask(history) for _ in range(3)]
+    attached.target.decode([Feed(0, text[:53], 40)])
+    known = [attached.ask(History(text[:54])) for _ in range(3)]
+    assert [len(drafts[-1]) == 0 for drafts in (unread, restored, known)] == [needs_states, needs_states, False]
 
 
 def test_the_end_of_the_context(attached: Attached) -> None:
@@ -143,7 +145,7 @@ def test_the_text_is_that_of_plain_decoding(method: str) -> None:
     settings = [Setting(method, 3), Setting(method, 5, branches=2), Setting("auto", 4)]
     with Engine.load(
         target_of(method), heads=[] if method == "mtp" else [SHIPPED[method]], exact="strict", kernels="plain",
-        threads=1, context=512, branches=2, drafter="none", max_draft_tokens=5, corpus="off",
+        threads=1, context=512, branches=2, drafter="auto", max_draft_tokens=5, corpus="off",
     ) as engine:  # fmt: skip
         report = verify(engine, PROMPTS, (0.0, 0.7, 1.0), settings, max_tokens=16)
     assert not report.forks

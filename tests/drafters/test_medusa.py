@@ -116,8 +116,8 @@ def test_a_tree_is_made_of_the_heads_best_guesses(tmp_path: Path, header: Header
 @pytest.fixture(scope="module")
 def engine(tiny_target: Path) -> Iterator[Engine]:
     with Engine.load(
-        tiny_target, heads=[SHIPPED["medusa"], SHIPPED["mlp"]], exact="strict", context=512, threads=1, branches=3,
-        drafter="auto", max_draft_tokens=6, corpus="off",
+        tiny_target, heads=[SHIPPED["medusa"], SHIPPED["mlp"]], exact="strict", kernels="plain", context=512,
+        threads=1, branches=3, drafter="auto", max_draft_tokens=6, corpus="off",
     ) as loaded:  # fmt: skip
         yield loaded
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from localspec.llama.model import Model
 from localspec.llama.mtp import MtpContext
 from localspec.llama.settings import ContextSettings
 from localspec.llama.states import Tap
+from localspec.models.heads import nextn_layers
 from localspec.runtime.engine import Engine
 from localspec.types import Feed, Float32Array, Rule, SamplingParams, Tokens
 from tests.drafters.mtp_files import LAYER, SHIPPED, chained, companion, copy
@@ -127,10 +129,9 @@ def guesses(target: Context, context: MtpContext, history: Tokens, wrong: Tokens
 
 
 def test_they_are_what_the_layer_says(model: Model, text: Tokens) -> None:
-    truth, wrong = MtpForward(SHIPPED), text[5:8]
+    truth, wrong = MtpForward(SHIPPED).guesses(text[:24], text[5:8]), text[5:8]
     target = Context(model, SETTINGS, tap=NEXTN)
-    for depth, found in enumerate(guesses(target, MtpContext(model, target), text[:24], wrong)):
-        wanted = truth.guess(text[:24], wrong[:depth])
+    for found, wanted in zip(guesses(target, MtpContext(model, target), text[:24], wrong), truth, strict=True):
         assert np.corrcoef(found, wanted)[0, 1] > 0.999
         np.testing.assert_allclose(found, wanted, atol=0.05 * np.abs(wanted).max())
     target.close()
@@ -173,7 +174,7 @@ def test_without_states_it_guesses_nothing_until_there_are_some(model: Model, te
     late = MtpContext(model, other)
     assert other.restore(0, saved, text[:19], 20)
     assert np.isneginf(row(late, text[:20])).all()
-    assert late.reusable(0, text[:20], 20) == 0
+    assert late.reusable(0, text[:20], 20) == 19, "there is nothing to read"
     other.prefill(0, text[:25], 20)
     assert np.isfinite(row(late, text[:25])).all()
     assert late.prefill_chunk(0, text[:25], 20) == 24
@@ -199,21 +200,49 @@ def test_two_slots_guess_as_each_alone(model: Model, text: Tokens) -> None:
     target.close()
 
 
-def test_several_layers_of_the_same_weights_guess_as_one(model: Model, text: Tokens, tmp_path: Path) -> None:
-    target = Context(model, SETTINGS, tap=NEXTN)
-    one = [guesses(target, context, text[:n], text[5:8]) for context in [MtpContext(model, target)] for n in (20, 24)]
-    target.close()
-    with Model.load(chained(tmp_path / "chained.gguf", 3), kernels="plain", nextn=True) as three:
+def test_of_several_layers_each_guesses_at_its_depth(text: Tokens, tmp_path: Path) -> None:
+    path, wrong = chained(tmp_path / "chained.gguf", 3), text[5:8]
+    truth = MtpForward(path)
+    with Model.load(path, kernels="plain", nextn=True) as three:
         target = Context(three, SETTINGS, tap=NEXTN)
         context = MtpContext(three, target)
         assert context.heads == 3
-        for n, wanted in zip((20, 24), one, strict=True):
-            found = guesses(target, context, text[:n], text[5:8])
-            np.testing.assert_allclose(found[:3], wanted[:3], atol=0.05)
-            assert np.isneginf(found[3]).all(), "no layer reaches so deep"
+        guesses(target, context, text[:20], wrong)
+        found, wanted = guesses(target, context, text[:24], wrong), truth.guesses(text[:24], wrong[:2])
+        for one, other in zip(found[:3], wanted, strict=True):
+            np.testing.assert_allclose(one, other, atol=0.05 * np.abs(other).max())
+        assert np.isneginf(found[3]).all(), "no layer reaches so deep"
+        target.close()
 
 
-def test_a_companion_guesses_as_the_layers_in_the_targets_own_file(model: Model, text: Tokens, tmp_path: Path) -> None:
+def test_layers_in_another_part_of_the_targets_file_are_its_own(text: Tokens, tmp_path: Path) -> None:
+    path = copy(tmp_path / "target.gguf", part=40)
+    header = read_header(path)
+    assert not any(".nextn." in tensor.name for tensor in header.tensors)
+    assert nextn_layers(header) == 1
+    head = mtp.load(path, header)
+    assert head.own
+    with Model.load(path, kernels="plain", nextn=True) as whole:
+        assert whole.has_nextn
+        target = Context(whole, SETTINGS, tap=head.tap)
+        target.prefill(0, text[:20], 20)
+        drafter = head.attach(target, 1)
+        assert drafter.context is not None
+        assert np.isfinite(row(drafter.context, text[:20])).all()
+        head.close()
+        target.close()
+
+
+def test_a_companion_guesses_as_the_layers_in_the_targets_own_file(
+    model: Model, text: Tokens, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded, load = [], Model.load
+
+    def counted(path: Path, **settings: Any) -> Model:
+        loaded.append(path)
+        return load(path, **settings)
+
+    monkeypatch.setattr(Model, "load", counted)
     header = read_header(SHIPPED)
     heads = [mtp.load(SHIPPED, header), mtp.load(companion(tmp_path / "mtp-tiny.gguf"), header)]
     assert [head.own for head in heads] == [True, False]
@@ -221,13 +250,16 @@ def test_a_companion_guesses_as_the_layers_in_the_targets_own_file(model: Model,
     for head in heads:
         target = Context(model, SETTINGS, tap=head.tap)
         target.prefill(0, text[:20], 20)
-        drafter = head.attach(target, 1)
+        first, drafter = head.attach(target, 2), head.attach(target, 1)
+        first.close()
         assert drafter.name == "mtp"
+        assert drafter.context is not None
         rows.append(row(drafter.context, text[:20]))
         head.close()
         head.close()
         target.close()
     np.testing.assert_allclose(rows[0], rows[1], atol=1e-3)
+    assert loaded == [heads[1].path], "once, however often settings change"
 
 
 # -- wrong files -----------------------------------------------------------------------------------------------------

@@ -129,9 +129,11 @@ def texts(engine: Engine, by: str, temperature: float, prompts: tuple[str, ...] 
 
 @pytest.fixture(scope="module")
 def engine(tiny_target: Path) -> Iterator[Engine]:
+    """With the settings of `test_heads_contract`, so that one survey serves both."""
     with Engine.load(
-        tiny_target, heads=[FILE], exact="strict", context=1024, branches=2, drafter="auto", max_draft_tokens=6
-    ) as loaded:
+        tiny_target, heads=[FILE], exact="strict", kernels="plain", threads=1, context=512, branches=2, drafter="auto",
+        max_draft_tokens=5, corpus="off",
+    ) as loaded:  # fmt: skip
         yield loaded
 
 
@@ -179,8 +181,10 @@ def test_switching_editing_and_regenerating_change_no_text(engine: Engine) -> No
 
 
 def test_several_slots_get_the_texts_of_one(tiny_target: Path) -> None:
-    settings: dict[str, Any] = {"exact": "strict", "context": 512, "slots": 2, "max_draft_tokens": 3}
-    with Engine.load(tiny_target, heads=[FILE], drafter="pard", **settings) as several:
+    with Engine.load(
+        tiny_target, heads=[FILE], exact="strict", kernels="plain", threads=1, context=512, slots=2, drafter="pard",
+        max_draft_tokens=3, corpus="off",
+    ) as several:  # fmt: skip
         message = [[Message("user", prompt)] for prompt in PROMPTS]
         alone = [several.chat(one, seed=4, max_tokens=32, drafter="none").text() for one in message]
         running = [several.chat(one, seed=4, max_tokens=32) for one in message]

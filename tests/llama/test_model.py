@@ -137,6 +137,19 @@ def test_an_encoder_is_refused(tmp_path: Path) -> None:
         Model.load(path)
 
 
+@pytest.mark.parametrize(
+    ("key", "count", "words"),
+    [
+        ("nextn_predict_layers", 2, "2 of its 1 layers predict ahead"),
+        ("block_count", 513, r"llama\.block_count is 513"),
+    ],
+)
+def test_numbers_of_layers_that_would_end_the_process(key: str, count: int, words: str, tmp_path: Path) -> None:
+    path = write(tmp_path / "m.gguf", gguf_bytes({**TINY_METADATA, f"llama.{key}": count}))
+    with pytest.raises(ModelFileError, match=f"is corrupt: {words}"):
+        Model.load(path)
+
+
 def test_a_missing_part_of_a_split_model(tmp_path: Path) -> None:
     path = write(tmp_path / "m-00001-of-00002.gguf", gguf_bytes({**TINY_METADATA, "split.count": 2}))
     with pytest.raises(ModelFileError, match=r"m-00002-of-00002\.gguf does not exist"):

@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from localspec.engine.request import Request
 from localspec.errors import UsageError
+from localspec.llama import bench as benches
+from localspec.llama import widths
+from localspec.llama.bench import Bench
+from localspec.llama.choice import choose
+from localspec.llama.configuration import CACHES
 from localspec.llama.context import Context
+from localspec.llama.hidden import HiddenReader
 from localspec.llama.model import Model
+from localspec.llama.probe import Probe
 from localspec.llama.settings import ContextSettings
+from localspec.llama.tile import tile
 from localspec.runtime.engine import Engine
 from localspec.types import Feed, SamplingParams, Tokens
 from tests.llama.conftest import chain
@@ -96,3 +107,89 @@ def test_the_text_is_plain_decodings_whoever_guesses(path: Path, tokens: Tokens)
                 drafted += generation.stats.drafted
             assert all(one == found[0] for one in found)
             assert drafted > 40
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Fills up with the lengths of histories that are prefilled chunk by chunk, one for each chunk that was read."""
+    found: list[int] = []
+    chunk = Context.prefill_chunk
+
+    def counted(self: Context, slot: int, tokens: Tokens, *rest: Any) -> int:
+        done = chunk(self, slot, tokens, *rest)
+        found.append(len(tokens))
+        return done
+
+    monkeypatch.setattr(Context, "prefill_chunk", counted)
+    return found
+
+
+@pytest.mark.parametrize("observed", [False, True])
+def test_a_probe_goes_back_without_reading_again(hybrid: Model, read: list[int], observed: bool) -> None:
+    with closing(Bench(hybrid, replace(SETTINGS, n_ctx=640), observed)) as bench:
+        assert tile(bench.state, 128) == bench.state
+        seed = len(read)
+        for length in (100, 508):
+            bench.reference(length, 9)
+            assert all(bench.chain_equals(length, width) for width in range(2, 6))
+            assert all(bench.rollback_equals(length, width) for width in range(2, 6))
+            assert bench.seconds(length, 5) > 0
+        assert len(read) == seed, "recurrent states are tiled, too"
+        for position in range(5):  # each of the rows behind the two drafts counts
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(bench._references[508][position], "logits", b"")
+                assert not bench.rollback_equals(508, 5)
+
+
+def test_a_state_that_cannot_be_tiled_is_read_once_for_each_length(
+    hybrid: Model, read: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(benches, "tile", lambda state, cells: None)
+    settings, seed = replace(SETTINGS, n_ctx=640), 2 * [129]
+    found = widths.examine(hybrid, settings, Probe(), widest=8)
+    assert found.exact == frozenset(range(1, 6))
+    lengths = [250, 508, 640 - 11]
+    chunks = {length: -(-(length - 1) // SETTINGS.grid) * [length] for length in lengths}
+    observed = [length for at in (250, 629, 508) for length in chunks[at]]
+    assert read == seed + observed + chunks[250] + chunks[629]
+    read.clear()
+    assert widths.examine(hybrid, settings, Probe(), widest=8, budget=0.0) == Probe(gave_up=1)
+    assert read == seed, "no time, no reading"
+    assert widths.measure([(hybrid, settings)], widest=5, rounds=2)[0].seconds.keys() == {20}
+
+
+def test_rows_behind_rejected_drafts_are_examined(hybrid: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Bench, "rollback_equals", lambda self, length, width: width < 4)
+    assert widths.examine(hybrid, SETTINGS, Probe(), widest=8).exact == frozenset({1, 2, 3})
+
+
+def test_several_slots_are_exact_for_single_rows_alone(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    examine, examined = widths.examine, list[int]()
+
+    def counted(*args: Any, **options: Any) -> Probe:
+        examined.append(options["widest"])
+        return examine(*args, **options)
+
+    monkeypatch.setattr(widths, "examine", counted)
+    for slots, exact in ((1, frozenset(range(1, 6))), (2, frozenset({1}))):
+        settings = replace(SETTINGS, n_slots=slots)
+        chosen = choose(
+            path, settings, exact="strict", kernels=("plain",), caches=CACHES[1:2], widest=16, cache_dir=tmp_path
+        )
+        assert chosen.exact
+        assert chosen.context.exact_widths == exact
+        chosen.close()
+    assert examined == [8], "wider passes than a draft makes are not looked at, and slots decide nothing"
+
+
+def test_hidden_states_are_read_with_the_snapshots_of_answers(hybrid: Model, tokens: Tokens) -> None:
+    for slots, nodes in ((1, 4), (2, 0)):
+        like = Context(hybrid, replace(SETTINGS, n_slots=slots))
+        reader = HiddenReader(like)
+        assert [found.final.shape for found in reader.read(tokens[:30], []) if found is not None] == [(30, 64)]
+        assert reader._context is not None
+        assert reader._context.most_nodes == like.most_nodes == nodes
+        reader.close()
+        like.close()

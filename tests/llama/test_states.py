@@ -5,18 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from localspec.errors import UsageError
+from localspec.errors import ModelError, UsageError
+from localspec.llama.cells import Cells
 from localspec.llama.context import Context
 from localspec.llama.hidden import HiddenReader
 from localspec.llama.model import Model
 from localspec.llama.settings import ContextSettings
-from localspec.llama.states import FINAL, NEXTN, Final, Tap
+from localspec.llama.states import FINAL, NEXTN, Final, States, Tap
 from localspec.types import Feed, Float32Array, Tokens
+from tests.drafters.mtp_files import SHIPPED
 from tests.llama.conftest import chain
 
 SETTINGS = ContextSettings(n_ctx=640, type_v="bf16", threads=1, grid=64)
@@ -135,7 +138,18 @@ def test_slots_are_told_apart(model: Model, text: Tokens, truth: dict[int, Float
 @pytest.mark.parametrize("final", ["no", "decoded", "all"])
 @pytest.mark.parametrize("slots", [1, 2])
 def test_no_bit_of_a_logits_row_changes(model: Model, text: Tokens, final: Final, slots: int) -> None:
-    plain, with_tap = Context(model, replace(SETTINGS, n_slots=slots)), tapped(model, final, n_slots=slots)
+    assert_same_bits(model, text, Tap(LAYERS, final), slots)
+
+
+@pytest.mark.parametrize("slots", [1, 2])
+def test_nor_where_an_mtp_layer_starts_from_them(text: Tokens, slots: int) -> None:
+    with Model.load(SHIPPED, nextn=True) as model:
+        assert_same_bits(model, text, Tap(final="decoded", nextn=True), slots)
+
+
+def assert_same_bits(model: Model, text: Tokens, tap: Tap, slots: int) -> None:
+    settings = replace(SETTINGS, n_slots=slots)
+    plain, with_tap = Context(model, settings), Context(model, settings, tap=tap)
     try:
         for length in (130, 133, 134, 420):  # fresh, missing rows that ride along, one row, missing prompt
             feeds = [
@@ -148,6 +162,12 @@ def test_no_bit_of_a_logits_row_changes(model: Model, text: Tokens, final: Final
     finally:
         plain.close()
         with_tap.close()
+
+
+def test_states_there_is_no_memory_for_are_refused_at_once() -> None:
+    outputs: Any = SimpleNamespace(tap=Tap((0,)), n_embd=2**30, n_final=1, n_cells=2**28)
+    with pytest.raises(ModelError, match=r"no memory for the hidden states that heads read: \d+ MiB\. A shorter"):
+        States(outputs, [Cells(16, 0, "all")])
 
 
 def test_nothing_tapped_nothing_kept(model: Model, tiny_target: Path) -> None:

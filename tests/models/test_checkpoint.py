@@ -70,6 +70,38 @@ def test_for_which_target(tmp_path: Path) -> None:
     assert trained_for(pickled(tmp_path / "other.pt", NAMES["medusa"])) == "cd"
 
 
+def test_odd_facts_say_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "head.safetensors"
+    for odd in ("null", "[1]", "7"):
+        header = f'{{"0.1.weight": {{}}, "__metadata__": {odd}}}'.encode()
+        path.write_bytes(len(header).to_bytes(8, "little") + header)
+        (tmp_path / "config.json").write_text(f'{{"architectures": {odd}, "model_type": {odd}}}')
+        assert trained_for(path) == ""
+        assert checkpoint_kind(path).method == "medusa"
+
+
+def test_what_trainers_leave_beside_weights_is_no_weights(tmp_path: Path) -> None:
+    for name in ("training_args.bin", "optimizer.pt", "scheduler.pt", "rng_state.pth", "head.bin"):
+        (tmp_path / name).write_bytes(b"")
+    assert weights_of(tmp_path) == [tmp_path / "head.bin"]
+    weights = [pickled(tmp_path / f"pytorch_model-{part}.bin", NAMES["mlp"]) for part in (1, 2)]
+    assert weights_of(tmp_path) == weights
+    assert checkpoint_kind(tmp_path).method == "mlp"
+
+
+def test_what_is_packed_wrong_is_said(tmp_path: Path) -> None:
+    path = tmp_path / "head.pt"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("data.pkl", pickle.dumps(NAMES["mlp"]))
+    packed = path.read_bytes()
+    start = 30 + len("data.pkl")
+    for damaged in (packed[:start] + b"\xff" * 8 + packed[start + 8 :], packed.replace(b"\x14\0\0\0", b"\x14\0\1\0")):
+        assert damaged != packed
+        path.write_bytes(damaged)
+        with pytest.raises(ModelFileError, match="cannot be read as a file of torch's"):
+            checkpoint_kind(path)
+
+
 def test_what_is_damaged_is_said(tmp_path: Path) -> None:
     def text(name: str, content: bytes) -> Path:
         (tmp_path / name).write_bytes(content)
@@ -77,9 +109,10 @@ def test_what_is_damaged_is_said(tmp_path: Path) -> None:
 
     for path, words in (
         (tmp_path / "nowhere", "is missing, or holds no weights"),
-        (text("short.safetensors", b"\x09\0\0\0\0\0\0\0{"), "cannot be read"),
-        (text("list.safetensors", b"\x02\0\0\0\0\0\0\0[]"), "is no safetensors file"),
-        (text("huge.safetensors", b"\xff" * 16), "is no safetensors file"),
+        (text("short.safetensors", b"\x09\0\0\0\0\0\0\0{"), "is truncated, or no safetensors file"),
+        (text("list.safetensors", b"\x02\0\0\0\0\0\0\0[]"), "its header is no JSON object"),
+        (text("deep.safetensors", b"\xa0\x86\x01\0\0\0\0\0" + b"[" * 100_000), "cannot be read"),
+        (text("huge.safetensors", b"\xff" * 16), "is truncated, or no safetensors file"),
         (text("old.pt", b"\x80\x02}q\0."), "cannot be read as a file of torch's"),
     ):
         with pytest.raises(ModelFileError, match=words):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -65,6 +67,18 @@ def test_eight_bits_with_a_scale_a_row_stay_as_they_are(tmp_path: Path) -> None:
     np.testing.assert_array_equal(matrix.scales, scales[:, 0])
 
 
+def test_scales_that_do_not_fit_are_refused_before_anything_is_read(tmp_path: Path) -> None:
+    path, values = tmp_path / "a.safetensors", np.zeros((3, 2), dtype=np.int8)
+    for name, count, words in (
+        ("w_scale", 2, r"w_scale has 2 numbers for a tensor of 3 rows"),
+        ("w_scale_inv", 1, r"w_scale_inv scales a tensor in blocks, which localspec does not read"),
+    ):
+        with pytest.raises(ModelFileError, match=words):
+            Tensors(write(path, {"w": ("I8", values), name: ("F32", np.ones(count, dtype=np.float32))}))
+    one = Tensors(write(path, {"w": ("I8", values + 1), "w_scale": ("F32", np.array([0.5], dtype=np.float32))}))
+    np.testing.assert_array_equal(one.array("w"), np.full((3, 2), 0.5))
+
+
 def test_a_folder_may_hold_several_files(tmp_path: Path) -> None:
     write(tmp_path / "model-1.safetensors", {"a": ("F32", VALUES)})
     write(tmp_path / "model-2.safetensors", {"b": ("I64", np.array([5, 2**40]))})
@@ -88,6 +102,7 @@ def test_files_that_are_none_are_refused_in_a_sentence(tmp_path: Path) -> None:
         ({"shape": [-3, -2]}, "does not have the size its header says"),
         ({"data_offsets": [-24, 0]}, "does not have the size its header says"),
         ({"data_offsets": 7}, "cannot be read as a safetensors file"),
+        ({"shape": [float("inf")]}, "cannot be read as a safetensors file"),
     ):
         with pytest.raises(ModelFileError, match=text):
             Tensors(write(path, good, 0, **changes))
@@ -114,6 +129,18 @@ def test_a_pickle_needs_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     ) as error:
         Tensors(path)
     assert "safetensors" in error.value.hint
+
+
+@pytest.mark.parametrize("version", ["2.5.1", "2.9.1+cpu", "a fork"])
+def test_a_torch_that_would_run_a_pickle_is_not_asked(
+    version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "medusa_lm_head.pt"
+    path.write_bytes(b"anything")
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(__version__=version))
+    with pytest.raises(ModelFileError, match=f"torch {re.escape(version)} can be made to run what is in one") as error:
+        Tensors(path)
+    assert "torch 2.10 or newer" in error.value.hint
 
 
 def test_a_pickle_is_read_without_running_it(tmp_path: Path) -> None:

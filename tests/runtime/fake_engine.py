@@ -15,7 +15,7 @@ from localspec.errors import LocalspecError
 from localspec.llama.settings import ContextSettings
 from localspec.runtime.engine import Engine
 from localspec.runtime.generation import Generation
-from localspec.runtime.loading import Loaded
+from localspec.runtime.loaded import Loaded
 from localspec.types import SamplingParams, Tokens
 from tests.fakes import Answer, FakeDraftContext, FakeTarget, FakeVocabulary, HashModel, answer, prompt
 

@@ -2,27 +2,40 @@
 
 from __future__ import annotations
 
+import gc
+import re
 import sys
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from localspec import drafters
-from localspec.errors import LocalspecError, ModelError, ModelFileError, PairError, UsageError
+from localspec import kernels
+from localspec.drafters.cascade import Cascade
+from localspec.drafters.draft_model import DraftModel
+from localspec.errors import KernelError, LocalspecError, ModelError, ModelFileError, PairError, UsageError
 from localspec.gguf import read_header
-from localspec.llama.model import file_sha256
-from localspec.models import heads as formats
-from localspec.models.fit import FitSettings, plan
+from localspec.llama import lib
+from localspec.llama.choice import Chosen, choose
+from localspec.llama.context import Context
+from localspec.llama.model import Model, file_sha256
+from localspec.llama.settings import ContextSettings
+from localspec.llama.states import Tap
+from localspec.models import checkpoint
+from localspec.models.fit import MIB, FitSettings, plan
 from localspec.models.memory import Place
 from localspec.runtime import heads
 from localspec.runtime.engine import Engine
-from localspec.types import SamplingParams
-from tests.drafters.shipped_heads import SHIPPED
+from localspec.types import Rule, SamplingParams
+from tests.drafters.shipped_heads import SHIPPED, target_of
 from tests.llama.tiny_gguf import TINY_METADATA, gguf_bytes, write
 from tests.runtime import nearest_head
 from tests.runtime.nearest_head import Nearest, NearestHead
 
+CPU = Place("CPU", "cpu", 1 << 34)
+BUFFER = re.compile(r"(?:KV|compute|output) buffer size = *([\d.]+) MiB")
 PROMPTS = ["Count: one two three one two three one two", "A list. Apples, pears, apples, pears, apples"]
 
 
@@ -105,7 +118,7 @@ def test_layers_of_the_targets_own_that_cannot_be_loaded_are_left_out(
 
     monkeypatch.setattr("localspec.drafters.mtp.MtpHead.attach", refuse)
     with Engine.load(SHIPPED["mtp"], threads=1, context=256, exact="off") as engine:
-        assert "mtp" not in engine.drafters
+        assert engine.drafters == ("grammar", "lookup", "suffix", "recycling")
         assert engine.loaded.context.states is None
         assert engine.generate("Hi", max_tokens=4, ignore_end=True).text() is not None
         with pytest.raises(UsageError, match="There is no drafter called 'mtp' here"):
@@ -113,6 +126,62 @@ def test_layers_of_the_targets_own_that_cannot_be_loaded_are_left_out(
     assert "there is no memory for it. Answers go on without mtp." in caplog.text
     with pytest.raises(ModelError, match="no memory"):
         Engine.load(SHIPPED["mtp"], threads=1, context=256, exact="off", drafter="mtp")
+
+
+def test_layers_of_the_targets_own_are_loaded_where_they_may_guess(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings: dict[str, Any] = {"threads": 1, "context": 256, "exact": "off"}
+    with Engine.load(SHIPPED["mtp"], drafter="lookup", **settings) as engine:
+        assert not engine.loaded.heads
+        assert not engine.loaded.model.has_nextn
+        with pytest.raises(UsageError, match="`mtp` is not loaded"):
+            engine.configure(drafter="mtp")
+
+    def refuse(*arguments: Any, tap: Tap, **options: Any) -> Chosen:
+        if tap.nextn:
+            raise ModelError("there is no memory for it.")
+        return choose(*arguments, tap=tap, **options)
+
+    monkeypatch.setattr("localspec.runtime.loading.choose", refuse)
+    with pytest.raises(ModelError, match="no memory"):
+        Engine.load(SHIPPED["mtp"], drafter="mtp", **settings)
+    with Engine.load(SHIPPED["mtp"], **settings) as engine:
+        assert engine.drafters == ("grammar", "lookup", "suffix", "recycling")
+    assert "Loading goes on without the layers of multi-token prediction" in caplog.text
+
+
+@pytest.mark.parametrize("rule", [Rule.COUPLED, Rule.REJECTION])
+def test_one_that_fails_is_dropped_and_the_chat_goes_on(
+    rule: Rule, tiny_target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise KernelError("the matrix has 7 columns.")
+
+    settings: dict[str, Any] = {"threads": 1, "context": 256, "exact": "off"}
+    with Engine.load(tiny_target, heads=[SHIPPED["medusa"]], drafter="medusa", **settings) as engine:
+        monkeypatch.setattr(kernels, "matvec", fail)
+        answer = engine.generate("Hi", rule=rule, max_tokens=12, ignore_end=True)
+        assert len(answer.text()) > 0
+        assert len(answer.tokens) == 12
+        assert engine.dropped == {"medusa": "the matrix has 7 columns."}
+
+
+def test_shedding_frees_what_they_draw_from(tiny_target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = [SHIPPED[method] for method in ("eagle3", "medusa", "pard")]
+    with Engine.load(tiny_target, heads=files, threads=1, context=256, exact="off") as engine:
+        engine.generate("Hi", drafter="medusa", max_tokens=4, ignore_end=True).text()
+        cascade, context = engine._worker.loop.drafter, engine.loaded.context
+        assert isinstance(cascade, Cascade)
+        drawn = [one._context for one in cascade.drafters if isinstance(one, DraftModel)]
+        held = [weakref.ref(one) for one in (*drawn, context.states)]
+        assert len(held) == 4
+        drawn.clear()
+        assert engine.on_engine_thread(lambda: engine._worker.shed_draft("little memory is left"))
+        gc.collect()
+        assert [one() for one in held] == [None] * 4
+        monkeypatch.setattr(context, "decode", lambda feeds: pytest.fail("nobody is there to show another text"))
+        engine.forget()
 
 
 def test_slots_read_their_own_states(tiny_target: Path, folder: Path) -> None:
@@ -178,13 +247,33 @@ def test_one_trained_for_another_file_is_said(
     assert "was trained for another file (sha256 abababababab...)" in caplog.text
 
 
-def test_its_memory_is_planned(tiny_target: Path, folder: Path) -> None:
-    assert heads.size(folder) == 10
-    header, places = read_header(tiny_target), [Place("CPU", "cpu", 1 << 34)]
-    without, beside = (plan(header, None, FitSettings(head_bytes=count), places) for count in (0, 10))
-    assert beside.total_bytes - without.total_bytes == 10 + 3 * 2 * 256 * without.context
+@pytest.mark.parametrize("method", ["eagle3", "medusa", "mtp", "pard"])
+def test_no_less_memory_is_planned_than_it_takes(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lib, "log", lib.Log(100_000))
+    file, target, length = SHIPPED[method], read_header(target_of(method)), 512
+    shapes = () if method == "mtp" else heads.shapes(target, [file])  # its own layers are counted unasked
+    shares = plan(target, None, FitSettings(context=length, heads=shapes), [CPU]).shares
+    (planned,) = (share for share in shares if share.model == "heads")
+    head = heads.find(file, target)
+    with Model.load(target.path, nextn=True) as model:
+        context, mark = Context(model, ContextSettings(n_ctx=length, threads=1), tap=head.tap), lib.log.mark()
+        head.attach(context, 1)
+        taken = sum(float(found[1]) * MIB for _, line in lib.log.since(mark) if (found := BUFFER.search(line)))
+        head.close()
+        context.close()
+    states = 2 * len(head.tap.everything) * target.number("embedding_length") * length
+    assert (taken > 0) == (method != "medusa")
+    assert planned.cache + planned.compute >= taken + states
+    files = checkpoint.weights_of(file) if file.is_dir() else [file]
+    assert planned.weights >= (0 if method == "mtp" else 0.9 * sum(one.stat().st_size for one in files))
 
 
-def test_every_method_of_a_file_has_a_drafter_of_that_name() -> None:
-    assert set(drafters.HEADS) == set(formats.HEADS)
-    assert set(drafters.HEADS) < set(drafters.NAMES)
+def test_what_a_head_copies_of_its_target_is_planned(tiny_target: Path, tmp_path: Path) -> None:
+    target, folder = read_header(tiny_target), nearest_head.write(tmp_path / "eagle", model_type="eagle")
+    without, beside = (
+        plan(target, None, FitSettings(512, heads=shapes), [CPU]) for shapes in ((), heads.shapes(target, [folder]))
+    )
+    output, rows = 4096 * (256 + 4), (2 + 8) * 256 * 512
+    assert beside.shares[1].weights == 10 + output
+    assert beside.shares[1].cache == rows
+    assert beside.shares[0].compute > without.shares[0].compute, "logits of whole prompts"

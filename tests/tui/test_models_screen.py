@@ -11,6 +11,7 @@ from textual.widgets import Checkbox, DataTable, Input, OptionList, Static
 from localspec.chat.archive import Archive
 from localspec.models.catalog import Catalog
 from localspec.models.hub import Hub
+from localspec.models.methods import HEADS
 from localspec.models.store import Entry, Store, StoredFile
 from localspec.tui.app import ChatApp
 from localspec.tui.dialogs import Choice
@@ -226,6 +227,13 @@ async def test_keys_that_do_not_fit_the_row_say_why(make_app: MakeApp, client: H
         assert "Only a model that is here" in text(screen, "#detail")
         await pilot.press("r")
         await until(pilot, lambda: screen.items)
+
+
+async def test_pairs_with_heads_are_listed(store: Store) -> None:
+    catalog = Catalog.load()
+    found = {pair.name for pair in catalog.pairs.values() if pair.method in HEADS}
+    assert found
+    assert found <= {item.name for item in shelf(catalog, store)}
 
 
 async def test_a_broken_file_is_said(tmp_path: Path, store: Store, tiny_target: Path) -> None:

@@ -1,0 +1,75 @@
+"""Models and contexts in memory, with what is known of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from localspec.config import EngineSettings
+from localspec.drafters.draft_model import DraftModel
+from localspec.drafters.head import Head
+from localspec.drafters.recycling import Successors
+from localspec.llama.context import Context
+from localspec.llama.model import Model
+from localspec.models.shared_vocabulary import SharedVocabulary
+from localspec.runtime.corpus import Corpus
+from localspec.runtime.knowledge import Knowledge
+
+
+@dataclass(slots=True)
+class Loaded:
+    """Models and contexts in memory; whoever holds it closes it."""
+
+    settings: EngineSettings
+    model: Model
+    context: Context
+    exactness: str
+    """In words: the configuration in use, and whether its passes are exact."""
+    pass_seconds: dict[int, dict[int, float]]
+    """{context length: {width: seconds of a pass}}, where it was measured."""
+    draft_model: Model | None = None
+    draft_context: Context | None = None
+    shared: SharedVocabulary | None = None
+    """What target and draft model have in common, where their tokenizers differ."""
+    configuration: str = ""
+    """In words: how the target's cache is kept, and whose kernels compute its passes."""
+    knowledge: Knowledge = field(default_factory=Knowledge)
+    """What passes and drafts cost and how often drafts are right, as far as is known."""
+    cache_key: bytes = b""
+    """Names what the bits of the target's cache depend on; empty = caches of chats are not kept."""
+    corpus: Corpus | None = None
+    """Past answers that are searched, and where new ones go."""
+    successors: Successors = field(default_factory=Successors)
+    """What the target thought of saying behind each token, in any answer."""
+    unusable: dict[str, str] = field(default_factory=dict)
+    """Installed packages' drafters that could not be made, and why."""
+    heads: list[Head] = field(default_factory=list)
+    """Trained for this target; its context keeps the states they read."""
+
+    @property
+    def trained(self) -> tuple[str, ...]:
+        """Names of the drafters that are models or heads in memory, which `drop` frees."""
+        draft = (DraftModel.NAME,) if self.draft_context is not None else ()
+        return (*draft, *(head.name for head in self.heads))
+
+    def drop(self, name: str) -> None:
+        """Frees the draft model or the head of that name, if there is one; the target goes on without it."""
+        if name == DraftModel.NAME:
+            for part in (self.draft_context, self.draft_model):
+                if part is not None:
+                    part.close()
+            self.draft_context = self.draft_model = None
+        for head in self.heads:
+            if head.name == name:
+                head.close()
+        if any(head.name == name for head in self.heads):
+            self.heads = [head for head in self.heads if head.name != name]
+            if not self.heads:
+                self.context.untap()
+
+    def close(self) -> None:
+        """Frees everything."""
+        if self.corpus is not None:
+            self.corpus.close()
+        for part in (*self.heads, self.draft_context, self.draft_model, self.context, self.model):
+            if part is not None:
+                part.close()
