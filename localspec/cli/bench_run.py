@@ -27,7 +27,8 @@ process and one engine, round after round. Ratios are paired: the same prompt in
 95% intervals, what drafts brought, where the time went, the best fixed length in hindsight, the clairvoyant limit that
 the log and the measured costs allow, and whether the texts are byte-equal.
 
-Workloads: maths, code-edit, json, copy, chat, multi-turn, long-code and long-chat (2,000 tokens of context), random.
+Workloads: maths, code-edit, json, copy, chat, multi-turn, long-code and long-chat (2,000 tokens of context), random;
+code-twice, rewrite and again (what was asked before in another conversation, answered with a corpus of that one).
 Your own prompts (--prompts) are JSON lines with `messages`, `prompt` or `text`, and optionally `workload`.
 
 Every finished run is in the session's file at once; the same command goes on where it was interrupted.
