@@ -93,6 +93,7 @@ def test_the_wait_for_a_cpu_is_measured() -> None:
         hog.wait()
 
 
+@pytest.mark.trial
 def test_threads_sleep_beside_a_busy_program_and_wake_when_it_is_gone() -> None:
     printed = _python(_BUSY_THEN_QUIET, _SPIN)
     assert "asleep beside a busy program: True" in printed

@@ -52,6 +52,7 @@ def other(app: ChatApp, before: object) -> bool:
     return app.focused is not before
 
 
+@pytest.mark.trial
 @pytest.mark.asyncio
 async def test_a_further_long_answer_takes_no_more_than_its_text(
     make_app: MakeApp, monkeypatch: pytest.MonkeyPatch

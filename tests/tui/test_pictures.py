@@ -38,7 +38,9 @@ async def settled(pilot: Pilot[Any]) -> None:
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("no_color", [False, True], ids=["colour", "mono"])
+@pytest.mark.parametrize(
+    "no_color", [pytest.param(False, id="colour"), pytest.param(True, id="mono", marks=pytest.mark.trial)]
+)
 @pytest.mark.parametrize("scene", SCENES)
 async def test_picture(
     scene: str,
