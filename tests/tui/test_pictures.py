@@ -21,6 +21,7 @@ from tests.tui.scenes import SCENES, recording
 
 DARK, LIGHT = "localspec-dark", "localspec-light"
 SMALL, LARGE = (80, 24), (120, 40)
+PICTURES = Path(__file__).parent / "__snapshots__/test_pictures"
 
 
 async def settled(pilot: Pilot[Any]) -> None:
@@ -73,3 +74,9 @@ async def test_picture(
 def test_every_screen_and_view_is_pictured() -> None:
     names = {row.name for row in SCREENS} | {row.name for row in VIEWS}
     assert names <= set(SCENES)
+
+
+def test_no_picture_is_left_over() -> None:
+    looks = [f"colour][{look}" for look in ("dark", "light")] + ["mono][mono"]
+    wanted = {f"test_picture[{scene}-{look}-{size[0]}]" for scene in SCENES for look in looks for size in (SMALL, LARGE)}
+    assert {path.stem for path in PICTURES.iterdir()} == wanted
