@@ -73,10 +73,10 @@ def run(options: argparse.Namespace) -> int:
         engine |= fitted(engine | {"target": target, "draft": draft, "heads": heads})
     pool = Pool(target, draft, heads=heads, settings=engine, idle_unload=options.idle_unload)
     listening = listen.bind(settings.host, settings.port)
-    log.write_to(sys.stderr, as_json=options.json, quiet=options.quiet)
-    _say(pool.default, listen.url_of(listening), options, bool(settings.api_keys))
-    with load_progress() as progress:
-        listen.serve(pool, settings, listening, progress)
+    with log.written_to(sys.stderr, as_json=options.json, quiet=options.quiet):
+        _say(pool.default, listen.url_of(listening), options, bool(settings.api_keys))
+        with load_progress() as progress:
+            listen.serve(pool, settings, listening, progress)
     return 0
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from time import perf_counter, strftime
 from typing import TextIO
 
@@ -68,9 +70,10 @@ class _Json(logging.Formatter):
         return json.dumps(told | (fields or {"message": record.getMessage()}), ensure_ascii=False)
 
 
-def write_to(stream: TextIO, *, as_json: bool = False, quiet: bool = False) -> None:
-    """Sends the endpoint's, the engine's and uvicorn's lines to a stream; the latter two's only if they matter,
-    requests unless `quiet`."""
+@contextmanager
+def written_to(stream: TextIO, *, as_json: bool = False, quiet: bool = False) -> Iterator[None]:
+    """Sends the endpoint's, the engine's and uvicorn's lines to a stream while it is entered; the latter two's only if
+    they matter, requests unless `quiet`."""
     handler = logging.StreamHandler(stream)
     handler.setFormatter(_Json() if as_json else logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
     levels = {
@@ -78,7 +81,15 @@ def write_to(stream: TextIO, *, as_json: bool = False, quiet: bool = False) -> N
         _ENGINE: logging.WARNING,
         "uvicorn.error": logging.ERROR,
     }
-    for name, least in levels.items():
-        logger = logging.getLogger(name)
-        logger.handlers, logger.propagate = [handler], name == _ENGINE
-        logger.setLevel(least)
+    with ExitStack() as after:
+        for name, least in levels.items():
+            logger = logging.getLogger(name)
+            after.callback(_put_back, logger, logger.handlers, logger.propagate, logger.level)
+            logger.handlers, logger.propagate = [handler], name == _ENGINE
+            logger.setLevel(least)
+        yield
+
+
+def _put_back(logger: logging.Logger, handlers: list[logging.Handler], propagate: bool, level: int) -> None:
+    logger.handlers, logger.propagate = handlers, propagate
+    logger.setLevel(level)
