@@ -6,7 +6,7 @@ are followed, wherever they stand, and in the end the best ones are sent, which 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -52,10 +52,15 @@ class BestFirst(DraftModel):
     """
 
     def __init__(
-        self, context: TreeContext, end_tokens: frozenset[int], settings: DraftModelSettings, name: str
+        self,
+        context: TreeContext,
+        end_tokens: frozenset[int],
+        settings: DraftModelSettings,
+        name: str,
+        release: Callable[[], None] | None = None,
     ) -> None:
         """See `DraftModel`; `branches` is also how many guesses are followed in a pass."""
-        super().__init__(context, end_tokens, settings, name)
+        super().__init__(context, end_tokens, settings, name, release)
         self._n_paths, self._n_ctx = context.n_paths, context.n_ctx
 
     def draft(self, requests: Sequence[DraftRequest]) -> list[Draft]:

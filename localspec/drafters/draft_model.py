@@ -7,7 +7,7 @@ distributions agree the two tokens agree too.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -92,18 +92,21 @@ class DraftModel:
         end_tokens: frozenset[int],
         settings: DraftModelSettings | None = None,
         name: str = NAME,
+        release: Callable[[], None] | None = None,
     ) -> None:
         """
         Args:
-            context: the draft model's cache; whoever made it frees it.
+            context: the draft model's cache.
             end_tokens: behind one of these nothing is guessed (the answer is over).
             settings: None = the defaults.
             name: the drafter's: of the method, for a head.
+            release: frees a cache that was made for this drafter alone; None = whoever made it frees it.
         """
         self.name = name
         self._context: DraftContext | None = context
         self._end_tokens = end_tokens
         self.settings = settings or DraftModelSettings()
+        self._release = release
 
     def missing(self, slot: int, history: History) -> int:
         if self._context is None:
@@ -197,6 +200,9 @@ class DraftModel:
 
     def close(self) -> None:
         self._context = None
+        release, self._release = self._release, None
+        if release is not None:
+            release()
 
 
 @contextmanager

@@ -30,7 +30,7 @@ from localspec.llama.head_cache import HeadCache, Row
 from localspec.llama.output_matrix import output_matrix
 from localspec.llama.states import FINAL, Tap
 from localspec.models.checkpoint import config_of
-from localspec.models.heads import keeps_state
+from localspec.models.heads import check_forgets
 from localspec.models.tensors import Tensors
 from localspec.types import Float32Array
 
@@ -147,11 +147,7 @@ def load(path: Path, target: Header) -> EagleHead:
     for key in ("logit_scale", "final_logit_softcapping"):
         if target.real(key):
             raise PairError(f"{target.path.name} scales its logits ({key}), and {path.name} guesses without that.")
-    if keeps_state(target):
-        raise PairError(
-            f"{target.path.name} keeps a recurrent state ({target.architecture}), from which rejected tokens cannot be"
-            " dropped."
-        )
+    check_forgets(target)
     shape.check(Tensors(path))
     return EagleHead(path, shape)
 

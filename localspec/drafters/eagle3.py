@@ -20,24 +20,10 @@ from localspec.llama.model import Model, check_text_model
 from localspec.llama.states import SHOWS_LAYERS, SHOWS_NEXTN, Tap
 from localspec.models import pairing
 from localspec.models.checkpoint import is_checkpoint
-from localspec.models.heads import draft_kind, keeps_state, nextn_layers
+from localspec.models.heads import check_forgets, draft_kind, nextn_layers
 
 _LAYERS = 3
 _TOKENS = "tokenizer.ggml.tokens"
-
-
-class Eagle3(BestFirst):
-    """Guesses with a head, and frees the cache it made for that."""
-
-    def __init__(self, context: Eagle3Context, end_tokens: frozenset[int], branches: int) -> None:
-        super().__init__(context, end_tokens, DraftModelSettings(branches), Eagle3Head.name)
-        self._cache: Eagle3Context | None = context
-
-    def close(self) -> None:
-        super().close()
-        cache, self._cache = self._cache, None
-        if cache is not None:
-            cache.close()
 
 
 class Eagle3Head:
@@ -51,7 +37,7 @@ class Eagle3Head:
         self.tap = Tap(tuple(sorted({layer for layer in layers if layer < n_layers})), nextn=n_layers in layers)
         self._model: Model | None = None
 
-    def attach(self, target: Context, branches: int) -> Eagle3:
+    def attach(self, target: Context, branches: int) -> BestFirst:
         """Makes a drafter with a cache of its own; the weights are loaded once, and freed with the head.
 
         Raises:
@@ -61,7 +47,9 @@ class Eagle3Head:
         if self._model is None:
             like = target.model
             self._model = Eagle3Model.load(self.path, gpu_layers=like.gpu_layers, device=like.device)
-        return Eagle3(Eagle3Context(self._model, target, self.layers), target.model.end_tokens, branches)
+        context = Eagle3Context(self._model, target, self.layers)
+        settings = DraftModelSettings(branches)
+        return BestFirst(context, target.model.end_tokens, settings, self.name, context.close)
 
     def close(self) -> None:
         model, self._model = self._model, None
@@ -90,11 +78,7 @@ def load(path: Path, target: Header) -> Eagle3Head:
     kind = draft_kind(header)
     if kind.method != Eagle3Head.name:
         raise PairError(f"{path.name} is {kind.sentence}, not an EAGLE-3 head.")
-    if keeps_state(target):
-        raise PairError(
-            f"{target.path.name} keeps a recurrent state ({target.architecture}), from which rejected tokens cannot be"
-            " dropped."
-        )
+    check_forgets(target)
     pairing.check(target, header)
     layers = _layers(header, target)
     _check_tensors(header, target)

@@ -20,26 +20,12 @@ from localspec.llama.model import Model, check_text_model
 from localspec.llama.mtp import MtpContext, runs
 from localspec.llama.states import SHOWS_NEXTN, Tap
 from localspec.models import pairing
-from localspec.models.heads import keeps_state, nextn_layers
+from localspec.models.heads import check_forgets, nextn_layers
 
 _NEEDED = ("nextn.eh_proj", "nextn.enorm", "nextn.hnorm", "attn_norm", "attn_output")
 """Tensors of every MTP layer, without which llama.cpp ends the process or says nothing of use."""
 _FEED_FORWARD = ("ffn_gate_inp", "ffn_up")
 """Of these a layer has one: the router of its experts, or a dense layer."""
-
-
-class Mtp(DraftModel):
-    """A `DraftModel` that frees its cache."""
-
-    def __init__(self, context: MtpContext, end_tokens: frozenset[int], branches: int) -> None:
-        super().__init__(context, end_tokens, DraftModelSettings(branches), MtpHead.name)
-        self.context: MtpContext | None = context
-
-    def close(self) -> None:
-        super().close()
-        context, self.context = self.context, None
-        if context is not None:
-            context.close()
 
 
 class MtpHead:
@@ -52,11 +38,11 @@ class MtpHead:
         """`own`: whether it is the target's own file. Use `load`."""
         self.path = path
         self.own = own
-        self._drafters: WeakSet[Mtp] = WeakSet()
+        self._drafters: WeakSet[DraftModel] = WeakSet()
         self._model: Model | None = None
         """What was loaded for it; None where the target's own layers serve."""
 
-    def attach(self, target: Context, branches: int) -> Mtp:
+    def attach(self, target: Context, branches: int) -> DraftModel:
         """Makes a drafter with a cache of its own. Layers in the target's own file serve as they are, if the target
         loaded them; others are loaded once, and freed with the head.
 
@@ -66,7 +52,8 @@ class MtpHead:
         """
         like = target.model
         model = like if self.own and like.has_nextn else self._loaded(like)
-        drafter = Mtp(MtpContext(model, target), like.end_tokens, branches)
+        context = MtpContext(model, target)
+        drafter = DraftModel(context, like.end_tokens, DraftModelSettings(branches), self.name, context.close)
         self._drafters.add(drafter)
         return drafter
 
@@ -116,12 +103,7 @@ def load(path: Path, target: Header) -> MtpHead:
             f"llama.cpp cannot draft with {heads} multi-token-prediction layers of the architecture"
             f" {header.architecture}, which {path.name} has."
         )
-    if keeps_state(target) and target.architecture not in ROLLS_BACK:
-        raise PairError(
-            f"{target.path.name} keeps a recurrent state ({target.architecture}), from which rejected tokens cannot be"
-            " dropped.",
-            "It answers without drafts.",
-        )
+    check_forgets(target, ROLLS_BACK, "It answers without drafts.")
     _check_tensors(header, heads)
     if not own:
         pairing.check(target, header)

@@ -151,19 +151,14 @@ class PardDrafter(DraftModel):
 
     def __init__(self, context: ParallelContext, end_tokens: frozenset[int], settings: DraftModelSettings) -> None:
         super().__init__(context, end_tokens, settings, PardHead.name)
-        self._parallel: ParallelContext | None = context
 
     def draft(self, requests: Sequence[DraftRequest]) -> list[Draft]:
-        if self._parallel is not None:
-            self._parallel.begin({request.slot: len(request.history) + self._levels(request) for request in requests})
+        if isinstance(self._context, ParallelContext):  # None once it is closed
+            self._context.begin({request.slot: len(request.history) + self._levels(request) for request in requests})
         return super().draft(requests)
 
     def _levels(self, request: DraftRequest) -> int:
         return min(request.max_depth, -(-request.max_nodes // self.settings.branches))
-
-    def close(self) -> None:
-        super().close()
-        self._parallel = None
 
 
 class ParallelContext:

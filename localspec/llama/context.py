@@ -12,12 +12,12 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from localspec.errors import Cancelled, ContextOverflowError, ModelError, UsageError
-from localspec.llama import lib, wide
+from localspec.errors import Cancelled, ContextOverflowError, DecodeError, UsageError
+from localspec.llama import lib
 from localspec.llama.abort import abortable
 from localspec.llama.batch import Batch, Part, split_equal
 from localspec.llama.cells import Cells
-from localspec.llama.contention import cpus
+from localspec.llama.handle import Handle
 from localspec.llama.model import Model
 from localspec.llama.observe import Observer
 from localspec.llama.parameters import EXTRA_ROWS, context_parameters, most_nodes, most_rows
@@ -64,43 +64,33 @@ class Context:
         self.can_trim, self.most_nodes = model.can_trim, most_nodes(model, settings)
         self.max_leaves = settings.max_leaves if model.can_trim else 1
         self._most_rows = most_rows(settings)
-        self._api, self._wide = lib.api(), model.kernels == "wide"
-        self._handle: int | None = None
-        mark = lib.log.mark()
+        self._api, mark = lib.api(), lib.log.mark()
         self._observer = observer  # llama.cpp points to its callback
         if model.handle is None:
             raise UsageError(f"the model {model.path.name} is closed.")
         tap = check_tap(model.header, int(self._api.llama_model_n_layer(model.handle)), tap)
-        self._handle = self._create(tap)
-        model.contexts.add(self)
+        self.handle = self._create(tap)
+        """llama.cpp's own context, closed with this one."""
         self.kv_bytes = lib.cache_bytes(mark)
         """Size of the cache in memory, as llama.cpp reports it (to 0.01 MiB)."""
-        self._memory = self._api.llama_get_memory(self._handle)
+        self._memory = self.handle.memory
         capacity, grid = settings.n_ctx + 64, settings.grid if settings.grid_prefill else 0
         back = None if model.can_trim else self.most_nodes
         self._cells = [Cells(capacity, grid, settings.reuse, back) for _ in range(settings.n_slots)]
         self._batch = Batch(self._most_rows, capacity, self.n_vocab, self.max_leaves)
         self._row_offsets = np.arange(self._most_rows, dtype=np.uintp) * np.uintp(4 * self.n_vocab)
-        self.outputs = Outputs(self._handle, model, tap) if tap else None
+        self.outputs = Outputs(self.handle, model, tap) if tap else None
         """Hidden states of the last pass; None = nothing is tapped."""
         self.states = States(self.outputs, self._cells) if self.outputs is not None and keep_states else None
         """Hidden states of the cached tokens; None = nothing is kept."""
 
-    def _create(self, tap: Tap) -> int:
+    def _create(self, tap: Tap) -> Handle:
         settings, params = self.settings, context_parameters(self.model, self.settings, self.threads, tap)
         if self._observer is not None:
             params.cb_eval = self._observer.callback
-        mark = lib.log.mark()
-        with wide.switched(self._wide):
-            handle = self._api.llama_init_from_model(self.model.handle, params)
-        if not handle:
-            reason = lib.log.reason(mark) or "it gave no reason"
-            raise ModelError(
-                f"llama.cpp could not make a context of {settings.n_ctx} tokens and {settings.n_slots} slots"
-                f" for {self.model.path.name}: {reason}.",
-                "A shorter context or a smaller cache type needs less memory.",
-            )
-        return int(handle)
+        size = f"{settings.n_ctx} tokens and {settings.n_slots} slots"
+        hint = "A shorter context or a smaller cache type needs less memory."
+        return Handle(self.model, params, f"a context of {size} for {self.model.path.name}", hint)
 
     # -- the Target protocol ------------------------------------------------------------------------------------
 
@@ -150,7 +140,7 @@ class Context:
         if cancel is not None and cancel():
             raise Cancelled("Stopped while reading the prompt.")
         end = self._chunk_end(start, min(prompt_length - 1, total), total)
-        with abortable(self._handle, cancel):
+        with abortable(self.handle.pointer, cancel):
             self._compute(slot, tokens[start:end], start)
         return end
 
@@ -181,7 +171,7 @@ class Context:
         all_rows = self.outputs is not None and self.outputs.before(decodes=True)
         self._run(count, [(part.feed.slot, part.start) for part in parts])
         # rows with logits follow one another in batch order
-        base, row, outputs = np.uintp(lib.pointer_value(self._api.llama_get_logits(self._handle))), 0, 0
+        base, row, outputs = np.uintp(lib.pointer_value(self._api.llama_get_logits(self.handle.pointer))), 0, 0
         for part in in_order:
             with_logits = 1 + len(part.feed.draft_tokens)
             part.first_output = row + part.rows - with_logits if all_rows else outputs
@@ -226,15 +216,15 @@ class Context:
     def save(self, slot: int) -> memoryview:
         """The slot's cache as bytes, for `restore` in a context with the same model and settings."""
         self._trim(slot, self._cells[slot].length)
-        state = np.empty(self._api.llama_state_seq_get_size(self._handle, slot), dtype=np.uint8)
-        written = self._api.llama_state_seq_get_data(self._handle, lib.bytes_pointer(state), len(state), slot)
+        state = np.empty(self._api.llama_state_seq_get_size(self.handle.pointer, slot), dtype=np.uint8)
+        written = self._api.llama_state_seq_get_data(self.handle.pointer, lib.bytes_pointer(state), len(state), slot)
         return state.data[:written]
 
     def restore(self, slot: int, state: bytes | memoryview, tokens: Tokens, prompt_length: int) -> bool:
         """Puts a saved cache of `tokens` into the slot; False (and an empty slot) if llama.cpp refuses it."""
         self.forget(slot)
         source = lib.bytes_pointer(np.frombuffer(state, dtype=np.uint8))
-        if not self._api.llama_state_seq_set_data(self._handle, source, len(state), slot):
+        if not self._api.llama_state_seq_set_data(self.handle.pointer, source, len(state), slot):
             return False
         for leaf in range(1, self.max_leaves):
             self._api.llama_memory_seq_cp(self._memory, 0, leaf, -1, -1)
@@ -246,23 +236,18 @@ class Context:
     def untap(self) -> None:
         """Hands out no hidden states any more, and frees those it kept."""
         for part in (self.outputs, self.states):
-            if part is not None and self._handle is not None:
+            if part is not None and self.handle.pointer is not None:
                 part.close()
         self.outputs = self.states = None
 
     def close(self) -> None:
         """Frees the cache; logits rows become invalid. A second call does nothing."""
-        handle, self._handle = getattr(self, "_handle", None), None
-        if handle is not None:
-            self._api.llama_free(handle)
-
-    def __del__(self) -> None:
-        self.close()
+        self.handle.close()
 
     # -- syncing the cache with a history -----------------------------------------------------------------------
 
     def _check(self, slot: int, tokens: Tokens) -> None:
-        if self._handle is None:
+        if self.handle.pointer is None:
             raise UsageError("the context is closed.")
         if not 0 <= slot < len(self._cells):
             raise UsageError(f"slot {slot} does not exist; the context has {self.settings.n_slots}.")
@@ -368,15 +353,13 @@ class Context:
 
     def _run(self, count: int, starts: Sequence[tuple[int, int]]) -> None:
         """Runs the first `count` rows of the batch; on failure drops each slot's cells from its start on."""
-        mark = lib.log.mark()
-        wide.set_switch(self._wide)  # passes are built in the call, on this thread
-        with cpus.passing():
-            code = self._api.llama_decode(self._handle, self._batch.of(count))
-        if code:
+        try:
+            self.handle.call(self._api.llama_decode, self._batch.of(count))
+        except (Cancelled, DecodeError):
             for slot, start in starts:
                 self._cells[slot].cut(start + 1)  # so that the trim is not skipped
                 self._trim(slot, start)
-            lib.raise_for_code(code, mark)
+            raise
 
     def _remember(self, part: Part, row: int) -> None:
         """The cache holds a part, whose rows began at `row` of the last pass; of a tree only the main chain counts."""

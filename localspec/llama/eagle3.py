@@ -11,10 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from localspec.errors import ModelError
-from localspec.llama import lib, wide
-from localspec.llama.contention import cpus
+from localspec.llama import lib
 from localspec.llama.context import Context
+from localspec.llama.handle import Handle
 from localspec.llama.head_cache import ROWS, HeadCache, Row
 from localspec.llama.model import Model
 from localspec.llama.states import NEXTN
@@ -43,19 +42,17 @@ class Eagle3Context(HeadCache):
         Raises:
             ModelError: llama.cpp refuses it, or there is no memory.
         """
-        self._api, self._wide = lib.api(), model.kernels == "wide"
+        self._api = lib.api()
         last = int(self._api.llama_model_n_layer(target.model.handle))
         super().__init__(target, [NEXTN if layer == last else layer for layer in layers], model.n_vocab)
         self._n_embd, self._width = int(self._api.llama_model_n_embd(model.handle)), model.n_vocab
-        self._handle: int | None = None
-        self._handle = self._create(model, target)
-        model.contexts.add(self)
-        self._memory = self._api.llama_get_memory(self._handle)
-        lib.extension().llama_set_embeddings_nextn(self._handle, True, True)
+        self._handle = Handle(model, self._parameters(model, target), f"a context for {model.path.name}")
+        self._memory = self._handle.memory
+        lib.extension().llama_set_embeddings_nextn(self._handle.pointer, True, True)
         self._states_address: Callable[[int | None], Any] = lib.extension().llama_get_embeddings_nextn
         self._batch = _Batch(ROWS, self._n_slots * self.n_paths)
 
-    def _create(self, model: Model, target: Context) -> int:
+    def _parameters(self, model: Model, target: Context) -> Any:
         params = self._api.llama_context_default_params()
         params.n_ctx = (self.n_ctx + ROWS) * self._n_slots
         params.n_batch = params.n_ubatch = params.n_outputs_max = ROWS
@@ -64,37 +61,26 @@ class Eagle3Context(HeadCache):
         params.kv_unified = True  # nobody relies on its bits, and paths need it
         params.op_offload = model.gpu_layers != 0
         params.no_perf = True
-        params.ctx_other = target._handle  # whose embeddings and output matrix serve a head without its own
-        mark = lib.log.mark()
-        with wide.switched(self._wide):
-            handle = self._api.llama_init_from_model(model.handle, params)
-        if not handle:
-            reason = lib.log.reason(mark) or "it gave no reason"
-            raise ModelError(f"llama.cpp could not make a context for {model.path.name}: {reason}.")
-        return int(handle)
+        params.ctx_other = target.handle.pointer  # whose embeddings and output matrix serve a head without its own
+        return params
 
     def close(self) -> None:
         """Frees the cache. A second call does nothing."""
-        handle, self._handle = getattr(self, "_handle", None), None
-        if handle is not None:
-            self._api.llama_free(handle)
-
-    def __del__(self) -> None:
-        self.close()
+        self._handle.close()
 
     def _compute(self, rows: Sequence[Row], asked: bool) -> tuple[Float32Array, Float32Array] | None:
         """All rows are outputs or none: llama.cpp hands out the first ones, whichever were asked for."""
         states = [row.state for row in rows]
         if rows[0].sequence is None:
             first = self._api.llama_memory_seq_pos_max(self._memory, 0) + 1  # means nothing, but is checked
-            self._call(self._api.llama_encode, self._batch.of_states(states, first))
+            self._handle.call(self._api.llama_encode, self._batch.of_states(states, first))
             states = list(self._last_states(len(rows)))
         ids = [self._ids(row) for row in rows]
-        self._call(self._api.llama_decode, self._batch.of_rows(rows, ids, states, asked))
+        self._handle.call(self._api.llama_decode, self._batch.of_rows(rows, ids, states, asked))
         if not asked:
             return None
-        logits = np.ctypeslib.as_array(self._api.llama_get_logits(self._handle), shape=(len(rows), self._width))
-        return self._last_states(len(rows)), logits
+        address = self._api.llama_get_logits(self._handle.pointer)
+        return self._last_states(len(rows)), np.ctypeslib.as_array(address, shape=(len(rows), self._width))
 
     def _ids(self, row: Row) -> tuple[int, int]:
         """The first sequence id of a cell, and how many."""
@@ -102,16 +88,8 @@ class Eagle3Context(HeadCache):
         return (first, self.n_paths) if row.sequence is None else (first + row.sequence, 1)
 
     def _last_states(self, rows: int) -> Float32Array:
-        found = np.ctypeslib.as_array(self._states_address(self._handle), shape=(rows, self._n_embd))
+        found = np.ctypeslib.as_array(self._states_address(self._handle.pointer), shape=(rows, self._n_embd))
         return np.array(found, dtype=np.float32)
-
-    def _call(self, function: Any, batch: Any) -> None:
-        mark = lib.log.mark()
-        wide.set_switch(self._wide)
-        with cpus.passing():
-            code = function(self._handle, batch)
-        if code:
-            lib.raise_for_code(code, mark)
 
     def _remove(self, slot: int, start: int) -> None:
         self._api.llama_memory_seq_rm(self._memory, -1 if self._n_slots == 1 else slot, start, -1)

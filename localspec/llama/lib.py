@@ -204,7 +204,7 @@ def device_handles() -> list[int]:
     return [get(index) for index in range(count)]
 
 
-def raise_for_code(code: int, mark: int, cause: BaseException | None = None) -> NoReturn:
+def raise_for_code(code: int, mark: int) -> NoReturn:
     """Turns a non-zero return code of `llama_decode` into our error; `mark` is the log position before the call.
 
     Raises:
@@ -212,7 +212,7 @@ def raise_for_code(code: int, mark: int, cause: BaseException | None = None) -> 
         DecodeError: anything else, with llama.cpp's own reason.
     """
     if code == 2:
-        raise Cancelled("Stopped.") from cause
+        raise Cancelled("Stopped.")
     what = {
         1: "there is no room in its cache for the pass",
         -1: "it refused the batch",
@@ -220,7 +220,7 @@ def raise_for_code(code: int, mark: int, cause: BaseException | None = None) -> 
         -3: "the computation failed",
     }.get(code, f"it returned {code}")
     reason = log.reason(mark)
-    raise DecodeError(f"llama.cpp could not evaluate a pass: {what}{f' ({reason})' if reason else ''}.") from cause
+    raise DecodeError(f"llama.cpp could not evaluate a pass: {what}{f' ({reason})' if reason else ''}.")
 
 
 def pointer_value(pointer: Any) -> int:

@@ -9,7 +9,7 @@ import hashlib
 import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,6 +20,9 @@ from localspec.llama import lib, wide
 from localspec.llama.configuration import Kernels
 from localspec.llama.fewest import FewestTokens
 from localspec.types import Tokens
+
+if TYPE_CHECKING:
+    from localspec.llama.handle import Handle
 
 _MOST_LAYERS = 512
 """llama.cpp ends the process over a model with more."""
@@ -49,7 +52,7 @@ class Model:
         self.device = device
         self._api = lib.api()
         self._vocab = vocab = self._api.llama_model_get_vocab(handle)
-        self.contexts: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.contexts: weakref.WeakSet[Handle] = weakref.WeakSet()
         """Contexts made of it, which are closed before the weights go."""
         self.n_vocab = int(self._api.llama_vocab_n_tokens(vocab))
         """Entries of a logits row."""

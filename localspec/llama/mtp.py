@@ -17,12 +17,12 @@ from typing import Any
 
 import numpy as np
 
-from localspec.errors import DecodeError, ModelError, UsageError
-from localspec.llama import lib, wide
+from localspec.errors import Cancelled, DecodeError, UsageError
+from localspec.llama import lib
 from localspec.llama.batch import Batch
 from localspec.llama.cells import Cells
-from localspec.llama.contention import cpus
 from localspec.llama.context import Context
+from localspec.llama.handle import Handle
 from localspec.llama.model import Model
 from localspec.llama.parameters import context_parameters, most_rows
 from localspec.llama.states import NEXTN, NO_TAP, States
@@ -110,7 +110,6 @@ class MtpContext:
             raise UsageError("MTP layers need a target that keeps the states they start from.")
         self._states: States = target.states
         self._api, self._extension = lib.api(), lib.extension()
-        self._wide = model.kernels == "wide"
         self.heads = int(self._api.llama_model_n_layer_nextn(model.handle))
         """MTP layers, each for one depth of the guess; 1 guesses as deep as one likes."""
         architecture = model.header.architecture
@@ -120,24 +119,14 @@ class MtpContext:
         self.n_ctx, self.n_vocab = target.n_ctx, model.n_vocab
         self._width = int(self._api.llama_model_n_embd_out(model.handle))
         self._grid = most_rows(self.settings)
-        self._handle: int | None = self._create(model, target.threads)
-        self._extension.llama_set_embeddings_nextn(self._handle, True, architecture in _OUTPUTS_ONLY)
-        self._memory = self._api.llama_get_memory(self._handle)
+        params = context_parameters(model, self.settings, target.threads, NO_TAP)
+        params.ctx_type = self._api.LLAMA_CONTEXT_TYPE_MTP
+        self._handle = Handle(model, params, f"a context of {model.path.name}'s MTP layers")
+        self._extension.llama_set_embeddings_nextn(self._handle.pointer, True, architecture in _OUTPUTS_ONLY)
+        self._memory = self._handle.memory
         capacity = self.n_ctx + 64
         self._slots = [_Slot(Cells(capacity, 0, "all")) for _ in range(self.settings.n_slots)]
         self._batch = _StateBatch(self._grid, capacity, self.n_vocab, self._width)
-        model.contexts.add(self)
-
-    def _create(self, model: Model, threads: int) -> int:
-        params = context_parameters(model, self.settings, threads, NO_TAP)
-        params.ctx_type = self._api.LLAMA_CONTEXT_TYPE_MTP
-        mark = lib.log.mark()
-        with wide.switched(self._wide):
-            handle = self._api.llama_init_from_model(model.handle, params)
-        if not handle:
-            reason = lib.log.reason(mark) or "it gave no reason"
-            raise ModelError(f"llama.cpp could not make a context of {model.path.name}'s MTP layers: {reason}.")
-        return int(handle)
 
     # -- what a DraftModel asks ---------------------------------------------------------------------------------
 
@@ -162,7 +151,7 @@ class MtpContext:
             self._run([step for step, _ in now])
             for row, (step, index) in zip(self._last_rows([step for step, _ in now]), now, strict=True):
                 if step.stop == len(step.tokens):
-                    rows[index] = _row(self._api.llama_get_logits_ith(self._handle, row), self.n_vocab)
+                    rows[index] = _row(self._api.llama_get_logits_ith(self._handle.pointer, row), self.n_vocab)
                     del left[index]
             left = {index: feed for index, feed in left.items() if index in able}
         return [LogitRows.from_matrix(rows[index : index + 1]) for index in range(len(feeds))]
@@ -243,16 +232,14 @@ class MtpContext:
         for step in steps:
             self._api.llama_memory_seq_rm(self._memory, step.slot, 0 if step.restart else step.start, -1)
         if self.heads > 1:
-            self._extension.llama_set_nextn_layer_offset(self._handle, head)
-        mark = lib.log.mark()
-        wide.set_switch(self._wide)
-        with cpus.passing():
-            code = self._api.llama_decode(self._handle, self._batch.of(rows))
-        if code:
+            self._extension.llama_set_nextn_layer_offset(self._handle.pointer, head)
+        try:
+            self._handle.call(self._api.llama_decode, self._batch.of(rows))
+        except (Cancelled, DecodeError):
             for step in steps:
                 self._slots[step.slot].cut(0)
                 self._api.llama_memory_seq_rm(self._memory, step.slot, 0, -1)
-            lib.raise_for_code(code, mark)
+            raise
 
     def _states_before(self, step: _Step) -> Float32Array:
         """float32[rows, n_embd]: behind the token before each row's; nothing is before the first token of all."""
@@ -277,17 +264,12 @@ class MtpContext:
                 held.sure = step.stop
                 held.own.clear()
             if step.logits:
-                state = self._extension.llama_get_embeddings_nextn_ith(self._handle, row)
+                state = self._extension.llama_get_embeddings_nextn_ith(self._handle.pointer, row)
                 held.own[step.stop - 1] = _row(state, self._width).copy()
 
     def close(self) -> None:
         """Frees the cache; a second call does nothing."""
-        handle, self._handle = getattr(self, "_handle", None), None
-        if handle is not None:
-            self._api.llama_free(handle)
-
-    def __del__(self) -> None:
-        self.close()
+        self._handle.close()
 
 
 def _row(pointer: Any, count: int) -> Float32Array:

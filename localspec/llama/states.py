@@ -19,6 +19,7 @@ from localspec.errors import ModelError, UsageError
 from localspec.gguf import Header
 from localspec.llama import lib
 from localspec.llama.cells import Cells, common_prefix
+from localspec.llama.handle import Handle
 from localspec.llama.model import Model
 from localspec.types import Float32Array, Tokens
 
@@ -108,31 +109,31 @@ def sizes(model: Model) -> tuple[int, int]:
 class Outputs:
     """Rows of the last pass of one llama.cpp context."""
 
-    def __init__(self, handle: int, model: Model, tap: Tap) -> None:
+    def __init__(self, handle: Handle, model: Model, tap: Tap) -> None:
         """Switches on what `tap` asks for, which was checked (`check_tap`)."""
-        api, pointer = lib.api(), ctypes.c_void_p
+        api, pointer = lib.api(), handle.pointer
         self.tap = tap
         self.n_embd, self.n_final = sizes(model)
         """Numbers of a layer's input; of a final state, and of what an MTP layer starts from."""
-        self.n_cells = int(api.llama_n_ctx(handle))
+        self.n_cells = int(api.llama_n_ctx(pointer))
         """Tokens that the caches of all slots hold together, at most."""
         self._handle = handle
-        self._switch_final: Callable[[int, bool], None] = api.llama_set_embeddings
+        self._switch_final: Callable[[int | None, bool], None] = api.llama_set_embeddings
         self._final_on = tap.final == "all"
-        self._read: dict[int, tuple[Callable[..., Any], tuple[int, ...], int]] = {}
+        self._read: dict[int, tuple[Callable[..., Any], tuple[int | None, ...], int]] = {}
         if tap.final != "no":
-            self._switch_final(handle, self._final_on)
-            self._read[FINAL] = (api.llama_get_embeddings, (handle,), self.n_final)
+            self._switch_final(pointer, self._final_on)
+            self._read[FINAL] = (api.llama_get_embeddings, (pointer,), self.n_final)
         if tap.nextn:
             extension = lib.extension()
-            extension.llama_set_embeddings_nextn(handle, True, False)
-            self._read[NEXTN] = (extension.llama_get_embeddings_nextn, (handle,), self.n_final)
+            extension.llama_set_embeddings_nextn(pointer, True, False)
+            self._read[NEXTN] = (extension.llama_get_embeddings_nextn, (pointer,), self.n_final)
         if tap.layers:
-            switch = lib.c_function(_SET_LAYER, None, pointer, ctypes.c_uint32, ctypes.c_bool)
-            get = lib.c_function(_GET_LAYER, ctypes.POINTER(ctypes.c_float), pointer, ctypes.c_uint32)
+            switch = lib.c_function(_SET_LAYER, None, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_bool)
+            get = lib.c_function(_GET_LAYER, ctypes.POINTER(ctypes.c_float), ctypes.c_void_p, ctypes.c_uint32)
             for layer in tap.layers:
-                switch(handle, layer, True)
-                self._read[layer] = (get, (handle, layer), self.n_embd)
+                switch(pointer, layer, True)
+                self._read[layer] = (get, (pointer, layer), self.n_embd)
 
     def before(self, decodes: bool) -> bool:
         """To be called before a pass; whether every row of it will be an output.
@@ -142,20 +143,20 @@ class Outputs:
         """
         on = self.tap.final == "all" or (self.tap.final == "decoded" and decodes)
         if on != self._final_on:
-            self._switch_final(self._handle, on)
+            self._switch_final(self._handle.pointer, on)
             self._final_on = on
         return on
 
     def close(self) -> None:
         """Switches everything off."""
         if self._final_on:
-            self._switch_final(self._handle, False)
+            self._switch_final(self._handle.pointer, False)
         if self.tap.nextn:
-            lib.extension().llama_set_embeddings_nextn(self._handle, False, False)
+            lib.extension().llama_set_embeddings_nextn(self._handle.pointer, False, False)
         if self.tap.layers:
             switch = lib.c_function(_SET_LAYER, None, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_bool)
             for layer in self.tap.layers:
-                switch(self._handle, layer, False)
+                switch(self._handle.pointer, layer, False)
 
     @property
     def shown(self) -> tuple[int, ...]:

@@ -7,7 +7,7 @@ Declarations read here: the architecture (`eagle3`, `dflash`, `gemma4-assistant`
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -119,6 +119,25 @@ def _only_nextn(header: Header) -> bool:
 def keeps_state(header: Header) -> bool:
     """Whether some layers are recurrent: the end of such a cache cannot be dropped, which drafting needs."""
     return any(header.real(key) or header.array(f"{header.architecture}.{key}") for key in _STATE_KEYS)
+
+
+def check_forgets(target: Header, rolls_back: Container[str] = (), hint: str = "") -> None:
+    """Whether tokens that a target rejects can be dropped from its cache.
+
+    Args:
+        target: of the model whose text is emitted.
+        rolls_back: architectures whose recurrent state is taken back.
+        hint: of the error.
+
+    Raises:
+        PairError: it keeps another recurrent state.
+    """
+    if keeps_state(target) and target.architecture not in rolls_back:
+        raise PairError(
+            f"{target.path.name} keeps a recurrent state ({target.architecture}), from which rejected tokens cannot be"
+            " dropped.",
+            hint,
+        )
 
 
 def check_head(kind: DraftKind, target: Header, head: Header) -> tuple[str, str, str] | None:

@@ -227,8 +227,8 @@ def test_layers_in_another_part_of_the_targets_file_are_its_own(text: Tokens, tm
         target = Context(whole, SETTINGS, tap=head.tap)
         target.prefill(0, text[:20], 20)
         drafter = head.attach(target, 1)
-        assert drafter.context is not None
-        assert np.isfinite(row(drafter.context, text[:20])).all()
+        assert isinstance(drafter._context, MtpContext)
+        assert np.isfinite(row(drafter._context, text[:20])).all()
         head.close()
         target.close()
 
@@ -253,8 +253,8 @@ def test_a_companion_guesses_as_the_layers_in_the_targets_own_file(
         first, drafter = head.attach(target, 2), head.attach(target, 1)
         first.close()
         assert drafter.name == "mtp"
-        assert drafter.context is not None
-        rows.append(row(drafter.context, text[:20]))
+        assert isinstance(drafter._context, MtpContext)
+        rows.append(row(drafter._context, text[:20]))
         head.close()
         head.close()
         target.close()

@@ -1,0 +1,31 @@
+"""One llama_context: who frees it, and when."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from localspec.llama.context import Context
+from localspec.llama.model import Model
+from localspec.llama.settings import ContextSettings
+from localspec.types import Feed
+
+
+def test_it_is_freed_with_its_last_owner_or_with_its_model(tiny_target: Path) -> None:
+    with Model.load(tiny_target) as model:
+        settings = ContextSettings(n_ctx=64, threads=1)
+        dropped, closed, held = (Context(model, settings) for _ in range(3))
+        assert len({context.handle.pointer for context in (dropped, closed, held)}) == 3
+        rows = dropped.decode([Feed(0, np.array([1, 2, 3], dtype=np.int32), 3)])
+        handle = dropped.handle
+        del dropped, handle
+        assert len(model.contexts) == 3, "rows point into its buffer"
+        assert np.isfinite(rows[0][0]).all()
+        del rows
+        assert len(model.contexts) == 2
+        closed.close()
+        closed.close()
+        assert closed.handle.pointer is None
+        assert held.handle.pointer is not None
+    assert held.handle.pointer is None
