@@ -19,7 +19,7 @@ import tokenizer as tokens
 import torch
 import warm
 from batches import Mixture, Phase
-from model import TARGET, Block, Llama, rotate
+from model import Block, Llama, rotate
 from torch import Tensor
 from torch.nn import functional
 from train import SHARES
@@ -173,8 +173,7 @@ def main() -> None:
     options.add_argument("--seed", type=int, default=1)
     args = options.parse_args()
     torch.set_num_threads(args.threads)
-    model = Llama(TARGET)
-    warm.read_weights(args.target, model)
+    model = warm.frozen(args.target)
     found = load(args.out) if args.out.exists() else []
     train, _ = corpus.split(args.corpus)
     seed = args.seed * 1000 + len(found)

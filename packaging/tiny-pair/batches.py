@@ -6,7 +6,7 @@ import queue
 import random
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -38,6 +38,11 @@ class Phase:
     rows: int
     largest: int  # of the generated tasks, in words
     shares: dict[str, float]
+
+
+def phase_at(phases: Sequence[Phase], done: float) -> Phase:
+    """The phase of a share of the time."""
+    return next((phase for phase in phases if done < phase.until), phases[-1])
 
 
 @dataclass(frozen=True)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
+from functools import partial
 
 import tokenizer as tokens
 import torch
 import warm
-from batches import FIRST_SHARES, Phase
+from batches import FIRST_SHARES, Phase, phase_at
 from model import DRAFT, Llama, Shape
 from torch import Tensor
-from train import SHARES, parser, run
+from train import SHARES, parser, prepare, run
 
 PHASES = (
     Phase(0.12, 128, 32, 20, FIRST_SHARES),
@@ -18,11 +18,6 @@ PHASES = (
     Phase(0.87, 640, 8, 180, SHARES),
     Phase(1.00, 2048, 3, 600, SHARES),
 )
-
-
-def phase_at(done: float) -> Phase:
-    """The phase of a share of the time."""
-    return next((phase for phase in PHASES if done < phase.until), PHASES[-1])
 
 
 def loss_of(draft: Llama, target: Llama, distance_weight: float, inputs: Tensor, weights: Tensor) -> Tensor:
@@ -51,13 +46,11 @@ def start(target: Llama) -> Llama:
 
 def main() -> None:
     """Distil the draft from OUT/target.pt."""
-    options: argparse.ArgumentParser = parser()
-    options.description = __doc__
+    options = parser(__doc__)
     options.add_argument("--name", default="draft")
     options.add_argument("--distance-weight", type=float, default=1.0)
     args = options.parse_args()
-    torch.manual_seed(args.seed)
-    torch.set_num_threads(args.threads)
+    prepare(args)
     state = torch.load(args.out / "target.pt", map_location=args.device, weights_only=True)
     target = Llama(Shape(**state["shape"])).to(args.device)
     target.load_state_dict(state["model"])
@@ -73,7 +66,7 @@ def main() -> None:
         del labels
         return loss_of(draft, target, args.distance_weight, inputs, weights)
 
-    run(draft, DRAFT, args, loss, phase_at, tokens.load(args.out / "tokenizer.json"))
+    run(draft, args, loss, partial(phase_at, PHASES), tokens.load(args.out / "tokenizer.json"))
 
 
 if __name__ == "__main__":

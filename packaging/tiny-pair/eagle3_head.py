@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 
 import torch
-from model import Norm, rotate
+from model import Layer, Norm, angles, rotate
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -37,7 +37,7 @@ class HeadShape:
         return asdict(self)
 
 
-class Eagle3(nn.Module):
+class Eagle3(Layer):
     """Fuses the target's states, and runs one decoder layer for each guess."""
 
     def __init__(self, shape: HeadShape) -> None:
@@ -66,13 +66,6 @@ class Eagle3(nn.Module):
         with torch.no_grad():  # begins with what the highest of the layers sees
             self.fc.weight.mul_(0.1)
             self.fc.weight[:, -shape.target_hidden :] += torch.eye(hidden)
-
-    def angles(self, length: int, first: int, like: Tensor) -> tuple[Tensor, Tensor]:
-        """Cosines and sines of `length` positions from `first` on."""
-        half = self.shape.head_size // 2
-        rates = self.shape.rope_base ** (-torch.arange(half, dtype=torch.float32) / half)
-        turns = (torch.arange(length, dtype=torch.float32) + first)[:, None] * rates
-        return turns.cos().to(like.dtype), turns.sin().to(like.dtype)
 
     def unroll(self, states: Tensor, embedded: Tensor, steps: int) -> list[Tensor]:
         """States before the output norm, one tensor for each step.
@@ -104,7 +97,7 @@ class Eagle3(nn.Module):
             mixed = shares[..., :n] @ values[0][:, :, :n]
             for index, value in enumerate(values[1:]):
                 mixed = mixed + shares[..., n + index, None] * value[:, :, :n]
-            given = self._finish(given, mixed)
+            given = self.finish(given, mixed)
             found.append(given)
         return found
 
@@ -112,19 +105,12 @@ class Eagle3(nn.Module):
         batch, length, _ = given.shape
         size = self.shape.head_size
         pair = torch.cat((self.token_norm(embedded), self.state_norm(given)), dim=-1)
-        cos, sin = self.angles(length, first, pair)
+        cos, sin = angles(size, self.shape.rope_base, length, pair, first)
         q = rotate(self.q(pair).view(batch, length, -1, size).transpose(1, 2), cos, sin)
         k = rotate(self.k(pair).view(batch, length, -1, size).transpose(1, 2), cos, sin)
         v = self.v(pair).view(batch, length, -1, size).transpose(1, 2)
         groups = self.shape.heads // self.shape.kv_heads
         return q, k.repeat_interleave(groups, dim=1), v.repeat_interleave(groups, dim=1)
-
-    def _finish(self, given: Tensor, mixed: Tensor) -> Tensor:
-        batch, length, _ = given.shape
-        x = given + self.o(mixed.transpose(1, 2).reshape(batch, length, -1))
-        h = self.feed_forward_norm(x)
-        out: Tensor = x + self.down(functional.silu(self.gate(h)) * self.up(h))
-        return out
 
     def logits(self, states: Tensor) -> Tensor:
         """Scores of the head's own vocabulary."""

@@ -16,15 +16,70 @@ import llama_cpp
 import numpy as np
 import tokenizer as tokens
 import torch
+from eagle3_head import HeadShape
 from model import LAYER_TENSORS, Llama, Shape
 
 SOURCES = (
-    ("GSM8K (train)", "openai/grade-school-math", "MIT, Cobbe et al. 2021"),
-    ("GPTeacher Codegen", "teknium1/GPTeacher", "MIT"),
-    ("GPTeacher Roleplay", "teknium1/GPTeacher", "MIT"),
-    ("GPTeacher Toolformer", "teknium1/GPTeacher", "MIT"),
-    ("generated tasks", "localspec packaging/tiny-pair", "MIT"),
+    ("GSM8K (train)", "https://github.com/openai/grade-school-math", "MIT, Cobbe et al. 2021"),
+    ("GPTeacher Codegen", "https://github.com/teknium1/GPTeacher", "MIT"),
+    ("GPTeacher Roleplay", "https://github.com/teknium1/GPTeacher", "MIT"),
+    ("GPTeacher Toolformer", "https://github.com/teknium1/GPTeacher", "MIT"),
+    ("generated tasks", "", "MIT"),  # by this recipe
 )
+
+
+def credit(writer: gguf.GGUFWriter, name: str, description: str) -> None:
+    """Name, author, licence and description."""
+    writer.add_name(name)
+    writer.add_author("localspec")
+    writer.add_license("mit")
+    writer.add_description(description)
+
+
+def credit_sources(writer: gguf.GGUFWriter, places: bool = False) -> None:
+    """The texts it learned from; `places`: their addresses, too."""
+    writer.add_dataset_count(len(SOURCES))
+    for index, (title, place, licence) in enumerate(SOURCES):
+        writer.add_dataset_name(index, title)
+        writer.add_dataset_description(index, f"licence: {licence}")
+        if places and place:
+            writer.add_dataset_repo_url(index, place)
+
+
+def add_sizes(writer: gguf.GGUFWriter, shape: Shape | HeadShape, blocks: int, nextn: int = 0) -> None:
+    """Context, width and depth; `nextn`: of the blocks, those that predict further tokens."""
+    writer.add_context_length(shape.context)
+    writer.add_embedding_length(shape.hidden)
+    writer.add_block_count(blocks)
+    if nextn:
+        writer.add_nextn_predict_layers(nextn)
+    writer.add_feed_forward_length(shape.feed_forward)
+
+
+def add_attention(writer: gguf.GGUFWriter, shape: Shape | HeadShape, lengths: bool = False) -> None:
+    """Heads, norms and rotary positions; `lengths`: how wide a head is, too, where that need not be hidden / heads."""
+    writer.add_head_count(shape.heads)
+    writer.add_head_count_kv(shape.kv_heads)
+    if lengths:
+        writer.add_key_length(shape.head_size)
+        writer.add_value_length(shape.head_size)
+    writer.add_layer_norm_rms_eps(shape.epsilon)
+    writer.add_rope_freq_base(shape.rope_base)
+    writer.add_rope_dimension_count(shape.head_size)
+
+
+def add_weight(writer: gguf.GGUFWriter, name: str, weight: torch.Tensor) -> None:
+    """Matrices in F16, norms in F32."""
+    array = weight.detach().float().numpy()
+    writer.add_tensor(f"{name}.weight", array.astype(np.float16) if array.ndim == 2 else array)
+
+
+def finish(writer: gguf.GGUFWriter) -> None:
+    """Write what was added."""
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
 
 
 def interleave(weight: np.ndarray[Any, Any], heads: int) -> np.ndarray[Any, Any]:
@@ -67,38 +122,18 @@ def write_f16(checkpoint: Path, tokenizer: Path, out: Path, name: str, facts: Ma
     model = Llama(shape)
     model.load_state_dict(state["model"])
     writer = gguf.GGUFWriter(str(out), "llama")
-    writer.add_name(name)
-    writer.add_author("localspec")
-    writer.add_license("mit")
-    writer.add_description("A tiny chat model that ships with localspec, trained by packaging/tiny-pair.")
-    writer.add_dataset_count(len(SOURCES))
-    for index, (title, place, licence) in enumerate(SOURCES):
-        writer.add_dataset_name(index, title)
-        writer.add_dataset_description(index, f"licence: {licence}")
-        if "/GPT" in place or place.startswith("openai"):
-            writer.add_dataset_repo_url(index, f"https://github.com/{place}")
+    credit(writer, name, "A tiny chat model that ships with localspec, trained by packaging/tiny-pair.")
+    credit_sources(writer, places=True)
     writer.add_languages(["en"])
-    writer.add_context_length(shape.context)
-    writer.add_embedding_length(shape.hidden)
-    writer.add_block_count(shape.layers)
-    writer.add_feed_forward_length(shape.feed_forward)
-    writer.add_head_count(shape.heads)
-    writer.add_head_count_kv(shape.kv_heads)
-    writer.add_layer_norm_rms_eps(shape.epsilon)
-    writer.add_rope_freq_base(shape.rope_base)
-    writer.add_rope_dimension_count(shape.head_size)
+    add_sizes(writer, shape, shape.layers)
+    add_attention(writer, shape)
     writer.add_vocab_size(shape.vocabulary)
     writer.add_file_type(gguf.LlamaFileType.MOSTLY_F16)
     write_tokenizer(writer, tokenizer)
     for key, value in (facts or {}).items():
         writer.add_string(key, value)
-
-    def add(title: str, tensor: torch.Tensor) -> None:
-        array = tensor.detach().float().numpy()
-        writer.add_tensor(f"{title}.weight", array.astype(np.float16) if array.ndim == 2 else array)
-
-    add("token_embd", model.embedding)
-    add("output_norm", model.norm.weight)
+    add_weight(writer, "token_embd", model.embedding)
+    add_weight(writer, "output_norm", model.norm.weight)
     weights = dict(model.named_parameters())
     for layer in range(shape.layers):
         for ours, theirs in LAYER_TENSORS.items():
@@ -106,11 +141,8 @@ def write_f16(checkpoint: Path, tokenizer: Path, out: Path, name: str, facts: Ma
             if ours in ("q", "k"):
                 heads = shape.heads if ours == "q" else shape.kv_heads
                 weight = torch.nn.Parameter(torch.from_numpy(interleave(weight.detach().numpy(), heads).copy()))
-            add(f"blk.{layer}.{theirs}", weight)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+            add_weight(writer, f"blk.{layer}.{theirs}", weight)
+    finish(writer)
     return shape
 
 
@@ -126,16 +158,27 @@ def quantise(source: Path, out: Path, kind: str = "Q8_0", pure: bool = False) ->
     os.replace(half, out)
 
 
-def main() -> None:
-    """Checkpoint in, GGUF out."""
-    options = argparse.ArgumentParser(description=__doc__)
+def parser(description: str | None) -> argparse.ArgumentParser:
+    """The options of an export in F16 and Q8_0."""
+    options = argparse.ArgumentParser(description=description)
     options.add_argument("checkpoint", type=Path)
     options.add_argument("tokenizer", type=Path)
     options.add_argument("out", type=Path, help="the Q8_0 file; the F16 file is written beside it")
+    return options
+
+
+def f16_beside(out: Path) -> Path:
+    """Where the F16 file goes."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    return out.with_name(out.stem.replace("-q8_0", "") + "-f16.gguf")
+
+
+def main() -> None:
+    """Checkpoint in, GGUF out."""
+    options = parser(__doc__)
     options.add_argument("--name", required=True, help="general.name in the file")
     args = options.parse_args()
-    args.out.parent.mkdir(parents=True, exist_ok=True)
-    f16 = args.out.with_name(args.out.stem.replace("-q8_0", "") + "-f16.gguf")
+    f16 = f16_beside(args.out)
     write_f16(args.checkpoint, args.tokenizer, f16, args.name)
     quantise(f16, args.out)
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Any
 
+import export
 import gguf
 import numpy as np
 import torch
 from eagle3_head import Eagle3, HeadShape
-from export import SOURCES, interleave
 from heads import sha256
 
 TENSORS = {
@@ -38,55 +39,56 @@ def copy_tokenizer(writer: gguf.GGUFWriter, target: gguf.GGUFReader) -> int:
     return len(tokens)
 
 
-def write(checkpoint: Path, target: Path, out: Path) -> None:
-    """The checkpoint as a GGUF for that target."""
-    state = torch.load(checkpoint, map_location="cpu", weights_only=True)
-    shape = HeadShape(**{**state["shape"], "layers": tuple(state["shape"]["layers"])})
-    head = Eagle3(shape)
-    head.load_state_dict(state["model"])
-    writer = gguf.GGUFWriter(str(out), "eagle3")
-    writer.add_name("localspec tiny target EAGLE-3")
-    writer.add_author("localspec")
-    writer.add_license("mit")
-    writer.add_description("An EAGLE-3 head for localspec's tiny target, trained by packaging/tiny-pair.")
-    writer.add_dataset_count(len(SOURCES))
-    for index, (title, _, licence) in enumerate(SOURCES):
-        writer.add_dataset_name(index, title)
-        writer.add_dataset_description(index, f"licence: {licence}")
+def describe(writer: gguf.GGUFWriter, shape: HeadShape, target: Path, lengths: bool = False) -> None:
+    """Sizes, tokenizer, and what it reads of its target; `lengths`: see `export.add_attention`."""
     writer.add_string("localspec.target_sha256", sha256(target))
-    writer.add_context_length(shape.context)
-    writer.add_embedding_length(shape.hidden)
-    writer.add_block_count(1)
-    writer.add_feed_forward_length(shape.feed_forward)
-    writer.add_head_count(shape.heads)
-    writer.add_head_count_kv(shape.kv_heads)
-    writer.add_key_length(shape.head_size)
-    writer.add_value_length(shape.head_size)
-    writer.add_layer_norm_rms_eps(shape.epsilon)
-    writer.add_rope_freq_base(shape.rope_base)
-    writer.add_rope_dimension_count(shape.head_size)
+    export.add_sizes(writer, shape, 1)
+    export.add_attention(writer, shape, lengths)
     writer.add_array("eagle3.target_layers", list(shape.layers))
     writer.add_uint32("eagle3.target_hidden_size", shape.target_hidden)
     writer.add_bool("eagle3.norm_before_residual", False)
     writer.add_bool("eagle3.norm_before_fc", False)
     writer.add_file_type(gguf.LlamaFileType.MOSTLY_Q8_0)
     writer.add_vocab_size(copy_tokenizer(writer, gguf.GGUFReader(target)))
+
+
+def add_q8_0(writer: gguf.GGUFWriter, title: str, weight: np.ndarray[Any, Any]) -> None:
+    """Matrices in Q8_0, norms in F32."""
+    weight = np.ascontiguousarray(weight, dtype=np.float32)
+    if weight.ndim == 1:
+        writer.add_tensor(title, weight)
+    else:
+        kind = gguf.GGMLQuantizationType.Q8_0
+        writer.add_tensor(title, gguf.quants.quantize(weight, kind), raw_dtype=kind)
+
+
+def add_vocabulary(writer: gguf.GGUFWriter, kept: np.ndarray[Any, Any]) -> None:
+    """The target's tokens that the head guesses."""
+    writer.add_tensor("d2t", kept.astype(np.int64), raw_dtype=gguf.GGMLQuantizationType.I64)
+
+
+def write(checkpoint: Path, target: Path, out: Path) -> None:
+    """The checkpoint as a GGUF for that target."""
+    state = torch.load(checkpoint, map_location="cpu", weights_only=True)
+    shape = HeadShape(**state["shape"])
+    head = Eagle3(shape)
+    head.load_state_dict(state["model"])
+    writer = gguf.GGUFWriter(str(out), "eagle3")
+    export.credit(
+        writer,
+        "localspec tiny target EAGLE-3",
+        "An EAGLE-3 head for localspec's tiny target, trained by packaging/tiny-pair.",
+    )
+    export.credit_sources(writer)
+    describe(writer, shape, target, lengths=True)
     weights = {name.removesuffix(".weight"): weight.detach().numpy() for name, weight in head.named_parameters()}
     for ours, theirs in TENSORS.items():
         weight = weights[ours]
         if ours in ("q", "k"):
-            weight = interleave(weight, shape.heads if ours == "q" else shape.kv_heads)
-        if weight.ndim == 1:
-            writer.add_tensor(f"{theirs}.weight", weight.astype(np.float32))
-            continue
-        kind = gguf.GGMLQuantizationType.Q8_0
-        data = gguf.quants.quantize(np.ascontiguousarray(weight, dtype=np.float32), kind)
-        writer.add_tensor(f"{theirs}.weight", data, raw_dtype=kind)
-    writer.add_tensor("d2t", state["kept"].numpy().astype(np.int64), raw_dtype=gguf.GGMLQuantizationType.I64)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+            weight = export.interleave(weight, shape.heads if ours == "q" else shape.kv_heads)
+        add_q8_0(writer, f"{theirs}.weight", weight)
+    add_vocabulary(writer, state["kept"].numpy())
+    export.finish(writer)
 
 
 def main() -> None:

@@ -18,9 +18,9 @@ import numpy as np
 import torch
 import warm
 from batches import Feeder, Mixture, Phase
-from model import TARGET, Llama
+from model import Llama
 from torch import Tensor, nn
-from train import LONGEST_STEP, SHARES, rate, save
+from train import LONGEST_STEP, SHARES, budgeted, prepare, rate, save
 
 PHASE = Phase(1.0, 256, 10, 70, SHARES)
 POOL = 200  # batches that are kept and seen again; a batch of states costs more than a step on it
@@ -173,17 +173,12 @@ def run(model: nn.Module, target: Llama, args: argparse.Namespace, loss: Loss, f
     keep()
 
 
-def parser(name: str) -> argparse.ArgumentParser:
+def parser(description: str | None, name: str) -> argparse.ArgumentParser:
     """The options that both trainings share."""
-    options = argparse.ArgumentParser()
-    options.add_argument("corpus", type=Path, help="folder with the four text files")
-    options.add_argument("--out", type=Path, required=True, help="folder for checkpoints, logs and the finished head")
+    options = budgeted(description, minutes=40.0, threads=1)
     options.add_argument("--target", type=Path, default=answers.TARGET_FILE, help="GGUF of this recipe")
     options.add_argument("--answers", type=Path, help="file of answers.py, to train on beside the mixture")
     options.add_argument("--name", default=name)
-    options.add_argument("--minutes", type=float, default=40.0, help="time budget")
-    options.add_argument("--threads", type=int, default=1)
-    options.add_argument("--seed", type=int, default=1)
     options.add_argument("--rate", type=float, default=1e-3)
     options.add_argument("--fresh", type=float, default=0.15, help="share of the mixture's batches that are new")
     options.add_argument("--save-every", type=float, default=2.0, help="minutes")
@@ -192,12 +187,8 @@ def parser(name: str) -> argparse.ArgumentParser:
 
 def begin(args: argparse.Namespace) -> tuple[Llama, Feeder]:
     """The frozen target and the texts."""
-    torch.manual_seed(args.seed)
-    torch.set_num_threads(args.threads)
-    args.out.mkdir(parents=True, exist_ok=True)
-    target = Llama(TARGET)
-    warm.read_weights(args.target, target)
-    target.requires_grad_(False)
+    prepare(args)
+    target = warm.frozen(args.target)
     train, _ = corpus.split(args.corpus)
     mixture = Mixture(warm.read_tokenizer(args.target), train, corpus.material_of(train), args.seed * 1000)
     return target, Feeder(mixture, PHASE)
@@ -213,6 +204,27 @@ def rounded(weight: Tensor) -> dict[str, np.ndarray[Any, Any]]:
     found = weight.detach().float().numpy()
     scale = np.maximum(np.abs(found).max(1, keepdims=True), 1e-12) / np.float32(127)
     return {"": np.rint(found / scale).astype(np.int8), "_scale": scale.astype(np.float32)}
+
+
+def publish(made: nn.Module, target: Path, path: Path, facts: dict[str, Any], prefix: str = "") -> None:
+    """A head with its matrices in 8 bits, and config.json beside it; both name the target's file.
+
+    Args:
+        made: whose tensors are named as the method publishes them, but for `prefix`.
+        path: the safetensors file; its folder is made.
+        facts: for config.json.
+    """
+    digest = sha256(target)
+    told = json.dumps({**facts, "target_sha256": digest}, indent=2, sort_keys=True)
+    path.parent.mkdir(exist_ok=True)
+    (path.parent / "config.json").write_text(told + "\n")
+    tensors: dict[str, np.ndarray[Any, Any]] = {}
+    for name, weight in made.state_dict().items():
+        if weight.ndim == 1:
+            tensors[prefix + name] = weight.numpy()
+        else:
+            tensors |= {prefix + name + end: array for end, array in rounded(weight).items()}
+    write(path, tensors, {"format": "pt", "target_sha256": digest})
 
 
 KINDS = {"int8": "I8", "float32": "F32", "float16": "F16"}

@@ -12,15 +12,14 @@ import math
 from pathlib import Path
 from typing import Any
 
+import export
 import gguf
 import numpy as np
-from export_eagle3 import copy_tokenizer
-from heads import sha256
+from eagle3_head import HeadShape
+from export_eagle3 import add_q8_0, add_vocabulary, describe
 
 from localspec.bench.padded import Padding
 from localspec.bench.shapes import PADDED, Shape
-
-KIND = gguf.GGMLQuantizationType.Q8_0
 
 
 def shape_of(reader: gguf.GGUFReader, architecture: str) -> Shape:
@@ -53,47 +52,37 @@ def placed(title: str, small: Shape, large: Shape, places: Padding, own: int) ->
 
 def write(head: Path, target: Path, out: Path) -> None:
     """The head in the sizes of a padded target."""
-    reader, wide = gguf.GGUFReader(head), gguf.GGUFReader(target)
-    small, large = shape_of(reader, "eagle3"), shape_of(wide, "llama")
+    reader = gguf.GGUFReader(head)
+    small, large = shape_of(reader, "eagle3"), shape_of(gguf.GGUFReader(target), "llama")
     places = Padding(small, large)
     ratio = small.hidden / large.hidden  # of the means RMSNorm takes
     writer = gguf.GGUFWriter(str(out), "eagle3")
     writer.add_name(f"{head.stem} padded to {target.stem}")
     writer.add_string(PADDED, f"padded from {head.stem}: it costs what a head of {target.stem} would")
-    writer.add_string("localspec.target_sha256", sha256(target))
-    writer.add_context_length(large.context)
-    writer.add_embedding_length(large.hidden)
-    writer.add_block_count(1)
-    writer.add_feed_forward_length(large.feed_forward)
-    writer.add_head_count(large.heads)
-    writer.add_head_count_kv(large.kv_heads)
-    writer.add_layer_norm_rms_eps(reader.fields["eagle3.attention.layer_norm_rms_epsilon"].contents() * ratio)
-    writer.add_rope_freq_base(reader.fields["eagle3.rope.freq_base"].contents())
-    writer.add_rope_dimension_count(large.head_size)
-    writer.add_array("eagle3.target_layers", [int(one) for one in reader.fields["eagle3.target_layers"].contents()])
-    writer.add_uint32("eagle3.target_hidden_size", large.hidden)
-    writer.add_bool("eagle3.norm_before_residual", False)
-    writer.add_bool("eagle3.norm_before_fc", False)
-    writer.add_file_type(gguf.LlamaFileType.MOSTLY_Q8_0)
-    writer.add_vocab_size(copy_tokenizer(writer, wide))
+    own = next(np.array(tensor.data) for tensor in reader.tensors if tensor.name == "d2t")
+    shape = HeadShape(
+        layers=tuple(int(one) for one in reader.fields["eagle3.target_layers"].contents()),
+        hidden=large.hidden, target_hidden=large.hidden, heads=large.heads, kv_heads=large.kv_heads,
+        head_size=large.head_size, feed_forward=large.feed_forward, vocabulary=len(own), context=large.context,
+        rope_base=reader.fields["eagle3.rope.freq_base"].contents(),
+        epsilon=reader.fields["eagle3.attention.layer_norm_rms_epsilon"].contents() * ratio,
+    )  # fmt: skip
+    describe(writer, shape, target)
     for tensor in reader.tensors:
         if tensor.name == "d2t":
-            writer.add_tensor("d2t", np.array(tensor.data), raw_dtype=gguf.GGMLQuantizationType.I64)
+            add_vocabulary(writer, own)
             continue
         values = gguf.quants.dequantize(tensor.data, tensor.tensor_type)
         if values.ndim == 1:
             vector = np.zeros(large.hidden, dtype=np.float32)
             vector[: small.hidden] = values * math.sqrt(ratio)
-            writer.add_tensor(tensor.name, vector)
+            add_q8_0(writer, tensor.name, vector)
             continue
-        rows, columns, size = placed(tensor.name, small, large, places, len(values))
+        rows, columns, size = placed(tensor.name, small, large, places, len(own))
         matrix = np.zeros(size, dtype=np.float32)
         matrix[np.ix_(rows, columns)] = values
-        writer.add_tensor(tensor.name, gguf.quants.quantize(matrix, KIND), raw_dtype=KIND)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+        add_q8_0(writer, tensor.name, matrix)
+    export.finish(writer)
 
 
 def main() -> None:

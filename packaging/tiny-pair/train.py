@@ -9,6 +9,7 @@ import os
 import random
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,10 @@ import corpus
 import tokenizer as tokens
 import torch
 import warm
-from batches import CORPUS_SHARES, FIRST_SHARES, TASK_SHARES, Feeder, Mixture, Phase
+from batches import CORPUS_SHARES, FIRST_SHARES, TASK_SHARES, Feeder, Mixture, Phase, phase_at
 from chat import weighted
 from material import Source
-from model import TARGET, Llama, Shape
+from model import TARGET, Decoder, Llama
 from muon import Optimiser
 from tasks import TASKS
 from tokenizers import Tokenizer
@@ -45,11 +46,6 @@ def rate(done: float) -> float:
     return 1.0 if done < DECAY_FROM else max(0.0, (1.0 - done) / (1.0 - DECAY_FROM))
 
 
-def phase_at(done: float) -> Phase:
-    """The phase of a share of the time."""
-    return next((phase for phase in PHASES if done < phase.until), PHASES[-1])
-
-
 def loss_of(model: Llama, inputs: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
     """Weighted mean cross-entropy; rows of weight 0 are never multiplied with the vocabulary."""
     hidden = model(inputs).reshape(-1, model.shape.hidden)
@@ -63,7 +59,7 @@ def loss_of(model: Llama, inputs: Tensor, labels: Tensor, weights: Tensor) -> Te
 @torch.no_grad()
 @torch.compiler.set_stance("force_eager")  # type: ignore[untyped-decorator, unused-ignore]
 def examine(
-    model: Llama, tokenizer: Tokenizer, held_out: list[corpus.Dialogue], count: int, size: int
+    model: Decoder, tokenizer: Tokenizer, held_out: list[corpus.Dialogue], count: int, size: int
 ) -> dict[str, float]:
     """Held-out loss per source, and the share of generated tasks answered exactly.
 
@@ -111,7 +107,7 @@ def save(path: Path, state: dict[str, Any]) -> None:
 
 
 def run(
-    model: Llama, shape: Shape, args: argparse.Namespace, loss: Loss,
+    model: Decoder, args: argparse.Namespace, loss: Loss,
     phases: Callable[[float], Phase], tokenizer: Tokenizer,
 ) -> None:  # fmt: skip
     """The loop itself, shared by the target's training and the draft's distillation."""
@@ -138,8 +134,10 @@ def run(
         print(json.dumps(values), file=log, flush=True)
 
     def keep() -> None:
-        save(checkpoint, {"model": model.state_dict(), "optimiser": optimiser.state_dict(), "shape": shape.as_dict(),
-                          "step": step, "seen": seen, "elapsed": elapsed, "minutes": args.minutes})  # fmt: skip
+        save(checkpoint, {
+            "model": model.state_dict(), "optimiser": optimiser.state_dict(), "shape": model.shape.as_dict(),
+            "step": step, "seen": seen, "elapsed": elapsed, "minutes": args.minutes,
+        })  # fmt: skip
 
     examined = saved = elapsed
     last, window, shown = time.monotonic(), 0.0, time.monotonic()
@@ -176,15 +174,28 @@ def run(
     note(step=step, minute=round(elapsed / 60, 2), seen=seen, **examine(model, tokenizer, held_out, 40, 60))
 
 
-def parser() -> argparse.ArgumentParser:
-    """The options that training and distillation share."""
-    options = argparse.ArgumentParser(description=__doc__)
+def budgeted(description: str | None, minutes: float, threads: int) -> argparse.ArgumentParser:
+    """The options of every training; its time budget and threads unless the user says otherwise."""
+    options = argparse.ArgumentParser(description=description)
     options.add_argument("corpus", type=Path, help="folder with the four text files")
-    options.add_argument("--out", type=Path, required=True, help="folder for the tokenizer, checkpoints and logs")
-    options.add_argument("--minutes", type=float, default=120.0, help="time budget")
-    options.add_argument("--device", default="cpu")
-    options.add_argument("--threads", type=int, default=2)
+    options.add_argument("--out", type=Path, required=True, help="folder for checkpoints, logs and what is made")
+    options.add_argument("--minutes", type=float, default=minutes, help="time budget")
+    options.add_argument("--threads", type=int, default=threads)
     options.add_argument("--seed", type=int, default=1)
+    return options
+
+
+def prepare(args: argparse.Namespace) -> None:
+    """Seed, threads and folder, as these options say."""
+    torch.manual_seed(args.seed)
+    torch.set_num_threads(args.threads)
+    args.out.mkdir(parents=True, exist_ok=True)
+
+
+def parser(description: str | None) -> argparse.ArgumentParser:
+    """The options of whatever is trained by `run`."""
+    options = budgeted(description, minutes=120.0, threads=2)
+    options.add_argument("--device", default="cpu")
     options.add_argument("--matrix-rate", type=float, default=0.01)
     options.add_argument("--other-rate", type=float, default=0.001)
     options.add_argument("--compile", action="store_true", help="torch.compile the blocks (needs a C++ compiler)")
@@ -196,12 +207,10 @@ def parser() -> argparse.ArgumentParser:
 
 def main() -> None:
     """Train the target."""
-    options = parser()
+    options = parser(__doc__)
     options.add_argument("--name", default="target")
     args = options.parse_args()
-    torch.manual_seed(args.seed)
-    torch.set_num_threads(args.threads)
-    args.out.mkdir(parents=True, exist_ok=True)
+    prepare(args)
     path = args.out / "tokenizer.json"
     model = Llama(TARGET)
     if args.start:
@@ -210,7 +219,7 @@ def main() -> None:
     if not path.exists():
         train, _ = corpus.split(args.corpus)
         tokens.learn(sample_texts(train)).save(str(path))
-    run(model, TARGET, args, lambda *batch: loss_of(model, *batch), phase_at, tokens.load(path))
+    run(model, args, lambda *batch: loss_of(model, *batch), partial(phase_at, PHASES), tokens.load(path))
 
 
 def sample_texts(train: list[corpus.Dialogue]) -> list[str]:

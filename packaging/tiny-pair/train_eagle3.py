@@ -14,7 +14,7 @@ from typing import Any
 import corpus
 import torch
 import warm
-from batches import Batch, Feeder, Mixture, Phase
+from batches import Batch, Feeder, Mixture, Phase, phase_at
 from chat import weighted
 from eagle3_head import Eagle3, HeadShape
 from model import TARGET, Llama
@@ -22,7 +22,7 @@ from muon import Optimiser
 from tokenizers import Tokenizer
 from torch import Tensor
 from torch.nn import functional
-from train import LONGEST_STEP, SHARES, rate, save
+from train import LONGEST_STEP, SHARES, budgeted, prepare, rate, save
 
 PHASES = (Phase(0.5, 256, 5, 70, SHARES), Phase(0.8, 256, 9, 70, SHARES), Phase(1.0, 640, 4, 180, SHARES))
 STEP_WEIGHT = 0.9
@@ -115,7 +115,7 @@ def begin(args: argparse.Namespace, target: Llama, mixture: Mixture) -> tuple[Ea
     path = args.out / "eagle3.pt"
     if path.exists():
         state = torch.load(path, weights_only=True)
-        head = Eagle3(HeadShape(**{**state["shape"], "layers": tuple(state["shape"]["layers"])}))
+        head = Eagle3(HeadShape(**state["shape"]))
         optimiser = Optimiser(head)
         head.load_state_dict(state["model"])
         optimiser.load_state_dict(state["optimiser"])
@@ -130,23 +130,14 @@ def begin(args: argparse.Namespace, target: Llama, mixture: Mixture) -> tuple[Ea
 
 def main() -> None:
     """Train OUT/eagle3.pt."""
-    options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("corpus", type=Path, help="folder with the four text files")
+    options = budgeted(__doc__, minutes=60.0, threads=2)
     options.add_argument("target", type=Path, help="the target's GGUF, written by this recipe")
-    options.add_argument("--out", type=Path, required=True, help="folder for checkpoint and log")
-    options.add_argument("--minutes", type=float, default=60.0, help="time budget")
-    options.add_argument("--threads", type=int, default=2)
-    options.add_argument("--seed", type=int, default=1)
     options.add_argument("--steps", type=int, default=4, help="guesses in a row that are trained")
     options.add_argument("--matrix-rate", type=float, default=0.015)
     options.add_argument("--other-rate", type=float, default=0.002)
     args = options.parse_args()
-    torch.manual_seed(args.seed)
-    torch.set_num_threads(args.threads)
-    args.out.mkdir(parents=True, exist_ok=True)
-    target = Llama(TARGET)
-    warm.read_weights(args.target, target)
-    target.requires_grad_(False)
+    prepare(args)
+    target = warm.frozen(args.target)
     tokenizer = warm.read_tokenizer(args.target)
     train, held_out = corpus.split(args.corpus)
     mixture = Mixture(tokenizer, train, corpus.material_of(train), seed=args.seed)
@@ -176,7 +167,7 @@ def run(args: argparse.Namespace, head: Eagle3, optimiser: Optimiser, state: dic
         done = elapsed / budget
         if done >= 1.0:
             break
-        feeder.phase = next((phase for phase in PHASES if done < phase.until), PHASES[-1])
+        feeder.phase = phase_at(PHASES, done)
         with torch.autocast("cpu", torch.bfloat16):
             loss, shared, _, _ = overlaps(head, target, kept, batch, args.steps if done > SHORT_UNTIL else 2)
         loss.backward()  # type: ignore[no-untyped-call, unused-ignore]

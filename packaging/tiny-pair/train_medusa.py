@@ -6,8 +6,6 @@ Head d reads the state of the last evaluated token and guesses the token d + 2 p
 
 from __future__ import annotations
 
-import json
-
 import heads
 import torch
 from model import Llama
@@ -57,29 +55,18 @@ def loss_of(made: nn.ModuleList, states: heads.States) -> tuple[Tensor, list[Ten
 
 def main() -> None:
     """Train and write OUT/tiny-medusa/."""
-    options = heads.parser("medusa")
-    options.description = __doc__
+    options = heads.parser(__doc__, "medusa")
     options.add_argument("--heads", type=int, default=2)
     options.add_argument("--layers", type=int, default=1)
     args = options.parse_args()
     target, feeder = heads.begin(args)
     made = medusa(target, args.heads, args.layers)
     heads.run(made, target, args, lambda states: loss_of(made, states), feeder)
-    folder = args.out / "tiny-medusa"
-    folder.mkdir(exist_ok=True)
-    digest = heads.sha256(args.target)
-    told = {
+    facts = {
         "base_model_name_or_path": args.target.stem, "hidden_size": target.shape.hidden, "medusa_num_heads": args.heads,
-        "medusa_num_layers": args.layers, "target_sha256": digest, "vocab_size": target.shape.vocabulary,
+        "medusa_num_layers": args.layers, "vocab_size": target.shape.vocabulary,
     }  # fmt: skip
-    (folder / "config.json").write_text(json.dumps(told, indent=2) + "\n")
-    tensors = {}
-    for name, weight in made.state_dict().items():
-        if weight.ndim == 1:
-            tensors[name] = weight.numpy()
-        else:
-            tensors |= {name + end: array for end, array in heads.rounded(weight).items()}
-    heads.write(folder / "medusa_lm_head.safetensors", tensors, {"format": "pt", "target_sha256": digest})
+    heads.publish(made, args.target, args.out / "tiny-medusa" / "medusa_lm_head.safetensors", facts)
 
 
 if __name__ == "__main__":

@@ -6,8 +6,6 @@ on; an output matrix reads each. Weights are tied over the steps.
 
 from __future__ import annotations
 
-import json
-
 import heads
 import torch
 from model import Llama
@@ -75,31 +73,20 @@ def loss_of(model: Speculator, states: heads.States) -> tuple[Tensor, list[Tenso
 
 def main() -> None:
     """Train and write OUT/tiny-mlp-speculator/."""
-    options = heads.parser("mlp_speculator")
-    options.description = __doc__
+    options = heads.parser(__doc__, "mlp_speculator")
     options.add_argument("--inner", type=int, default=96)
     options.add_argument("--steps", type=int, default=4)
     args = options.parse_args()
     target, feeder = heads.begin(args)
     model = Speculator(target, args.inner, args.steps)
     heads.run(model, target, args, lambda states: loss_of(model, states), feeder)
-    folder = args.out / "tiny-mlp-speculator"
-    folder.mkdir(exist_ok=True)
-    digest = heads.sha256(args.target)
-    told = {
+    facts = {
         "architectures": ["MLPSpeculatorPreTrainedModel"], "emb_dim": target.shape.hidden, "inner_dim": args.inner,
         "model_type": "mlp_speculator", "n_candidates": 1, "n_predict": args.steps, "scale_input": False,
-        "target_sha256": digest, "tie_weights": True, "top_k_tokens_per_head": [1] * args.steps,
-        "vocab_size": target.shape.vocabulary,
+        "tie_weights": True, "top_k_tokens_per_head": [1] * args.steps, "vocab_size": target.shape.vocabulary,
     }  # fmt: skip
-    (folder / "config.json").write_text(json.dumps(told, indent=2) + "\n")
-    tensors = {}
-    for name, weight in model.state_dict().items():
-        if weight.ndim == 1:
-            tensors[f"speculator.{name}"] = weight.numpy()
-        else:
-            tensors |= {f"speculator.{name}{end}": array for end, array in heads.rounded(weight).items()}
-    heads.write(folder / "model.safetensors", tensors, {"format": "pt", "target_sha256": digest})
+    path = args.out / "tiny-mlp-speculator" / "model.safetensors"
+    heads.publish(model, args.target, path, facts, prefix="speculator.")
 
 
 if __name__ == "__main__":

@@ -4,17 +4,17 @@ on its own, guessing up to three tokens deep with its own states fed back.
 
 from __future__ import annotations
 
-import argparse
 import random
+from functools import partial
 from pathlib import Path
 
 import torch
 import warm
-from batches import FIRST_SHARES, Phase
-from model import TARGET, Llama
-from mtp_model import Mtp, Shape
+from batches import FIRST_SHARES, Phase, phase_at
+from model import Llama
+from mtp_model import Mtp, MtpShape
 from torch import Tensor
-from train import SHARES, parser, run
+from train import SHARES, parser, prepare, run
 
 PHASES = (
     Phase(0.30, 128, 16, 20, FIRST_SHARES),
@@ -25,11 +25,6 @@ GUESS_WEIGHTS = (0.5, 0.5, 0.5)
 """Of the depths' losses beside that of the model itself."""
 DEEPEST = (1, 1, 2, 3)
 """How deep a step guesses is drawn from these: depth costs time, and the first guess matters most."""
-
-
-def phase_at(done: float) -> Phase:
-    """The phase of a share of the time."""
-    return next((phase for phase in PHASES if done < phase.until), PHASES[-1])
 
 
 def apart(truth: Tensor, scores: Tensor) -> Tensor:
@@ -64,7 +59,7 @@ def loss_of(model: Mtp, target: Llama, inputs: Tensor, weights: Tensor) -> Tenso
     return loss
 
 
-def start(target: Llama, shape: Shape) -> Mtp:
+def start(target: Llama, shape: MtpShape) -> Mtp:
     """A fresh model whose embeddings are the target's, turned and cut to its width (principal components)."""
     model = Mtp(shape)
     with torch.no_grad():
@@ -76,27 +71,22 @@ def start(target: Llama, shape: Shape) -> Mtp:
 
 def main() -> None:
     """Train OUT/mtp.pt."""
-    options: argparse.ArgumentParser = parser()
-    options.description = __doc__
+    options = parser(__doc__)
     options.add_argument("--name", default="mtp")
     options.add_argument("--target", type=Path, required=True, help="the shipped target's GGUF file")
     args = options.parse_args()
     random.seed(args.seed)
-    torch.manual_seed(args.seed)
-    torch.set_num_threads(args.threads)
-    args.out.mkdir(parents=True, exist_ok=True)
-    target = Llama(TARGET)
-    warm.read_weights(args.target, target)
-    target.to(args.device).requires_grad_(False)
+    prepare(args)
+    target = warm.frozen(args.target).to(args.device)
     tokenizer = warm.read_tokenizer(args.target)
     tokenizer.save(str(args.out / "tokenizer.json"))
-    model = start(target, Shape())
+    model = start(target, MtpShape())
 
     def loss(inputs: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
         del labels
         return loss_of(model, target, inputs, weights)
 
-    run(model, model.shape, args, loss, phase_at, tokenizer)  # type: ignore[arg-type]
+    run(model, args, loss, partial(phase_at, PHASES), tokenizer)
 
 
 if __name__ == "__main__":

@@ -22,13 +22,13 @@ from typing import Any
 import tokenizer as tokens
 import torch
 import warm
-from batches import Phase
+from batches import Phase, phase_at
 from export import quantise, write_f16
-from model import DRAFT, TARGET, Llama, causal
+from model import DRAFT, Llama, causal
 from torch import Tensor
 from torch.func import functional_call
 from torch.nn.functional import linear, pad
-from train import SHARES, parser, run
+from train import SHARES, parser, prepare, run
 
 DATA = Path(__file__).resolve().parents[2] / "localspec" / "data"
 MASK = tokens.SPECIALS.index("<|mask|>")
@@ -39,11 +39,6 @@ PHASES = (
     Phase(0.85, 256, 3, 70, SHARES),
     Phase(1.00, 640, 1, 180, SHARES),
 )
-
-
-def phase_at(done: float) -> Phase:
-    """The phase of a share of the time."""
-    return next((phase for phase in PHASES if done < phase.until), PHASES[-1])
 
 
 def kept(weights: Tensor, depth: int) -> tuple[Tensor, Tensor]:
@@ -205,8 +200,7 @@ def export(checkpoint: Path, args: argparse.Namespace) -> None:
 
 def main() -> None:
     """Adapt the shipped draft to the shipped target."""
-    options: argparse.ArgumentParser = parser()
-    options.description = __doc__
+    options = parser(__doc__)
     options.set_defaults(matrix_rate=0.005, other_rate=0.0008, examine_every=1000.0)
     options.add_argument("--name", default="pard")
     options.add_argument("--target", type=Path, default=DATA / "tiny-target-q8_0.gguf")
@@ -217,24 +211,20 @@ def main() -> None:
     options.add_argument("--export", type=Path, help="train no more, write the last checkpoint as GGUF")
     options.add_argument("--kind", default="Q4_0", help="number format of that file")
     args = options.parse_args()
-    args.out.mkdir(parents=True, exist_ok=True)
+    prepare(args)
     if args.export:
         export(args.out / f"{args.name}.pt", args)
         return
-    torch.manual_seed(args.seed)
     random.seed(args.seed)
-    torch.set_num_threads(args.threads)
-    target = Llama(TARGET)
-    warm.read_weights(args.target, target)
-    target.requires_grad_(False)
+    target = warm.frozen(args.target)
     draft = start(args.draft, args.layers)
     loss = Loss(draft, target, args.depth, args.distance_weight)
 
     def phase(done: float) -> Phase:
         loss.rounding = done >= ROUNDED_FROM
-        return phase_at(done)
+        return phase_at(PHASES, done)
 
-    run(draft, draft.shape, args, loss, phase, warm.read_tokenizer(args.draft))
+    run(draft, args, loss, phase, warm.read_tokenizer(args.draft))
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import gguf
 import numpy as np
 import tokenizer as tokens
 import torch
-from model import LAYER_TENSORS, Llama
+from model import LAYER_TENSORS, TARGET, Llama
 from tokenizers import Tokenizer
 
 
@@ -37,6 +37,13 @@ def read_weights(path: Path, model: Llama) -> None:
                 weight = separate(weight, shape.heads if ours == "q" else shape.kv_heads)
             state[f"blocks.{layer}.{ours}.weight"] = weight
     model.load_state_dict({name: torch.from_numpy(np.array(weight, np.float32)) for name, weight in state.items()})
+
+
+def frozen(path: Path) -> Llama:
+    """The target in a GGUF that this recipe wrote, to learn from."""
+    target = Llama(TARGET)
+    read_weights(path, target)
+    return target.requires_grad_(False)
 
 
 def read_tokenizer(path: Path) -> Tokenizer:

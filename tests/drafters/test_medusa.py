@@ -12,14 +12,11 @@ import numpy.typing as npt
 import pytest
 
 from localspec.chat.template import Message
-from localspec.drafters.final_state import TAP
 from localspec.drafters.medusa import MedusaContext, MedusaHead, load
 from localspec.engine.interfaces import DraftRequest, History
 from localspec.errors import ModelFileError, PairError
-from localspec.gguf import Header, read_header
+from localspec.gguf import Header
 from localspec.llama.context import Context
-from localspec.llama.model import Model
-from localspec.llama.settings import ContextSettings
 from localspec.runtime import heads
 from localspec.runtime.engine import Engine
 from localspec.types import Feed, Noise, Rule, SamplingParams, Tokens
@@ -28,20 +25,6 @@ from tests.drafters.shipped_heads import SHIPPED
 
 FILE = "medusa_lm_head.safetensors"
 CONFIG = {"base_model_name_or_path": "some/model", "medusa_num_heads": 2, "medusa_num_layers": 1}
-
-
-@pytest.fixture(scope="module")
-def header(tiny_target: Path) -> Header:
-    return read_header(tiny_target)
-
-
-@pytest.fixture(scope="module")
-def target(tiny_target: Path) -> Iterator[Context]:
-    settings = ContextSettings(n_ctx=256, threads=1, max_leaves=8, max_rows=16)
-    with Model.load(tiny_target) as model:
-        context = Context(model, settings, tap=TAP)
-        yield context
-        context.close()
 
 
 def read(target: Context, text: str) -> Tokens:

@@ -3,39 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from localspec.drafters.final_state import TAP
 from localspec.drafters.mlp_speculator import MlpContext, MlpHead, load
 from localspec.engine.interfaces import DraftRequest, History
 from localspec.errors import ModelFileError, PairError
-from localspec.gguf import Header, read_header
+from localspec.gguf import Header
 from localspec.llama.context import Context
-from localspec.llama.model import Model
-from localspec.llama.settings import ContextSettings
 from localspec.runtime import heads
 from localspec.types import Feed, Noise, SamplingParams
 from tests.drafters.made_heads import speculator, speculator_says, write
 
 FILE = "model.safetensors"
-
-
-@pytest.fixture(scope="module")
-def header(tiny_target: Path) -> Header:
-    return read_header(tiny_target)
-
-
-@pytest.fixture(scope="module")
-def target(tiny_target: Path) -> Iterator[Context]:
-    settings = ContextSettings(n_ctx=256, threads=1, max_leaves=8, max_rows=16)
-    with Model.load(tiny_target) as model:
-        context = Context(model, settings, tap=TAP)
-        yield context
-        context.close()
 
 
 @pytest.mark.parametrize("tied", [True, False])

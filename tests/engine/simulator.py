@@ -211,6 +211,13 @@ class Run:
         return sum(width > 1 for width in self.widths[first:])
 
 
+def seconds(run: Run, answers: range) -> float:
+    """What these answers took."""
+    tokens = run.world.answer
+    start = run.seconds[answers.start * tokens - 1] if answers.start else 0.0
+    return run.seconds[answers.stop * tokens - 1] - start
+
+
 def measured(curve: Curve, lengths: Sequence[int] = (128, 1536, 3584)) -> dict[int, dict[int, float]]:
     """What calibration would have found."""
     return {length: {width: curve(width, length) for width in range(1, 9)} for length in lengths}

@@ -25,7 +25,7 @@ from localspec.engine.plan import FixedPlan
 from localspec.engine.request import Request
 from localspec.errors import DecodeError
 from localspec.types import Rule, SamplingParams
-from tests.engine.simulator import CURVES, Process, Run, World, make, measured, simulate, steps
+from tests.engine.simulator import CURVES, Process, Run, World, make, measured, seconds, simulate, steps
 from tests.fakes import Answer, FakeDraftContext, FakeTarget, FakeVocabulary, HashModel, answer, answer_all, prompt
 
 WARM, ANSWERS = 2, range(10)
@@ -58,13 +58,6 @@ PROCESSES: dict[str, dict[str, Process]] = {
 SHORT = {("draft model right in 0.7", "Q8_0"): 0.90}
 """Worlds in which 0.95 of the best fixed choice is not reached with every luck: over noise seeds 7, 8, 9 it is 0.966,
 0.957, 0.915 (the best choice, three tokens, ends at the cliff of width 5 and gains little over two)."""
-
-
-def seconds(run: Run, answers: range) -> float:
-    """What these answers took."""
-    tokens = run.world.answer
-    start = run.seconds[answers.start * tokens - 1] if answers.start else 0.0
-    return run.seconds[answers.stop * tokens - 1] - start
 
 
 @pytest.mark.parametrize("curve", CURVES)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from localspec.engine.costs import DraftCosts
-from tests.engine.simulator import CURVES, Price, Process, Run, World, make, simulate
+from tests.engine.simulator import CURVES, Price, Process, World, make, seconds, simulate
 
 ANSWERS, WARM = range(6), 2
 LATER = range(WARM, ANSWERS.stop)
@@ -27,12 +27,6 @@ def world(curve: str, chances: Mapping[str, float]) -> World:
         name: Process.of(np.full(PLACES, chance), seed) for seed, (name, chance) in enumerate(chances.items(), 3)
     }
     return World(CURVES[curve], processes, others=PRICES)
-
-
-def seconds(run: Run, answers: range) -> float:
-    tokens = run.world.answer
-    start = run.seconds[answers.start * tokens - 1] if answers.start else 0.0
-    return run.seconds[answers.stop * tokens - 1] - start
 
 
 @pytest.mark.parametrize("curve", ["Q8_0", "wide passes"])

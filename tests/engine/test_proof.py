@@ -12,7 +12,7 @@ from localspec.engine.interfaces import Draft, DraftRequest, History
 from localspec.engine.option import Choice, Option, best_choice
 from localspec.engine.situation import Imagined, Served, Situation
 from localspec.types import Noise, SamplingParams
-from tests.engine.simulator import Process, Run, World, make, simulate, steps
+from tests.engine.simulator import Process, World, make, seconds, simulate, steps
 
 STEEP = steps(1.0, 2.4, 2.4, 2.8, 3.6, 4.2, 4.9, 5.6)
 """Q4_K_M without kernels for wide passes."""
@@ -24,21 +24,17 @@ def world(chances: np.ndarray, **more: float) -> World:
     return World(STEEP, {"lookup": process}, prompt=80, answer=TOKENS, **more)  # type: ignore[arg-type]
 
 
-def seconds(run: Run) -> float:
-    return run.seconds[ANSWERS.stop * TOKENS - 1]
-
-
 @pytest.mark.parametrize("chance", [0.1, 0.4, 0.6])
 def test_where_it_does_not_pay_nothing_is_lost(chance: float) -> None:
     given = world(np.full(ANSWERS.stop * TOKENS, chance))
     run = simulate(make(given), ANSWERS)
-    assert given.plain(ANSWERS) / seconds(run) >= 0.98
+    assert given.plain(ANSWERS) / seconds(run, ANSWERS) >= 0.98
 
 
 def test_a_copy_is_drafted_once_it_is_proved() -> None:
     given = world(np.full(ANSWERS.stop * TOKENS, 0.99))
     run = simulate(make(given), ANSWERS)
-    assert given.plain(ANSWERS) / seconds(run) > 1.1
+    assert given.plain(ANSWERS) / seconds(run, ANSWERS) > 1.1
     assert run.widths[0] == 1
 
 

@@ -19,10 +19,10 @@ from tests.engine.simulator import (
     Curve,
     Guesser,
     Process,
-    Run,
     World,
     make,
     measured,
+    seconds,
     simulate,
     steps,
 )
@@ -51,11 +51,6 @@ def world(lookup: tuple[float, ...], draft: tuple[float, ...], prompt: int = 100
 
 def cell(number: int) -> range:
     return range(number * ANSWERS, (number + 1) * ANSWERS)
-
-
-def seconds(run: Run, answers: range) -> float:
-    start = run.seconds[answers.start * TOKENS - 1] if answers.start else 0.0
-    return run.seconds[answers.stop * TOKENS - 1] - start
 
 
 def test_a_draft_model_behind_copied_text_is_asked_from_the_first_answer_on() -> None:
