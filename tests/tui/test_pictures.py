@@ -78,5 +78,7 @@ def test_every_screen_and_view_is_pictured() -> None:
 
 def test_no_picture_is_left_over() -> None:
     looks = [f"colour][{look}" for look in ("dark", "light")] + ["mono][mono"]
-    wanted = {f"test_picture[{scene}-{look}-{size[0]}]" for scene in SCENES for look in looks for size in (SMALL, LARGE)}
+    wanted = {
+        f"test_picture[{scene}-{look}-{size[0]}]" for scene in SCENES for look in looks for size in (SMALL, LARGE)
+    }
     assert {path.stem for path in PICTURES.iterdir()} == wanted
