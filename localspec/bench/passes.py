@@ -23,6 +23,7 @@ from localspec.llama.bench import Bench
 from localspec.llama.configuration import ALL_KERNELS, LLAMA_KERNELS, Kernels
 from localspec.llama.model import Model
 from localspec.llama.settings import ContextSettings
+from localspec.models.heads import check_target
 
 Progress = Callable[[str, float], None]
 """(what is being done, share done from 0 to 1)."""
@@ -127,10 +128,12 @@ def measure_passes(path: Path, settings: PassSettings, progress: Progress | None
 
     Raises:
         ModelFileError, ModelError: the model cannot be used.
+        PairError: it is a head, or no language model.
         KeyboardInterrupt: before anything was measured.
     """
     settings = replace(settings, threads=settings.threads or lib.default_threads())
     header, status = read_header(path), wide.status()
+    check_target(header)
     report = PassReport(header, settings, _points(header, settings), status.isa, status.reason)
     with contextlib.ExitStack() as stack:
         runners = {}

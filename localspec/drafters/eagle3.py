@@ -124,7 +124,7 @@ def _check_tensors(header: Header, target: Header) -> None:
             raise ModelFileError(f"{header.path} lacks the tensor {name}.weight.")
     hidden, wide = header.number("embedding_length"), target.number("embedding_length")
     size, turned = key or hidden // max(1, header.number("attention.head_count")), header.number("rope.dimension_count")
-    if turned > size:
+    if turned > size or turned % 2:
         raise ModelFileError(f"{header.path.name} is corrupt: it turns {turned} of {size} numbers of a key.")
     for name, role in (("token_embd.weight", "embeddings"), ("output.weight", "output matrix")):
         if name not in tensors and hidden != wide:

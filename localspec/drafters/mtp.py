@@ -6,7 +6,7 @@ in another copy of the whole model. Hidden states, architecture and tokens must 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from pathlib import Path
 from weakref import WeakSet
 
@@ -24,8 +24,18 @@ from localspec.models.heads import check_forgets, nextn_layers
 
 _NEEDED = ("nextn.eh_proj", "nextn.enorm", "nextn.hnorm", "attn_norm", "attn_output")
 """Tensors of every MTP layer, without which llama.cpp ends the process or says nothing of use."""
-_FEED_FORWARD = ("ffn_gate_inp", "ffn_up")
-"""Of these a layer has one: the router of its experts, or a dense layer."""
+_DENSE = frozenset({"mimo2", "qwen35"})
+"""Architectures whose MTP layers have no experts, whatever the others of the model have."""
+_EITHER = frozenset({"hy_v3", "step35"})
+"""Those whose MTP layers may have experts or not; those of all others have some."""
+_FUSED = frozenset({"cohere2moe", "deepseek2", "hy_v3", "qwen35moe", "qwen3next"})
+"""Those that may have one matrix for what opens an expert and what goes in."""
+_LEADING = frozenset({"deepseek2", "deepseek32", "glm-dsa", "glm4moe"})
+"""Those that take an MTP layer for one without experts where the file says that so many layers begin without."""
+_ONE_SIZE = frozenset({"cohere2moe", "hy_v3"})
+"""Those that turn whole keys, which are as long as values."""
+_OUTPUT = "nextn.shared_head_head"
+"""A layer's own output matrix, where it has one."""
 
 
 class MtpHead:
@@ -104,6 +114,7 @@ def load(path: Path, target: Header) -> MtpHead:
             f" {header.architecture}, which {path.name} has."
         )
     check_forgets(target, ROLLS_BACK, "It answers without drafts.")
+    _check_shape(header, header.number("block_count") - heads)
     _check_tensors(header, heads)
     if not own:
         pairing.check(target, header)
@@ -115,18 +126,82 @@ def _facts(target: Header, head: Header) -> Iterator[tuple[str, str, str]]:
     yield "architecture", target.architecture, head.architecture
     for fact, key in (("hidden size", "embedding_length"), ("size of a state", "embedding_length_out")):
         yield fact, str(target.number(key)), str(head.number(key))
+    facts = ("size of a key", "size of a value", "turned numbers of a key")
+    for fact, ours, theirs in zip(facts, _sizes(target), _sizes(head), strict=True):
+        yield fact, str(ours), str(theirs)
     tokens = "tokenizer.ggml.tokens"
     yield "vocabulary", f"{target.count(tokens)} tokens", f"{head.count(tokens)} tokens"
+
+
+def _sizes(header: Header) -> tuple[int, int, int]:
+    """Numbers in a key, in a value, and those of a key that tell its position; what is not stated as llama.cpp takes
+    it to be.
+    """
+
+    def stated(key: str, usual: int) -> int:
+        return header.number(key) if f"{header.architecture}.{key}" in header.metadata else usual
+
+    counts = header.array(f"{header.architecture}.attention.head_count") or [header.number("attention.head_count")]
+    usual = header.number("embedding_length") // counts[0] if isinstance(counts[0], int) and counts[0] > 0 else 0
+    key = stated("attention.key_length", usual)
+    return key, stated("attention.value_length", usual), stated("rope.dimension_count", key)
+
+
+def _check_shape(header: Header, first: int) -> None:
+    """Refuses what llama.cpp ends the process over though all tensors are there.
+
+    Args:
+        header: of the head.
+        first: its first MTP layer.
+    """
+    name, architecture = header.path.name, header.architecture
+    refused = f"llama.cpp cannot draft with the MTP layers of {name} ({architecture}):"
+    key, value, turned = _sizes(header)
+    if architecture in _ONE_SIZE and not key == value == turned:
+        raise PairError(f"{refused} keys have {key} numbers, of which {turned} are turned, and values {value}.")
+    if architecture in _LEADING and header.number("leading_dense_block_count") > first:
+        raise PairError(f"{refused} they have no experts.")
+    if architecture != "deepseek2":
+        return
+    for fact in ("attention.key_length_mla", "attention.value_length_mla", "attention.q_lora_rank"):
+        if header.number(fact) <= 0:
+            raise PairError(f"{refused} their attention is not compressed ({fact}).")
+    if header.real("attention.temperature_scale"):
+        raise PairError(f"{refused} their attention has a temperature.")
 
 
 def _check_tensors(header: Header, heads: int) -> None:
     names = {tensor.name for part in read_parts(header.path) for tensor in part.tensors}
     last = header.number("block_count")
     for layer in range(last - heads, last):
-        missing = [name for name in _NEEDED if f"blk.{layer}.{name}.weight" not in names]
-        if not any(f"blk.{layer}.{name}.weight" in names for name in _FEED_FORWARD):
-            missing.append(_FEED_FORWARD[1])
+        start = f"blk.{layer}."
+        held = {name.removeprefix(start).removesuffix(".weight") for name in names if name.startswith(start)}
+        missing = [name for name in _needed(header.architecture, held) if name not in held]
         if missing:
-            raise ModelFileError(f"{header.path} lacks the tensor blk.{layer}.{missing[0]}.weight of its MTP layer.")
+            raise ModelFileError(f"{header.path} lacks the tensor {start}{missing[0]}.weight of its MTP layer.")
+        if "output.weight" not in names and header.architecture == "step35" and _OUTPUT not in held:
+            raise ModelFileError(f"{header.path} lacks the tensor output.weight.")
     if "token_embd.weight" not in names:
         raise ModelFileError(f"{header.path} lacks the tensor token_embd.weight.")
+
+
+def _needed(architecture: str, held: Container[str]) -> Iterator[str]:
+    """Tensors that an MTP layer needs.
+
+    Args:
+        architecture: of the model.
+        held: those it has, without the layer's number and ".weight".
+    """
+    yield from _NEEDED
+    if architecture == "mimo2":
+        yield "attn_qkv"
+    if architecture in _DENSE or (architecture in _EITHER and "ffn_gate_inp" not in held):
+        yield from ("ffn_gate", "ffn_up", "ffn_down")
+        return
+    gates = architecture != "nemotron_h_moe"
+    yield from ("ffn_gate_inp", "ffn_down_exps")
+    if architecture not in _FUSED or "ffn_gate_up_exps" not in held:
+        yield from ("ffn_gate_exps", "ffn_up_exps") if gates else ("ffn_up_exps",)
+    shared = ("ffn_gate_shexp", "ffn_up_shexp", "ffn_down_shexp") if gates else ("ffn_up_shexp", "ffn_down_shexp")
+    if any(name in held for name in shared):
+        yield from shared

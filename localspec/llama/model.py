@@ -7,7 +7,7 @@ import ctypes
 import functools
 import hashlib
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -317,6 +317,9 @@ def _check_what_aborts(header: Header) -> None:
     for key, value in header.metadata.items():
         if key.endswith("_epsilon") and isinstance(value, float) and not 0.0 <= value < 1.0:
             raise ModelFileError(f"{header.path} is corrupt: {key} is {value}.")
+    for heads, shared in _head_counts(header):
+        if heads > 0 and shared > 0 and heads % shared:
+            raise ModelFileError(f"{header.path} is corrupt: {heads} heads cannot share {shared} keys and values.")
     experts, used = header.number("expert_count"), header.number("expert_used_count")
     listed = f"{header.architecture}.expert_used_count" in header.metadata
     if used > experts or (
@@ -325,6 +328,17 @@ def _check_what_aborts(header: Header) -> None:
         raise ModelFileError(f"{header.path} is corrupt: it uses {used} of {experts} experts.")
     if experts and not listed:
         raise ModelFileError(f"{header.path} is corrupt: it has {experts} experts but does not say how many are used.")
+
+
+def _head_counts(header: Header) -> Iterator[tuple[int, int]]:
+    """(heads, keys and values that they share), of each layer where layers differ; 0 = not stated, or no attention."""
+    stated = []
+    for key in ("attention.head_count", "attention.head_count_kv"):
+        counts = header.array(f"{header.architecture}.{key}") or [header.number(key)]
+        stated.append([count if isinstance(count, int) else 0 for count in counts])
+    heads, shared = stated
+    layers = max(map(len, stated))
+    return zip(heads * (layers if len(heads) == 1 else 1), shared * (layers if len(shared) == 1 else 1), strict=False)
 
 
 def _has_nextn(header: Header) -> bool:

@@ -79,6 +79,18 @@ def check_supported(path: Path, kind: DraftKind) -> None:
         )
 
 
+def check_target(header: Header) -> None:
+    """Refuses as a target what is no whole model, over which llama.cpp would end the process.
+
+    Raises:
+        PairError: it is a head, or no language model.
+    """
+    kind = draft_kind(header)
+    if kind.is_head or not kind.drafts:
+        hint = "Give it with --head, beside the model it was trained for." if kind.is_head else ""
+        raise PairError(f"{header.path.name} cannot be a target: it is {kind.sentence}.", hint)
+
+
 def trained_for(header: Header) -> str:
     """sha256 of the target's file, where a head says it; "" where not."""
     return header.text(TARGET_SHA256)

@@ -40,7 +40,7 @@ from localspec.llama.settings import ContextSettings
 from localspec.llama.states import NO_TAP
 from localspec.llama.survey import Progress
 from localspec.models import pairing
-from localspec.models.heads import keeps_state
+from localspec.models.heads import check_target, keeps_state
 from localspec.runtime import calibration, heads
 from localspec.runtime.corpus import Corpus, file_of
 from localspec.runtime.knowledge import Knowledge, Store
@@ -67,10 +67,12 @@ def load_models(
     Raises:
         ModelFileError: a file is missing, damaged or of the wrong kind.
         ModelError: no exact configuration under `strict`, or no memory.
-        PairError: target and draft model share no tokenizer, or too few tokens; or a head is for another target.
+        PairError: target and draft model share no tokenizer, or too few tokens; a head is for another target, or was
+            given as one.
         UsageError: no such device, or a drafter without what it needs.
     """
     target_header, match = check_text_model(settings.target), None
+    check_target(target_header)
     found = heads.find_all(settings, target_header)
     if settings.draft is not None:
         draft_header = check_text_model(settings.draft)  # before minutes are spent on the target

@@ -10,10 +10,11 @@ from localspec.bench import report as reports
 from localspec.bench.limits import Limits
 from localspec.bench.passes import PassReport, PassSettings, Point, measure_passes, needed_bytes
 from localspec.bench.work import Work
-from localspec.errors import UsageError
+from localspec.errors import PairError, UsageError
 from localspec.gguf import read_header
 from localspec.llama import wide
 from localspec.llama.configuration import LLAMA_KERNELS
+from tests.drafters.mtp_files import companion
 
 SMALL = PassSettings(widths=(1, 4), lengths=(64,), prefill=80, threads=1, rounds=2)
 
@@ -154,3 +155,8 @@ def test_memory_is_that_of_weights_and_caches(tiny_target: Path) -> None:
     cells = 80 + 1 + 4  # the prompt, the token behind it, the widest pass
     cache = cells * header.n_layers * 2 * 2 * header.number("attention.head_count_kv") * 64
     assert needed_bytes(header, SMALL, 3) == 3 * (header.tensor_bytes + cache)
+
+
+def test_a_head_has_no_passes_of_its_own(tmp_path: Path) -> None:
+    with pytest.raises(PairError, match=r"mtp\.gguf cannot be a target: it is a multi-token-prediction head"):
+        measure_passes(companion(tmp_path / "mtp.gguf"), SMALL)

@@ -198,6 +198,8 @@ def layers(*ids: int) -> bytes:
         (*number("eagle3.block_count", 1, 2), ModelFileError, "has one layer, this has 2"),
         (*number("eagle3.attention.key_length", 64, 32), ModelFileError, "keys have 32 numbers, and values 64"),
         (*number("eagle3.rope.dimension_count", 64, 128), ModelFileError, "turns 128 of 64 numbers of a key"),
+        (*number("eagle3.rope.dimension_count", 64, 63), ModelFileError, "turns 63 of 64 numbers of a key"),
+        (*number("eagle3.attention.head_count_kv", 2, 3), ModelFileError, "4 heads cannot share 3 keys and values"),
         (b"<|spare_7|>", b"<|spars_7|>", PairError, "token 24 is"),
     ],
 )

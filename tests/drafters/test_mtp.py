@@ -11,7 +11,7 @@ import pytest
 
 from localspec.drafters import mtp
 from localspec.engine.request import Request
-from localspec.errors import LocalspecError, ModelFileError, PairError
+from localspec.errors import LocalspecError, ModelError, ModelFileError, PairError
 from localspec.gguf import read_header
 from localspec.llama.context import Context
 from localspec.llama.model import Model
@@ -26,6 +26,7 @@ from tests.drafters.mtp_forward import MtpForward
 
 SETTINGS = ContextSettings(n_ctx=256, threads=1, grid=64, type_v="bf16")
 NEXTN = Tap(nextn=True)
+COMPRESSED = {"attention.key_length_mla": 64, "attention.value_length_mla": 64}
 CHATS = (
     "<|bos|><|user|>Copy this text exactly:\nThe old mill by the river was closed in winter.<|end|><|assistant|>",
     "<|bos|><|user|>Sort these words: pear, apple, fig, grape<|end|><|assistant|>",
@@ -284,11 +285,75 @@ def test_a_head_of_another_model_is_refused_with_the_fact_that_differs(tmp_path:
     assert "token 100 is" in refusal(companion(path, facts={"tokenizer.ggml.tokens": swapped}))
 
 
-@pytest.mark.parametrize("name", ["nextn.eh_proj", "nextn.hnorm", "attn_norm", "ffn_up"])
+@pytest.mark.parametrize(
+    ("changes", "fact"),
+    [
+        ({"attention.key_length": 32}, "size of a key: 64 in the target, 32 in the head"),
+        ({"attention.value_length": 32}, "size of a value: 64 in the target, 32 in the head"),
+        ({"rope.dimension_count": 32}, "turned numbers of a key: 64 in the target, 32 in the head"),
+        ({"attention.head_count_kv": 3}, "4 heads cannot share 3 keys and values"),
+    ],
+)
+def test_a_head_that_attends_otherwise_is_refused(tmp_path: Path, changes: dict[str, int], fact: str) -> None:
+    assert fact in refusal(companion(tmp_path / "mtp-other.gguf", facts=changes), kind=ModelError)
+
+
+@pytest.mark.parametrize("name", ["nextn.eh_proj", "nextn.hnorm", "attn_norm", "ffn_up", "ffn_gate", "ffn_down"])
 def test_a_missing_tensor_is_named(tmp_path: Path, name: str) -> None:
     tensor = f"blk.{LAYER}.{name}.weight"
     path = companion(tmp_path / "mtp-part.gguf", without=tensor)
     assert f"lacks the tensor {tensor}" in refusal(path, kind=ModelFileError)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "more", "missing"),
+    [
+        ("hy_v3", ["ffn_gate_inp"], "ffn_down_exps"),
+        ("hy_v3", ["ffn_gate_inp", "ffn_down_exps", "ffn_up_exps"], "ffn_gate_exps"),
+        ("hy_v3", ["ffn_gate_inp", "ffn_down_exps", "ffn_gate_up_exps", "ffn_up_shexp"], "ffn_gate_shexp"),
+        ("step35", ["ffn_gate_inp", "ffn_down_exps", "ffn_gate_up_exps"], "ffn_gate_exps"),
+        ("glm4moe", [], "ffn_gate_inp"),
+        ("nemotron_h_moe", ["ffn_gate_inp", "ffn_down_exps"], "ffn_up_exps"),
+        ("mimo2", [], "attn_qkv"),
+        ("hy_v3", ["ffn_gate_inp", "ffn_down_exps", "ffn_gate_up_exps"], ""),
+        ("step35", ["nextn.shared_head_head"], ""),
+        ("mimo2", ["attn_qkv"], ""),
+    ],
+)
+def test_what_a_layer_needs_is_its_architectures(
+    tmp_path: Path, architecture: str, more: list[str], missing: str
+) -> None:
+    def added(name: str) -> list[str]:
+        return [name, *(f"blk.{LAYER}.{one}.weight" for one in more if name == f"blk.{LAYER}.attn_norm.weight")]
+
+    path = copy(tmp_path / "other.gguf", added, architecture=architecture)
+    if missing:
+        assert f"lacks the tensor blk.{LAYER}.{missing}.weight" in refusal(path, path, ModelFileError)
+    else:
+        assert mtp.load(path, read_header(path)).own
+
+
+@pytest.mark.parametrize(
+    ("architecture", "facts", "words"),
+    [
+        ("hy_v3", {"attention.value_length": 32}, "keys have 64 numbers, of which 64 are turned, and values 32"),
+        ("hy_v3", {"rope.dimension_count": 32}, "keys have 64 numbers, of which 32 are turned, and values 64"),
+        ("glm4moe", {"leading_dense_block_count": LAYER + 1}, "they have no experts"),
+        ("deepseek2", {}, r"is not compressed (attention.key_length_mla)"),
+        ("deepseek2", COMPRESSED, r"is not compressed (attention.q_lora_rank)"),
+        ("deepseek2", COMPRESSED | {"attention.q_lora_rank": 8, "attention.temperature_scale": 1}, "a temperature"),
+    ],
+)
+def test_what_would_end_the_process_though_all_is_there_is_refused(
+    tmp_path: Path, architecture: str, facts: dict[str, int], words: str
+) -> None:
+    path = copy(tmp_path / "other.gguf", facts=facts, architecture=architecture)
+    assert words in refusal(path, path)
+
+
+def test_without_an_output_matrix_there_is_no_guess(tmp_path: Path) -> None:
+    path = copy(tmp_path / "other.gguf", architecture="step35")
+    assert "lacks the tensor output.weight" in refusal(path, path, ModelFileError)
 
 
 def test_what_llama_cpp_cannot_run_is_refused_before_it_is_asked(tmp_path: Path) -> None:
