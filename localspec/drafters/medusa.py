@@ -23,8 +23,10 @@ from localspec.drafters.draft_model import DraftModelSettings
 from localspec.drafters.final_state import TAP, FinalState, check_sizes
 from localspec.errors import ModelFileError
 from localspec.gguf import Header
+from localspec.gguf.formats import ROLLS_BACK
 from localspec.kernels import Int8Matrix
 from localspec.llama.context import Context
+from localspec.models.heads import check_forgets
 from localspec.models.tensors import Tensors
 from localspec.types import Feed, Float32Array, LogitRows
 
@@ -41,9 +43,10 @@ def load(path: Path, target: Header) -> MedusaHead:
 
     Raises:
         ModelFileError: damaged, or a tensor is missing or of another shape.
-        PairError: made for another hidden size or vocabulary.
+        PairError: made for another hidden size or vocabulary, or the target cannot forget what it rejects.
     """
-    tensors = Tensors(_weights(path))
+    check_forgets(target, ROLLS_BACK, "It answers without drafts.")
+    tensors = Tensors(path)
     layout = _layout(tensors)
     for _, blocks, out in layout:
         vocabulary, hidden = (*tensors.shapes[out], 0, 0)[:2]
@@ -53,12 +56,6 @@ def load(path: Path, target: Header) -> MedusaHead:
             tensors.need(f"{block}.weight", hidden, hidden)
             tensors.need(f"{block}.bias", hidden)
     return MedusaHead(path, len(layout))
-
-
-def _weights(path: Path) -> Path:
-    """The heads' own file, where a folder holds the whole model beside it."""
-    found = (path / f"medusa_lm_head{suffix}" for suffix in (".safetensors", ".pt"))
-    return next((file for file in found if file.is_file()), path)
 
 
 def _layout(tensors: Tensors) -> list[tuple[int, list[str], str]]:
@@ -124,7 +121,7 @@ class MedusaHead:
         return BestFirst(context, target.model.end_tokens, DraftModelSettings(branches), self.name)
 
     def _read(self) -> Iterator[_Weights]:
-        tensors = Tensors(_weights(self.path))
+        tensors = Tensors(self.path)
         for _, blocks, out in _layout(tensors):
             inner = [(tensors.matrix(f"{block}.weight"), tensors.array(f"{block}.bias")) for block in blocks]
             yield _Weights(tuple(inner), tensors.matrix(out))

@@ -21,9 +21,11 @@ from localspec.drafters.draft_model import DraftModelSettings
 from localspec.drafters.final_state import TAP, FinalState, check_sizes
 from localspec.errors import ModelFileError
 from localspec.gguf import Header
+from localspec.gguf.formats import ROLLS_BACK
 from localspec.kernels import Int8Matrix
 from localspec.llama.context import Context
 from localspec.models.checkpoint import config_of
+from localspec.models.heads import check_forgets
 from localspec.models.tensors import Tensors
 from localspec.types import Feed, Float32Array, LogitRows, Tokens
 
@@ -79,8 +81,9 @@ def load(path: Path, target: Header) -> MlpHead:
 
     Raises:
         ModelFileError: damaged, or a tensor is missing or of another shape.
-        PairError: made for another hidden size or vocabulary.
+        PairError: made for another hidden size or vocabulary, or the target cannot forget what it rejects.
     """
+    check_forgets(target, ROLLS_BACK, "It answers without drafts.")
     shape, tensors = Shape.of(path), Tensors(path)
     check_sizes(path, target, shape.hidden, shape.vocabulary)
     prefix = _prefix(tensors)

@@ -13,9 +13,6 @@ from localspec.kernels import Int8Matrix
 from localspec.llama import lib
 from localspec.types import Float32Array
 
-_ROWS = 4096
-"""Rows that are unpacked at once."""
-
 
 class _Traits(ctypes.Structure):
     """ggml's `ggml_type_traits`."""
@@ -47,14 +44,14 @@ def output_matrix(header: Header) -> Int8Matrix:
 
 def _unpacked(header: Header, tensor: Tensor) -> Int8Matrix:
     columns, rows = tensor.shape
-    values, scales = np.empty((rows, columns), dtype=np.int8), np.empty(rows, dtype=np.float32)
     row_bytes = tensor.size // rows
-    for start in range(0, rows, _ROWS):
-        count = min(_ROWS, rows - start)
-        data = np.frombuffer(header.read(tensor.offset + start * row_bytes, count * row_bytes), dtype=np.uint8)
-        part = Int8Matrix.of(_floats(data, tensor, count * columns).reshape(count, columns))
-        values[start : start + count], scales[start : start + count] = part.values, part.scales
-    return Int8Matrix(values, scales)
+
+    def read(start: int, stop: int) -> Float32Array:
+        data = header.read(tensor.offset + start * row_bytes, (stop - start) * row_bytes)
+        floats = _floats(np.frombuffer(data, dtype=np.uint8), tensor, (stop - start) * columns)
+        return floats.reshape(stop - start, columns)
+
+    return Int8Matrix.in_parts((rows, columns), read)
 
 
 def _floats(data: np.ndarray[tuple[int], np.dtype[np.uint8]], tensor: Tensor, count: int) -> Float32Array:

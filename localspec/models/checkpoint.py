@@ -15,8 +15,10 @@ from localspec.errors import ModelFileError
 from localspec.models.heads import DraftKind
 
 _WEIGHTS = (".safetensors", ".pt", ".pth", ".bin")
-_KNOWN = ("model", "pytorch_model", "medusa_lm_head")
+_KNOWN = ("model", "pytorch_model")
 """How names of weights files begin."""
+_BESIDE_MODEL = "medusa_lm_head"
+"""How those of heads begin that are published in one folder with the whole model they were trained for."""
 _OF_TRAINING = ("training_args", "optimizer", "scheduler", "rng_state")
 """How those begin that trainers leave beside them."""
 _LONGEST_HEADER = 100_000_000
@@ -73,14 +75,16 @@ def config_of(path: Path) -> dict[str, Any]:
 
 def weights_of(path: Path) -> list[Path]:
     """The weights files of a folder, safetensors before others, and those of known names before others; of a file
-    itself.
+    itself. The model that Medusa heads lie beside is none of them.
 
     Raises:
         ModelFileError: there is none.
     """
     found = [path] if path.is_file() else []
-    for suffix in _WEIGHTS if path.is_dir() else ():
-        found = found or [file for file in sorted(path.glob(f"*{suffix}")) if not file.name.startswith(_OF_TRAINING)]
+    for name in (_BESIDE_MODEL, "") if path.is_dir() else ():
+        for suffix in _WEIGHTS:
+            files = sorted(path.glob(f"{name}*{suffix}"))
+            found = found or [file for file in files if not file.name.startswith(_OF_TRAINING)]
     if not found:
         raise ModelFileError(f"{path} is missing, or holds no weights ({', '.join(_WEIGHTS)}).")
     return [file for file in found if file.name.startswith(_KNOWN)] or found

@@ -1,13 +1,14 @@
 """Reads the weights of published heads: safetensors files by our own reader, torch's pickles by torch alone.
 
 Numbers may be in F32, F16, BF16, F8_E4M3 or, with the scale of a row beside them as compressed-tensors writes it
-(`<name>_scale`), I8. Nothing is read before it is asked for.
+(`<name>_scale`), I8. Nothing is read before it is asked for, and of large matrices a part at a time.
 """
 
 from __future__ import annotations
 
 import math
 import re
+import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
@@ -47,10 +48,45 @@ _STORED: dict[str, np.dtype[Any]] = {
 class _Tensor:
     """Where one lies in a safetensors file."""
 
+    name: str
     path: Path
     kind: str
     shape: tuple[int, ...]
     offset: int
+
+    def rows(self, start: int, stop: int) -> npt.NDArray[Any]:
+        """As they are stored.
+
+        Raises:
+            ModelFileError: the file has changed.
+        """
+        width, stored = math.prod(self.shape[1:]), _STORED[self.kind]
+        try:
+            place = self.offset + start * width * stored.itemsize
+            flat = np.fromfile(self.path, stored, (stop - start) * width, offset=place)
+        except OSError as error:
+            raise ModelFileError(f"{self.path} cannot be read: {error.strerror or error}.") from None
+        if len(flat) != (stop - start) * width:
+            raise ModelFileError(f"{self.path.name} is truncated at the tensor {self.name}.", AGAIN)
+        return flat.reshape(stop - start, *self.shape[1:])
+
+
+@dataclass(frozen=True, slots=True)
+class _Pickled:
+    """One of torch's, whose file is mapped."""
+
+    tensor: Any
+    kind: str = ""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.tensor.shape)
+
+    def rows(self, start: int, stop: int) -> npt.NDArray[Any]:
+        """Floats in F32, others as they are stored."""
+        part = self.tensor.reshape(self.shape or 1)[start:stop]
+        found: npt.NDArray[Any] = (part.float() if part.is_floating_point() else part).numpy()
+        return found
 
 
 class Tensors:
@@ -66,7 +102,7 @@ class Tensors:
             ModelFileError: missing, truncated or damaged, or a pickle without torch to read it.
         """
         self.path = path
-        self._found: dict[str, _Tensor | npt.NDArray[Any]] = {}
+        self._found: dict[str, _Tensor | _Pickled] = {}
         for file in weights_of(path):
             self._found |= _safetensors(file) if file.suffix.lower() == ".safetensors" else _pickled(file)
         for name in self._found:
@@ -86,7 +122,7 @@ class Tensors:
     @property
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
         """Of every tensor; those of scales included."""
-        return {name: tuple(found.shape) for name, found in self._found.items()}
+        return {name: found.shape for name, found in self._found.items()}
 
     def need(self, name: str, *shape: int) -> None:
         """
@@ -96,7 +132,7 @@ class Tensors:
         found = self._found.get(name)
         if found is None:
             raise ModelFileError(f"{self.path.name} lacks the tensor {name}.")
-        if tuple(found.shape) != shape:
+        if found.shape != shape:
             raise ModelFileError(f"{self.path.name}: tensor {name} is {list(found.shape)}; {list(shape)} is needed.")
 
     def stored(self, name: str) -> npt.NDArray[Any]:
@@ -105,7 +141,8 @@ class Tensors:
         Raises:
             ModelFileError: there is none, or the file has changed.
         """
-        return self._read(name)[1]
+        found = self._held(name)
+        return found.rows(0, (*found.shape, 1)[0]).reshape(found.shape)
 
     def array(self, name: str) -> Float32Array:
         """A tensor as float32.
@@ -113,16 +150,8 @@ class Tensors:
         Raises:
             ModelFileError: there is none, or the file has changed.
         """
-        kind, found = self._read(name)
-        if kind == "BF16":
-            return (found.astype(np.uint32) << 16).view(np.float32)
-        if kind == "F8_E4M3":
-            found = _F8[found]
-        floats: Float32Array = found.astype(np.float32)
-        scale = f"{name}_scale"
-        if scale in self._found:
-            floats *= self.array(scale).reshape(-1, *[1] * (floats.ndim - 1))
-        return floats
+        shape = self._held(name).shape
+        return self._floats(name, 0, (*shape, 1)[0]).reshape(shape)
 
     def matrix(self, name: str) -> Int8Matrix:
         """A matrix in 8 bits: as it is stored, or rounded.
@@ -130,27 +159,30 @@ class Tensors:
         Raises:
             ModelFileError: there is none, or the file has changed.
         """
-        kind, found = self._read(name)
-        scale = f"{name}_scale"
-        if kind == "I8" and scale in self._found:
-            scales = np.broadcast_to(self.array(scale).reshape(-1), (len(found),))
-            return Int8Matrix(np.ascontiguousarray(found), np.ascontiguousarray(scales))
-        return Int8Matrix.of(self.array(name))
+        held, scale = self._held(name), f"{name}_scale"
+        if held.kind == "I8" and scale in self._found:
+            values = self.stored(name)
+            scales = np.broadcast_to(self.array(scale).reshape(-1), (len(values),))
+            return Int8Matrix(np.ascontiguousarray(values), np.ascontiguousarray(scales))
+        return Int8Matrix.in_parts(held.shape, lambda start, stop: self._floats(name, start, stop))
 
-    def _read(self, name: str) -> tuple[str, npt.NDArray[Any]]:
+    def _held(self, name: str) -> _Tensor | _Pickled:
         found = self._found.get(name)
         if found is None:
             raise ModelFileError(f"{self.path.name} lacks the tensor {name}.")
-        if not isinstance(found, _Tensor):
-            return "", found
-        count = math.prod(found.shape)
-        try:
-            flat = np.fromfile(found.path, _STORED[found.kind], count, offset=found.offset)
-        except OSError as error:
-            raise ModelFileError(f"{found.path} cannot be read: {error.strerror or error}.") from None
-        if len(flat) != count:
-            raise ModelFileError(f"{found.path.name} is truncated at the tensor {name}.", AGAIN)
-        return found.kind, flat.reshape(found.shape)
+        return found
+
+    def _floats(self, name: str, start: int, stop: int) -> Float32Array:
+        """Rows of a tensor as they are meant."""
+        held, scale = self._held(name), f"{name}_scale"
+        found = held.rows(start, stop)
+        if held.kind == "BF16":
+            return (found.astype(np.uint32) << 16).view(np.float32)
+        floats: Float32Array = (_F8[found] if held.kind == "F8_E4M3" else found).astype(np.float32)
+        if scale in self._found:
+            scales = self.array(scale).reshape(-1)
+            floats *= (scales if len(scales) == 1 else scales[start:stop]).reshape(-1, *[1] * (floats.ndim - 1))
+        return floats
 
 
 def _safetensors(path: Path) -> dict[str, _Tensor]:
@@ -170,11 +202,11 @@ def _tensor(path: Path, facts: dict[str, Any], start: int, size: int, name: str)
         raise ModelFileError(f"{path.name}: tensor {name} does not have the size its header says.", AGAIN)
     if end > size:
         raise ModelFileError(f"{path.name} is truncated: it ends at byte {size}, tensor {name} at {end}.", AGAIN)
-    return _Tensor(path, kind, shape, begin)
+    return _Tensor(name, path, kind, shape, begin)
 
 
-def _pickled(path: Path) -> dict[str, npt.NDArray[Any]]:
-    """The state dictionary in a pickle, read by torch without running anything in it."""
+def _pickled(path: Path) -> dict[str, _Pickled]:
+    """The state dictionary in a pickle, opened by torch without running anything in it."""
     try:
         torch = import_module("torch")
     except ImportError:
@@ -189,13 +221,11 @@ def _pickled(path: Path) -> dict[str, npt.NDArray[Any]]:
             f"Install torch {'.'.join(map(str, _SAFE_TORCH))} or newer, or convert the file to safetensors.",
         )
     try:
-        found = torch.load(path, map_location="cpu", weights_only=True)
-        return {str(name): _numbers(torch, tensor) for name, tensor in found.items()}
+        found = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
+        tensors = {str(name): _Pickled(tensor.detach()) for name, tensor in found.items()}
+        for tensor in tensors.values():
+            tensor.rows(0, 0)  # what is no array of numbers says so here
+        return tensors
     except Exception as error:  # noqa: BLE001 (torch raises whatever its parts do)
         reason = str(error).strip().split("\n")[0][:200]
         raise ModelFileError(f"{path.name} cannot be read as weights of torch's: {reason}.", AGAIN) from None
-
-
-def _numbers(torch: Any, tensor: Any) -> npt.NDArray[Any]:
-    found: npt.NDArray[Any] = (tensor.to(torch.float32) if tensor.is_floating_point() else tensor).numpy()
-    return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,9 +26,19 @@ class Int8Matrix:
     @staticmethod
     def of(weights: npt.NDArray[np.floating]) -> Int8Matrix:
         """float[rows, columns], rounded; a row is 0 where it holds nothing else."""
-        values, scales = np.empty(weights.shape, dtype=np.int8), np.empty(len(weights), dtype=np.float32)
-        for start in range(0, len(weights), _AT_ONCE):  # so that large matrices take little beside themselves
-            part = np.asarray(weights[start : start + _AT_ONCE], dtype=np.float32)
+        return Int8Matrix.in_parts(weights.shape, lambda start, stop: weights[start:stop])
+
+    @staticmethod
+    def in_parts(shape: tuple[int, ...], read: Callable[[int, int], npt.NDArray[np.floating]]) -> Int8Matrix:
+        """The same of weights that are read in parts, so that a large matrix takes little beside itself.
+
+        Args:
+            shape: (rows, columns).
+            read: float[stop - start, columns] of the rows from `start` on.
+        """
+        values, scales = np.empty(shape, dtype=np.int8), np.empty(shape[0], dtype=np.float32)
+        for start in range(0, shape[0], _AT_ONCE):
+            part = np.asarray(read(start, min(start + _AT_ONCE, shape[0])), dtype=np.float32)
             top = np.abs(part).max(axis=1)
             scales[start : start + len(part)] = top / np.float32(127)
             values[start : start + len(part)] = np.rint(part * (127.0 / np.where(top > 0, top, 1.0))[:, None])

@@ -141,6 +141,13 @@ def test_other_rules_get_the_probabilities_that_they_need(engine: Engine, rule: 
 # -- files -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("method", ["medusa", "mlp"])
+def test_a_target_that_cannot_forget_is_refused(method: str, header: Header) -> None:
+    recurrent = replace(header, metadata={**header.metadata, "llama.ssm.state_size": 16})
+    with pytest.raises(PairError, match=r"keeps a recurrent state \(llama\)"):
+        heads.find(SHIPPED[method], recurrent)
+
+
 def test_heads_for_another_target_are_refused_with_the_difference(tmp_path: Path, header: Header) -> None:
     for number, (changes, text) in enumerate(
         (

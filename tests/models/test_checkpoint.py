@@ -89,6 +89,18 @@ def test_what_trainers_leave_beside_weights_is_no_weights(tmp_path: Path) -> Non
     assert checkpoint_kind(tmp_path).method == "mlp"
 
 
+def test_the_model_that_heads_lie_beside_is_not_counted(tmp_path: Path) -> None:
+    for part in (1, 2):
+        safetensors(tmp_path / f"model-0000{part}-of-00002.safetensors", NAMES["unknown"], target_sha256="cd")
+    heads = pickled(tmp_path / "medusa_lm_head.pt", NAMES["medusa"])
+    assert weights_of(tmp_path) == [heads]
+    assert checkpoint_kind(tmp_path).method == "medusa"
+    assert trained_for(tmp_path) == ""
+    better = safetensors(tmp_path / "medusa_lm_head.safetensors", NAMES["medusa"], target_sha256="ab")
+    assert weights_of(tmp_path) == [better]
+    assert trained_for(tmp_path) == "ab"
+
+
 def test_what_is_packed_wrong_is_said(tmp_path: Path) -> None:
     path = tmp_path / "head.pt"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:

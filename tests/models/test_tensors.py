@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pytest
 
 from localspec.errors import ModelFileError
+from localspec.kernels import Int8Matrix
 from localspec.models.tensors import Tensors
 
 Given = tuple[str, npt.NDArray[Any]]
@@ -77,6 +78,27 @@ def test_scales_that_do_not_fit_are_refused_before_anything_is_read(tmp_path: Pa
             Tensors(write(path, {"w": ("I8", values), name: ("F32", np.ones(count, dtype=np.float32))}))
     one = Tensors(write(path, {"w": ("I8", values + 1), "w_scale": ("F32", np.array([0.5], dtype=np.float32))}))
     np.testing.assert_array_equal(one.array("w"), np.full((3, 2), 0.5))
+
+
+def test_large_matrices_are_read_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng, read = np.random.default_rng(3), list[int]()
+    weights = rng.normal(size=(9000, 3)).astype(np.float16)
+    scales = rng.uniform(0.5, 2.0, (9000, 1)).astype(np.float32)
+    path = write(tmp_path / "a.safetensors", {"w": ("F16", weights), "w_scale": ("F32", scales)})
+    fromfile = np.fromfile
+
+    def counted(file: Path, dtype: Any, count: int, offset: int) -> npt.NDArray[Any]:
+        read.append(count if dtype == np.float16 else 0)
+        return fromfile(file, dtype, count, offset=offset)
+
+    monkeypatch.setattr(np, "fromfile", counted)
+    tensors = Tensors(path)
+    found = tensors.matrix("w")
+    assert max(read) <= 3 * 4096
+    assert sum(read) == weights.size
+    whole = Int8Matrix.of(tensors.array("w"))
+    np.testing.assert_array_equal(found.values, whole.values)
+    np.testing.assert_array_equal(found.scales, whole.scales)
 
 
 def test_a_folder_may_hold_several_files(tmp_path: Path) -> None:
@@ -148,6 +170,11 @@ def test_a_pickle_is_read_without_running_it(tmp_path: Path) -> None:
     path = tmp_path / "medusa_lm_head.pt"
     torch.save({"0.1.weight": torch.tensor(VALUES).bfloat16()}, path)
     np.testing.assert_array_equal(Tensors(path).array("0.1.weight"), VALUES)
+    path.unlink()  # the old one may be mapped
+    torch.save({"0.1.weight": torch.nn.Parameter(torch.tensor(VALUES)), "n": torch.tensor(7)}, path)
+    np.testing.assert_array_equal(Tensors(path).array("0.1.weight"), VALUES)
+    assert Tensors(path).stored("n") == 7
+    path.unlink()
     torch.save({"0.1.weight": Path}, path)
     with pytest.raises(ModelFileError, match="cannot be read as weights of torch's"):
         Tensors(path)
