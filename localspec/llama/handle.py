@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -25,7 +26,7 @@ class Handle:
         Raises:
             ModelError: llama.cpp refuses the parameters for this model, or there is no memory.
         """
-        self._api, self._wide = lib.api(), model.kernels == "wide"
+        self._api, self._wide, self._open = lib.api(), model.kernels == "wide", model.contexts
         self.pointer: int | None = None
         """The address of the llama_context; None once it is freed."""
         mark = lib.log.mark()
@@ -36,7 +37,7 @@ class Handle:
         self.pointer = int(pointer)
         self.memory: Any = self._api.llama_get_memory(self.pointer)
         """Its llama_memory_t."""
-        model.contexts.add(self)
+        self._open[self.pointer] = weakref.ref(self)
 
     def call(self, function: Callable[[int | None, Any], int], batch: Any) -> None:
         """One pass.
@@ -58,7 +59,7 @@ class Handle:
     def close(self) -> None:
         """Frees the llama_context with all that its passes left there. A second call does nothing."""
         pointer, self.pointer = getattr(self, "pointer", None), None
-        if pointer is not None:
+        if pointer is not None and self._open.pop(pointer, None) is not None:  # else the model has freed it
             self._api.llama_free(pointer)
 
     def __del__(self) -> None:

@@ -52,8 +52,8 @@ class Model:
         self.device = device
         self._api = lib.api()
         self._vocab = vocab = self._api.llama_model_get_vocab(handle)
-        self.contexts: weakref.WeakSet[Handle] = weakref.WeakSet()
-        """Contexts made of it, which are closed before the weights go."""
+        self.contexts: dict[int, weakref.ref[Handle]] = {}
+        """Open contexts made of it, by address, which are freed before the weights go."""
         self.n_vocab = int(self._api.llama_vocab_n_tokens(vocab))
         """Entries of a logits row."""
         self.vocab_type = int(self._api.llama_vocab_type(vocab))
@@ -248,8 +248,12 @@ class Model:
         """Frees the weights and closes its contexts. A second call does nothing."""
         handle, self.handle = getattr(self, "handle", None), None
         if handle is not None:
-            for context in list(self.contexts):
-                context.close()
+            for owner in list(self.contexts.values()):
+                context = owner()
+                if context is not None:
+                    context.close()
+            while self.contexts:  # garbage as this is, and its turn would come later
+                self._api.llama_free(self.contexts.popitem()[0])
             self._api.llama_model_free(handle)
 
     def __enter__(self) -> Model:

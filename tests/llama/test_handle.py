@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -29,3 +31,31 @@ def test_it_is_freed_with_its_last_owner_or_with_its_model(tiny_target: Path) ->
         assert closed.handle.pointer is None
         assert held.handle.pointer is not None
     assert held.handle.pointer is None
+
+
+def test_of_garbage_contexts_go_before_their_model(tiny_target: Path) -> None:
+    """A circle of both is found by the collector, which asks them in an order of its own."""
+
+    class Recording:
+        def __init__(self, api: Any) -> None:
+            self._api = api
+
+        def __getattr__(self, name: str) -> Any:
+            if name in ("llama_free", "llama_model_free"):
+                freed.append(name)
+            return getattr(self._api, name)
+
+    freed: list[str] = []
+    gc.collect()
+    gc.disable()
+    try:
+        model = Model.load(tiny_target)
+        handles = [Context(model, ContextSettings(n_ctx=64, threads=1)).handle for _ in range(2)]
+        api, circle = Recording(model._api), [model, *handles]
+        for one in circle:
+            vars(one).update(_api=api, circle=circle)
+        del model, handles, one, circle
+    finally:
+        gc.enable()
+    gc.collect()
+    assert freed == ["llama_free", "llama_free", "llama_model_free"]
