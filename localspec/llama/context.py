@@ -233,12 +233,13 @@ class Context:
         self._cells[slot].prompt_length = prompt_length
         return True
 
-    def untap(self) -> None:
-        """Hands out no hidden states any more, and frees those it kept."""
+    def tap_only(self, tap: Tap) -> None:
+        """Hands out no more hidden states than these, of those it was made to, and frees the others."""
         for part in (self.outputs, self.states):
             if part is not None and self.handle.pointer is not None:
-                part.close()
-        self.outputs = self.states = None
+                part.keep(tap)
+        if not tap:
+            self.outputs = self.states = None
 
     def close(self) -> None:
         """Frees the cache; logits rows become invalid. A second call does nothing."""

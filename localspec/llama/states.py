@@ -8,7 +8,7 @@ batch again, rows without logits included. Where final states are on, every row 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -75,6 +75,14 @@ class Tap:
 
 
 NO_TAP = Tap()
+
+
+def union(taps: Iterable[Tap]) -> Tap:
+    """What all of them ask for."""
+    found = NO_TAP
+    for tap in taps:
+        found |= tap
+    return found
 
 
 def check_tap(header: Header, n_layers: int, tap: Tap) -> Tap:
@@ -147,16 +155,21 @@ class Outputs:
             self._final_on = on
         return on
 
-    def close(self) -> None:
-        """Switches everything off."""
-        if self._final_on:
-            self._switch_final(self._handle.pointer, False)
-        if self.tap.nextn:
-            lib.extension().llama_set_embeddings_nextn(self._handle.pointer, False, False)
-        if self.tap.layers:
+    def keep(self, tap: Tap) -> None:
+        """Switches off what `tap` does not ask for; of what it was made with, the rest stays on."""
+        pointer = self._handle.pointer
+        if self._final_on and tap.final != "all":  # before the next pass it is on again where that wants it
+            self._switch_final(pointer, False)
+            self._final_on = False
+        if self.tap.nextn and not tap.nextn:
+            lib.extension().llama_set_embeddings_nextn(pointer, False, False)
+        gone = [layer for layer in self.tap.layers if layer not in tap.layers]
+        if gone:
             switch = lib.c_function(_SET_LAYER, None, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_bool)
-            for layer in self.tap.layers:
-                switch(self._handle.pointer, layer, False)
+            for layer in gone:
+                switch(pointer, layer, False)
+        self.tap = tap
+        self._read = {what: how for what, how in self._read.items() if what in tap.everything}
 
     @property
     def shown(self) -> tuple[int, ...]:
@@ -226,7 +239,7 @@ class States:
         """(start, stop): the positions of `tokens` whose states are held, one run, possibly empty.
 
         `start` is above 0 behind a cache that came from a file, or behind a prompt of which final states were not
-        asked for. The last token of a history is not evaluated yet, as a rule.
+        asked for. The last token of a history is not evaluated yet, as a rule. What is not tapped is held nowhere.
 
         Args:
             slot: 0 to n_slots - 1.
@@ -235,7 +248,9 @@ class States:
                 tapped than one needs.
         """
         shared = common_prefix(self._cells[slot].tokens, tokens)
-        wanted = self._slots[slot].values() if what is None else (self._slots[slot][what],)
+        wanted = [run for held, run in self._slots[slot].items() if what in (None, held)]
+        if not wanted:
+            return 0, 0
         stop = min(shared, *(run.stop for run in wanted))
         return min(stop, max(run.start for run in wanted)), stop
 
@@ -256,11 +271,12 @@ class States:
 
     # -- for the context ----------------------------------------------------------------------------------------
 
-    def close(self) -> None:
-        """Frees all that is held."""
+    def keep(self, tap: Tap) -> None:
+        """Frees what `tap` does not ask for; heads that read the rest go on with this object."""
+        self.tap = tap
         for runs in self._slots:
-            for what, run in runs.items():
-                runs[what] = _Run(run.rows[:0].copy())
+            for what in runs.keys() - set(tap.everything):
+                del runs[what]
 
     def cut(self, slot: int, length: int) -> None:
         """The slot's cache now ends behind `length` tokens."""

@@ -226,7 +226,8 @@ class Engine:
             drafter, loaded = self._worker.loop.drafter, self.loaded
             trained = {head.name for head in loaded.heads}
             if isinstance(drafter, Cascade):
-                displace([one for one in drafter.drafters if one.name in trained], loaded.context)
+                own = [one for one in drafter.drafters if one.name in trained]
+                self._worker.drop(displace(own, loaded.context))
             for context in (loaded.context, loaded.draft_context):
                 if context is not None:
                     context.forget(0)

@@ -12,7 +12,7 @@ from localspec.config import EngineSettings
 from localspec.drafters import HEADS
 from localspec.drafters.head import Head
 from localspec.engine.interfaces import Drafter, DraftRequest, History
-from localspec.errors import LocalspecError, UsageError
+from localspec.errors import DecodeError, LocalspecError, ModelError, UsageError
 from localspec.gguf import Header, read_header
 from localspec.llama.context import Context
 from localspec.llama.model import file_sha256
@@ -125,7 +125,7 @@ def attach(head: Head, target: Context, settings: EngineSettings) -> Drafter | N
         LocalspecError: a head that was asked for cannot be loaded.
     """
     try:
-        return head.attach(target, settings.branches)
+        return _attach(head, target, settings)
     except LocalspecError as error:
         if is_asked_for(head, settings):
             raise
@@ -133,15 +133,37 @@ def attach(head: Head, target: Context, settings: EngineSettings) -> Drafter | N
         return None
 
 
-def displace(drafters: Sequence[Drafter], target: Context) -> None:
-    """Has drafters guess behind three tokens of no meaning in slot 0, so that no cache of theirs holds another text."""
+def _attach(head: Head, target: Context, settings: EngineSettings) -> Drafter:
+    try:
+        return head.attach(target, settings.branches)
+    except MemoryError:
+        raise ModelError(
+            f"There is no memory for {head.path.name}, which drafts as {head.name}.",
+            "A shorter context needs less memory.",
+        ) from None
+
+
+def displace(drafters: Sequence[Drafter], target: Context) -> dict[str, str]:
+    """Has drafters guess behind three tokens of no meaning in slot 0, so that no cache of theirs holds another text.
+
+    Returns:
+        Names of those that failed, and why.
+
+    Raises:
+        DecodeError: the target failed.
+    """
+    failed: dict[str, str] = {}
     if not drafters:
-        return
+        return failed
     history = History(range(3))
     target.decode([Feed(0, history.tokens[:2], 1)])
     request = DraftRequest(0, history, 1, 1, SamplingParams(temperature=0.0), Noise(0))
     for drafter in drafters:
-        drafter.draft([request])
+        try:
+            drafter.draft([request])
+        except (DecodeError, MemoryError) as error:
+            failed[drafter.name] = str(error) or "out of memory"
+    return failed
 
 
 def identity(head: Head) -> list[Any]:

@@ -10,6 +10,7 @@ from localspec.drafters.head import Head
 from localspec.drafters.recycling import Successors
 from localspec.llama.context import Context
 from localspec.llama.model import Model
+from localspec.llama.states import union
 from localspec.models.shared_vocabulary import SharedVocabulary
 from localspec.runtime.corpus import Corpus
 from localspec.runtime.knowledge import Knowledge
@@ -63,8 +64,7 @@ class Loaded:
                 head.close()
         if any(head.name == name for head in self.heads):
             self.heads = [head for head in self.heads if head.name != name]
-            if not self.heads:
-                self.context.untap()
+            self.context.tap_only(union(head.tap for head in self.heads))
 
     def close(self) -> None:
         """Frees everything."""

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import functools
 import logging
-import operator
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -37,7 +35,7 @@ from localspec.llama.context import Context
 from localspec.llama.model import check_text_model
 from localspec.llama.probe import shared_facts
 from localspec.llama.settings import ContextSettings
-from localspec.llama.states import NO_TAP
+from localspec.llama.states import union
 from localspec.llama.survey import Progress
 from localspec.models import pairing
 from localspec.models.heads import check_target, keeps_state
@@ -133,7 +131,7 @@ def _choose(
         device=settings.device,
         cache_dir=paths.cache_dir() / "probes",
         progress=progress,
-        tap=functools.reduce(operator.or_, (head.tap for head in found), NO_TAP),
+        tap=union(head.tap for head in found),
     )
 
 

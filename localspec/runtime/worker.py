@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
@@ -229,6 +229,15 @@ class Worker:
             events = self.loop.step()
         self._drop_failed()
         return events
+
+    def drop(self, faults: Mapping[str, str]) -> None:
+        """Drafters that failed are not asked any more, and freed; by name, and why. On the thread only."""
+        plan = self.loop.plan
+        if isinstance(plan, AdaptivePlan):
+            for one in plan.costly:
+                if one.drafter.name in faults:
+                    one.drop(faults[one.drafter.name])
+        self._drop_failed()
 
     def _drop_failed(self) -> None:
         """Drafters that failed by themselves are not asked any more; a draft model or head is freed, too."""

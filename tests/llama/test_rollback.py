@@ -23,6 +23,7 @@ from localspec.llama.hidden import HiddenReader
 from localspec.llama.model import Model
 from localspec.llama.probe import Probe
 from localspec.llama.settings import ContextSettings
+from localspec.llama.states import FINAL, NO_TAP, Tap
 from localspec.llama.tile import tile
 from localspec.runtime.engine import Engine
 from localspec.types import Feed, SamplingParams, Tokens
@@ -48,11 +49,13 @@ def tokens() -> Tokens:
     return np.random.default_rng(1).integers(40, 4000, 100).astype(np.int32)
 
 
-def test_wrong_drafts_leave_no_trace(hybrid: Model, tokens: Tokens) -> None:
+@pytest.mark.parametrize("tap", [NO_TAP, Tap(final="decoded")], ids=["rows", "states"])
+def test_wrong_drafts_leave_no_trace(hybrid: Model, tokens: Tokens, tap: Tap) -> None:
     assert not hybrid.can_trim
-    context = Context(hybrid, SETTINGS)
+    context = Context(hybrid, SETTINGS, tap=tap)
     assert context.most_nodes == 4
     plain = [context.decode([Feed(0, tokens[:n], 30)])[0][0].copy() for n in range(30, 60)]
+    held = None if context.states is None else context.states.read(0, FINAL, 29, 59)
     context.forget(0)
     at = 30
     while at < 55:
@@ -62,6 +65,10 @@ def test_wrong_drafts_leave_no_trace(hybrid: Model, tokens: Tokens) -> None:
         assert context.reusable(0, tokens[: at + right + 1], 30) == at + right
         for depth in range(right + 1):
             assert rows[depth].tobytes() == plain[at - 30 + depth].tobytes()
+        if context.states is not None and held is not None:
+            assert context.states.span(0, tokens[: at + right], FINAL) == (29, at + right)
+            found = context.states.read(0, FINAL, at - 1, at + right)
+            assert found.tobytes() == held[at - 30 : at - 29 + right].tobytes()
         at += right + 1
     context.close()
 

@@ -118,6 +118,31 @@ def test_final_states_of_decoded_rows_leave_prompts_out(
         context.close()
 
 
+def test_what_is_no_longer_asked_for_is_freed_and_the_rest_goes_on(
+    model: Model, text: Tokens, truth: dict[int, Float32Array]
+) -> None:
+    context = tapped(model)
+    try:
+        context.decode([Feed(0, text[:200], 200)])
+        states, outputs = context.states, context.outputs
+        assert states is not None
+        assert outputs is not None
+        context.tap_only(Tap(LAYERS[1:], "decoded"))
+        assert states.tap.everything == (LAYERS[1], FINAL)
+        assert states.span(0, text[:200], LAYERS[0]) == (0, 0)
+        assert states.span(0, text[:200], LAYERS[1]) == (0, 200)
+        assert not outputs.before(decodes=False), "prompts pay for no logits any more"
+        context.decode([Feed(0, text[:300], 300)])
+        assert states.span(0, text[:300], FINAL) == (299, 300)
+        np.testing.assert_allclose(states.read(0, LAYERS[1], 0, 300), truth[LAYERS[1]][:300], rtol=0.02, atol=0.02)
+        np.testing.assert_allclose(states.read(0, FINAL, 299, 300), truth[FINAL][299:300], rtol=0.02, atol=0.02)
+        context.tap_only(Tap())
+        assert context.states is None
+        assert states.span(0, text[:300]) == (0, 0)
+    finally:
+        context.close()
+
+
 def test_slots_are_told_apart(model: Model, text: Tokens, truth: dict[int, Float32Array]) -> None:
     """Uneven slots in one pass, which llama.cpp cuts into several and reorders."""
     context = tapped(model, n_slots=3)

@@ -7,15 +7,17 @@ import re
 import sys
 import weakref
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from localspec import kernels
+from localspec.config import EngineSettings
 from localspec.drafters.cascade import Cascade
 from localspec.drafters.draft_model import DraftModel
-from localspec.errors import KernelError, LocalspecError, ModelError, ModelFileError, PairError, UsageError
+from localspec.errors import DecodeError, KernelError, LocalspecError, ModelError, ModelFileError, PairError, UsageError
 from localspec.gguf import read_header
 from localspec.llama import lib
 from localspec.llama.choice import Chosen, choose
@@ -29,6 +31,7 @@ from localspec.models.memory import Place
 from localspec.runtime import heads
 from localspec.runtime.engine import Engine
 from localspec.types import Rule, SamplingParams
+from tests.drafters import mtp_files
 from tests.drafters.shipped_heads import SHIPPED, target_of
 from tests.llama.tiny_gguf import TINY_METADATA, gguf_bytes, write
 from tests.runtime import nearest_head
@@ -120,7 +123,9 @@ def test_layers_of_the_targets_own_that_cannot_be_loaded_are_left_out(
     with Engine.load(SHIPPED["mtp"], threads=1, context=256, exact="off") as engine:
         assert engine.drafters == ("grammar", "lookup", "suffix", "recycling")
         assert engine.loaded.context.states is None
-        assert engine.generate("Hi", max_tokens=4, ignore_end=True).text() is not None
+        answer = engine.generate("Hi", max_tokens=4, ignore_end=True)
+        answer.text()
+        assert len(answer.tokens) == 4
         with pytest.raises(UsageError, match="There is no drafter called 'mtp' here"):
             engine.generate("Hi", drafter="mtp")
     assert "there is no memory for it. Answers go on without mtp." in caplog.text
@@ -151,6 +156,23 @@ def test_layers_of_the_targets_own_are_loaded_where_they_may_guess(
     assert "Loading goes on without the layers of multi-token prediction" in caplog.text
 
 
+def test_layers_of_the_targets_own_that_cannot_be_run_are_left_out(tmp_path: Path) -> None:
+    path = mtp_files.copy(tmp_path / "split.gguf", architecture="mimo2")  # its keys are no part of one matrix
+    settings, target = EngineSettings(path), read_header(path)
+    assert heads.find_all(settings, target) == []
+    with pytest.raises(ModelFileError, match=r"lacks the tensor blk\.4\.attn_qkv\.weight of its MTP layer"):
+        heads.find_all(replace(settings, drafter="mtp"), target)
+
+
+def test_a_head_is_no_target(tmp_path: Path, folder: Path) -> None:
+    alone = mtp_files.companion(tmp_path / "mtp-alone.gguf")
+    for given in ([], [alone], [folder]):
+        with pytest.raises(PairError, match=r"mtp-alone\.gguf cannot be a target: it is a multi-token-prediction head"):
+            Engine.load(alone, heads=given)
+    with pytest.raises(PairError, match="cannot be a target: it is an EAGLE-3 head"):
+        Engine.load(SHIPPED["eagle3"])
+
+
 @pytest.mark.parametrize("rule", [Rule.COUPLED, Rule.REJECTION])
 def test_one_that_fails_is_dropped_and_the_chat_goes_on(
     rule: Rule, tiny_target: Path, monkeypatch: pytest.MonkeyPatch
@@ -165,6 +187,36 @@ def test_one_that_fails_is_dropped_and_the_chat_goes_on(
         assert len(answer.text()) > 0
         assert len(answer.tokens) == 12
         assert engine.dropped == {"medusa": "the matrix has 7 columns."}
+
+
+def test_without_memory_for_one_that_is_asked_for_that_is_said(
+    tiny_target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("localspec.models.tensors.Tensors.matrix", fail)
+    with pytest.raises(ModelError, match=r"There is no memory for tiny-medusa, which drafts as medusa\."):
+        Engine.load(tiny_target, heads=[SHIPPED["medusa"]], threads=1, context=256, exact="off")
+
+
+def test_one_that_fails_while_it_forgets_is_dropped_alone(tiny_target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise DecodeError("a pass failed.")
+
+    files = [SHIPPED[method] for method in ("eagle3", "medusa")]
+    with Engine.load(tiny_target, heads=files, threads=1, context=256, exact="off") as engine:
+        engine.configure(drafter="auto", max_draft_tokens=3)
+        monkeypatch.setattr("localspec.llama.eagle3.Eagle3Context._compute", fail)
+        engine.forget()
+        assert engine.dropped == {"eagle3": "a pass failed."}
+        assert engine.loaded.trained == ("medusa",)
+        states = engine.loaded.context.states
+        assert states is not None
+        assert states.tap == Tap(final="decoded"), "what nobody reads any more is not kept"
+        answer = engine.generate("Hi", drafter="medusa", max_tokens=12, ignore_end=True)
+        answer.text()
+        assert answer.stats.drafted > 0
 
 
 def test_shedding_frees_what_they_draw_from(tiny_target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
