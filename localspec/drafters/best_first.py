@@ -156,7 +156,9 @@ def _chances(request: DraftRequest, position: int, tokens: Tokens, shares: Float
     temperature = request.sampling.temperature
     if temperature <= 0.0:
         return [min(_SURE, float(share)) for share in shares]
-    scores = np.log(shares) + kernels.gumbel(request.noise, Purpose.SAMPLE, position, tokens)
+    with np.errstate(divide="ignore"):  # a share that is too small for float32 is none
+        logs = np.log(shares)
+    scores = logs + kernels.gumbel(request.noise, Purpose.SAMPLE, position, tokens)
     weights = np.exp(temperature * (scores - scores[0]))
     others = weights[-1] if len(tokens) == count else 0.0
     return [min(_SURE, float(chance)) for chance in weights / (weights.sum() + others)]

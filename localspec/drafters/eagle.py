@@ -36,6 +36,7 @@ from localspec.types import Float32Array
 
 _LAYER = "layers.0."
 _BEFORE, _BEHIND = f"{_LAYER}input_layernorm.weight", f"{_LAYER}post_attention_layernorm.weight"
+_LARGEST = float(np.finfo(np.float32).max)
 _LINEAR = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj", "mlp.gate_proj",
            "mlp.up_proj", "mlp.down_proj")  # fmt: skip
 
@@ -62,15 +63,15 @@ class Shape:
         config = config_of(path)
 
         def number(key: str, default: int | None = None) -> int:
-            value = config.get(key, default)
+            value = default if config.get(key) is None else config[key]  # null is what such files call the default
             if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < 2**31:
-                raise ModelFileError(f"{path.name}: {key} is {value!r} in config.json; a whole number is needed.")
+                raise ModelFileError(f"{path.name}: {key} is {value!r:.60} in config.json; a whole number is needed.")
             return value
 
         def real(key: str, default: float) -> float:
-            value = config.get(key, default)
-            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-                raise ModelFileError(f"{path.name}: {key} is {value!r} in config.json; a number above 0 is needed.")
+            value = default if config.get(key) is None else config[key]
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= _LARGEST:
+                raise ModelFileError(f"{path.name}: {key} is {value!r:.60} in config.json; a number above 0 is needed.")
             return float(value)
 
         for key, usual in (("num_hidden_layers", 1), ("hidden_act", "silu"), ("rope_scaling", None)):

@@ -123,6 +123,16 @@ def test_a_guess_is_the_surer_the_fewer_it_may_be() -> None:
     assert found == sorted(set(found), reverse=True)
 
 
+def test_what_is_too_unlikely_for_a_share_is_drawn_last() -> None:
+    sampling = SamplingParams(temperature=0.01, top_k=0, top_p=1.0, min_p=0.0)
+    for seed in range(20):
+        draft, _ = ask(branches=3, nodes=3, depth=1, temperature=0.01, seed=seed, sampling=sampling)
+        assert len(draft) == 3
+        assert draft.confidence is not None
+        assert np.isfinite(draft.confidence).all()
+        assert draft.confidence.tolist() == sorted(draft.confidence.tolist(), reverse=True)
+
+
 def test_no_level_is_drawn_that_does_not_pay() -> None:
     draft, context = ask(branches=3, nodes=9, depth=4, temperature=0.0, price=Never())
     assert context.passes == 1

@@ -190,6 +190,8 @@ def test_the_text_is_plains(tiny_target: Path, folder: Path) -> None:
         ({"rope_scaling": {"type": "linear", "factor": 2.0}}, ModelFileError, "rope_scaling is"),
         ({"num_attention_heads": "four"}, ModelFileError, "num_attention_heads is 'four'"),
         ({"rms_norm_eps": 0}, ModelFileError, "rms_norm_eps is 0"),
+        ({"rope_theta": 10**400}, ModelFileError, "rope_theta is 1000"),
+        ({"hidden_size": None}, ModelFileError, "hidden_size is None"),
     ],
 )
 def test_a_wrong_file_is_refused(
@@ -197,6 +199,11 @@ def test_a_wrong_file_is_refused(
 ) -> None:
     with pytest.raises(error, match=words):
         eagle.load(write(tmp_path / "head", **changes), read_header(tiny_target))
+
+
+def test_null_means_what_is_usual(tmp_path: Path) -> None:
+    shape = eagle.Shape.of(write(tmp_path / "head", num_key_value_heads=None, head_dim=None, rope_theta=None))
+    assert (shape.kv_heads, shape.head_size, shape.rope_base) == (HEADS, HIDDEN // HEADS, 10000.0)
 
 
 def test_a_target_that_scales_its_logits_is_refused(tiny_target: Path, folder: Path) -> None:
