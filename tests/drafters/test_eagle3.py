@@ -19,6 +19,7 @@ from localspec.llama.model import Model
 from localspec.llama.settings import ContextSettings
 from localspec.runtime.engine import Engine
 from localspec.types import Feed, Float32Array, SamplingParams, Tokens
+from tests.drafters.eagle3_forward import Eagle3Forward
 
 HEAD = Path(__file__).parents[1] / "data" / "heads" / "tiny-eagle3-q8_0.gguf"
 PROMPTS = [
@@ -97,7 +98,9 @@ def test_slots_side_by_side(tiny_target: Path) -> None:
             running = [
                 engine.generate(prompt, seed=5, max_tokens=25, ignore_end=True, drafter=drafter) for prompt in PROMPTS
             ]
-            return [answer.text() for answer in running]
+            found = [answer.text() for answer in running]
+            assert drafter == "none" or all(answer.stats.drafted > 0 for answer in running)
+            return found
 
         assert together("eagle3") == together("none")
 
@@ -120,6 +123,21 @@ def head_model() -> Iterator[Model]:
 
 def rows(context: Eagle3Context, paths: list[Tokens]) -> list[Float32Array]:
     return [found[0].copy() for found in context.decode([Feed(0, path, len(path)) for path in paths])]
+
+
+def test_rows_are_what_the_layer_says(target: Context, head_model: Model) -> None:
+    truth, context = Eagle3Forward(HEAD, target.model.path), Eagle3Context(head_model, target, (1, 3, 5))
+    text = target.model.tokenize(PROMPTS[0], special=True, add_bos=True)
+    for history, paths in ((text[:20], [[], [7]]), (text[:24], [[5], [6], [6, 8]])):
+        target.prefill(0, history, len(history))
+        assert target.states is not None
+        states = [target.states.read(0, layer, 0, len(history) - 1).astype(np.float64) for layer in (1, 3, 5)]
+        tokens = [np.append(history, path).astype(np.int32) for path in paths]
+        for path, found in zip(tokens, rows(context, tokens), strict=True):
+            wanted = truth.row(np.concatenate(states, axis=1), path)
+            assert np.isfinite(found).sum() == len(wanted)
+            np.testing.assert_allclose(found[truth.ids], wanted, atol=0.05 * np.abs(wanted).max())
+    context.close()
 
 
 def test_any_path_is_computed_as_from_scratch(target: Context, head_model: Model) -> None:

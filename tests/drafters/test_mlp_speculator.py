@@ -42,7 +42,13 @@ def test_a_step_reads_the_state_so_far_and_the_last_token(
     (draft,) = head.attach(target, 2).draft(
         [DraftRequest(0, History(tokens), 7, 7, SamplingParams(temperature=0.0), Noise(1))]
     )
-    assert len(draft) == 6 or max(draft.parents) >= 0
+    paths: list[list[int]] = []
+    for token, parent in zip(draft.tokens.tolist(), draft.parents.tolist(), strict=True):
+        before = [] if parent < 0 else paths[parent]
+        paths.append([*before, token])
+        assert token in np.argsort(-speculator_says(arrays, config, state, [last, *before]))[:6]
+    assert draft.parents.tolist().count(-1) == 2, "as many as branches"
+    assert 6 <= len(paths) <= 7, "both go on in two ways"
 
 
 def test_heads_for_another_target_are_refused_with_the_difference(tmp_path: Path, header: Header) -> None:
