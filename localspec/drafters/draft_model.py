@@ -45,6 +45,10 @@ _ALONG = 16
 that neither a cancel nor another slot waits for a whole prompt."""
 
 
+_SURE = 0.999
+"""Highest confidence: from 1 on it would count as a length (`engine.acceptance`)."""
+
+
 @dataclass(frozen=True, slots=True)
 class DraftModelSettings:
     """Settings of the draft model."""
@@ -167,6 +171,7 @@ class DraftModel:
         try:
             rows = masked(request, history, rows)
             found, shares = kernels.sample(rows, 0, request.sampling, history, request.noise, draft.length, count)
+            shares = np.minimum(shares, _SURE)
         except KernelError:  # nothing left to draw: nothing to guess; the target has its own say
             draft.done = True
             return

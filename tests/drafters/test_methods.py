@@ -101,6 +101,13 @@ def test_the_draft_model_draws_with_the_targets_noise() -> None:
         path.append(token)
 
 
+def test_a_guess_that_has_no_other_beside_it_is_as_sure_as_a_chance_can_be() -> None:
+    only = np.where(np.arange(8) == 3, 0.0, -np.inf).astype(np.float32)
+    (draft,) = DraftModel(FakeDraftContext(lambda tokens: only), frozenset()).draft([ask(History([1]))])
+    assert draft.confidence is not None
+    assert draft.confidence.tolist() == pytest.approx([0.999] * 4), "from 1 on it would count as a length"
+
+
 @pytest.mark.parametrize("branches", [1, 3])
 def test_nothing_is_guessed_behind_an_end_token(branches: int) -> None:
     everything = frozenset(range(8))
