@@ -17,7 +17,7 @@ from localspec.drafters import HEADS
 from localspec.drafters.cascade import Cascade
 from localspec.engine.loop import Loop
 from localspec.engine.request import Request, TokenLogProb, fresh_seed
-from localspec.errors import UsageError
+from localspec.errors import LocalspecError, UsageError
 from localspec.llama.grammar import Grammar
 from localspec.llama.hidden import HiddenStates
 from localspec.llama.matcher import Compiler
@@ -60,6 +60,15 @@ class Engine:
         self._worker = Worker(loaded, self._make_loop(loaded.settings))
         self._readings = Readings(loaded.context, self._worker.run)
         self._at_close = ExitStack()
+        # Whoever computes for the first time takes long (graphs, pages of a file, this thread's pool): no answer waits
+        # for that. A drafter that cannot compute is dropped; that the target cannot, the first answer finds out.
+        try:
+            self.forget()
+        except (LocalspecError, MemoryError):
+            pass
+        except BaseException:  # whoever loads was interrupted
+            self._worker.close()
+            raise
 
     @classmethod
     def load(
@@ -224,13 +233,14 @@ class Engine:
 
         def drop() -> None:
             drafter, loaded = self._worker.loop.drafter, self.loaded
-            trained = {head.name for head in loaded.heads}
-            if isinstance(drafter, Cascade):
-                own = [one for one in drafter.drafters if one.name in trained]
-                self._worker.drop(displace(own, loaded.context))
-            for context in (loaded.context, loaded.draft_context):
-                if context is not None:
-                    context.forget(0)
+            try:
+                if isinstance(drafter, Cascade):
+                    own = [one for one in drafter.drafters if one.name in loaded.trained]
+                    self._worker.drop(displace(own, loaded.context))
+            finally:
+                for context in (loaded.context, loaded.draft_context):
+                    if context is not None:
+                        context.forget(0)
 
         self.on_engine_thread(drop)
 

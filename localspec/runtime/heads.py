@@ -156,7 +156,8 @@ def displace(drafters: Sequence[Drafter], target: Context) -> dict[str, str]:
     if not drafters:
         return failed
     history = History(range(3))
-    target.decode([Feed(0, history.tokens[:2], 1)])
+    if any(drafter.name in HEADS for drafter in drafters):  # they read what the target thought of the text
+        target.decode([Feed(0, history.tokens[:2], 1)])
     request = DraftRequest(0, history, 1, 1, SamplingParams(temperature=0.0), Noise(0))
     for drafter in drafters:
         try:

@@ -40,7 +40,10 @@ class Target(FakeTarget):
 
 
 class DraftContext(FakeDraftContext):
-    """A fake draft context that can be closed."""
+    """A fake draft context that can be emptied and closed."""
+
+    def forget(self, slot: int) -> None:
+        self.cached[slot] = []
 
     def close(self) -> None:
         pass

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from localspec.engine.request import Event, FinishReason
-from localspec.errors import UsageError
+from localspec.errors import DecodeError, UsageError
 from localspec.runtime.engine import Engine
 from localspec.runtime.generation import Generation
-from tests.fakes import Answer
+from localspec.types import Feed, LogitRows
+from tests.fakes import Answer, FakeDraftContext
 from tests.runtime.fake_engine import (
     alone,
     make,
@@ -36,6 +38,36 @@ def test_the_drafter_can_be_changed_between_requests_only(engines: list[Engine])
     found = read(engine.submit(request(1, 30)))
     assert found.stats.drafted > 0
     assert found.tokens == alone(request(1, 30))
+
+
+def test_the_draft_model_has_computed_on_the_engines_thread_before_anybody_asks(
+    engines: list[Engine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads, decode = list[str](), FakeDraftContext.decode
+
+    def seen(self: FakeDraftContext, feeds: Sequence[Feed]) -> list[LogitRows]:
+        threads.append(threading.current_thread().name)
+        return decode(self, feeds)
+
+    monkeypatch.setattr(FakeDraftContext, "decode", seen)
+    engine, target = make()
+    engines.append(engine)
+    assert threads == ["localspec-engine"]
+    context: Any = engine.loaded.draft_context
+    assert (context.cached[0], target.cached[0]) == ([], [])
+
+
+def test_one_that_cannot_compute_is_dropped_before_anybody_asks(
+    engines: list[Engine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(self: FakeDraftContext, feeds: Sequence[Feed]) -> list[LogitRows]:
+        raise DecodeError("llama.cpp could not evaluate a pass.")
+
+    monkeypatch.setattr(FakeDraftContext, "decode", fail)
+    engine, _ = make(drafter="draft")
+    engines.append(engine)
+    assert engine.dropped == {"draft": "llama.cpp could not evaluate a pass."}
+    assert read(engine.submit(request(1))).tokens == alone(request(1))
 
 
 @pytest.mark.parametrize(

@@ -248,6 +248,7 @@ def test_slots_read_their_own_states(tiny_target: Path, folder: Path) -> None:
 def test_without_memory_it_is_dropped_and_the_chat_goes_on(tiny_target: Path, folder: Path) -> None:
     with Engine.load(tiny_target, folder, threads=1, max_draft_tokens=3, exact="strict") as engine:
         assert engine.settings.draft is None, "a draft that is a head counts as one"
+        assert last_drafter(engine).spans == [(3, 0, 2)], "it has computed before anybody asked"
         head, expected = head_of(engine), texts(engine, "none", 0.0)
         assert engine.on_engine_thread(lambda: engine._worker.shed_draft("little memory is left"))
         assert engine.dropped == {"mlp": "little memory is left"}
