@@ -239,8 +239,8 @@ class AdaptivePlan:
         return now
 
     def _costs_of(self, active: int, widest: int) -> PassCosts:
-        costs = self._costs.get(active) or self._costs[1].copy(active)
-        self._costs[active] = costs = costs if costs.widest >= widest else costs.widened(widest + 8 * active)
+        costs = self._costs[active] = self._costs.get(active) or self._costs[1].copy(active)
+        costs.widen(widest)
         return costs
 
     def _serve(self, request: DraftRequest, active: int, plain: float) -> Served:

@@ -167,16 +167,15 @@ class PassCosts:
         other._seed, other.anchor = self._seed, anchor
         return other
 
-    def widened(self, widest: int) -> PassCosts:
-        """The same costs for more widths."""
-        other = PassCosts(None, widest)
-        other._knots, other._drift, other._drift_then = list(self._knots), self._drift, dict(self._drift_then)
-        other._passes, other._seed, other.anchor = self._passes, self._seed, self.anchor
-        more = [0.0] * (other.widest - self.widest)
-        other._seen = [*self._seen, *more]
-        other._seconds = [[*row, *more] for row in self._seconds]
-        other._unknown = other._fill()
-        return other
+    def widen(self, widest: int) -> None:
+        """Widths up to this can be asked for, too."""
+        if widest <= self.widest:
+            return
+        more = [0.0] * (widest - self.widest)
+        for row in (self._seen, *self._seconds):
+            row.extend(more)
+        self.widest = widest
+        self._unknown = self._fill()
 
     def to_json(self) -> dict[str, Any]:
         """{cached length: {width: seconds}} of what is known, as the next start's `measured`."""
@@ -279,8 +278,7 @@ class DraftCosts:
 
     def level_seconds(self, slots: int, length: int) -> float:
         """The first level of a draft, all slots in one batch."""
-        if slots > self.levels.widest:
-            self.levels = self.levels.widened(slots)
+        self.levels.widen(slots)
         return self.levels.seconds(slots, length)
 
     def further_seconds(self, slots: int, length: int) -> float:
@@ -296,15 +294,15 @@ class DraftCosts:
         return max(0, missing - slots) * self.read_seconds
 
     def observe(self, levels: int, missing: int, slots: int, length: int, seconds: float) -> None:
-        """A draft took so long."""
-        if levels < 1 or not 0.0 < seconds < math.inf:
+        """A draft took so long; one of no levels says what reading costs, if anything."""
+        if not 0.0 < seconds < math.inf:
             return
         extra = max(0, missing - slots)
         if extra > self._LONG and self.levels.known:
             found = max(0.0, seconds - self.seconds(levels, 0, slots, length)) / extra
             change = found if not self.read_seconds else min(1.5 * self.read_seconds, found) - self.read_seconds
             self.read_seconds += change if not self.read_seconds else 0.3 * change
-        elif extra <= self._LONG:
+        elif extra <= self._LONG and levels > 0:
             guessing = max(seconds - self.reading(missing, slots), 0.3 * seconds)
             expected = self.seconds(levels, 0, slots, length) or guessing
             self._tell_apart(levels - 1, slots, min(guessing, self._STALL * expected))

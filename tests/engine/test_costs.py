@@ -177,15 +177,24 @@ def test_what_is_no_curve_is_refused(data: object) -> None:
         PassCosts.measured_from_json(data)
 
 
-def test_copies_and_wider_ones_are_refined_apart() -> None:
+def test_a_copy_is_refined_apart() -> None:
     costs = PassCosts(SEED)
-    copy, wider = costs.copy(), costs.widened(20)
+    copy = costs.copy()
     assert copy.row(200) == costs.row(200)
-    assert wider.row(200)[:9] == costs.row(200)
-    assert wider.row(200)[16] == pytest.approx(2 * costs.row(200)[8])
     copy.observe(1, 128, 0.05)
-    wider.observe(1, 128, 0.05)
     assert costs.row(200) == PassCosts(SEED).row(200)
+
+
+def test_wider_passes_than_were_measured_cost_more_and_are_learned_of() -> None:
+    costs = PassCosts(SEED)
+    before = costs.row(200)
+    costs.widen(20)
+    assert costs.row(200)[:9] == before
+    assert costs.row(200)[16] == pytest.approx(2 * before[8])
+    costs.observe(20, 128, 0.3)
+    assert costs.seconds(20, 128) == pytest.approx(0.3)
+    costs.widen(4)
+    assert costs.widest == 20
 
 
 # -- drafters --------------------------------------------------------------------------------------------------------
@@ -214,6 +223,14 @@ def test_a_drafter_nobody_timed_is_timed_by_its_first_drafts() -> None:
     costs.observe(1, 101, 1, 10, 0.102)
     assert costs.seconds(3, 1, 1, 10) == pytest.approx(0.006)
     assert costs.read_seconds == pytest.approx(0.001)
+
+
+def test_a_part_of_a_prompt_that_is_read_before_anything_is_guessed_tells_what_reading_costs() -> None:
+    costs = DraftCosts({128: {1: 0.003}}, 0.001)
+    for _ in range(40):
+        costs.observe(0, 512, 1, 512, 511 * 0.002)
+    assert costs.read_seconds == pytest.approx(0.002, rel=0.01)
+    assert costs.level_seconds(1, 128) == pytest.approx(0.003)
 
 
 def test_a_stall_says_nothing_of_further_levels() -> None:

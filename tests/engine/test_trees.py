@@ -122,6 +122,14 @@ def test_a_tree_that_was_right_to_its_end_lets_the_next_draft_be_longer() -> Non
     assert plan._served[0].longest == 2 * 4 + 1
 
 
+def test_what_passes_with_rows_that_wait_cost_is_learned_where_it_is_kept() -> None:
+    kept = PassCosts({2: {1: 1.0, 8: 1.7}}, 8)
+    plan = AdaptivePlan([FakeDrafter(lambda request: EMPTY_DRAFT)], None, costs=kept, clock=lambda: 0.0)
+    asked(plan, History([1, 2]), pending=3)
+    assert plan.costs is kept
+    assert kept.widest >= 3 + 15
+
+
 def test_plain_decoding_is_not_looked_at_where_rows_wait() -> None:
     guess = Draft.chain([1, 1], None, np.full(2, SURE, dtype=np.float32), "scripted")
     plan, history = planned(lambda request: guess), History([1, 2])
