@@ -117,10 +117,6 @@ def test_whatever_the_machine_and_the_draft_it_is_never_slower(
     assert world.plain(answers) / seconds(run, answers) >= 0.98
 
 
-class Contrary(Process):
-    """Right after a pass without a draft, wrong after one with: whoever believes it loses."""
-
-
 def test_an_adversary_that_watches_gains_nothing() -> None:
     world = World(CURVES["Q4_K_M"], {"lookup": Process.of(constant(0.5), 1), "draft": Process.of(constant(0.5), 2)})
     run = make(world)
