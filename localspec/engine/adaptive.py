@@ -262,7 +262,7 @@ class AdaptivePlan:
             for tracker in last.trackers:
                 tracker.close()
         for one in self.costly:
-            self._account.write_off(one.begin())
+            self._account.write_off(one.begin(request.slot))
         self._habits.rate(active).begin(plain)
         self._attention.begin()
         self._account.begin(1.0 / active, min(float(request.room), self._habits.answer))
@@ -350,7 +350,7 @@ class AdaptivePlan:
     def _book(self, now: Situation, tokens: int, seconds: float) -> None:
         """What the pass saved or lost; with a draft, or behind one, planning is part of it."""
         usual = now.expected  # outliers are nobody's fault
-        spent = min((1.0 + _OUTLIER) * usual, max((1.0 - _OUTLIER) * usual, seconds)) + now.draft_seconds
+        spent = min((1.0 + _OUTLIER) * usual, max((1.0 - _OUTLIER) * usual, seconds)) + now.booked
         plain = tokens / now.active * now.plain_seconds
         spent = spent + self._attention.seconds if now.drafted or now.draft_seconds or now.waiting else plain
         self._habits.rate(now.active).book(tokens, spent - now.invested)
@@ -360,7 +360,7 @@ class AdaptivePlan:
         left = plain - spent + now.invested
         for one in self.costly:
             if one.index == now.asked:
-                left = one.investment.repay(left)
+                left = one.repay(now, left)
         self._account.book(plain, plain - left, now.trial or now.probing)
 
     # -- for people -----------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from localspec.engine.acceptance import Tracker
+from localspec.engine.backoff import Backoff
 from localspec.engine.constraint import legal
 from localspec.engine.costs import DraftCosts
 from localspec.engine.graft import grafted
@@ -42,6 +43,9 @@ _SMALL_READING = 0.5
 """Reading that costs at most this much of a plain pass is no investment."""
 _SPREAD = ((-(3.0**0.5), 1.0 / 6.0), (0.0, 2.0 / 3.0), (3.0**0.5, 1.0 / 6.0))
 """Standard deviations by which a request may differ, and how likely that is (Gauss and Hermite's three points)."""
+_STALL, _STALLS = 2.0, (64.0, 2.0, 4096.0)
+"""Plain passes over what was expected, as which a draft is booked that took longer: stalls are nobody's fault. They are
+rare: passes from one to the next, at first, growth, at last; what comes sooner is what it costs."""
 _STAY = 8.0
 """Passes that share the price of a small reading: who is asked once is asked again."""
 _MUCH = 0.35
@@ -65,8 +69,8 @@ class Offer:
     """... and of each further one."""
     reading: float
     """Seconds it must read first."""
-    missing: int
-    """Tokens of that."""
+    missing: list[int]
+    """Tokens of that, for each request that lets it guess."""
     small: bool
     """The reading is no investment."""
     nodes: int
@@ -108,18 +112,20 @@ class Costly:
         """How many more probes the last reading is good for."""
         self._hopeless = 0
         """Passes until it is asked what it promises; it has just promised nothing."""
+        self._stalls = Backoff(*_STALLS)
 
     def rest(self, now: Situation, passes: int) -> None:
         """So many more passes have begun since it was asked."""
         self.turn.rest(passes)
+        self._stalls.rest(passes)
         self._hopeless = max(0, self._hopeless - passes)
         for served in now.served:
             served.trackers[self.index].fade(min(1.0, passes / (_FADING * self.turn.wait)))
 
-    def begin(self) -> float:
-        """A request begins; returns what the reading for an earlier one cost and never brought in."""
-        self._hopeless = 0
-        return self.investment.close()
+    def begin(self, slot: int) -> float:
+        """A request begins; returns what the reading for the one before it in its slot cost and never brought in."""
+        self._hopeless = self._burst = self._probes = 0
+        return self.investment.close(slot)
 
     def may_hope(self, now: Situation) -> bool:
         """Whether it can be of use in this pass, as far as is known without asking what it promises. Nobody reads a
@@ -135,7 +141,7 @@ class Costly:
             return False
         if now.settled:
             return True
-        return self._is_small(self._reading(self._missing(now), now), now)
+        return self._is_small(self._reading(self._missing(now)), now)
 
     @property
     def waited(self) -> float:
@@ -150,7 +156,7 @@ class Costly:
         """What it promises for this pass, beside what is ready; asked only where it `may_hope`."""
         places, limit = now.places(self.drafter.name), self._limit(now)
         missing = self._missing(now)
-        reading = self._reading(missing, now)
+        reading = self._reading(missing)
         first = self.costs.level_seconds(len(places), now.length)
         further = self.costs.further_seconds(len(places), now.length)
         trackers = self._trackers(now)
@@ -179,18 +185,18 @@ class Costly:
         """How many levels a draft costs."""
         return min(1.0, math.ceil(levels)) if self._one_pass else levels
 
-    def _missing(self, now: Situation) -> int:
-        """Tokens it would have to read before it can guess for those that let it."""
+    def _missing(self, now: Situation) -> list[int]:
+        """Tokens it would have to read before it can guess, for each of those that let it."""
         asking = [now.requests[place] for place in now.places(self.drafter.name)]
-        return sum(self.drafter.missing(request.slot, request.history) for request in asking)
+        return [self.drafter.missing(request.slot, request.history) for request in asking]
 
     def _limit(self, now: Situation) -> int:
         """Most nodes a slot may send of it."""
         return min(self.longest, now.limit)
 
-    def _reading(self, missing: int, now: Situation) -> float:
-        """Seconds of reading so many tokens."""
-        return self.costs.reading(missing, len(now.places(self.drafter.name)))
+    def _reading(self, missing: list[int]) -> float:
+        """Seconds of reading so many tokens for each of them."""
+        return self.costs.reading(sum(missing), len(missing))
 
     def _is_small(self, reading: float, now: Situation) -> bool:
         return reading <= _SMALL_READING * now.plain_seconds
@@ -198,6 +204,10 @@ class Costly:
     def _trackers(self, now: Situation) -> list[Tracker]:
         """Of the requests that let it guess, at least one."""
         return [now.served[place].trackers[self.index] for place in now.places(self.drafter.name)]
+
+    def _trials(self, now: Situation) -> float:
+        """How much is known of it."""
+        return min(tracker.table.trials for tracker in self._trackers(now))
 
     def due(self, offer: Offer, now: Situation, account: Account) -> bool:
         """Whether it is tried although it does not seem to pay."""
@@ -208,7 +218,7 @@ class Costly:
         hoped = self._value([[_HOPED] * limit] * len(trackers), offer, now)
         if not self._affords(cost, hoped, now, account):
             return False
-        trials = min(tracker.table.trials for tracker in trackers)
+        trials = self._trials(now)
         if trials < _EVIDENCE:
             return True  # soon, while it has little to catch up with
         if not self._pays([tracker.usual(limit, _HOPE) for tracker in trackers], offer, now):
@@ -252,7 +262,7 @@ class Costly:
 
     def may_read(self, offer: Offer, gain: float, now: Situation, account: Account, usual_answer: float) -> bool:
         """Whether what it has to read first is small, or pays for itself in the passes that drafts without cost leave;
-        as long as little is known of it, it must be affordable, too.
+        as long as little is known of it, it must be affordable, too, and so must the draft that is thought to be best.
 
         Args:
             offer: of this pass.
@@ -263,9 +273,9 @@ class Costly:
         """
         if offer.small:
             return True
-        if (offer.charged[offer.nodes] or 0.0) > now.most:
-            return False  # what it guesses could not be sent
-        known = min(tracker.table.trials for tracker in self._trackers(now)) >= _EVIDENCE
+        known = self._trials(now) >= _EVIDENCE
+        if not known and (offer.charged[offer.nodes] or 0.0) > now.most:
+            return False
         if not (known or self._affords(offer.reading, gain, now, account)):
             return False
         passes = now.quiet * self._left(now, usual_answer) / offer.tokens
@@ -281,11 +291,15 @@ class Costly:
         return left / len(places)
 
     def ask(self, offer: Offer, now: Situation, probing: bool) -> None:
-        """Lets it guess; its drafts join what is ready. If it fails it is dropped, and the chat goes on."""
+        """Lets it guess; its drafts join what is ready. If it fails it is dropped, and the chat goes on. Where no draft
+        of it could be sent, were it wrong, it waits, and so do those that are only tried.
+        """
         limit = max(
             (nodes for nodes, price in enumerate(offer.charged) if price is not None and price <= now.most), default=0
         )
         limit = 1 if probing else now.only or limit
+        if not limit:
+            return
         places, trackers = now.places(self.drafter.name), self._trackers(now)
         shares = [None if price is None else price / now.active for price in now.affordable]
         wanted = []
@@ -308,7 +322,9 @@ class Costly:
             self._probes = _PROBES
         if not (offer.small or probing):
             now.invested = min(offer.reading, now.draft_seconds)
-            self.investment.invest(now.invested)
+            for place, missing in zip(places, offer.missing, strict=True):
+                share = missing / sum(offer.missing)
+                self.investment.invest(now.requests[place].slot, share * now.invested)
         levels = 0
         for place, tracker, draft in zip(places, trackers, drafts, strict=True):
             if len(draft):
@@ -318,8 +334,22 @@ class Costly:
                 option = Option(tracker.gains(draft, now.again), draft)
                 now.ready[place] += [option] if probing else [option, *grafted(option, tracker, now, place)]
                 levels = max(levels, depth)
-        self.costs.observe(int(self._paid(levels)), offer.missing, len(places), now.length, now.draft_seconds)
-        now.unread = levels == 0 and self._missing(now) < offer.missing
+        self._took(levels, offer, now)
+
+    def _took(self, levels: int, offer: Offer, now: Situation) -> None:
+        """Learns what a draft of so many levels took, and says what is booked of it: not all of a stall."""
+        paid, slots, missing = int(self._paid(levels)), len(offer.missing), sum(offer.missing)
+        seconds = now.draft_seconds
+        most = self.costs.seconds(paid, missing, slots, now.length) + _STALL * now.plain_seconds
+        now.booked = most if seconds > most and self._stalls.again() else seconds
+        unread = 0 if levels else sum(self._missing(now))
+        now.unread = not levels and unread < missing
+        self.costs.observe(paid, missing - unread, slots, now.length, seconds)
+
+    def repay(self, now: Situation, saved: float) -> float:
+        """The pass it was asked for saved (or lost) so much; returns what is left of it when readings are paid back."""
+        slots = [now.requests[place].slot for place in now.places(self.drafter.name)]
+        return self.investment.repay(slots, saved)
 
     def heard(self, now: Situation, hit: bool) -> None:
         """The pass it was asked for is over; `hit`: its first guess was right for some slot."""

@@ -8,8 +8,11 @@ before, and from the first token of a pair on,
     time <= (1 + SHARE + attention.SHARE) * plain time + _MOST_PASSES plain passes + the surprise of one pass:
 
 above 0.98 of plain decoding's speed for long enough text even if every guess is wrong from the first to the last. A
-surprise is what a pass takes over what it was expected to; it is booked, and the next passes make up for it. The share
-of `attention` is for planning that comes to nothing; where a pass takes 30 ms it is not a quarter used.
+surprise is what a pass takes over what it was expected to; it is booked, and the next passes make up for it. But what
+a machine takes that stalls is in no bound, as it is in none of plain decoding's: of a pass at most 30 % over what was
+expected is booked; of a draft at most two plain passes over that, once in 64 passes and ever more rarely. One page that
+had to be fetched from the disk ends no speculation. The share of `attention` is for planning that comes to nothing;
+where a pass takes 30 ms it is not a quarter used.
 
 One answer must not lose all of that. What drafts may lose in a *stretch* (an answer, or so many tokens of a long one),
 its *risk*, is its share, what it has saved itself, and at most _STRETCH_PASSES of the balance: an answer begins with
@@ -26,13 +29,16 @@ adds _TRIAL_SHARE of its plain decoding to what they may lose, once, whoever is 
 short answer tries little, and what was found out is not paid for again (`costly` weighs what is to be gained, too).
 
 Reading a long prompt with a draft model is an *investment*: a loan that savings pay back before anything else. What is
-left of it when the request ends is booked as a loss, and the next one must promise more. A debt of more than
--_LEAST_PASSES is forgotten: only readings that all evidence spoke for can make one.
+left of it when another request comes into its slot is booked as a loss, and the next one must promise more.
+
+Debts are forgotten in part: what passes lost beyond -_LEAST_BOOKED plain passes, readings that all evidence spoke for
+beyond -_LEAST_WRITTEN_OFF, and all of it where the program ends.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 SHARE = 0.008
 """Of plain decoding's time, what may be lost."""
@@ -40,7 +46,8 @@ OPENING_PASSES = 12.0
 """Plain passes whose price the account opens with, the first time a pair runs."""
 _MOST_PASSES = OPENING_PASSES
 """Plain passes of savings that it keeps."""
-_LEAST_PASSES = -12.0
+_LEAST_BOOKED, _LEAST_WRITTEN_OFF = -4.0, -12.0
+"""Plain passes of debt at most, of what passes lost and of readings that were not paid back."""
 _STRETCH_PASSES, _UNPROVEN_PASSES = 4.0, 1.2
 """Plain passes of savings from before that a stretch may lose, and a single pass whose draft has proved nothing."""
 _TRIAL_SHARE, _TRIAL_PASSES = 0.025, 8.0
@@ -57,7 +64,7 @@ class Account:
     """What may still be lost, in seconds."""
 
     opening: float = OPENING_PASSES
-    """Plain passes whose price it opens with; what an earlier run left, if there was one."""
+    """Plain passes whose price it opens with; what an earlier run left, if there was one, and never a debt."""
     pass_seconds: float = 0.0
     """A plain pass, as of the last booking; 0 = the account is not open yet."""
     balance: float = 0.0
@@ -149,7 +156,7 @@ class Account:
 
     def write_off(self, seconds: float) -> None:
         """An investment was not paid back."""
-        self._add(-seconds)
+        self._add(-seconds, _LEAST_WRITTEN_OFF)
         self.risk = min(self.balance, self.risk)
 
     @property
@@ -162,41 +169,57 @@ class Account:
         unit, tokens = self.pass_seconds, max(0.0, tokens)
         self.allowance = min(_TRIAL_PASSES * unit, self.allowance + _TRIAL_SHARE * tokens * unit)
 
-    def _add(self, seconds: float) -> None:
+    def _add(self, seconds: float, least: float = _LEAST_BOOKED) -> None:
         unit = self.pass_seconds
-        self.balance = min(_MOST_PASSES * unit, max(_LEAST_PASSES * unit, self.balance + seconds))
+        bottom = min(self.balance, least * unit)
+        self.balance = min(_MOST_PASSES * unit, max(bottom, self.balance + seconds))
 
 
 @dataclass(slots=True)
-class Investment:
+class Loan:
     """Reading done for one request, until it has paid for itself."""
 
     owed: float = 0.0
-    patience: float = 1.0
-    """How many times over an investment must promise to pay; doubles with each one that failed."""
-    _earned: float = 0.0
-    """What its drafts saved in all, less the reading."""
-
-    def invest(self, seconds: float) -> None:
-        """Reading takes so long and is to be paid back."""
-        self.owed += seconds
-        self._earned -= seconds
+    earned: float = 0.0
+    """What drafts saved in all, less the reading."""
 
     def repay(self, saved: float) -> float:
         """A pass saved (or lost) so much; returns what is left for the account."""
-        self._earned += saved
+        self.earned += saved
         if saved <= 0.0 or not self.owed:
             return saved
         paid = min(self.owed, saved)
         self.owed -= paid
         return saved - paid
 
-    def close(self) -> float:
-        """The request is over; returns what was not paid back."""
-        lost, self.owed = self.owed, 0.0
-        if self._earned < 0.0:
+
+@dataclass(slots=True)
+class Investment:
+    """What a drafter reads: a loan for the request of each slot."""
+
+    patience: float = 1.0
+    """How many times over an investment must promise to pay; half as much again with each one that failed."""
+    _loans: dict[int, Loan] = field(default_factory=dict)
+    """By slot."""
+
+    def invest(self, slot: int, seconds: float) -> None:
+        """Reading for that slot's request takes so long and is to be paid back."""
+        loan = self._loan(slot)
+        loan.owed += seconds
+        loan.earned -= seconds
+
+    def repay(self, slots: Sequence[int], saved: float) -> float:
+        """A pass of these slots saved (or lost) so much, each an equal share; returns what is left for the account."""
+        return sum(self._loan(slot).repay(saved / len(slots)) for slot in slots)
+
+    def close(self, slot: int) -> float:
+        """The request of that slot is over; returns what was not paid back."""
+        loan = self._loans.pop(slot, Loan())
+        if loan.earned < 0.0:
             self.patience = min(1024.0, 1.5 * self.patience)
-        elif self._earned > 0.0:
+        elif loan.earned > 0.0:
             self.patience = max(1.0, self.patience / 2.0)
-        self._earned = 0.0
-        return lost
+        return loan.owed
+
+    def _loan(self, slot: int) -> Loan:
+        return self._loans.setdefault(slot, Loan())

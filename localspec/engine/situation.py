@@ -144,10 +144,13 @@ class Situation:
     trial: bool = False
     """What this pass loses was spent to learn something."""
     draft_seconds: float = 0.0
+    """Seconds that the drafter took that was asked ..."""
+    booked: float = 0.0
+    """... those of them that are booked, which are not all where it stalled ..."""
+    invested: float = 0.0
+    """... and those of these that shall be paid back later."""
     planning: float = 0.0
     """Seconds that choosing took, drafters that cost something left out."""
-    invested: float = 0.0
-    """Seconds of these that shall be paid back later."""
     drafted: bool = False
     width: int = 0
     """Of the one pass that will run; 0 = there will be several."""

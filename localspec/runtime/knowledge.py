@@ -62,7 +62,7 @@ class Store:
             if acceptance is not None:
                 knowledge.acceptance = Acceptance.from_json(acceptance)
             if costs is not None:
-                knowledge.account.opening = max(-OPENING_PASSES, min(OPENING_PASSES, float(costs["balance"])))
+                knowledge.account.opening = max(0.0, min(OPENING_PASSES, float(costs["balance"])))
                 knowledge.costs = PassCosts(PassCosts.measured_from_json(costs["passes"]))
                 knowledge.draft_costs = {
                     str(name): DraftCosts.from_json(one, self.slots) for name, one in costs["drafts"].items()

@@ -103,6 +103,11 @@ class Guesser:
         self.seen: dict[int, tuple[History | None, int]] = {}
         self.levels = 0
         self.tokens_read = 0
+        self.asked: list[int] = []
+        """Most nodes wanted of each draft."""
+        self.stalls: Mapping[int, float] = {}
+        self.stalled = 0.0
+        """Seconds of these so far."""
         self.offset = 0
         """Where in the process the request's position 0 lies."""
 
@@ -111,9 +116,15 @@ class Guesser:
         return 0 if self.free else len(history) - (length if whose is history else 0)
 
     def draft(self, requests: Sequence[DraftRequest]) -> list[Draft]:
+        most = max(request.max_nodes for request in requests)
+        assert self.free or most > 0, "asked for nothing, which takes its time as well"
         extra = sum(self.missing(request.slot, request.history) for request in requests) - len(requests)
         self.clock.now += max(0, extra) * self.read
         self.tokens_read += max(0, extra)
+        stall = self.stalls.get(len(self.asked), 0.0)
+        self.clock.now += stall
+        self.stalled += stall
+        self.asked.append(most)
         drafts, most = [], 0
         for request in requests:
             length, path = len(request.history), list[float]()
@@ -157,6 +168,8 @@ class World:
     """Tokens of every answer."""
     others: Mapping[str, Price] = field(default_factory=dict)
     """What further drafters cost."""
+    stalls: Mapping[int, float] = field(default_factory=dict)
+    """Seconds for which the machine stalls in the n-th draft of "draft", from 0 on."""
 
     def price(self, drafter: str) -> Price:
         """What its guesses cost."""
@@ -199,7 +212,7 @@ class Run:
     clock: Clock
     guessers: list[Guesser]
     seconds: list[float] = field(default_factory=list)
-    """When each token came, the noise of passes left out."""
+    """When each token came, the noise of passes and stalls left out."""
     luck: float = 0.0
     """Seconds that noise added."""
     widths: list[int] = field(default_factory=list)
@@ -237,6 +250,7 @@ def make(
     for name, process in world.processes.items():
         price = world.price(name)
         guessers.append(Guesser(name, process, clock, price.first, price.read, price.further))
+        guessers[-1].stalls = world.stalls if name == "draft" else {}
     if draft_costs is None:
         draft_costs = {"draft": DraftCosts({128: {1: world.level}}, world.read)}
     plan = AdaptivePlan(
@@ -282,5 +296,6 @@ def _answer(run: Run, rng: np.random.Generator, limit: int | None) -> None:
         review = plan.learn([Outcome(0, history, draft, verdict, rows)], usual * float(slow))
         run.widths.append(width)
         run.guarded += review.guarded
-        run.seconds += [clock.now - run.luck] * (accepted + 1)
+        stalled = sum(guesser.stalled for guesser in run.guessers)
+        run.seconds += [clock.now - run.luck - stalled] * (accepted + 1)
         run.estimates += [review.plain_seconds] * (accepted + 1)

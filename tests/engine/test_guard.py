@@ -95,15 +95,25 @@ def test_trials_leave_an_answer_what_it_may_lose() -> None:
     assert opened.balance < OPENING_PASSES * 0.03
 
 
-def test_one_trial_that_takes_very_long_does_not_end_all_trials() -> None:
+@pytest.mark.parametrize("trial", [True, False])
+def test_one_pass_that_takes_very_long_does_not_end_speculation(trial: bool) -> None:
+    """While it is closed nothing is sent, and so nothing saved."""
     opened = account()
-    opened.book(0.03, 10.0, trial=True)
+    opened.book(0.03, 10.0, trial)
     assert opened.trials == 0.0
     passes = 0
-    while not opened.affords(0.015) and passes < 1000:
-        opened.book(0.06, 0.03)
+    while not opened.open and passes < 2000:
+        opened.book(0.03, 0.03)
         passes += 1
-    assert 64 < passes < 400
+    assert 64 < passes < 550
+
+
+def test_a_reading_that_was_lost_weighs_more_than_a_pass_and_no_booking_makes_it_less() -> None:
+    opened = account()
+    opened.write_off(1e9)
+    owed = opened.balance
+    opened.book(0.03, 0.06)
+    assert opened.balance == owed < -10 * 0.03
 
 
 def test_trials_are_allowed_for_once() -> None:
@@ -147,21 +157,29 @@ def test_an_overdrawn_account_opens_again_by_itself() -> None:
 
 def test_an_investment_is_paid_back_before_anything_is_gained() -> None:
     investment = Investment()
-    investment.invest(1.0)
-    assert investment.repay(0.4) == 0.0
-    assert investment.repay(-0.1) == -0.1, "losses are losses"
-    assert investment.repay(0.9) == 0.9 - 0.6
-    assert investment.close() == 0.0
+    investment.invest(0, 1.0)
+    assert investment.repay([0], 0.4) == 0.0
+    assert investment.repay([0], -0.1) == -0.1, "losses are losses"
+    assert investment.repay([0], 0.9) == 0.9 - 0.6
+    assert investment.close(0) == 0.0
     assert investment.patience == 1.0
+
+
+def test_every_slot_pays_for_its_own_reading() -> None:
+    investment = Investment()
+    investment.invest(0, 1.0)
+    assert investment.repay([0, 1], 1.0) == 0.5
+    assert investment.close(1) == 0.0, "another request owes nothing of it"
+    assert investment.close(0) == 0.5
 
 
 def test_investments_that_fail_make_it_patient_and_good_ones_trusting() -> None:
     investment = Investment()
     for expected in (1.5, 2.25, 3.375):
-        investment.invest(1.0)
-        assert investment.close() == 1.0
+        investment.invest(0, 1.0)
+        assert investment.close(0) == 1.0
         assert investment.patience == expected
-    investment.invest(1.0)
-    investment.repay(2.0)
-    assert investment.close() == 0.0
+    investment.invest(0, 1.0)
+    investment.repay([0], 2.0)
+    assert investment.close(0) == 0.0
     assert investment.patience == 3.375 / 2.0

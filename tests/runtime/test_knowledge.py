@@ -46,6 +46,13 @@ def test_what_was_learned_is_there_at_the_next_start(tmp_path: Path) -> None:
     assert OPENING_PASSES - 2.0 < new.account.opening < OPENING_PASSES
 
 
+def test_a_debt_ends_with_the_program_that_made_it(tmp_path: Path) -> None:
+    old = learned(store(tmp_path))
+    old.account.write_off(1e9)
+    old.save()
+    assert store(tmp_path).read().account.opening == 0.0
+
+
 def test_another_pair_or_machine_starts_afresh(tmp_path: Path) -> None:
     learned(store(tmp_path))
     other_pair, other_machine = store(tmp_path, pair="b").read(), store(tmp_path, machine="n").read()
