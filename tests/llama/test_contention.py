@@ -28,13 +28,18 @@ print(waited() - before)
 """
 
 _BUSY_THEN_QUIET = """
-import os, subprocess, sys, time
+import contextlib, os, subprocess, sys, time
 import localspec
 from localspec.llama.contention import _INTERVAL, _CALM, cpus
 from localspec import Engine
 
 def tasks():
     return len(os.listdir("/proc/self/task"))
+
+def run_on(cpus):
+    for task in os.listdir("/proc/self/task"):
+        with contextlib.suppress(ProcessLookupError):  # it has ended since
+            os.sched_setaffinity(int(task), cpus)
 
 with Engine.load(drafter="none") as engine:
     one = {min(os.sched_getaffinity(0))}
@@ -43,8 +48,7 @@ with Engine.load(drafter="none") as engine:
         before = tasks()
         engine.generate("The sea", max_tokens=200, ignore_end=True).text()
         return tasks() - before
-    for task in os.listdir("/proc/self/task"):
-        os.sched_setaffinity(int(task), one)
+    run_on(one)
     hog = subprocess.Popen([sys.executable, "-c", sys.argv[1]], preexec_fn=lambda: os.sched_setaffinity(0, one))
     try:
         for _ in range(50):
@@ -55,8 +59,7 @@ with Engine.load(drafter="none") as engine:
         hog.kill()
         hog.wait()
     print("asleep beside a busy program:", cpus.asleep)
-    for task in os.listdir("/proc/self/task"):
-        os.sched_setaffinity(int(task), everywhere)
+    run_on(everywhere)
     with_parked = tasks()
     end = time.monotonic() + 15
     while cpus.asleep and time.monotonic() < end:  # others may keep the machine busy
