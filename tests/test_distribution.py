@@ -176,6 +176,7 @@ def test_joint_distribution_is_the_targets(shape: str, setting: str) -> None:
     assert surprise(run(case, 30_000), joint(case)) < PASSES
 
 
+@pytest.mark.trial
 @pytest.mark.parametrize("shape", ["rejection chain", "rejection tree", "block chain"])
 def test_joint_distribution_over_a_million_draws(shape: str) -> None:
     siblings, rule, one_hot = SHAPES[shape]

@@ -147,6 +147,7 @@ def test_neither_do_they_on_threads_of_their_own(tiny_target: Path, wide_model: 
             context.close()
 
 
+@pytest.mark.trial
 @needs_library
 def test_engines_with_and_without_it_in_one_process(tiny_target: Path, tiny_draft: Path) -> None:
     """Their texts are those each writes alone, whoever writes at the same time."""
