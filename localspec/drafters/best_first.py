@@ -14,14 +14,13 @@ import numpy as np
 
 from localspec import kernels
 from localspec.drafters.draft_model import DraftContext, DraftModel, DraftModelSettings, masked
+from localspec.engine.acceptance import SURE
 from localspec.engine.interfaces import EMPTY_DRAFT, Draft, DraftRequest
 from localspec.errors import KernelError
 from localspec.types import Feed, Float32Array, LogitRows, Purpose, Tokens
 
 _LEAST = 0.02
 """A guess that is reached less often than this is not followed."""
-_SURE = 0.999
-"""Highest confidence: from 1 on it would count as a length (`engine.acceptance`)."""
 
 
 class TreeContext(DraftContext, Protocol):
@@ -155,10 +154,10 @@ def _chances(request: DraftRequest, position: int, tokens: Tokens, shares: Float
     """
     temperature = request.sampling.temperature
     if temperature <= 0.0:
-        return [min(_SURE, float(share)) for share in shares]
+        return [min(SURE, float(share)) for share in shares]
     with np.errstate(divide="ignore"):  # a share that is too small for float32 is none
         logs = np.log(shares)
     scores = logs + kernels.gumbel(request.noise, Purpose.SAMPLE, position, tokens)
     weights = np.exp(temperature * (scores - scores[0]))
     others = weights[-1] if len(tokens) == count else 0.0
-    return [min(_SURE, float(chance)) for chance in weights / (weights.sum() + others)]
+    return [min(SURE, float(chance)) for chance in weights / (weights.sum() + others)]

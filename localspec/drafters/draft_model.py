@@ -15,6 +15,7 @@ from typing import Protocol
 import numpy as np
 
 from localspec import kernels
+from localspec.engine.acceptance import SURE
 from localspec.engine.constraint import keep
 from localspec.engine.interfaces import EMPTY_DRAFT, NEEDS_NOTHING, Draft, DraftRequest, History, Outcome
 from localspec.errors import DecodeError, KernelError, UsageError
@@ -43,10 +44,6 @@ class DraftContext(Protocol):
 _ALONG = 16
 """Tokens that are read along with the first guess; more are read in chunks, one before each pass of the target, so
 that neither a cancel nor another slot waits for a whole prompt."""
-
-
-_SURE = 0.999
-"""Highest confidence: from 1 on it would count as a length (`engine.acceptance`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +168,7 @@ class DraftModel:
         try:
             rows = masked(request, history, rows)
             found, shares = kernels.sample(rows, 0, request.sampling, history, request.noise, draft.length, count)
-            shares = np.minimum(shares, _SURE)
+            shares = np.minimum(shares, SURE)
         except KernelError:  # nothing left to draw: nothing to guess; the target has its own say
             draft.done = True
             return

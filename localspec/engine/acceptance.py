@@ -36,6 +36,10 @@ _UNKNOWN = 0.6
 """Acceptance of a node nobody knows anything about."""
 
 
+SURE = 0.999
+"""Highest confidence that is a chance: from 1 on it counts as the length of a match."""
+
+
 def _bin_of(confidence: float) -> int:
     if confidence < 1.0:
         return int(10.0 * confidence) if confidence > 0.0 else 0
