@@ -141,8 +141,8 @@ def _sizes(header: Header) -> tuple[int, int, int]:
     def stated(key: str, usual: int) -> int:
         return header.number(key) if f"{header.architecture}.{key}" in header.metadata else usual
 
-    counts = header.array(f"{header.architecture}.attention.head_count") or [header.number("attention.head_count")]
-    usual = header.number("embedding_length") // counts[0] if isinstance(counts[0], int) and counts[0] > 0 else 0
+    heads = header.numbers("attention.head_count")[0]
+    usual = header.number("embedding_length") // heads if heads > 0 else 0
     key = stated("attention.key_length", usual)
     return key, stated("attention.value_length", usual), stated("rope.dimension_count", key)
 

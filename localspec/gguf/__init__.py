@@ -155,6 +155,16 @@ class Header:
         value = self.metadata.get(f"{self.architecture}.{key}")
         return value if isinstance(value, int) else 0
 
+    def numbers(self, key: str) -> list[int]:
+        """Integers of the architecture's own key: one for each layer where the file lists them, else one; 0 for what
+        is no integer, or absent.
+
+        Raises:
+            ModelFileError: the file has changed since its header was read.
+        """
+        found = self.array(f"{self.architecture}.{key}") or [self.number(key)]
+        return [value if isinstance(value, int) else 0 for value in found]
+
     def real(self, key: str) -> float:
         """A number of the architecture's own key, 0 if absent."""
         value = self.metadata.get(f"{self.architecture}.{key}")

@@ -336,12 +336,8 @@ def _check_what_aborts(header: Header) -> None:
 
 def _head_counts(header: Header) -> Iterator[tuple[int, int]]:
     """(heads, keys and values that they share), of each layer where layers differ; 0 = not stated, or no attention."""
-    stated = []
-    for key in ("attention.head_count", "attention.head_count_kv"):
-        counts = header.array(f"{header.architecture}.{key}") or [header.number(key)]
-        stated.append([count if isinstance(count, int) else 0 for count in counts])
-    heads, shared = stated
-    layers = max(map(len, stated))
+    heads, shared = header.numbers("attention.head_count"), header.numbers("attention.head_count_kv")
+    layers = max(len(heads), len(shared))
     return zip(heads * (layers if len(heads) == 1 else 1), shared * (layers if len(shared) == 1 else 1), strict=False)
 
 

@@ -132,9 +132,9 @@ def _shared_from(header: Header, count: int) -> int:
 
 def _per_layer(header: Header, key: str, index: int) -> int:
     """A number of the header that may be given once or per layer; never negative, never absurd."""
-    values = header.array(f"{header.architecture}.{key}")
+    values = header.numbers(key)
     value = values[index] if index < len(values) else header.number(key)
-    return min(max(value, 0), _MIB) if isinstance(value, int) else 0
+    return min(max(value, 0), _MIB)
 
 
 def _layer(header: Header, index: int, parts: dict[str, Tensor], own_cache: bool, nextn: bool) -> Layer:
