@@ -40,9 +40,15 @@ class Successors:
     """
 
     def __init__(self) -> None:
-        self._tokens: Tokens = np.zeros((0, SUCCESSORS), dtype=np.int32)
-        self._shares: Float32Array = np.zeros((0, SUCCESSORS), dtype=np.float32)
+        self._tokens: Tokens
+        self._shares: Float32Array
         """0 = nothing is kept there."""
+        self.clear()
+
+    def clear(self) -> None:
+        """Keeps nothing."""
+        self._tokens = np.zeros((0, SUCCESSORS), dtype=np.int32)
+        self._shares = np.zeros((0, SUCCESSORS), dtype=np.float32)
 
     def learn(self, token: int, rows: LogitRows, index: int) -> None:
         """rows[index] follows that token."""

@@ -127,8 +127,8 @@ class AdaptivePlan:
         ]
         self._free = [(index, one) for index, one in enumerate(self.drafters) if one.free]
         self._continuing = [(index, one) for index, one in self._free if isinstance(one, Continuing)]
+        self._free_places = {one.name: index for index, one in self._free}
         self._names = tuple(one.name for one in self.drafters)
-        self._free_names = {one.name for _, one in self._free}
         self._exact, self._fixed = exact_widths, FixedPlan(fixed, exact_widths)
         self._costs = {1: costs}
         self._served: dict[int, Served] = {}
@@ -175,13 +175,14 @@ class AdaptivePlan:
         self._habits.retry.rest(passes)
         self._habits.aside.rest(passes)
         now.retrying, now.continuing = self._habits.retry.due, self._continuing
+        now.promised = max((one.promised for one in self.costly if one.may_guess(now)), default=0.0)
         now.bound(math.inf if now.forcing else account.unproven)
         shadow.ask(self._free, now, self.longest)
         floor = NEVER if now.forcing else 0.0
         best = best_choice(now.ready, now.affordable, now.rate, floor, now.only)
         wish = best if now.affordable is now.prices else best_choice(now.ready, now.prices, now.rate)
         for served, pick in zip(now.served, wish.picks, strict=True):
-            served.heard(pick is None or now.weak(wish))
+            served.heard(pick is None or now.leaves(wish))
         now.cut()
         for one in self.costly:
             one.rest(now, passes)
@@ -225,7 +226,7 @@ class AdaptivePlan:
         served = [self._serve(request, active, plain) for request in requests]
         longest = self.longest
         if not self._forces:
-            longest = min(longest, max(self._longest_costly, *(one.longest for one in served)))
+            longest = min(longest, max([self._longest_costly, *(most for one in served for most in one.longest)]))
         limit = max(0, min(longest, max(request.max_nodes for request in requests)))
         by_nodes = prices(target, requests, pending, row, limit, self._exact)
         rate = max(plain, self._habits.rate(active).value)
@@ -312,8 +313,9 @@ class AdaptivePlan:
             emitted = outcome.history.tokens[served.length :].tolist()
             tokens += len(emitted)
             self._account.prove(judged(served, outcome.history))
-            if outcome.draft.origin in self._free_names:
-                served.judged(depth_of(outcome.draft), len(outcome.verdict.accepted))
+            guesser = self._free_places.get(outcome.draft.origin)
+            if guesser is not None:
+                served.judged(guesser, depth_of(outcome.draft), len(outcome.verdict.accepted))
             for tracker, draft in zip(served.trackers, served.drawn, strict=True):
                 if len(draft):
                     tracker.score(draft, emitted)

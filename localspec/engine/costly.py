@@ -105,6 +105,8 @@ class Costly:
         self.turn, self.investment = turn.backoff, turn.investment
         self.dropped = ""
         """Why it is not asked any more."""
+        self.promised = math.inf
+        """Tokens a pass that it might bring over plain decoding, were it alone; as of its last offer."""
         self._clock = clock
         self._one_pass = isinstance(drafter, OnePass) and drafter.one_pass
         self._burst = 0
@@ -127,11 +129,15 @@ class Costly:
         self._hopeless = self._burst = self._probes = 0
         return self.investment.close(slot)
 
+    def may_guess(self, now: Situation) -> bool:
+        """Whether any request lets it."""
+        return not self.dropped and bool(now.places(self.drafter.name))
+
     def may_hope(self, now: Situation) -> bool:
         """Whether it can be of use in this pass, as far as is known without asking what it promises. Nobody reads a
         prompt before drafts without cost had their chance.
         """
-        if self.dropped or not now.places(self.drafter.name):
+        if not self.may_guess(now):
             return False
         if not self.costs.levels.known:
             self.costs = _unmeasured(now.plain_seconds, now.active)
@@ -174,6 +180,7 @@ class Costly:
                 options[place].append(Option(promised(tracker.typical(limit, _OPTIMISM, off), breadth, limit)))
             return best_choice(options, charged, now.rate, NEVER, min(now.only, limit))
 
+        self.promised = self._value([tracker.typical(limit, _HOPE) for tracker in trackers], charged, now) / now.active
         best, small = promise(0.0), self._is_small(reading, now)
         value = best.value - (now.rate * reading / _STAY if small else 0.0)
         if not (small or now.forcing):  # who finds that this text is not its kind is not asked again
@@ -215,7 +222,7 @@ class Costly:
         if not account.affords(cost):
             return False
         trackers, limit = self._trackers(now), self._limit(now)
-        hoped = self._value([[_HOPED] * limit] * len(trackers), offer, now)
+        hoped = self._value([[_HOPED] * limit] * len(trackers), offer.charged, now)
         if not self._affords(cost, hoped, now, account):
             return False
         trials = self._trials(now)
@@ -252,13 +259,13 @@ class Costly:
 
     def _pays(self, typical: list[list[float]], offer: Offer, now: Situation) -> bool:
         """Whether it would pay with this acceptance by level, per slot."""
-        return self._value(typical, offer, now) > 0.0
+        return self._value(typical, offer.charged, now) > 0.0
 
-    def _value(self, typical: list[list[float]], offer: Offer, now: Situation) -> float:
+    def _value(self, typical: list[list[float]], charged: list[float | None], now: Situation) -> float:
         """Tokens a pass over plain decoding that it would bring with this acceptance by level, per slot."""
         breadth = self._trackers(now)[0].table.breadth
         options = [[Option(promised(one, breadth, self._limit(now)))] for one in typical]
-        return best_choice(options, offer.charged, now.rate).value
+        return best_choice(options, charged, now.rate).value
 
     def may_read(self, offer: Offer, gain: float, now: Situation, account: Account, usual_answer: float) -> bool:
         """Whether what it has to read first is small, or pays for itself in the passes that drafts without cost leave;

@@ -22,7 +22,8 @@ stricter promise and a broken product: where a guess is right in 7 of 10 and pay
 start would keep 64 tokens plain. But where a single rejected draft costs more than another pass, as without kernels
 for wide passes, one or two are all that an answer may lose. So a draft without cost must then be *proved* first: what
 such drafts would have brought, had they been sent, is known without sending them (`imagined`), and what they would
-have saved is what a pass may lose, of a stretch that has lost its risk, too.
+have saved is what a pass may lose, of a stretch that has lost its risk, too; and while the account is in debt, down to
+_LEAST_BOOKED: what was lost on other content keeps no copy waiting that shows what it is worth.
 
 What the balance holds beyond one stretch is for *trials*: passes that show whether something pays by now. Every answer
 adds _TRIAL_SHARE of its plain decoding to what they may lose, once, whoever is tried: several drafters share it, a
@@ -115,7 +116,10 @@ class Account:
     @property
     def unproven(self) -> float:
         """What a pass may lose whose draft cost nothing: it can prove itself first without being sent."""
-        return min(self.balance, max(self.proof, min(self.risk, _UNPROVEN_PASSES * self.pass_seconds)))
+        most = max(self.proof, min(self.risk, _UNPROVEN_PASSES * self.pass_seconds))
+        if self.balance > 0.0:
+            return min(self.balance, most)
+        return max(0.0, min(self.proof, self.balance - _LEAST_BOOKED * self.pass_seconds))
 
     @property
     def trials(self) -> float:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from localspec.engine.constraint import legal
-from localspec.engine.interfaces import Drafter
+from localspec.engine.interfaces import Drafter, DraftRequest
 from localspec.engine.option import Option, depth_of
 from localspec.engine.situation import Situation
 
@@ -26,13 +26,10 @@ def ask(drafters: Sequence[tuple[int, Drafter]], now: Situation, longest: int) -
     now.ready = [[] for _ in now.requests]
     if not drafters:
         return
-    asked = []
-    for request, served in zip(now.requests, now.served, strict=True):
-        nodes = max(0, min(request.max_nodes, longest if now.forcing else min(longest, served.longest)))
-        asked.append(replace(request, max_nodes=nodes, max_depth=nodes))
     for index, drafter in drafters:
         places = now.places(drafter.name)
-        wanted = [asked[place] for place in places]
+        asked = {place: _shortened(now, place, index, longest) for place in places}
+        wanted = list(asked.values())
         for place, draft in zip(places, legal(wanted, drafter.draft(wanted)), strict=True):
             if len(draft):
                 served = now.served[place]
@@ -43,3 +40,11 @@ def ask(drafters: Sequence[tuple[int, Drafter]], now: Situation, longest: int) -
                     alone = [replace(asked[place], chain=True)]
                     (chain,) = legal(alone, drafter.draft(alone))
                     now.ready[place].append(Option(tracker.gains(chain, again), chain, True))
+
+
+def _shortened(now: Situation, place: int, index: int, longest: int) -> DraftRequest:
+    """The request as that drafter hears it."""
+    request = now.requests[place]
+    most = longest if now.forcing else min(longest, now.served[place].longest[index])
+    nodes = max(0, min(request.max_nodes, most))
+    return replace(request, max_nodes=nodes, max_depth=nodes)

@@ -14,7 +14,7 @@ _SETTLED = 3
 the shortest end that prompt lookup and suffix decoding look up, and has fewer where a copy is changed."""
 _FIRST_LONGEST = 7
 _WEAK = 0.3
-"""Tokens a pass under which drafts without cost leave it to those that cost something."""
+"""Tokens a pass under which drafts without cost are nothing to wait for."""
 _QUIET_RATE = 0.3
 """By how much one pass changes how often drafts without cost are thought to have nothing."""
 
@@ -63,9 +63,9 @@ class Served:
     """Share of the passes, lately, in which drafts without cost have little, whether they may be sent or not."""
     quiet_passes: int = _SETTLED
     """How many of these in a row."""
-    longest: int = _FIRST_LONGEST
-    """Most nodes of a draft without cost: how long a text is copied, no match of a few tokens says; drafts that were
-    right to their end do."""
+    longest: list[int] = field(init=False)
+    """Per drafter, most nodes of its draft if it costs nothing: how long a text is copied, no match of a few tokens
+    says; drafts that were right to their end do."""
     imagined: Imagined | None = None
     """A draft without cost that could not be sent, until it is known what it would have brought."""
     drawn: list[Draft] = field(default_factory=list)
@@ -74,6 +74,9 @@ class Served:
     """What a drafter without cost would say behind the guess of another (see `graft`); at most one."""
     length: int = 0
     """Tokens before the coming pass."""
+
+    def __post_init__(self) -> None:
+        self.longest = [_FIRST_LONGEST] * len(self.trackers)
 
     @property
     def generated(self) -> int:
@@ -84,12 +87,12 @@ class Served:
         self.quiet += _QUIET_RATE * (quiet - self.quiet)
         self.quiet_passes = self.quiet_passes + 1 if quiet else 0
 
-    def judged(self, levels: int, accepted: int) -> None:
-        """So many levels of a draft without cost were right."""
+    def judged(self, index: int, levels: int, accepted: int) -> None:
+        """So many levels of that drafter's draft, which cost nothing, were right."""
         if accepted == levels:
-            self.longest = max(self.longest, 2 * levels + 1)
+            self.longest[index] = max(self.longest[index], 2 * levels + 1)
         elif 2 * accepted < levels:
-            self.longest = _FIRST_LONGEST
+            self.longest[index] = _FIRST_LONGEST
 
     @property
     def settled(self) -> bool:
@@ -127,6 +130,8 @@ class Situation:
     """Forced number of nodes; 0 = none is."""
     forcing: bool = False
     """Settings leave no choice but to draft."""
+    promised: float = 0.0
+    """Tokens a pass that the best of the drafters that cost something might bring, by what it promised last."""
     ready: list[list[Option]] = field(default_factory=list)
     """Per slot, the drafts that are there."""
     free_limit: int = 2**31
@@ -217,8 +222,12 @@ class Situation:
             ]
 
     def weak(self, choice: Choice) -> bool:
-        """Whether drafts without cost that are worth so much leave the pass to those that cost something."""
+        """Whether drafts without cost are worth next to nothing."""
         return choice.value < _WEAK * self.active
+
+    def leaves(self, choice: Choice) -> bool:
+        """Whether drafts without cost that are worth so much leave the pass to those that cost something."""
+        return self.weak(choice) or choice.value < self.promised * self.active
 
     def cut(self) -> None:
         """What is ready cost nothing, and loses no more than may be lost now (`bound`), whoever else is asked."""

@@ -229,7 +229,9 @@ class Engine:
             corpus.erase(chat)
 
     def forget(self) -> None:
-        """Drops what the first slot's caches hold, so that the next answer reads its prompt as a fresh program does."""
+        """Drops what the first slot's caches hold and what is recycled of earlier answers: the next answer begins as a
+        fresh program's does.
+        """
 
         def drop() -> None:
             drafter, loaded = self._worker.loop.drafter, self.loaded
@@ -238,6 +240,7 @@ class Engine:
                     own = [one for one in drafter.drafters if one.name in loaded.trained]
                     self._worker.drop(displace(own, loaded.context))
             finally:
+                loaded.successors.clear()
                 for context in (loaded.context, loaded.draft_context):
                     if context is not None:
                         context.forget(0)

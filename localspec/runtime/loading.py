@@ -275,11 +275,7 @@ def make_drafter(loaded: Loaded, settings: EngineSettings) -> Drafter:
     enough = _LOOKUP_FIRST if loaded.trained else 0.0
     suffix = SuffixDecoding(loaded.corpus, trees=settings.branches > 1)
     recycling = TokenRecycling(loaded.successors, RecyclingSettings(settings.branches))
-    stages = [Stage(GrammarForced()), Stage(lookup, enough), Stage(suffix, enough)]
-    if name == recycling.name or not loaded.trained:
-        # It guesses in nearly every pass, where the others only do where text is copied; the plan takes a draft model's
-        # chance from the passes in which drafts without cost have nothing.
-        stages.append(Stage(recycling))
+    stages = [Stage(GrammarForced()), Stage(lookup, enough), Stage(suffix, enough), Stage(recycling)]
     if name == "auto":
         stages += [Stage(one) for one in _plugins(loaded, settings)]
     stages += [Stage(one) for one in trained]

@@ -14,7 +14,7 @@ from peer_server import NAMES, NGRAMS, SETTINGS, PeerServer, start_all
 
 from localspec import Engine
 from localspec.bench.benchmark import Benchmark, BenchSettings
-from localspec.bench.contenders import EngineContender, engine_contenders
+from localspec.bench.contenders import EngineContender, Experience, engine_contenders
 from localspec.bench.run import Contender
 from localspec.bench.workloads import Workloads, load_workloads
 from localspec.checks.apart import Apart
@@ -128,7 +128,10 @@ class Visit:
         found = engine_contenders(self.engine)
         if stage.lengths:
             found = engine_contenders(self.engine, ["draft", "lookup"], stage.lengths)
-        found += [EngineContender(self.engine, alone(name), name) for name in stage.alone]
+        found += [
+            EngineContender(self.engine, alone(name), name, own=Experience.of(self.engine).apart())
+            for name in stage.alone
+        ]
         found += [self._bare(name, stage.reuse) for name in stage.bare]
         if stage.servers and self.files.llama_server is not None:
             found += self._servers(stage)

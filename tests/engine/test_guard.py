@@ -139,9 +139,23 @@ def test_a_copy_that_proves_itself_is_sent_in_a_stretch_that_has_lost_its_risk()
     assert opened.unproven == pytest.approx(0.08)
     opened.prove(1e9)
     assert 0.0 < opened.unproven <= opened.balance
-    while opened.unproven > 0.0:
+    while opened.balance > 0.0:
         opened.book(0.03, 0.06)
     assert opened.balance > -0.03
+
+
+def test_a_copy_that_proves_itself_is_sent_though_the_account_is_in_debt() -> None:
+    opened = account()
+    while opened.balance > 0.0:
+        opened.book(0.03, 0.06)
+    assert opened.unproven <= 0.0, "nothing has proved itself"
+    for _ in range(1000):  # each time it would have been right, and once it is sent it is wrong
+        opened.prove(0.03)
+        opened.book(0.03, 0.03 + opened.unproven)
+        assert opened.balance >= -4.0 * 0.03, "the debt has a bottom"
+    opened.write_off(1e9)
+    opened.prove(1e9)
+    assert opened.unproven == 0.0, "and below it nothing is sent"
 
 
 def test_an_overdrawn_account_opens_again_by_itself() -> None:

@@ -108,16 +108,17 @@ def test_a_copy_takes_wide_passes_once_drafts_were_right_to_their_end() -> None:
 
 
 def test_a_draft_without_cost_reaches_further_only_behind_one_that_was_right() -> None:
-    served = Served(History([1]), 1, [])
-    assert served.longest == 7
-    served.judged(3, 3)
-    assert served.longest == 7
-    served.judged(7, 7)
-    assert served.longest == 15
-    served.judged(15, 9)
-    assert served.longest == 15
-    served.judged(15, 2)
-    assert served.longest == 7
+    served = Served(History([1]), 1, [Acceptance().tracker(name, "coupled", 0.0) for name in ("lookup", "recycling")])
+    assert served.longest == [7, 7]
+    served.judged(0, 3, 3)
+    assert served.longest == [7, 7]
+    served.judged(0, 7, 7)
+    assert served.longest == [15, 7], "each by its own drafts"
+    served.judged(0, 15, 9)
+    served.judged(1, 7, 0)
+    assert served.longest == [15, 7]
+    served.judged(0, 15, 2)
+    assert served.longest == [7, 7]
 
 
 def test_a_draft_model_keeps_to_its_own_longest_draft() -> None:
@@ -137,7 +138,7 @@ def test_what_a_draft_model_guessed_right_says_nothing_of_copies(name: str) -> N
     run = make(World(WIDE, {name: always(True, 0.99)}, level=0.0005, read=0.0001, answer=TOKENS, noise=0.0))
     simulate(run, range(6))
     assert max(run.widths) >= 8
-    assert (run.plan._served[0].longest > 7) == (name == "lookup")
+    assert (max(run.plan._served[0].longest) > 7) == (name == "lookup")
 
 
 def test_a_drafter_nobody_timed_reads_no_prompt_before_copies_had_their_chance() -> None:

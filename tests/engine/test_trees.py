@@ -119,7 +119,7 @@ def test_a_tree_that_was_right_to_its_end_lets_the_next_draft_be_longer() -> Non
     history.append([1, 1, 1, 1, 3])
     rows = LogitRows.from_matrix(np.zeros((6, 8), dtype=np.float32))
     plan.learn([Outcome(0, history, tree, Verdict(prompt(0, 2, 3, 4), 3), rows)], ROW[6])
-    assert plan._served[0].longest == 2 * 4 + 1
+    assert plan._served[0].longest == [2 * 4 + 1]
 
 
 def test_what_passes_with_rows_that_wait_cost_is_learned_where_it_is_kept() -> None:

@@ -95,7 +95,7 @@ def test_it_reads_every_state_and_the_text_is_plains(engine: Engine, temperature
 
 def test_it_is_one_of_those_in_auto_and_may_be_asked_for_by_name(engine: Engine) -> None:
     engine.configure(drafter="auto", max_draft_tokens=None)
-    assert engine.drafters == ("grammar", "lookup", "suffix", "mlp")
+    assert engine.drafters == ("grammar", "lookup", "suffix", "recycling", "mlp")
     assert engine.loaded.trained == ("mlp",)
     before = last_drafter(engine)
     engine.configure(drafter="mlp")

@@ -132,7 +132,7 @@ def test_a_request_may_be_decoded_plain(engines: list[Engine]) -> None:
 def test_a_request_may_say_who_drafts(drafter: str, engines: list[Engine]) -> None:
     engine, _ = make()
     engines.append(engine)
-    assert engine.drafters == ("grammar", "lookup", "suffix", "draft")
+    assert engine.drafters == ("grammar", "lookup", "suffix", "recycling", "draft")
     found = read(engine.generate(request(1).prompt, seed=1, max_tokens=40, drafter=drafter, ignore_end=True))
     allowed = set(engine.drafters) if drafter == "auto" else {drafter}
     assert set(found.stats.drafted_by_drafter) <= allowed
