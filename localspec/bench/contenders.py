@@ -91,7 +91,7 @@ class EngineContender:
         """
         self.name = name
         self._own = own or Experience.of(engine)
-        self._experience = self._own.apart() if length else self._own
+        self._experience = self._own.apart() if length or drafter != "auto" else self._own
         self.facts: Mapping[str, Any] = engine_facts(engine)
         self._engine, self._drafter = engine, drafter
         self._plain = length == 0

@@ -30,9 +30,9 @@ one draft is sent as a trial after 8, 12, 18, ... passes. A drafter that costs a
 for one level after 8, 9, 11, ... passes (sooner while it is not sure that it does not pay): a change is noticed after
 about a seventh of the time it was left alone. While another one pays they take its place in a pass only now and then,
 one after the other. All of them share what trials may cost. Reading a prompt is an investment: made when drafts without
-cost have had little for three passes (a copy would have begun), and what it is expected to bring in the passes they
-leave, the mean over all that this text may be, pays back three quarters more within the tokens still expected; without
-evidence it must be affordable, too.
+cost have been worth less for three passes than what it might bring (a copy would have begun), and what it is expected
+to bring in the passes they leave, the mean over all that this text may be, pays back three quarters more within the
+tokens still expected; without evidence it must be affordable, too.
 
 Drafts of *rejection* and *block* condition on what is drawn, so their plan is fixed: `FixedPlan` over all drafters.
 """
@@ -175,14 +175,14 @@ class AdaptivePlan:
         self._habits.retry.rest(passes)
         self._habits.aside.rest(passes)
         now.retrying, now.continuing = self._habits.retry.due, self._continuing
-        now.promised = max((one.promised for one in self.costly if one.may_guess(now)), default=0.0)
+        now.may_bring = max((one.may_bring(now) for one in self.costly if one.may_guess(now)), default=0.0)
         now.bound(math.inf if now.forcing else account.unproven)
         shadow.ask(self._free, now, self.longest)
         floor = NEVER if now.forcing else 0.0
         best = best_choice(now.ready, now.affordable, now.rate, floor, now.only)
         wish = best if now.affordable is now.prices else best_choice(now.ready, now.prices, now.rate)
         for served, pick in zip(now.served, wish.picks, strict=True):
-            served.heard(pick is None or now.leaves(wish))
+            served.heard(1.0 if pick is None else now.left(wish))
         now.cut()
         for one in self.costly:
             one.rest(now, passes)

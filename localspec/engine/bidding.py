@@ -6,9 +6,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from localspec.engine.costly import Costly, Offer
+from localspec.engine.costly import Costly
 from localspec.engine.guard import Account
 from localspec.engine.habits import Habits
+from localspec.engine.offer import Offer
 from localspec.engine.option import MARGIN, Choice
 from localspec.engine.situation import Situation
 

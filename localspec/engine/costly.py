@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from localspec.engine.acceptance import Tracker
 from localspec.engine.backoff import Backoff
@@ -14,6 +14,7 @@ from localspec.engine.graft import grafted
 from localspec.engine.guard import Account
 from localspec.engine.habits import Turn
 from localspec.engine.interfaces import ANY_PRICE, Drafter, OnePass
+from localspec.engine.offer import Offer
 from localspec.engine.option import NEVER, Choice, Option, best_choice, depth_of, promised
 from localspec.engine.price import DraftPrice
 from localspec.engine.situation import Situation
@@ -55,30 +56,6 @@ _FEWEST_LEFT, _LONG_ANSWER = 16.0, 128.0
 that is as much as it can be."""
 
 
-@dataclass(slots=True)
-class Offer:
-    """What a drafter promises before it has guessed."""
-
-    value: float
-    """Tokens a pass over sending nothing, at lambda; small readings charged, investments not."""
-    tokens: float
-    """Expected a pass and slot, the target's own included."""
-    first_seconds: float
-    """Of the first level of its draft ..."""
-    level_seconds: float
-    """... and of each further one."""
-    reading: float
-    """Seconds it must read first."""
-    missing: list[int]
-    """Tokens of that, for each request that lets it guess."""
-    small: bool
-    """The reading is no investment."""
-    nodes: int
-    """Length at which it promises most."""
-    charged: list[float | None]
-    """Seconds by nodes, the levels drawn for them included."""
-
-
 class Costly:
     """One such drafter."""
 
@@ -105,8 +82,8 @@ class Costly:
         self.turn, self.investment = turn.backoff, turn.investment
         self.dropped = ""
         """Why it is not asked any more."""
-        self.promised = math.inf
-        """Tokens a pass that it might bring over plain decoding, were it alone; as of its last offer."""
+        self._hope: float | None = None
+        """See `may_bring`; None = not known for this request."""
         self._clock = clock
         self._one_pass = isinstance(drafter, OnePass) and drafter.one_pass
         self._burst = 0
@@ -127,11 +104,24 @@ class Costly:
     def begin(self, slot: int) -> float:
         """A request begins; returns what the reading for the one before it in its slot cost and never brought in."""
         self._hopeless = self._burst = self._probes = 0
+        self._hope = None
         return self.investment.close(slot)
 
     def may_guess(self, now: Situation) -> bool:
         """Whether any request lets it."""
         return not self.dropped and bool(now.places(self.drafter.name))
+
+    def may_bring(self, now: Situation) -> float:
+        """Tokens a pass over plain decoding at best, were it alone and had it nothing to read: when it was asked for an
+        offer last, or as requests usually are.
+        """
+        if self._hope is None:
+            if not self.costs.levels.known:
+                self.costs = _unmeasured(now.plain_seconds, now.active)
+            limit = self._limit(now)
+            usual = [tracker.usual(limit, _HOPE) for tracker in self._trackers(now)]
+            self._hope = self._value(usual, self._charged(now), now)
+        return self._hope
 
     def may_hope(self, now: Situation) -> bool:
         """Whether it can be of use in this pass, as far as is known without asking what it promises. Nobody reads a
@@ -139,8 +129,6 @@ class Costly:
         """
         if not self.may_guess(now):
             return False
-        if not self.costs.levels.known:
-            self.costs = _unmeasured(now.plain_seconds, now.active)
         if now.forcing:
             return True
         if self._hopeless:
@@ -166,13 +154,7 @@ class Costly:
         first = self.costs.level_seconds(len(places), now.length)
         further = self.costs.further_seconds(len(places), now.length)
         trackers = self._trackers(now)
-        breadth = trackers[0].table.breadth
-        charged = [
-            None
-            if price is None
-            else price + self.costs.seconds(self._paid(nodes / breadth), 0, len(places), now.length)
-            for nodes, price in enumerate(now.prices[: limit + 1])
-        ]
+        breadth, charged = trackers[0].table.breadth, self._charged(now)
 
         def promise(off: float) -> Choice:
             options = [list(ready) for ready in now.ready]
@@ -180,13 +162,21 @@ class Costly:
                 options[place].append(Option(promised(tracker.typical(limit, _OPTIMISM, off), breadth, limit)))
             return best_choice(options, charged, now.rate, NEVER, min(now.only, limit))
 
-        self.promised = self._value([tracker.typical(limit, _HOPE) for tracker in trackers], charged, now) / now.active
+        self._hope = self._value([tracker.typical(limit, _HOPE) for tracker in trackers], charged, now)
         best, small = promise(0.0), self._is_small(reading, now)
         value = best.value - (now.rate * reading / _STAY if small else 0.0)
         if not (small or now.forcing):  # who finds that this text is not its kind is not asked again
             value = sum(share * max(0.0, promise(off).value) for off, share in _SPREAD)
         tokens = 1.0 + sum(pick.gain(best.nodes) for pick in best.picks if pick) / now.active
         return Offer(value, tokens, first, further, reading, missing, small, best.nodes, charged)
+
+    def _charged(self, now: Situation) -> list[float | None]:
+        """Seconds of the pass by nodes, the levels drawn for them included."""
+        slots, breadth = len(now.places(self.drafter.name)), self._trackers(now)[0].table.breadth
+        return [
+            None if price is None else price + self.costs.seconds(self._paid(nodes / breadth), 0, slots, now.length)
+            for nodes, price in enumerate(now.prices[: self._limit(now) + 1])
+        ]
 
     def _paid(self, levels: float) -> float:
         """How many levels a draft costs."""

@@ -5,14 +5,15 @@ would have taken, and every pass with a draft books what it saved or lost, plann
 up to a few passes. No pass is planned that could lose more than may be lost. So over any text, after whatever came
 before, and from the first token of a pair on,
 
-    time <= (1 + SHARE + attention.SHARE) * plain time + _MOST_PASSES plain passes + the surprise of one pass:
+    time <= (1 + SHARE + attention.SHARE) * plain time + _MOST_PASSES plain passes + the surprise of one pass
 
-above 0.98 of plain decoding's speed for long enough text even if every guess is wrong from the first to the last. A
-surprise is what a pass takes over what it was expected to; it is booked, and the next passes make up for it. But what
-a machine takes that stalls is in no bound, as it is in none of plain decoding's: of a pass at most 30 % over what was
-expected is booked; of a draft at most two plain passes over that, once in 64 passes and ever more rarely. One page that
-had to be fetched from the disk ends no speculation. The share of `attention` is for planning that comes to nothing;
-where a pass takes 30 ms it is not a quarter used.
+(and -_LEAST_PROVEN more plain passes, a debt that only drafts make which proved themselves, see below): above 0.98 of
+plain decoding's speed for long enough text even if every guess is wrong from the first to the last. A surprise is what
+a pass takes over what it was expected to; it is booked, and the next passes make up for it. But what a machine takes
+that stalls is in no bound, as it is in none of plain decoding's: of a pass at most 30 % over what was expected is
+booked; of a draft at most two plain passes over that, once in 64 passes and ever more rarely. One page that had to be
+fetched from the disk ends no speculation. The share of `attention` is for planning that comes to nothing; where a pass
+takes 30 ms it is not a quarter used.
 
 One answer must not lose all of that. What drafts may lose in a *stretch* (an answer, or so many tokens of a long one),
 its *risk*, is its share, what it has saved itself, and at most _STRETCH_PASSES of the balance: an answer begins with
@@ -23,7 +24,7 @@ start would keep 64 tokens plain. But where a single rejected draft costs more t
 for wide passes, one or two are all that an answer may lose. So a draft without cost must then be *proved* first: what
 such drafts would have brought, had they been sent, is known without sending them (`imagined`), and what they would
 have saved is what a pass may lose, of a stretch that has lost its risk, too; and while the account is in debt, down to
-_LEAST_BOOKED: what was lost on other content keeps no copy waiting that shows what it is worth.
+_LEAST_PROVEN: what was lost on other content keeps no copy waiting that shows what it is worth.
 
 What the balance holds beyond one stretch is for *trials*: passes that show whether something pays by now. Every answer
 adds _TRIAL_SHARE of its plain decoding to what they may lose, once, whoever is tried: several drafters share it, a
@@ -49,6 +50,8 @@ _MOST_PASSES = OPENING_PASSES
 """Plain passes of savings that it keeps."""
 _LEAST_BOOKED, _LEAST_WRITTEN_OFF = -4.0, -12.0
 """Plain passes of debt at most, of what passes lost and of readings that were not paid back."""
+_LEAST_PROVEN = -3.0
+"""Plain passes of debt in which drafts that proved themselves are still sent."""
 _STRETCH_PASSES, _UNPROVEN_PASSES = 4.0, 1.2
 """Plain passes of savings from before that a stretch may lose, and a single pass whose draft has proved nothing."""
 _TRIAL_SHARE, _TRIAL_PASSES = 0.025, 8.0
@@ -116,10 +119,8 @@ class Account:
     @property
     def unproven(self) -> float:
         """What a pass may lose whose draft cost nothing: it can prove itself first without being sent."""
-        most = max(self.proof, min(self.risk, _UNPROVEN_PASSES * self.pass_seconds))
-        if self.balance > 0.0:
-            return min(self.balance, most)
-        return max(0.0, min(self.proof, self.balance - _LEAST_BOOKED * self.pass_seconds))
+        proven = min(self.proof, self.balance - _LEAST_PROVEN * self.pass_seconds)
+        return max(0.0, proven, min(self.balance, self.risk, _UNPROVEN_PASSES * self.pass_seconds))
 
     @property
     def trials(self) -> float:

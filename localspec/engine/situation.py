@@ -10,11 +10,13 @@ from localspec.engine.interfaces import EMPTY_DRAFT, Continuing, Draft, DraftReq
 from localspec.engine.option import Choice, Option
 
 _SETTLED = 3
-"""Passes in a row in which drafts without cost had little: a text that is copied begins with two, for two tokens are
-the shortest end that prompt lookup and suffix decoding look up, and has fewer where a copy is changed."""
+"""Quiet passes in a row, after which those that cost have their turn: a text that is copied begins with two, for two
+tokens are the shortest end that prompt lookup and suffix decoding look up, and has fewer where a copy is changed."""
 _FIRST_LONGEST = 7
 _WEAK = 0.3
 """Tokens a pass under which drafts without cost are nothing to wait for."""
+_QUIET = 0.7
+"""A pass is quiet if drafts without cost leave more of it than this: where a copy may have begun they leave less."""
 _QUIET_RATE = 0.3
 """By how much one pass changes how often drafts without cost are thought to have nothing."""
 
@@ -60,9 +62,9 @@ class Served:
     trackers: list[Tracker]
     """Per drafter."""
     quiet: float = 1.0
-    """Share of the passes, lately, in which drafts without cost have little, whether they may be sent or not."""
+    """Share of the passes, lately, that drafts without cost leave to those that cost something, sent or not."""
     quiet_passes: int = _SETTLED
-    """How many of these in a row."""
+    """Passes in a row that were quiet."""
     longest: list[int] = field(init=False)
     """Per drafter, most nodes of its draft if it costs nothing: how long a text is copied, no match of a few tokens
     says; drafts that were right to their end do."""
@@ -82,10 +84,10 @@ class Served:
     def generated(self) -> int:
         return self.length - self.start
 
-    def heard(self, quiet: bool) -> None:
-        """Drafts without cost have little for this pass (sent or not: the guard has no say in it), or they have."""
-        self.quiet += _QUIET_RATE * (quiet - self.quiet)
-        self.quiet_passes = self.quiet_passes + 1 if quiet else 0
+    def heard(self, left: float) -> None:
+        """Drafts without cost leave so much of this pass (sent or not: the guard has no say in it; see `left`)."""
+        self.quiet += _QUIET_RATE * (left - self.quiet)
+        self.quiet_passes = self.quiet_passes + 1 if left > _QUIET else 0
 
     def judged(self, index: int, levels: int, accepted: int) -> None:
         """So many levels of that drafter's draft, which cost nothing, were right."""
@@ -130,8 +132,8 @@ class Situation:
     """Forced number of nodes; 0 = none is."""
     forcing: bool = False
     """Settings leave no choice but to draft."""
-    promised: float = 0.0
-    """Tokens a pass that the best of the drafters that cost something might bring, by what it promised last."""
+    may_bring: float = 0.0
+    """Tokens a pass over plain decoding, at best, of the best of the drafters that cost something."""
     ready: list[list[Option]] = field(default_factory=list)
     """Per slot, the drafts that are there."""
     free_limit: int = 2**31
@@ -225,9 +227,13 @@ class Situation:
         """Whether drafts without cost are worth next to nothing."""
         return choice.value < _WEAK * self.active
 
-    def leaves(self, choice: Choice) -> bool:
-        """Whether drafts without cost that are worth so much leave the pass to those that cost something."""
-        return self.weak(choice) or choice.value < self.promised * self.active
+    def left(self, choice: Choice) -> float:
+        """How much of the pass drafts without cost that are worth so much leave to those that cost something: from 0
+        where these could not bring more, to 1.
+        """
+        if self.weak(choice):
+            return 1.0
+        return max(0.0, 1.0 - choice.value / self.may_bring) if self.may_bring > 0.0 else 0.0
 
     def cut(self) -> None:
         """What is ready cost nothing, and loses no more than may be lost now (`bound`), whoever else is asked."""

@@ -229,8 +229,8 @@ class Engine:
             corpus.erase(chat)
 
     def forget(self) -> None:
-        """Drops what the first slot's caches hold and what is recycled of earlier answers: the next answer begins as a
-        fresh program's does.
+        """Drops what the first slot's caches hold and what is recycled of any answer: the next one reads its prompt and
+        guesses as a fresh program does, but for what the plan has learned.
         """
 
         def drop() -> None:

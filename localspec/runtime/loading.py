@@ -275,7 +275,10 @@ def make_drafter(loaded: Loaded, settings: EngineSettings) -> Drafter:
     enough = _LOOKUP_FIRST if loaded.trained else 0.0
     suffix = SuffixDecoding(loaded.corpus, trees=settings.branches > 1)
     recycling = TokenRecycling(loaded.successors, RecyclingSettings(settings.branches))
-    stages = [Stage(GrammarForced()), Stage(lookup, enough), Stage(suffix, enough), Stage(recycling)]
+    stages = [Stage(GrammarForced()), Stage(lookup, enough), Stage(suffix, enough)]
+    if name == recycling.name or not loaded.trained or settings.max_draft_tokens is None:
+        # It guesses in nearly every pass: where a draft is forced in each, a draft model would hardly have its turn.
+        stages.append(Stage(recycling, 1.0 if loaded.trained else 0.0))
     if name == "auto":
         stages += [Stage(one) for one in _plugins(loaded, settings)]
     stages += [Stage(one) for one in trained]

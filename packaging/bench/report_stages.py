@@ -118,20 +118,18 @@ class Visit:
 
     def __init__(self, files: Files, engine: Engine, stack: ExitStack, say: Say) -> None:
         self.files, self.engine = files, engine
-        self._stack, self._say = stack, say
+        self._stack, self._say, self._own = stack, say, Experience.of(engine)
         self._held: dict[str, Any] = {}
         self.processes: dict[str, int] = {}
         """Name -> process id of everyone beside us."""
 
     def contenders(self, stage: Stage) -> list[Contender]:
         """Ours first; those that need loading are loaded now."""
+        self._own.lend(self.engine)  # the last stage may have ended with another's
         found = engine_contenders(self.engine)
         if stage.lengths:
             found = engine_contenders(self.engine, ["draft", "lookup"], stage.lengths)
-        found += [
-            EngineContender(self.engine, alone(name), name, own=Experience.of(self.engine).apart())
-            for name in stage.alone
-        ]
+        found += [EngineContender(self.engine, alone(name), name) for name in stage.alone]
         found += [self._bare(name, stage.reuse) for name in stage.bare]
         if stage.servers and self.files.llama_server is not None:
             found += self._servers(stage)
@@ -141,6 +139,10 @@ class Visit:
         if stage.useless:
             found.append(FarContender(USELESS, self._far("useless draft", self.files.useless, {}), False))
         return found
+
+    def close(self) -> None:
+        """What the engine's own plan has learned is what is kept."""
+        self._own.lend(self.engine)
 
     def keep_servers(self) -> None:
         """Ends the processes that other stages mostly do not need."""
@@ -212,7 +214,9 @@ def visit(files: Files, say: Say) -> Iterator[Visit]:
     say(f"loading localspec, {files.quant}")
     with ExitStack() as stack:
         engine = stack.enter_context(Engine.load(files.target, files.draft, tuned=False, context=N_CTX))
-        yield Visit(files, engine, stack, say)
+        visiting = Visit(files, engine, stack, say)
+        stack.callback(visiting.close)
+        yield visiting
 
 
 def benchmarks(

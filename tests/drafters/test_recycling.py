@@ -169,6 +169,15 @@ def test_memory_is_bounded_by_the_vocabulary() -> None:
     assert successors.of(44)[1] == successors.of(-1)[1] == []
 
 
+def test_what_is_cleared_is_not_guessed() -> None:
+    successors = Successors()
+    successors.learn(1, rows_of({2: 5.0}), 0)
+    drafter = TokenRecycling(successors)
+    assert guess(drafter, ask(1, nodes=1)).tokens.tolist() == [2]
+    successors.clear()
+    assert guess(drafter, ask(1)) is EMPTY_DRAFT
+
+
 @pytest.mark.parametrize("branches", [0, SUCCESSORS + 1])
 def test_branches_outside_are_refused(branches: int) -> None:
     with pytest.raises(UsageError, match=f"branches is {branches}"):

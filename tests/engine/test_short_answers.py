@@ -85,10 +85,10 @@ def test_drafts_without_cost_have_had_their_chance_after_three_quiet_passes(quie
     history = History([1])
     served = Served(history, 1, [], quiet=0.5, quiet_passes=0)
     for _ in range(2):
-        served.heard(True)
+        served.heard(0.8)
     assert not served.settled
     before = served.quiet
-    served.heard(quiet)
+    served.heard(0.8 if quiet else 0.4)
     assert served.settled == quiet
     assert (served.quiet > before) == quiet
 

@@ -139,6 +139,16 @@ def test_a_request_may_say_who_drafts(drafter: str, engines: list[Engine]) -> No
     assert drafter != "none" or found.stats.drafted == 0
 
 
+def test_an_engine_that_forgets_keeps_nothing_of_earlier_answers(engines: list[Engine]) -> None:
+    engine, _ = make()
+    engines.append(engine)
+    prompt = request(1).prompt
+    read(engine.generate(prompt, seed=1, max_tokens=9, ignore_end=True))
+    assert len(engine.loaded.successors.of(int(prompt[-1]))[0])
+    engine.forget()
+    assert not len(engine.loaded.successors.of(int(prompt[-1]))[0])
+
+
 @pytest.mark.parametrize(("loaded", "asked"), [("auto", "oracle"), ("lookup", "draft"), ("none", "lookup")])
 def test_a_drafter_that_is_not_loaded_is_refused(loaded: str, asked: str, engines: list[Engine]) -> None:
     engine, _ = make(drafter=loaded)
