@@ -30,16 +30,14 @@ def _spread(prompts: list[Prompt], count: int) -> list[Prompt]:
 
 
 ALWAYS = {("llama.cpp's", "Q8_0"), ("wide", "Q8_0"), ("wide", "Q4_K_M")}
+MODELS = [
+    pytest.param(kernels, one, marks=() if (kernels, one) in ALWAYS else pytest.mark.trial)
+    for kernels in KERNELS
+    for one in QUANTISATIONS
+]
 
 
-@pytest.mark.parametrize(
-    ("kernels", "quantisation"),
-    [
-        pytest.param(kernels, one, marks=() if (kernels, one) in ALWAYS else pytest.mark.trial)
-        for kernels in KERNELS
-        for one in QUANTISATIONS
-    ],
-)
+@pytest.mark.parametrize(("kernels", "quantisation"), MODELS)
 def test_speculation_does_not_change_a_byte(load: Load, quantisation: str, kernels: str) -> None:
     prompts = _spread(load_prompts(), 2)  # the trials take all, and temperature 0.7
     settings = [
@@ -112,8 +110,7 @@ def test_slots_do_not_change_a_byte(load: Load, quantisation: str, kernels: str)
             assert _together(engine, prompts, temperature, at_once=True) == expected, (drafter, temperature)
 
 
-@pytest.mark.parametrize("quantisation", QUANTISATIONS)
-@pytest.mark.parametrize("kernels", KERNELS)
+@pytest.mark.parametrize(("kernels", "quantisation"), MODELS)
 @pytest.mark.parametrize("length", [3, 300, 700])
 def test_plain_decoding_is_that_of_an_independent_loop(
     load: Load, quantised: dict[str, Path], quantisation: str, kernels: str, length: int

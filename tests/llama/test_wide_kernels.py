@@ -94,7 +94,7 @@ def test_strict_with_wide_kernels_alone_is_exact(tiny_target: Path) -> None:
 
 
 @needs_library
-@pytest.mark.parametrize("mode", ["auto", "strict", "off"])
+@pytest.mark.parametrize("mode", ["auto", pytest.param("strict", marks=pytest.mark.trial), "off"])
 def test_all_kernels_are_compared(tiny_target: Path, tmp_path: Path, mode: str) -> None:
     chosen = choose(tiny_target, SETTINGS, exact=mode, cache_dir=tmp_path)  # type: ignore[arg-type]
     chosen.close()
