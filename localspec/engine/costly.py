@@ -162,13 +162,13 @@ class Costly:
                 options[place].append(Option(promised(tracker.typical(limit, _OPTIMISM, off), breadth, limit)))
             return best_choice(options, charged, now.rate, NEVER, min(now.only, limit))
 
-        self._hope = self._value([tracker.typical(limit, _HOPE) for tracker in trackers], charged, now)
+        at_best = self._hope = self._value([tracker.typical(limit, _HOPE) for tracker in trackers], charged, now)
         best, small = promise(0.0), self._is_small(reading, now)
         value = best.value - (now.rate * reading / _STAY if small else 0.0)
         if not (small or now.forcing):  # who finds that this text is not its kind is not asked again
             value = sum(share * max(0.0, promise(off).value) for off, share in _SPREAD)
         tokens = 1.0 + sum(pick.gain(best.nodes) for pick in best.picks if pick) / now.active
-        return Offer(value, tokens, first, further, reading, missing, small, best.nodes, charged)
+        return Offer(value, tokens, at_best, first, further, reading, missing, small, best.nodes, charged)
 
     def _charged(self, now: Situation) -> list[float | None]:
         """Seconds of the pass by nodes, the levels drawn for them included."""
@@ -218,7 +218,7 @@ class Costly:
         trials = self._trials(now)
         if trials < _EVIDENCE:
             return True  # soon, while it has little to catch up with
-        if not self._pays([tracker.usual(limit, _HOPE) for tracker in trackers], offer, now):
+        if self._value([tracker.usual(limit, _HOPE) for tracker in trackers], offer.charged, now) <= 0.0:
             return self._cheap(cost, _HOPELESS_SHARE, now) and self.turn.idle >= _OFFER_WAIT
         if not offer.small and not self._cheap(self.investment.patience * cost, _HOPEFUL_SHARE, now):
             return False
@@ -226,7 +226,7 @@ class Costly:
             return True
         if self.turn.idle < _OFFER_WAIT:
             return False
-        return self.turn.due or self._pays([tracker.typical(limit, _HOPE) for tracker in trackers], offer, now)
+        return self.turn.due or offer.at_best > 0.0
 
     def may_replace(self, offer: Offer, now: Situation) -> bool:
         """Whether it may be tried in the place of another that pays: that costs little for the time since the last try,
@@ -246,10 +246,6 @@ class Costly:
     def _cheap(self, cost: float, share: float, now: Situation) -> bool:
         """Whether trying costs no more than this share of plain decoding's time since it was tried last."""
         return cost <= share * self.turn.idle * now.plain_seconds
-
-    def _pays(self, typical: list[list[float]], offer: Offer, now: Situation) -> bool:
-        """Whether it would pay with this acceptance by level, per slot."""
-        return self._value(typical, offer.charged, now) > 0.0
 
     def _value(self, typical: list[list[float]], charged: list[float | None], now: Situation) -> float:
         """Tokens a pass over plain decoding that it would bring with this acceptance by level, per slot."""

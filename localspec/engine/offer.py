@@ -13,6 +13,8 @@ class Offer:
     """Tokens a pass over sending nothing, at lambda; small readings charged, investments not."""
     tokens: float
     """Expected a pass and slot, the target's own included."""
+    at_best: float
+    """Tokens a pass over plain decoding that it may bring, were it alone and had it nothing to read."""
     first_seconds: float
     """Of the first level of its draft ..."""
     level_seconds: float

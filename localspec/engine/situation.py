@@ -18,7 +18,7 @@ _WEAK = 0.3
 _QUIET = 0.7
 """A pass is quiet if drafts without cost leave more of it than this: where a copy may have begun they leave less."""
 _QUIET_RATE = 0.3
-"""By how much one pass changes how often drafts without cost are thought to have nothing."""
+"""By how much one pass changes how much of passes drafts without cost are thought to leave."""
 
 
 @dataclass(frozen=True, slots=True)

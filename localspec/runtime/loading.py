@@ -49,7 +49,8 @@ _LONGEST_CONTEXT = 4096
 PLAIN = NoDrafter.name
 """The drafter's name that means plain decoding."""
 _LOOKUP_FIRST = 3.0
-"""Tokens prompt lookup must match before it is preferred to the draft model; odds suffix decoding must have."""
+"""Tokens prompt lookup must match before it is preferred to the draft model; odds suffix decoding must have;
+recycling's confidence, a chance, never reaches it."""
 
 
 def load_models(
@@ -278,7 +279,7 @@ def make_drafter(loaded: Loaded, settings: EngineSettings) -> Drafter:
     stages = [Stage(GrammarForced()), Stage(lookup, enough), Stage(suffix, enough)]
     if name == recycling.name or not loaded.trained or settings.max_draft_tokens is None:
         # It guesses in nearly every pass: where a draft is forced in each, a draft model would hardly have its turn.
-        stages.append(Stage(recycling, 1.0 if loaded.trained else 0.0))
+        stages.append(Stage(recycling, enough))
     if name == "auto":
         stages += [Stage(one) for one in _plugins(loaded, settings)]
     stages += [Stage(one) for one in trained]

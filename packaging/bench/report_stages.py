@@ -119,6 +119,7 @@ class Visit:
     def __init__(self, files: Files, engine: Engine, stack: ExitStack, say: Say) -> None:
         self.files, self.engine = files, engine
         self._stack, self._say, self._own = stack, say, Experience.of(engine)
+        stack.callback(self._own.lend, engine)  # what its own plan has learned is what is kept
         self._held: dict[str, Any] = {}
         self.processes: dict[str, int] = {}
         """Name -> process id of everyone beside us."""
@@ -139,10 +140,6 @@ class Visit:
         if stage.useless:
             found.append(FarContender(USELESS, self._far("useless draft", self.files.useless, {}), False))
         return found
-
-    def close(self) -> None:
-        """What the engine's own plan has learned is what is kept."""
-        self._own.lend(self.engine)
 
     def keep_servers(self) -> None:
         """Ends the processes that other stages mostly do not need."""
@@ -214,9 +211,7 @@ def visit(files: Files, say: Say) -> Iterator[Visit]:
     say(f"loading localspec, {files.quant}")
     with ExitStack() as stack:
         engine = stack.enter_context(Engine.load(files.target, files.draft, tuned=False, context=N_CTX))
-        visiting = Visit(files, engine, stack, say)
-        stack.callback(visiting.close)
-        yield visiting
+        yield Visit(files, engine, stack, say)
 
 
 def benchmarks(

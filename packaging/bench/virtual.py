@@ -43,14 +43,13 @@ from localspec.bench.contenders import EngineContender  # noqa: E402
 from localspec.bench.run import Run  # noqa: E402
 from localspec.bench.session import Session  # noqa: E402
 from localspec.bench.table import Table  # noqa: E402
-from localspec.bench.workloads import load_workloads  # noqa: E402
-from localspec.drafters.recycling import Successors  # noqa: E402
+from localspec.bench.workloads import SHIPPED, load_workloads  # noqa: E402
 from localspec.engine.costs import DraftCosts, PassCosts  # noqa: E402
 from localspec.llama.context import Context  # noqa: E402
 from localspec.runtime.engine import Engine  # noqa: E402
 from localspec.runtime.knowledge import Knowledge  # noqa: E402
 
-WORKLOADS = ["maths", "code-edit", "json", "copy", "chat", "multi-turn", "random", "code-twice", "rewrite", "again"]
+WORKLOADS = [name for name in SHIPPED if not name.startswith("long-")]
 COSTS = {
     # name: milliseconds of a pass of 1 to 8 rows, of 9 to 16, of a level of the draft model, of a token it reads
     "q8": ((25.5, 28.4, 29.6, 30.6, 30.8, 31.5, 32.6, 34.0), 56.0, 2.7, 0.35),
@@ -114,7 +113,7 @@ class Machine:
         widths, knowledge = range(1, 2 + engine.settings.longest_draft), Knowledge()
         knowledge.costs = PassCosts({n: {w: self.target(w, n) for w in widths} for n in (64, 768, 1792)}, max(widths))
         knowledge.draft_costs["draft"] = DraftCosts({64: {1: self._level}}, self._read)
-        engine.loaded.knowledge, engine.loaded.successors = knowledge, Successors()
+        engine.loaded.knowledge = knowledge
         engine.configure(drafter="none")  # whoever answers next gets a plan of its own
 
 
