@@ -31,7 +31,7 @@ for one level after 8, 9, 11, ... passes (sooner while it is not sure that it do
 about a seventh of the time it was left alone. While another one pays they take its place in a pass only now and then,
 one after the other. All of them share what trials may cost. Reading a prompt is an investment: made when drafts without
 cost have been worth less for three passes than what it might bring (a copy would have begun), and what it is expected
-to bring in the passes they leave, the mean over all that this text may be, pays back three quarters more within the
+to bring in the passes they leave, the mean over all that this text may be, pays back half more within the
 tokens still expected; without evidence it must be affordable, too.
 
 Drafts of *rejection* and *block* condition on what is drawn, so their plan is fixed: `FixedPlan` over all drafters.
@@ -56,7 +56,7 @@ from localspec.engine.guard import Account
 from localspec.engine.habits import Habits
 from localspec.engine.imagined import imagine, judged
 from localspec.engine.interfaces import EMPTY_DRAFT, Continuing, Draft, Drafter, DraftRequest, Outcome, Target
-from localspec.engine.option import MARGIN, NEVER, Choice, best_choice, depth_of
+from localspec.engine.option import MARGIN, NEVER, Choice, best_choice, depth_of, right
 from localspec.engine.plan import NO_REVIEW, FixedPlan, Review
 from localspec.engine.situation import Served, Situation, prices
 
@@ -127,7 +127,6 @@ class AdaptivePlan:
         ]
         self._free = [(index, one) for index, one in enumerate(self.drafters) if one.free]
         self._continuing = [(index, one) for index, one in self._free if isinstance(one, Continuing)]
-        self._free_places = {one.name: index for index, one in self._free}
         self._names = tuple(one.name for one in self.drafters)
         self._exact, self._fixed = exact_widths, FixedPlan(fixed, exact_widths)
         self._costs = {1: costs}
@@ -312,10 +311,14 @@ class AdaptivePlan:
             served = places[outcome.slot]
             emitted = outcome.history.tokens[served.length :].tolist()
             tokens += len(emitted)
+            served.said(len(emitted))
             self._account.prove(judged(served, outcome.history))
-            guesser = self._free_places.get(outcome.draft.origin)
-            if guesser is not None:
-                served.judged(guesser, depth_of(outcome.draft), len(outcome.verdict.accepted))
+            for index, guesser in self._free:
+                sent = outcome.draft.origin == guesser.name
+                draft = outcome.draft if sent else served.drawn[index]
+                levels, correct = depth_of(draft), right(draft, emitted)[0]
+                if sent or 0 < levels == correct:
+                    served.judged(index, levels, correct)
             for tracker, draft in zip(served.trackers, served.drawn, strict=True):
                 if len(draft):
                     tracker.score(draft, emitted)

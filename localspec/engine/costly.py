@@ -38,10 +38,10 @@ _EVIDENCE, _MUCH_EVIDENCE = 32.0, 128.0
 """Trials from which on acceptance counts as known, or known well enough to stop trying at a close call."""
 _HOPED = 0.9
 """Acceptance that a drafter nobody knows may have."""
-_PAY_BACK = 1.75
+_PAY_BACK = 1.5
 """How many times over a reading must promise to pay back."""
-_SMALL_READING = 0.5
-"""Reading that costs at most this much of a plain pass is no investment."""
+_SMALL_READING = 0.9
+"""Reading that costs at most this much of a plain pass is no investment: the next question of a chat, mostly."""
 _SPREAD = ((-(3.0**0.5), 1.0 / 6.0), (0.0, 2.0 / 3.0), (3.0**0.5, 1.0 / 6.0))
 """Standard deviations by which a request may differ, and how likely that is (Gauss and Hermite's three points)."""
 _STALL, _STALLS = 2.0, (64.0, 2.0, 4096.0)

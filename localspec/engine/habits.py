@@ -71,7 +71,7 @@ class Habits:
     answer: float = USUAL_ANSWER
     """Tokens of an answer, usually."""
     quiet: float = 0.5
-    """Share of the passes that drafts without cost leave to others (see `Served.heard`), by the end of answers."""
+    """Share of the tokens that drafts without cost leave to others (see `Served.heard`), by the end of answers."""
     retry: Backoff = field(default_factory=lambda: Backoff(_FIRST_RETRY, _RETRY_GROWTH, _LAST_RETRY))
     """Of drafts that seem to pay, where the guard would send nothing any more."""
     aside: Backoff = field(default_factory=lambda: Backoff(_FIRST_ASIDE, _TURN_GROWTH, _LAST_TURN))
@@ -88,6 +88,6 @@ class Habits:
         return self.turns.setdefault(drafter, Turn())
 
     def ended(self, tokens: int, quiet: float) -> None:
-        """An answer of so many tokens is over; drafts without cost left that share of its last passes to others."""
+        """An answer of so many tokens is over; drafts without cost left that share of it to others."""
         self.answer += _ANSWER_SHARE * (tokens - self.answer)
         self.quiet += _QUIET_SHARE * (quiet - self.quiet)

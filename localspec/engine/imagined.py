@@ -8,7 +8,7 @@ have saved may be lost by those that follow (`guard`), and what they would have 
 from __future__ import annotations
 
 from localspec.engine.interfaces import History
-from localspec.engine.option import MARGIN, Choice
+from localspec.engine.option import MARGIN, Choice, right
 from localspec.engine.situation import Imagined, Served, Situation
 
 
@@ -42,14 +42,8 @@ def judged(served: Served, history: History) -> float:
     kept = served.imagined
     if kept is None:
         return 0.0
-    guesses, parents = kept.draft.tokens.tolist(), kept.draft.parents.tolist()
-    node, accepted = -1, 0
-    for token in history.tokens[kept.start :].tolist():
-        node = next((i for i, parent in enumerate(parents) if parent == node and guesses[i] == token), len(guesses))
-        if node == len(guesses):
-            break
-        accepted += 1
-    if node == -1 or node in parents:
+    levels, known = right(kept.draft, history.tokens[kept.start :].tolist())
+    if not known:
         return 0.0
     served.imagined = None
-    return accepted * kept.plain_seconds - kept.extra_seconds
+    return levels * kept.plain_seconds - kept.extra_seconds

@@ -94,3 +94,15 @@ def depth_of(draft: Draft) -> int:
     for parent in draft.parents.tolist():
         depths.append(1 if parent < 0 else depths[parent] + 1)
     return max(depths, default=0)
+
+
+def right(draft: Draft, said: Sequence[int]) -> tuple[int, bool]:
+    """Levels of a draft that were said, and whether no more of it can turn out right."""
+    tokens, parents = draft.tokens.tolist(), draft.parents.tolist()
+    node, levels = -1, 0
+    for token in said:
+        child = next((i for i in range(node + 1, len(tokens)) if parents[i] == node and tokens[i] == token), -1)
+        if child < 0:
+            return levels, True
+        node, levels = child, levels + 1
+    return levels, node not in parents

@@ -5,8 +5,9 @@ standard deviations off say that the content has changed, and it starts to follo
 it goes back to where it began.
 
 Requests that follow one another are often of a kind: a chat, a folder of documents, one program. So a request begins
-with part of what was found for those before it (`Kind`), measured against the table they share and not against what
-was expected, and is as unsure of it as of anything new.
+with what was found for those before it (`Kind`), measured against the table they share and not against what was
+expected, and is as unsure of it as of anything new. A second filter, whose steps are requests: a few guesses say little
+of one, the same few of three that follow each other say a lot. Where nothing is heard, a kind fades.
 """
 
 from __future__ import annotations
@@ -20,9 +21,12 @@ _WANDER = 0.0005
 """How much the variance grows with every guess: contents drift."""
 _FADE = 0.9
 _ALARM = 3.3
-_MOST = 5.0
-_KINSHIP, _MOST_KINSHIP = 0.6, 3.0
-"""Of what was found for a request, what the next one takes over, and the most it may be."""
+_KINDS, _MOST = 2.0, 5.0
+"""Variance of kinds, in squared log-odds, and the most that anything may be shifted."""
+_STAYS = 0.95
+"""Of a kind's shift, what is left at the next request."""
+_MOST_FOUND = 3.0
+"""Furthest that one request says its kind is: a handful of guesses, all wrong, is no evidence for minus infinity."""
 
 
 @dataclass(slots=True)
@@ -30,6 +34,22 @@ class Kind:
     """What the last requests had in common."""
 
     shift: float = 0.0
+    variance: float = _KINDS
+
+    def heard(self, misses: float, information: float) -> None:
+        """A request is over.
+
+        Args:
+            misses: guesses of it that were right, less those expected by what is usual.
+            information: of these guesses (Fisher's, by log-odds); 0 = there were none.
+        """
+        if information > 0.0:
+            found = min(_MOST_FOUND, max(-_MOST_FOUND, misses / information))
+            gain = self.variance / (self.variance + _UNSURE + 1.0 / information)
+            self.shift += gain * (found - self.shift)
+            self.variance *= 1.0 - gain
+        self.shift *= _STAYS
+        self.variance = _KINDS + _STAYS * _STAYS * (self.variance - _KINDS)
 
 
 class Shift:
@@ -73,6 +93,4 @@ class Shift:
 
     def close(self) -> None:
         """The request is over."""
-        weight = self._information + 1.0 / _UNSURE
-        found = min(_MOST_KINSHIP, max(-_MOST_KINSHIP, self._misses / weight))
-        self._kind.shift += _KINSHIP * self._information / weight * (found - self._kind.shift)
+        self._kind.heard(self._misses, self._information)

@@ -17,8 +17,9 @@ _WEAK = 0.3
 """Tokens a pass under which drafts without cost are nothing to wait for."""
 _QUIET = 0.7
 """A pass is quiet if drafts without cost leave more of it than this: where a copy may have begun they leave less."""
-_QUIET_RATE = 0.3
-"""By how much one pass changes how much of passes drafts without cost are thought to leave."""
+_USUAL_TOKENS, _QUIET_TOKENS = 48.0, 96.0
+"""Tokens that what is usual counts for in how much of an answer drafts without cost leave, and what lies further back
+fades. An answer begins without a copy, and most of its tokens may come of one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +63,12 @@ class Served:
     trackers: list[Tracker]
     """Per drafter."""
     quiet: float = 1.0
-    """Share of the passes, lately, that drafts without cost leave to those that cost something, sent or not."""
+    """Share of the tokens that drafts without cost leave to those that cost something, sent or not."""
     quiet_passes: int = _SETTLED
     """Passes in a row that were quiet."""
     longest: list[int] = field(init=False)
     """Per drafter, most nodes of its draft if it costs nothing: how long a text is copied, no match of a few tokens
-    says; drafts that were right to their end do."""
+    says; drafts that were right to their end do, whoever's was sent."""
     imagined: Imagined | None = None
     """A draft without cost that could not be sent, until it is known what it would have brought."""
     drawn: list[Draft] = field(default_factory=list)
@@ -76,6 +77,10 @@ class Served:
     """What a drafter without cost would say behind the guess of another (see `graft`); at most one."""
     length: int = 0
     """Tokens before the coming pass."""
+    _left: float = 1.0
+    """What was heard of it."""
+    _heard: float = _USUAL_TOKENS
+    """Tokens that `quiet` is known by."""
 
     def __post_init__(self) -> None:
         self.longest = [_FIRST_LONGEST] * len(self.trackers)
@@ -86,8 +91,13 @@ class Served:
 
     def heard(self, left: float) -> None:
         """Drafts without cost leave so much of this pass (sent or not: the guard has no say in it; see `left`)."""
-        self.quiet += _QUIET_RATE * (left - self.quiet)
+        self._left = left
         self.quiet_passes = self.quiet_passes + 1 if left > _QUIET else 0
+
+    def said(self, tokens: int) -> None:
+        """So many tokens came of the pass."""
+        self._heard = min(_QUIET_TOKENS, self._heard + tokens)
+        self.quiet += tokens / self._heard * (self._left - self.quiet)
 
     def judged(self, index: int, levels: int, accepted: int) -> None:
         """So many levels of that drafter's draft, which cost nothing, were right."""
@@ -186,7 +196,7 @@ class Situation:
 
     @property
     def quiet(self) -> float:
-        """Share of the passes that drafts without cost leave to others."""
+        """Share of the tokens that drafts without cost leave to others."""
         return sum(served.quiet for served in self.served) / len(self.served)
 
     @property

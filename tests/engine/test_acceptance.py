@@ -203,3 +203,49 @@ def test_the_calibration_error_of_known_predictions() -> None:
         calibration.add(0.75, hit)
     assert calibration.brier == pytest.approx((2 * 0.0625 + 2 * 0.5625) / 4)
     assert calibration.expected_error == pytest.approx(0.25)
+
+
+def asked(table: Table, hits: list[bool]) -> float:
+    """What a request promised at first of which so many guesses were scored."""
+    tracker = Tracker(table)
+    promised = tracker.typical(1)[0]
+    for hit in hits:
+        tracker.score(chain(int(hit), 1), [1])
+    tracker.close()
+    return promised
+
+
+def test_a_few_guesses_each_of_requests_that_follow_one_another_say_what_kind_they_are() -> None:
+    table = Table()
+    feed(Tracker(table), 0.65, 400)
+    usual = asked(table, [False] * 3)
+    assert usual == pytest.approx(0.65, abs=0.06)
+    once = asked(table, [False] * 3)
+    assert 0.3 < once < usual - 0.1, "one such request may have been bad luck"
+    assert asked(table, [False] * 3) < 0.25, "not two"
+    for _ in range(3):
+        asked(table, [True] * 3)
+    assert asked(table, []) > 0.5, "and others may follow"
+
+
+def test_a_kind_nobody_hears_of_any_more_fades() -> None:
+    table = Table()
+    feed(Tracker(table), 0.65, 400)
+    for _ in range(4):
+        asked(table, [False] * 3)
+    promised = [asked(table, []) for _ in range(60)]
+    assert promised == sorted(promised)
+    assert promised[0] < 0.35 < 0.6 < promised[-1]
+
+
+def test_one_guess_moves_a_kind_less_than_three_and_no_guess_not_at_all() -> None:
+    promised = []
+    for guesses in (0, 1, 3):
+        table = Table()
+        feed(Tracker(table), 0.65, 400)
+        asked(table, [False] * guesses)
+        promised.append(asked(table, []))
+    usual, one, three = promised
+    assert usual == pytest.approx(0.65, abs=0.06)
+    assert usual - one < 0.25
+    assert three < one - 0.1

@@ -86,11 +86,27 @@ def test_drafts_without_cost_have_had_their_chance_after_three_quiet_passes(quie
     served = Served(history, 1, [], quiet=0.5, quiet_passes=0)
     for _ in range(2):
         served.heard(0.8)
+        served.said(1)
     assert not served.settled
     before = served.quiet
     served.heard(0.8 if quiet else 0.4)
+    served.said(1)
     assert served.settled == quiet
     assert (served.quiet > before) == quiet
+
+
+def test_what_drafts_without_cost_leave_is_a_share_of_tokens_not_of_passes() -> None:
+    served = Served(History([1]), 1, [], quiet=0.5)
+    for left, tokens in [(1.0, 1)] * 10 + [(0.0, 16)] * 6:  # a copy begins late and brings nearly all there is
+        served.heard(left)
+        served.said(tokens)
+    assert served.quiet < 0.2
+
+
+def test_a_draft_that_was_right_to_its_end_reaches_further_next_time_whoever_was_sent() -> None:
+    run = make(World(WIDE, {name: always(True, 0.99) for name in ("lookup", "suffix")}, answer=TOKENS, noise=0.0))
+    simulate(run, range(2))
+    assert min(run.plan._served[0].longest) > 7
 
 
 def test_a_copy_takes_wide_passes_once_drafts_were_right_to_their_end() -> None:
@@ -146,7 +162,7 @@ def test_a_drafter_nobody_timed_reads_no_prompt_before_copies_had_their_chance()
     draft = Guesser("draft", always(True, 0.9), clock, level=0.003, read=0.001)
     silent = FakeDrafter(lambda request: EMPTY_DRAFT)
     plan = AdaptivePlan([silent, draft], None, costs=PassCosts(measured(WIDE)), clock=clock)
-    history = History([1] * 100)
+    history = History([1] * 200)  # of 100 it might read at once
     read: list[int] = []
     rows = LogitRows.from_matrix(np.zeros((1, 2), dtype=np.float32))
     for _ in range(5):
