@@ -287,8 +287,9 @@ class Costly:
         """Lets it guess; its drafts join what is ready. If it fails it is dropped, and the chat goes on. Where no draft
         of it could be sent, were it wrong, it waits, and so do those that are only tried.
         """
+        most = now.most - (offer.reading if offer.small else 0.0)  # others pay back, or are trials
         limit = max(
-            (nodes for nodes, price in enumerate(offer.charged) if price is not None and price <= now.most), default=0
+            (nodes for nodes, price in enumerate(offer.charged) if price is not None and price <= most), default=0
         )
         limit = 1 if probing else now.only or limit
         if not limit:
