@@ -29,10 +29,10 @@ it stops are only imagined until they have proved themselves (`imagined`); where
 one draft is sent as a trial after 8, 12, 18, ... passes. A drafter that costs and does not pay is left alone and asked
 for one level after 8, 9, 11, ... passes (sooner while it is not sure that it does not pay): a change is noticed after
 about a seventh of the time it was left alone. While another one pays they take its place in a pass only now and then,
-one after the other. All of them share what trials may cost. Reading a prompt is an investment: made when drafts without
-cost have been worth less for three passes than what it might bring (a copy would have begun), and what it is expected
-to bring in the passes they leave, the mean over all that this text may be, pays back half more within the
-tokens still expected; without evidence it must be affordable, too.
+one after the other. All of them share what trials may cost. Reading a prompt for about a pass or longer is an
+investment: made when drafts without cost have been worth less for three passes than what it might bring (a copy would
+have begun), and what it is expected to bring in the passes they leave, the mean over all that this text may be, pays
+back half more within the tokens still expected; without evidence it must be affordable, too.
 
 Drafts of *rejection* and *block* condition on what is drawn, so their plan is fixed: `FixedPlan` over all drafters.
 """
@@ -56,7 +56,7 @@ from localspec.engine.guard import Account
 from localspec.engine.habits import Habits
 from localspec.engine.imagined import imagine, judged
 from localspec.engine.interfaces import EMPTY_DRAFT, Continuing, Draft, Drafter, DraftRequest, Outcome, Target
-from localspec.engine.option import MARGIN, NEVER, Choice, best_choice, depth_of, right
+from localspec.engine.option import MARGIN, NEVER, Choice, best_choice, correct_levels, depth_of
 from localspec.engine.plan import NO_REVIEW, FixedPlan, Review
 from localspec.engine.situation import Served, Situation, prices
 
@@ -303,7 +303,7 @@ class AdaptivePlan:
     def learn(self, outcomes: Sequence[Outcome], seconds: float) -> Review:
         now, self._now = self._now, None
         if now is None:
-            return self._learn_plain(seconds)
+            return self._learn_plain(outcomes, seconds)
         started = self._clock()
         places = {request.slot: served for request, served in zip(now.requests, now.served, strict=True)}
         tokens, hit = 0, False
@@ -316,7 +316,7 @@ class AdaptivePlan:
             for index, guesser in self._free:
                 sent = outcome.draft.origin == guesser.name
                 draft = outcome.draft if sent else served.drawn[index]
-                levels, correct = depth_of(draft), right(draft, emitted)[0]
+                levels, correct = depth_of(draft), correct_levels(draft, emitted)[0]
                 if sent or 0 < levels == correct:
                     served.judged(index, levels, correct)
             for tracker, draft in zip(served.trackers, served.drawn, strict=True):
@@ -340,7 +340,7 @@ class AdaptivePlan:
         self._attention.took(now.planning + self._clock() - started)
         return Review(now.plain_seconds, now.guarded)
 
-    def _learn_plain(self, seconds: float) -> Review:
+    def _learn_plain(self, outcomes: Sequence[Outcome], seconds: float) -> Review:
         """A pass that was not planned. Where nobody could draft the guard had no say."""
         if self._alone is None:
             return NO_REVIEW
@@ -350,6 +350,8 @@ class AdaptivePlan:
         plain = costs.seconds(rows, length)
         if self._resting:
             self._account.book(plain, plain)
+            for outcome in outcomes:
+                self._served[outcome.slot].said(1)
         return Review(plain)
 
     def _book(self, now: Situation, tokens: int, seconds: float) -> None:

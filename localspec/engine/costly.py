@@ -41,14 +41,14 @@ _HOPED = 0.9
 _PAY_BACK = 1.5
 """How many times over a reading must promise to pay back."""
 _SMALL_READING = 0.9
-"""Reading that costs at most this much of a plain pass is no investment: the next question of a chat, mostly."""
+"""Reading that costs at most this much of a plain pass is no investment: a short prompt, a chat's next question."""
 _SPREAD = ((-(3.0**0.5), 1.0 / 6.0), (0.0, 2.0 / 3.0), (3.0**0.5, 1.0 / 6.0))
 """Standard deviations by which a request may differ, and how likely that is (Gauss and Hermite's three points)."""
 _STALL, _STALLS = 2.0, (64.0, 2.0, 4096.0)
 """Plain passes over what was expected, as which a draft is booked that took longer: stalls are nobody's fault. They are
 rare: passes from one to the next, at first, growth, at last; what comes sooner is what it costs."""
 _STAY = 8.0
-"""Passes that share the price of a small reading: who is asked once is asked again."""
+"""Passes that share the price of a small reading, if there will be so many: who is asked once is asked again."""
 _MUCH = 0.35
 """Tokens a pass: who may bring that is worth all that may be spent on trials."""
 _FEWEST_LEFT, _LONG_ANSWER = 16.0, 128.0
@@ -124,8 +124,8 @@ class Costly:
         return self._hope
 
     def may_hope(self, now: Situation) -> bool:
-        """Whether it can be of use in this pass, as far as is known without asking what it promises. Nobody reads a
-        prompt before drafts without cost had their chance.
+        """Whether it can be of use in this pass, as far as is known without asking what it promises. Nobody reads
+        most of a pass or longer before drafts without cost had their chance.
         """
         if not self.may_guess(now):
             return False
@@ -164,7 +164,7 @@ class Costly:
 
         at_best = self._hope = self._value([tracker.typical(limit, _HOPE) for tracker in trackers], charged, now)
         best, small = promise(0.0), self._is_small(reading, now)
-        value = best.value - (now.rate * reading / _STAY if small else 0.0)
+        value = best.value - (now.rate * reading / self._stay(now) if small else 0.0)
         if not (small or now.forcing):  # who finds that this text is not its kind is not asked again
             value = sum(share * max(0.0, promise(off).value) for off, share in _SPREAD)
         tokens = 1.0 + sum(pick.gain(best.nodes) for pick in best.picks if pick) / now.active
@@ -197,6 +197,11 @@ class Costly:
 
     def _is_small(self, reading: float, now: Situation) -> bool:
         return reading <= _SMALL_READING * now.plain_seconds
+
+    def _stay(self, now: Situation) -> float:
+        """Passes that share the price of a small reading."""
+        room = max(now.requests[place].room for place in now.places(self.drafter.name))
+        return max(1.0, min(_STAY, room - 1.0))  # the last token needs no draft
 
     def _trackers(self, now: Situation) -> list[Tracker]:
         """Of the requests that let it guess, at least one."""
@@ -287,7 +292,7 @@ class Costly:
         """Lets it guess; its drafts join what is ready. If it fails it is dropped, and the chat goes on. Where no draft
         of it could be sent, were it wrong, it waits, and so do those that are only tried.
         """
-        most = now.most - (offer.reading if offer.small else 0.0)  # others pay back, or are trials
+        most = now.most - (offer.reading if offer.small else 0.0)  # another is a loan
         limit = max(
             (nodes for nodes, price in enumerate(offer.charged) if price is not None and price <= most), default=0
         )

@@ -8,7 +8,7 @@ have saved may be lost by those that follow (`guard`), and what they would have 
 from __future__ import annotations
 
 from localspec.engine.interfaces import History
-from localspec.engine.option import MARGIN, Choice, right
+from localspec.engine.option import MARGIN, Choice, correct_levels
 from localspec.engine.situation import Imagined, Served, Situation
 
 
@@ -42,7 +42,7 @@ def judged(served: Served, history: History) -> float:
     kept = served.imagined
     if kept is None:
         return 0.0
-    levels, known = right(kept.draft, history.tokens[kept.start :].tolist())
+    levels, known = correct_levels(kept.draft, history.tokens[kept.start :].tolist())
     if not known:
         return 0.0
     served.imagined = None

@@ -96,7 +96,7 @@ def depth_of(draft: Draft) -> int:
     return max(depths, default=0)
 
 
-def right(draft: Draft, said: Sequence[int]) -> tuple[int, bool]:
+def correct_levels(draft: Draft, said: Sequence[int]) -> tuple[int, bool]:
     """Levels of a draft that were said, and whether no more of it can turn out right."""
     tokens, parents = draft.tokens.tolist(), draft.parents.tolist()
     node, levels = -1, 0

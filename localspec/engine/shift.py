@@ -6,8 +6,9 @@ it goes back to where it began.
 
 Requests that follow one another are often of a kind: a chat, a folder of documents, one program. So a request begins
 with what was found for those before it (`Kind`), measured against the table they share and not against what was
-expected, and is as unsure of it as of anything new. A second filter, whose steps are requests: a few guesses say little
-of one, the same few of three that follow each other say a lot. Where nothing is heard, a kind fades.
+expected, and is as unsure of it as of anything new. A second filter, whose steps are requests: kinds differ more than
+requests of a kind, so three wrong guesses in one request already say much of the next. Where nothing is heard, a kind
+fades.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ _WANDER = 0.0005
 """How much the variance grows with every guess: contents drift."""
 _FADE = 0.9
 _ALARM = 3.3
-_KINDS, _MOST = 2.0, 5.0
-"""Variance of kinds, in squared log-odds, and the most that anything may be shifted."""
+_MOST = 5.0
+"""Furthest that a request may be shifted ..."""
+_KINDS, _MOST_KIND = 2.0, 3.0
+"""... variance of kinds, in squared log-odds, and furthest that a kind may be."""
 _STAYS = 0.95
 """Of a kind's shift, what is left at the next request."""
-_MOST_FOUND = 3.0
-"""Furthest that one request says its kind is: a handful of guesses, all wrong, is no evidence for minus infinity."""
 
 
 @dataclass(slots=True)
@@ -36,26 +37,24 @@ class Kind:
     shift: float = 0.0
     variance: float = _KINDS
 
-    def heard(self, misses: float, information: float) -> None:
+    def heard(self, surplus: float, information: float) -> None:
         """A request is over.
 
         Args:
-            misses: guesses of it that were right, less those expected by what is usual.
+            surplus: guesses of it that were right, less those expected by what is usual.
             information: of these guesses (Fisher's, by log-odds); 0 = there were none.
         """
-        if information > 0.0:
-            found = min(_MOST_FOUND, max(-_MOST_FOUND, misses / information))
-            gain = self.variance / (self.variance + _UNSURE + 1.0 / information)
-            self.shift += gain * (found - self.shift)
-            self.variance *= 1.0 - gain
-        self.shift *= _STAYS
+        step = self.variance / (1.0 + (self.variance + _UNSURE) * information)
+        shift = self.shift + step * (surplus - information * self.shift)
+        self.variance *= 1.0 - step * information
+        self.shift = _STAYS * min(_MOST_KIND, max(-_MOST_KIND, shift))
         self.variance = _KINDS + _STAYS * _STAYS * (self.variance - _KINDS)
 
 
 class Shift:
     """Of one request."""
 
-    __slots__ = ("_information", "_kind", "_misses", "_residual", "_spread", "_variance", "odds", "value")
+    __slots__ = ("_information", "_kind", "_residual", "_spread", "_surplus", "_variance", "odds", "value")
 
     def __init__(self, kind: Kind) -> None:
         self._kind = kind
@@ -63,7 +62,7 @@ class Shift:
         self.odds = math.exp(self.value)
         self._variance = _UNSURE
         self._residual = self._spread = 0.0  # faded sum of residuals, and its variance
-        self._misses = self._information = 0.0  # of what is usual, over the whole request
+        self._surplus = self._information = 0.0  # of what is usual, over the whole request
 
     def of(self, usual: float, off: float = 0.0) -> float:
         """The probability here, where usually it is this; or if this request is so many standard deviations better."""
@@ -72,7 +71,7 @@ class Shift:
 
     def learn(self, usual: float, hit: bool) -> None:
         """A guess that usually is right with this probability was right or not."""
-        self._misses += hit - usual
+        self._surplus += hit - usual
         self._information += usual * (1.0 - usual)
         predicted = self.of(usual)
         miss, information = hit - predicted, predicted * (1.0 - predicted)
@@ -93,4 +92,4 @@ class Shift:
 
     def close(self) -> None:
         """The request is over."""
-        self._kind.heard(self._misses, self._information)
+        self._kind.heard(self._surplus, self._information)

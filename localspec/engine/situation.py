@@ -18,8 +18,8 @@ _WEAK = 0.3
 _QUIET = 0.7
 """A pass is quiet if drafts without cost leave more of it than this: where a copy may have begun they leave less."""
 _USUAL_TOKENS, _QUIET_TOKENS = 48.0, 96.0
-"""Tokens that what is usual counts for in how much of an answer drafts without cost leave, and what lies further back
-fades. An answer begins without a copy, and most of its tokens may come of one."""
+"""What earlier answers left to drafters that cost something counts as so many tokens, and at most so many of this one
+are remembered. An answer begins without a copy, and most of its tokens may come of one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class Served:
     """Passes in a row that were quiet."""
     longest: list[int] = field(init=False)
     """Per drafter, most nodes of its draft if it costs nothing: how long a text is copied, no match of a few tokens
-    says; drafts that were right to their end do, whoever's was sent."""
+    says; drafts that were right to their end do, whoever's was sent, and one that was sent and wrong early ends it."""
     imagined: Imagined | None = None
     """A draft without cost that could not be sent, until it is known what it would have brought."""
     drawn: list[Draft] = field(default_factory=list)
@@ -78,7 +78,7 @@ class Served:
     length: int = 0
     """Tokens before the coming pass."""
     _left: float = 1.0
-    """What was heard of it."""
+    """What drafts without cost leave of the coming pass."""
     _heard: float = _USUAL_TOKENS
     """Tokens that `quiet` is known by."""
 

@@ -80,7 +80,7 @@ def test_a_replay_names_the_origin_of_every_token() -> None:
 def test_a_live_answer_is_replayed_from_disk_in_few_bytes(archive: Archive) -> None:
     chat = archive.new_chat()
     question = archive.append_user(chat.id, "Repeat this text exactly: Maria bought 12 lanterns in Lisbon. " * 4)
-    with Engine.load() as engine:
+    with Engine.load(kernels="plain") as engine:  # which are cheapest takes seconds to find out
         writer = archive.begin_answer(question.id, piece=engine.loaded.model.piece)
         text, records = "", []
         generation = engine.chat([Message("user", question.content)], seed=1, max_tokens=80)

@@ -103,7 +103,7 @@ def test_answers_are_kept_only_where_that_is_asked_for(words: tuple[str, ...], c
 
 @pytest.mark.parametrize(("liked", "corpus"), [({}, "on"), ({"corpus": "off"}, "off")])
 def test_the_terminal_chat_keeps_its_answers_unless_settings_say_otherwise(liked: dict[str, str], corpus: str) -> None:
-    options = build_parser("chat").parse_args(["chat", "--context", "128", "--drafter", "none"])
+    options = build_parser("chat").parse_args(["chat", "--context", "128", "--drafter", "none", "--kernels", "plain"])
     with _load(options, liked, lambda what, share: None) as engine:
         assert engine.settings.corpus == corpus
         assert (engine.loaded.corpus is not None) == (corpus == "on")

@@ -11,6 +11,7 @@ import pytest
 
 from localspec.engine.acceptance import Acceptance, Calibration, Table, Tracker
 from localspec.engine.interfaces import Draft
+from localspec.engine.shift import Kind
 
 
 def chain(right: int, count: int, confidence: float = 0.5) -> Draft:
@@ -221,8 +222,8 @@ def test_a_few_guesses_each_of_requests_that_follow_one_another_say_what_kind_th
     usual = asked(table, [False] * 3)
     assert usual == pytest.approx(0.65, abs=0.06)
     once = asked(table, [False] * 3)
-    assert 0.3 < once < usual - 0.1, "one such request may have been bad luck"
-    assert asked(table, [False] * 3) < 0.25, "not two"
+    assert 0.2 < once < usual - 0.1, "one such request may have been bad luck"
+    assert asked(table, [False] * 3) < once - 0.05, "two are less likely to"
     for _ in range(3):
         asked(table, [True] * 3)
     assert asked(table, []) > 0.5, "and others may follow"
@@ -238,7 +239,7 @@ def test_a_kind_nobody_hears_of_any_more_fades() -> None:
     assert promised[0] < 0.35 < 0.6 < promised[-1]
 
 
-def test_one_guess_moves_a_kind_less_than_three_and_no_guess_not_at_all() -> None:
+def test_one_guess_moves_a_kind_less_than_three_do() -> None:
     promised = []
     for guesses in (0, 1, 3):
         table = Table()
@@ -249,3 +250,12 @@ def test_one_guess_moves_a_kind_less_than_three_and_no_guess_not_at_all() -> Non
     assert usual == pytest.approx(0.65, abs=0.06)
     assert usual - one < 0.25
     assert three < one - 0.1
+
+
+@pytest.mark.parametrize("chance", [0.1, 0.65, 0.9])
+def test_a_kind_that_does_not_differ_is_not_moved_on_average(chance: float) -> None:
+    rng, kind, shifts = np.random.default_rng(5), Kind(), []
+    for hit in rng.random(4000) < chance:
+        kind.heard(hit - chance, chance * (1.0 - chance))
+        shifts.append(kind.shift)
+    assert abs(float(np.mean(shifts))) < 0.1

@@ -34,7 +34,7 @@ def test_bad_content_behind_good_content_loses_little(curve: str, lookup: tuple[
         given = world(curve, lookup, (0.85, 0.15), luck)
         plain += given.plain(cell(1))
         spent += seconds(simulate(make(given), range(2 * ANSWERS), seed=luck), cell(1))
-    assert plain / spent >= 0.96  # three or four prompts read in vain; all answers together are far above plain
+    assert plain / spent >= 0.97  # two or three prompts read in vain; all answers together are far above plain
 
 
 @pytest.mark.parametrize("curve", ["Q8_0", "Q4_K_M", "wide passes"])

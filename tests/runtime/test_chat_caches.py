@@ -90,7 +90,7 @@ from pathlib import Path
 import sys
 import numpy as np
 worker.CacheFolder = lambda budget: CacheFolder(budget, Path(sys.argv[1]))
-with Engine.load(context=1024) as engine:
+with Engine.load(context=1024, kernels="plain") as engine:
     tokens = np.tile(engine.tokenize(sys.argv[2]), 60)[:600]
     print(engine.generate(tokens, seed=1, chat="one", max_tokens=12, ignore_end=True).text())
 """
@@ -100,7 +100,7 @@ def test_another_process_goes_on(folder: CacheFolder, engines: list[Engine]) -> 
     """Who drafted in the one has nothing to do with the other."""
     command = [sys.executable, "-c", OTHER_PROCESS, str(folder.directory), STORY]
     subprocess.run(command, check=True, capture_output=True, timeout=300)
-    engine = load(engines)
+    engine = load(engines, kernels="plain")
     first, second = turns(engine)
     again = ask(engine, first, "one")
     assert again.stats.reused_tokens == 599  # all but the last
