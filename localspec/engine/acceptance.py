@@ -46,9 +46,9 @@ def _bin_of(confidence: float) -> int:
     return min(_BINS - 1, 9 + int(confidence))
 
 
-def _guess(place: int) -> float:
-    """What to think of a bin without trials."""
-    return 0.15 + 0.75 * (place + 0.5) / 10.0 if place < 10 else min(0.85, 0.3 + 0.08 * (place - 9))
+_GUESSES = [0.15 + 0.75 * (place + 0.5) / 10.0 for place in range(10)]
+"""What to think of a bin without trials."""
+_GUESSES += [min(0.85, 0.3 + 0.08 * (place - 9)) for place in range(10, _BINS)]
 
 
 def _class_of(temperature: float) -> str:
@@ -66,6 +66,8 @@ class Table:
             pool: the same at all temperatures; what is thought where little was seen at this one.
         """
         self._pool = pool
+        self._tables = (self,) if pool is None else (pool, self)
+        """The broadest first."""
         self._trials = [[0.0] * _BINS for _ in range(_DEPTHS + 1)]
         """[depth][bin]; depth 0 = all depths together."""
         self._hits = [[0.0] * _BINS for _ in range(_DEPTHS + 1)]
@@ -85,16 +87,21 @@ class Table:
     def probability(self, confidence: float, depth: int) -> float:
         """Of a node whose confidence is known."""
         place, depth = _bin_of(confidence), min(depth, _DEPTHS)
-        guess = _guess(place) if self._pool is None else self._pool.probability(confidence, depth)
-        whole = (self._hits[0][place] + _PRIOR_WEIGHT * guess) / (self._trials[0][place] + _PRIOR_WEIGHT)
-        return (self._hits[depth][place] + _DEPTH_WEIGHT * whole) / (self._trials[depth][place] + _DEPTH_WEIGHT)
+        chance = _GUESSES[place]
+        for table in self._tables:
+            trials, hits = table._trials, table._hits
+            whole = (hits[0][place] + _PRIOR_WEIGHT * chance) / (trials[0][place] + _PRIOR_WEIGHT)
+            chance = (hits[depth][place] + _DEPTH_WEIGHT * whole) / (trials[depth][place] + _DEPTH_WEIGHT)
+        return chance
 
     def typical(self, depth: int) -> float:
         """Of a node of that depth before its confidence is known."""
-        depth = min(depth, _DEPTHS)
-        guess = _UNKNOWN if self._pool is None else self._pool.typical(depth)
-        whole = (self._depth_hits[0] + _PRIOR_WEIGHT * guess) / (self._depth_trials[0] + _PRIOR_WEIGHT)
-        return (self._depth_hits[depth] + _DEPTH_WEIGHT * whole) / (self._depth_trials[depth] + _DEPTH_WEIGHT)
+        depth, chance = min(depth, _DEPTHS), _UNKNOWN
+        for table in self._tables:
+            trials, hits = table._depth_trials, table._depth_hits
+            whole = (hits[0] + _PRIOR_WEIGHT * chance) / (trials[0] + _PRIOR_WEIGHT)
+            chance = (hits[depth] + _DEPTH_WEIGHT * whole) / (trials[depth] + _DEPTH_WEIGHT)
+        return chance
 
     def error(self, depth: int) -> float:
         """Standard error of `typical`."""
@@ -109,12 +116,10 @@ class Table:
 
     def count(self, confidence: float, depth: int, hit: bool) -> None:
         """One node was tried."""
-        if self._pool is not None:
-            self._pool.count(confidence, depth, hit)
         place, depth = _bin_of(confidence), min(depth, _DEPTHS)
-        for row in (0, depth):
-            trials, hits = self._trials[row], self._hits[row]
-            _add(trials, hits, place, hit)
+        for table in self._tables:
+            for row in (0, depth):
+                _add(table._trials[row], table._hits[row], place, hit)
 
     def saw_breadth(self, nodes_per_level: float) -> None:
         """A draft had so many nodes a level."""
@@ -122,10 +127,9 @@ class Table:
 
     def count_level(self, depth: int, hit: bool) -> None:
         """One level was tried: whether any of its siblings was accepted."""
-        if self._pool is not None:
-            self._pool.count_level(depth, hit)
-        for row in (0, min(depth, _DEPTHS)):
-            _add(self._depth_trials, self._depth_hits, row, hit)
+        for table in self._tables:
+            for row in (0, min(depth, _DEPTHS)):
+                _add(table._depth_trials, table._depth_hits, row, hit)
 
     def to_json(self) -> dict[str, Any]:
         """Plain data for json.dump."""
@@ -250,33 +254,33 @@ class Tracker:
             gains.append(total)
         return gains
 
-    def score(self, draft: Draft, emitted: Sequence[int]) -> None:
-        """Learns from a draft and the tokens that were emitted from where it began; what lies behind is unknown."""
+    def score(self, draft: Draft, emitted: Sequence[int]) -> int:
+        """Learns from a draft and the tokens that were emitted from where it began; what lies behind is unknown.
+        Returns how many of its levels were right.
+        """
         tokens, parents = draft.tokens.tolist(), draft.parents.tolist()
         confidence = [0.0] * len(tokens) if draft.confidence is None else draft.confidence.tolist()
-        node, first = -1, 0
+        node = -1
         for depth, token in enumerate(emitted, 1):
-            siblings = [i for i in range(first, len(tokens)) if parents[i] == node]
-            if not siblings:
-                return
-            found = -1
-            for i in siblings:
-                hit = tokens[i] == token
-                self._learn(confidence[i], depth, hit)
-                if hit:
-                    found = i
-                    break
-            self._levels.learn(self.table.typical(depth), found >= 0)
-            self.table.count_level(depth, found >= 0)
-            if found < 0:
-                return
-            node, first = found, found + 1
+            tried = hit = False
+            for child in range(node + 1, len(tokens)):
+                if parents[child] == node:
+                    tried, hit = True, tokens[child] == token
+                    self._learn(confidence[child], depth, hit)
+                    if hit:
+                        node = child
+                        break
+            if tried:
+                self._levels.learn(self.table.typical(depth), hit)
+                self.table.count_level(depth, hit)
+            if not hit:
+                return depth - 1
+        return len(emitted)
 
     def _learn(self, confidence: float, depth: int, hit: bool) -> None:
         usual = self.table.probability(confidence, depth)
-        self.table.calibration.add(self._nodes.of(usual), hit)
+        self.table.calibration.add(self._nodes.learn(usual, hit), hit)
         self.table.count(confidence, depth, hit)
-        self._nodes.learn(usual, hit)
 
 
 class Acceptance:

@@ -56,7 +56,7 @@ from localspec.engine.guard import Account
 from localspec.engine.habits import Habits
 from localspec.engine.imagined import imagine, judged
 from localspec.engine.interfaces import EMPTY_DRAFT, Continuing, Draft, Drafter, DraftRequest, Outcome, Target
-from localspec.engine.option import MARGIN, NEVER, Choice, best_choice, correct_levels, depth_of
+from localspec.engine.option import MARGIN, NEVER, Choice, best_choice, depth_of
 from localspec.engine.plan import NO_REVIEW, FixedPlan, Review
 from localspec.engine.situation import Served, Situation, prices
 
@@ -313,15 +313,15 @@ class AdaptivePlan:
             tokens += len(emitted)
             served.said(len(emitted))
             self._account.prove(judged(served, outcome.history))
-            for index, guesser in self._free:
-                sent = outcome.draft.origin == guesser.name
-                draft = outcome.draft if sent else served.drawn[index]
-                levels, correct = depth_of(draft), correct_levels(draft, emitted)[0]
-                if sent or 0 < levels == correct:
-                    served.judged(index, levels, correct)
-            for tracker, draft in zip(served.trackers, served.drawn, strict=True):
-                if len(draft):
-                    tracker.score(draft, emitted)
+            for index, draft in enumerate(served.drawn):
+                if not len(draft):
+                    continue
+                levels, right = depth_of(draft), served.trackers[index].score(draft, emitted)
+                sent = outcome.draft.origin == draft.origin
+                if sent:
+                    levels, right = depth_of(outcome.draft), len(outcome.verdict.accepted)
+                if self.drafters[index].free and (sent or right == levels):
+                    served.judged(index, levels, right)
             for graft in served.grafts:
                 graft.score(served.trackers, emitted)
             if now.asked >= 0 and emitted and len(served.drawn[now.asked]):

@@ -64,7 +64,9 @@ class PassCosts:
             for knot, length in enumerate(self._knots):
                 self._seconds[knot][width] = _through(points, length)
             self._seen[width] = _TRUST
-        self._unknown = self._fill()
+        self._copies: dict[int, list[tuple[int, float]]] = {}
+        """Per width that is known, the unknown ones that are taken to cost as much, and how many times as much."""
+        self._fill()
         self.anchor = 1
         """Width of plain decoding."""
         self._seed = [list(row) for row in self._seconds] if measured else None
@@ -114,8 +116,7 @@ class PassCosts:
         self._ran.add(width)
         if not self._passes % _FADING_PASSES:
             self._fade()
-        if self._unknown:
-            self._unknown = self._fill()
+        self._follow(width)
 
     def _steps(self, width: int, surprise: float, certain: bool) -> tuple[float, float]:
         """How far all widths move, and this one by itself; `certain`: that often it is no outlier."""
@@ -145,7 +146,7 @@ class PassCosts:
             for row, seed in zip(self._seconds, self._seed, strict=True):
                 pace = row[self.anchor] / seed[self.anchor] if seed[self.anchor] else 1.0
                 seed[:] = [pace * value for value in seed]
-        self._unknown = self._fill()
+        self._fill()
 
     def _fade(self) -> None:
         """What was learned of widths that did not run goes back towards calibration."""
@@ -155,6 +156,7 @@ class PassCosts:
                 for row, seed in zip(self._seconds, self._seed, strict=True):
                     if row[width] and width < len(seed) and seed[width]:
                         row[width] *= (seed[width] / row[width]) ** share
+                self._follow(width)
         self._ran.clear()
 
     def copy(self, anchor: int = 1) -> PassCosts:
@@ -162,7 +164,7 @@ class PassCosts:
         other = PassCosts(None, self.widest)
         other._knots, other._seen = list(self._knots), [min(seen, _TRUST) for seen in self._seen]
         other._seconds = [list(row) for row in self._seconds]
-        other._drift, other._unknown = self._drift, self._unknown
+        other._drift, other._copies = self._drift, self._copies
         other._drift_then = dict.fromkeys(range(1, self.widest + 1), self._drift)
         other._seed, other.anchor = self._seed, anchor
         return other
@@ -175,7 +177,7 @@ class PassCosts:
         for row in (self._seen, *self._seconds):
             row.extend(more)
         self.widest = widest
-        self._unknown = self._fill()
+        self._fill()
 
     def to_json(self) -> dict[str, Any]:
         """{cached length: {width: seconds}} of what is known, as the next start's `measured`."""
@@ -213,19 +215,24 @@ class PassCosts:
         for row in self._seconds:
             row[width] = row[width] * seconds / guess if guess else seconds / self._drift
         self._seen[width] = 1.0
-        self._unknown = self._fill()
+        self._fill()
 
-    def _fill(self) -> bool:
-        """Gives unknown widths the value of the nearest known wider one; whether there are any."""
+    def _fill(self) -> None:
+        """Gives unknown widths the value of the nearest known wider one, or one in proportion to the widest."""
         known = [width for width, seen in enumerate(self._seen) if seen]
-        if not known:
-            return True
-        for row in self._seconds:
-            for width in range(1, self.widest + 1):
-                if not self._seen[width]:
-                    wider = next((other for other in known if other > width), None)
-                    row[width] = row[known[-1]] * width / known[-1] if wider is None else row[wider]
-        return len(known) < self.widest
+        self._copies = {width: [] for width in known}
+        for width in range(1, self.widest + 1) if known else ():
+            if not self._seen[width]:
+                wider = next((other for other in known if other > width), None)
+                self._copies[wider or known[-1]].append((width, 1.0 if wider else width / known[-1]))
+        for width in known:
+            self._follow(width)
+
+    def _follow(self, width: int) -> None:
+        """Unknown widths follow this one, which has changed."""
+        for copy, times in self._copies[width]:
+            for row in self._seconds:
+                row[copy] = times * row[width]
 
 
 class DraftCosts:

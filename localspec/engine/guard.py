@@ -24,7 +24,8 @@ start would keep 64 tokens plain. But where a single rejected draft costs more t
 for wide passes, one or two are all that an answer may lose. So a draft without cost must then be *proved* first: what
 such drafts would have brought, had they been sent, is known without sending them (`imagined`), and what they would
 have saved is what a pass may lose, of a stretch that has lost its risk, too; and while the account is in debt, down to
-_LEAST_PROVEN: what was lost on other content keeps no copy waiting that shows what it is worth.
+_LEAST_PROVEN: what was lost on other content keeps no copy waiting that shows what it is worth. Nor does what a draft
+model read in vain, however much that was: it is no part of this debt.
 
 What the balance holds beyond one stretch is for *trials*: passes that show whether something pays by now. Every answer
 adds _TRIAL_SHARE of its plain decoding to what they may lose, once, whoever is tried: several drafters share it, a
@@ -51,7 +52,7 @@ _MOST_PASSES = OPENING_PASSES
 _LEAST_BOOKED, _LEAST_WRITTEN_OFF = -4.0, -12.0
 """Plain passes of debt at most, of what passes lost and of readings that were not paid back."""
 _LEAST_PROVEN = -3.0
-"""Plain passes of debt in which drafts that proved themselves are still sent."""
+"""Plain passes of debt, readings left out, in which drafts that proved themselves are still sent."""
 _STRETCH_PASSES, _UNPROVEN_PASSES = 4.0, 1.2
 """Plain passes of savings from before that a stretch may lose, and a single pass whose draft has proved nothing."""
 _TRIAL_SHARE, _TRIAL_PASSES = 0.025, 8.0
@@ -82,6 +83,8 @@ class Account:
     """All time of booked passes, drafting and reading included."""
     plain: float = 0.0
     """What plain decoding would have taken for the same tokens."""
+    _vain: float = 0.0
+    """Of a debt, what is due to readings that were not paid back."""
     _stretch: float = 0.0
     """Plain decoding's time in that stretch."""
     _ahead: float = 0.0
@@ -118,8 +121,10 @@ class Account:
 
     @property
     def unproven(self) -> float:
-        """What a pass may lose whose draft cost nothing: it can prove itself first without being sent."""
-        proven = min(self.proof, self.balance - _LEAST_PROVEN * self.pass_seconds)
+        """What a pass may lose whose draft cost nothing: it can prove itself first without being sent, and readings that
+        were not paid back are none of its business.
+        """
+        proven = min(self.proof, self.balance + self._vain - _LEAST_PROVEN * self.pass_seconds)
         return max(0.0, proven, min(self.balance, self.risk, _UNPROVEN_PASSES * self.pass_seconds))
 
     @property
@@ -161,7 +166,9 @@ class Account:
 
     def write_off(self, seconds: float) -> None:
         """An investment was not paid back."""
+        before, vain = self.balance, self._vain
         self._add(-seconds, _LEAST_WRITTEN_OFF)
+        self._vain = min(vain + before - self.balance, max(0.0, -self.balance))
         self.risk = min(self.balance, self.risk)
 
     @property
@@ -176,8 +183,10 @@ class Account:
 
     def _add(self, seconds: float, least: float = _LEAST_BOOKED) -> None:
         unit = self.pass_seconds
-        bottom = min(self.balance, least * unit)
-        self.balance = min(_MOST_PASSES * unit, max(bottom, self.balance + seconds))
+        bottom, wanted = min(self.balance, least * unit), self.balance + seconds
+        self.balance = min(_MOST_PASSES * unit, max(bottom, wanted))
+        forgotten = max(0.0, self.balance - wanted)  # what passes lose takes the place of what was read in vain
+        self._vain = max(0.0, min(self._vain - forgotten, -self.balance))
 
 
 @dataclass(slots=True)

@@ -90,10 +90,13 @@ def promised(typical: Sequence[float], breadth: float, limit: int) -> list[float
 
 def depth_of(draft: Draft) -> int:
     """Levels of a draft."""
+    parents = draft.parents.tolist()
+    if not parents or parents == list(range(-1, len(parents) - 1)):
+        return len(parents)  # a chain
     depths: list[int] = []
-    for parent in draft.parents.tolist():
+    for parent in parents:
         depths.append(1 if parent < 0 else depths[parent] + 1)
-    return max(depths, default=0)
+    return max(depths)
 
 
 def correct_levels(draft: Draft, said: Sequence[int]) -> tuple[int, bool]:

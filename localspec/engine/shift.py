@@ -69,8 +69,8 @@ class Shift:
         raised = usual * (self.odds if not off else self.odds * math.exp(off * math.sqrt(self._variance)))
         return raised / (raised + 1.0 - usual)
 
-    def learn(self, usual: float, hit: bool) -> None:
-        """A guess that usually is right with this probability was right or not."""
+    def learn(self, usual: float, hit: bool) -> float:
+        """A guess that usually is right with this probability was right or not; returns what was expected here."""
         self._surplus += hit - usual
         self._information += usual * (1.0 - usual)
         predicted = self.of(usual)
@@ -83,6 +83,7 @@ class Shift:
         if self._residual * self._residual > _ALARM * _ALARM * self._spread:
             self._variance, self._residual, self._spread = _CHANGED, 0.0, 0.0
         self.odds = math.exp(self.value)
+        return predicted
 
     def fade(self, share: float) -> None:
         """Nothing was heard for a while: this share of what was learned of the request does not hold any more."""

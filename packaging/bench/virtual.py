@@ -1,6 +1,6 @@
 """The same engine on the bundled pair, with a clock that only passes move: what drafters bring, free of noise.
 
-    python packaging/bench/virtual.py [--costs q8] [--contenders localspec,"draft alone"] [--limit 4] [--tokens 96]
+    python packaging/bench/virtual.py [--costs q8] [--contenders localspec,"draft alone"] [--limit 4] [--seeds 1,2]
 
 Everything that runs is the product: texts, drafts, acceptance, the plan and what it learns. Only the clock is not the
 machine's: a pass of the target or of the draft model moves it by what such a pass costs on a padded pair of 1 B and
@@ -129,21 +129,27 @@ def main() -> None:
     parser.add_argument("--temperatures", default="0,0.7,1")
     parser.add_argument("--limit", type=int, default=8, help="prompts of each workload")
     parser.add_argument("--tokens", type=int, default=96, help="longest answer")
-    parser.add_argument("--seed", type=int, default=1, help="of the first prompt")
+    parser.add_argument(
+        "--seeds",
+        default="1",
+        help="of the first prompt; with each of them everything is answered by plans that know nothing, and added up",
+    )
     options = parser.parse_args()
     wanted = options.contenders.split(",")
     temperatures = tuple(float(text) for text in options.temperatures.split(","))
-    settings = BenchSettings(temperatures, options.tokens, 1, options.seed)
     prompts = load_workloads(options.workloads.split(","), limit=options.limit)
-    machine, runs = Machine(options.costs), list[Run]()
+    machine, runs = Machine(options.costs), dict[int, list[Run]]()
     with Engine.load(tuned=False, threads=1, exact="off", kernels="plain") as engine:
         machine.install()
-        for name in ("plain", *wanted):
-            machine.begin(engine)
-            benchmark = Benchmark(engine, [contender(engine, name)], prompts, settings)
-            with tempfile.TemporaryDirectory() as folder, Session.open(Path(folder) / "runs.jsonl") as session:
-                benchmark.measure(session)
-                runs += benchmark.found(session)
+        for seed in map(int, options.seeds.split(",")):
+            settings = BenchSettings(temperatures, options.tokens, 1, seed)
+            runs[seed] = []
+            for name in ("plain", *wanted):
+                machine.begin(engine)
+                benchmark = Benchmark(engine, [contender(engine, name)], prompts, settings)
+                with tempfile.TemporaryDirectory() as folder, Session.open(Path(folder) / "runs.jsonl") as session:
+                    benchmark.measure(session)
+                    runs[seed] += benchmark.found(session)
     show(runs, wanted)
 
 
@@ -157,27 +163,49 @@ def contender(engine: Engine, name: str) -> EngineContender:
     return EngineContender(engine, name, drafter, None if length == "alone" else int(length))
 
 
-def show(runs: list[Run], names: list[str]) -> None:
-    """Speed over plain decoding and ours over the best of the others, by temperature and of whole workloads."""
+def show(runs: dict[int, list[Run]], names: list[str]) -> None:
+    """Speed over plain decoding and ours over the best of the others: by temperature, and of whole workloads.
+
+    Args:
+        runs: by seed.
+        names: of the contenders besides plain decoding.
+    """
+    seconds = _seconds([run for several in runs.values() for run in several])
+    rows = [[workload, temperature, *_row(found, names)] for (workload, temperature), found in seconds.items()]
+    rows.sort(key=lambda row: row[1] == "all")
+    columns = ("workload", "temp", *names, "of the best")
+    print("\n".join(Table("Speed over plain decoding", columns, tuple(map(tuple, rows))).lines()))
+    _summary("cells", {" at ".join(where): one for where, one in seconds.items() if where[1] != "all"}, names)
+    _summary("whole workloads", _whole(seconds), names)
+    if len(runs) > 1:
+        for seed, several in runs.items():
+            _summary(f"... of seed {seed}", _whole(_seconds(several)), names)
+
+
+def _seconds(runs: list[Run]) -> dict[tuple[str, str], dict[str, float]]:
+    """What decoding took: by workload and temperature, or "all" of them, by contender."""
     seconds: dict[tuple[str, str], dict[str, float]] = defaultdict(lambda: defaultdict(float))
     for run in runs:
         spent = sum(float(one.stats[part]) for one in run.answers for part in PARTS)
         for temperature in (f"{run.key.temperature:g}", "all"):
             seconds[run.key.workload, temperature][run.key.contender] += spent
-    rows = [[workload, temperature, *_row(found, names)] for (workload, temperature), found in seconds.items()]
-    rows.sort(key=lambda row: row[1] == "all")
-    columns = ("workload", "temp", *names, "of the best")
-    print("\n".join(Table("Speed over plain decoding", columns, tuple(map(tuple, rows))).lines()))
-    for what, wanted in (("cells", False), ("whole workloads", True)):
-        shares = [
-            share
-            for (_, temperature), one in seconds.items()
-            if (temperature == "all") == wanted
-            for share in _share(one, names)
-        ]
-        if shares:
-            below, mean = sum(one < AIM for one in shares), math.exp(fmean(map(math.log, shares)))
-            print(f"{what}: lowest {min(shares):.3f}, geometric mean {mean:.3f}, {below} of {len(shares)} below {AIM}")
+    return seconds
+
+
+def _whole(seconds: dict[tuple[str, str], dict[str, float]]) -> dict[str, dict[str, float]]:
+    return {workload: found for (workload, temperature), found in seconds.items() if temperature == "all"}
+
+
+def _summary(what: str, seconds: dict[str, dict[str, float]], names: list[str]) -> None:
+    """A line on all shares of the best single drafter's speed."""
+    shares = {where: share for where, found in seconds.items() for share in _share(found, names)}
+    if shares:
+        lowest = min(shares, key=lambda where: shares[where])
+        below, mean = sum(one < AIM for one in shares.values()), math.exp(fmean(map(math.log, shares.values())))
+        print(
+            f"{what}: lowest {shares[lowest]:.3f} ({lowest}), geometric mean {mean:.3f}, "
+            f"{below} of {len(shares)} below {AIM}"
+        )
 
 
 def _row(found: dict[str, float], names: list[str]) -> list[str]:
