@@ -125,8 +125,8 @@ class AdaptivePlan:
             for index, one in enumerate(self.drafters)
             if not one.free
         ]
-        self._free = [(index, one) for index, one in enumerate(self.drafters) if one.free]
-        self._continuing = [(index, one) for index, one in self._free if isinstance(one, Continuing)]
+        self._shadows = [shadow.Shadow(index, one, clock) for index, one in enumerate(self.drafters) if one.free]
+        self._continuing = [(one.index, one.drafter) for one in self._shadows if isinstance(one.drafter, Continuing)]
         self._names = tuple(one.name for one in self.drafters)
         self._exact, self._fixed = exact_widths, FixedPlan(fixed, exact_widths)
         self._costs = {1: costs}
@@ -176,12 +176,14 @@ class AdaptivePlan:
         now.retrying, now.continuing = self._habits.retry.due, self._continuing
         now.may_bring = max((one.may_bring(now) for one in self.costly if one.may_guess(now)), default=0.0)
         now.bound(math.inf if now.forcing else account.unproven)
-        shadow.ask(self._free, now, self.longest)
+        shadow.ask(self._shadows, now, self.longest)
         floor = NEVER if now.forcing else 0.0
         best = best_choice(now.ready, now.affordable, now.rate, floor, now.only)
         wish = best if now.affordable is now.prices else best_choice(now.ready, now.prices, now.rate)
         for served, pick in zip(now.served, wish.picks, strict=True):
             served.heard(1.0 if pick is None else now.left(wish))
+        for guesser in self._shadows:
+            guesser.weighed(wish, now)
         now.cut()
         for one in self.costly:
             one.rest(now, passes)
@@ -250,7 +252,7 @@ class AdaptivePlan:
             temperature = request.sampling.temperature
             trackers = [self.acceptance.tracker(one.name, "coupled", temperature) for one in self.drafters]
             served = self._served[request.slot] = Served(request.history, len(request.history), trackers)
-            if self._free:
+            if self._shadows:
                 served.quiet, served.quiet_passes = self._habits.quiet, 0
         served.begin()
         return served
@@ -264,7 +266,8 @@ class AdaptivePlan:
         for one in self.costly:
             self._account.write_off(one.begin(request.slot))
         self._habits.rate(active).begin(plain)
-        self._attention.begin()
+        for attention in (self._attention, *(one.attention for one in self._shadows)):
+            attention.begin()
         self._account.begin(1.0 / active, min(float(request.room), self._habits.answer))
 
     # -- drafters that are not asked any more --------------------------------------------------------------------------

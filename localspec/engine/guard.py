@@ -121,8 +121,8 @@ class Account:
 
     @property
     def unproven(self) -> float:
-        """What a pass may lose whose draft cost nothing: it can prove itself first without being sent, and readings that
-        were not paid back are none of its business.
+        """What a pass may lose whose draft cost nothing: it can prove itself first without being sent, and what others
+        read in vain is no debt of its.
         """
         proven = min(self.proof, self.balance + self._vain - _LEAST_PROVEN * self.pass_seconds)
         return max(0.0, proven, min(self.balance, self.risk, _UNPROVEN_PASSES * self.pass_seconds))

@@ -1,46 +1,88 @@
 """Drafters that cost nothing guess in every pass that is planned, and are scored whether they are sent or not.
 
+Next to nothing, that is: asking one and scoring it takes some 0.1 ms, of a pass of a tiny model a tenth. So each has an
+`Attention` of its own, and where passes are short those rest of which nothing comes: whose guesses are not the ones
+that would be sent. Where passes take 30 ms nobody ever rests.
+
 One that guesses trees is asked for a chain, too, where its tree forks: a tree brings more, and more of it has to be
 decoded again. The tree is what is scored; it holds the chain's beginning.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from localspec.engine.attention import Attention
 from localspec.engine.constraint import legal
 from localspec.engine.interfaces import Drafter, DraftRequest
-from localspec.engine.option import Option, depth_of
+from localspec.engine.option import Choice, Option, depth_of
 from localspec.engine.situation import Situation
 
 
-def ask(drafters: Sequence[tuple[int, Drafter]], now: Situation, longest: int) -> None:
-    """Their drafts join what is ready.
+class Shadow:
+    """One such drafter."""
+
+    def __init__(self, index: int, drafter: Drafter, clock: Callable[[], float]) -> None:
+        """
+        Args:
+            index: among all drafters.
+            drafter: who guesses.
+            clock: seconds.
+        """
+        self.index, self.drafter = index, drafter
+        self.attention = Attention()
+        self._clock = clock
+        self._asked = False
+        """Whether it was, for the coming pass."""
+
+    def ask(self, now: Situation, longest: int, made: dict[tuple[int, int], DraftRequest]) -> None:
+        """Its drafts join what is ready, unless it rests.
+
+        Args:
+            now: the pass.
+            longest: most nodes of a draft.
+            made: requests of this pass as drafters heard them, by place and nodes: they mostly share a length, and a
+                copy takes 3 us.
+        """
+        self._asked = now.forcing or not self.attention.rests(now.plain_seconds)
+        if not self._asked:
+            return
+        started, places = self._clock(), now.places(self.drafter.name)
+        asked = {place: _shortened(now, place, self.index, longest, made) for place in places}
+        wanted = list(asked.values())
+        for place, draft in zip(places, legal(wanted, self.drafter.draft(wanted)), strict=True):
+            if len(draft):
+                served = now.served[place]
+                served.drawn[self.index] = draft
+                tracker, again = served.trackers[self.index], now.again
+                now.ready[place].append(Option(tracker.gains(draft, again), draft, True))
+                if depth_of(draft) < len(draft):
+                    alone = [replace(asked[place], chain=True)]
+                    (chain,) = legal(alone, self.drafter.draft(alone))
+                    now.ready[place].append(Option(tracker.gains(chain, again), chain, True))
+        self.attention.took(self._clock() - started)
+
+    def weighed(self, wish: Choice, now: Situation) -> None:
+        """What would be sent of those that cost nothing is known."""
+        if self._asked:
+            drawn = [served.drawn[self.index] for served in now.served]
+            picks = zip(wish.picks, drawn, strict=True)
+            self.attention.planned(any(pick and len(one) and pick.draft.origin == one.origin for pick, one in picks))
+
+
+def ask(drafters: Sequence[Shadow], now: Situation, longest: int) -> None:
+    """What they guess is what is ready.
 
     Args:
-        drafters: with their places among all drafters.
+        drafters: all of them.
         now: the pass.
         longest: most nodes of a draft.
     """
     now.ready = [[] for _ in now.requests]
-    if not drafters:
-        return
-    made: dict[tuple[int, int], DraftRequest] = {}  # drafters mostly share a length, and a copy takes 3 us
-    for index, drafter in drafters:
-        places = now.places(drafter.name)
-        asked = {place: _shortened(now, place, index, longest, made) for place in places}
-        wanted = list(asked.values())
-        for place, draft in zip(places, legal(wanted, drafter.draft(wanted)), strict=True):
-            if len(draft):
-                served = now.served[place]
-                served.drawn[index] = draft
-                tracker, again = served.trackers[index], now.again
-                now.ready[place].append(Option(tracker.gains(draft, again), draft, True))
-                if depth_of(draft) < len(draft):
-                    alone = [replace(asked[place], chain=True)]
-                    (chain,) = legal(alone, drafter.draft(alone))
-                    now.ready[place].append(Option(tracker.gains(chain, again), chain, True))
+    made: dict[tuple[int, int], DraftRequest] = {}
+    for one in drafters:
+        one.ask(now, longest, made)
 
 
 def _shortened(

@@ -8,9 +8,10 @@ machine's: a pass of the target or of the draft model moves it by what such a pa
 same table, and a change of the plan is seen in the third digit, where timing one answer is good to a quarter.
 
 The target's reading of prompts is left out, as in the report; what a draft model reads is not. What a program spends
-between passes (0.2 ms a pass) counts for nobody, the plan knows from the start what passes cost, and a drafter "alone"
-or of a fixed length guesses in every pass, as `--drafter` has it, whether it pays or not. The kernels are llama.cpp's
-own and passes of any width are allowed: which widths are exact, and fast, depends on the machine.
+between passes counts for nobody, or with `--between` for everybody, as CPU time of this machine, which differs a little
+from run to run. The plan knows from the start what passes cost, and a drafter "alone" or of a fixed length guesses in
+every pass, as `--drafter` has it, whether it pays or not. The kernels are llama.cpp's own and passes of any width are
+allowed: which widths are exact, and fast, depends on the machine.
 """
 
 from __future__ import annotations
@@ -26,13 +27,20 @@ from typing import Any
 
 
 class Clock:
-    """The machine's, until it is stopped: from then on `now` is what the time is. Stands for it in all that follows."""
+    """The machine's, until it is set: from then on it stands still, or runs as CPU time is used (`between`)."""
 
     def __init__(self) -> None:
-        self._machine, self.now = time.perf_counter, 0.0
+        self._machine, self._set, self.between = time.perf_counter, 0.0, False
 
     def __call__(self) -> float:
-        return self.now or self._machine()
+        return self._set + self._used() if self._set else self._machine()
+
+    def set(self, now: float) -> None:
+        """It is so late now."""
+        self._set = now - self._used()
+
+    def _used(self) -> float:
+        return time.process_time() if self.between else 0.0
 
 
 CLOCK = Clock()
@@ -83,12 +91,12 @@ class Machine:
         return self._level + (rows - 1) * self._read
 
     def install(self) -> None:
-        """From now on passes alone move the clock, which stands still while they run."""
-        CLOCK.now = CLOCK()
+        """From now on passes move the clock by what they cost."""
+        CLOCK.set(CLOCK())
         decode, read = Context.decode, Context.prefill_chunk
 
         def decoded(context: Context, feeds: Any) -> Any:
-            before = CLOCK.now
+            before = CLOCK()
             if context.settings.grid_prefill:
                 rows = sum(context.pending(one.slot, one.tokens) + len(one.draft_tokens) for one in feeds)
                 seconds = self.target(rows, sum(len(one.tokens) for one in feeds) // len(feeds))
@@ -96,14 +104,14 @@ class Machine:
                 left = [len(one.tokens) - context.reusable(one.slot, one.tokens, one.prompt_length) for one in feeds]
                 seconds = self.draft(sum(left))
             found = decode(context, feeds)
-            CLOCK.now = before + seconds
+            CLOCK.set(before + seconds)
             return found
 
         def was_read(context: Context, slot: int, tokens: Any, prompt_length: int, cancel: Any = None) -> int:
-            before = context.reusable(slot, tokens, prompt_length)
+            before, known = CLOCK(), context.reusable(slot, tokens, prompt_length)
             length = read(context, slot, tokens, prompt_length, cancel)
-            if not context.settings.grid_prefill:
-                CLOCK.now += self._read * (length - before)
+            seconds = 0.0 if context.settings.grid_prefill else self._read * (length - known)
+            CLOCK.set(before + seconds)
             return length
 
         Context.decode, Context.prefill_chunk = decoded, was_read  # type: ignore[method-assign]
@@ -128,6 +136,7 @@ def main() -> None:
     parser.add_argument("--workloads", default=",".join(WORKLOADS))
     parser.add_argument("--temperatures", default="0,0.7,1")
     parser.add_argument("--limit", type=int, default=8, help="prompts of each workload")
+    parser.add_argument("--between", action="store_true", help="CPU time between passes counts, too")
     parser.add_argument("--tokens", type=int, default=96, help="longest answer")
     parser.add_argument(
         "--seeds",
@@ -140,6 +149,7 @@ def main() -> None:
     prompts = load_workloads(options.workloads.split(","), limit=options.limit)
     machine, runs = Machine(options.costs), dict[int, list[Run]]()
     with Engine.load(tuned=False, threads=1, exact="off", kernels="plain") as engine:
+        CLOCK.between = options.between
         machine.install()
         for seed in map(int, options.seeds.split(",")):
             settings = BenchSettings(temperatures, options.tokens, 1, seed)

@@ -73,6 +73,16 @@ def test_a_wrong_seed_is_corrected_by_the_passes_that_run() -> None:
     assert row[4] / row[1] == pytest.approx(4.0, rel=0.08)
 
 
+def test_widths_nobody_saw_follow_the_one_they_are_taken_from() -> None:
+    costs = PassCosts({128: {1: 0.03, 4: 0.06}})
+    for _ in range(200):
+        costs.observe(1, 128, 0.03)
+        costs.observe(4, 128, 0.12)
+    row = costs.row(128)
+    assert row[2] == row[3] == row[4] == pytest.approx(0.12, rel=0.08)
+    assert row[8] == pytest.approx(2 * row[4])
+
+
 def test_outliers_move_it_little() -> None:
     costs = PassCosts(SEED)
     for _ in range(30):

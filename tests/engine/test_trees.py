@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import pytest
 
@@ -49,7 +51,8 @@ def situation(row: list[float], sure: float, unsure: float) -> Situation:
     served.begin()
     by_nodes = prices(target, [request], [1], row, 4, None)
     now = Situation([request], [1], [served], 2, row, by_nodes, 1.0 / row[1])
-    shadow.ask([(0, FakeDrafter(lambda asked: CHAIN if asked.chain else FORKED))], now, 4)
+    guesser = FakeDrafter(lambda asked: CHAIN if asked.chain else FORKED)
+    shadow.ask([shadow.Shadow(0, guesser, time.perf_counter)], now, 4)
     return now
 
 

@@ -1,0 +1,98 @@
+"""Drafters without cost: asked in every pass, but for those of which nothing comes where a pass is hardly longer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from localspec.engine import shadow
+from localspec.engine.acceptance import Table, Tracker
+from localspec.engine.interfaces import Draft, DraftRequest, History
+from localspec.engine.option import best_choice
+from localspec.engine.situation import Served, Situation, prices
+from localspec.types import Noise, SamplingParams
+from tests.fakes import FakeDrafter, FakeTarget, HashModel
+
+ASKING = 1e-4
+"""Seconds."""
+GOOD, BAD = 0.85, 0.15
+
+
+class Guesser(FakeDrafter):
+    """Guesses one token, of this confidence, and takes its time."""
+
+    def __init__(self, name: str, confidence: float, clock: list[float]) -> None:
+        super().__init__(self._guess)
+        self.name, self.confidence, self._clock = name, confidence, clock
+
+    def _guess(self, request: DraftRequest) -> Draft:
+        return Draft.chain([1], None, np.full(1, self.confidence, np.float32), self.name)
+
+    def draft(self, requests: Sequence[DraftRequest]) -> list[Draft]:
+        self._clock[0] += ASKING
+        return super().draft(requests)
+
+
+class World:
+    """Two of them, before passes that take so long."""
+
+    def __init__(self, plain: float, forcing: bool = False) -> None:
+        self.plain, self.forcing, self._clock = plain, forcing, [0.0]
+        self.guessers = [Guesser("good", GOOD, self._clock), Guesser("bad", BAD, self._clock)]
+        self.shadows = [shadow.Shadow(place, one, lambda: self._clock[0]) for place, one in enumerate(self.guessers)]
+
+    def asked(self, passes: int) -> list[int]:
+        """In how many of so many more passes each was asked."""
+        before = [len(one.requests) for one in self.guessers]
+        for _ in range(passes):
+            self._pass()
+        return [len(one.requests) - count for one, count in zip(self.guessers, before, strict=True)]
+
+    def _pass(self) -> None:
+        request = DraftRequest(0, History([1, 2]), 2, 2, SamplingParams(), Noise(1))
+        served = Served(request.history, 2, [taught(), taught()])
+        served.begin()
+        row = [0.0, self.plain, 1.1 * self.plain, 1.2 * self.plain]
+        by_nodes = prices(FakeTarget(HashModel(8), 8), [request], [1], row, 2, None)
+        now = Situation([request], [1], [served], 2, row, by_nodes, 1.0 / self.plain)
+        now.forcing = self.forcing
+        shadow.ask(self.shadows, now, 2)
+        wish = best_choice(now.ready, now.prices, now.rate)
+        for one in self.shadows:
+            one.weighed(wish, now)
+
+
+def taught() -> Tracker:
+    """Knows that confidences are chances."""
+    tracker = Tracker(Table())
+    for confidence in (GOOD, BAD):
+        for trial in range(100):
+            tracker.table.count(confidence, 1, trial < 100 * confidence)
+    return tracker
+
+
+@pytest.mark.parametrize("plain", [0.03, 0.2])
+def test_where_passes_are_long_all_are_asked_in_every_pass(plain: float) -> None:
+    assert World(plain).asked(200) == [200, 200]
+
+
+def test_where_they_are_short_those_rest_whose_guesses_are_not_sent() -> None:
+    good, bad = World(0.001).asked(200)
+    assert good == 200
+    assert 5 < bad < 60
+
+
+def test_one_that_rests_is_found_when_it_has_become_better() -> None:
+    world = World(0.001)
+    world.asked(60)
+    world.guessers[0].confidence, world.guessers[1].confidence = BAD, GOOD
+    world.asked(60 // 3 + 3)
+    good, bad = world.asked(100)
+    assert bad == 100
+    assert good < 60
+
+
+def test_nobody_rests_where_settings_ask_for_drafts() -> None:
+    assert World(0.001, forcing=True).asked(200) == [200, 200]
