@@ -8,8 +8,8 @@ A `Tracker` is one request's view of a table. Contents differ, so it adds shifts
 own hits and misses (`shift`): one to nodes whose confidence is known, one to levels before anything is drafted. They
 differ: a draft model that knows how unsure it is of this text is well calibrated and still not worth asking.
 
-A draft is scored on every token that is emitted, whether it was sent or not: under *coupled* a node is accepted if and
-only if it is the token the target says there. So a drafter that costs nothing is always known (shadow drafts).
+A draft is scored on the tokens that are emitted, whether it was sent or not: under *coupled* a node is accepted if and
+only if it is the token the target says there. So a drafter that costs nothing is known without being sent (`shadow`).
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ reached, and little over plain decoding (`habits`): its tokens have to be made w
 is the one that counts, and one that is too low costs little while one that is too high rules out what pays.
 
 **What is known.** cost(width, length) from `costs`, P from `acceptance`. Drafters that cost nothing guess first, so
-their confidences are known, and they are scored on every token whether sent or not (`shadow`). A drafter that costs
+their confidences are known, and they are scored whether sent or not (`shadow`). A drafter that costs
 (`costly`) is asked if its typical acceptance promises more than the best ready draft; it stops by `price` when the next
 level no longer pays, and what it has drawn is weighed again with its confidences. Under exactness only exact widths are
 choices. Planning has a price as well: what drafts is charged with it, and it rests where nothing comes of it
@@ -160,7 +160,8 @@ class AdaptivePlan:
         started = self._clock()
         self._now = now = self._situation(target, requests, pending)
         best = self._choice(now)
-        self._attention.planned(now.forcing or best.nodes > 0 or now.asked >= 0)
+        saves = best.value / now.rate if best.nodes and now.rate else 0.0
+        self._attention.planned(now.forcing or best.nodes > 0 or now.asked >= 0, saves)
         if best.nodes and not (now.forcing or now.waiting) and self._look_due(now):
             best = _nothing(now)  # a look at what plain decoding costs by now
         drafts = self._send(best, target, now)
@@ -176,12 +177,13 @@ class AdaptivePlan:
         now.retrying, now.continuing = self._habits.retry.due, self._continuing
         now.may_bring = max((one.may_bring(now) for one in self.costly if one.may_guess(now)), default=0.0)
         now.bound(math.inf if now.forcing else account.unproven)
-        shadow.ask(self._shadows, now, self.longest)
+        shadow.ask(self._shadows, now, self.longest, passes)
         floor = NEVER if now.forcing else 0.0
         best = best_choice(now.ready, now.affordable, now.rate, floor, now.only)
         wish = best if now.affordable is now.prices else best_choice(now.ready, now.prices, now.rate)
-        for served, pick in zip(now.served, wish.picks, strict=True):
-            served.heard(1.0 if pick is None else now.left(wish))
+        if not any(guesser.rests for guesser in self._shadows):  # else nobody knows
+            for served, pick in zip(now.served, wish.picks, strict=True):
+                served.heard(1.0 if pick is None else now.left(wish))
         for guesser in self._shadows:
             guesser.weighed(wish, now)
         now.cut()
@@ -320,7 +322,7 @@ class AdaptivePlan:
                 if not len(draft):
                     continue
                 levels, right = depth_of(draft), served.trackers[index].score(draft, emitted)
-                sent = outcome.draft.origin == draft.origin
+                sent = len(outcome.draft) > 0 and outcome.draft.origin == draft.origin
                 if sent:
                     levels, right = depth_of(outcome.draft), len(outcome.verdict.accepted)
                 if self.drafters[index].free and (sent or right == levels):

@@ -6,8 +6,9 @@ five-hundredth of a pass of a large model, a quarter of one of a tiny model. So 
 
     min(fruitless / 3, planning seconds / (SHARE * plain seconds) - 1)      passes, rounded down:
 
-where passes are long it never does; where they are short it takes at most SHARE of plain decoding's time, and what
-begins to pay is noticed after a third of the time in which nothing did.
+where passes are long it hardly ever does; where they are short it takes at most SHARE of plain decoding's time, and
+what begins to pay is noticed after a third of the time in which nothing did. Nor does it rest while what it found
+lately is expected to save more than it takes: one draft in five passes pays for all five where passes take 20 ms.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ _KINSHIP = 4
 _MEMORY = 0.9
 _OUTLIER = 2.0
 """One planning counts as at most so many usual ones."""
+_WORTH_MEMORY = 0.95
+"""Of what planning was worth, what is left a pass later."""
 
 
 class Attention:
@@ -32,6 +35,8 @@ class Attention:
         """Passes since one was planned."""
         self._fruitless = 0
         """Passes since planning found something, or a request came."""
+        self._worth = 0.0
+        """Seconds a pass that what it found is expected to save, lately."""
         self._cold = True
         """Nothing was planned yet: the first time takes many times as long as later ones, and says nothing of them."""
 
@@ -39,21 +44,24 @@ class Attention:
         """A request came; it may be like the last one."""
         self._fruitless //= _KINSHIP
 
-    def rests(self, plain_seconds: float) -> bool:
-        """Whether the coming pass is not planned, where plain decoding's takes so long."""
-        if plain_seconds <= 0.0:
+    def rests(self, plain_seconds: float, passes: int = 1) -> bool:
+        """Whether so many passes, the coming one the last of them, are not planned, where plain decoding's takes so
+        long.
+        """
+        if plain_seconds <= 0.0 or self._worth > self.seconds:
             return False
         limit = min(self._fruitless // _REST, self.seconds / (SHARE * plain_seconds) - 1.0)
-        if self.rested + 1 <= limit:
-            self.rested += 1
-            self._fruitless += 1
+        if self.rested + passes <= limit:
+            self.rested += passes
+            self._fruitless += passes
             return True
         return False
 
-    def planned(self, fruitful: bool) -> None:
-        """A pass was."""
+    def planned(self, fruitful: bool, saves: float = 0.0) -> None:
+        """A pass was; what was found is expected to save so many seconds."""
         self.rested = 0
         self._fruitless = 0 if fruitful else self._fruitless + 1
+        self._worth += (1.0 - _WORTH_MEMORY) * (saves - self._worth)
 
     def took(self, seconds: float) -> None:
         """Planning a pass and learning from it."""

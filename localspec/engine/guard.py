@@ -7,13 +7,14 @@ before, and from the first token of a pair on,
 
     time <= (1 + SHARE + attention.SHARE) * plain time + _MOST_PASSES plain passes + the surprise of one pass
 
-(and -_LEAST_PROVEN more plain passes, a debt that only drafts make which proved themselves, see below): above 0.98 of
-plain decoding's speed for long enough text even if every guess is wrong from the first to the last. A surprise is what
-a pass takes over what it was expected to; it is booked, and the next passes make up for it. But what a machine takes
-that stalls is in no bound, as it is in none of plain decoding's: of a pass at most 30 % over what was expected is
-booked; of a draft at most two plain passes over that, once in 64 passes and ever more rarely. One page that had to be
-fetched from the disk ends no speculation. The share of `attention` is for planning that comes to nothing; where a pass
-takes 30 ms it is not a quarter used.
+(and -_LEAST_PROVEN more plain passes, a debt that only drafts make which proved themselves; what was read in vain left
+out, of which at most -_LEAST_WRITTEN_OFF passes are owed, see below): above 0.98 of plain decoding's speed for long
+enough text even if every guess is wrong from the first to the last. A surprise is what a pass takes over what it was
+expected to; it is booked, and the next passes make up for it. But what a machine takes that stalls is in no bound, as
+it is in none of plain decoding's: of a pass at most 30 % over what was expected is booked; of a draft at most two
+plain passes over that, once in 64 passes and ever more rarely. One page that had to be fetched from the disk ends no
+speculation. The share of `attention` is for planning that comes to nothing; where a pass takes 30 ms it is not a
+quarter used.
 
 One answer must not lose all of that. What drafts may lose in a *stretch* (an answer, or so many tokens of a long one),
 its *risk*, is its share, what it has saved itself, and at most _STRETCH_PASSES of the balance: an answer begins with
@@ -35,7 +36,7 @@ Reading a long prompt with a draft model is an *investment*: a loan that savings
 left of it when another request comes into its slot is booked as a loss, and the next one must promise more.
 
 Debts are forgotten in part: what passes lost beyond -_LEAST_BOOKED plain passes, readings that all evidence spoke for
-beyond -_LEAST_WRITTEN_OFF, and all of it where the program ends.
+beyond -_LEAST_WRITTEN_OFF and what proved drafts lose while those are owed, and all of it where the program ends.
 """
 
 from __future__ import annotations

@@ -241,7 +241,7 @@ class Drafter(Protocol):
     name: str
     needs: Needs
     free: bool
-    """Asking costs next to nothing, so it is asked every pass and scored whether its draft is sent or not."""
+    """Asking costs next to nothing, so it is asked whoever else is, and scored whether its draft is sent or not."""
 
     def missing(self, slot: int, history: History) -> int:
         """Tokens it would have to read before it can guess, the last one included; 0 if it reads for nothing."""

@@ -1,8 +1,10 @@
-"""Drafters that cost nothing guess in every pass that is planned, and are scored whether they are sent or not.
+"""Drafters that cost nothing guess for a pass that is planned, and are scored whether they are sent or not.
 
-Next to nothing, that is: asking one and scoring it takes some 0.1 ms, of a pass of a tiny model a tenth. So each has an
+Next to nothing, that is: asking one takes some 0.05 ms, of a pass of a tiny model a twentieth. So each has an
 `Attention` of its own, and where passes are short those rest of which nothing comes: whose guesses are not the ones
-that would be sent. Where passes take 30 ms nobody ever rests.
+that would be sent. One that rests learns nothing of those passes (recycling keeps none of their rows). Where a pass
+takes 30 ms hardly anybody ever rests; nobody does where settings ask for drafts, or under a grammar: what it forces is
+certain.
 
 One that guesses trees is asked for a chain, too, where its tree forks: a tree brings more, and more of it has to be
 decoded again. The tree is what is scored; it holds the chain's beginning.
@@ -36,19 +38,27 @@ class Shadow:
         self._asked = False
         """Whether it was, for the coming pass."""
 
-    def ask(self, now: Situation, longest: int, made: dict[tuple[int, int], DraftRequest]) -> None:
+    @property
+    def rests(self) -> bool:
+        """Whether nobody knows what it would have guessed for the coming pass."""
+        return self.attention.rested > 0
+
+    def ask(self, now: Situation, longest: int, passes: int, made: dict[tuple[int, int], DraftRequest]) -> None:
         """Its drafts join what is ready, unless it rests.
 
         Args:
             now: the pass.
             longest: most nodes of a draft.
+            passes: since the last one that was planned, this one included.
             made: requests of this pass as drafters heard them, by place and nodes: they mostly share a length, and a
                 copy takes 3 us.
         """
-        self._asked = now.forcing or not self.attention.rests(now.plain_seconds)
+        places = now.places(self.drafter.name)
+        always = now.forcing or any(request.constraint is not None for request in now.requests)
+        self._asked = bool(places) and (always or not self.attention.rests(now.plain_seconds, passes))
         if not self._asked:
             return
-        started, places = self._clock(), now.places(self.drafter.name)
+        started = self._clock()
         asked = {place: _shortened(now, place, self.index, longest, made) for place in places}
         wanted = list(asked.values())
         for place, draft in zip(places, legal(wanted, self.drafter.draft(wanted)), strict=True):
@@ -61,28 +71,31 @@ class Shadow:
                     alone = [replace(asked[place], chain=True)]
                     (chain,) = legal(alone, self.drafter.draft(alone))
                     now.ready[place].append(Option(tracker.gains(chain, again), chain, True))
-        self.attention.took(self._clock() - started)
+        if all(served.generated for served in now.served):  # else it may have read a prompt
+            self.attention.took(self._clock() - started)
 
     def weighed(self, wish: Choice, now: Situation) -> None:
         """What would be sent of those that cost nothing is known."""
         if self._asked:
             drawn = [served.drawn[self.index] for served in now.served]
             picks = zip(wish.picks, drawn, strict=True)
-            self.attention.planned(any(pick and len(one) and pick.draft.origin == one.origin for pick, one in picks))
+            sent = any(pick and len(one) and pick.draft.origin == one.origin for pick, one in picks)
+            self.attention.planned(sent, wish.value / now.rate if sent and now.rate else 0.0)
 
 
-def ask(drafters: Sequence[Shadow], now: Situation, longest: int) -> None:
+def ask(drafters: Sequence[Shadow], now: Situation, longest: int, passes: int = 1) -> None:
     """What they guess is what is ready.
 
     Args:
         drafters: all of them.
         now: the pass.
         longest: most nodes of a draft.
+        passes: since the last one that was planned, this one included.
     """
     now.ready = [[] for _ in now.requests]
     made: dict[tuple[int, int], DraftRequest] = {}
     for one in drafters:
-        one.ask(now, longest, made)
+        one.ask(now, longest, passes, made)
 
 
 def _shortened(

@@ -71,3 +71,29 @@ def test_the_first_planning_says_nothing_of_later_ones() -> None:
     assert attention.seconds == 0.0
     attention.took(0.0002)
     assert attention.seconds == 0.0002
+
+
+def test_while_it_is_worth_its_time_it_does_not_rest() -> None:
+    """A draft in every fifth pass that saves more than the planning of all five."""
+    worth, vain = Attention(), Attention()
+    rests = [0, 0]
+    for turn in range(300):
+        for place, (attention, saves) in enumerate(((worth, 1e-3), (vain, 1e-4))):
+            if attention.rests(0.005):
+                rests[place] += 1
+                continue
+            found = place == 0 and not turn % 5
+            attention.planned(found, saves if found else 0.0)
+            attention.took(1e-4)
+    assert rests[0] < 5, "at first it is not known"
+    assert rests[1] > 100
+
+
+def test_passes_that_were_not_planned_count() -> None:
+    """Of a drafter that is asked only where the plan itself does not rest."""
+    attention = Attention()
+    planned(attention, 0.0003, 30)
+    attention.planned(fruitful=False)
+    assert attention.rests(0.0003, passes=3)
+    assert attention.rested == 3
+    assert not attention.rests(0.0003, passes=30), "it was away for long enough"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from localspec.engine import shadow
@@ -12,7 +13,7 @@ from localspec.engine.acceptance import Table, Tracker
 from localspec.engine.interfaces import Draft, DraftRequest, History
 from localspec.engine.option import best_choice
 from localspec.engine.situation import Served, Situation, prices
-from localspec.types import Noise, SamplingParams
+from localspec.types import NO_TOKENS, Noise, SamplingParams, Tokens
 from tests.fakes import FakeDrafter, FakeTarget, HashModel
 
 ASKING = 1e-4
@@ -35,11 +36,33 @@ class Guesser(FakeDrafter):
         return super().draft(requests)
 
 
+class Anything:
+    """A grammar that allows everything."""
+
+    complete = False
+
+    def fresh(self) -> Anything:
+        return self
+
+    def fits(self, path: Sequence[int]) -> int:
+        return len(path)
+
+    def mask(self, path: Sequence[int]) -> npt.NDArray[np.bool_] | None:
+        return np.ones(8, dtype=np.bool_)
+
+    def forced(self) -> Tokens:
+        return NO_TOKENS
+
+    def advance(self, token: int) -> None:
+        pass
+
+
 class World:
     """Two of them, before passes that take so long."""
 
-    def __init__(self, plain: float, forcing: bool = False) -> None:
+    def __init__(self, plain: float, forcing: bool = False, only: str | None = None, ruled: bool = False) -> None:
         self.plain, self.forcing, self._clock = plain, forcing, [0.0]
+        self.only, self.constraint = only, Anything() if ruled else None
         self.guessers = [Guesser("good", GOOD, self._clock), Guesser("bad", BAD, self._clock)]
         self.shadows = [shadow.Shadow(place, one, lambda: self._clock[0]) for place, one in enumerate(self.guessers)]
 
@@ -51,8 +74,10 @@ class World:
         return [len(one.requests) - count for one, count in zip(self.guessers, before, strict=True)]
 
     def _pass(self) -> None:
-        request = DraftRequest(0, History([1, 2]), 2, 2, SamplingParams(), Noise(1))
-        served = Served(request.history, 2, [taught(), taught()])
+        request = DraftRequest(
+            0, History([1, 2]), 2, 2, SamplingParams(), Noise(1), drafter=self.only, constraint=self.constraint
+        )
+        served = Served(request.history, 1, [taught(), taught()])
         served.begin()
         row = [0.0, self.plain, 1.1 * self.plain, 1.2 * self.plain]
         by_nodes = prices(FakeTarget(HashModel(8), 8), [request], [1], row, 2, None)
@@ -96,3 +121,15 @@ def test_one_that_rests_is_found_when_it_has_become_better() -> None:
 
 def test_nobody_rests_where_settings_ask_for_drafts() -> None:
     assert World(0.001, forcing=True).asked(200) == [200, 200]
+
+
+def test_nobody_rests_under_a_grammar() -> None:
+    """What it forces is certain, and comes after long stretches in which it forces nothing."""
+    assert World(0.001, ruled=True).asked(200) == [200, 200]
+
+
+def test_who_may_not_guess_is_not_found_wanting() -> None:
+    world = World(0.001, only="good")
+    assert world.asked(200) == [200, 0]
+    world.only = None
+    assert world.asked(3) == [3, 3]
