@@ -160,8 +160,7 @@ class AdaptivePlan:
         started = self._clock()
         self._now = now = self._situation(target, requests, pending)
         best = self._choice(now)
-        saves = best.value / now.rate if best.nodes and now.rate else 0.0
-        self._attention.planned(now.forcing or best.nodes > 0 or now.asked >= 0, saves)
+        self._attention.planned(now.forcing or best.nodes > 0 or now.asked >= 0, now.saves(best))
         if best.nodes and not (now.forcing or now.waiting) and self._look_due(now):
             best = _nothing(now)  # a look at what plain decoding costs by now
         drafts = self._send(best, target, now)
@@ -321,12 +320,13 @@ class AdaptivePlan:
             for index, draft in enumerate(served.drawn):
                 if not len(draft):
                     continue
-                levels, right = depth_of(draft), served.trackers[index].score(draft, emitted)
-                sent = len(outcome.draft) > 0 and outcome.draft.origin == draft.origin
-                if sent:
-                    levels, right = depth_of(outcome.draft), len(outcome.verdict.accepted)
-                if self.drafters[index].free and (sent or right == levels):
-                    served.judged(index, levels, right)
+                right = served.trackers[index].score(draft, emitted)
+                if not self.drafters[index].free:
+                    continue
+                if len(outcome.draft) and outcome.draft.origin == draft.origin:  # sent, maybe not all of it
+                    served.judged(index, depth_of(outcome.draft), len(outcome.verdict.accepted))
+                elif right == depth_of(draft):
+                    served.judged(index, right, right)
             for graft in served.grafts:
                 graft.score(served.trackers, emitted)
             if now.asked >= 0 and emitted and len(served.drawn[now.asked]):

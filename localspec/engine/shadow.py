@@ -80,7 +80,7 @@ class Shadow:
             drawn = [served.drawn[self.index] for served in now.served]
             picks = zip(wish.picks, drawn, strict=True)
             sent = any(pick and len(one) and pick.draft.origin == one.origin for pick, one in picks)
-            self.attention.planned(sent, wish.value / now.rate if sent and now.rate else 0.0)
+            self.attention.planned(sent, now.saves(wish) if sent else 0.0)
 
 
 def ask(drafters: Sequence[Shadow], now: Situation, longest: int, passes: int = 1) -> None:

@@ -237,6 +237,10 @@ class Situation:
         """Whether drafts without cost are worth next to nothing."""
         return choice.value < _WEAK * self.active
 
+    def saves(self, choice: Choice) -> float:
+        """Seconds that it is expected to save over plain decoding, at lambda."""
+        return choice.value / self.rate if choice.nodes and self.rate else 0.0
+
     def left(self, choice: Choice) -> float:
         """How much of the pass drafts without cost that are worth so much leave to those that cost something: from 0
         where these could not bring more, to 1.
