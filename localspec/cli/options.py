@@ -218,6 +218,7 @@ def load_engine(options: argparse.Namespace, **more: Any) -> Engine:
     from localspec.cli.output import load_progress
     from localspec.cli.places import fitted
     from localspec.models.processes import announce
+    from localspec.runtime import memory
     from localspec.runtime.engine import Engine
 
     settings = engine_settings(options) | more
@@ -226,6 +227,7 @@ def load_engine(options: argparse.Namespace, **more: Any) -> Engine:
     with load_progress() as progress:
         engine = Engine.load(progress=progress, **settings)
     loaded = engine.loaded.settings
+    memory.settle()
     engine.at_close(announce(options.command, loaded.target, loaded.draft, engine.loaded.context.n_ctx))
     return engine
 

@@ -80,6 +80,11 @@ class Table:
         self.calibration = Calibration()
 
     @property
+    def first(self) -> float:
+        """Of a first node, whatever its confidence; 0 = none was tried."""
+        return sum(self._hits[1]) / trials if (trials := sum(self._trials[1])) else 0.0
+
+    @property
     def trials(self) -> float:
         """Nodes scored, older ones faded; at other temperatures they count less."""
         return self._known(0)
@@ -103,10 +108,10 @@ class Table:
             chance = (hits[depth] + _DEPTH_WEIGHT * whole) / (trials[depth] + _DEPTH_WEIGHT)
         return chance
 
-    def error(self, depth: int) -> float:
-        """Standard error of `typical`."""
-        chance, depth = self.typical(depth), min(depth, _DEPTHS)
-        return math.sqrt(chance * (1.0 - chance) / (self._known(depth) + _PRIOR_WEIGHT))
+    def hoped(self, depth: int, errors: float) -> float:
+        """`typical`, were it so many standard errors higher."""
+        chance = self.typical(depth)
+        return chance + errors * math.sqrt(chance * (1.0 - chance) / (self._known(min(depth, _DEPTHS)) + _PRIOR_WEIGHT))
 
     def _known(self, depth: int) -> float:
         """Trials of that depth, at other temperatures with what they are worth here."""
@@ -114,12 +119,17 @@ class Table:
         elsewhere = 0.0 if self._pool is None else max(0.0, self._pool._depth_trials[depth] - own)
         return own + _POOLED * elsewhere
 
-    def count(self, confidence: float, depth: int, hit: bool) -> None:
-        """One node was tried."""
+    def learn(self, confidence: float, depth: int, hit: bool) -> float:
+        """One node was tried; returns what its `probability` was before."""
         place, depth = _bin_of(confidence), min(depth, _DEPTHS)
+        chance = _GUESSES[place]
         for table in self._tables:
-            for row in (0, depth):
-                _add(table._trials[row], table._hits[row], place, hit)
+            trials, hits = table._trials, table._hits
+            whole = (hits[0][place] + _PRIOR_WEIGHT * chance) / (trials[0][place] + _PRIOR_WEIGHT)
+            chance = (hits[depth][place] + _DEPTH_WEIGHT * whole) / (trials[depth][place] + _DEPTH_WEIGHT)
+            _add(trials[0], hits[0], place, hit)
+            _add(trials[depth], hits[depth], place, hit)
+        return chance
 
     def saw_breadth(self, nodes_per_level: float) -> None:
         """A draft had so many nodes a level."""
@@ -225,8 +235,7 @@ class Tracker:
 
     def usual(self, levels: int, hope: float) -> list[float]:
         """`typical` of all requests, not of this one."""
-        table = self.table
-        return [min(0.98, table.typical(depth) + hope * table.error(depth)) for depth in range(1, levels + 1)]
+        return [min(0.98, self.table.hoped(depth, hope)) for depth in range(1, levels + 1)]
 
     def gains(self, draft: Draft, again: float = 0.0) -> list[float]:
         """float[n + 1]: tokens the first m nodes are expected to bring, by m.
@@ -254,33 +263,34 @@ class Tracker:
             gains.append(total)
         return gains
 
-    def score(self, draft: Draft, emitted: Sequence[int]) -> int:
+    def score(self, draft: Draft, emitted: Sequence[int], levels: bool = True) -> int:
         """Learns from a draft and the tokens that were emitted from where it began; what lies behind is unknown.
         Returns how many of its levels were right.
+
+        Args:
+            draft: chain or tree.
+            emitted: tokens.
+            levels: learn what is `typical`, too. Nobody asks that of drafters without cost: they guess first.
         """
         tokens, parents = draft.tokens.tolist(), draft.parents.tolist()
         confidence = [0.0] * len(tokens) if draft.confidence is None else draft.confidence.tolist()
-        node = -1
+        table, node = self.table, -1
         for depth, token in enumerate(emitted, 1):
             tried = hit = False
             for child in range(node + 1, len(tokens)):
                 if parents[child] == node:
                     tried, hit = True, tokens[child] == token
-                    self._learn(confidence[child], depth, hit)
+                    usual = table.learn(confidence[child], depth, hit)
+                    table.calibration.add(self._nodes.learn(usual, hit), hit)
                     if hit:
                         node = child
                         break
-            if tried:
-                self._levels.learn(self.table.typical(depth), hit)
-                self.table.count_level(depth, hit)
+            if tried and levels:
+                self._levels.learn(table.typical(depth), hit)
+                table.count_level(depth, hit)
             if not hit:
                 return depth - 1
         return len(emitted)
-
-    def _learn(self, confidence: float, depth: int, hit: bool) -> None:
-        usual = self.table.probability(confidence, depth)
-        self.table.calibration.add(self._nodes.learn(usual, hit), hit)
-        self.table.count(confidence, depth, hit)
 
 
 class Acceptance:
@@ -300,7 +310,7 @@ class Acceptance:
         return {
             key: {
                 "trials": table.calibration.trials,
-                "first_node": round(table.typical(1), 4),
+                "first_node": round(table.first, 4),
                 "brier": round(table.calibration.brier, 4),
                 "expected_calibration_error": round(table.calibration.expected_error, 4),
             }

@@ -56,7 +56,7 @@ from localspec.engine.guard import Account
 from localspec.engine.habits import Habits
 from localspec.engine.imagined import imagine, judged
 from localspec.engine.interfaces import EMPTY_DRAFT, Continuing, Draft, Drafter, DraftRequest, Outcome, Target
-from localspec.engine.option import MARGIN, NEVER, Choice, best_choice, depth_of
+from localspec.engine.option import MARGIN, NEVER, Choice, best_choice
 from localspec.engine.plan import NO_REVIEW, FixedPlan, Review
 from localspec.engine.situation import Served, Situation, prices
 
@@ -120,8 +120,9 @@ class AdaptivePlan:
         self._habits = Habits() if self._forces or habits is None else habits
         self._account = Account() if self._forces else self.account
         most = self._longest_costly = longest if self.forced.nodes else min(longest, longest_costly)
+        rivals = sum(not one.free for one in self.drafters) > 1
         self.costly = [
-            Costly(index, one, timed.get(one.name) or DraftCosts(), self._habits.turn(one.name), most, clock)
+            Costly(index, one, timed.get(one.name) or DraftCosts(), self._habits.turn(one.name), most, clock, rivals)
             for index, one in enumerate(self.drafters)
             if not one.free
         ]
@@ -252,7 +253,8 @@ class AdaptivePlan:
             self._begin(served, request, active, plain)
             temperature = request.sampling.temperature
             trackers = [self.acceptance.tracker(one.name, "coupled", temperature) for one in self.drafters]
-            served = self._served[request.slot] = Served(request.history, len(request.history), trackers)
+            first = self._habits.first_copy
+            served = self._served[request.slot] = Served(request.history, len(request.history), trackers, first)
             if self._shadows:
                 served.quiet, served.quiet_passes = self._habits.quiet, 0
         served.begin()
@@ -261,7 +263,7 @@ class AdaptivePlan:
     def _begin(self, last: Served | None, request: DraftRequest, active: int, plain: float) -> None:
         """A slot goes on to another request."""
         if last is not None:
-            self._habits.ended(len(last.history) - last.start, last.quiet)
+            self._habits.ended(len(last.history) - last.start, last.quiet, last.copied)
             for tracker in last.trackers:
                 tracker.close()
         for one in self.costly:
@@ -304,11 +306,16 @@ class AdaptivePlan:
         now.expected = sum(now.row[width] for width in widths) if now.drafted else now.plain_price
         return drafts
 
-    def learn(self, outcomes: Sequence[Outcome], seconds: float) -> Review:
+    def learn(self, drafter: Drafter, outcomes: Sequence[Outcome], seconds: float) -> Review:
         now, self._now = self._now, None
         if now is None:
+            drafter.observe(outcomes)
             return self._learn_plain(outcomes, seconds)
         started = self._clock()
+        for guesser in self._shadows:
+            guesser.observe(outcomes)
+        for one in self.costly:
+            one.drafter.observe(outcomes)
         places = {request.slot: served for request, served in zip(now.requests, now.served, strict=True)}
         tokens, hit = 0, False
         for outcome in outcomes:
@@ -317,16 +324,10 @@ class AdaptivePlan:
             tokens += len(emitted)
             served.said(len(emitted))
             self._account.prove(judged(served, outcome.history))
-            for index, draft in enumerate(served.drawn):
-                if not len(draft):
-                    continue
-                right = served.trackers[index].score(draft, emitted)
-                if not self.drafters[index].free:
-                    continue
-                if len(outcome.draft) and outcome.draft.origin == draft.origin:  # sent, maybe not all of it
-                    served.judged(index, depth_of(outcome.draft), len(outcome.verdict.accepted))
-                elif right == depth_of(draft):
-                    served.judged(index, right, right)
+            for guesser in self._shadows:
+                guesser.heard(served, outcome, emitted)
+            for one in self.costly:
+                served.trackers[one.index].score(served.drawn[one.index], emitted)
             for graft in served.grafts:
                 graft.score(served.trackers, emitted)
             if now.asked >= 0 and emitted and len(served.drawn[now.asked]):

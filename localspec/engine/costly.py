@@ -22,9 +22,9 @@ from localspec.errors import DecodeError
 
 _OFFER_WAIT = 8
 """Passes until one that promised nothing is asked again what it promises, or tried."""
-_OPTIMISM, _HOPE = 1.0, 2.0
+_OPTIMISM, _RIVAL_OPTIMISM, _HOPE = 0.5, 1.0, 2.0
 """Standard errors by which a drafter is taken to be better than it seems (what is not known is worth trying), and by
-which it may be."""
+which one of several: while another one pays it is tried seldom. And by which it may be."""
 _HOPELESS_SHARE, _HOPEFUL_SHARE = 0.006, 0.01
 """Of plain decoding's time, what trying may take of a drafter that never paid, by all that is known, and of one that
 pays at other times and has a prompt to read first."""
@@ -67,6 +67,7 @@ class Costly:
         turn: Turn,
         longest: int,
         clock: Callable[[], float],
+        rivals: bool = False,
     ) -> None:
         """
         Args:
@@ -76,7 +77,9 @@ class Costly:
             turn: when it is tried.
             longest: most nodes of a draft.
             clock: seconds.
+            rivals: there are others that cost something.
         """
+        self._optimism = _RIVAL_OPTIMISM if rivals else _OPTIMISM
         self.longest = longest
         self.index, self.drafter, self.costs = index, drafter, costs
         self.turn, self.investment = turn.backoff, turn.investment
@@ -159,7 +162,7 @@ class Costly:
         def promise(off: float) -> Choice:
             options = [list(ready) for ready in now.ready]
             for place, tracker in zip(places, trackers, strict=True):
-                options[place].append(Option(promised(tracker.typical(limit, _OPTIMISM, off), breadth, limit)))
+                options[place].append(Option(promised(tracker.typical(limit, self._optimism, off), breadth, limit)))
             return best_choice(options, charged, now.rate, NEVER, min(now.only, limit))
 
         at_best = self._hope = self._value([tracker.typical(limit, _HOPE) for tracker in trackers], charged, now)

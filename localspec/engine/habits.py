@@ -16,8 +16,12 @@ _FROM_BEFORE, _MOST_BEFORE = 6.0, 1.25
 """Passes that what was reached before is worth when a request begins, and the most it may be over plain decoding:
 contents differ, and a rate that this one cannot reach (a text was copied before) would rule out drafts that pay for
 half of it. One that is too low costs little."""
-_ANSWER_SHARE, _QUIET_SHARE = 0.2, 0.7
+_ANSWER_SHARE, _QUIET_SHARE, _COPY_SHARE = 0.2, 0.7, 0.5
 """By how much one answer changes what is usual."""
+SHORT_COPY, LONG_COPY = 7, 15
+"""Most nodes of the first draft without cost, where nothing says that copies are long, and where they have been."""
+_FAR = 0.7
+"""Of a long copy, how far the first ones of answers must have gone."""
 _FIRST_RETRY, _RETRY_GROWTH, _LAST_RETRY = 8.0, 1.5, 4096.0
 _FIRST_TURN, _TURN_GROWTH, _LAST_TURN = 8.0, 1.15, 4096.0
 _FIRST_ASIDE = 32.0
@@ -72,6 +76,8 @@ class Habits:
     """Tokens of an answer, usually."""
     quiet: float = 0.5
     """Share of the tokens that drafts without cost leave to others (see `Served.heard`), by the end of answers."""
+    copies: float = 0.0
+    """How far the first copies of answers went, of a long one."""
     retry: Backoff = field(default_factory=lambda: Backoff(_FIRST_RETRY, _RETRY_GROWTH, _LAST_RETRY))
     """Of drafts that seem to pay, where the guard would send nothing any more."""
     aside: Backoff = field(default_factory=lambda: Backoff(_FIRST_ASIDE, _TURN_GROWTH, _LAST_TURN))
@@ -87,7 +93,20 @@ class Habits:
         """Of the drafter of that name."""
         return self.turns.setdefault(drafter, Turn())
 
-    def ended(self, tokens: int, quiet: float) -> None:
-        """An answer of so many tokens is over; drafts without cost left that share of it to others."""
+    @property
+    def first_copy(self) -> int:
+        """Most nodes of the first draft without cost of an answer."""
+        return LONG_COPY if self.copies >= _FAR else SHORT_COPY
+
+    def ended(self, tokens: int, quiet: float, copied: int | None) -> None:
+        """An answer is over.
+
+        Args:
+            tokens: of it.
+            quiet: share of it that drafts without cost left to others.
+            copied: tokens of its first copy; None = there was none.
+        """
         self.answer += _ANSWER_SHARE * (tokens - self.answer)
         self.quiet += _QUIET_SHARE * (quiet - self.quiet)
+        if copied is not None:
+            self.copies += _COPY_SHARE * (min(1.0, copied / LONG_COPY) - self.copies)

@@ -190,8 +190,7 @@ class Loop:
                 events.append(Event(slot.index, "", (), (), (), slot.finish, slot.stats))
                 continue
             outcomes.append(Outcome(slot.index, slot.history, draft, verdict, slot_rows))
-        self.drafter.observe(outcomes)
-        review = self.plan.learn(outcomes, perf_counter() - drafted)
+        review = self.plan.learn(self.drafter, outcomes, perf_counter() - drafted)
         seconds, said = perf_counter() - start, {outcome.slot: outcome for outcome in outcomes}
         for event in events:
             event.record = _record(said.get(event.slot), width, seconds)

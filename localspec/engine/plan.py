@@ -44,8 +44,11 @@ class Plan(Protocol):
         """
         ...
 
-    def learn(self, outcomes: Sequence[Outcome], seconds: float) -> Review:
-        """What came of the drafts of the last call, in a pass of so many seconds (drafting not included)."""
+    def learn(self, drafter: Drafter, outcomes: Sequence[Outcome], seconds: float) -> Review:
+        """What came of the drafts of the last call, in a pass of so many seconds (drafting not included).
+
+        Drafters hear of it from the plan, which says when they guess and may want to know what they take.
+        """
         ...
 
 
@@ -77,7 +80,8 @@ class FixedPlan:
         drafts = legal(asked, drafter.draft(asked))
         return self.fit(target, [request.slot for request in requests], pending, drafts)
 
-    def learn(self, outcomes: Sequence[Outcome], seconds: float) -> Review:
+    def learn(self, drafter: Drafter, outcomes: Sequence[Outcome], seconds: float) -> Review:
+        drafter.observe(outcomes)
         return NO_REVIEW
 
     def max_nodes(self, active: int) -> int:

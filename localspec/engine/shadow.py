@@ -1,6 +1,6 @@
 """Drafters that cost nothing guess for a pass that is planned, and are scored whether they are sent or not.
 
-Next to nothing, that is: asking one takes some 0.05 ms, of a pass of a tiny model a twentieth. So each has an
+Next to nothing, that is: asking one and scoring it takes some 0.1 ms, of a pass of a tiny model a tenth. So each has an
 `Attention` of its own, and where passes are short those rest of which nothing comes: whose guesses are not the ones
 that would be sent. One that rests learns nothing of those passes (recycling keeps none of their rows). Where a pass
 takes 30 ms hardly anybody ever rests; nobody does where settings ask for drafts, or under a grammar: what it forces is
@@ -17,9 +17,9 @@ from dataclasses import replace
 
 from localspec.engine.attention import Attention
 from localspec.engine.constraint import legal
-from localspec.engine.interfaces import Drafter, DraftRequest
+from localspec.engine.interfaces import Drafter, DraftRequest, Outcome
 from localspec.engine.option import Choice, Option, depth_of
-from localspec.engine.situation import Situation
+from localspec.engine.situation import Served, Situation
 
 
 class Shadow:
@@ -36,7 +36,11 @@ class Shadow:
         self.attention = Attention()
         self._clock = clock
         self._asked = False
-        """Whether it was, for the coming pass."""
+        """Whether it was, for the coming pass ..."""
+        self._seconds = 0.0
+        """... what that took so far ..."""
+        self._usual = False
+        """... and whether it says what asking it takes: the first time of a request it may have read a prompt."""
 
     @property
     def rests(self) -> bool:
@@ -53,6 +57,8 @@ class Shadow:
             made: requests of this pass as drafters heard them, by place and nodes: they mostly share a length, and a
                 copy takes 3 us.
         """
+        if self._asked and self._usual:
+            self.attention.took(self._seconds)
         places = now.places(self.drafter.name)
         always = now.forcing or any(request.constraint is not None for request in now.requests)
         self._asked = bool(places) and (always or not self.attention.rests(now.plain_seconds, passes))
@@ -71,8 +77,8 @@ class Shadow:
                     alone = [replace(asked[place], chain=True)]
                     (chain,) = legal(alone, self.drafter.draft(alone))
                     now.ready[place].append(Option(tracker.gains(chain, again), chain, True))
-        if all(served.generated for served in now.served):  # else it may have read a prompt
-            self.attention.took(self._clock() - started)
+        self._seconds = self._clock() - started
+        self._usual = all(served.generated for served in now.served)
 
     def weighed(self, wish: Choice, now: Situation) -> None:
         """What would be sent of those that cost nothing is known."""
@@ -81,6 +87,27 @@ class Shadow:
             picks = zip(wish.picks, drawn, strict=True)
             sent = any(pick and len(one) and pick.draft.origin == one.origin for pick, one in picks)
             self.attention.planned(sent, now.saves(wish) if sent else 0.0)
+
+    def observe(self, outcomes: Sequence[Outcome]) -> None:
+        """The pass is over."""
+        started = self._clock()
+        self.drafter.observe(outcomes)
+        self._seconds += self._clock() - started
+
+    def heard(self, served: Served, outcome: Outcome, emitted: Sequence[int]) -> None:
+        """What was said where it guessed. Its own draft may have been sent, and maybe not all of it."""
+        draft = served.drawn[self.index]
+        if not len(draft):
+            return
+        started, sent = self._clock(), outcome.draft
+        right = served.trackers[self.index].score(draft, emitted, levels=False)
+        if len(sent) and sent.origin == draft.origin:
+            levels, accepted = depth_of(sent), len(outcome.verdict.accepted)
+            served.judged(self.index, levels, accepted)
+            served.sent(levels, accepted)
+        elif right == depth_of(draft):
+            served.judged(self.index, right, right)
+        self._seconds += self._clock() - started
 
 
 def ask(drafters: Sequence[Shadow], now: Situation, longest: int, passes: int = 1) -> None:

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from localspec.engine.acceptance import Tracker
+from localspec.engine.habits import LONG_COPY, SHORT_COPY
 from localspec.engine.interfaces import EMPTY_DRAFT, Continuing, Draft, DraftRequest, History, Target
 from localspec.engine.option import Choice, Option
 
 _SETTLED = 3
 """Quiet passes in a row, after which those that cost have their turn: a text that is copied begins with two, for two
 tokens are the shortest end that prompt lookup and suffix decoding look up, and has fewer where a copy is changed."""
-_FIRST_LONGEST = 7
 _WEAK = 0.3
 """Tokens a pass under which drafts without cost are nothing to wait for."""
 _QUIET = 0.7
@@ -50,7 +50,7 @@ class Graft:
         """Its drafter learns from what was said, if the target took the way there."""
         behind = len(self.path)
         if emitted[:behind] == self.path:
-            trackers[self.index].score(self.draft, emitted[behind:])
+            trackers[self.index].score(self.draft, emitted[behind:], levels=False)
 
 
 @dataclass(slots=True)
@@ -62,6 +62,8 @@ class Served:
     """Tokens there were before the first pass."""
     trackers: list[Tracker]
     """Per drafter."""
+    first_copy: int = SHORT_COPY
+    """Most nodes of a draft without cost to begin with."""
     quiet: float = 1.0
     """Share of the tokens that drafts without cost leave to those that cost something, sent or not."""
     quiet_passes: int = _SETTLED
@@ -77,13 +79,18 @@ class Served:
     """What a drafter without cost would say behind the guess of another (see `graft`); at most one."""
     length: int = 0
     """Tokens before the coming pass."""
+    copied: int | None = None
+    """Tokens in a row that the first long draft without cost was right about, and those after it; None = none was
+    sent."""
+    _copies: bool = True
+    """None of them was wrong yet."""
     _left: float = 1.0
     """What drafts without cost leave of the coming pass."""
     _heard: float = _USUAL_TOKENS
     """Tokens that `quiet` is known by."""
 
     def __post_init__(self) -> None:
-        self.longest = [_FIRST_LONGEST] * len(self.trackers)
+        self.longest = [self.first_copy] * len(self.trackers)
 
     @property
     def generated(self) -> int:
@@ -104,7 +111,13 @@ class Served:
         if accepted == levels:
             self.longest[index] = max(self.longest[index], 2 * levels + 1)
         elif 2 * accepted < levels:
-            self.longest[index] = _FIRST_LONGEST
+            self.longest[index] = SHORT_COPY
+
+    def sent(self, levels: int, accepted: int) -> None:
+        """So many levels of a draft that cost nothing were sent and accepted."""
+        if self._copies and levels >= SHORT_COPY:
+            self.copied = (self.copied or 0) + accepted
+            self._copies = accepted == levels and self.copied < LONG_COPY
 
     @property
     def settled(self) -> bool:

@@ -57,6 +57,16 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "ls_suffix_tokens": (_I64, [_PTR]),
     "ls_suffix_bytes": (_I64, [_PTR]),
 }
+BRIEF = (
+    "ls_gumbel",
+    "ls_ngram_sync",
+    "ls_ngram_lookup",
+    "ls_suffix_sync",
+    "ls_suffix_guess",
+    "ls_suffix_follow",
+)
+"""Functions that take microseconds while a pass is planned. Python's lock is kept: were it let go, whoever reads the
+answer would take it and have the pass wait for as long as that takes, up to a millisecond. In the pass it has time."""
 NO_MEMORY, BAD_ARGUMENT, NOT_FINITE, NO_SUPPORT, BAD_TREE, BAD_DRAFT, NO_ISA = range(1, 8)
 
 
@@ -155,7 +165,9 @@ class PackedSampling:
 def open_library(path: Path) -> ctypes.CDLL:
     """Loads and declares it; KernelError if it cannot be loaded or is of another version."""
     try:
-        lib = ctypes.CDLL(str(path))
+        lib, locked = ctypes.CDLL(str(path)), ctypes.PyDLL(str(path))
+        for function in BRIEF:
+            setattr(lib, function, getattr(locked, function))
         for function, (result, arguments) in SIGNATURES.items():
             getattr(lib, function).restype = result
             getattr(lib, function).argtypes = arguments

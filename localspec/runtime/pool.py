@@ -22,7 +22,7 @@ from localspec.models.processes import announce
 from localspec.runtime.engine import Engine
 from localspec.runtime.heads import apart, may_predict, shapes
 from localspec.runtime.loading import check_drafter
-from localspec.runtime.memory import places
+from localspec.runtime.memory import places, settle
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +175,7 @@ class Pool:
                 progress(what, share)
 
         engine = Engine.load(files.target, files.draft, heads=files.heads, progress=report, **self._settings)
+        settle()
         engine.at_close(announce("serve", files.target, files.draft, engine.loaded.context.n_ctx))
         engine.calibrate_when_idle()
         return engine

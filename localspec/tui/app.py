@@ -205,9 +205,10 @@ class ChatApp(App[int]):
 
     def _settle_memory(self) -> None:
         """What is loaded stays: it is not searched for garbage any more, which would take 0.1 s each time."""
+        from localspec.runtime import memory
+
         if not self.is_headless:
-            if not gc.get_freeze_count():
-                gc.freeze()
+            memory.settle()
             gc.set_threshold(*_GARBAGE)
 
     def on_load_failed(self, message: LoadFailed) -> None:

@@ -55,6 +55,7 @@ from localspec.bench.table import Table  # noqa: E402
 from localspec.bench.workloads import SHIPPED, load_workloads  # noqa: E402
 from localspec.engine.costs import DraftCosts, PassCosts  # noqa: E402
 from localspec.llama.context import Context  # noqa: E402
+from localspec.runtime import memory  # noqa: E402
 from localspec.runtime.engine import Engine  # noqa: E402
 from localspec.runtime.knowledge import Knowledge  # noqa: E402
 
@@ -152,6 +153,7 @@ def main() -> None:
     with Engine.load(tuned=False, threads=1, exact="off", kernels="plain") as engine:
         CLOCK.between = options.between
         machine.install()
+        memory.settle()  # as programs do
         for seed in map(int, options.seeds.split(",")):
             settings = BenchSettings(temperatures, options.tokens, 1, seed)
             runs[seed] = []

@@ -293,7 +293,7 @@ def _answer(run: Run, rng: np.random.Generator, limit: int | None) -> None:
         accepted = len(draft) if draft.tokens.all() else int(draft.tokens.argmin())
         history.append([1] * (accepted + 1))
         verdict = Verdict(np.arange(accepted, dtype=np.int32), 1)
-        review = plan.learn([Outcome(0, history, draft, verdict, rows)], usual * float(slow))
+        review = plan.learn(drafter, [Outcome(0, history, draft, verdict, rows)], usual * float(slow))
         run.widths.append(width)
         run.guarded += review.guarded
         stalled = sum(guesser.stalled for guesser in run.guessers)

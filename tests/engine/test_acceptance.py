@@ -26,6 +26,17 @@ def feed(tracker: Tracker, chance: float, trials: int, seed: int = 1, confidence
         tracker.score(chain(int(hit), 1, confidence), [1])
 
 
+def test_what_is_typical_is_learned_only_where_somebody_asks() -> None:
+    asked, free = Tracker(Table()), Tracker(Table())
+    for right in (1, 1, 0, 1):
+        asked.score(chain(right, 1), [1])
+        free.score(chain(right, 1), [1], levels=False)
+    assert (asked.table.trials, free.table.trials) == (4, 0)
+    assert asked.table.first == free.table.first == 0.75
+    assert asked.probability(0.5, 1) == free.probability(0.5, 1)
+    assert free.table.typical(1) == Table().typical(1)
+
+
 @pytest.mark.parametrize("chance", [0.05, 0.3, 0.7, 0.95])
 @pytest.mark.parametrize("confidence", [0.0, 0.45, 0.99, 3.0, 40.0])
 def test_it_learns_the_rate_of_any_score(chance: float, confidence: float) -> None:

@@ -111,7 +111,7 @@ def test_cut_short_it_is_the_same_draft() -> None:
 def test_its_drafter_learns_of_it_where_the_target_came_that_way(emitted: list[int], trials: int) -> None:
     trackers = [Acceptance().tracker(name, "coupled", 0.0) for name in ("suffix", "draft")]
     Graft(0, [7, 100, 101], Draft.chain(prompt(102, 103, 104), origin="suffix")).score(trackers, emitted)
-    assert [tracker.table.trials for tracker in trackers] == [trials, 0]
+    assert [tracker.table.calibration.trials for tracker in trackers] == [trials, 0]
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
@@ -206,7 +206,7 @@ def passes(suffix: Drafter) -> tuple[int, int]:
         history.append(said[: right + 1])
         clock.now += FLAT(1 + len(draft), len(history))
         verdict = Verdict(np.arange(right, dtype=np.int32), said[right])
-        plan.learn([Outcome(0, history, draft, verdict, rows)], FLAT(1 + len(draft), len(history)))
+        plan.learn(Cascade([]), [Outcome(0, history, draft, verdict, rows)], FLAT(1 + len(draft), len(history)))
         count += 1
     return count, accepted_grafts
 

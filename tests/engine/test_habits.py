@@ -49,6 +49,15 @@ def test_tries_become_rarer_and_no_rarer_than_that() -> None:
     assert turns.wait == 8.0
 
 
+def test_copies_are_long_after_two_that_were_and_until_one_was_not() -> None:
+    habits = Habits()
+    lengths = []
+    for copied in (22, 15, None, 3, 15, 15):
+        habits.ended(48, 0.5, copied)
+        lengths.append(habits.first_copy)
+    assert lengths == [7, 15, 15, 7, 15, 15]
+
+
 def test_a_new_plan_goes_on_where_the_last_one_stopped() -> None:
     world = World(CURVES["wide passes"], PROCESSES["useless draft model"])
     habits = Habits()

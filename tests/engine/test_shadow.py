@@ -10,10 +10,10 @@ import pytest
 
 from localspec.engine import shadow
 from localspec.engine.acceptance import Table, Tracker
-from localspec.engine.interfaces import Draft, DraftRequest, History
+from localspec.engine.interfaces import EMPTY_DRAFT, Draft, DraftRequest, History, Outcome, Verdict
 from localspec.engine.option import best_choice
 from localspec.engine.situation import Served, Situation, prices
-from localspec.types import NO_TOKENS, Noise, SamplingParams, Tokens
+from localspec.types import NO_TOKENS, LogitRows, Noise, SamplingParams, Tokens
 from tests.fakes import FakeDrafter, FakeTarget, HashModel
 
 ASKING = 1e-4
@@ -60,8 +60,15 @@ class Anything:
 class World:
     """Two of them, before passes that take so long."""
 
-    def __init__(self, plain: float, forcing: bool = False, only: str | None = None, ruled: bool = False) -> None:
-        self.plain, self.forcing, self._clock = plain, forcing, [0.0]
+    def __init__(
+        self,
+        plain: float,
+        forcing: bool = False,
+        only: str | None = None,
+        ruled: bool = False,
+        learning: float = 0.0,
+    ) -> None:
+        self.plain, self.forcing, self.learning, self._clock = plain, forcing, learning, [0.0]
         self.only, self.constraint = only, Anything() if ruled else None
         self.guessers = [Guesser("good", GOOD, self._clock), Guesser("bad", BAD, self._clock)]
         self.shadows = [shadow.Shadow(place, one, lambda: self._clock[0]) for place, one in enumerate(self.guessers)]
@@ -77,7 +84,8 @@ class World:
         request = DraftRequest(
             0, History([1, 2]), 2, 2, SamplingParams(), Noise(1), drafter=self.only, constraint=self.constraint
         )
-        served = Served(request.history, 1, [taught(), taught()])
+        served = Served(request.history, 1, [SlowTracker(self._clock, self.learning) for _ in self.guessers])
+        request.history.append([2])  # not the first pass, in which they may read a prompt
         served.begin()
         row = [0.0, self.plain, 1.1 * self.plain, 1.2 * self.plain]
         by_nodes = prices(FakeTarget(HashModel(8), 8), [request], [1], row, 2, None)
@@ -87,15 +95,29 @@ class World:
         wish = best_choice(now.ready, now.prices, now.rate)
         for one in self.shadows:
             one.weighed(wish, now)
+            one.observe([said(request)])
+            one.heard(served, said(request), [3])
 
 
-def taught() -> Tracker:
-    """Knows that confidences are chances."""
-    tracker = Tracker(Table())
-    for confidence in (GOOD, BAD):
-        for trial in range(100):
-            tracker.table.count(confidence, 1, trial < 100 * confidence)
-    return tracker
+class SlowTracker(Tracker):
+    """Knows that confidences are chances; learning takes so long."""
+
+    def __init__(self, clock: list[float], seconds: float) -> None:
+        super().__init__(Table())
+        self._clock, self._seconds = clock, seconds
+        for confidence in (GOOD, BAD):
+            for trial in range(100):
+                self.table.learn(confidence, 1, trial < 100 * confidence)
+
+    def score(self, draft: Draft, emitted: Sequence[int], levels: bool = True) -> int:
+        self._clock[0] += self._seconds
+        return 0
+
+
+def said(request: DraftRequest) -> Outcome:
+    """Nothing was sent."""
+    rows = LogitRows.from_matrix(np.zeros((1, 8), np.float32))
+    return Outcome(request.slot, request.history, EMPTY_DRAFT, Verdict(np.empty(0, np.int32), 3), rows)
 
 
 @pytest.mark.parametrize("plain", [0.03, 0.2])
@@ -107,6 +129,12 @@ def test_where_they_are_short_those_rest_whose_guesses_are_not_sent() -> None:
     good, bad = World(0.001).asked(200)
     assert good == 200
     assert 5 < bad < 60
+
+
+def test_what_it_takes_to_score_them_counts() -> None:
+    good, bad = World(0.03, learning=5 * ASKING).asked(200)
+    assert good == 200
+    assert bad < 60
 
 
 def test_one_that_rests_is_found_when_it_has_become_better() -> None:

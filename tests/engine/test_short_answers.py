@@ -137,6 +137,39 @@ def test_a_draft_without_cost_reaches_further_only_behind_one_that_was_right() -
     assert served.longest == [7, 7]
 
 
+def test_first_copies_that_went_far_let_the_next_answer_begin_with_a_long_draft() -> None:
+    curve = steps(1.0, 1.13, 1.26, 1.38, 1.46, 1.53, 1.6, 1.68, *np.linspace(1.7, 2.0, 8).tolist())
+    known = measured(curve)
+    for length, row in known.items():
+        row[16] = curve(16, length)
+    given = World(curve, {"lookup": always(True, 0.99)}, answer=TOKENS, noise=0.0)
+    run = make(given, costs=PassCosts(known), habits=Habits())
+    simulate(run, range(1))
+    assert next(width for width in run.widths if width > 1) <= 8
+    simulate(run, range(1, 5))
+    before = len(run.widths)
+    simulate(run, range(5, 6))
+    assert run.widths[before] == 16
+
+
+@pytest.mark.parametrize(
+    ("drafts", "copied"),
+    [
+        ([], None),
+        ([(3, 3)], None),
+        ([(7, 7)], 7),
+        ([(3, 0), (7, 7), (15, 4), (15, 15)], 11),
+        ([(7, 0), (7, 7)], 0),
+        ([(7, 7), (15, 15), (15, 15)], 22),
+    ],
+)
+def test_a_copy_ends_with_its_first_wrong_token(drafts: list[tuple[int, int]], copied: int | None) -> None:
+    served = Served(History([1]), 1, [])
+    for levels, accepted in drafts:
+        served.sent(levels, accepted)
+    assert served.copied == copied
+
+
 def test_a_draft_model_keeps_to_its_own_longest_draft() -> None:
     given = World(WIDE, {"draft": Process.of(chances(0.98), 6, spread=0.0)}, level=0.0005, read=0.0001, answer=TOKENS)
     run = simulate(make(given, acceptance=Acceptance(), habits=Habits()), cell(0))
@@ -164,14 +197,14 @@ def test_a_drafter_nobody_timed_reads_no_long_prompt_before_copies_had_their_cha
     plan = AdaptivePlan([silent, draft], None, costs=PassCosts(measured(WIDE)), clock=clock)
     history = History([1] * 200)  # of 100 it might read at once
     read: list[int] = []
-    rows = LogitRows.from_matrix(np.zeros((1, 2), dtype=np.float32))
     for _ in range(5):
         request = DraftRequest(0, history, 7, 7, SamplingParams(), Noise(1), room=200)
         (sent,) = plan.draft(Cascade([]), TARGET, [request], [1])
         read.append(draft.tokens_read)
         history.append([1] * (len(sent) + 1))
         verdict = Verdict(np.arange(len(sent), dtype=np.int32), 1)
-        plan.learn([Outcome(0, history, sent, verdict, rows)], WIDE(1 + len(sent), len(history)))
+        rows = LogitRows.from_matrix(np.zeros((1 + len(sent), 2), dtype=np.float32))
+        plan.learn(Cascade([]), [Outcome(0, history, sent, verdict, rows)], WIDE(1 + len(sent), len(history)))
     assert read[:2] == [0, 0]
     assert read[-1] > 0
 

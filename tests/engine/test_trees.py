@@ -30,7 +30,7 @@ def taught(sure: float, unsure: float) -> Tracker:
     for depth in range(1, 9):
         for confidence, chance in ((SURE, sure), (UNSURE, unsure)):
             for hit in (rng.permutation(400) < 400 * chance).tolist():
-                tracker.table.count(confidence, depth, hit)
+                tracker.table.learn(confidence, depth, hit)
     return tracker
 
 
@@ -93,7 +93,7 @@ def planned(script: Script, exact: frozenset[int] | None = None) -> AdaptivePlan
     """With a drafter of that script, whose guesses are known to be right."""
     acceptance = Acceptance()
     for _ in range(400):
-        acceptance.tracker("scripted", "coupled", 0.0).table.count(SURE, 1, True)
+        acceptance.tracker("scripted", "coupled", 0.0).table.learn(SURE, 1, True)
     costs = PassCosts({2: ROW}, 39)
     return AdaptivePlan([FakeDrafter(script)], exact, costs=costs, acceptance=acceptance, clock=lambda: 0.0)
 
@@ -111,7 +111,7 @@ def test_what_is_decoded_again_is_booked_where_nothing_is_drafted_either(
     assert asked(plan, history, pending=3) is EMPTY_DRAFT
     history.append([1])
     rows = LogitRows.from_matrix(np.zeros((1, 8), dtype=np.float32))
-    plan.learn([Outcome(0, history, EMPTY_DRAFT, Verdict(prompt(), 1), rows)], seconds)
+    plan.learn(Cascade([]), [Outcome(0, history, EMPTY_DRAFT, Verdict(prompt(), 1), rows)], seconds)
     assert (plan.account.plain, plan.account.spent) == pytest.approx((1.0, seconds))
 
 
@@ -121,7 +121,7 @@ def test_a_tree_that_was_right_to_its_end_lets_the_next_draft_be_longer() -> Non
     asked(plan, history, pending=1)
     history.append([1, 1, 1, 1, 3])
     rows = LogitRows.from_matrix(np.zeros((6, 8), dtype=np.float32))
-    plan.learn([Outcome(0, history, tree, Verdict(prompt(0, 2, 3, 4), 3), rows)], ROW[6])
+    plan.learn(Cascade([]), [Outcome(0, history, tree, Verdict(prompt(0, 2, 3, 4), 3), rows)], ROW[6])
     assert plan._served[0].longest == [2 * 4 + 1]
 
 

@@ -45,7 +45,7 @@ def spent(slots: int, chance: float) -> float:
             outcomes.append(Outcome(slot, history, draft, Verdict(np.arange(accepted, dtype=np.int32), 1), rows))
         taken = sum(map(seconds, widths))
         clock.now += taken
-        plan.learn(outcomes, taken)
+        plan.learn(drafter, outcomes, taken)
         sent += sum(map(len, drafts)) if number >= WARM else 0
     return sent / slots / (PASSES - WARM)
 
