@@ -80,11 +80,6 @@ class Table:
         self.calibration = Calibration()
 
     @property
-    def first(self) -> float:
-        """Of a first node, whatever its confidence; 0 = none was tried."""
-        return sum(self._hits[1]) / trials if (trials := sum(self._trials[1])) else 0.0
-
-    @property
     def trials(self) -> float:
         """Nodes scored, older ones faded; at other temperatures they count less."""
         return self._known(0)
@@ -108,7 +103,7 @@ class Table:
             chance = (hits[depth] + _DEPTH_WEIGHT * whole) / (trials[depth] + _DEPTH_WEIGHT)
         return chance
 
-    def hoped(self, depth: int, errors: float) -> float:
+    def optimistic(self, depth: int, errors: float) -> float:
         """`typical`, were it so many standard errors higher."""
         chance = self.typical(depth)
         return chance + errors * math.sqrt(chance * (1.0 - chance) / (self._known(min(depth, _DEPTHS)) + _PRIOR_WEIGHT))
@@ -235,7 +230,7 @@ class Tracker:
 
     def usual(self, levels: int, hope: float) -> list[float]:
         """`typical` of all requests, not of this one."""
-        return [min(0.98, self.table.hoped(depth, hope)) for depth in range(1, levels + 1)]
+        return [min(0.98, self.table.optimistic(depth, hope)) for depth in range(1, levels + 1)]
 
     def gains(self, draft: Draft, again: float = 0.0) -> list[float]:
         """float[n + 1]: tokens the first m nodes are expected to bring, by m.
@@ -306,11 +301,10 @@ class Acceptance:
         return Tracker(self._tables.setdefault(key, Table(pool)))
 
     def report(self) -> dict[str, dict[str, float]]:
-        """Per table: trials, acceptance rate of a first node, Brier score, expected calibration error."""
+        """Per table: trials, Brier score, expected calibration error."""
         return {
             key: {
                 "trials": table.calibration.trials,
-                "first_node": round(table.first, 4),
                 "brier": round(table.calibration.brier, 4),
                 "expected_calibration_error": round(table.calibration.expected_error, 4),
             }

@@ -120,9 +120,8 @@ class AdaptivePlan:
         self._habits = Habits() if self._forces or habits is None else habits
         self._account = Account() if self._forces else self.account
         most = self._longest_costly = longest if self.forced.nodes else min(longest, longest_costly)
-        rivals = sum(not one.free for one in self.drafters) > 1
         self.costly = [
-            Costly(index, one, timed.get(one.name) or DraftCosts(), self._habits.turn(one.name), most, clock, rivals)
+            Costly(index, one, timed.get(one.name) or DraftCosts(), self._habits.turn(one.name), most, clock)
             for index, one in enumerate(self.drafters)
             if not one.free
         ]
@@ -311,11 +310,11 @@ class AdaptivePlan:
         if now is None:
             drafter.observe(outcomes)
             return self._learn_plain(outcomes, seconds)
+        for one in self.costly:
+            one.drafter.observe(outcomes)
         started = self._clock()
         for guesser in self._shadows:
             guesser.observe(outcomes)
-        for one in self.costly:
-            one.drafter.observe(outcomes)
         places = {request.slot: served for request, served in zip(now.requests, now.served, strict=True)}
         tokens, hit = 0, False
         for outcome in outcomes:
@@ -324,8 +323,9 @@ class AdaptivePlan:
             tokens += len(emitted)
             served.said(len(emitted))
             self._account.prove(judged(served, outcome.history))
-            for guesser in self._shadows:
-                guesser.heard(served, outcome, emitted)
+            sent = [guesser.heard(served, outcome, emitted) for guesser in self._shadows]
+            if not any(sent):
+                served.sent(0, 0)
             for one in self.costly:
                 served.trackers[one.index].score(served.drawn[one.index], emitted)
             for graft in served.grafts:
@@ -358,6 +358,7 @@ class AdaptivePlan:
             self._account.book(plain, plain)
             for outcome in outcomes:
                 self._served[outcome.slot].said(1)
+                self._served[outcome.slot].sent(0, 0)
         return Review(plain)
 
     def _book(self, now: Situation, tokens: int, seconds: float) -> None:

@@ -27,10 +27,11 @@ def ask(drafters: Sequence[Costly], now: Situation, best: Choice, account: Accou
     found: tuple[Costly, Offer] | None = None
     others: list[tuple[Costly, Offer]] = []
     ready = value = best.value if best.nodes else 0.0
+    rivals = len(drafters) > 1 and sum(one.may_guess(now) for one in drafters) > 1
     for one in drafters:
         if not one.may_hope(now):
             continue
-        offer = one.offer(now)
+        offer = one.offer(now, rivals)
         if _pays(one, offer, now, value, account, habits) or (now.forcing and not (best.nodes or found)):
             others += [found] if found else []
             found, value = (one, offer), offer.value

@@ -22,9 +22,11 @@ from localspec.errors import DecodeError
 
 _OFFER_WAIT = 8
 """Passes until one that promised nothing is asked again what it promises, or tried."""
-_OPTIMISM, _RIVAL_OPTIMISM, _HOPE = 0.5, 1.0, 2.0
-"""Standard errors by which a drafter is taken to be better than it seems (what is not known is worth trying), and by
-which one of several: while another one pays it is tried seldom. And by which it may be."""
+_OPTIMISM, _RIVAL_OPTIMISM = 0.5, 1.0
+"""Standard errors by which a drafter is taken to be better than it seems: what is not known is worth trying. One of
+several is tried more seldom, while another one pays."""
+_HOPE = 2.0
+"""Standard errors by which it may be better."""
 _HOPELESS_SHARE, _HOPEFUL_SHARE = 0.006, 0.01
 """Of plain decoding's time, what trying may take of a drafter that never paid, by all that is known, and of one that
 pays at other times and has a prompt to read first."""
@@ -67,7 +69,6 @@ class Costly:
         turn: Turn,
         longest: int,
         clock: Callable[[], float],
-        rivals: bool = False,
     ) -> None:
         """
         Args:
@@ -77,9 +78,7 @@ class Costly:
             turn: when it is tried.
             longest: most nodes of a draft.
             clock: seconds.
-            rivals: there are others that cost something.
         """
-        self._optimism = _RIVAL_OPTIMISM if rivals else _OPTIMISM
         self.longest = longest
         self.index, self.drafter, self.costs = index, drafter, costs
         self.turn, self.investment = turn.backoff, turn.investment
@@ -149,8 +148,14 @@ class Costly:
         """What it promised was too little."""
         self._hopeless = _OFFER_WAIT
 
-    def offer(self, now: Situation) -> Offer:
-        """What it promises for this pass, beside what is ready; asked only where it `may_hope`."""
+    def offer(self, now: Situation, rivals: bool = False) -> Offer:
+        """What it promises for this pass, beside what is ready; asked only where it `may_hope`.
+
+        Args:
+            now: the pass.
+            rivals: others that cost something may guess, too.
+        """
+        optimism = _RIVAL_OPTIMISM if rivals else _OPTIMISM
         places, limit = now.places(self.drafter.name), self._limit(now)
         missing = self._missing(now)
         reading = self._reading(missing)
@@ -162,7 +167,7 @@ class Costly:
         def promise(off: float) -> Choice:
             options = [list(ready) for ready in now.ready]
             for place, tracker in zip(places, trackers, strict=True):
-                options[place].append(Option(promised(tracker.typical(limit, self._optimism, off), breadth, limit)))
+                options[place].append(Option(promised(tracker.typical(limit, optimism, off), breadth, limit)))
             return best_choice(options, charged, now.rate, NEVER, min(now.only, limit))
 
         at_best = self._hope = self._value([tracker.typical(limit, _HOPE) for tracker in trackers], charged, now)

@@ -19,7 +19,8 @@ half of it. One that is too low costs little."""
 _ANSWER_SHARE, _QUIET_SHARE, _COPY_SHARE = 0.2, 0.7, 0.5
 """By how much one answer changes what is usual."""
 SHORT_COPY, LONG_COPY = 7, 15
-"""Most nodes of the first draft without cost, where nothing says that copies are long, and where they have been."""
+"""Most nodes of drafts without cost when an answer begins, where nothing says that copies are long, and where the last
+ones were."""
 _FAR = 0.7
 """Of a long copy, how far the first ones of answers must have gone."""
 _FIRST_RETRY, _RETRY_GROWTH, _LAST_RETRY = 8.0, 1.5, 4096.0
@@ -95,7 +96,7 @@ class Habits:
 
     @property
     def first_copy(self) -> int:
-        """Most nodes of the first draft without cost of an answer."""
+        """Most nodes of drafts without cost, when an answer begins."""
         return LONG_COPY if self.copies >= _FAR else SHORT_COPY
 
     def ended(self, tokens: int, quiet: float, copied: int | None) -> None:
@@ -104,7 +105,7 @@ class Habits:
         Args:
             tokens: of it.
             quiet: share of it that drafts without cost left to others.
-            copied: tokens of its first copy; None = there was none.
+            copied: tokens of its first copy; None = not known (see `Served.copied`).
         """
         self.answer += _ANSWER_SHARE * (tokens - self.answer)
         self.quiet += _QUIET_SHARE * (quiet - self.quiet)

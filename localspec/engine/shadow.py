@@ -39,6 +39,8 @@ class Shadow:
         """Whether it was, for the coming pass ..."""
         self._seconds = 0.0
         """... what that took so far ..."""
+        self._anyway = 0.0
+        """Seconds that hearing of a pass takes if it was not asked."""
         self._usual = False
         """... and whether it says what asking it takes: the first time of a request it may have read a prompt."""
 
@@ -89,25 +91,31 @@ class Shadow:
             self.attention.planned(sent, now.saves(wish) if sent else 0.0)
 
     def observe(self, outcomes: Sequence[Outcome]) -> None:
-        """The pass is over."""
+        """The pass is over. What that takes counts as far as asking it is why."""
         started = self._clock()
         self.drafter.observe(outcomes)
-        self._seconds += self._clock() - started
+        taken = self._clock() - started
+        if self._asked:
+            self._seconds += max(0.0, taken - self._anyway)
+        else:
+            self._anyway = taken
 
-    def heard(self, served: Served, outcome: Outcome, emitted: Sequence[int]) -> None:
-        """What was said where it guessed. Its own draft may have been sent, and maybe not all of it."""
-        draft = served.drawn[self.index]
+    def heard(self, served: Served, outcome: Outcome, emitted: Sequence[int]) -> bool:
+        """What was said where it guessed; whether its own draft was sent, and maybe not all of it."""
+        draft, sent = served.drawn[self.index], outcome.draft
         if not len(draft):
-            return
-        started, sent = self._clock(), outcome.draft
+            return False
+        started = self._clock()
         right = served.trackers[self.index].score(draft, emitted, levels=False)
-        if len(sent) and sent.origin == draft.origin:
+        own = len(sent) > 0 and sent.origin == draft.origin
+        if own:
             levels, accepted = depth_of(sent), len(outcome.verdict.accepted)
             served.judged(self.index, levels, accepted)
             served.sent(levels, accepted)
         elif right == depth_of(draft):
             served.judged(self.index, right, right)
         self._seconds += self._clock() - started
+        return own
 
 
 def ask(drafters: Sequence[Shadow], now: Situation, longest: int, passes: int = 1) -> None:

@@ -63,7 +63,7 @@ class Served:
     trackers: list[Tracker]
     """Per drafter."""
     first_copy: int = SHORT_COPY
-    """Most nodes of a draft without cost to begin with."""
+    """Most nodes of a draft without cost, until it was right or wrong (`longest`)."""
     quiet: float = 1.0
     """Share of the tokens that drafts without cost leave to those that cost something, sent or not."""
     quiet_passes: int = _SETTLED
@@ -79,11 +79,9 @@ class Served:
     """What a drafter without cost would say behind the guess of another (see `graft`); at most one."""
     length: int = 0
     """Tokens before the coming pass."""
-    copied: int | None = None
-    """Tokens in a row that the first long draft without cost was right about, and those after it; None = none was
-    sent."""
-    _copies: bool = True
-    """None of them was wrong yet."""
+    _copy: int | None = None
+    """Tokens that the first long draft without cost was right about, and those behind it; None = none was sent."""
+    _copy_ended: bool = False
     _left: float = 1.0
     """What drafts without cost leave of the coming pass."""
     _heard: float = _USUAL_TOKENS
@@ -114,10 +112,16 @@ class Served:
             self.longest[index] = SHORT_COPY
 
     def sent(self, levels: int, accepted: int) -> None:
-        """So many levels of a draft that cost nothing were sent and accepted."""
-        if self._copies and levels >= SHORT_COPY:
-            self.copied = (self.copied or 0) + accepted
-            self._copies = accepted == levels and self.copied < LONG_COPY
+        """So many levels of a draft that cost nothing were sent and accepted in a pass; 0 = there was none."""
+        if self._copy_ended or (self._copy is None and levels < SHORT_COPY):
+            return
+        self._copy = (self._copy or 0) + accepted
+        self._copy_ended = accepted < levels or not levels or self._copy >= LONG_COPY
+
+    @property
+    def copied(self) -> int | None:
+        """Tokens of the first copy; None = no long draft was sent, or the answer ended in the middle of it."""
+        return self._copy if self._copy_ended else None
 
     @property
     def settled(self) -> bool:

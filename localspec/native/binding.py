@@ -17,6 +17,7 @@ from localspec.native.library import (
     BAD_DRAFT,
     BAD_TREE,
     ISAS,
+    MOST_BRIEF,
     NO_MEMORY,
     NO_SUPPORT,
     NOT_FINITE,
@@ -113,7 +114,8 @@ class NativeKernels:
         tokens = np.ascontiguousarray(tokens, dtype=np.int32)
         out = np.empty(len(tokens))
         struct = noise_struct(noise)
-        self._lib.ls_gumbel(
+        lib: ctypes.CDLL = self._lib.brief if len(tokens) < MOST_BRIEF else self._lib
+        lib.ls_gumbel(
             self._scratch().workspace,
             ctypes.addressof(struct),
             purpose,

@@ -57,16 +57,12 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "ls_suffix_tokens": (_I64, [_PTR]),
     "ls_suffix_bytes": (_I64, [_PTR]),
 }
-BRIEF = (
-    "ls_gumbel",
-    "ls_ngram_sync",
-    "ls_ngram_lookup",
-    "ls_suffix_sync",
-    "ls_suffix_guess",
-    "ls_suffix_follow",
-)
-"""Functions that take microseconds while a pass is planned. Python's lock is kept: were it let go, whoever reads the
-answer would take it and have the pass wait for as long as that takes, up to a millisecond. In the pass it has time."""
+BRIEF = ("ls_gumbel", "ls_ngram_sync", "ls_ngram_lookup", "ls_suffix_follow")
+"""Functions that take microseconds while a pass is planned; of the library's `brief`, they keep Python's lock. Were it
+let go, whoever reads the answer would take it and have the pass wait for as long as that takes, up to a millisecond. In
+the pass it has time."""
+MOST_BRIEF = 512
+"""New tokens from which on indexing them is not brief: 0.1 ms a thousand."""
 NO_MEMORY, BAD_ARGUMENT, NOT_FINITE, NO_SUPPORT, BAD_TREE, BAD_DRAFT, NO_ISA = range(1, 8)
 
 
@@ -162,15 +158,22 @@ class PackedSampling:
             self.lookback = 0
 
 
-def open_library(path: Path) -> ctypes.CDLL:
+class Library(ctypes.CDLL):
+    """The native module."""
+
+    brief: ctypes.PyDLL
+    """The same, for functions of `BRIEF`."""
+
+
+def open_library(path: Path) -> Library:
     """Loads and declares it; KernelError if it cannot be loaded or is of another version."""
     try:
-        lib, locked = ctypes.CDLL(str(path)), ctypes.PyDLL(str(path))
-        for function in BRIEF:
-            setattr(lib, function, getattr(locked, function))
+        lib = Library(str(path))
+        lib.brief = ctypes.PyDLL(str(path))
         for function, (result, arguments) in SIGNATURES.items():
-            getattr(lib, function).restype = result
-            getattr(lib, function).argtypes = arguments
+            for one in (lib, lib.brief) if function in BRIEF else (lib,):
+                getattr(one, function).restype = result
+                getattr(one, function).argtypes = arguments
     except (OSError, AttributeError) as error:
         raise KernelError(f"the native module {path} cannot be loaded: {error}.") from error
     if lib.ls_abi_version() != ABI_VERSION:

@@ -8,13 +8,14 @@ import weakref
 import numpy as np
 
 from localspec.errors import KernelError
+from localspec.native.library import MOST_BRIEF, Library
 from localspec.types import Tokens
 
 
 class NgramIndex:
     """Handle of an `ls_ngram`."""
 
-    def __init__(self, lib: ctypes.CDLL, min_ngram: int, max_ngram: int) -> None:
+    def __init__(self, lib: Library, min_ngram: int, max_ngram: int) -> None:
         self._lib = lib
         self._sizes = (min_ngram, max_ngram)
         self._results = np.zeros(4, dtype=np.int32)
@@ -33,14 +34,16 @@ class NgramIndex:
     def sync(self, tokens: Tokens, unchanged: int = 0) -> None:
         unchanged = min(unchanged, self._length)
         tail = np.ascontiguousarray(tokens[unchanged:], dtype=np.int32)
-        status = self._lib.ls_ngram_sync(self._handle, unchanged, tail.ctypes.data, len(tail))
+        lib: ctypes.CDLL = self._lib.brief if len(tail) < MOST_BRIEF else self._lib
+        status = lib.ls_ngram_sync(self._handle, unchanged, tail.ctypes.data, len(tail))
         if status:
             raise KernelError(f"the n-gram index could not take {len(tokens)} tokens (status {status}).")
         self._length = len(tokens)
 
     def lookup(self, max_tokens: int) -> tuple[Tokens, int]:
         out = np.empty(max_tokens, dtype=np.int32)
-        status = self._lib.ls_ngram_lookup(self._handle, max_tokens, out.ctypes.data, self._address, self._address + 4)
+        brief = self._lib.brief
+        status = brief.ls_ngram_lookup(self._handle, max_tokens, out.ctypes.data, self._address, self._address + 4)
         if status:
             raise KernelError(f"the n-gram index cannot look up {max_tokens} tokens (status {status}).")
         found, match = self._results[:2].tolist()

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from localspec.errors import KernelError
-from localspec.native.library import MOST_FOLLOWED, FollowedStruct
+from localspec.native.library import MOST_BRIEF, MOST_FOLLOWED, FollowedStruct, Library
 from localspec.reference.suffix import NOTHING, Continuation, Followed
 from localspec.types import NO_TOKENS, Tokens
 
@@ -19,7 +19,7 @@ _NOTHING = Followed(NO_TOKENS, NO_TOKENS, np.empty(0, dtype=np.float32), 0, -1)
 class SuffixIndex:
     """Handle of an `ls_suffix`."""
 
-    def __init__(self, lib: ctypes.CDLL, depth: int) -> None:
+    def __init__(self, lib: Library, depth: int) -> None:
         self._lib, self._depth = lib, depth
         self._tokens, self._parents = (np.zeros(MOST_FOLLOWED, dtype=np.int32) for _ in range(2))
         self._chances, self._score = np.zeros(MOST_FOLLOWED), np.zeros(1)
@@ -100,10 +100,12 @@ class SuffixIndex:
     ) -> Followed:
         tokens = np.ascontiguousarray(tokens, dtype=np.int32)
         length, found = len(tokens), self._followed
-        status = self._lib.ls_suffix_follow(
+        unchanged = min(unchanged, self._length)
+        lib: ctypes.CDLL = self._lib.brief if length - unchanged < MOST_BRIEF else self._lib
+        status = lib.ls_suffix_follow(
             self._handle,
             None if other is None else other._handle,
-            unchanged if unchanged < self._length else self._length,
+            unchanged,
             tokens.ctypes.data,
             length,
             min(max_nodes, MOST_FOLLOWED),

@@ -30,11 +30,12 @@ def is_short() -> bool:
 
 
 def settle() -> None:
-    """For programs that have loaded what they need: it stays, and is not searched for garbage any more. That would take
-    20 ms in the middle of an answer, or longer.
+    """For programs that have just loaded a model: what is there stays, and is not searched for garbage any more until
+    the next one is loaded. That would take 20 ms in the middle of an answer, or longer.
     """
-    if not gc.get_freeze_count():
-        gc.freeze()
+    gc.unfreeze()
+    gc.collect()
+    gc.freeze()
 
 
 def places() -> list[Place]:

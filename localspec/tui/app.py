@@ -208,7 +208,8 @@ class ChatApp(App[int]):
         from localspec.runtime import memory
 
         if not self.is_headless:
-            memory.settle()
+            if not gc.get_freeze_count():
+                memory.settle()
             gc.set_threshold(*_GARBAGE)
 
     def on_load_failed(self, message: LoadFailed) -> None:

@@ -32,7 +32,6 @@ def test_what_is_typical_is_learned_only_where_somebody_asks() -> None:
         asked.score(chain(right, 1), [1])
         free.score(chain(right, 1), [1], levels=False)
     assert (asked.table.trials, free.table.trials) == (4, 0)
-    assert asked.table.first == free.table.first == 0.75
     assert asked.probability(0.5, 1) == free.probability(0.5, 1)
     assert free.table.typical(1) == Table().typical(1)
 

@@ -206,7 +206,11 @@ def passes(suffix: Drafter) -> tuple[int, int]:
         history.append(said[: right + 1])
         clock.now += FLAT(1 + len(draft), len(history))
         verdict = Verdict(np.arange(right, dtype=np.int32), said[right])
-        plan.learn(Cascade([]), [Outcome(0, history, draft, verdict, rows)], FLAT(1 + len(draft), len(history)))
+        plan.learn(
+            Cascade([Stage(suffix), Stage(drafter)]),
+            [Outcome(0, history, draft, verdict, rows)],
+            FLAT(1 + len(draft), len(history)),
+        )
         count += 1
     return count, accepted_grafts
 

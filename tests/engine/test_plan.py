@@ -7,10 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.engine.interfaces import Draft
+from localspec.drafters.cascade import Cascade, Stage
+from localspec.engine.adaptive import AdaptivePlan
+from localspec.engine.costs import PassCosts
+from localspec.engine.interfaces import EMPTY_DRAFT, Draft
+from localspec.engine.loop import Loop
 from localspec.engine.plan import FixedPlan
+from localspec.engine.request import Request
 from localspec.errors import UsageError
-from tests.fakes import FakeTarget, HashModel
+from localspec.types import Rule
+from tests.fakes import FakeDrafter, FakeTarget, FakeVocabulary, HashModel, answer, prompt
 
 TARGET = FakeTarget(HashModel(5), 5)
 STREAMS = FakeTarget(HashModel(5), 5, streams=True)
@@ -66,3 +72,19 @@ def test_a_cut_tree_keeps_parents_before_children() -> None:
     tree = Draft(np.array([1, 2, 3, 4], dtype=np.int32), np.array([-1, -1, 0, 1], dtype=np.int32))
     sent = FixedPlan(8, frozenset({1, 3})).fit(TARGET, [0], [1], [tree])[0]
     assert sent.parents.tolist() == [-1, -1]
+
+
+@pytest.mark.parametrize("rule", [Rule.COUPLED, Rule.REJECTION])
+@pytest.mark.parametrize("adaptive", [True, False])
+def test_every_drafter_hears_of_every_pass_once(rule: Rule, adaptive: bool) -> None:
+    """Planned or not, asked or not: most of these passes are not planned, for nothing is ever found."""
+    drafters = [FakeDrafter(lambda _: EMPTY_DRAFT), FakeDrafter(lambda _: EMPTY_DRAFT, free=False)]
+    costs = PassCosts({2: {width: 1e-6 * width for width in range(1, 17)}}, 16)
+    plan = AdaptivePlan(drafters, None, costs=costs) if adaptive else FixedPlan(4, None)
+    cascade = Cascade([Stage(drafter) for drafter in drafters])
+    loop = Loop(FakeTarget(HashModel(5), 5), cascade, plan, FakeVocabulary(5))
+    found = answer(loop, Request(prompt(1, 2, 3), rule=rule, max_tokens=40, ignore_end=True))
+    for drafter in drafters:
+        assert len(drafter.outcomes) == found.stats.passes == 40
+    if adaptive and rule is Rule.COUPLED:
+        assert len(drafters[0].requests) < 40

@@ -27,13 +27,21 @@ class Guesser(FakeDrafter):
     def __init__(self, name: str, confidence: float, clock: list[float]) -> None:
         super().__init__(self._guess)
         self.name, self.confidence, self._clock = name, confidence, clock
+        self.observing = self.observing_if_asked = 0.0
+        """Seconds."""
+        self._asked = False
 
     def _guess(self, request: DraftRequest) -> Draft:
         return Draft.chain([1], None, np.full(1, self.confidence, np.float32), self.name)
 
     def draft(self, requests: Sequence[DraftRequest]) -> list[Draft]:
         self._clock[0] += ASKING
+        self._asked = True
         return super().draft(requests)
+
+    def observe(self, outcomes: Sequence[Outcome]) -> None:
+        self._clock[0] += self.observing + (self.observing_if_asked if self._asked else 0.0)
+        self._asked = False
 
 
 class Anything:
@@ -135,6 +143,18 @@ def test_what_it_takes_to_score_them_counts() -> None:
     good, bad = World(0.03, learning=5 * ASKING).asked(200)
     assert good == 200
     assert bad < 60
+
+
+def test_what_it_takes_to_tell_them_counts_as_far_as_asking_is_why() -> None:
+    world = World(0.03)
+    world.guessers[1].observing_if_asked = 5 * ASKING
+    assert world.asked(200)[1] < 60
+    world = World(0.001)
+    world.asked(60)
+    usual = world.asked(200)[1]
+    world.guessers[1].observing = 20 * ASKING
+    world.asked(20)
+    assert world.asked(200)[1] > 0.5 * usual, "resting saves none of that"
 
 
 def test_one_that_rests_is_found_when_it_has_become_better() -> None:

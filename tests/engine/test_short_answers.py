@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from localspec.drafters.cascade import Cascade
+from localspec.drafters.cascade import Cascade, Stage
 from localspec.engine.acceptance import Acceptance
 from localspec.engine.adaptive import AdaptivePlan
 from localspec.engine.costs import PassCosts
@@ -157,9 +157,12 @@ def test_first_copies_that_went_far_let_the_next_answer_begin_with_a_long_draft(
     [
         ([], None),
         ([(3, 3)], None),
-        ([(7, 7)], 7),
+        ([(7, 7)], None),
         ([(3, 0), (7, 7), (15, 4), (15, 15)], 11),
         ([(7, 0), (7, 7)], 0),
+        ([(7, 7), (3, 0), (7, 7)], 7),
+        ([(7, 7), (0, 0), (7, 7)], 7),
+        ([(7, 7), (3, 3), (7, 2)], 12),
         ([(7, 7), (15, 15), (15, 15)], 22),
     ],
 )
@@ -204,7 +207,11 @@ def test_a_drafter_nobody_timed_reads_no_long_prompt_before_copies_had_their_cha
         history.append([1] * (len(sent) + 1))
         verdict = Verdict(np.arange(len(sent), dtype=np.int32), 1)
         rows = LogitRows.from_matrix(np.zeros((1 + len(sent), 2), dtype=np.float32))
-        plan.learn(Cascade([]), [Outcome(0, history, sent, verdict, rows)], WIDE(1 + len(sent), len(history)))
+        plan.learn(
+            Cascade([Stage(silent), Stage(draft)]),
+            [Outcome(0, history, sent, verdict, rows)],
+            WIDE(1 + len(sent), len(history)),
+        )
     assert read[:2] == [0, 0]
     assert read[-1] > 0
 
