@@ -116,15 +116,12 @@ class Table:
 
     def learn(self, confidence: float, depth: int, hit: bool) -> float:
         """One node was tried; returns what its `probability` was before."""
+        usual = self.probability(confidence, depth)
         place, depth = _bin_of(confidence), min(depth, _DEPTHS)
-        chance = _GUESSES[place]
         for table in self._tables:
-            trials, hits = table._trials, table._hits
-            whole = (hits[0][place] + _PRIOR_WEIGHT * chance) / (trials[0][place] + _PRIOR_WEIGHT)
-            chance = (hits[depth][place] + _DEPTH_WEIGHT * whole) / (trials[depth][place] + _DEPTH_WEIGHT)
-            _add(trials[0], hits[0], place, hit)
-            _add(trials[depth], hits[depth], place, hit)
-        return chance
+            for row in (0, depth):
+                _add(table._trials[row], table._hits[row], place, hit)
+        return usual
 
     def saw_breadth(self, nodes_per_level: float) -> None:
         """A draft had so many nodes a level."""

@@ -17,7 +17,6 @@ from localspec.native.library import (
     BAD_DRAFT,
     BAD_TREE,
     ISAS,
-    MOST_BRIEF,
     NO_MEMORY,
     NO_SUPPORT,
     NOT_FINITE,
@@ -114,8 +113,7 @@ class NativeKernels:
         tokens = np.ascontiguousarray(tokens, dtype=np.int32)
         out = np.empty(len(tokens))
         struct = noise_struct(noise)
-        lib: ctypes.CDLL = self._lib.brief if len(tokens) < MOST_BRIEF else self._lib
-        lib.ls_gumbel(
+        self._lib.suited(len(tokens)).ls_gumbel(
             self._scratch().workspace,
             ctypes.addressof(struct),
             purpose,

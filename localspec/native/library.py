@@ -62,7 +62,7 @@ BRIEF = ("ls_gumbel", "ls_ngram_sync", "ls_ngram_lookup", "ls_suffix_follow")
 let go, whoever reads the answer would take it and have the pass wait for as long as that takes, up to a millisecond. In
 the pass it has time."""
 MOST_BRIEF = 512
-"""New tokens from which on indexing them is not brief: 0.1 ms a thousand."""
+"""Tokens to work on from which on that is not brief: indexing takes 0.1 ms a thousand."""
 NO_MEMORY, BAD_ARGUMENT, NOT_FINITE, NO_SUPPORT, BAD_TREE, BAD_DRAFT, NO_ISA = range(1, 8)
 
 
@@ -163,6 +163,10 @@ class Library(ctypes.CDLL):
 
     brief: ctypes.PyDLL
     """The same, for functions of `BRIEF`."""
+
+    def suited(self, tokens: int) -> ctypes.CDLL:
+        """Whichever of the two a function of `BRIEF` is called of, where it has so many tokens to work on."""
+        return self.brief if tokens < MOST_BRIEF else self
 
 
 def open_library(path: Path) -> Library:

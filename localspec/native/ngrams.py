@@ -8,7 +8,7 @@ import weakref
 import numpy as np
 
 from localspec.errors import KernelError
-from localspec.native.library import MOST_BRIEF, Library
+from localspec.native.library import Library
 from localspec.types import Tokens
 
 
@@ -34,7 +34,7 @@ class NgramIndex:
     def sync(self, tokens: Tokens, unchanged: int = 0) -> None:
         unchanged = min(unchanged, self._length)
         tail = np.ascontiguousarray(tokens[unchanged:], dtype=np.int32)
-        lib: ctypes.CDLL = self._lib.brief if len(tail) < MOST_BRIEF else self._lib
+        lib = self._lib.suited(len(tail))
         status = lib.ls_ngram_sync(self._handle, unchanged, tail.ctypes.data, len(tail))
         if status:
             raise KernelError(f"the n-gram index could not take {len(tokens)} tokens (status {status}).")

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from localspec.errors import KernelError
-from localspec.native.library import MOST_BRIEF, MOST_FOLLOWED, FollowedStruct, Library
+from localspec.native.library import MOST_FOLLOWED, FollowedStruct, Library
 from localspec.reference.suffix import NOTHING, Continuation, Followed
 from localspec.types import NO_TOKENS, Tokens
 
@@ -101,8 +101,7 @@ class SuffixIndex:
         tokens = np.ascontiguousarray(tokens, dtype=np.int32)
         length, found = len(tokens), self._followed
         unchanged = min(unchanged, self._length)
-        lib: ctypes.CDLL = self._lib.brief if length - unchanged < MOST_BRIEF else self._lib
-        status = lib.ls_suffix_follow(
+        status = self._lib.suited(length - unchanged).ls_suffix_follow(
             self._handle,
             None if other is None else other._handle,
             unchanged,

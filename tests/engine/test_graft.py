@@ -193,11 +193,12 @@ def passes(suffix: Drafter) -> tuple[int, int]:
     costs = PassCosts(measured(FLAT))
     timed = {"draft": DraftCosts({128: {1: 0.002}}, 0.0001)}
     plan = AdaptivePlan([suffix, drafter], None, costs=costs, draft_costs=timed, clock=clock)
+    cascade = Cascade([Stage(suffix), Stage(drafter)])
     history, count, accepted_grafts = History(COPIED), 0, 0
     rows = LogitRows.from_matrix(np.zeros((1, 2), dtype=np.float32))
     while (room := len(text) - len(history)) > 0:
         request = DraftRequest(0, history, room - 1, room - 1, SamplingParams(), Noise(1), room=room)
-        (draft,) = plan.draft(Cascade([Stage(suffix), Stage(drafter)]), TARGET, [request], [1])
+        (draft,) = plan.draft(cascade, TARGET, [request], [1])
         assert draft.parents.tolist() == list(range(-1, len(draft) - 1))
         said, right = text[len(history) :], 0
         while right < len(draft) and int(draft.tokens[right]) == said[right]:
@@ -206,11 +207,7 @@ def passes(suffix: Drafter) -> tuple[int, int]:
         history.append(said[: right + 1])
         clock.now += FLAT(1 + len(draft), len(history))
         verdict = Verdict(np.arange(right, dtype=np.int32), said[right])
-        plan.learn(
-            Cascade([Stage(suffix), Stage(drafter)]),
-            [Outcome(0, history, draft, verdict, rows)],
-            FLAT(1 + len(draft), len(history)),
-        )
+        plan.learn(cascade, [Outcome(0, history, draft, verdict, rows)], FLAT(1 + len(draft), len(history)))
         count += 1
     return count, accepted_grafts
 

@@ -198,20 +198,17 @@ def test_a_drafter_nobody_timed_reads_no_long_prompt_before_copies_had_their_cha
     draft = Guesser("draft", always(True, 0.9), clock, level=0.003, read=0.001)
     silent = FakeDrafter(lambda request: EMPTY_DRAFT)
     plan = AdaptivePlan([silent, draft], None, costs=PassCosts(measured(WIDE)), clock=clock)
+    cascade = Cascade([Stage(silent), Stage(draft)])
     history = History([1] * 200)  # of 100 it might read at once
     read: list[int] = []
     for _ in range(5):
         request = DraftRequest(0, history, 7, 7, SamplingParams(), Noise(1), room=200)
-        (sent,) = plan.draft(Cascade([]), TARGET, [request], [1])
+        (sent,) = plan.draft(cascade, TARGET, [request], [1])
         read.append(draft.tokens_read)
         history.append([1] * (len(sent) + 1))
         verdict = Verdict(np.arange(len(sent), dtype=np.int32), 1)
         rows = LogitRows.from_matrix(np.zeros((1 + len(sent), 2), dtype=np.float32))
-        plan.learn(
-            Cascade([Stage(silent), Stage(draft)]),
-            [Outcome(0, history, sent, verdict, rows)],
-            WIDE(1 + len(sent), len(history)),
-        )
+        plan.learn(cascade, [Outcome(0, history, sent, verdict, rows)], WIDE(1 + len(sent), len(history)))
     assert read[:2] == [0, 0]
     assert read[-1] > 0
 
