@@ -21,8 +21,8 @@ is the one that counts, and one that is too low costs little while one that is t
 their confidences are known, and they are scored whether sent or not (`shadow`). A drafter that costs
 (`costly`) is asked if its typical acceptance promises more than the best ready draft; it stops by `price` when the next
 level no longer pays, and what it has drawn is weighed again with its confidences. Under exactness only exact widths are
-choices. Planning has a price as well: what drafts is charged with it, and it rests where nothing comes of it
-(`attention`).
+choices. Planning has a price as well: what drafts is charged with it, and it rests (`attention`) where nothing comes of
+it that a `routine` would not bring, too.
 
 **Losses** are limited by `guard`: passes that could lose more than may be lost are no choices. Drafts without cost that
 it stops are only imagined until they have proved themselves (`imagined`); where it stops a drafter that seems to pay,
@@ -47,23 +47,23 @@ from typing import Any
 
 from localspec.engine import shadow
 from localspec.engine.acceptance import Acceptance
-from localspec.engine.attention import Attention
 from localspec.engine.backoff import Backoff
 from localspec.engine.bidding import ask
 from localspec.engine.costly import Costly
 from localspec.engine.costs import DraftCosts, PassCosts
-from localspec.engine.guard import Account
+from localspec.engine.guard import Account, usual
 from localspec.engine.habits import Habits
 from localspec.engine.imagined import imagine, judged
 from localspec.engine.interfaces import EMPTY_DRAFT, Continuing, Draft, Drafter, DraftRequest, Outcome, Target
 from localspec.engine.option import MARGIN, NEVER, Choice, best_choice
-from localspec.engine.plan import NO_REVIEW, FixedPlan, Review
+from localspec.engine.plan import FixedPlan, Review
+from localspec.engine.routine import Routines
 from localspec.engine.situation import Served, Situation, prices
 
-_OUTLIER = 0.3
-"""A pass is booked as at most this share slower or faster than expected."""
 _LOOKS = 1.0, 2.0, 64.0
 """Passes between looks at what plain decoding costs while that is in doubt: at first, growth, at last."""
+_LEARNING = 0.03
+"""Of a plain pass, what is learned where a draft is planned is worth: a drafter that is not weighed is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,16 +128,13 @@ class AdaptivePlan:
         self._shadows = [shadow.Shadow(index, one, clock) for index, one in enumerate(self.drafters) if one.free]
         self._continuing = [(one.index, one.drafter) for one in self._shadows if isinstance(one.drafter, Continuing)]
         self._names = tuple(one.name for one in self.drafters)
+        self._routines = Routines(self._shadows, exact_widths, self._habits, self._account, clock)
         self._exact, self._fixed = exact_widths, FixedPlan(fixed, exact_widths)
         self._costs = {1: costs}
         self._served: dict[int, Served] = {}
-        self._look, self._attention = Backoff(*_LOOKS), Attention()
+        self._look, self._attention = Backoff(*_LOOKS), self._habits.planning
         self._clock = clock
         self._now: Situation | None = None
-        self._alone: tuple[int, int] | None = None
-        """(rows, cached length) of a pass for which nobody may draft, or that was not planned ..."""
-        self._resting = False
-        """... because planning rests."""
 
     @property
     def costs(self) -> PassCosts:
@@ -149,18 +146,18 @@ class AdaptivePlan:
     def draft(
         self, drafter: Drafter, target: Target, requests: Sequence[DraftRequest], pending: Sequence[int]
     ) -> list[Draft]:
-        self._now, self._alone, self._resting = None, None, False
+        self._now = self._routines.unplanned = None
         if any(request.needs_probs for request in requests):
             return self._fixed.draft(drafter, target, requests, pending)
-        self._resting = self._rests(requests)
-        if self._resting or not any(one.max_nodes > 0 and any(map(one.allows, self._names)) for one in requests):
-            length = sum(len(one.history) for one in requests) // len(requests)
-            self._alone = (len(requests), length) if sum(pending) == len(requests) else None
-            return [EMPTY_DRAFT] * len(requests)
+        rests = self._rests(requests)
+        if rests or not any(one.max_nodes > 0 and any(map(one.allows, self._names)) for one in requests):
+            served = {one.slot: self._served[one.slot] for one in requests} if rests else {}
+            return self._routines.draft(requests, pending, served)
         started = self._clock()
         self._now = now = self._situation(target, requests, pending)
         best = self._choice(now)
-        self._attention.planned(now.forcing or best.nodes > 0 or now.asked >= 0, now.saves(best))
+        worth = self._routines.weighed(now, best) + (_LEARNING * now.plain_seconds if best.nodes else 0.0)
+        self._attention.planned(now.forcing or now.asked >= 0 or worth > self._attention.seconds, worth)
         if best.nodes and not (now.forcing or now.waiting) and self._look_due(now):
             best = _nothing(now)  # a look at what plain decoding costs by now
         drafts = self._send(best, target, now)
@@ -309,7 +306,7 @@ class AdaptivePlan:
         now, self._now = self._now, None
         if now is None:
             drafter.observe(outcomes)
-            return self._learn_plain(outcomes, seconds)
+            return self._routines.learn(outcomes, seconds, self._costs_of)
         for one in self.costly:
             one.drafter.observe(outcomes)
         started = self._clock()
@@ -346,25 +343,9 @@ class AdaptivePlan:
         self._attention.took(now.planning + self._clock() - started)
         return Review(now.plain_seconds, now.guarded)
 
-    def _learn_plain(self, outcomes: Sequence[Outcome], seconds: float) -> Review:
-        """A pass that was not planned. Where nobody could draft the guard had no say."""
-        if self._alone is None:
-            return NO_REVIEW
-        rows, length = self._alone
-        costs = self._costs_of(rows, rows)
-        costs.observe(rows, length, seconds)
-        plain = costs.seconds(rows, length)
-        if self._resting:
-            self._account.book(plain, plain)
-            for outcome in outcomes:
-                self._served[outcome.slot].said(1)
-                self._served[outcome.slot].sent(0, 0)
-        return Review(plain)
-
     def _book(self, now: Situation, tokens: int, seconds: float) -> None:
         """What the pass saved or lost; with a draft, or behind one, planning is part of it."""
-        usual = now.expected  # outliers are nobody's fault
-        spent = min((1.0 + _OUTLIER) * usual, max((1.0 - _OUTLIER) * usual, seconds)) + now.booked
+        spent = usual(seconds, now.expected) + now.booked
         plain = tokens / now.active * now.plain_seconds
         spent = spent + self._attention.seconds if now.drafted or now.draft_seconds or now.waiting else plain
         self._habits.rate(now.active).book(tokens, spent - now.invested)

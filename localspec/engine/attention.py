@@ -1,14 +1,15 @@
-"""Planning takes time, too: it rests where nothing comes of it.
+"""Planning takes time, too: it rests where it brings nothing that would not come without it.
 
-A pass that nothing is drafted in costs what plain decoding costs, and what it took to find that out: some 0.1 ms, a
-five-hundredth of a pass of a large model, a quarter of one of a tiny model. So planning that has found nothing since
-`fruitless` passes rests for
+Some 0.4 ms a pass: a fiftieth of a pass of a large model, a third of one of a tiny model. A pass that is not planned is
+plain, or sends what a `routine` says. So planning that has not been worth its time since `fruitless` passes rests for
 
     min(fruitless / 3, planning seconds / (SHARE * plain seconds) - 1)      passes, rounded down:
 
 where passes are long it hardly ever does; where they are short it takes at most SHARE of plain decoding's time, and
 what begins to pay is noticed after a third of the time in which nothing did. Nor does it rest while what it found
 lately is expected to save more than it takes: one draft in five passes pays for all five where passes take 20 ms.
+
+Asking a drafter without cost takes time as well, and such drafters rest by the same rule (`shadow`).
 """
 
 from __future__ import annotations
@@ -16,13 +17,15 @@ from __future__ import annotations
 SHARE = 0.004
 """Of plain decoding's time."""
 _REST = 3
-_KINSHIP = 4
+_KINSHIP = 2
 """What was in vain for a request counts for the next one by this divisor."""
 _MEMORY = 0.9
 _OUTLIER = 2.0
 """One planning counts as at most so many usual ones."""
 _WORTH_MEMORY = 0.95
 """Of what planning was worth, what is left a pass later."""
+_MOST_WORTH = 20.0
+"""How many plannings one is worth at most: a single find keeps it busy for no longer than that."""
 
 
 class Attention:
@@ -34,7 +37,7 @@ class Attention:
         self.rested = 0
         """Passes since one was planned."""
         self._fruitless = 0
-        """Passes since planning found something, or a request came."""
+        """Passes since planning was worth its time, less of those before a request came."""
         self._worth = 0.0
         """Seconds a pass that what it found is expected to save, lately."""
         self._cold = True
@@ -58,10 +61,15 @@ class Attention:
         return False
 
     def planned(self, fruitful: bool, saves: float = 0.0) -> None:
-        """A pass was; what was found is expected to save so many seconds."""
+        """A pass was.
+
+        Args:
+            fruitful: it was worth its time.
+            saves: seconds that what was found is expected to save, or to save over what would be done without.
+        """
         self.rested = 0
         self._fruitless = 0 if fruitful else self._fruitless + 1
-        self._worth += (1.0 - _WORTH_MEMORY) * (saves - self._worth)
+        self._worth += (1.0 - _WORTH_MEMORY) * (min(saves, _MOST_WORTH * self.seconds) - self._worth)
 
     def took(self, seconds: float) -> None:
         """Planning a pass and learning from it."""

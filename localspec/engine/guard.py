@@ -63,6 +63,13 @@ USUAL_ANSWER = 200.0
 """Tokens of an answer, before any was seen."""
 _STRETCH_TOKENS = 64
 """Tokens of plain decoding in a stretch of a long answer."""
+_OUTLIER = 0.3
+"""A pass is booked as at most this share slower or faster than expected."""
+
+
+def usual(seconds: float, expected: float) -> float:
+    """What is booked of a pass that took so long: outliers are nobody's fault."""
+    return min((1.0 + _OUTLIER) * expected, max((1.0 - _OUTLIER) * expected, seconds))
 
 
 @dataclass(slots=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from localspec.engine.attention import Attention
 from localspec.engine.backoff import Backoff
 from localspec.engine.guard import USUAL_ANSWER, Investment
 
@@ -23,6 +24,10 @@ SHORT_COPY, LONG_COPY = 7, 15
 ones were."""
 _FAR = 0.7
 """Of a long copy, how far the first ones of answers must have gone."""
+_ROUTINES = 3, SHORT_COPY, LONG_COPY
+"""Most nodes of routines ..."""
+_ROUTINE_SHARE = 0.05
+"""... and by how much one pass changes what they are known to save."""
 _FIRST_RETRY, _RETRY_GROWTH, _LAST_RETRY = 8.0, 1.5, 4096.0
 _FIRST_TURN, _TURN_GROWTH, _LAST_TURN = 8.0, 1.15, 4096.0
 _FIRST_ASIDE = 32.0
@@ -68,6 +73,20 @@ class Turn:
 
 
 @dataclass(slots=True)
+class Routine:
+    """Sending the guesses of one drafter without cost in every pass (see `routine`)."""
+
+    nodes: int
+    """The most of a guess."""
+    saves: float = 0.0
+    """Seconds a pass over plain decoding, lately; what asking for it takes is not taken off."""
+
+    def saved(self, seconds: float) -> None:
+        """So much in a pass."""
+        self.saves += _ROUTINE_SHARE * (seconds - self.saves)
+
+
+@dataclass(slots=True)
 class Habits:
     """Of one pair; handed to one plan after the other, which refine it in place."""
 
@@ -85,6 +104,10 @@ class Habits:
     """Of drafters that cost, in the place of one that pays; all of them share it."""
     turns: dict[str, Turn] = field(default_factory=dict)
     """By drafter."""
+    planning: Attention = field(default_factory=Attention)
+    """Whether passes are planned."""
+    _routines: dict[str, tuple[Routine, ...]] = field(default_factory=dict)
+    """By drafter without cost."""
 
     def rate(self, slots: int) -> Rate:
         """Of passes of so many slots."""
@@ -93,6 +116,10 @@ class Habits:
     def turn(self, drafter: str) -> Turn:
         """Of the drafter of that name."""
         return self.turns.setdefault(drafter, Turn())
+
+    def routines(self, drafter: str) -> tuple[Routine, ...]:
+        """Of the drafter without cost of that name."""
+        return self._routines.setdefault(drafter, tuple(map(Routine, _ROUTINES)))
 
     @property
     def first_copy(self) -> int:

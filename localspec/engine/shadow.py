@@ -37,6 +37,8 @@ class Shadow:
         self._clock = clock
         self._asked = False
         """Whether it was, for the coming pass ..."""
+        self._gains = [0.0]
+        """... what its guess is expected to bring, by nodes ..."""
         self._seconds = 0.0
         """... what that took so far ..."""
         self._anyway = 0.0
@@ -61,6 +63,7 @@ class Shadow:
         """
         if self._asked and self._usual:
             self.attention.took(self._seconds)
+        self._gains = [0.0]
         places = now.places(self.drafter.name)
         always = now.forcing or any(request.constraint is not None for request in now.requests)
         self._asked = bool(places) and (always or not self.attention.rests(now.plain_seconds, passes))
@@ -74,13 +77,21 @@ class Shadow:
                 served = now.served[place]
                 served.drawn[self.index] = draft
                 tracker, again = served.trackers[self.index], now.again
-                now.ready[place].append(Option(tracker.gains(draft, again), draft, True))
+                self._gains = tracker.gains(draft, again)
+                now.ready[place].append(Option(self._gains, draft, True))
                 if depth_of(draft) < len(draft):
                     alone = [replace(asked[place], chain=True)]
                     (chain,) = legal(alone, self.drafter.draft(alone))
                     now.ready[place].append(Option(tracker.gains(chain, again), chain, True))
         self._seconds = self._clock() - started
         self._usual = all(served.generated for served in now.served)
+
+    def saves(self, now: Situation, nodes: int) -> float:
+        """Seconds that sending its guess would save in a pass of one slot, up to so many nodes."""
+        nodes = min(nodes, len(self._gains) - 1, now.limit)
+        while nodes > 0 and now.prices[nodes] is None:
+            nodes -= 1
+        return self._gains[nodes] / now.rate - ((now.prices[nodes] or 0.0) - now.plain_price)
 
     def weighed(self, wish: Choice, now: Situation) -> None:
         """What would be sent of those that cost nothing is known."""

@@ -47,7 +47,7 @@ def test_what_it_finds_and_a_new_request_wake_it() -> None:
         pass
     attention.planned(fruitful=True)
     assert not attention.rests(0.0003)
-    planned(attention, 0.0003, 300)
+    planned(attention, 0.0003, 100)
     while attention.rests(0.0003):
         pass
     rested = attention.rested
@@ -55,7 +55,7 @@ def test_what_it_finds_and_a_new_request_wake_it() -> None:
     attention.begin()
     while attention.rests(0.0003):
         pass
-    assert attention.rested < 0.7 * rested
+    assert attention.rested < 0.8 * rested
 
 
 def test_one_slow_planning_changes_little() -> None:
@@ -97,3 +97,11 @@ def test_passes_that_were_not_planned_count() -> None:
     assert attention.rests(0.0003, passes=3)
     assert attention.rested == 3
     assert not attention.rests(0.0003, passes=30), "it was away for long enough"
+
+
+def test_a_single_find_keeps_it_busy_for_no_longer_than_it_is_worth() -> None:
+    attention = Attention()
+    planned(attention, 0.0003, 30)
+    attention.planned(fruitful=True, saves=1.0)
+    attention.took(1e-4)
+    assert sum(planned(attention, 0.0003, 40)) < 30
