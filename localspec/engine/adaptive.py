@@ -21,8 +21,8 @@ is the one that counts, and one that is too low costs little while one that is t
 their confidences are known, and they are scored whether sent or not (`shadow`). A drafter that costs
 (`costly`) is asked if its typical acceptance promises more than the best ready draft; it stops by `price` when the next
 level no longer pays, and what it has drawn is weighed again with its confidences. Under exactness only exact widths are
-choices. Planning has a price as well: what drafts is charged with it, and it rests (`attention`) where nothing comes of
-it that a `routine` would not bring, too.
+choices. Planning has a price as well: what drafts is charged with it, and it rests (`attention`) where a `routine`
+brings as much: then the same drafter is sent without asking what its guesses are worth, or nobody.
 
 **Losses** are limited by `guard`: passes that could lose more than may be lost are no choices. Drafts without cost that
 it stops are only imagined until they have proved themselves (`imagined`); where it stops a drafter that seems to pay,
@@ -63,7 +63,8 @@ from localspec.engine.situation import Served, Situation, prices
 _LOOKS = 1.0, 2.0, 64.0
 """Passes between looks at what plain decoding costs while that is in doubt: at first, growth, at last."""
 _LEARNING = 0.03
-"""Of a plain pass, what is learned where a draft is planned is worth: a drafter that is not weighed is not known."""
+"""What planning a pass with a draft is worth beside what it saves, as a share of a plain pass: only drafts that are
+weighed become known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +129,7 @@ class AdaptivePlan:
         self._shadows = [shadow.Shadow(index, one, clock) for index, one in enumerate(self.drafters) if one.free]
         self._continuing = [(one.index, one.drafter) for one in self._shadows if isinstance(one.drafter, Continuing)]
         self._names = tuple(one.name for one in self.drafters)
-        self._routines = Routines(self._shadows, exact_widths, self._habits, self._account, clock)
+        self._routines = Routines(self._shadows, longest, exact_widths, self._habits, self._account, clock)
         self._exact, self._fixed = exact_widths, FixedPlan(fixed, exact_widths)
         self._costs = {1: costs}
         self._served: dict[int, Served] = {}
@@ -305,8 +306,7 @@ class AdaptivePlan:
     def learn(self, drafter: Drafter, outcomes: Sequence[Outcome], seconds: float) -> Review:
         now, self._now = self._now, None
         if now is None:
-            drafter.observe(outcomes)
-            return self._routines.learn(outcomes, seconds, self._costs_of)
+            return self._routines.learn(drafter, outcomes, seconds, self._costs_of)
         for one in self.costly:
             one.drafter.observe(outcomes)
         started = self._clock()

@@ -7,12 +7,15 @@ plain, or sends what a `routine` says. So planning that has not been worth its t
 
 where passes are long it hardly ever does; where they are short it takes at most SHARE of plain decoding's time, and
 what begins to pay is noticed after a third of the time in which nothing did. Nor does it rest while what it found
-lately is expected to save more than it takes: one draft in five passes pays for all five where passes take 20 ms.
+lately saves more, over what would be done without it, than it takes: one draft in five passes pays for all five where
+passes take 20 ms.
 
 Asking a drafter without cost takes time as well, and such drafters rest by the same rule (`shadow`).
 """
 
 from __future__ import annotations
+
+import math
 
 SHARE = 0.004
 """Of plain decoding's time."""
@@ -24,14 +27,17 @@ _OUTLIER = 2.0
 """One planning counts as at most so many usual ones."""
 _WORTH_MEMORY = 0.95
 """Of what planning was worth, what is left a pass later."""
-_MOST_WORTH = 20.0
-"""How many plannings one is worth at most: a single find keeps it busy for no longer than that."""
 
 
 class Attention:
     """Whether a pass is planned."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: float = math.inf) -> None:
+        """
+        Args:
+            most: how many plannings a single one is worth at most, whatever it saves.
+        """
+        self._most = most
         self.seconds = 0.0
         """Planning of a pass, lately; drafters that cost something are not part of it."""
         self.rested = 0
@@ -39,7 +45,7 @@ class Attention:
         self._fruitless = 0
         """Passes since planning was worth its time, less of those before a request came."""
         self._worth = 0.0
-        """Seconds a pass that what it found is expected to save, lately."""
+        """Seconds a pass that what it found is expected to save over what would be done without, lately."""
         self._cold = True
         """Nothing was planned yet: the first time takes many times as long as later ones, and says nothing of them."""
 
@@ -65,11 +71,13 @@ class Attention:
 
         Args:
             fruitful: it was worth its time.
-            saves: seconds that what was found is expected to save, or to save over what would be done without.
+            saves: seconds that what was found is expected to save over what would be done without.
         """
         self.rested = 0
         self._fruitless = 0 if fruitful else self._fruitless + 1
-        self._worth += (1.0 - _WORTH_MEMORY) * (min(saves, _MOST_WORTH * self.seconds) - self._worth)
+        self._worth += (1.0 - _WORTH_MEMORY) * (
+            min(saves, self._most * self.seconds if self.seconds else saves) - self._worth
+        )
 
     def took(self, seconds: float) -> None:
         """Planning a pass and learning from it."""

@@ -28,6 +28,8 @@ _ROUTINES = 3, SHORT_COPY, LONG_COPY
 """Most nodes of routines ..."""
 _ROUTINE_SHARE = 0.05
 """... and by how much one pass changes what they are known to save."""
+_MOST_WORTH = 19.0
+"""Plannings that one is worth at most: a single find does not keep planning awake, two in a row do."""
 _FIRST_RETRY, _RETRY_GROWTH, _LAST_RETRY = 8.0, 1.5, 4096.0
 _FIRST_TURN, _TURN_GROWTH, _LAST_TURN = 8.0, 1.15, 4096.0
 _FIRST_ASIDE = 32.0
@@ -79,7 +81,14 @@ class Routine:
     nodes: int
     """The most of a guess."""
     saves: float = 0.0
-    """Seconds a pass over plain decoding, lately; what asking for it takes is not taken off."""
+    """Seconds a pass over plain decoding, lately; what asking for the guess takes is not taken off."""
+    asking: float = 0.0
+    """Seconds that takes, scoring included; 0 = not known."""
+
+    @property
+    def worth(self) -> float:
+        """Seconds a pass that it saves in all; 0 = not known."""
+        return self.saves - self.asking if self.asking else 0.0
 
     def saved(self, seconds: float) -> None:
         """So much in a pass."""
@@ -104,7 +113,7 @@ class Habits:
     """Of drafters that cost, in the place of one that pays; all of them share it."""
     turns: dict[str, Turn] = field(default_factory=dict)
     """By drafter."""
-    planning: Attention = field(default_factory=Attention)
+    planning: Attention = field(default_factory=lambda: Attention(_MOST_WORTH))
     """Whether passes are planned."""
     _routines: dict[str, tuple[Routine, ...]] = field(default_factory=dict)
     """By drafter without cost."""

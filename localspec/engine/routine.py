@@ -18,7 +18,7 @@ from localspec.engine.constraint import legal
 from localspec.engine.costs import PassCosts
 from localspec.engine.guard import Account, usual
 from localspec.engine.habits import Habits, Routine
-from localspec.engine.interfaces import EMPTY_DRAFT, Draft, DraftRequest, Outcome
+from localspec.engine.interfaces import EMPTY_DRAFT, Draft, Drafter, DraftRequest, Outcome
 from localspec.engine.option import Choice, depth_of
 from localspec.engine.plan import NO_REVIEW, Review
 from localspec.engine.shadow import Shadow
@@ -31,12 +31,14 @@ class Unplanned:
 
     active: int
     """Slots."""
-    width: int
-    """Rows; 0 = they are decoded one by one, no single pass to learn from."""
+    rows: int
+    single: bool
+    """They are decoded in one pass; else one by one."""
     length: int
     """Mean cached length."""
     served: Mapping[int, Served]
-    """Its requests by slot, where planning rests; empty = nobody may draft."""
+    """Its requests by slot, where planning rests; empty = nobody may draft, and the guard has no say."""
+    followed: tuple[Shadow, Routine] | None
     seconds: float
     """That guessing took."""
 
@@ -47,6 +49,7 @@ class Routines:
     def __init__(
         self,
         guessers: Sequence[Shadow],
+        longest: int,
         exact: frozenset[int] | None,
         habits: Habits,
         account: Account,
@@ -55,18 +58,20 @@ class Routines:
         """
         Args:
             guessers: drafters without cost.
+            longest: longest draft.
             exact: widths a pass may have; None = any.
             habits: what their routines have saved; followed.
             account: what may be lost; followed.
             clock: seconds, for what guesses take.
         """
-        self._all = [(one, habits.routines(one.drafter.name)) for one in guessers]
-        self._exact, self._habits, self._account, self._clock = exact, habits, account, clock
+        self._all = [(one, routine) for one in guessers for routine in habits.routines(one.drafter.name)]
+        self._longest, self._exact = longest, exact
+        self._habits, self._account, self._clock = habits, account, clock
         self.unplanned: Unplanned | None = None
-        """The coming pass; None = it is planned."""
+        """The coming pass; None = a plan is made for it, be it a fixed one."""
         self._followed: tuple[Shadow, Routine] | None = None
-        self._row: list[float] = []
-        """Seconds by width, when a pass was planned last."""
+        self._rows: dict[int, list[float]] = {}
+        """Seconds by width when a pass of that slot was planned last."""
 
     def weighed(self, now: Situation, best: Choice) -> float:
         """It is known what all of them would have saved in a pass that was planned.
@@ -78,21 +83,20 @@ class Routines:
         Returns:
             seconds that this saves over what the routine would have saved that was followed up to now.
         """
-        followed, self._followed = self._followed, None
-        if now.active > 1 or now.rate <= 0.0:
+        if now.active > 1 or now.forcing or now.rate <= 0.0:
             return now.saves(best)
-        self._row = now.row
+        self._rows[now.requests[0].slot] = now.row
+        followed, self._followed = self._followed, None
         usually = top = 0.0
-        for guesser, routines in self._all:
-            asking = guesser.attention.seconds
-            for routine in routines:
-                if not guesser.rests:
-                    found = guesser.saves(now, routine.nodes)
-                    routine.saved(found)
-                    if followed is not None and followed[1] is routine:
-                        usually = found - asking
-                if routine.saves - asking > top:
-                    self._followed, top = (guesser, routine), routine.saves - asking
+        for guesser, routine in self._all:
+            routine.asking = guesser.attention.seconds or routine.asking
+            if guesser.asked:
+                found = guesser.saves(now, routine.nodes)
+                routine.saved(found)
+                if followed is not None and followed[1] is routine and self._account.unproven > 0.0:
+                    usually = found - routine.asking
+            if routine.worth > top:
+                self._followed, top = (guesser, routine), routine.worth
         return now.saves(best) - usually
 
     def draft(
@@ -105,64 +109,92 @@ class Routines:
             pending: rows each of them must decode anyway.
             served: see `Unplanned`.
         """
-        started, drafts = self._clock(), [EMPTY_DRAFT] * len(requests)
+        drafts, seconds = [EMPTY_DRAFT] * len(requests), 0.0
         for one in served.values():
             one.begin()
-        if len(served) != 1:
-            self._followed = None
-        elif self._followed is not None:
-            drafts = [self._guess(*self._followed, requests[0], pending[0], served[requests[0].slot])]
-        drafted, rows = sum(map(len, drafts)), sum(pending)
-        width = rows + drafted if drafted or rows == len(requests) else 0
+        followed = self._followed if len(served) == 1 else None
+        if followed is not None:
+            started = self._clock()
+            drafts = [self._guess(*followed, requests[0], pending[0], served[requests[0].slot])]
+            seconds = self._clock() - started
+        drafted, waiting = sum(map(len, drafts)), sum(pending)
         length = sum(len(one.history) for one in requests) // len(requests)
-        self.unplanned = Unplanned(len(requests), width, length, served, self._clock() - started)
+        single = drafted > 0 or waiting == len(requests)
+        self.unplanned = Unplanned(len(requests), waiting + drafted, single, length, served, followed, seconds)
         return drafts
 
     def _guess(self, guesser: Shadow, routine: Routine, request: DraftRequest, pending: int, served: Served) -> Draft:
-        most = self._row[1] + self._account.unproven
-        nodes = min(routine.nodes, request.max_nodes, served.longest[guesser.index], len(self._row) - 1 - pending)
-        while nodes > 0 and self._row[pending + nodes] >= most:
-            nodes -= 1
-        if nodes < 1 or not request.allows(guesser.drafter.name):
+        row = self._rows[request.slot]
+        most = row[1] + self._account.unproven
+        longest = min(self._longest, routine.nodes, served.longest[guesser.index], request.max_nodes)
+        allowed = [
+            nodes
+            for nodes in range(min(longest, len(row) - 1 - pending) + 1)
+            if row[pending + nodes] < most and (self._exact is None or pending + nodes in self._exact)
+        ]
+        if not any(allowed) or not request.allows(guesser.drafter.name):
             return EMPTY_DRAFT
-        asked = [replace(request, max_nodes=nodes, max_depth=nodes)]
+        asked = [replace(request, max_nodes=allowed[-1], max_depth=allowed[-1])]
         (draft,) = legal(asked, guesser.drafter.draft(asked))
-        while len(draft) and self._exact is not None and pending + len(draft) not in self._exact:
-            draft = draft.truncated(len(draft) - 1)
-        return draft
+        return draft.truncated(max((nodes for nodes in allowed if nodes <= len(draft)), default=0))
 
-    def learn(self, outcomes: Sequence[Outcome], seconds: float, costs_of: Callable[[int, int], PassCosts]) -> Review:
+    def learn(
+        self,
+        drafter: Drafter,
+        outcomes: Sequence[Outcome],
+        seconds: float,
+        costs_of: Callable[[int, int], PassCosts],
+    ) -> Review:
         """A pass is over that was not planned. Where nobody could draft the guard had no say.
 
         Args:
+            drafter: all of them as one, who hear of it.
             outcomes: what came of it.
             seconds: it took, drafting not included.
             costs_of: (slots, widest pass) -> what passes cost.
         """
         one = self.unplanned
-        if one is None or not one.width:
+        observing = self._observe(drafter, outcomes, one is not None and one.followed is not None)
+        if one is None:
             return NO_REVIEW
-        costs = costs_of(one.active, one.width)
-        plain, expected = costs.seconds(one.active, one.length), costs.seconds(one.width, one.length)
-        costs.observe(one.width, one.length, seconds)
+        costs = costs_of(one.active, one.rows)
+        single = one.single or self._exact is None or one.rows in self._exact
+        expected = costs.seconds(one.rows, one.length) if single else one.rows * costs.seconds(1, one.length)
+        if one.single:
+            costs.observe(one.rows, one.length, seconds)
+        plain = costs.seconds(one.active, one.length)
         if one.served and outcomes:
-            tokens = sum(self._heard(one.served[outcome.slot], outcome, plain) for outcome in outcomes)
-            spent = usual(seconds, expected) if one.width > one.active else plain
-            if self._followed is not None:
-                spent += one.seconds
+            tokens = sum(self._heard(one, outcome, plain, expected) for outcome in outcomes)
+            spent = usual(seconds, expected) if one.rows > one.active else tokens / one.active * plain
+            if one.followed is not None:
+                spent += one.seconds + observing
                 self._habits.rate(1).book(tokens, spent)
             self._account.book(tokens / one.active * plain, spent)
         return Review(plain)
 
-    def _heard(self, served: Served, outcome: Outcome, plain: float) -> int:
-        """What came of a request's part; returns how many tokens."""
-        tokens, draft = len(outcome.history) - served.length, outcome.draft
+    def _observe(self, drafter: Drafter, outcomes: Sequence[Outcome], timed: bool) -> float:
+        """Drafters hear of a pass; returns what that took, where somebody guessed for it."""
+        if not timed:
+            drafter.observe(outcomes)
+            return 0.0
+        started = self._clock()
+        drafter.observe(outcomes)
+        return self._clock() - started
+
+    def _heard(self, one: Unplanned, outcome: Outcome, plain: float, expected: float) -> int:
+        """What came of a request's part; returns how many tokens.
+
+        What its guess brought counts as what plain decoding would have taken for it, more than a plan gives for it
+        (`Situation.rate`): who is followed stays so until another is clearly better.
+        """
+        served, draft = one.served[outcome.slot], outcome.draft
+        tokens = len(outcome.history) - served.length
         levels, accepted = depth_of(draft), len(outcome.verdict.accepted)
         served.said(tokens)
         served.sent(levels, accepted)
-        if self._followed is not None:
-            guesser, routine = self._followed
+        if one.followed is not None:
+            guesser, routine = one.followed
             if levels:
                 served.judged(guesser.index, levels, accepted)
-            routine.saved(accepted * plain - (self._row[1 + len(draft)] - self._row[1]))
+            routine.saved(accepted * plain - max(0.0, expected - plain))
         return tokens

@@ -35,7 +35,7 @@ class Shadow:
         self.index, self.drafter = index, drafter
         self.attention = Attention()
         self._clock = clock
-        self._asked = False
+        self.asked = False
         """Whether it was, for the coming pass ..."""
         self._gains = [0.0]
         """... what its guess is expected to bring, by nodes ..."""
@@ -61,13 +61,13 @@ class Shadow:
             made: requests of this pass as drafters heard them, by place and nodes: they mostly share a length, and a
                 copy takes 3 us.
         """
-        if self._asked and self._usual:
+        if self.asked and self._usual:
             self.attention.took(self._seconds)
         self._gains = [0.0]
         places = now.places(self.drafter.name)
         always = now.forcing or any(request.constraint is not None for request in now.requests)
-        self._asked = bool(places) and (always or not self.attention.rests(now.plain_seconds, passes))
-        if not self._asked:
+        self.asked = bool(places) and (always or not self.attention.rests(now.plain_seconds, passes))
+        if not self.asked:
             return
         started = self._clock()
         asked = {place: _shortened(now, place, self.index, longest, made) for place in places}
@@ -95,7 +95,7 @@ class Shadow:
 
     def weighed(self, wish: Choice, now: Situation) -> None:
         """What would be sent of those that cost nothing is known."""
-        if self._asked:
+        if self.asked:
             drawn = [served.drawn[self.index] for served in now.served]
             picks = zip(wish.picks, drawn, strict=True)
             sent = any(pick and len(one) and pick.draft.origin == one.origin for pick, one in picks)
@@ -106,7 +106,7 @@ class Shadow:
         started = self._clock()
         self.drafter.observe(outcomes)
         taken = self._clock() - started
-        if self._asked:
+        if self.asked:
             self._seconds += max(0.0, taken - self._anyway)
         else:
             self._anyway = taken

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
 
 import pytest
@@ -100,8 +101,11 @@ def test_passes_that_were_not_planned_count() -> None:
 
 
 def test_a_single_find_keeps_it_busy_for_no_longer_than_it_is_worth() -> None:
-    attention = Attention()
-    planned(attention, 0.0003, 30)
-    attention.planned(fruitful=True, saves=1.0)
-    attention.took(1e-4)
-    assert sum(planned(attention, 0.0003, 40)) < 30
+    busy = []
+    for most in (math.inf, 19.0):
+        attention = Attention(most)
+        planned(attention, 0.0003, 30)
+        attention.planned(fruitful=True, saves=1.0)
+        busy.append(sum(planned(attention, 0.0003, 40)))
+    assert busy[0] == 40
+    assert busy[1] < 30

@@ -2,33 +2,37 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from localspec.drafters.cascade import Cascade, Stage
 from localspec.engine.acceptance import Table, Tracker
 from localspec.engine.adaptive import AdaptivePlan
 from localspec.engine.costs import PassCosts
-from localspec.engine.guard import Account
+from localspec.engine.guard import SHARE, Account
 from localspec.engine.habits import Habits
-from localspec.engine.interfaces import EMPTY_DRAFT, DraftRequest, History
+from localspec.engine.interfaces import EMPTY_DRAFT, Draft, DraftRequest, History, Outcome, Verdict
 from localspec.engine.loop import Loop
 from localspec.engine.option import best_choice
-from localspec.engine.plan import NO_REVIEW, FixedPlan
+from localspec.engine.plan import FixedPlan, Review
 from localspec.engine.request import Request
 from localspec.engine.routine import Routines
 from localspec.engine.shadow import Shadow
 from localspec.engine.shadow import ask as ask_all
 from localspec.engine.situation import Served, Situation, prices
-from localspec.types import Noise, SamplingParams
+from localspec.types import NO_TOKENS, LogitRows, Noise, SamplingParams, Tokens
 from tests.engine.simulator import TARGET, Clock, Curve, Guesser, Process, Run, World, make, seconds, simulate
 from tests.fakes import FakeDrafter, FakeTarget, FakeVocabulary, HashModel, answer, parrot, prompt
 
 PLAIN = 0.001
 LOOK = 2e-5
 """Seconds that go by each time somebody looks at the clock: a planned pass does so a dozen times."""
+ROW = [1.0 + 0.05 * more for more in range(15)]
+"""Plain passes by width, from 1 on."""
 ANSWERS = 12
 TOKENS = 300 * ANSWERS + 600
 
@@ -141,27 +145,94 @@ def test_the_text_is_that_of_plain_decoding(
 class Followed:
     """Routines of one drafter that has been right, and a request."""
 
-    def __init__(self, most: int = 32, drafter: str | None = None) -> None:
-        guesser = Guesser("good", Process.of(np.full(200, 0.95), 0, spread=0.0), Clock())
-        self.account, self.habits = Account(), Habits()
+    def __init__(
+        self,
+        most: int = 32,
+        longest: int = 15,
+        exact: frozenset[int] | None = None,
+        row: Sequence[float] = ROW,
+        asking: float = 1e-5,
+    ) -> None:
+        self.guesser = Guesser("good", Process.of(np.full(200, 0.95), 0, spread=0.0), Clock())
+        self.account, self.habits, self.clock = Account(), Habits(), Clock()
         self.account.scale(PLAIN)
         self.account.begin()
-        shadows = [Shadow(0, guesser, Clock())]
-        self.routines = Routines(shadows, None, self.habits, self.account, Clock())
-        self.request = DraftRequest(0, History([1] * 20), most, most, SamplingParams(), Noise(1), drafter=drafter)
+        self.shadow = Shadow(0, self.guesser, self.clock)
+        self.shadow.attention.seconds = asking
+        self.costs = PassCosts({20: {width: PLAIN * ratio for width, ratio in enumerate(row, 1)}})
+        self.routines = Routines([self.shadow], longest, exact, self.habits, self.account, self.clock)
+        self.request = DraftRequest(0, History([1] * 20), most, most, SamplingParams(), Noise(1))
         self.served = Served(self.request.history, 20, [known()])
-        row = [0.0, *(PLAIN * (1.0 + 0.05 * rows) for rows in range(16))]
-        for _ in range(40):
-            self.served.begin()
-            by_nodes = prices(TARGET, [self.request], [1], row, 15, None)
-            now = Situation([self.request], [1], [self.served], 20, row, by_nodes, 1.0 / PLAIN)
-            ask_all(shadows, now, 15)
-            self.worth = self.routines.weighed(now, best_choice(now.ready, now.prices, now.rate))
+        self.worth = [self.plan() for _ in range(40)][-1]
 
-    def sent(self) -> int:
+    def plan(self) -> float:
+        """A pass is planned; what that is worth over the routine."""
+        self.served.begin()
+        seconds = self.costs.row(20)
+        by_nodes = prices(TARGET, [self.request], [1], seconds, len(seconds) - 2, None)
+        now = Situation([self.request], [1], [self.served], 20, seconds, by_nodes, 1.0 / PLAIN)
+        ask_all([self.shadow], now, 15)
+        return self.routines.weighed(now, best_choice(now.ready, now.prices, now.rate))
+
+    @property
+    def saves(self) -> list[float]:
+        """What each routine is known to save, in plain passes."""
+        return [routine.saves / PLAIN for routine in self.habits.routines("good")]
+
+    def guesses(self, nodes: int) -> None:
+        """It guesses no more than that from now on."""
+        draft = self.guesser.draft
+
+        def shorter(requests: Sequence[DraftRequest]) -> list[Draft]:
+            return [one.truncated(nodes) for one in draft(requests)]
+
+        self.guesser.draft = shorter  # type: ignore[method-assign]
+
+    def sent(self, pending: int = 1) -> int:
         """Nodes of the next draft that is not planned."""
-        (draft,) = self.routines.draft([self.request], [1], {0: self.served})
+        (draft,) = self.routines.draft([self.request], [pending], {0: self.served})
         return len(draft)
+
+    def hear(self, accepted: int, took: float, observing: float = 0.0, pending: int = 1) -> Review:
+        """It is sent, and so much of it is right, in a pass of so many seconds."""
+        (draft,) = self.routines.draft([self.request], [pending], {0: self.served})
+        self.request.history.append([1] * (accepted + 1))
+        verdict = Verdict(np.arange(accepted, dtype=np.int32), 1)
+        rows = LogitRows.from_matrix(np.zeros((1, 8), np.float32))
+        outcome = Outcome(0, self.request.history, draft, verdict, rows)
+        return self.routines.learn(Listener(self.clock, observing), [outcome], took, lambda slots, widest: self.costs)
+
+
+class Listener(FakeDrafter):
+    """Takes its time to hear of a pass."""
+
+    def __init__(self, clock: Clock, seconds: float) -> None:
+        super().__init__(lambda request: EMPTY_DRAFT)
+        self._clock, self._seconds = clock, seconds
+
+    def observe(self, outcomes: Sequence[Outcome]) -> None:
+        self._clock.now += self._seconds
+
+
+class Never:
+    """A grammar that allows nothing that was guessed."""
+
+    complete = False
+
+    def fresh(self) -> Never:
+        return self
+
+    def fits(self, path: Sequence[int]) -> int:
+        return 0
+
+    def mask(self, path: Sequence[int]) -> npt.NDArray[np.bool_] | None:
+        return None
+
+    def forced(self) -> Tokens:
+        return NO_TOKENS
+
+    def advance(self, token: int) -> None:
+        pass
 
 
 def known() -> Tracker:
@@ -173,10 +244,18 @@ def known() -> Tracker:
     return tracker
 
 
-def test_it_sends_what_the_plan_sends_and_planning_is_worth_nothing() -> None:
+def test_it_sends_what_the_plan_sends_and_planning_is_worth_what_asking_takes() -> None:
     followed = Followed()
     assert followed.sent() == 7
-    assert abs(followed.worth) < 1e-9
+    assert followed.worth == pytest.approx(1e-5)
+
+
+def test_nobody_is_followed_before_it_is_known_what_asking_takes() -> None:
+    assert Followed(asking=0.0).sent() == 0
+
+
+def test_where_asking_takes_more_than_it_saves_nobody_is_followed() -> None:
+    assert Followed(asking=0.02).sent() == 0
 
 
 def test_no_more_than_the_guard_allows() -> None:
@@ -185,13 +264,36 @@ def test_no_more_than_the_guard_allows() -> None:
     assert followed.sent() == 0
     followed.account.proof = 0.125 * PLAIN
     assert followed.sent() == 2
+    assert followed.sent(pending=2) == 1, "rows that wait are part of the pass"
 
 
-def test_no_more_than_the_request_wants() -> None:
+def test_what_is_sent_costs_no_more_than_the_guard_allows_either() -> None:
+    """A pass of five rows costs more than one of eight, and only four nodes are guessed."""
+    followed = Followed(row=(1.0, 1.05, 1.1, 1.15, 1.9, 1.9, 1.25, 1.3))
+    followed.account.risk, followed.account.proof = 0.0, 0.5 * PLAIN
+    assert followed.sent() == 7
+    followed.guesses(4)
+    assert followed.sent() == 3
+
+
+def test_no_more_than_the_longest_draft_nor_than_the_request_wants() -> None:
+    assert Followed(longest=5).sent() == 5
     assert Followed(most=3).sent() == 3
     other = Followed()
-    other.request = DraftRequest(0, other.request.history, 9, 9, SamplingParams(), Noise(1), drafter="another")
+    other.request = replace(other.request, drafter="another")
     assert other.sent() == 0
+
+
+def test_exact_widths_alone_and_nothing_is_guessed_in_vain() -> None:
+    followed = Followed(exact=frozenset({1, 2, 4}))
+    assert followed.sent() == 3
+    assert followed.guesser.asked[-1] == 3
+
+
+def test_nothing_that_a_grammar_forbids() -> None:
+    followed = Followed()
+    followed.request = replace(followed.request, constraint=Never())
+    assert followed.sent() == 0
 
 
 def test_with_several_slots_passes_that_are_not_planned_are_plain() -> None:
@@ -199,11 +301,83 @@ def test_with_several_slots_passes_that_are_not_planned_are_plain() -> None:
     two = [followed.request, followed.request]
     drafts = followed.routines.draft(two, [1, 1], {0: followed.served, 1: followed.served})
     assert drafts == [EMPTY_DRAFT, EMPTY_DRAFT]
-    assert followed.sent() == 0, "until a pass of one slot is planned again"
+    assert followed.sent() == 7
 
 
-def test_rows_that_are_decoded_one_by_one_say_nothing() -> None:
+def test_what_a_right_draft_saved_is_booked_and_more_is_hoped_of_it() -> None:
     followed = Followed()
-    followed.account.risk = followed.account.proof = 0.0
-    followed.routines.draft([followed.request], [2], {0: followed.served})
-    assert followed.routines.learn([], 0.1, lambda slots, widest: pytest.fail("asked")) is NO_REVIEW
+    before, balance, saves = followed.account.plain, followed.account.spent, followed.saves
+    followed.guesser.clock.now = 0.0
+    review = followed.hear(7, 1.35 * PLAIN, observing=0.1 * PLAIN)
+    assert review.plain_seconds == pytest.approx(PLAIN)
+    assert followed.account.plain - before == pytest.approx(8 * PLAIN)
+    assert followed.account.spent - balance == pytest.approx(1.45 * PLAIN), "hearing of it is part of it"
+    assert followed.saves[1] == pytest.approx(saves[1] + 0.05 * (7 - 0.35 - saves[1]))
+    assert (followed.saves[0], followed.saves[2]) == (saves[0], saves[2])
+    rate = followed.habits.rate(1)
+    assert rate.tokens == 8
+    assert rate.seconds == pytest.approx(1.45 * PLAIN)
+    assert followed.served.longest == [15]
+
+
+def test_a_wrong_one_shortens_what_comes_next_and_is_a_loss() -> None:
+    followed = Followed()
+    followed.served.longest = [15]
+    risk = followed.account.risk
+    followed.hear(0, 1.35 * PLAIN)
+    assert followed.account.risk == pytest.approx(risk - (0.35 - SHARE) * PLAIN)
+    assert followed.served.longest == [7]
+
+
+def test_a_routine_that_loses_goes_on_until_the_guard_stops_it() -> None:
+    followed = Followed()
+    passes = 0
+    while followed.sent() and passes < 100:
+        followed.hear(0, 1.35 * PLAIN)
+        passes += 1
+    assert 2 < passes < 20
+    assert followed.account.risk <= 0.15 * PLAIN
+
+
+def test_a_pass_without_a_draft_is_no_loss_however_long_it_took() -> None:
+    followed = Followed()
+    followed.guesses(0)
+    spent, plain = followed.account.spent, followed.account.plain
+    followed.hear(0, 3.0 * PLAIN)
+    assert followed.account.spent - spent == followed.account.plain - plain > 0.0
+
+
+@pytest.mark.parametrize(("exact", "expected"), [(None, 1.05), (frozenset({1, 8}), 2.0)])
+def test_rows_that_waited_are_booked_as_they_were_decoded(exact: frozenset[int] | None, expected: float) -> None:
+    """In one pass, or one by one; that is no single pass to learn from."""
+    followed = Followed(exact=exact)
+    followed.guesses(0)
+    spent, row = followed.account.spent, followed.costs.row(20)
+    review = followed.hear(0, expected * PLAIN, pending=2)
+    assert followed.account.spent - spent == pytest.approx(expected * PLAIN)
+    assert review.plain_seconds == pytest.approx(PLAIN)
+    assert followed.costs.row(20) == row
+
+
+def test_who_failed_in_a_pass_of_several_is_no_loss() -> None:
+    followed = Followed()
+    request = followed.request
+    served = {slot: Served(request.history, 20, [known()]) for slot in range(2)}
+    costs = followed.costs.copy(2)
+    followed.routines.draft([request, request], [1, 1], served)
+    request.history.append([1])
+    rows = LogitRows.from_matrix(np.zeros((1, 8), np.float32))
+    outcome = Outcome(0, request.history, EMPTY_DRAFT, Verdict(np.empty(0, np.int32), 1), rows)
+    risk = followed.account.risk
+    followed.routines.learn(Listener(Clock(), 0.0), [outcome], 1.05 * PLAIN, lambda slots, widest: costs)
+    assert followed.account.risk > risk
+
+
+def test_what_was_found_out_survives_a_new_plan() -> None:
+    """Who drafts may be changed between two requests."""
+    run = simulate(started(world({"good": np.full(TOKENS, 0.8), "bad": np.full(TOKENS, 0.1)})), range(6))
+    habits = run.plan._habits
+    anew = type(run.plan)(run.guessers, None, costs=run.plan.costs, clock=run.clock, habits=habits)
+    run.plan, before = anew, asked(run)
+    good, bad = (now - then for now, then in zip(asked(simulate(run, range(6, 7))), before, strict=True))
+    assert bad < 0.25 * good
