@@ -124,7 +124,7 @@ class Routines:
         return drafts
 
     def _guess(self, guesser: Shadow, routine: Routine, request: DraftRequest, pending: int, served: Served) -> Draft:
-        row = self._rows[request.slot]
+        row = self._rows.get(request.slot, [0.0, 0.0])  # nothing is known of one that never was alone in a planned pass
         most = row[1] + self._account.unproven
         longest = min(self._longest, routine.nodes, served.longest[guesser.index], request.max_nodes)
         allowed = [

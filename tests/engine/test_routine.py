@@ -26,7 +26,7 @@ from localspec.engine.shadow import ask as ask_all
 from localspec.engine.situation import Served, Situation, prices
 from localspec.types import NO_TOKENS, LogitRows, Noise, SamplingParams, Tokens
 from tests.engine.simulator import TARGET, Clock, Curve, Guesser, Process, Run, World, make, seconds, simulate
-from tests.fakes import FakeDrafter, FakeTarget, FakeVocabulary, HashModel, answer, parrot, prompt
+from tests.fakes import FakeDrafter, FakeTarget, FakeVocabulary, HashModel, answer, answer_all, parrot, prompt
 
 PLAIN = 0.001
 LOOK = 2e-5
@@ -130,7 +130,7 @@ def test_the_text_is_that_of_plain_decoding(
         for seed, right in enumerate((0.9, 0.1))
     ]
     guessers[1].name = "other"
-    target = FakeTarget(model, 24, exact_widths=widths, same_bits=widths)
+    target = FakeTarget(model, 24, exact_widths=widths, same_bits=widths, streams=True)
     costs = PassCosts({100: {width: PLAIN * (1.0 + 0.02 * width) for width in range(1, 9)}})
     plan = AdaptivePlan(guessers, target.exact_widths, costs=costs, clock=BusyClock())
     loop = Loop(target, Cascade([Stage(one) for one in guessers]), plan, vocabulary)
@@ -140,6 +140,10 @@ def test_the_text_is_that_of_plain_decoding(
     good, bad = (len(one.requests) for one in guessers)
     assert bad < 0.7 * good, "passes were not planned"
     assert found.stats.drafted > 0
+    for _ in range(3):
+        short = {1: 40, 2: 80, 0: 120}
+        several = answer_all(loop, {slot: replace(request, max_tokens=most) for slot, most in short.items()})
+        assert {slot: one.tokens for slot, one in several.items()} == {n: known[:most] for n, most in short.items()}
 
 
 class Followed:
@@ -302,6 +306,16 @@ def test_with_several_slots_passes_that_are_not_planned_are_plain() -> None:
     drafts = followed.routines.draft(two, [1, 1], {0: followed.served, 1: followed.served})
     assert drafts == [EMPTY_DRAFT, EMPTY_DRAFT]
     assert followed.sent() == 7
+
+
+def test_who_was_planned_for_beside_others_only_is_plain_until_it_is_planned_for_alone() -> None:
+    followed = Followed()
+    followed.request = replace(followed.request, slot=1)
+    (draft,) = followed.routines.draft([followed.request], [1], {1: followed.served})
+    assert len(draft) == 0
+    followed.plan()
+    (draft,) = followed.routines.draft([followed.request], [1], {1: followed.served})
+    assert len(draft) == 7
 
 
 def test_what_a_right_draft_saved_is_booked_and_more_is_hoped_of_it() -> None:
