@@ -33,7 +33,7 @@ class Unplanned:
     """Slots."""
     rows: int
     single: bool
-    """They are decoded in one pass; else one by one."""
+    """They surely are one pass; rows that wait may be decoded one by one, where nothing is drafted."""
     length: int
     """Mean cached length."""
     served: Mapping[int, Served]

@@ -242,10 +242,11 @@ def make(
     costs: PassCosts | None = None,
     draft_costs: dict[str, DraftCosts] | None = None,
     widths: frozenset[int] | None = None,
+    clock: Clock | None = None,
     **more: object,
 ) -> Run:
     """A fresh plan for a world; only "draft" was timed beforehand, unless `draft_costs` are given."""
-    clock = Clock()
+    clock = clock or Clock()
     guessers = []
     for name, process in world.processes.items():
         price = world.price(name)

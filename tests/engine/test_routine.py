@@ -59,14 +59,8 @@ def world(chances: dict[str, np.ndarray], plain: float = PLAIN) -> World:
     return World(flat(plain), processes, noise=0.0)
 
 
-def started(of: World, widths: frozenset[int] | None = None) -> Run:
-    run = make(of, draft_costs={}, widths=widths)
-    clock = BusyClock()
-    run.clock = clock
-    for guesser in run.guessers:
-        guesser.clock = clock
-    # the plan was made with the other clock
-    return Run(of, type(run.plan)(run.guessers, widths, costs=run.plan.costs, clock=clock), clock, run.guessers)
+def started(of: World, widths: frozenset[int] | None = None, habits: Habits | None = None) -> Run:
+    return make(of, draft_costs={}, widths=widths, clock=BusyClock(), habits=habits)
 
 
 def asked(run: Run) -> list[int]:
@@ -389,9 +383,7 @@ def test_who_failed_in_a_pass_of_several_is_no_loss() -> None:
 
 def test_what_was_found_out_survives_a_new_plan() -> None:
     """Who drafts may be changed between two requests."""
-    run = simulate(started(world({"good": np.full(TOKENS, 0.8), "bad": np.full(TOKENS, 0.1)})), range(6))
-    habits = run.plan._habits
-    anew = type(run.plan)(run.guessers, None, costs=run.plan.costs, clock=run.clock, habits=habits)
-    run.plan, before = anew, asked(run)
-    good, bad = (now - then for now, then in zip(asked(simulate(run, range(6, 7))), before, strict=True))
+    content, habits = world({"good": np.full(TOKENS, 0.8), "bad": np.full(TOKENS, 0.1)}), Habits()
+    simulate(started(content, habits=habits), range(6))
+    good, bad = asked(simulate(started(content, habits=habits), range(6, 7)))
     assert bad < 0.25 * good
