@@ -1,4 +1,6 @@
-"""What drafters search: n-grams of one history, and suffixes of many sequences, in C or its twin (`kernels`)."""
+"""What drafters search: n-grams of one history, suffixes of many sequences, successors of tokens; in C or its twin
+(`kernels`).
+"""
 
 from __future__ import annotations
 
@@ -6,9 +8,11 @@ from collections.abc import Sequence
 
 from localspec import kernels
 from localspec.errors import KernelError
+from localspec.reference.successors import SUCCESSORS as SUCCESSORS
+from localspec.reference.successors import Guess as Guess
 from localspec.reference.suffix import Continuation as Continuation
 from localspec.reference.suffix import Followed as Followed
-from localspec.types import Tokens
+from localspec.types import LogitRows, Noise, Tokens
 
 
 class NgramIndex:
@@ -152,3 +156,62 @@ class SuffixIndex:
     def close(self) -> None:
         """Frees the memory; a second call does nothing, and what is asked later sees an empty index."""
         self._index.close()
+
+
+class SuccessorIndex:
+    """Knows the likeliest tokens behind each token (`SUCCESSORS` of them), as rows of logits said last.
+
+    64 bytes a token of the vocabulary: 9.7 MB for 151,936, and never more; memory is taken only as tokens are met.
+    """
+
+    def __init__(self) -> None:
+        self._index = kernels.backend().SuccessorIndex()
+
+    def clear(self) -> None:
+        """Keeps nothing, and frees the memory."""
+        self._index.clear()
+
+    def learn(self, rows: LogitRows, indices: Sequence[int], tokens: Sequence[int]) -> None:
+        """rows[indices[i]] follows tokens[i], one after the other: what it says takes the place of what was kept.
+
+        Kept are the likeliest tokens and their shares of the 32 likeliest. Rows that hold NaN or +inf or exclude every
+        token, and tokens outside the vocabulary, are passed over. Rows of another length make it forget everything.
+
+        Raises:
+            KernelError: not as many tokens as indices, no such row, or no memory.
+        """
+        if len(indices) != len(tokens) or not all(0 <= index < len(rows) for index in indices):
+            raise KernelError(f"rows {list(indices)} of {len(rows)} came with {len(tokens)} tokens.")
+        self._index.learn(rows, indices, tokens)
+
+    def guess(
+        self,
+        token: int,
+        temperature: float,
+        noise: Noise,
+        position: int,
+        max_nodes: int,
+        max_depth: int,
+        breadth: int = 1,
+    ) -> Guess:
+        """A tree of guesses behind a token: the next is always the one that is likeliest to be reached.
+
+        Args:
+            token: the last one there is.
+            temperature: 0 or more; above 0 the noise (Purpose.SAMPLE) ranks what is kept, as the target will rank it.
+            noise: of the request.
+            position: absolute, of the first guess.
+            max_nodes: of the tree; 64 at most.
+            max_depth: most guesses in a row.
+            breadth: most guesses behind a token, from 1 (a chain) to `SUCCESSORS`.
+
+        Raises:
+            KernelError: a number is out of range.
+        """
+        if max_nodes < 0 or max_depth < 0 or not 1 <= breadth <= SUCCESSORS:
+            raise KernelError(f"{max_nodes} nodes of depth {max_depth} and {breadth} behind each were asked for.")
+        return self._index.guess(token, temperature, noise, position, max_nodes, max_depth, breadth)
+
+    def memory_bytes(self) -> int:
+        """Memory held."""
+        return self._index.memory_bytes()

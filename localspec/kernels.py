@@ -18,6 +18,7 @@ import numpy.typing as npt
 from localspec import native, reference
 from localspec.errors import KernelError
 from localspec.reference.matrix import Int8Matrix as Int8Matrix
+from localspec.reference.successors import Guess
 from localspec.reference.suffix import Continuation, Followed
 from localspec.types import (
     Float32Array,
@@ -62,6 +63,17 @@ class SuffixSearch(Protocol):
     def close(self) -> None: ...
 
 
+class SuccessorSearch(Protocol):
+    """See `indexes.SuccessorIndex`."""
+
+    def clear(self) -> None: ...
+    def learn(self, rows: LogitRows, indices: Sequence[int], tokens: Sequence[int]) -> None: ...
+    def guess(
+        self, token: int, temperature: float, noise: Noise, position: int, max_nodes: int, max_depth: int, breadth: int
+    ) -> Guess: ...
+    def memory_bytes(self) -> int: ...
+
+
 class Backend(Protocol):
     """What both implementations offer; the functions of this module describe it."""
 
@@ -100,6 +112,7 @@ class Backend(Protocol):
     def matvec(self, matrix: Int8Matrix, inputs: Float32Array, threads: int = 1) -> Float32Array: ...
     def NgramIndex(self, min_ngram: int, max_ngram: int) -> NgramSearch: ...  # noqa: N802 (a class in the reference)
     def SuffixIndex(self, depth: int) -> SuffixSearch: ...  # noqa: N802 (a class in the reference)
+    def SuccessorIndex(self) -> SuccessorSearch: ...  # noqa: N802 (a class in the reference)
 
 
 @functools.cache

@@ -14,7 +14,7 @@
 #define LS_API __attribute__((visibility("default")))
 #endif
 
-#define LS_ABI_VERSION 1 /* Raised by every change of this page that a caller can notice. */
+#define LS_ABI_VERSION 2 /* Raised by every change of this page that a caller can notice. */
 
 typedef enum ls_status {
     LS_OK = 0,           /* All went well. */
@@ -67,7 +67,7 @@ typedef struct ls_draft {
     const double *q_probs;   /* And their probabilities. */
 } ls_draft;
 
-#define LS_MOST_FOLLOWED 64 /* Nodes of a suffix guess. */
+#define LS_MOST_FOLLOWED 64 /* Nodes of a guess. */
 /* What a drafter needs of a suffix guess. */
 typedef struct ls_followed {
     double score;     /* Tokens expected to be right. */
@@ -79,9 +79,19 @@ typedef struct ls_followed {
     float confidence[LS_MOST_FOLLOWED]; /* Chance given the parent below one half, odds from there on. */
 } ls_followed;
 
+#define LS_MOST_SUCCESSORS 8 /* Tokens kept behind each token. */
+/* A tree of guesses; parents as in a draft. */
+typedef struct ls_guess {
+    int32_t nodes; /* How many of the next three are filled in. */
+    int32_t tokens[LS_MOST_FOLLOWED];
+    int32_t parents[LS_MOST_FOLLOWED];
+    float confidence[LS_MOST_FOLLOWED]; /* Chance given the parent. */
+} ls_guess;
+
 typedef struct ls_workspace ls_workspace; /* Scratch memory and the chosen instruction set. */
 typedef struct ls_ngram ls_ngram;         /* Index of the n-grams of one history. */
 typedef struct ls_suffix ls_suffix;       /* Index of many sequences, sorted by what stands before each token. */
+typedef struct ls_successors ls_successors; /* The likeliest tokens behind each token. */
 
 /* backend.c: what this build is, and scratch memory. */
 LS_API int32_t ls_abi_version(void);          /* LS_ABI_VERSION of the library. */
@@ -192,5 +202,21 @@ LS_API int32_t ls_suffix_follow(ls_suffix *own, const ls_suffix *other, int64_t 
 LS_API int32_t ls_suffix_check(const ls_suffix *index);   /* LS_OK, or LS_BAD_ARGUMENT if the index is damaged. */
 LS_API int64_t ls_suffix_tokens(const ls_suffix *index);  /* Tokens held. */
 LS_API int64_t ls_suffix_bytes(const ls_suffix *index);   /* Memory held. */
+
+/* successors.c: token recycling. */
+LS_API int32_t ls_successors_new(ls_successors **out);
+LS_API void ls_successors_free(ls_successors *index); /* NULL is fine. */
+/* rows float32*[n], each n_vocab long: row i follows tokens[i]; its likeliest tokens and their shares of the 32 likeliest
+ * are kept in place of those that were, one row after the other. Passed over: rows that hold NaN or +inf or exclude every
+ * token, and tokens outside the vocabulary. Another n_vocab than before: everything is forgotten. */
+LS_API int32_t ls_successors_learn(ls_successors *index, ls_workspace *w, float *const *rows, int32_t n_vocab,
+                                   const int32_t *tokens, int32_t n);
+/* Guesses behind a token, the next always the likeliest to be reached: at most max_nodes (64 at most), max_depth in a row,
+ * `breadth` (1 to LS_MOST_SUCCESSORS) behind each. With a temperature the noise of LS_SAMPLE ranks them, as the target
+ * will; `position` = of the first one. */
+LS_API int32_t ls_successors_guess(const ls_successors *index, const ls_workspace *w, int32_t token,
+                                   double temperature, const ls_noise *noise, uint32_t position, int32_t max_nodes,
+                                   int32_t max_depth, int32_t breadth, ls_guess *out);
+LS_API int64_t ls_successors_bytes(const ls_successors *index); /* Memory held. */
 
 #endif

@@ -25,6 +25,7 @@ from localspec.native.library import (
 )
 from localspec.native.ngrams import NgramIndex
 from localspec.native.scratch import Scratch
+from localspec.native.successors import SuccessorIndex
 from localspec.native.suffix import SuffixIndex
 from localspec.reference.matrix import Int8Matrix
 from localspec.types import (
@@ -321,3 +322,8 @@ class NativeKernels:
 
     def SuffixIndex(self, depth: int) -> SuffixIndex:  # noqa: N802 (a class in the twin)
         return SuffixIndex(self._lib, depth)
+
+    # Token recycling
+
+    def SuccessorIndex(self) -> SuccessorIndex:  # noqa: N802 (a class in the twin)
+        return SuccessorIndex(self._lib, self._scratch)

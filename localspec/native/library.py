@@ -15,7 +15,7 @@ import localspec
 from localspec.errors import KernelError
 from localspec.types import Noise, SamplingParams
 
-ABI_VERSION = 1
+ABI_VERSION = 2
 ISAS = {"best": 0, "scalar": 1, "neon": 2, "avx2": 3, "avx512": 4}
 FILE_NAME = "localspec_native" + {"win32": ".dll", "darwin": ".dylib"}.get(sys.platform, ".so")
 
@@ -56,8 +56,13 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "ls_suffix_check": (_I32, [_PTR]),
     "ls_suffix_tokens": (_I64, [_PTR]),
     "ls_suffix_bytes": (_I64, [_PTR]),
+    "ls_successors_new": (_I32, [_PTR]),
+    "ls_successors_free": (None, [_PTR]),
+    "ls_successors_learn": (_I32, [_PTR, _PTR, _PTR, _I32, _PTR, _I32]),
+    "ls_successors_guess": (_I32, [_PTR, _PTR, _I32, ctypes.c_double, _PTR, _U32, _I32, _I32, _I32, _PTR]),
+    "ls_successors_bytes": (_I64, [_PTR]),
 }
-BRIEF = ("ls_gumbel", "ls_ngram_sync", "ls_ngram_lookup", "ls_suffix_follow")
+BRIEF = ("ls_gumbel", "ls_ngram_sync", "ls_ngram_lookup", "ls_suffix_follow", "ls_successors_guess")
 """Functions that take microseconds while a pass is planned; of the library's `brief`, they keep Python's lock. Were it
 let go, whoever reads the answer would take it and have the pass wait for as long as that takes, up to a millisecond. In
 the pass it has time."""
@@ -99,19 +104,20 @@ class DraftStruct(ctypes.Structure):
 
 
 MOST_FOLLOWED = 64
-"""Nodes of a suffix guess, LS_MOST_FOLLOWED."""
+"""Nodes of a guess, LS_MOST_FOLLOWED."""
+_NODES = (
+    ("tokens", _I32 * MOST_FOLLOWED),
+    ("parents", _I32 * MOST_FOLLOWED),
+    ("confidence", ctypes.c_float * MOST_FOLLOWED),
+)
 
 
 class FollowedStruct(ctypes.Structure):
-    _fields_ = (
-        ("score", ctypes.c_double),
-        ("nodes", _I32),
-        ("match", _I32),
-        ("sequence", _I32),
-        ("tokens", _I32 * MOST_FOLLOWED),
-        ("parents", _I32 * MOST_FOLLOWED),
-        ("confidence", ctypes.c_float * MOST_FOLLOWED),
-    )
+    _fields_ = (("score", ctypes.c_double), ("nodes", _I32), ("match", _I32), ("sequence", _I32), *_NODES)
+
+
+class GuessStruct(ctypes.Structure):
+    _fields_ = (("nodes", _I32), *_NODES)
 
 
 def find_library() -> Path | None:

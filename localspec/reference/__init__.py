@@ -15,12 +15,14 @@ from localspec.reference.matrix import Int8Matrix, matvec
 from localspec.reference.ngrams import NgramIndex
 from localspec.reference.numbers import exp, gumbel, lane_sum, log, philox4x32_10, uniform
 from localspec.reference.rows import Support, distribution, log_probs, patched, sample, top_log_probs
+from localspec.reference.successors import SuccessorIndex
 from localspec.reference.suffix import SuffixIndex
 from localspec.reference.verdict import Walk, verify
 
 __all__ = [
     "Int8Matrix",
     "NgramIndex",
+    "SuccessorIndex",
     "SuffixIndex",
     "Support",
     "Walk",

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from localspec.config import EngineSettings
 from localspec.drafters.draft_model import DraftModel
 from localspec.drafters.head import Head
-from localspec.drafters.recycling import Successors
+from localspec.indexes import SuccessorIndex
 from localspec.llama.context import Context
 from localspec.llama.model import Model
 from localspec.llama.states import union
@@ -39,7 +39,7 @@ class Loaded:
     """Names what the bits of the target's cache depend on; empty = caches of chats are not kept."""
     corpus: Corpus | None = None
     """Past answers that are searched, and where new ones go."""
-    successors: Successors = field(default_factory=Successors)
+    successors: SuccessorIndex = field(default_factory=SuccessorIndex)
     """What the target thought of saying behind each token, in any answer."""
     unusable: dict[str, str] = field(default_factory=dict)
     """Installed packages' drafters that could not be made, and why."""

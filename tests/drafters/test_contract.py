@@ -19,10 +19,10 @@ from localspec.drafters.forced import GrammarForced
 from localspec.drafters.none import NoDrafter
 from localspec.drafters.pard import ParallelContext, PardDrafter
 from localspec.drafters.prompt_lookup import PromptLookup, PromptLookupSettings
-from localspec.drafters.recycling import RecyclingSettings, Successors, TokenRecycling
+from localspec.drafters.recycling import RecyclingSettings, TokenRecycling
 from localspec.drafters.suffix import SuffixDecoding
 from localspec.engine.interfaces import Draft, Drafter, DraftRequest, History
-from localspec.indexes import SuffixIndex
+from localspec.indexes import SuccessorIndex, SuffixIndex
 from localspec.types import LogitRows, Noise, SamplingParams, SparseProbs
 from tests.drafters.made_tokenizers import MadeTokenizer, foreign_draft_model
 from tests.drafters.masked_context import MaskedContext
@@ -70,10 +70,10 @@ class FixedCorpus:
 
 def recycling(branches: int = 1) -> TokenRecycling:
     """One that has seen what `MODEL` says behind every token but one."""
-    successors = Successors()
+    successors = SuccessorIndex()
     for token in range(VOCABULARY - 1):
         row = MODEL(np.array([token], dtype=np.int32))
-        successors.learn(token, LogitRows.from_matrix(row[None, :].copy()), 0)
+        successors.learn(LogitRows.from_matrix(row[None, :].copy()), [0], [token])
     return TokenRecycling(successors, RecyclingSettings(branches))
 
 

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from localspec import kernels
-from localspec.drafters.recycling import SUCCESSORS, RecyclingSettings, Successors, TokenRecycling
+from localspec.drafters.recycling import RecyclingSettings, TokenRecycling
 from localspec.engine.interfaces import EMPTY_DRAFT, Draft, DraftRequest, History, Outcome, Verdict
 from localspec.errors import UsageError
+from localspec.indexes import SUCCESSORS, SuccessorIndex
 from localspec.types import LogitRows, Noise, SamplingParams
 from tests.fakes import HashModel, prompt
 
@@ -27,9 +28,9 @@ def rows_of(*likeliest: dict[int, float], n_vocab: int = 40) -> LogitRows:
 
 def taught(kept: dict[int, dict[int, float]], branches: int = 1) -> TokenRecycling:
     """One that has seen these logits behind these tokens."""
-    successors = Successors()
+    successors = SuccessorIndex()
     for token, logits in kept.items():
-        successors.learn(token, rows_of(logits), 0)
+        successors.learn(rows_of(logits), [0], [token])
     return TokenRecycling(successors, RecyclingSettings(branches))
 
 
@@ -142,9 +143,9 @@ def test_rows_that_nobody_looked_at_may_hold_anything() -> None:
 def test_it_ranks_with_the_noise_that_the_target_draws_with() -> None:
     """Where the row is the same again, the guess is the target's own token, at any temperature."""
     model, history = HashModel(8, order=1), History([3, 5])
-    successors = Successors()
+    successors = SuccessorIndex()
     row = LogitRows.from_matrix(model(history.tokens)[None, :].copy())
-    successors.learn(5, row, 0)
+    successors.learn(row, [0], [5])
     drafter, seen = TokenRecycling(successors), set()
     for temperature in (0.0, 0.6, 1.0, 3.0):
         sampling = SamplingParams(temperature=temperature, top_p=1.0, min_p=0.0, top_k=0)
@@ -161,17 +162,9 @@ def test_rejection_and_block_hear_nothing_of_earlier_answers() -> None:
     assert guess(taught({1: {2: 5.0}}), replace(ask(1), needs_probs=True)) is EMPTY_DRAFT
 
 
-def test_memory_is_bounded_by_the_vocabulary() -> None:
-    successors = Successors()
-    for token in range(-1, 45):
-        successors.learn(token, rows_of({1: 1.0}), 0)
-        assert successors._tokens.shape == successors._shares.shape == (40, SUCCESSORS)
-    assert successors.of(44)[1] == successors.of(-1)[1] == []
-
-
 def test_what_is_cleared_is_not_guessed() -> None:
-    successors = Successors()
-    successors.learn(1, rows_of({2: 5.0}), 0)
+    successors = SuccessorIndex()
+    successors.learn(rows_of({2: 5.0}), [0], [1])
     drafter = TokenRecycling(successors)
     assert guess(drafter, ask(1, nodes=1)).tokens.tolist() == [2]
     successors.clear()

@@ -11,6 +11,7 @@ from localspec.chat.template import Message
 from localspec.engine.request import FinishReason, Request
 from localspec.errors import UsageError
 from localspec.runtime.engine import Engine
+from localspec.types import Noise
 from tests.fakes import prompt
 from tests.runtime.fake_engine import (
     BOS,
@@ -144,9 +145,9 @@ def test_an_engine_that_forgets_keeps_nothing_of_earlier_answers(engines: list[E
     engines.append(engine)
     prompt = request(1).prompt
     read(engine.generate(prompt, seed=1, max_tokens=9, ignore_end=True))
-    assert len(engine.loaded.successors.of(int(prompt[-1]))[0])
+    assert len(engine.loaded.successors.guess(int(prompt[-1]), 0.0, Noise(0), len(prompt), 1, 1).tokens)
     engine.forget()
-    assert not len(engine.loaded.successors.of(int(prompt[-1]))[0])
+    assert not len(engine.loaded.successors.guess(int(prompt[-1]), 0.0, Noise(0), len(prompt), 1, 1).tokens)
 
 
 @pytest.mark.parametrize(("loaded", "asked"), [("auto", "oracle"), ("lookup", "draft"), ("none", "lookup")])
