@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from localspec.engine.interfaces import EMPTY_DRAFT, NEEDS_NOTHING, Draft, DraftRequest, History, Outcome
+from localspec.engine.interfaces import EMPTY_DRAFT, Draft, DraftRequest, History, Needs, Outcome
 
 _SURE = 16.0
 """Confidence of every node: as of a long match."""
@@ -19,7 +19,7 @@ class GrammarForced:
     """Guesses what the request's grammar forces; nothing without one."""
 
     name = "grammar"
-    needs = NEEDS_NOTHING
+    needs = Needs(constraint=True)
     free = True
 
     def missing(self, slot: int, history: History) -> int:

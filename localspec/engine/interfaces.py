@@ -210,9 +210,11 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What a drafter taps from the target besides tokens."""
+    """What a drafter taps from the target besides tokens, and what it cannot guess without."""
 
     hidden_layers: tuple[int, ...] = ()
+    constraint: bool = False
+    """It guesses nothing for a request without a grammar, and need not be asked."""
 
 
 NEEDS_NOTHING = Needs()

@@ -112,30 +112,41 @@ class Routines:
         drafts, seconds = [EMPTY_DRAFT] * len(requests), 0.0
         for one in served.values():
             one.begin()
-        followed = self._followed if len(served) == 1 else None
-        if followed is not None:
+        followed = None
+        if self._followed is not None and len(served) == 1:
             started = self._clock()
-            drafts = [self._guess(*followed, requests[0], pending[0], served[requests[0].slot])]
-            seconds = self._clock() - started
+            allowed = self._allowed(*self._followed, requests[0], pending[0], served[requests[0].slot])
+            if allowed:
+                followed = self._followed
+                drafts = [self._guess(followed[0].drafter, requests[0], allowed)]
+                seconds = self._clock() - started
         drafted, waiting = sum(map(len, drafts)), sum(pending)
         length = sum(len(one.history) for one in requests) // len(requests)
         single = drafted > 0 or waiting == len(requests)
         self.unplanned = Unplanned(len(requests), waiting + drafted, single, length, served, followed, seconds)
         return drafts
 
-    def _guess(self, guesser: Shadow, routine: Routine, request: DraftRequest, pending: int, served: Served) -> Draft:
-        row = self._rows.get(request.slot, [0.0, 0.0])  # nothing is known of one that never was alone in a planned pass
-        most = row[1] + self._account.unproven
-        longest = min(self._longest, routine.nodes, served.longest[guesser.index], request.max_nodes)
-        allowed = [
+    def _allowed(
+        self, guesser: Shadow, routine: Routine, request: DraftRequest, pending: int, served: Served
+    ) -> list[int]:
+        """Numbers of nodes that may be sent of its guess, the fewest first."""
+        row = self._rows.get(request.slot)  # None: it never was alone in a planned pass
+        room = self._account.unproven
+        if row is None or room <= 0.0 or not request.allows(guesser.drafter.name):
+            return []
+        most = row[1] + room
+        longest = min(
+            self._longest, routine.nodes, served.longest[guesser.index], request.max_nodes, len(row) - 1 - pending
+        )
+        return [
             nodes
-            for nodes in range(min(longest, len(row) - 1 - pending) + 1)
+            for nodes in range(1, longest + 1)
             if row[pending + nodes] < most and (self._exact is None or pending + nodes in self._exact)
         ]
-        if not any(allowed) or not request.allows(guesser.drafter.name):
-            return EMPTY_DRAFT
+
+    def _guess(self, drafter: Drafter, request: DraftRequest, allowed: list[int]) -> Draft:
         asked = [replace(request, max_nodes=allowed[-1], max_depth=allowed[-1])]
-        (draft,) = legal(asked, guesser.drafter.draft(asked))
+        (draft,) = legal(asked, drafter.draft(asked))
         return draft.truncated(max((nodes for nodes in allowed if nodes <= len(draft)), default=0))
 
     def learn(

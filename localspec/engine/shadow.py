@@ -65,8 +65,10 @@ class Shadow:
             self.attention.took(self._seconds)
         self._gains = [0.0]
         places = now.places(self.drafter.name)
-        always = now.forcing or any(request.constraint is not None for request in now.requests)
-        self.asked = bool(places) and (always or not self.attention.rests(now.plain_seconds, passes))
+        constrained = any(request.constraint is not None for request in now.requests)
+        may_guess = bool(places) and (constrained or not self.drafter.needs.constraint)
+        always = now.forcing or constrained
+        self.asked = may_guess and (always or not self.attention.rests(now.plain_seconds, passes))
         if not self.asked:
             return
         started = self._clock()

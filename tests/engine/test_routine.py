@@ -101,6 +101,17 @@ def test_one_that_begins_to_pay_is_found() -> None:
     assert seconds(run, late) < 0.6 * run.world.plain(late)
 
 
+def test_a_debt_is_paid_and_what_pays_is_sent_again() -> None:
+    run = simulate(started(world({"good": np.full(TOKENS, 0.9)})), range(2))
+    account = run.plan.account
+    account.balance = account.risk = -4.0 * PLAIN
+    account.proof = 0.0
+    simulate(run, range(2, ANSWERS))
+    assert account.balance > 0.0
+    late = range(ANSWERS - 2, ANSWERS)
+    assert seconds(run, late) < 0.6 * run.world.plain(late)
+
+
 @pytest.mark.parametrize("widths", [{1, 2, 4}, {1, 3}, {1}])
 def test_passes_that_are_not_planned_have_exact_widths_too(widths: set[int]) -> None:
     run = simulate(started(world({"good": np.full(TOKENS, 0.8)}), frozenset(widths)), range(4))
@@ -345,6 +356,18 @@ def test_a_routine_that_loses_goes_on_until_the_guard_stops_it() -> None:
         passes += 1
     assert 2 < passes < 20
     assert followed.account.risk <= 0.15 * PLAIN
+
+
+def test_where_the_guard_lets_nothing_be_sent_it_takes_nothing_and_is_not_forgotten() -> None:
+    """Else a debt would never be paid: what hearing of a pass takes is more than the share that every pass may lose."""
+    followed = Followed()
+    followed.account.risk = followed.account.proof = 0.0
+    balance = followed.account.balance = -2.0 * PLAIN
+    saves, asked = followed.saves, list(followed.guesser.asked)
+    for _ in range(20):
+        followed.hear(0, PLAIN, observing=0.05 * PLAIN)
+    assert followed.account.balance == pytest.approx(balance + 20 * SHARE * PLAIN)
+    assert (followed.saves, followed.guesser.asked) == (saves, asked)
 
 
 def test_a_pass_without_a_draft_is_no_loss_however_long_it_took() -> None:
