@@ -202,12 +202,11 @@ class AdaptivePlan:
         return best
 
     def _rests(self, requests: Sequence[DraftRequest]) -> bool:
-        """Whether this pass goes unplanned (see `attention`)."""
-        if self._forces or any(
-            (served := self._served.get(request.slot)) is None or served.history is not request.history
-            for request in requests
-        ):
+        """Whether this pass goes unplanned (see `attention`); never the first one of a slot."""
+        if self._forces or any(request.slot not in self._served for request in requests):
             return False
+        for request in requests:
+            self._serve(request, len(requests))
         return self._attention.rests(self._account.pass_seconds)
 
     def _look_due(self, now: Situation) -> bool:
@@ -223,7 +222,9 @@ class AdaptivePlan:
         length = sum(len(one.history) for one in requests) // active
         row = self._costs_of(active, sum(pending) + active * self.longest).row(length)
         plain = active / row[active] if row[active] else 0.0
-        served = [self._serve(request, active, plain) for request in requests]
+        served = [self._serve(request, active) for request in requests]
+        for one in served:
+            one.begin()
         longest = self.longest
         if not self._forces:
             longest = min(longest, max([self._longest_costly, *(most for one in served for most in one.longest)]))
@@ -244,20 +245,20 @@ class AdaptivePlan:
         costs.widen(widest)
         return costs
 
-    def _serve(self, request: DraftRequest, active: int, plain: float) -> Served:
+    def _serve(self, request: DraftRequest, active: int) -> Served:
+        """The request as the plan sees it; a new one begins."""
         served = self._served.get(request.slot)
         if served is None or served.history is not request.history:
-            self._begin(served, request, active, plain)
+            self._begin(served, request, active)
             temperature = request.sampling.temperature
             trackers = [self.acceptance.tracker(one.name, "coupled", temperature) for one in self.drafters]
             first = self._habits.first_copy
             served = self._served[request.slot] = Served(request.history, len(request.history), trackers, first)
             if self._shadows:
                 served.quiet, served.quiet_passes = self._habits.quiet, 0
-        served.begin()
         return served
 
-    def _begin(self, last: Served | None, request: DraftRequest, active: int, plain: float) -> None:
+    def _begin(self, last: Served | None, request: DraftRequest, active: int) -> None:
         """A slot goes on to another request."""
         if last is not None:
             self._habits.ended(len(last.history) - last.start, last.quiet, last.copied)
@@ -265,7 +266,8 @@ class AdaptivePlan:
                 tracker.close()
         for one in self.costly:
             self._account.write_off(one.begin(request.slot))
-        self._habits.rate(active).begin(plain)
+        plain = self._costs_of(active, active).seconds(active, len(request.history))
+        self._habits.rate(active).begin(active / plain if plain else 0.0)
         for attention in (self._attention, *(one.attention for one in self._shadows)):
             attention.begin()
         self._account.begin(1.0 / active, min(float(request.room), self._habits.answer))

@@ -20,8 +20,8 @@ import math
 SHARE = 0.004
 """Of plain decoding's time."""
 _REST = 3
-_KINSHIP = 2
-"""What was in vain for a request counts for the next one by this divisor."""
+_KINSHIP = 1.5
+"""What was in vain for a request counts for the next one by this divisor: its first pass need not be planned."""
 _MEMORY = 0.9
 _OUTLIER = 2.0
 """One planning counts as at most so many usual ones."""
@@ -51,7 +51,7 @@ class Attention:
 
     def begin(self) -> None:
         """A request came; it may be like the last one."""
-        self._fruitless //= _KINSHIP
+        self._fruitless = int(self._fruitless / _KINSHIP)
 
     def rests(self, plain_seconds: float, passes: int = 1) -> bool:
         """Whether so many passes, the coming one the last of them, are not planned, where plain decoding's takes so

@@ -54,6 +54,7 @@ def test_what_it_finds_and_a_new_request_wake_it() -> None:
     rested = attention.rested
     attention.planned(fruitful=False)
     attention.begin()
+    attention.begin()
     while attention.rests(0.0003):
         pass
     assert attention.rested < 0.8 * rested

@@ -77,6 +77,15 @@ def test_where_passes_are_short_most_are_not_planned_and_nearly_all_carry_a_draf
     assert seconds(run, range(4, ANSWERS)) < 1.15 * best, "and it takes little more than the best fixed choice"
 
 
+def test_short_answers_do_not_wake_planning() -> None:
+    """Where nothing pays, an answer's first pass is planned no sooner than others."""
+    short = replace(world({"bad": np.zeros(TOKENS)}), answer=10)
+    run = simulate(started(short), range(60))
+    before = sum(asked(run))
+    simulate(run, range(60, 100))
+    assert 0 < sum(asked(run)) - before < 60, "of 400 passes"
+
+
 def test_where_passes_are_long_all_are_planned() -> None:
     run = simulate(started(world({"good": np.full(TOKENS, 0.8), "bad": np.full(TOKENS, 0.1)}, 0.1)), range(2))
     good, bad = asked(run)
