@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from statistics import fmean, median
@@ -121,14 +121,17 @@ class Cell:
     def product(self) -> Figures:
         return self.contenders.get(PRODUCT) or Figures(PRODUCT)
 
-    def speedup(self, name: str, over: str = BASELINE) -> Ratio | None:
-        """Time of one contender over that of another, a token, on the same prompts in the same rounds."""
+    def speedup(self, name: str, over: str = BASELINE, among: Container[int] | None = None) -> Ratio | None:
+        """Time of one contender over that of another, a token, on the same prompts in the same rounds; of all rounds,
+        or `among` these.
+        """
         if name not in self.contenders or over not in self.contenders:
             return None
         slow, fast = self.contenders[over].by_prompt(), self.contenders[name].by_prompt()
         pairs = []
         for prompt in sorted(slow.keys() & fast.keys()):
-            rounds = sorted(slow[prompt].keys() & fast[prompt].keys())
+            both = slow[prompt].keys() & fast[prompt].keys()
+            rounds = sorted(turn for turn in both if among is None or turn in among)
             tokens = fmean(slow[prompt][turn].tokens for turn in rounds) if rounds else 0.0
             pairs.append(
                 [
@@ -148,10 +151,29 @@ class Cell:
     @cached_property
     def best_fixed(self) -> str | None:
         """The fixed length, plain decoding being length 0, that was fastest in hindsight; None = none was run."""
+        return self._fastest()
+
+    @cached_property
+    def share_of_tuned(self) -> float | None:
+        """localspec's speed over that of whoever tries all fixed lengths and keeps the fastest: in every round that
+        which was fastest in the others, and the median over rounds. None = fewer than two rounds, or no fixed length.
+
+        `best_fixed` is chosen on the rounds that it is scored on: of several as fast, noise makes one the best.
+        """
+        rounds = {run.key.round for run in self.plain.runs}
+        shares = []
+        for one in rounds:
+            tuned = self._fastest(rounds - {one})
+            share = None if tuned is None else self.speedup(PRODUCT, tuned, {one})
+            if share is not None:
+                shares.append(share.value)
+        return median(shares) if shares else None
+
+    def _fastest(self, among: Container[int] | None = None) -> str | None:
         speeds = {
             name: found.value
             for name, figures in self.contenders.items()
-            if figures.fixed and (found := self.speedup(name)) is not None
+            if figures.fixed and (found := self.speedup(name, among=among)) is not None
         }
         if not speeds:
             return None

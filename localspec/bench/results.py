@@ -90,6 +90,7 @@ def _cell(cell: Cell) -> dict[str, Any]:
         "prompts": len(cell.plain.by_prompt()),
         "best_fixed": best,
         "share_of_best_fixed": None if share is None else asdict(share),
+        "share_of_tuned": cell.share_of_tuned,
         "limit": None if limit is None else {"speedup": limit.speedup, "known": limit.known},
         "share_of_limit": speedup.value / limit.speedup if speedup and limit else None,
         "contenders": [_figures(cell, figures) for figures in cell.contenders.values()],
@@ -173,6 +174,11 @@ def notes(results: Results) -> list[str]:
     lines.append("Speed is generated tokens over decode time: a draft model's reading counts, the target's does not.")
     if results.interval:
         lines.append(f"±: {results.interval}. By prompt: the slowest and the fastest prompt.")
+    if any(cell.share_of_tuned is not None for cell in results.cells):
+        lines.append(
+            "Best fixed: of all rounds, the very ones it is compared on. Of tuned: localspec over the fixed length "
+            "that was fastest in the other rounds; median over rounds."
+        )
     if any(cell.limit for cell in results.cells):
         lines.append(
             "Limit: a clairvoyant's drafts at what passes cost here, from the log; ≥ where guesses of some positions "
@@ -205,7 +211,7 @@ def tables(results: Results) -> list[Table]:
 def _speeds(results: Results) -> Table:
     columns = (
         "workload", "temp", "plain tok/s", "localspec tok/s", "speedup", "±", "by prompt", "best fixed", "of best",
-        "limit", "of limit", "text",
+        "of tuned", "limit", "of limit", "text",
     )  # fmt: skip
     rows = []
     for cell in results.cells:
@@ -221,6 +227,7 @@ def _speeds(results: Results) -> Table:
                 "-" if speedup is None else f"{speedup.smallest:.2f}-{speedup.largest:.2f}",
                 best or "-",
                 "-" if best is None else _ratio(cell.speedup(PRODUCT, best)),
+                "-" if cell.share_of_tuned is None else f"{cell.share_of_tuned:.2f}",
                 "-" if limit is None else f"{'≥' if limit.known < 0.95 else ''}{limit.speedup:.2f}",
                 "-" if reached is None else f"{reached:.0%}",
                 _verdict(cell),

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 DESCRIPTION = """\
 Answers prompts plain, with localspec as it comes, and with fixed draft lengths, taking turns prompt by prompt in one
 process and one engine, round after round. Ratios are paired: the same prompt in the same round. Shown are speeds with
-95% intervals, what drafts brought, where the time went, the best fixed length in hindsight, the clairvoyant limit that
-the log and the measured costs allow, and whether the texts are byte-equal.
+95% intervals, what drafts brought, where the time went, the best fixed length in hindsight and the one that was best in
+the other rounds, the clairvoyant limit that the log and the measured costs allow, and whether the texts are byte-equal.
 
 Workloads: maths, code-edit, json, copy, chat, multi-turn, long-code and long-chat (2,000 tokens of context), random;
 code-twice, rewrite and again (what was asked before in another conversation, answered with a corpus of that one).
