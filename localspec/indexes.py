@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from localspec import kernels
 from localspec.errors import KernelError
+from localspec.reference.successors import MOST_NODES
 from localspec.reference.successors import SUCCESSORS as SUCCESSORS
 from localspec.reference.successors import Guess as Guess
 from localspec.reference.suffix import Continuation as Continuation
@@ -210,6 +211,9 @@ class SuccessorIndex:
         """
         if max_nodes < 0 or max_depth < 0 or not 1 <= breadth <= SUCCESSORS:
             raise KernelError(f"{max_nodes} nodes of depth {max_depth} and {breadth} behind each were asked for.")
+        if not temperature >= 0.0:
+            raise KernelError(f"the temperature is {temperature}; it must be 0 or more.")
+        max_nodes, max_depth = min(max_nodes, MOST_NODES), min(max_depth, MOST_NODES)
         return self._index.guess(token, temperature, noise, position, max_nodes, max_depth, breadth)
 
     def memory_bytes(self) -> int:

@@ -217,6 +217,6 @@ LS_API int32_t ls_successors_learn(ls_successors *index, ls_workspace *w, float 
 LS_API int32_t ls_successors_guess(const ls_successors *index, const ls_workspace *w, int32_t token,
                                    double temperature, const ls_noise *noise, uint32_t position, int32_t max_nodes,
                                    int32_t max_depth, int32_t breadth, ls_guess *out);
-LS_API int64_t ls_successors_bytes(const ls_successors *index); /* Memory held. */
+LS_API int64_t ls_successors_bytes(const ls_successors *index); /* Memory reserved; taken as tokens are met. */
 
 #endif

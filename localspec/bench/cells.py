@@ -1,6 +1,7 @@
 """Figures of a benchmark: a cell is a workload at a temperature, with every contender's runs of it.
 
-Formulas are the glossary's (`engine.stats`), pooled over all runs: sums over sums, never a mean of ratios.
+Formulas are the glossary's (`engine.stats`), pooled over all runs: sums over sums, never a mean of ratios. But for
+`Cell.share_of_tuned`: what was fastest in the other rounds differs from round to round.
 """
 
 from __future__ import annotations
@@ -158,7 +159,8 @@ class Cell:
         """localspec's speed over that of whoever tries all fixed lengths and keeps the fastest: in every round that
         which was fastest in the others, and the median over rounds. None = fewer than two rounds, or no fixed length.
 
-        `best_fixed` is chosen on the rounds that it is scored on: of several as fast, noise makes one the best.
+        `best_fixed` is chosen on the rounds that it is scored on: of several as fast, noise makes one the best. This
+        one errs the other way where rounds are few: by noise the wrong one is kept.
         """
         rounds = {run.key.round for run in self.plain.runs}
         shares = []

@@ -177,7 +177,7 @@ def notes(results: Results) -> list[str]:
     if any(cell.share_of_tuned is not None for cell in results.cells):
         lines.append(
             "Best fixed: of all rounds, the very ones it is compared on. Of tuned: localspec over the fixed length "
-            "that was fastest in the other rounds; median over rounds."
+            "that was fastest in the other rounds; median over rounds, kind to localspec where they are few."
         )
     if any(cell.limit for cell in results.cells):
         lines.append(

@@ -150,10 +150,10 @@ class AdaptivePlan:
         self._now = self._routines.unplanned = None
         if any(request.needs_probs for request in requests):
             return self._fixed.draft(drafter, target, requests, pending)
-        rests = self._rests(requests)
-        if rests or not any(one.max_nodes > 0 and any(map(one.allows, self._names)) for one in requests):
-            served = {one.slot: self._served[one.slot] for one in requests} if rests else {}
-            return self._routines.draft(requests, pending, served)
+        if not any(one.max_nodes > 0 and any(map(one.allows, self._names)) for one in requests):
+            return self._routines.draft(requests, pending, {})
+        if self._rests(requests):
+            return self._routines.draft(requests, pending, {one.slot: self._served[one.slot] for one in requests})
         started = self._clock()
         self._now = now = self._situation(target, requests, pending)
         best = self._choice(now)
@@ -205,8 +205,10 @@ class AdaptivePlan:
         """Whether this pass goes unplanned (see `attention`); never the first one of a slot."""
         if self._forces or any(request.slot not in self._served for request in requests):
             return False
-        for request in requests:
-            self._serve(request, len(requests))
+        active = len(requests)
+        if any([self._serve(request, active).length == 0 for request in requests]):  # one begins: lengths differ
+            length = sum(len(request.history) for request in requests) // active
+            self._account.scale(self._costs_of(active, active).seconds(active, length))
         return self._attention.rests(self._account.pass_seconds)
 
     def _look_due(self, now: Situation) -> bool:
@@ -266,7 +268,9 @@ class AdaptivePlan:
                 tracker.close()
         for one in self.costly:
             self._account.write_off(one.begin(request.slot))
-        plain = self._costs_of(active, active).seconds(active, len(request.history))
+        length = len(request.history)
+        plain = self._costs_of(active, active).seconds(active, length)
+        self._routines.begin(request.slot, self._costs_of(1, 1 + self.longest).row(length))
         self._habits.rate(active).begin(active / plain if plain else 0.0)
         for attention in (self._attention, *(one.attention for one in self._shadows)):
             attention.begin()

@@ -71,7 +71,11 @@ class Routines:
         """The coming pass; None = a plan is made for it, be it a fixed one."""
         self._followed: tuple[Shadow, Routine] | None = None
         self._rows: dict[int, list[float]] = {}
-        """Seconds by width when a pass of that slot was planned last."""
+        """Seconds by width of passes of that slot alone, when its request began or was planned for last."""
+
+    def begin(self, slot: int, row: list[float]) -> None:
+        """A request begins, whose passes cost so much by width."""
+        self._rows[slot] = row
 
     def weighed(self, now: Situation, best: Choice) -> float:
         """It is known what all of them would have saved in a pass that was planned.
@@ -86,18 +90,23 @@ class Routines:
         if now.active > 1 or now.forcing or now.rate <= 0.0:
             return now.saves(best)
         self._rows[now.requests[0].slot] = now.row
-        followed, self._followed = self._followed, None
-        usually = top = 0.0
+        usually = self._usually(now)
+        self._followed, top = None, 0.0
         for guesser, routine in self._all:
             routine.asking = guesser.attention.seconds or routine.asking
             if guesser.asked:
-                found = guesser.saves(now, routine.nodes)
-                routine.saved(found)
-                if followed is not None and followed[1] is routine and self._account.unproven > 0.0:
-                    usually = found - routine.asking
+                routine.saved(guesser.saves(now, routine.nodes))
             if routine.worth > top:
                 self._followed, top = (guesser, routine), routine.worth
         return now.saves(best) - usually
+
+    def _usually(self, now: Situation) -> float:
+        """Seconds that the routine would have saved that was followed up to now: nothing where it could not be sent."""
+        if self._followed is None or not self._followed[0].asked:
+            return 0.0
+        guesser, routine = self._followed
+        allowed = self._allowed(guesser, routine, now.requests[0], now.pending[0], now.served[0])
+        return guesser.saves(now, allowed[-1]) - routine.asking if allowed else 0.0
 
     def draft(
         self, requests: Sequence[DraftRequest], pending: Sequence[int], served: Mapping[int, Served]
@@ -130,9 +139,8 @@ class Routines:
         self, guesser: Shadow, routine: Routine, request: DraftRequest, pending: int, served: Served
     ) -> list[int]:
         """Numbers of nodes that may be sent of its guess, the fewest first."""
-        row = self._rows.get(request.slot)  # None: it never was alone in a planned pass
-        room = self._account.unproven
-        if row is None or room <= 0.0 or not request.allows(guesser.drafter.name):
+        row, room = self._rows[request.slot], self._account.unproven
+        if room <= 0.0 or not request.allows(guesser.drafter.name):
             return []
         most = row[1] + room
         longest = min(

@@ -82,8 +82,8 @@ class Served:
     _copy: int | None = None
     """Tokens that the first long draft without cost was right about, and those behind it; None = none was sent."""
     _copy_ended: bool = False
-    _left: float = 1.0
-    """What drafts without cost leave of the coming pass."""
+    _left: float | None = None
+    """What drafts without cost left of the last pass where that is known; None = it never was."""
     _heard: float = _USUAL_TOKENS
     """Tokens that `quiet` is known by."""
 
@@ -101,6 +101,8 @@ class Served:
 
     def said(self, tokens: int) -> None:
         """So many tokens came of the pass."""
+        if self._left is None:
+            return
         self._heard = min(_QUIET_TOKENS, self._heard + tokens)
         self.quiet += tokens / self._heard * (self._left - self.quiet)
 

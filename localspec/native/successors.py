@@ -31,6 +31,7 @@ class SuccessorIndex:
         self._open()
 
     def _open(self) -> None:
+        """Begins an empty one; on a failure what there was stays."""
         handle = ctypes.c_void_p()
         status = self._lib.ls_successors_new(ctypes.addressof(handle))
         if status:
@@ -39,8 +40,9 @@ class SuccessorIndex:
         self._free = weakref.finalize(self, self._lib.ls_successors_free, self._handle)
 
     def clear(self) -> None:
-        self._free()
+        free = self._free
         self._open()
+        free()
 
     def learn(self, rows: LogitRows, indices: Sequence[int], tokens: Sequence[int]) -> None:
         scratch, count = self._scratch(), len(tokens)

@@ -15,7 +15,8 @@ from localspec.types import NO_TOKENS, Float32Array, Float64Array, LogitRows, No
 
 SUCCESSORS = 8
 """Tokens kept behind each token."""
-_MOST_NODES = 64
+MOST_NODES = 64
+"""Of a guess."""
 _BEST = SamplingParams(temperature=0.0, top_k=32)
 """Finds the likeliest tokens of a row, and their shares of the 32 likeliest."""
 _NO_NOISE = Noise(0)
@@ -75,7 +76,7 @@ class SuccessorIndex:
 
         if max_depth:
             open_children(token, -1, 1, 1.0)
-        while waiting and len(found) < min(max_nodes, _MOST_NODES):
+        while waiting and len(found) < min(max_nodes, MOST_NODES):
             reach, level, parent, _, taken, chance = heappop(waiting)
             found.append((taken, parent, chance))
             if level < max_depth and -reach >= _LEAST:

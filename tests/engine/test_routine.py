@@ -86,6 +86,62 @@ def test_short_answers_do_not_wake_planning() -> None:
     assert 0 < sum(asked(run)) - before < 60, "of 400 passes"
 
 
+def test_an_answers_first_pass_is_planned_no_sooner_than_others() -> None:
+    run = simulate(started(replace(world({"bad": np.zeros(TOKENS)}), answer=40)), range(40))
+    (guesser,), starts = run.guessers, list[int]()
+    draft = guesser.draft
+
+    def counted(requests: Sequence[DraftRequest]) -> list[Draft]:
+        starts.extend(len(one.history) for one in requests if len(one.history) == run.world.prompt)
+        return draft(requests)
+
+    guesser.draft = counted  # type: ignore[method-assign]
+    simulate(run, range(40, 80))
+    assert len(starts) < 30, "of 40 answers"
+
+
+def test_answers_for_which_nobody_may_draft_change_nothing() -> None:
+    run = simulate(started(world({"good": np.full(TOKENS, 0.8)})), range(4))
+    account, habits = run.plan.account, run.plan._habits
+
+    def known() -> tuple[object, ...]:
+        return account.balance, account.risk, account.proof, account.tokens, habits.answer, habits.quiet
+
+    before, passes = known(), len(run.widths)
+    simulate(run, range(4, 7), limit=0)
+    assert len(run.widths) == passes + 3 * run.world.answer
+    assert known() == before
+
+
+def test_what_drafts_without_cost_leave_to_others_is_not_learned_before_it_is_known() -> None:
+    served = Served(History([1] * 20), 20, [], quiet=0.4)
+    served.said(9)
+    assert served.quiet == 0.4
+    served.heard(1.0)
+    served.said(9)
+    assert served.quiet > 0.4
+
+
+def test_a_long_prompt_behind_short_ones_loses_no_more_than_the_guard_allows() -> None:
+    """The first answers' passes hardly cost more where they are wide, those of the last one eight times as much."""
+
+    def steep(width: int, length: int) -> float:
+        return PLAIN * (1.0 + length / 1000.0) * (1.0 + (0.05 + length / 20000.0) * (width - 1))
+
+    chances = np.concatenate((np.full(TOKENS // 2, 0.9), np.zeros(TOKENS // 2)))
+    given = replace(world({"once": chances}), curve=steep, answer=100)
+    costs = PassCosts({n: {width: steep(width, n) for width in range(1, 17)} for n in (64, 1024, 4096, 16384)})
+    run = make(given, draft_costs={}, clock=BusyClock(), costs=costs)
+    simulate(run, range(12))
+    first = len(run.widths)
+    assert run.drafts(50) > 0.9 * len(run.widths[50:])
+    run.world.prompt = 16_000
+    run.world.processes["once"].right[:] = False
+    run.world.processes["once"].confidence[:] = 0.9
+    simulate(run, range(1))
+    assert run.widths[first] <= 2, "a pass whose guesses are not proved may lose about a plain pass"
+
+
 def test_where_passes_are_long_all_are_planned() -> None:
     run = simulate(started(world({"good": np.full(TOKENS, 0.8), "bad": np.full(TOKENS, 0.1)}, 0.1)), range(2))
     good, bad = asked(run)
@@ -180,6 +236,7 @@ class Followed:
         self.costs = PassCosts({20: {width: PLAIN * ratio for width, ratio in enumerate(row, 1)}})
         self.routines = Routines([self.shadow], longest, exact, self.habits, self.account, self.clock)
         self.request = DraftRequest(0, History([1] * 20), most, most, SamplingParams(), Noise(1))
+        self.routines.begin(0, self.costs.row(20))
         self.served = Served(self.request.history, 20, [known()])
         self.worth = [self.plan() for _ in range(40)][-1]
 
@@ -322,12 +379,14 @@ def test_with_several_slots_passes_that_are_not_planned_are_plain() -> None:
     assert followed.sent() == 7
 
 
-def test_who_was_planned_for_beside_others_only_is_plain_until_it_is_planned_for_alone() -> None:
+def test_what_may_be_sent_follows_from_what_passes_of_this_request_cost() -> None:
+    """The one before was short; passes of this one are so much longer that a draft could lose more than may be lost."""
     followed = Followed()
     followed.request = replace(followed.request, slot=1)
+    followed.routines.begin(1, [0.0, *(PLAIN * width for width in range(1, 17))])
     (draft,) = followed.routines.draft([followed.request], [1], {1: followed.served})
-    assert len(draft) == 0
-    followed.plan()
+    assert len(draft) < 7
+    followed.routines.begin(1, followed.costs.row(20))
     (draft,) = followed.routines.draft([followed.request], [1], {1: followed.served})
     assert len(draft) == 7
 

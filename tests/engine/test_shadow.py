@@ -10,7 +10,7 @@ import pytest
 
 from localspec.engine import shadow
 from localspec.engine.acceptance import Table, Tracker
-from localspec.engine.interfaces import EMPTY_DRAFT, Draft, DraftRequest, History, Outcome, Verdict
+from localspec.engine.interfaces import EMPTY_DRAFT, Draft, DraftRequest, History, Needs, Outcome, Verdict
 from localspec.engine.option import best_choice
 from localspec.engine.situation import Served, Situation, prices
 from localspec.types import NO_TOKENS, LogitRows, Noise, SamplingParams, Tokens
@@ -137,6 +137,13 @@ def test_where_they_are_short_those_rest_whose_guesses_are_not_sent() -> None:
     good, bad = World(0.001).asked(200)
     assert good == 200
     assert 5 < bad < 60
+
+
+def test_who_needs_a_grammar_is_not_asked_without_one() -> None:
+    for ruled, times in ((False, 0), (True, 20)):
+        world = World(0.03, ruled=ruled)
+        world.guessers[1].needs = Needs(constraint=True)
+        assert world.asked(20) == [20, times]
 
 
 def test_what_it_takes_to_score_them_counts() -> None:
