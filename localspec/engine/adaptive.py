@@ -206,7 +206,8 @@ class AdaptivePlan:
         if self._forces or any(request.slot not in self._served for request in requests):
             return False
         active = len(requests)
-        if any([self._serve(request, active).length == 0 for request in requests]):  # one begins: lengths differ
+        served = [self._serve(request, active) for request in requests]
+        if not all(one.length for one in served):  # one begins, and lengths differ
             length = sum(len(request.history) for request in requests) // active
             self._account.scale(self._costs_of(active, active).seconds(active, length))
         return self._attention.rests(self._account.pass_seconds)
