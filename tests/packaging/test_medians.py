@@ -1,0 +1,33 @@
+"""A session of the benchmark by median rounds."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from localspec.bench.session import Session
+from tests.bench.made_runs import made_run
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_a_round_that_stalled_moves_nothing(tmp_path: Path) -> None:
+    seconds = {
+        "plain": (2.0, 2.0, 2.0),
+        "localspec": (1.0, 9.0, 1.0),
+        "draft 2": (8.0, 1.2, 1.2),
+        "draft 4": (1.6,) * 3,
+    }
+    path = tmp_path / "runs.jsonl"
+    with Session.open(path) as session:
+        for name, rounds in seconds.items():
+            for turn, found in enumerate(rounds):
+                session.add(made_run(name, found, turn=turn))
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, str(ROOT / "packaging" / "bench" / "medians.py"), str(path)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    (row,) = done.stdout.splitlines()[2:]
+    assert row.split()[2:] == ["3", "2.000", "draft", "2", "1.667", "1.200"]
