@@ -152,6 +152,8 @@ class AdaptivePlan:
             return self._fixed.draft(drafter, target, requests, pending)
         if not any(one.max_nodes > 0 and any(map(one.allows, self._names)) for one in requests):
             return self._routines.draft(requests, pending, {})
+        if self._routines.sleeps(requests):
+            return self._routines.draft(requests, pending, {})
         if self._rests(requests):
             return self._routines.draft(requests, pending, {one.slot: self._served[one.slot] for one in requests})
         started = self._clock()

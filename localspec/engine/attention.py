@@ -6,9 +6,10 @@ plain, or sends what a `routine` says. So planning that has not been worth its t
     min(fruitless / 3, planning seconds / (SHARE * plain seconds) - 1)      passes, rounded down:
 
 where passes are long it hardly ever does; where they are short it takes at most SHARE of plain decoding's time, and
-what begins to pay is noticed after a third of the time in which nothing did. Nor does it rest while what it found
-lately saves more, over what would be done without it, than it takes: one draft in five passes pays for all five where
-passes take 20 ms.
+what begins to pay is noticed after a third of the time in which nothing did. One that was worth its time ends a rest,
+and a quarter of what was in vain still counts: a single find brings less than the ten plannings it takes to rest for as
+long again. Nor does it rest while what it found lately saves more, over what would be done without it, than it takes:
+one draft in five passes pays for all five where passes take 20 ms.
 
 Asking a drafter without cost takes time as well, and such drafters rest by the same rule (`shadow`).
 """
@@ -22,6 +23,8 @@ SHARE = 0.004
 _REST = 3
 _KINSHIP = 1.5
 """What was in vain for a request counts for the next one by this divisor: its first pass need not be planned."""
+_FIND = 4
+"""What was in vain counts by this divisor behind a pass that was worth planning."""
 _MEMORY = 0.9
 _OUTLIER = 2.0
 """One planning counts as at most so many usual ones."""
@@ -43,7 +46,7 @@ class Attention:
         self.rested = 0
         """Passes since one was planned."""
         self._fruitless = 0
-        """Passes since planning was worth its time, less of those before a request came."""
+        """Passes since planning was worth its time, less of those before it was, or before a request came."""
         self._worth = 0.0
         """Seconds a pass that what it found is expected to save over what would be done without, lately."""
         self._cold = True
@@ -61,10 +64,21 @@ class Attention:
             return False
         limit = min(self._fruitless // _REST, self.seconds / (SHARE * plain_seconds) - 1.0)
         if self.rested + passes <= limit:
-            self.rested += passes
-            self._fruitless += passes
+            self.skip(passes)
             return True
         return False
+
+    def coming(self, plain_seconds: float) -> int:
+        """Passes from now on for which `rests` would say yes, one after the other."""
+        if plain_seconds <= 0.0 or self._worth > self.seconds:
+            return 0
+        growing = (self._fruitless - _REST * self.rested - 1) // (_REST - 1)  # each is fruitless, too
+        return max(0, min(growing, int(self.seconds / (SHARE * plain_seconds) - 1.0) - self.rested))
+
+    def skip(self, passes: int) -> None:
+        """So many were not planned."""
+        self.rested += passes
+        self._fruitless += passes
 
     def planned(self, fruitful: bool, saves: float = 0.0) -> None:
         """A pass was.
@@ -74,7 +88,7 @@ class Attention:
             saves: seconds that what was found is expected to save over what would be done without.
         """
         self.rested = 0
-        self._fruitless = 0 if fruitful else self._fruitless + 1
+        self._fruitless = self._fruitless // _FIND if fruitful else self._fruitless + 1
         self._worth += (1.0 - _WORTH_MEMORY) * (
             min(saves, self._most * self.seconds if self.seconds else saves) - self._worth
         )

@@ -135,6 +135,15 @@ class Account:
         proven = min(self.proof, self.balance + self._vain - _LEAST_PROVEN * self.pass_seconds)
         return max(0.0, proven, min(self.balance, self.risk, _UNPROVEN_PASSES * self.pass_seconds))
 
+    def passes_until(self, loss: float) -> float:
+        """Plain passes until a pass may lose so much whose draft cost nothing and has proved nothing, or a stretch ends
+        before that.
+        """
+        if not self.pass_seconds:
+            return 0.0
+        lacking = max(0.0, loss - min(self.balance, self.risk))
+        return min(lacking / SHARE, _STRETCH_TOKENS * self.pass_seconds - self._stretch) / self.pass_seconds
+
     @property
     def trials(self) -> float:
         """What may be lost in trying."""

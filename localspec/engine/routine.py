@@ -6,11 +6,15 @@ saved there: one drafter without cost, and a length. Passes that are not planned
 lately, plain decoding if none has, and a plan is worth its time if it saves more than that one (`attention`). The guard
 limits a routine as it limits a plan.
 
+Where nobody is followed, or the guard lets nobody be, passes are plain, and plain they stay until planning is due or
+the guard could think otherwise: nothing is decided for them, and what came of them is heard when they are over.
+
 With several slots, passes that are not planned are plain.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -25,7 +29,7 @@ from localspec.engine.shadow import Shadow
 from localspec.engine.situation import Served, Situation
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Unplanned:
     """A pass for which nobody may draft, or where planning rests."""
 
@@ -38,9 +42,54 @@ class Unplanned:
     """Mean cached length."""
     served: Mapping[int, Served]
     """Its requests by slot, where planning rests; empty = nobody may draft, and the guard has no say."""
-    followed: tuple[Shadow, Routine] | None
+    followed: Followed | None
     seconds: float
     """That guessing took."""
+
+
+@dataclass(slots=True)
+class Followed:
+    """A routine in one pass."""
+
+    guesser: Shadow
+    routine: Routine
+    widths: Widths
+    guess: Draft = EMPTY_DRAFT
+    """The whole of it, and not only what is sent."""
+
+
+@dataclass(slots=True)
+class Widths:
+    """Of a pass that sends a guess."""
+
+    row: Sequence[float]
+    """Seconds of a pass by width."""
+    pending: int
+    """Rows that must be decoded anyway."""
+    longest: int
+    """Most nodes."""
+    exact: frozenset[int] | None
+    """Widths a pass may have; None = any."""
+
+    def affordable(self, loss: float, longest: int | None = None) -> int:
+        """Most nodes of a guess, of `longest` if that is fewer, if all of them may be wrong and no more lost."""
+        nodes, most = self.longest if longest is None else min(longest, self.longest), self.row[1] + loss
+        while nodes > 0 and not (self._fits(nodes) and self.row[self.pending + nodes] < most):
+            nodes -= 1
+        return nodes if loss > 0.0 else 0
+
+    def extra(self, nodes: int) -> float:
+        """Seconds over plain decoding's that so many take."""
+        return max(0.0, self.row[self.pending + nodes] - self.row[1])
+
+    @property
+    def least(self) -> float:
+        """What any guess may lose; infinite if none may be sent."""
+        seconds = [self.row[self.pending + nodes] for nodes in range(1, self.longest + 1) if self._fits(nodes)]
+        return min(seconds, default=math.inf) - self.row[1]
+
+    def _fits(self, nodes: int) -> bool:
+        return self.exact is None or self.pending + nodes in self.exact
 
 
 class Routines:
@@ -69,9 +118,14 @@ class Routines:
         self._habits, self._account, self._clock = habits, account, clock
         self.unplanned: Unplanned | None = None
         """The coming pass; None = a plan is made for it, be it a fixed one."""
-        self._followed: tuple[Shadow, Routine] | None = None
+        self._best: tuple[Shadow, Routine] | None = None
+        """That is followed."""
         self._rows: dict[int, list[float]] = {}
         """Seconds by width of passes of that slot alone, when its request began or was planned for last."""
+        self._sleeper: Served | None = None
+        """A request whose coming passes are plain and alone ..."""
+        self._asleep, self._slept = 0, 0
+        """... so many of them, and those that were already, of which nothing was heard yet."""
 
     def begin(self, slot: int, row: list[float]) -> None:
         """A request begins, whose passes cost so much by width."""
@@ -91,22 +145,23 @@ class Routines:
             return now.saves(best)
         self._rows[now.requests[0].slot] = now.row
         usually = self._usually(now)
-        self._followed, top = None, 0.0
+        self._best, top = None, 0.0
         for guesser, routine in self._all:
             routine.asking = guesser.attention.seconds or routine.asking
             if guesser.asked:
                 routine.saved(guesser.saves(now, routine.nodes))
             if routine.worth > top:
-                self._followed, top = (guesser, routine), routine.worth
+                self._best, top = (guesser, routine), routine.worth
         return now.saves(best) - usually
 
     def _usually(self, now: Situation) -> float:
         """Seconds that the routine would have saved that was followed up to now: nothing where it could not be sent."""
-        if self._followed is None or not self._followed[0].asked:
+        if self._best is None or not self._best[0].asked:
             return 0.0
-        guesser, routine = self._followed
-        allowed = self._allowed(guesser, routine, now.requests[0], now.pending[0], now.served[0])
-        return guesser.saves(now, allowed[-1]) - routine.asking if allowed else 0.0
+        guesser, routine = self._best
+        widths = self._widths(guesser, now.requests[0], now.pending[0], now.served[0])
+        nodes = widths.affordable(self._account.unproven, routine.nodes)
+        return guesser.saves(now, nodes) - routine.asking if nodes else 0.0
 
     def draft(
         self, requests: Sequence[DraftRequest], pending: Sequence[int], served: Mapping[int, Served]
@@ -122,40 +177,60 @@ class Routines:
         for one in served.values():
             one.begin()
         followed = None
-        if self._followed is not None and len(served) == 1:
+        if len(served) == 1:
             started = self._clock()
-            allowed = self._allowed(*self._followed, requests[0], pending[0], served[requests[0].slot])
-            if allowed:
-                followed = self._followed
-                drafts = [self._guess(followed[0].drafter, requests[0], allowed)]
-                seconds = self._clock() - started
+            followed, drafts = self._follow(requests[0], pending[0], served[requests[0].slot])
+            seconds = self._clock() - started
         drafted, waiting = sum(map(len, drafts)), sum(pending)
         length = sum(len(one.history) for one in requests) // len(requests)
         single = drafted > 0 or waiting == len(requests)
         self.unplanned = Unplanned(len(requests), waiting + drafted, single, length, served, followed, seconds)
         return drafts
 
-    def _allowed(
-        self, guesser: Shadow, routine: Routine, request: DraftRequest, pending: int, served: Served
-    ) -> list[int]:
-        """Numbers of nodes that may be sent of its guess, the fewest first."""
-        row, room = self._rows[request.slot], self._account.unproven
-        if room <= 0.0 or not request.allows(guesser.drafter.name):
-            return []
-        most = row[1] + room
-        longest = min(
-            self._longest, routine.nodes, served.longest[guesser.index], request.max_nodes, len(row) - 1 - pending
-        )
-        return [
-            nodes
-            for nodes in range(1, longest + 1)
-            if row[pending + nodes] < most and (self._exact is None or pending + nodes in self._exact)
-        ]
+    def sleeps(self, requests: Sequence[DraftRequest]) -> bool:
+        """Whether it is known already that a pass of these requests is plain: it is drafted with nobody served.
 
-    def _guess(self, drafter: Drafter, request: DraftRequest, allowed: list[int]) -> Draft:
-        asked = [replace(request, max_nodes=allowed[-1], max_depth=allowed[-1])]
-        (draft,) = legal(asked, drafter.draft(asked))
-        return draft.truncated(max((nodes for nodes in allowed if nodes <= len(draft)), default=0))
+        To find it out for every pass, and to hear of every one, takes 25 us: a thirtieth of a pass of a tiny model.
+        """
+        if self._sleeper is None:
+            return False
+        if self._asleep and len(requests) == 1 and requests[0].history is self._sleeper.history:
+            self._asleep -= 1
+            self._slept += 1
+            return True
+        plain = self._slept * self._account.pass_seconds
+        self._habits.planning.skip(self._slept)
+        self._account.book(plain, plain)
+        self._sleeper.said(self._slept)
+        self._sleeper, self._asleep, self._slept = None, 0, 0
+        return False
+
+    def _sleep(self, one: Served, passes: float) -> None:
+        """A pass is plain, and so are as many behind it."""
+        coming = self._habits.planning.coming(self._account.pass_seconds)
+        self._sleeper, self._asleep = one, int(min(coming, passes - 1.0))
+
+    def _follow(self, request: DraftRequest, pending: int, served: Served) -> tuple[Followed | None, list[Draft]]:
+        """What the routine sends; if it may not send anything, this pass is plain and so are others behind it."""
+        if self._best is None:
+            self._sleep(served, math.inf)
+            return None, [EMPTY_DRAFT]
+        (guesser, routine), room = self._best, self._account.unproven
+        widths = self._widths(guesser, request, pending, served)
+        if not widths.affordable(room, routine.nodes):
+            self._sleep(served, self._account.passes_until(widths.least))
+            return None, [EMPTY_DRAFT]
+        most = widths.affordable(math.inf)
+        asked = [replace(request, max_nodes=most, max_depth=most)]
+        (guess,) = legal(asked, guesser.drafter.draft(asked))
+        sent = guess.truncated(widths.affordable(room, min(routine.nodes, len(guess))))
+        return Followed(guesser, routine, widths, guess), [sent]
+
+    def _widths(self, guesser: Shadow, request: DraftRequest, pending: int, served: Served) -> Widths:
+        """What passes cost that send its guess."""
+        row = self._rows[request.slot]
+        longest = min(self._longest, served.longest[guesser.index], request.max_nodes, len(row) - 1 - pending)
+        return Widths(row, pending, max(0, longest) if request.allows(guesser.drafter.name) else 0, self._exact)
 
     def learn(
         self,
@@ -183,7 +258,7 @@ class Routines:
             costs.observe(one.rows, one.length, seconds)
         plain = costs.seconds(one.active, one.length)
         if one.served and outcomes:
-            tokens = sum(self._heard(one, outcome, plain, expected) for outcome in outcomes)
+            tokens = sum(self._heard(one, outcome, plain) for outcome in outcomes)
             spent = usual(seconds, expected) if one.rows > one.active else tokens / one.active * plain
             if one.followed is not None:
                 spent += one.seconds + observing
@@ -200,7 +275,7 @@ class Routines:
         drafter.observe(outcomes)
         return self._clock() - started
 
-    def _heard(self, one: Unplanned, outcome: Outcome, plain: float, expected: float) -> int:
+    def _heard(self, one: Unplanned, outcome: Outcome, plain: float) -> int:
         """What came of a request's part; returns how many tokens.
 
         What its guess brought counts as what plain decoding would have taken for it, more than a plan gives for it
@@ -212,8 +287,26 @@ class Routines:
         served.said(tokens)
         served.sent(levels, accepted)
         if one.followed is not None:
-            guesser, routine = one.followed
             if levels:
-                served.judged(guesser.index, levels, accepted)
-            routine.saved(accepted * plain - max(0.0, expected - plain))
+                served.judged(one.followed.guesser.index, levels, accepted)
+            self._compare(one.followed, outcome, plain)
         return tokens
+
+    def _compare(self, followed: Followed, outcome: Outcome, plain: float) -> None:
+        """What came of a guess is known for all lengths, be they shorter than what was sent or longer: of one that
+        was right to its end, for a token more.
+        """
+        guesser, guess, widths, sent = followed.guesser, followed.guess, followed.widths, len(outcome.draft)
+        accepted = goes_on = len(outcome.verdict.accepted)
+        chain = depth_of(guess) == len(guess)
+        if accepted == sent < len(guess) and int(guess.tokens[sent]) == outcome.verdict.next_token:
+            goes_on += 1
+        for routine in self._habits.routines(guesser.drafter.name):
+            if routine is followed.routine:
+                routine.saved(accepted * plain - widths.extra(sent))
+            elif chain:
+                nodes = widths.affordable(math.inf, min(routine.nodes, len(guess)))
+                routine.saved(min(nodes, accepted if nodes <= sent else goes_on) * plain - widths.extra(nodes))
+        best = max(self._habits.routines(guesser.drafter.name), key=lambda one: one.worth)
+        if best.worth > followed.routine.worth:
+            self._best = guesser, best

@@ -100,11 +100,11 @@ class Served:
         self.quiet_passes = self.quiet_passes + 1 if left > _QUIET else 0
 
     def said(self, tokens: int) -> None:
-        """So many tokens came of the pass."""
+        """So many tokens came of the pass, or of several."""
         if self._left is None:
             return
         self._heard = min(_QUIET_TOKENS, self._heard + tokens)
-        self.quiet += tokens / self._heard * (self._left - self.quiet)
+        self.quiet += min(1.0, tokens / self._heard) * (self._left - self.quiet)
 
     def judged(self, index: int, levels: int, accepted: int) -> None:
         """So many levels of that drafter's draft, which cost nothing, were right."""

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import math
+from copy import deepcopy
 from itertools import pairwise
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from localspec.engine.attention import Attention
 
@@ -46,8 +50,15 @@ def test_what_it_finds_and_a_new_request_wake_it() -> None:
     planned(attention, 0.0003, 100)
     while attention.rests(0.0003):
         pass
-    attention.planned(fruitful=True)
-    assert not attention.rests(0.0003)
+    rested = attention.rested
+    for _ in range(4):
+        attention.planned(fruitful=True)
+        coming = attention.coming(0.0003)
+        assert coming <= rested / 2
+        while attention.rests(0.0003):
+            pass
+        rested = coming
+    assert rested == 0, "what was in vain is forgotten after some finds"
     planned(attention, 0.0003, 100)
     while attention.rests(0.0003):
         pass
@@ -58,6 +69,21 @@ def test_what_it_finds_and_a_new_request_wake_it() -> None:
     while attention.rests(0.0003):
         pass
     assert attention.rested < 0.8 * rested
+
+
+@given(passes=st.integers(0, 400), plain=st.sampled_from([0.00001, 0.0003, 0.001, 0.003, 0.03]), worth=st.booleans())
+def test_how_long_it_will_rest_is_known_beforehand(passes: int, plain: float, worth: bool) -> None:
+    attention = Attention()
+    planned(attention, plain, passes)
+    if worth:
+        attention.planned(fruitful=True, saves=0.01)
+    coming, rests = attention.coming(plain), 0
+    other = deepcopy(attention)
+    while attention.rests(plain):
+        rests += 1
+    assert rests == coming
+    other.skip(coming)
+    assert vars(other) == vars(attention)
 
 
 def test_one_slow_planning_changes_little() -> None:
@@ -76,19 +102,19 @@ def test_the_first_planning_says_nothing_of_later_ones() -> None:
 
 
 def test_while_it_is_worth_its_time_it_does_not_rest() -> None:
-    """A draft in every fifth pass that saves more than the planning of all five."""
+    """A draft in one pass of five that saves more than the planning of all five."""
+    finds = np.random.default_rng(0).random(1300) < 0.2
     worth, vain = Attention(), Attention()
     rests = [0, 0]
-    for turn in range(300):
+    for turn, found in enumerate(finds.tolist()):
         for place, (attention, saves) in enumerate(((worth, 1e-3), (vain, 1e-4))):
             if attention.rests(0.005):
-                rests[place] += 1
+                rests[place] += turn >= 300
                 continue
-            found = place == 0 and not turn % 5
-            attention.planned(found, saves if found else 0.0)
+            attention.planned(found and place == 0, saves if found and place == 0 else 0.0)
             attention.took(1e-4)
-    assert rests[0] < 5, "at first it is not known"
-    assert rests[1] > 100
+    assert rests[0] < 150, "of 1000, when it is known"
+    assert rests[1] > 500
 
 
 def test_passes_that_were_not_planned_count() -> None:

@@ -228,3 +228,31 @@ def test_investments_that_fail_make_it_patient_and_good_ones_trusting() -> None:
     investment.repay([0], 2.0)
     assert investment.close(0) == 0.0
     assert investment.patience == 3.375 / 2.0
+
+
+@given(
+    lost=st.floats(0.0, 20.0),
+    booked=st.integers(0, 63),
+    loss=st.floats(0.01, 3.0),
+)
+def test_it_is_known_how_long_a_draft_that_proved_nothing_must_wait(lost: float, booked: int, loss: float) -> None:
+    """Or until a stretch is over, where that is sooner."""
+    opened, unit = account(), 0.03
+    opened.book(unit, (1.0 + lost) * unit)
+    for _ in range(booked):
+        opened.book(unit, unit)
+    opened.proof = 0.0
+    passes, stretch = opened.passes_until(loss * unit), 63 - booked  # of 64, one of which is booked
+    assert 0.0 <= passes <= stretch + 1e-6
+    for _ in range(math.floor(passes - 1e-6)):
+        opened.book(unit, unit)
+        opened.proof = 0.0
+        assert min(opened.balance, opened.risk) < loss * unit
+    for _ in range(2):
+        opened.book(unit, unit)
+    if passes < stretch - 1e-6:
+        assert min(opened.balance, opened.risk) >= loss * unit
+
+
+def test_it_waits_for_nothing_before_it_is_open() -> None:
+    assert Account().passes_until(1.0) == 0.0
