@@ -41,6 +41,7 @@ beyond -_LEAST_WRITTEN_OFF and what proved drafts lose while those are owed, and
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -137,10 +138,12 @@ class Account:
 
     def passes_until(self, loss: float) -> float:
         """Plain passes until a pass may lose so much whose draft cost nothing and has proved nothing, or a stretch ends
-        before that.
+        before that; infinite if it must be proved first.
         """
         if not self.pass_seconds:
             return 0.0
+        if loss >= _UNPROVEN_PASSES * self.pass_seconds:
+            return math.inf
         lacking = max(0.0, loss - min(self.balance, self.risk))
         return min(lacking / SHARE, _STRETCH_TOKENS * self.pass_seconds - self._stretch) / self.pass_seconds
 

@@ -208,7 +208,7 @@ class Routines:
     def _sleep(self, one: Served, passes: float) -> None:
         """A pass is plain, and so are as many behind it."""
         coming = self._habits.planning.coming(self._account.pass_seconds)
-        self._sleeper, self._asleep = one, int(min(coming, passes - 1.0))
+        self._sleeper, self._asleep = one, max(0, int(min(coming, passes - 1.0)))
 
     def _follow(self, request: DraftRequest, pending: int, served: Served) -> tuple[Followed | None, list[Draft]]:
         """What the routine sends; if it may not send anything, this pass is plain and so are others behind it."""

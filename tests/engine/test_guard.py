@@ -233,7 +233,7 @@ def test_investments_that_fail_make_it_patient_and_good_ones_trusting() -> None:
 @given(
     lost=st.floats(0.0, 20.0),
     booked=st.integers(0, 63),
-    loss=st.floats(0.01, 3.0),
+    loss=st.floats(0.01, 1.19),
 )
 def test_it_is_known_how_long_a_draft_that_proved_nothing_must_wait(lost: float, booked: int, loss: float) -> None:
     """Or until a stretch is over, where that is sooner."""
@@ -256,3 +256,7 @@ def test_it_is_known_how_long_a_draft_that_proved_nothing_must_wait(lost: float,
 
 def test_it_waits_for_nothing_before_it_is_open() -> None:
     assert Account().passes_until(1.0) == 0.0
+
+
+def test_what_must_be_proved_no_waiting_helps() -> None:
+    assert account().passes_until(1.3 * 0.03) == math.inf

@@ -539,6 +539,18 @@ def test_no_longer_than_planning_rests() -> None:
     assert 0 < followed.passes() == coming < 20
 
 
+@pytest.mark.parametrize("wide", [1.5, 3.0])
+def test_nor_where_waiting_is_of_no_use(wide: float) -> None:
+    """Passes of two rows cost just what may be lost, or more than may be before a draft is proved."""
+    followed = Asleep()
+    followed.routines.begin(0, [0.0, PLAIN, *(wide * PLAIN for _ in range(14))])
+    followed.account.risk = wide * PLAIN - PLAIN
+    followed.habits.planning.rested = 240
+    coming = followed.habits.planning.coming(PLAIN)
+    assert followed.sent() == 0
+    assert followed.passes() <= coming
+
+
 def test_another_request_ends_it() -> None:
     followed = Asleep()
     followed.hear(0, PLAIN)
