@@ -152,7 +152,7 @@ class AdaptivePlan:
             return self._fixed.draft(drafter, target, requests, pending)
         if not any(one.max_nodes > 0 and any(map(one.allows, self._names)) for one in requests):
             return self._routines.draft(requests, pending, {})
-        if self._routines.sleeps(requests):
+        if self._routines.lulls(requests, pending):
             return self._routines.draft(requests, pending, {})
         if self._rests(requests):
             return self._routines.draft(requests, pending, {one.slot: self._served[one.slot] for one in requests})
@@ -174,20 +174,21 @@ class AdaptivePlan:
         self._habits.retry.rest(passes)
         self._habits.aside.rest(passes)
         now.retrying, now.continuing = self._habits.retry.due, self._continuing
-        now.may_bring = max((one.may_bring(now) for one in self.costly if one.may_guess(now)), default=0.0)
         now.bound(math.inf if now.forcing else account.unproven)
         shadow.ask(self._shadows, now, self.longest, passes)
+        for one in self.costly:
+            one.rest(now, passes)
         floor = NEVER if now.forcing else 0.0
         best = best_choice(now.ready, now.affordable, now.rate, floor, now.only)
         wish = best if now.affordable is now.prices else best_choice(now.ready, now.prices, now.rate)
+        if wish.nodes and not now.weak(wish):  # 0.1 ms for a request's first time, and mostly of no use
+            now.may_bring = max((one.may_bring(now) for one in self.costly if one.may_guess(now)), default=0.0)
         if not any(guesser.rests for guesser in self._shadows):  # else nobody knows
             for served, pick in zip(now.served, wish.picks, strict=True):
                 served.heard(1.0 if pick is None else now.left(wish))
         for guesser in self._shadows:
             guesser.weighed(wish, now)
         now.cut()
-        for one in self.costly:
-            one.rest(now, passes)
         now.bound(math.inf if now.forcing else max(account.risk, account.trials if now.retrying else 0.0))
         if now.limit > 0 and (now.plain_seconds or now.forcing) and ask(self.costly, now, best, account, self._habits):
             asked = best_choice(now.ready, now.affordable, now.rate, floor, now.only)
@@ -350,6 +351,8 @@ class AdaptivePlan:
         if now.beside and hit:
             self._habits.aside.at_once()
         self._attention.took(now.planning + self._clock() - started)
+        if now.active == 1 and not self._forces:
+            self._routines.planned(now.served[0])
         return Review(now.plain_seconds, now.guarded)
 
     def _book(self, now: Situation, tokens: int, seconds: float) -> None:

@@ -97,6 +97,8 @@ class Costly:
 
     def rest(self, now: Situation, passes: int) -> None:
         """So many more passes have begun since it was asked."""
+        if not self.costs.levels.known:
+            self.costs = _unmeasured(now.plain_seconds, now.active)
         self.turn.rest(passes)
         self._stalls.rest(passes)
         self._hopeless = max(0, self._hopeless - passes)
@@ -118,8 +120,6 @@ class Costly:
         offer last, or as requests usually are.
         """
         if self._hope is None:
-            if not self.costs.levels.known:
-                self.costs = _unmeasured(now.plain_seconds, now.active)
             limit = self._limit(now)
             usual = [tracker.usual(limit, _HOPE) for tracker in self._trackers(now)]
             self._hope = self._value(usual, self._charged(now), now)

@@ -53,12 +53,14 @@ class Rate:
         self._fade(min(1.0, _FROM_BEFORE / self._passes) if self._passes else 1.0)
         self.tokens = min(self.tokens, _MOST_BEFORE * plain * self.seconds)
 
-    def book(self, tokens: float, seconds: float) -> None:
-        """A pass brought so many tokens in so many seconds."""
-        self._fade(_RATE_MEMORY)
-        self.tokens += tokens
-        self.seconds += seconds
-        self._passes += 1.0
+    def book(self, tokens: float, seconds: float, passes: int = 1) -> None:
+        """A pass, or several and each its share, brought so many tokens in so many seconds."""
+        kept = _RATE_MEMORY**passes
+        weight = (1.0 - kept) / (1.0 - _RATE_MEMORY) / passes  # the first of several have faded
+        self._fade(kept)
+        self.tokens += weight * tokens
+        self.seconds += weight * seconds
+        self._passes += weight * passes
 
     def _fade(self, kept: float) -> None:
         self.tokens *= kept
@@ -90,9 +92,9 @@ class Routine:
         """Seconds a pass that it saves in all; 0 = not known."""
         return self.saves - self.asking if self.asking else 0.0
 
-    def saved(self, seconds: float) -> None:
-        """So much in a pass."""
-        self.saves += _ROUTINE_SHARE * (seconds - self.saves)
+    def saved(self, seconds: float, passes: int = 1) -> None:
+        """So much in a pass, or in each of several."""
+        self.saves += (1.0 - (1.0 - _ROUTINE_SHARE) ** passes) * (seconds - self.saves)
 
 
 @dataclass(slots=True)

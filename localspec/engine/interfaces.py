@@ -149,6 +149,24 @@ class DraftRequest:
         """Whether the drafter of that name may guess here."""
         return self.drafter is None or self.drafter == name
 
+    def limited(self, nodes: int) -> DraftRequest:
+        """The same for a chain or tree of so many nodes: what `dataclasses.replace` makes, in half the time."""
+        return DraftRequest(
+            self.slot,
+            self.history,
+            nodes,
+            nodes,
+            self.sampling,
+            self.noise,
+            self.price,
+            self.room,
+            self.drafter,
+            self.prediction,
+            self.constraint,
+            self.chain,
+            self.needs_probs,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Draft:

@@ -7,7 +7,7 @@ A width is the number of rows in a pass. Under exactness only widths whose bits 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
 from localspec.engine.constraint import legal
@@ -73,10 +73,7 @@ class FixedPlan:
         self, drafter: Drafter, target: Target, requests: Sequence[DraftRequest], pending: Sequence[int]
     ) -> list[Draft]:
         limit = self.max_nodes(len(requests))
-        asked = [
-            request if request.max_nodes <= limit else replace(request, max_nodes=limit, max_depth=limit)
-            for request in requests
-        ]
+        asked = [request if request.max_nodes <= limit else request.limited(limit) for request in requests]
         drafts = legal(asked, drafter.draft(asked))
         return self.fit(target, [request.slot for request in requests], pending, drafts)
 

@@ -154,5 +154,5 @@ def _shortened(
     most = longest if now.forcing else min(longest, now.served[place].longest[index])
     nodes = max(0, min(request.max_nodes, most))
     if (place, nodes) not in made:
-        made[place, nodes] = replace(request, max_nodes=nodes, max_depth=nodes)
+        made[place, nodes] = request.limited(nodes)
     return made[place, nodes]

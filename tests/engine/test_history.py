@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import fields, replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -143,3 +145,9 @@ def test_requests_without_a_seed_differ() -> None:
 def test_sampling_settings_name_what_they_refuse(name: str, value: object) -> None:
     with pytest.raises(UsageError, match=name):
         SamplingParams(**{name: value})  # type: ignore[arg-type]
+
+
+def test_a_request_that_is_limited_differs_in_nothing_else() -> None:
+    values = {one.name: object() for one in fields(DraftRequest)}
+    request = DraftRequest(**values)  # type: ignore[arg-type]
+    assert request.limited(3) == replace(request, max_nodes=3, max_depth=3)

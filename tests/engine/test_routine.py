@@ -10,29 +10,22 @@ import numpy.typing as npt
 import pytest
 
 from localspec.drafters.cascade import Cascade, Stage
-from localspec.engine.acceptance import Table, Tracker
 from localspec.engine.adaptive import AdaptivePlan
 from localspec.engine.costs import PassCosts
-from localspec.engine.guard import SHARE, Account
+from localspec.engine.guard import SHARE
 from localspec.engine.habits import Habits
 from localspec.engine.interfaces import EMPTY_DRAFT, Draft, DraftRequest, History, Outcome, Verdict
 from localspec.engine.loop import Loop
-from localspec.engine.option import best_choice
-from localspec.engine.plan import FixedPlan, Review
+from localspec.engine.plan import FixedPlan
 from localspec.engine.request import Request
-from localspec.engine.routine import Routines
-from localspec.engine.shadow import Shadow
-from localspec.engine.shadow import ask as ask_all
-from localspec.engine.situation import Served, Situation, prices
-from localspec.types import NO_TOKENS, LogitRows, Noise, SamplingParams, Tokens
-from tests.engine.simulator import TARGET, Clock, Curve, Guesser, Process, Run, World, make, seconds, simulate
+from localspec.engine.situation import Served
+from localspec.types import NO_TOKENS, LogitRows, SamplingParams, Tokens
+from tests.engine.followed import PLAIN, Followed, Listener, known
+from tests.engine.simulator import Clock, Curve, Process, Run, World, make, seconds, simulate
 from tests.fakes import FakeDrafter, FakeTarget, FakeVocabulary, HashModel, answer, answer_all, parrot, prompt
 
-PLAIN = 0.001
 LOOK = 2e-5
 """Seconds that go by each time somebody looks at the clock: a planned pass does so a dozen times."""
-ROW = [1.0 + 0.05 * more for more in range(15)]
-"""Plain passes by width, from 1 on."""
 ANSWERS = 12
 TOKENS = 300 * ANSWERS + 600
 
@@ -216,79 +209,6 @@ def test_the_text_is_that_of_plain_decoding(
         assert {slot: one.tokens for slot, one in several.items()} == {n: known[:most] for n, most in short.items()}
 
 
-class Followed:
-    """Routines of one drafter that has been right, and a request."""
-
-    def __init__(
-        self,
-        most: int = 32,
-        longest: int = 15,
-        exact: frozenset[int] | None = None,
-        row: Sequence[float] = ROW,
-        asking: float = 1e-5,
-    ) -> None:
-        self.guesser = Guesser("good", Process.of(np.full(200, 0.95), 0, spread=0.0), Clock())
-        self.account, self.habits, self.clock = Account(), Habits(), Clock()
-        self.account.scale(PLAIN)
-        self.account.begin()
-        self.shadow = Shadow(0, self.guesser, self.clock)
-        self.shadow.attention.seconds = asking
-        self.costs = PassCosts({20: {width: PLAIN * ratio for width, ratio in enumerate(row, 1)}})
-        self.routines = Routines([self.shadow], longest, exact, self.habits, self.account, self.clock)
-        self.request = DraftRequest(0, History([1] * 20), most, most, SamplingParams(), Noise(1))
-        self.routines.begin(0, self.costs.row(20))
-        self.served = Served(self.request.history, 20, [known()])
-        self.worth = [self.plan() for _ in range(40)][-1]
-
-    def plan(self) -> float:
-        """A pass is planned; what that is worth over the routine."""
-        self.served.begin()
-        seconds = self.costs.row(20)
-        by_nodes = prices(TARGET, [self.request], [1], seconds, len(seconds) - 2, None)
-        now = Situation([self.request], [1], [self.served], 20, seconds, by_nodes, 1.0 / PLAIN)
-        ask_all([self.shadow], now, 15)
-        return self.routines.weighed(now, best_choice(now.ready, now.prices, now.rate))
-
-    @property
-    def saves(self) -> list[float]:
-        """What each routine is known to save, in plain passes."""
-        return [routine.saves / PLAIN for routine in self.habits.routines("good")]
-
-    def guesses(self, nodes: int) -> None:
-        """It guesses no more than that from now on."""
-        draft = self.guesser.draft
-
-        def shorter(requests: Sequence[DraftRequest]) -> list[Draft]:
-            return [one.truncated(nodes) for one in draft(requests)]
-
-        self.guesser.draft = shorter  # type: ignore[method-assign]
-
-    def sent(self, pending: int = 1) -> int:
-        """Nodes of the next draft that is not planned."""
-        (draft,) = self.routines.draft([self.request], [pending], {0: self.served})
-        return len(draft)
-
-    def hear(self, accepted: int, took: float, observing: float = 0.0, pending: int = 1, said: int = 1) -> Review:
-        """It is sent, and so much of it is right, in a pass of so many seconds; `said` comes behind it."""
-        (draft,) = self.routines.draft([self.request], [pending], {0: self.served})
-        self.request.history.append([1] * (accepted + 1))
-        verdict = Verdict(np.arange(accepted, dtype=np.int32), said)
-        rows = LogitRows.from_matrix(np.zeros((1, 8), np.float32))
-        outcome = Outcome(0, self.request.history, draft, verdict, rows)
-        return self.routines.learn(Listener(self.clock, observing), [outcome], took, lambda slots, widest: self.costs)
-
-
-class Listener(FakeDrafter):
-    """Takes its time to hear of a pass."""
-
-    def __init__(self, clock: Clock, seconds: float) -> None:
-        super().__init__(lambda request: EMPTY_DRAFT)
-        self._clock, self._seconds = clock, seconds
-
-    def observe(self, outcomes: Sequence[Outcome]) -> None:
-        self._clock.now += self._seconds
-
-
 class Never:
     """A grammar that allows nothing that was guessed."""
 
@@ -308,15 +228,6 @@ class Never:
 
     def advance(self, token: int) -> None:
         pass
-
-
-def known() -> Tracker:
-    """Of a drafter that is right 19 times in 20."""
-    tracker = Tracker(Table())
-    for trial in range(200):
-        for depth in range(1, 8):
-            tracker.table.learn(0.95, depth, trial % 20 > 0)
-    return tracker
 
 
 def test_it_sends_what_the_plan_sends_and_planning_is_worth_what_asking_takes() -> None:
@@ -496,82 +407,6 @@ def test_where_the_guard_lets_nothing_be_sent_it_takes_nothing_and_is_not_forgot
         followed.hear(0, PLAIN, observing=0.05 * PLAIN)
     assert followed.account.balance == pytest.approx(balance + 20 * SHARE * PLAIN)
     assert (followed.saves, followed.guesser.asked) == (saves, asked)
-
-
-class Asleep(Followed):
-    """The guard lets no draft be sent, and it is known that planning rests for long."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.account.risk = self.account.proof = 0.0
-        self.habits.planning.skip(1000)
-        self.habits.planning.rested = 0
-        self.habits.planning.seconds = PLAIN
-
-    def passes(self, most: int = 500) -> int:
-        """Plain ones of which nothing is heard before they are over."""
-        count = 0
-        while count < most and self.routines.sleeps([self.request]):
-            assert self.routines.draft([self.request], [1], {}) == [EMPTY_DRAFT]
-            self.request.history.append([1])
-            count += 1
-        return count
-
-
-def test_where_the_guard_lets_nothing_be_sent_passes_go_on_until_it_does() -> None:
-    followed = Asleep()
-    followed.hear(0, PLAIN)
-    plain = followed.account.plain
-    passes = followed.passes()
-    assert passes == int((0.05 / SHARE) - 1.0)
-    assert followed.account.plain - plain == pytest.approx(passes * PLAIN), "they are heard of when they are over"
-    assert followed.habits.planning.rested == passes
-    followed.hear(0, PLAIN)
-    assert followed.sent() == 1
-
-
-def test_no_longer_than_planning_rests() -> None:
-    followed = Asleep()
-    followed.account.risk = -2.0 * PLAIN
-    followed.habits.planning.rested = 240
-    coming = followed.habits.planning.coming(PLAIN)
-    followed.hear(0, PLAIN)
-    assert 0 < followed.passes() == coming < 20
-
-
-@pytest.mark.parametrize("wide", [1.5, 3.0])
-def test_nor_where_waiting_is_of_no_use(wide: float) -> None:
-    """Passes of two rows cost just what may be lost, or more than may be before a draft is proved."""
-    followed = Asleep()
-    followed.routines.begin(0, [0.0, PLAIN, *(wide * PLAIN for _ in range(14))])
-    followed.account.risk = wide * PLAIN - PLAIN
-    followed.habits.planning.rested = 240
-    coming = followed.habits.planning.coming(PLAIN)
-    assert followed.sent() == 0
-    assert followed.passes() <= coming
-
-
-def test_another_request_ends_it() -> None:
-    followed = Asleep()
-    followed.hear(0, PLAIN)
-    assert followed.passes(3) == 3
-    other = replace(followed.request, history=History([1] * 20))
-    plain = followed.account.plain
-    assert not followed.routines.sleeps([other])
-    assert not followed.routines.sleeps([followed.request])
-    assert followed.account.plain - plain == pytest.approx(3 * PLAIN)
-    followed.hear(0, PLAIN)
-    assert not followed.routines.sleeps([followed.request, other]), "nor do two share it"
-
-
-def test_what_is_left_to_others_is_learned_of_all_these_passes() -> None:
-    followed = Asleep()
-    followed.served.quiet = 0.0
-    followed.served.heard(1.0)
-    followed.hear(0, PLAIN)
-    before = followed.served.quiet
-    followed.passes()
-    assert 1.0 >= followed.served.quiet > before
 
 
 def test_a_pass_without_a_draft_is_no_loss_however_long_it_took() -> None:
