@@ -353,7 +353,7 @@ class AdaptivePlan:
         self._attention.took(now.planning + self._clock() - started)
         if now.active == 1 and not self._forces:
             self._routines.planned(now.served[0])
-        return Review(now.plain_seconds, now.guarded)
+        return Review(now.plain_seconds, guarded=now.guarded)
 
     def _book(self, now: Situation, tokens: int, seconds: float) -> None:
         """What the pass saved or lost; with a draft, or behind one, planning is part of it."""

@@ -36,7 +36,8 @@ Reading a long prompt with a draft model is an *investment*: a loan that savings
 left of it when another request comes into its slot is booked as a loss, and the next one must promise more.
 
 Debts are forgotten in part: what passes lost beyond -_LEAST_BOOKED plain passes, readings that all evidence spoke for
-beyond -_LEAST_WRITTEN_OFF and what proved drafts lose while those are owed, and all of it where the program ends.
+beyond -_LEAST_WRITTEN_OFF and what proved drafts lose while those are owed, what that comes to where passes have become
+shorter (a stall is over, a long chat closed), and all of it where the program ends.
 """
 
 from __future__ import annotations
@@ -103,11 +104,12 @@ class Account:
 
     def scale(self, pass_seconds: float) -> None:
         """Tells the price of a plain pass now; the first time opens the account, for an answer that has begun."""
-        first = not self.pass_seconds
-        self.pass_seconds = pass_seconds
-        if first:
+        before, self.pass_seconds = self.pass_seconds, pass_seconds
+        if not before:
             self.balance = self.opening * pass_seconds
             self.begin(1.0, self.tokens)
+        elif pass_seconds < before:
+            self._forget()
 
     def begin(self, share: float = 1.0, tokens: float = USUAL_ANSWER) -> None:
         """An answer of about so many tokens begins, and with it a stretch; `share` of the running answers are new."""
@@ -190,6 +192,16 @@ class Account:
         self._add(-seconds, _LEAST_WRITTEN_OFF)
         self._vain = min(vain + before - self.balance, max(0.0, -self.balance))
         self.risk = min(self.balance, self.risk)
+
+    def _forget(self) -> None:
+        """Debts are so many plain passes at most of what those cost now: four that were lost while the machine stalled
+        would be hundreds when it is quiet again.
+        """
+        unit = self.pass_seconds
+        self.balance = max(self.balance, _LEAST_BOOKED * unit - self._vain, _LEAST_WRITTEN_OFF * unit)
+        self._vain = max(0.0, min(self._vain, -self.balance))
+        self.risk = max(self.risk, min(self.balance, _LEAST_BOOKED * unit))
+        self.allowance = max(self.allowance, -_TRIAL_PASSES * unit)
 
     @property
     def _fresh(self) -> float:

@@ -56,6 +56,8 @@ class Loop:
         self.active: dict[int, Slot] = {}
         self._events: list[Event] = []
         """Made, but not handed out yet."""
+        self._around = 0.0
+        """Seconds that plain decoding takes from one pass to the next, at least; 0 = unknown."""
 
     def admit(
         self,
@@ -190,7 +192,8 @@ class Loop:
                 events.append(Event(slot.index, "", (), (), (), slot.finish, slot.stats))
                 continue
             outcomes.append(Outcome(slot.index, slot.history, draft, verdict, slot_rows))
-        review = self.plan.learn(self.drafter, outcomes, perf_counter() - drafted)
+        passed = perf_counter() - drafted
+        review = self.plan.learn(self.drafter, outcomes, passed)
         seconds, said = perf_counter() - start, {outcome.slot: outcome for outcome in outcomes}
         for event in events:
             event.record = _record(said.get(event.slot), width, seconds)
@@ -199,12 +202,16 @@ class Loop:
             if slot.finish is not None:
                 self._release(slot)  # last: it may decode, and then the rows are gone
         end = perf_counter()
+        if review.plain:
+            around = end - start - passed
+            self._around = min(around, self._around or around)
+        plain = review.plain_seconds + self._around if review.plain_seconds else 0.0
         for slot in slots:
             stats = slot.stats
             stats.draft_seconds += drafted - start
             stats.verify_seconds += decoded - drafted
             stats.host_seconds += end - decoded
-            stats.plain_seconds += review.plain_seconds * (len(slot.history) - lengths[slot.index])
+            stats.plain_seconds += plain * (len(slot.history) - lengths[slot.index])
             stats.guarded_passes += review.guarded
 
     def _requests(self, slots: list[Slot]) -> list[DraftRequest]:

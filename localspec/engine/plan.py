@@ -20,7 +20,9 @@ class Review:
     """What a plan says of a pass when it is over."""
 
     plain_seconds: float = 0.0
-    """What plain decoding would have taken for each token of a slot; 0 = unknown."""
+    """What plain decoding's pass would have taken for each token of a slot; 0 = unknown."""
+    plain: bool = False
+    """It was plain decoding: nobody was asked for a draft, and nothing was decided."""
     guarded: bool = False
     """A setting forced a draft where the guard would have sent none."""
 

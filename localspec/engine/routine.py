@@ -336,7 +336,7 @@ class Routines:
                 spent += one.seconds + observing
                 self._habits.rate(1).book(tokens, spent)
             self._account.book(tokens / one.active * plain, spent)
-        return Review(plain)
+        return Review(plain, not one.served and lull is None and one.rows == one.active)
 
     def _observe(self, drafter: Drafter, outcomes: Sequence[Outcome], timed: bool) -> float:
         """Drafters hear of a pass; returns what that took, where somebody guessed for it."""

@@ -50,8 +50,8 @@ class RequestStats:
     host_seconds: float = 0.0
     """Everything else between two passes: kernels, bookkeeping, text."""
     plain_seconds: float = 0.0
-    """What plain decoding would have taken for the same tokens, by what one-row passes cost at these lengths; 0 =
-    unknown."""
+    """What plain decoding would have taken for the same tokens, by what one-row passes cost at these lengths and the
+    least that was ever between two of them; 0 = unknown."""
     guarded_passes: int = 0
     """Passes whose draft a setting forced, where the plan's guard would have decoded plain."""
     ttft_seconds: float = 0.0

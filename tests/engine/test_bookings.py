@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from localspec.drafters.cascade import Cascade
 from localspec.engine.guard import Account
 from localspec.engine.interfaces import DraftRequest, History
 from localspec.types import Noise, SamplingParams
-from tests.engine.simulator import CURVES, STREAMS, World, make, seconds, simulate
+from tests.engine.simulator import CURVES, STREAMS, Process, World, make, seconds, simulate
 from tests.engine.test_adaptive import ANSWERS, LATER, PROCESSES, experienced
 
 RIGHT = PROCESSES["draft model right in 0.9"]
@@ -63,3 +64,24 @@ def test_tries_that_were_to_go_on_do_not_in_the_next_request() -> None:
     assert one.waited > 5
     one.begin(0)
     assert one.waited == 5
+
+
+@pytest.mark.parametrize("plain", [0.001, 0.02])
+def test_what_was_lost_in_a_stall_does_not_end_drafting_for_all_behind_it(plain: float) -> None:
+    """Passes took fifty times as long when it was booked: 200 plain passes of a quiet machine, for which 25,000 tokens
+    would have to be decoded plain.
+    """
+    world = World(
+        lambda width, length: plain * (1.0 + 0.05 * (width - 1)), {"good": Process.of(np.full(3000, 0.9), 1)}, noise=0.0
+    )
+    run = simulate(make(world), range(2))
+    account = run.plan.account
+    account.scale(50.0 * plain)
+    account.book(0.0, 1e6 * plain)
+    assert account.balance == pytest.approx(-200.0 * plain)
+    passes = len(run.widths)
+    simulate(run, range(2, 5))
+    assert run.drafts(passes) > 0.3 * len(run.widths[passes:])
+    passes = len(run.widths)
+    simulate(run, range(5, 8))
+    assert run.drafts(passes) > 0.95 * len(run.widths[passes:])

@@ -30,6 +30,63 @@ def test_it_opens_with_some_passes_once() -> None:
     assert opened.balance < OPENING_PASSES * 0.03
 
 
+def test_what_was_lost_in_a_stall_is_no_debt_of_a_lifetime() -> None:
+    """A pass took twenty times as long for a while; four of those would be eighty when the machine is quiet again."""
+    opened = account()
+    opened.scale(0.6)
+    for _ in range(30):
+        opened.book(0.6, 1.2)
+        opened.book(0.6, 1.2, trial=True)
+    assert opened.passes == pytest.approx(-4.0)
+    opened.scale(0.03)
+    assert opened.passes == pytest.approx(-4.0)
+    opened.begin()
+    passes = 0
+    while not opened.open:
+        opened.book(0.03, 0.03)
+        passes += 1
+    assert passes == pytest.approx(4 / SHARE, abs=1)
+    for _ in range(20):
+        opened.begin()
+    assert opened.full
+
+
+@given(
+    vain=st.floats(0.0, 40.0),
+    lost=st.floats(0.0, 40.0),
+    saved=st.floats(0.0, 40.0),
+    shorter=st.floats(0.01, 1.0),
+)
+def test_debts_shrink_with_passes_and_no_more_than_that(vain: float, lost: float, saved: float, shorter: float) -> None:
+    """A balance that such passes could have left is what it was, and so is what others read in vain."""
+    opened, unit = account(), 0.03 * shorter
+    opened.book(0.0, lost * 0.03)
+    opened.write_off(vain * 0.03)
+    opened.book(saved * 0.03, 0.0)
+    balance, risk, unproven, proof = opened.balance, opened.risk, opened.unproven, opened.proof
+    opened.scale(unit)
+    assert balance <= opened.balance <= max(balance, -4.0 * unit)
+    assert risk <= opened.risk <= max(risk, -4.0 * unit)
+    assert opened.proof == proof
+    if balance >= -4.0 * unit:
+        assert opened.balance == balance
+        assert opened.unproven <= unproven
+    assert opened.balance >= -12.0 * unit - 1e-12
+    if not vain:
+        assert opened.balance >= -4.0 * unit - 1e-12
+
+
+def test_a_prompt_read_in_vain_stays_one_where_passes_are_a_little_shorter() -> None:
+    opened = account()
+    opened.write_off(1e9)
+    opened.prove(0.15)
+    before = opened.unproven
+    assert before > 0.0
+    opened.scale(0.029)
+    assert opened.passes == pytest.approx(-12.0)
+    assert opened.unproven == pytest.approx(before, rel=0.1)
+
+
 def test_what_an_earlier_run_left_is_all_there_is() -> None:
     opened = Account(opening=-2.0)
     opened.scale(0.03)
@@ -232,7 +289,7 @@ def test_investments_that_fail_make_it_patient_and_good_ones_trusting() -> None:
 
 @given(
     lost=st.floats(0.0, 20.0),
-    booked=st.integers(0, 63),
+    booked=st.integers(0, 62),  # 64 times 0.03 is above 64 * 0.03, and ends the stretch
     loss=st.floats(0.01, 1.19),
 )
 def test_it_is_known_how_long_a_draft_that_proved_nothing_must_wait(lost: float, booked: int, loss: float) -> None:

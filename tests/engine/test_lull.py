@@ -179,7 +179,7 @@ def test_requests_that_share_passes_or_draft_nothing_are_no_part_of_it() -> None
     spent, plain = followed.account.spent, followed.account.plain
     request, followed.request = followed.request, replace(followed.request, history=History([1] * 20), max_nodes=0)
     (draft,) = followed.routines.draft([followed.request], [1], {})
-    followed.end(draft, 0, PLAIN, ASKING)
+    assert followed.end(draft, 0, PLAIN, ASKING).plain
     assert (followed.account.spent, followed.account.plain) == (spent, plain)
     followed.request = request
     assert followed.step() == 0
@@ -211,6 +211,20 @@ def test_it_begins_behind_a_pass_that_was_planned(worth: bool) -> None:
     assert followed.routines.lulls([followed.request], [1])
     followed.found = 7
     assert followed.routines.lulls([followed.request], [1]) is not worth
+
+
+@pytest.mark.parametrize("pending", [1, 2])
+def test_only_a_pass_of_a_row_for_which_nobody_was_asked_is_plain_decodings(pending: int) -> None:
+    asleep, listening = Asleep(), Listening()
+    assert not asleep.hear(0, PLAIN).plain, "it was decided that nobody is asked"
+    assert asleep.routines.lulls([asleep.request], [1])
+    (draft,) = asleep.routines.draft([asleep.request], [pending], {})
+    assert asleep.end(draft, 0, PLAIN).plain is (pending == 1)
+    listening.step(7, 7)
+    listening.found = 0
+    assert listening.routines.lulls([listening.request], [1])
+    (draft,) = listening.routines.draft([listening.request], [pending], {})
+    assert not listening.end(draft, 0, PLAIN).plain
 
 
 @given(st.lists(st.tuples(st.sampled_from([0, 0, 0, 1, 3, 7]), st.integers(0, 7)), max_size=40))
