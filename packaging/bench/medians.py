@@ -6,13 +6,14 @@
 `localspec bench` adds up all rounds, as is right for what was measured; where one round in ten stalls for a third of a
 second that decides which of six short contenders is the best. Here a contender's time is the sum, over prompts, of the
 median over rounds. The best is chosen in hindsight: "of best" by the same figures, so the luck of the luckiest of six
-counts as its speed, "of other" by one half of the rounds and compared by the other half, and the other way round.
+counts as its speed, "of other" by one half of the rounds and compared by the other half, and the other way round. Where
+there are several temperatures, "all" is what all of them took, with one fixed length for all.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from statistics import geometric_mean, median
 
@@ -31,22 +32,30 @@ def main() -> None:
     with Session.open(path) as session:
         cells = make_cells(session.runs.values())
     columns = ("workload", "temp", "rounds", "localspec", "best fixed", "its speed", "of best", "of other")
-    print("\n".join(Table("Speed over plain decoding, median rounds", columns, tuple(map(_row, cells))).lines()))
+    rows = [_row(cell.workload, f"{cell.temperature:g}", [cell]) for cell in cells]
+    for workload in dict.fromkeys(cell.workload for cell in cells):
+        whole = [cell for cell in cells if cell.workload == workload]
+        rows += [_row(workload, "all", whole)] if len(whole) > 1 else []
+    print("\n".join(Table("Speed over plain decoding, median rounds", columns, tuple(rows)).lines()))
 
 
-def _row(cell: Cell) -> tuple[str, ...]:
-    fixed = {name: one for name, one in cell.contenders.items() if one.fixed or name == BASELINE}
-    rounds = sorted({run.key.round for run in cell.plain.runs})
-    best, plain, ours = _best(fixed, rounds), seconds(cell.plain, rounds), seconds(cell.product, rounds)
+def _row(workload: str, temperature: str, cells: Sequence[Cell]) -> tuple[str, ...]:
+    fixed: dict[str, list[Figures]] = {BASELINE: [cell.plain for cell in cells]}
+    for name, one in cells[0].contenders.items():
+        if one.fixed and all(name in cell.contenders for cell in cells):  # an interrupted session lacks some
+            fixed[name] = [cell.contenders[name] for cell in cells]
+    product = [cell.product for cell in cells]
+    rounds = sorted({run.key.round for cell in cells for run in cell.plain.runs})
+    best, plain, ours = _best(fixed, rounds), seconds(fixed[BASELINE], rounds), seconds(product, rounds)
     halves = rounds[::2], rounds[1::2]
     other = [
-        seconds(fixed[_best(fixed, chosen)], timed) / seconds(cell.product, timed)
+        seconds(fixed[_best(fixed, chosen)], timed) / seconds(product, timed)
         for chosen, timed in (halves, halves[::-1])
         if chosen and timed
     ]
     return (
-        cell.workload,
-        f"{cell.temperature:g}",
+        workload,
+        temperature,
         str(len(rounds)),
         f"{plain / ours:.3f}",
         best,
@@ -56,14 +65,16 @@ def _row(cell: Cell) -> tuple[str, ...]:
     )
 
 
-def _best(fixed: Mapping[str, Figures], rounds: Collection[int]) -> str:
+def _best(fixed: Mapping[str, Sequence[Figures]], rounds: Collection[int]) -> str:
     return min(fixed, key=lambda name: seconds(fixed[name], rounds))
 
 
-def seconds(figures: Figures, rounds: Collection[int]) -> float:
-    """Decode time of all its prompts, each in the median of these rounds."""
+def seconds(cells: Sequence[Figures], rounds: Collection[int]) -> float:
+    """Decode time of all prompts of these cells, each in the median of these rounds."""
     times = [
-        [run.decode_seconds for turn, run in found.items() if turn in rounds] for found in figures.by_prompt().values()
+        [run.decode_seconds for turn, run in found.items() if turn in rounds]
+        for figures in cells
+        for found in figures.by_prompt().values()
     ]
     return sum(map(median, filter(None, times)))
 
