@@ -35,8 +35,9 @@ class Cascade:
         self._stages = tuple(stages)
         self.drafters = tuple(stage.drafter for stage in stages)
         self.free = all(drafter.free for drafter in self.drafters)
-        layers = {layer for stage in self._stages for layer in stage.drafter.needs.hidden_layers}
-        self.needs = Needs(tuple(sorted(layers)))
+        layers = {layer for drafter in self.drafters for layer in drafter.needs.hidden_layers}
+        constrained = bool(self.drafters) and all(drafter.needs.constraint for drafter in self.drafters)
+        self.needs = Needs(tuple(sorted(layers)), constrained)
 
     def missing(self, slot: int, history: History) -> int:
         return max((drafter.missing(slot, history) for drafter in self.drafters), default=0)

@@ -275,6 +275,14 @@ def test_a_cascade_needs_what_its_stages_need() -> None:
     assert Cascade([Stage(one), Stage(other)]).needs == Needs((2, 4, 9))
 
 
+@pytest.mark.parametrize(("stages", "needs"), [([], False), ([True], True), ([True, False], False)])
+def test_a_cascade_is_silent_without_a_grammar_if_all_its_stages_are(stages: list[bool], needs: bool) -> None:
+    drafters = [silent() for _ in stages]
+    for drafter, constraint in zip(drafters, stages, strict=True):
+        drafter.needs = Needs(constraint=constraint)
+    assert Cascade([Stage(one) for one in drafters]).needs.constraint is needs
+
+
 def test_no_drafter_guesses_nothing() -> None:
     drafter: Drafter = NoDrafter()
     assert drafter.draft([ask(History([1])), ask(History([2]))]) == [EMPTY_DRAFT, EMPTY_DRAFT]
