@@ -235,9 +235,10 @@ class AdaptivePlan:
         if not self._forces:
             longest = min(longest, max([self._longest_costly, *(most for one in served for most in one.longest)]))
         limit = max(0, min(longest, max(request.max_nodes for request in requests)))
-        by_nodes = prices(target, requests, pending, row, limit, self._exact)
+        rebuilding = self._habits.rebuild.due if active == 1 else 0.0
+        by_nodes = prices(target, requests, pending, row, limit, self._exact, rebuilding)
         rate = max(plain, self._habits.rate(active).value)
-        now = Situation(requests, pending, served, length, row, by_nodes, rate)
+        now = Situation(requests, pending, served, length, row, by_nodes, rate, rebuilding)
         now.forcing = limit > 0 and self._forces
         if now.forcing and self.forced.nodes:
             now.only = min(self.forced.nodes, limit)
@@ -340,6 +341,7 @@ class AdaptivePlan:
             if now.asked >= 0 and emitted and len(served.drawn[now.asked]):
                 hit = hit or int(served.drawn[now.asked].tokens[0]) == emitted[0]
         if now.width:
+            self._routines.rebuilt(now.active, now.width, seconds, now.plain_seconds)
             self._costs[now.active].observe(now.width, now.length, seconds)
         if now.plain_seconds:
             self._book(now, tokens, seconds)
@@ -357,7 +359,7 @@ class AdaptivePlan:
 
     def _book(self, now: Situation, tokens: int, seconds: float) -> None:
         """What the pass saved or lost; with a draft, or behind one, planning is part of it."""
-        spent = usual(seconds, now.expected) + now.booked
+        spent = usual(seconds, now.expected) + now.booked + (now.rebuilding if now.drafted else 0.0)
         plain = tokens / now.active * now.plain_seconds
         spent = spent + self._attention.seconds if now.drafted or now.draft_seconds or now.waiting else plain
         self._habits.rate(now.active).book(tokens, spent - now.invested)

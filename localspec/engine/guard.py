@@ -10,7 +10,8 @@ before, and from the first token of a pair on,
 (and -_LEAST_PROVEN more plain passes, a debt that only drafts make which proved themselves; what was read in vain left
 out, of which at most -_LEAST_WRITTEN_OFF passes are owed, see below): above 0.98 of plain decoding's speed for long
 enough text even if every guess is wrong from the first to the last. A surprise is what a pass takes over what it was
-expected to; it is booked, and the next passes make up for it. But what a machine takes that stalls is in no bound, as
+expected to; it is booked, and the next passes make up for it. What a draft costs the plain pass behind it is booked
+with the draft (`rebuild`). But what a machine takes that stalls is in no bound, as
 it is in none of plain decoding's: of a pass at most 30 % over what was expected is booked; of a draft at most two
 plain passes over that, once in 64 passes and ever more rarely. One page that had to be fetched from the disk ends no
 speculation. The share of `attention` is for planning that comes to nothing; where a pass takes 30 ms it is not a

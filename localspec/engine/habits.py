@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from localspec.engine.attention import Attention
 from localspec.engine.backoff import Backoff
 from localspec.engine.guard import USUAL_ANSWER, Investment
+from localspec.engine.rebuild import Rebuild
 
 _RATE_MEMORY = 0.98
 _FROM_BEFORE, _MOST_BEFORE = 6.0, 1.25
@@ -117,6 +118,8 @@ class Habits:
     """By drafter."""
     planning: Attention = field(default_factory=lambda: Attention(_MOST_WORTH))
     """Whether passes are planned."""
+    rebuild: Rebuild = field(default_factory=Rebuild)
+    """What a draft costs the plain pass behind it."""
     _routines: dict[str, tuple[Routine, ...]] = field(default_factory=dict)
     """By drafter without cost."""
 

@@ -71,6 +71,8 @@ class Widths:
     """Most nodes."""
     exact: frozenset[int] | None
     """Widths a pass may have; None = any."""
+    rebuilding: float
+    """Seconds that a guess costs a later pass (see `rebuild`)."""
 
     def affordable(self, loss: float, longest: int | None = None) -> int:
         """Most nodes of a guess, of `longest` if that is fewer, if all of them may be wrong and no more lost."""
@@ -80,8 +82,8 @@ class Widths:
         return nodes if loss > 0.0 else 0
 
     def extra(self, nodes: int) -> float:
-        """Seconds over plain decoding's that so many take."""
-        return max(0.0, self.row[self.pending + nodes] - self.row[1])
+        """Seconds over plain decoding's that so many take, now and in a later pass."""
+        return max(0.0, self.row[self.pending + nodes] - self.row[1]) + (self.rebuilding if nodes else 0.0)
 
     @property
     def least(self) -> float:
@@ -148,6 +150,14 @@ class Routines:
     def begin(self, slot: int, row: list[float]) -> None:
         """A request begins, whose passes cost so much by width."""
         self._rows[slot] = row
+        self._habits.rebuild.forget()
+
+    def rebuilt(self, active: int, rows: int, seconds: float, plain: float) -> None:
+        """A single pass of so many slots took so long, where plain ones take `plain` seconds."""
+        if active == 1:
+            self._habits.rebuild.observe(rows, seconds, plain)
+        else:
+            self._habits.rebuild.forget()
 
     def weighed(self, now: Situation, best: Choice) -> float:
         """It is known what all of them would have saved in a pass that was planned.
@@ -299,7 +309,8 @@ class Routines:
         """What passes cost that send its guess."""
         row = self._rows[request.slot]
         longest = min(self._longest, served.longest[guesser.index], request.max_nodes, len(row) - 1 - pending)
-        return Widths(row, pending, max(0, longest) if request.allows(guesser.drafter.name) else 0, self._exact)
+        nodes = max(0, longest) if request.allows(guesser.drafter.name) else 0
+        return Widths(row, pending, nodes, self._exact, self._habits.rebuild.due)
 
     def learn(
         self,
@@ -327,13 +338,14 @@ class Routines:
         single = one.single or self._exact is None or one.rows in self._exact
         expected = costs.seconds(one.rows, one.length) if single else one.rows * costs.seconds(1, one.length)
         if one.single:
+            self.rebuilt(one.active, one.rows, seconds, costs.seconds(one.active, one.length))
             costs.observe(one.rows, one.length, seconds)
         plain = costs.seconds(one.active, one.length)
         if one.served and outcomes:
             tokens = sum(self._heard(one, outcome, plain) for outcome in outcomes)
             spent = usual(seconds, expected) if one.rows > one.active else tokens / one.active * plain
             if one.followed is not None:
-                spent += one.seconds + observing
+                spent += one.seconds + observing + (one.followed.widths.rebuilding if one.rows > one.active else 0.0)
                 self._habits.rate(1).book(tokens, spent)
             self._account.book(tokens / one.active * plain, spent)
         return Review(plain, not one.served and lull is None and one.rows == one.active)

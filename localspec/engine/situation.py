@@ -150,9 +150,12 @@ class Situation:
     row: list[float]
     """Seconds of a pass by width."""
     prices: list[float | None]
-    """Seconds of this pass by nodes each slot sends; None where a width is not allowed."""
+    """Seconds of this pass by nodes each slot sends, what a draft costs a later one included; None where a width is not
+    allowed."""
     rate: float
     """lambda, tokens/s."""
+    rebuilding: float = 0.0
+    """Seconds that a draft costs a later pass (see `rebuild`)."""
     affordable: list[float | None] = field(default_factory=list)
     """The same, passes left out that could lose more than may be lost."""
     most: float = 0.0
@@ -243,8 +246,10 @@ class Situation:
         return self.row[len(self.requests)]
 
     def bound(self, risk: float) -> None:
-        """Leaves out passes that would lose more than so many seconds, were every guess wrong."""
-        self.most = self.plain_price + risk
+        """Leaves out passes that would lose more than so many seconds, were every guess wrong; what they cost a later
+        pass is booked, but no reason to begin a copy with shorter drafts.
+        """
+        self.most = self.plain_price + self.rebuilding + risk
         self.affordable = self.prices
         if self.prices[-1] is None or self.prices[-1] > self.most:
             self.affordable = [
@@ -287,6 +292,7 @@ def prices(
     row: Sequence[float],
     limit: int,
     exact: frozenset[int] | None,
+    rebuilding: float = 0.0,
 ) -> list[float | None]:
     """Seconds of a pass by nodes a slot sends, from 0 to `limit`; None where a width is not allowed.
 
@@ -297,14 +303,16 @@ def prices(
         row: seconds by width.
         limit: most nodes a slot.
         exact: widths that are allowed, besides those of a pass without drafts; None = any.
+        rebuilding: seconds that a draft of a slot alone costs a later pass.
     """
     if len(requests) == 1:
         first = pending[0]
         found: list[float | None] = [
-            row[width] if exact is None or width in exact else None for width in range(first, first + limit + 1)
+            row[width] + rebuilding if exact is None or width in exact else None
+            for width in range(first, first + limit + 1)
         ]
-        if found[0] is None:  # rows that wait are decoded one by one
-            found[0] = first * row[1]
+        # Rows that wait are decoded one by one.
+        found[0] = first * row[1] if found[0] is None else row[first]
         return found
     found = []
     for nodes in range(limit + 1):

@@ -65,8 +65,12 @@ COSTS = {
     "q8": ((25.5, 28.4, 29.6, 30.6, 30.8, 31.5, 32.6, 34.0), 56.0, 2.7, 0.35),
     "q8-slow": ((31.8, 32.5, 32.6, 32.8, 32.9, 33.2, 34.0, 36.3), 62.0, 5.0, 0.5),
     "q4": ((17.2, 20.7, 22.6, 25.2, 27.2, 30.7, 33.4, 34.3), 65.0, 2.7, 0.5),
+    "tiny": ((0.60, 0.75, 0.95, 1.10, 1.25, 1.35, 1.50, 1.85), 2.5, 0.45, 0.03),
 }
-"""Q8_0 and Q4_K_M with localspec's kernels on 2 cores with AVX-512, in a fast and in a slow hour."""
+"""Q8_0 and Q4_K_M with localspec's kernels on 2 cores with AVX-512, in a fast and in a slow hour; the bundled pair on 2
+cores of an AMD EPYC."""
+REBUILD = {"tiny": 0.35}
+"""Milliseconds that a pass takes longer behind one of another width, where that is much of a pass."""
 _GROWTH = 6000.0
 """Cached tokens that double what a pass costs."""
 ALONE = ("draft", "lookup", "recycling", "suffix")
@@ -83,9 +87,10 @@ class Machine:
         dense, wide, level, read = COSTS[name]
         self._rows = [0.0, *(0.001 * one for one in dense), *[0.001 * wide] * 56]
         self._level, self._read = 0.001 * level, 0.001 * read
+        self._rebuild, self._last = 0.001 * REBUILD.get(name, 0.0), 0
 
     def target(self, rows: int, length: int) -> float:
-        """Seconds of a pass."""
+        """Seconds of a pass behind one of the same width."""
         return self._rows[rows] * (1.0 + length / _GROWTH)
 
     def draft(self, rows: int) -> float:
@@ -102,6 +107,8 @@ class Machine:
             if context.settings.grid_prefill:
                 rows = sum(context.pending(one.slot, one.tokens) + len(one.draft_tokens) for one in feeds)
                 seconds = self.target(rows, sum(len(one.tokens) for one in feeds) // len(feeds))
+                seconds += self._rebuild if rows != self._last else 0.0
+                self._last = rows
             else:
                 left = [len(one.tokens) - context.reusable(one.slot, one.tokens, one.prompt_length) for one in feeds]
                 seconds = self.draft(sum(left))

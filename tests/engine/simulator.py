@@ -170,6 +170,8 @@ class World:
     """What further drafters cost."""
     stalls: Mapping[int, float] = field(default_factory=dict)
     """Seconds for which the machine stalls in the n-th draft of "draft", from 0 on."""
+    rebuild: float = 0.0
+    """Seconds that a pass takes longer behind one of another width; no fixed choice is known then."""
 
     def price(self, drafter: str) -> Price:
         """What its guesses cost."""
@@ -288,7 +290,8 @@ def _answer(run: Run, rng: np.random.Generator, limit: int | None) -> None:
         assert len(draft) <= max(nodes, 0)
         width = 1 + len(draft)
         slow = np.exp(world.noise * rng.standard_normal()) * (3.0 if world.noise and rng.random() < 0.02 else 1.0)
-        usual = world.curve(width, len(history))
+        changed = bool(run.widths) and run.widths[-1] != width
+        usual = world.curve(width, len(history)) + (world.rebuild if changed else 0.0)
         clock.now += usual * float(slow)
         run.luck += usual * (float(slow) - 1.0)
         accepted = len(draft) if draft.tokens.all() else int(draft.tokens.argmin())
