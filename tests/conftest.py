@@ -25,6 +25,49 @@ settings.register_profile("localspec", deadline=None, print_blob=True, suppress_
 settings.load_profile("localspec")
 
 
+CACHE_KEY = "localspec/seconds"
+
+
+class _Stopwatch:
+    """Adds up the seconds of every file and keeps them in pytest's cache, for packaging/check --quick."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        file = report.nodeid.partition("::")[0]
+        self.seconds[file] = self.seconds.get(file, 0.0) + report.duration
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        config = session.config
+        whole = not config.getoption("keyword") and not any("::" in argument for argument in config.args)
+        if whole and config.getoption("markexpr") == "not trial" and config.cache is not None:
+            config.cache.set(CACHE_KEY, {**config.cache.get(CACHE_KEY, {}), **self.seconds})
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--turn",
+        type=int,
+        default=0,
+        metavar="N",
+        help="begin with the N-th file of tests, so that a time limit cuts off others every day",
+    )
+
+
+@pytest.hookimpl(trylast=True)  # the files that are left once -m and -k have chosen
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    files = list(dict.fromkeys(item.path for item in items))
+    first = config.getoption("turn") % max(1, len(files))
+    place = {file: (number - first) % len(files) for number, file in enumerate(files)}
+    items.sort(key=lambda item: place[item.path])
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):  # not a worker of xdist: their reports come here
+        config.pluginmanager.register(_Stopwatch())
+
+
 @pytest.fixture(autouse=True, scope="session")
 def _cache_in_tmp(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """No test reads or writes the user's folders; what one test probes, the next may use."""

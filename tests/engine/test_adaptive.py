@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -26,34 +25,8 @@ from localspec.engine.request import Request
 from localspec.errors import DecodeError
 from localspec.types import Rule, SamplingParams
 from tests.engine.simulator import CURVES, Process, Run, World, make, measured, seconds, simulate, steps
+from tests.engine.worlds import ANSWERS, LATER, PLACES, PROCESSES, constant, switching
 from tests.fakes import Answer, FakeDraftContext, FakeTarget, FakeVocabulary, HashModel, answer, answer_all, prompt
-
-WARM, ANSWERS = 2, range(10)
-LATER = range(WARM, ANSWERS.stop)
-PLACES = ANSWERS.stop * 300 + 400
-
-
-def constant(chance: float) -> npt.NDArray[np.float64]:
-    return np.full(PLACES, chance)
-
-
-def switching(one: float, other: float, period: int) -> npt.NDArray[np.float64]:
-    return np.where((np.arange(PLACES) // period) % 2 == 0, one, other).astype(np.float64)
-
-
-PROCESSES: dict[str, dict[str, Process]] = {
-    "useless draft model": {"draft": Process.of(constant(0.02), 1)},
-    "draft model right in 0.3": {"draft": Process.of(constant(0.3), 1)},
-    "draft model right in 0.5": {"draft": Process.of(constant(0.5), 1)},
-    "draft model right in 0.7": {"draft": Process.of(constant(0.7), 1)},
-    "draft model right in 0.9": {"draft": Process.of(constant(0.9), 1)},
-    "draft model switching": {"draft": Process.of(switching(0.9, 0.1, 400), 1)},
-    "lookup switching": {"lookup": Process.of(switching(0.05, 0.95, 150), 2)},
-    "lookup switching fast": {"lookup": Process.of(switching(0.05, 0.95, 12), 2)},
-    "both": {"lookup": Process.of(switching(0.05, 0.95, 150), 2), "draft": Process.of(constant(0.6), 1)},
-    "far too sure": {"draft": Process.of(constant(0.15), 1, scale=5.0)},
-    "good at first, then useless": {"draft": Process.of(np.where(np.arange(PLACES) < 700, 0.95, 0.02), 1)},
-}
 
 SHORT = {("draft model right in 0.7", "Q8_0"): 0.90, ("draft model right in 0.3", "wide passes"): 0.94}
 """Worlds in which 0.95 of the best fixed choice is not reached with every luck. Noise seeds 7, 8, 9 bring the first to

@@ -12,7 +12,8 @@ from localspec.engine.guard import Account
 from localspec.engine.interfaces import DraftRequest, History
 from localspec.types import Noise, SamplingParams
 from tests.engine.simulator import CURVES, STREAMS, Process, World, make, seconds, simulate
-from tests.engine.test_adaptive import ANSWERS, LATER, PROCESSES, experienced
+from tests.engine.test_adaptive import experienced
+from tests.engine.worlds import ANSWERS, LATER, PROCESSES
 
 RIGHT = PROCESSES["draft model right in 0.9"]
 

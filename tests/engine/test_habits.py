@@ -8,7 +8,7 @@ from localspec.engine.adaptive import Forced
 from localspec.engine.backoff import Backoff
 from localspec.engine.habits import Habits, Rate
 from tests.engine.simulator import CURVES, World, make, simulate
-from tests.engine.test_adaptive import PROCESSES
+from tests.engine.worlds import PROCESSES
 
 
 def test_a_rate_is_tokens_by_seconds_and_a_request_begins_with_little_of_it() -> None:

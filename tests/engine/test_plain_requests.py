@@ -6,7 +6,7 @@ import pytest
 
 from localspec.engine.adaptive import Forced
 from tests.engine.simulator import CURVES, Process, World, make, simulate
-from tests.engine.test_adaptive import constant
+from tests.engine.worlds import constant
 
 
 def test_a_request_that_may_not_draft_costs_no_planning_and_earns_no_credit() -> None:
