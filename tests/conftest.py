@@ -39,10 +39,10 @@ class _Stopwatch:
         self.seconds[file] = self.seconds.get(file, 0.0) + report.duration
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        config = session.config
+        config, cache = session.config, getattr(session.config, "cache", None)
         whole = not config.getoption("keyword") and not any("::" in argument for argument in config.args)
-        if whole and config.getoption("markexpr") == "not trial" and config.cache is not None:
-            config.cache.set(CACHE_KEY, {**config.cache.get(CACHE_KEY, {}), **self.seconds})
+        if whole and config.getoption("markexpr") == "not trial" and cache is not None:
+            cache.set(CACHE_KEY, {**cache.get(CACHE_KEY, {}), **self.seconds})
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
