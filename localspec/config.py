@@ -54,20 +54,20 @@ class EngineSettings:
     verify_rule: Rule = Rule.COUPLED
     """How drafts are verified; only *coupled* keeps the text of plain decoding."""
     exact: Exactness = "auto"
-    """`strict`: only configurations and widths whose bits equal plain decoding; `auto`: those if they cost at most
-    10 %; `off`: the fastest."""
+    """`auto`: exact wherever that follows from how the model is computed; `strict`: exact in any case, which may need
+    an examination of minutes; `off`: nothing is claimed."""
     context: int | None = None
     """Tokens a slot can hold; None = what the model was trained for, at most 4,096."""
     slots: int = 1
     """Requests served at once."""
     wide: bool = True
-    """Use localspec's own kernels for passes of several rows where they win; measured once and remembered."""
+    """Use localspec's own kernels for models on the CPU."""
     kernels: KernelChoice = "auto"
     """Whose kernels compute the target's passes on the CPU: our own ("wide"), llama.cpp's with weights reordered for
-    speed ("repacked") or as they are in the file ("plain"); `auto` = what is cheapest here, measured once."""
+    speed ("repacked") or as they are in the file ("plain"); `auto` = our own where they can be used."""
     cache: CacheChoice = "auto"
     """How keys and values are kept: a number format (with `bf16` the keys stay f16), or f16 without fused attention
-    ("unfused"); wide kernels know f16 only. `auto` = what is cheapest here, measured once."""
+    ("unfused"). `auto` = f16."""
     threads: int | None = None
     """CPU threads; None = the physical cores this process may use. The count changes the bits of a text."""
     gpu_layers: int = 0
@@ -100,9 +100,8 @@ class EngineSettings:
         ):
             if getattr(self, name) not in choices:
                 raise UsageError(f"{name} is {getattr(self, name)!r}; it must be one of {', '.join(choices)}.")
-        if self.kernels == "wide" and (not self.wide or self.cache not in ("auto", "f16")):
-            why = "wide is off" if not self.wide else f"cache is {self.cache}"
-            raise UsageError(f"kernels is wide, but {why}.", "Wide kernels keep an f16 cache.")
+        if self.kernels == "wide" and not self.wide:
+            raise UsageError("kernels is wide, but wide is off.", "Leave one of the two out.")
         if self.draft_cap is not None and not 1 <= self.draft_cap <= 64:
             raise UsageError(f"draft_cap is {self.draft_cap}; it must be between 1 and 64.")
         if self.max_draft_tokens is not None and not 0 <= self.max_draft_tokens <= 64:

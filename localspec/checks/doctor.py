@@ -7,7 +7,7 @@ import os
 import platform
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from localspec import __version__, kernels, paths
 from localspec.checks.finding import Finding
@@ -112,18 +112,23 @@ def examine_engine(engine: Engine) -> Iterator[Finding]:
     widths = loaded.context.exact_widths
     advice = command = ""
     if widths is None and engine.settings.exact == "auto":
-        advice = "To be exact, take the cheapest exact configuration, whatever it costs."
+        advice = "Drafts may change the text. Compare the bits of real passes once, which takes minutes."
         command = "--exact strict"
     elif widths is not None and max(widths) == 1:
         advice = "Only one row is exact, so nothing is drafted; without exactness drafts may change the text."
         command = "--exact off"
     yield Finding("target's kernels", loaded.model.kernels)
     yield Finding("passes", loaded.exactness, advice, command)
-    yield Finding("exact widths", "unknown" if widths is None else ", ".join(map(str, sorted(widths))))
+    yield Finding("exact widths", "unknown" if widths is None else _range(widths))
     for length, costs in sorted(loaded.pass_seconds.items()):
         base = costs.get(1)
         if base:
             row = ", ".join(
                 f"{width}: {cost * 1e3:.1f} ms ({cost / base:.2f}x)" for width, cost in sorted(costs.items())
             )
-            yield Finding(f"pass at {length} tokens", row)
+            yield Finding(f"pass at {length} tokens", f"{row}; estimated until such passes have run")
+
+
+def _range(widths: Collection[int]) -> str:
+    """Such as "1 to 64": widths have no gaps."""
+    return "1" if len(widths) == 1 else f"1 to {max(widths)}"

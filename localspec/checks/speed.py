@@ -1,6 +1,6 @@
 """Why is it slow? Findings from the figures of answers and the models in use, in plain words with numbers.
 
-Nothing is timed here: what answers took is in their stats, what passes cost was measured when the models were loaded.
+Nothing is timed here: what answers took is in their stats, what passes cost is learned from them.
 """
 
 from __future__ import annotations
@@ -202,7 +202,7 @@ def examine_context(pass_seconds: Mapping[int, Mapping[int, float]], use: int) -
     """Passes cost more the more the context holds; says so where a chat has become long enough to feel it.
 
     Args:
-        pass_seconds: {context length: {width: seconds of a pass}}, as measured.
+        pass_seconds: {context length: {width: seconds of a pass}}, as far as known.
         use: tokens of the chat in front; 0 = unknown.
     """
     known = {length: costs[1] for length, costs in pass_seconds.items() if costs.get(1)}

@@ -19,7 +19,7 @@ from localspec.cli.options import (
 from localspec.errors import UsageError
 
 if TYPE_CHECKING:
-    from localspec.llama.survey import Progress
+    from localspec.llama.choice import Progress
     from localspec.runtime.engine import Engine
     from localspec.tui.answerer import Answerer
     from localspec.tui.preferences import Preferences

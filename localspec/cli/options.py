@@ -45,14 +45,10 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--threads", type=int, metavar="N", help="CPU threads; default: all cores")
     group.add_argument(
-        "--no-wide", dest="wide", action="store_false", help="llama.cpp's kernels alone, not localspec's where they win"
+        "--no-wide", dest="wide", action="store_false", help="llama.cpp's kernels alone, not localspec's"
     )
-    group.add_argument(
-        "--kernels", metavar="NAME", help="wide, repacked or plain; default: auto, what is cheapest for this model here"
-    )
-    group.add_argument(
-        "--cache", metavar="FORMAT", help="of keys and values: f16, bf16, q8_0 or unfused; default: auto, the same"
-    )
+    group.add_argument("--kernels", metavar="NAME", help="wide, repacked or plain; default: auto, wide on a CPU")
+    group.add_argument("--cache", metavar="FORMAT", help="of keys and values: f16, bf16, q8_0 or unfused; default: f16")
     group.add_argument(
         "--no-tune", dest="tuned", action="store_false", help="leave aside what `localspec tune` stored for the pair"
     )
@@ -108,7 +104,7 @@ def _add_speculation_options(parser: argparse.ArgumentParser) -> None:
         "--exact",
         choices=["auto", "strict", "off"],
         default="auto",
-        help="strict: bit-exact passes only; auto (default): if they cost at most 10%%; off: the fastest",
+        help="auto (default): bit-exact where that is proved; strict: in any case; off: nothing is claimed",
     )
     group.add_argument("--speculative-config", metavar="JSON", help="the same with vLLM's keys")
 

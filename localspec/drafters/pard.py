@@ -16,13 +16,12 @@ from pathlib import Path
 
 import numpy as np
 
-from localspec import paths
 from localspec.drafters.draft_model import DraftContext, DraftModel, DraftModelSettings
 from localspec.engine.interfaces import Draft, DraftRequest
 from localspec.errors import ModelFileError, PairError
 from localspec.gguf import Header
+from localspec.llama import choice
 from localspec.llama.cells import common_prefix
-from localspec.llama.choice import load_draft_model
 from localspec.llama.context import Context
 from localspec.llama.model import Model, check_text_model
 from localspec.llama.settings import ContextSettings
@@ -124,14 +123,8 @@ class PardHead:
             grid_prefill=False,
             max_rows=max(64, target.settings.n_slots * MOST_LEVELS),
         )
-        self._model = load_draft_model(
-            self.path,
-            shape,
-            may_be_wide=target.model.kernels == "wide",
-            gpu_layers=-1 if target.model.gpu_layers else 0,
-            device=target.model.device,
-            cache_dir=paths.cache_dir() / "probes",
-        )
+        like = target.model
+        self._model = choice.load(self.path, like.kernels, -1 if like.gpu_layers else 0, like.device, role="PARD model")
         context = Context(self._model, shape)
         context.n_vocab = min(self._model.n_vocab, target.n_vocab)  # no guess beyond these
         return context

@@ -33,18 +33,27 @@ one that was seen often."""
 _STREAK = 3
 """Passes of a width that all were far off the same way: what was known of it is wrong."""
 _CELL_RATE = 0.02
-_TRUST = 2.0
-"""Passes that a measured seed is worth."""
+_TRUST, _GUESS = 2.0, 0.5
+"""Passes that a measured seed is worth, and a guessed one."""
+_FIRST_FACTOR = 1.1
+"""How far the first pass of a guessed width may move it, in logarithms: three times as much, or a third."""
 
 
 class PassCosts:
     """Seconds of a pass by width and cached length."""
 
-    def __init__(self, measured: Mapping[int, Mapping[int, float]] | None = None, widest: int = 8) -> None:
+    def __init__(
+        self,
+        measured: Mapping[int, Mapping[int, float]] | None = None,
+        widest: int = 8,
+        *,
+        guessed: bool = False,
+    ) -> None:
         """
         Args:
-            measured: {cached length: {width: seconds}} from calibration; may be empty.
+            measured: {cached length: {width: seconds}} to begin with; may be empty.
             widest: widths up to this can be asked for.
+            guessed: nobody measured them. Their ratios count, the first pass gives the scale, and they are not kept.
         """
         measured = {n: row for n, row in (measured or {}).items() if row}
         lengths = sorted(measured)
@@ -63,13 +72,16 @@ class PassCosts:
             points = [(n, measured[n][width]) for n in lengths if width in measured[n]]
             for knot, length in enumerate(self._knots):
                 self._seconds[knot][width] = _through(points, length)
-            self._seen[width] = _TRUST
+            self._seen[width] = _GUESS if guessed else _TRUST
+        self._guessed = {width for row in measured.values() for width in row} if guessed else set[int]()
+        """Widths of which no pass has run yet."""
+        self._scaled = not guessed
         self._copies: dict[int, list[tuple[int, float]]] = {}
         """Per width that is known, the unknown ones that are taken to cost as much, and how many times as much."""
         self._fill()
         self.anchor = 1
         """Width of plain decoding."""
-        self._seed = [list(row) for row in self._seconds] if measured else None
+        self._seed = [list(row) for row in self._seconds] if measured and not guessed else None
         self._ran: set[int] = set()
         """Widths that ran since the last fading."""
 
@@ -101,7 +113,15 @@ class PassCosts:
         if not (self._seen[width] and self._seconds[0][width]):
             self._first(width, length, seconds)
             return
+        if not self._scaled:
+            self._drift, self._scaled = self._drift * seconds / self.seconds(width, length), True
         surprise = math.log(seconds / self.seconds(width, length))
+        if width in self._guessed:
+            self._guessed.discard(width)
+            times = math.exp(min(_FIRST_FACTOR, max(-_FIRST_FACTOR, surprise)))
+            for row in self._seconds:
+                row[width] *= times
+            surprise = 0.0
         streak = self._streaks.get(width, 0)
         self._streaks[width] = streak = 0 if abs(surprise) < _CLIP else streak + (1 if surprise > 0.0 else -1)
         common, own = self._steps(width, surprise, abs(streak) >= _STREAK)
@@ -136,12 +156,18 @@ class PassCosts:
         return abs(self._drift_then.get(width, 1.0) - self._drift) > _DOUBT * self._drift
 
     def recall(self, remembered: PassCosts) -> None:
-        """Goes on where an earlier run stopped, from this calibration."""
+        """Goes on where an earlier run stopped; what is guessed here follows it in its ratios."""
+        if self._guessed and remembered._seen[self.anchor]:
+            for length, row in zip(self._knots, self._seconds, strict=True):
+                pace = remembered.seconds(self.anchor, length) / row[self.anchor]
+                row[:] = [pace * value for value in row]
         for width in range(1, min(self.widest, remembered.widest) + 1):
             if remembered._seen[width]:
                 for length, row in zip(self._knots, self._seconds, strict=True):
                     row[width] = remembered.seconds(width, length)
                 self._seen[width] = max(self._seen[width], _TRUST)
+                self._guessed.discard(width)
+                self._scaled = True
         if self._seed is not None:  # what is forgotten goes back to its ratios, not to the speed of that hour
             for row, seed in zip(self._seconds, self._seed, strict=True):
                 pace = row[self.anchor] / seed[self.anchor] if seed[self.anchor] else 1.0
@@ -165,6 +191,7 @@ class PassCosts:
         other._knots, other._seen = list(self._knots), [min(seen, _TRUST) for seen in self._seen]
         other._seconds = [list(row) for row in self._seconds]
         other._drift, other._copies = self._drift, self._copies
+        other._guessed, other._scaled = set(self._guessed), self._scaled
         other._drift_then = dict.fromkeys(range(1, self.widest + 1), self._drift)
         other._seed, other.anchor = self._seed, anchor
         return other
@@ -180,8 +207,8 @@ class PassCosts:
         self._fill()
 
     def to_json(self) -> dict[str, Any]:
-        """{cached length: {width: seconds}} of what is known, as the next start's `measured`."""
-        widths = [width for width, seen in enumerate(self._seen) if seen]
+        """{cached length: {width: seconds}} of what was measured, as the next start's `measured`."""
+        widths = [width for width, seen in enumerate(self._seen) if seen and width not in self._guessed]
         return {
             str(length): {str(width): row[width] * self._drift for width in widths}
             for length, row in zip(self._knots, self._seconds, strict=True)
@@ -258,6 +285,8 @@ class DraftCosts:
         read_seconds: float = 0.0,
         slots: int = 1,
         further: float = 1.0,
+        *,
+        guessed: bool = False,
     ) -> None:
         """
         Args:
@@ -265,8 +294,9 @@ class DraftCosts:
             read_seconds: per token read in bulk; 0 = unknown.
             slots: most slots drafting together.
             further: what a further level costs, where the first costs 1.
+            guessed: as in `PassCosts`.
         """
-        self.levels = PassCosts(measured, slots)
+        self.levels = PassCosts(measured, slots, guessed=guessed)
         self.read_seconds = read_seconds
         self.further = further
         self._sums: dict[int, list[float]] = {}

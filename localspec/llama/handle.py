@@ -26,11 +26,13 @@ class Handle:
         Raises:
             ModelError: llama.cpp refuses the parameters for this model, or there is no memory.
         """
-        self._api, self._wide, self._open = lib.api(), model.kernels == "wide", model.contexts
+        self._api, self._open = lib.api(), model.contexts
+        self.is_wide = model.kernels == "wide"
+        """Whether localspec's own library takes part in its passes."""
         self.pointer: int | None = None
         """The address of the llama_context; None once it is freed."""
         mark = lib.log.mark()
-        with wide.switched(self._wide):
+        with wide.switched(self.is_wide):
             pointer = self._api.llama_init_from_model(model.handle, params)
         if not pointer:
             raise ModelError(f"llama.cpp could not make {what}: {lib.log.reason(mark) or 'it gave no reason'}.", hint)
@@ -50,7 +52,7 @@ class Handle:
             Cancelled, DecodeError: see `lib.raise_for_code`.
         """
         mark = lib.log.mark()
-        wide.set_switch(self._wide)  # passes are built in the call, on this thread
+        wide.set_switch(self.is_wide)  # passes are built in the call, on this thread
         with cpus.passing():
             code = function(self.pointer, batch)
         if code:

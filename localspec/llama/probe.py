@@ -1,4 +1,4 @@
-"""What a probe found out about one configuration, and where that is kept."""
+"""Which widths an examination found to be exact, and where that is kept."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import json
 import os
 import platform
 import tempfile
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,7 @@ from localspec.llama import lib, wide
 from localspec.llama.configuration import Kernels
 from localspec.llama.settings import ContextSettings
 
-_FORMAT = 4
-_HIT_RATE = 0.7
+_FORMAT = 5
 _TREES = 2
 """Changes with the trees that are examined (`widths`): what was found with others does not count."""
 DAMAGE = (OSError, ValueError, TypeError, KeyError, AttributeError, ArithmeticError, RecursionError)
@@ -28,10 +27,6 @@ DAMAGE = (OSError, ValueError, TypeError, KeyError, AttributeError, ArithmeticEr
 class Probe:
     """Facts about one (model, machine, settings)."""
 
-    seconds: dict[int, dict[int, float]] = field(default_factory=dict)
-    """{context length: {width: typical seconds of a pass}}."""
-    prefill_rate: float = 0.0
-    """Prompt tokens per second; 0 = not measured."""
     by_length: dict[int, tuple[int, ...]] | None = None
     """{context length: widths whose rows had the bits of one-row passes there and at the lengths examined before};
     None = not examined."""
@@ -39,21 +34,12 @@ class Probe:
     """Widths the engine may use when it must be exact: 1, 2, ... up to the first that failed anywhere. A pass may
     compute fewer rows of logits than it has rows, so no width is exact unless all smaller ones are. None = unknown."""
 
-    gave_up: float = 0
-    """Starts at which the examination ran out of time, see `decision.start_weight`."""
-    measurement: str = ""
-    """Names the measurement of the costs: those of one compare with each other."""
-
     def to_json(self) -> dict[str, Any]:
         """Plain data for json.dump."""
         lengths = self.by_length
         return {
-            "seconds": {str(n): {str(w): s for w, s in row.items()} for n, row in self.seconds.items()},
-            "prefill_rate": self.prefill_rate,
             "by_length": None if lengths is None else {str(n): list(widths) for n, widths in lengths.items()},
             "exact": None if self.exact is None else sorted(self.exact),
-            "gave_up": self.gave_up,
-            "measurement": self.measurement,
         }
 
     @classmethod
@@ -65,23 +51,12 @@ class Probe:
         """
         lengths, exact = data["by_length"], data["exact"]
         probe = cls(
-            {int(n): {int(w): float(s) for w, s in row.items()} for n, row in data["seconds"].items()},
-            float(data["prefill_rate"]),
             None if lengths is None else {int(n): tuple(int(w) for w in widths) for n, widths in lengths.items()},
             None if exact is None else frozenset(int(width) for width in exact),
-            float(data["gave_up"]),
-            str(data["measurement"]),
         )
         if probe.exact is not None and 1 not in probe.exact:
             raise ValueError("width 1 is always exact")
-        for row in probe.seconds.values():
-            if 1 not in row or not all(0.0 < seconds < float("inf") for seconds in row.values()):
-                raise ValueError("a pass takes some time, and one row was measured at every length")
         return probe
-
-    def with_exact(self, by_length: dict[int, tuple[int, ...]], exact: frozenset[int]) -> Probe:
-        """The same, examined."""
-        return replace(self, by_length=by_length, exact=exact, gave_up=0)
 
 
 def cache_key(
@@ -93,7 +68,7 @@ def cache_key(
     gpu_layers: int = 0,
     device: str | None = None,
 ) -> str:
-    """Name of a probe's file: every fact that can change bits or costs, hashed."""
+    """Name of a probe's file: every fact that can change bits, hashed."""
     facts = {
         **shared_facts(path, settings, gpu_layers, device),
         "kernels": kernels_id(kernels),
@@ -174,12 +149,3 @@ def write(directory: Path | None, key: str, data: dict[str, Any]) -> None:
         except BaseException:
             os.unlink(name)
             raise
-
-
-def token_seconds(probe: Probe, widths: frozenset[int]) -> float:
-    """Mean seconds per token over the probed lengths, each with the best of `widths`, drafting for free."""
-    per_length = []
-    for row in probe.seconds.values():
-        tokens = {width: (1 - _HIT_RATE**width) / (1 - _HIT_RATE) for width in row}
-        per_length.append(min(row[width] / tokens[width] for width in row if width in widths))
-    return sum(per_length) / len(per_length) if per_length else float("inf")

@@ -18,10 +18,10 @@ from localspec.drafters.cascade import Cascade
 from localspec.engine.loop import Loop
 from localspec.engine.request import Request, TokenLogProb, fresh_seed
 from localspec.errors import LocalspecError, UsageError
+from localspec.llama.choice import Progress
 from localspec.llama.grammar import Grammar
 from localspec.llama.hidden import HiddenStates
 from localspec.llama.matcher import Compiler
-from localspec.llama.survey import Progress
 from localspec.runtime import corpus
 from localspec.runtime import tuning as tunings
 from localspec.runtime.generation import Generation

@@ -1,4 +1,4 @@
-"""Times the widths that calibration at load did not, while nobody asks for anything: one pass, then it looks again.
+"""Times the widths that have not run yet, while there is nothing else to do: one pass, then it looks again.
 
 A pass runs behind what the slot's cache holds and is then dropped from it, as a draft is of which nothing was right:
 the bits of what stays, and of what is decoded behind it, are those of plain decoding (DESIGN section 5C). Nothing runs
@@ -137,11 +137,9 @@ class IdleCalibration:
 
 
 def unknown_widths(costs: PassCosts, widest: int, exact: frozenset[int] | None) -> list[int]:
-    """Widths from 2 to `widest` that may run and that nobody has timed; none while nothing is known at all."""
-    known = {int(width) for row in costs.to_json().values() for width in row}
-    return [
-        width for width in range(2, widest + 1) if known and width not in known and (exact is None or width in exact)
-    ]
+    """Widths from 2 to `widest` that may run and of which no pass has been timed."""
+    timed = {int(width) for row in costs.to_json().values() for width in row}
+    return [width for width in range(2, widest + 1) if width not in timed and (exact is None or width in exact)]
 
 
 def on_battery() -> bool:

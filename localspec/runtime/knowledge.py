@@ -73,7 +73,7 @@ class Store:
 
     def write(self, knowledge: Knowledge) -> None:
         """Both files, each whole or not at all."""
-        drafts = {name: one.to_json() for name, one in knowledge.draft_costs.items() if one.levels.known}
+        drafts = {name: one.to_json() for name, one in knowledge.draft_costs.items() if one.timed}
         self._save("acceptance", self.pair, knowledge.acceptance.to_json())
         costs = {
             "passes": knowledge.costs.to_json(),

@@ -15,6 +15,9 @@ from localspec.models.shared_vocabulary import SharedVocabulary
 from localspec.runtime.corpus import Corpus
 from localspec.runtime.knowledge import Knowledge
 
+_MOST_SHOWN = 8
+"""Widest pass whose cost is shown."""
+
 
 @dataclass(slots=True)
 class Loaded:
@@ -25,8 +28,6 @@ class Loaded:
     context: Context
     exactness: str
     """In words: the configuration in use, and whether its passes are exact."""
-    pass_seconds: dict[int, dict[int, float]]
-    """{context length: {width: seconds of a pass}}, where it was measured."""
     draft_model: Model | None = None
     draft_context: Context | None = None
     shared: SharedVocabulary | None = None
@@ -45,6 +46,15 @@ class Loaded:
     """Installed packages' drafters that could not be made, and why."""
     heads: list[Head] = field(default_factory=list)
     """Trained for this target; its context keeps the states they read."""
+
+    @property
+    def pass_seconds(self) -> dict[int, dict[int, float]]:
+        """{cached length: {width: seconds of a pass}} at a short, a middle and a long use of the context, as far as
+        they are known."""
+        costs, most = self.knowledge.costs, min(_MOST_SHOWN, self.knowledge.costs.widest)
+        lengths = sorted({max(1, self.context.n_ctx * share // 32) for share in (1, 12, 28)})
+        found = {n: {width: costs.seconds(width, n) for width in range(1, 1 + most)} for n in lengths}
+        return found if costs.known else {}
 
     @property
     def trained(self) -> tuple[str, ...]:

@@ -23,23 +23,22 @@ from localspec.drafters.suffix import SuffixDecoding
 from localspec.drafters.translated_context import TranslatedContext
 from localspec.drafters.translation import Translator
 from localspec.engine.adaptive import AdaptivePlan, Forced
-from localspec.engine.costs import PassCosts
 from localspec.engine.interfaces import Drafter
 from localspec.engine.plan import FixedPlan, Plan
 from localspec.errors import Cancelled, ModelError, UsageError
 from localspec.gguf import Header
-from localspec.llama import saved_cache
-from localspec.llama.choice import Chosen, choose, load_draft_model
-from localspec.llama.configuration import ALL_KERNELS, CACHE_NAMES, CACHES, LLAMA_KERNELS, Kernels
+from localspec.llama import choice, saved_cache
+from localspec.llama.choice import Chosen, Progress, choose
+from localspec.llama.configuration import CACHE_NAMES, DEFAULT_CACHE, Kernels
 from localspec.llama.context import Context
-from localspec.llama.model import check_text_model
+from localspec.llama.model import Model, check_text_model
 from localspec.llama.probe import shared_facts
 from localspec.llama.settings import ContextSettings
 from localspec.llama.states import union
-from localspec.llama.survey import Progress
 from localspec.models import pairing
 from localspec.models.heads import check_target, keeps_state
-from localspec.runtime import calibration, heads
+from localspec.models.shape import shape_of
+from localspec.runtime import estimate, heads
 from localspec.runtime.corpus import Corpus, file_of
 from localspec.runtime.knowledge import Knowledge, Store
 from localspec.runtime.loaded import Loaded
@@ -53,19 +52,16 @@ _LOOKUP_FIRST = 3.0
 recycling's confidence, a chance, never reaches it."""
 
 
-def load_models(
-    settings: EngineSettings, progress: Progress | None = None, kernels: Sequence[Kernels] | None = None
-) -> Loaded:
-    """Loads the target in the configuration that `settings.exact` asks for, and the draft model.
+def load_models(settings: EngineSettings, progress: Progress | None = None) -> Loaded:
+    """Loads the target and its drafters.
 
     Args:
         settings: which files, and how.
         progress: see `Progress`.
-        kernels: those the target may run with; None = what `settings` allow.
 
     Raises:
         ModelFileError: a file is missing, damaged or of the wrong kind.
-        ModelError: no exact configuration under `strict`, or no memory.
+        ModelError: the target could not be shown to be exact under `strict`, or there is no memory.
         PairError: target and draft model share no tokenizer, or too few tokens; a head is for another target, or was
             given as one.
         UsageError: no such device, or a drafter without what it needs.
@@ -78,22 +74,22 @@ def load_models(
         match = pairing.check(target_header, draft_header, cross_tokenizer=settings.cross_tokenizer)
     settings = replace(settings, branches=1) if keeps_state(target_header) else settings  # a state follows one chain
     try:
-        chosen = _choose(settings, target_header, found, progress, kernels)
+        chosen = _choose(settings, target_header, found, progress)
     except ModelError as error:
         asked = [head for head in found if heads.is_asked_for(head, settings)]
         if len(asked) == len(found):
             raise
         _LOG.warning("%s Loading goes on without the layers of multi-token prediction in the target's file.", error)
         found = asked
-        chosen = _choose(settings, target_header, found, progress, kernels)
-    loaded = Loaded(settings, chosen.model, chosen.context, chosen.description, chosen.probe.seconds, heads=found)
+        chosen = _choose(settings, target_header, found, progress)
+    loaded = Loaded(settings, chosen.model, chosen.context, chosen.description, heads=found)
     loaded.configuration = str(chosen.configuration)
     if settings.chat_cache_gb > 0 and saved_cache.can_save(chosen.context):
         loaded.cache_key = saved_cache.key(chosen.context)
     try:
         if match is not None:
             _load_draft(loaded, match, progress)
-        _learn_costs(loaded, progress)
+        _know_costs(loaded)
         if settings.corpus == "on" and loaded.context.most_nodes:  # last: it reads on a thread of its own
             loaded.corpus = Corpus(file_of(target_header, settings.corpus_mb), loaded.model.n_vocab)
     except BaseException:
@@ -102,13 +98,7 @@ def load_models(
     return loaded
 
 
-def _choose(
-    settings: EngineSettings,
-    target: Header,
-    found: Sequence[Head],
-    progress: Progress | None,
-    kernels: Sequence[Kernels] | None,
-) -> Chosen:
+def _choose(settings: EngineSettings, target: Header, found: Sequence[Head], progress: Progress | None) -> Chosen:
     """Loads the target, with what its heads read of it."""
     n_ctx = settings.context or min(target.context_length or _LONGEST_CONTEXT, _LONGEST_CONTEXT)
     widest = settings.slots * (1 + settings.longest_draft)
@@ -125,8 +115,8 @@ def _choose(
             rollback=ROLLBACK if keeps_state(target) else 0,
         ),
         exact=settings.exact,
-        kernels=kernels or _allowed_kernels(settings),
-        caches=CACHES if settings.cache == "auto" else (CACHE_NAMES[settings.cache],),
+        kernels=_wished_kernels(settings),
+        cache=DEFAULT_CACHE if settings.cache == "auto" else CACHE_NAMES[settings.cache],
         widest=widest,
         gpu_layers=settings.gpu_layers,
         device=settings.device,
@@ -136,10 +126,10 @@ def _choose(
     )
 
 
-def _allowed_kernels(settings: EngineSettings) -> Sequence[Kernels]:
+def _wished_kernels(settings: EngineSettings) -> Kernels | None:
     if settings.kernels != "auto":
-        return (settings.kernels,)
-    return ALL_KERNELS if settings.wide else LLAMA_KERNELS
+        return settings.kernels
+    return None if settings.wide else "repacked"
 
 
 def load_apart(settings: EngineSettings, progress: Progress | None = None) -> Loaded:
@@ -174,19 +164,17 @@ def load_apart(settings: EngineSettings, progress: Progress | None = None) -> Lo
 def _load_draft(loaded: Loaded, match: pairing.Match, progress: Progress | None) -> None:
     settings = loaded.settings
     assert settings.draft is not None
-    if progress is not None:
-        progress("loading the draft model", 0.0)
     shape = ContextSettings(
         n_ctx=loaded.context.n_ctx, n_slots=settings.slots, threads=settings.threads or 0, grid_prefill=False
     )
-    loaded.draft_model = load_draft_model(
+    kernels: Kernels = choice.usual_kernels(settings.draft_gpu_layers) if _is_wide(loaded.model) else "repacked"
+    loaded.draft_model = choice.load(
         settings.draft,
-        shape,
-        may_be_wide=loaded.model.kernels == "wide",
-        gpu_layers=settings.draft_gpu_layers,
-        device=settings.draft_device,
-        cache_dir=paths.cache_dir() / "probes",
+        kernels,
+        settings.draft_gpu_layers,
+        settings.draft_device,
         progress=progress,
+        role="draft model",
     )
     loaded.draft_context = Context(loaded.draft_model, shape)
     loaded.shared = match.shared
@@ -196,27 +184,24 @@ def _load_draft(loaded: Loaded, match: pairing.Match, progress: Progress | None)
         _LOG.warning("%s: %s.", loaded.draft_model.path.name, match.warnings[0])
 
 
-def _learn_costs(loaded: Loaded, progress: Progress | None) -> None:
-    """What is remembered of this pair on this machine, what the probe measured, and what nobody has timed yet."""
+def _know_costs(loaded: Loaded) -> None:
+    """What is remembered of this pair on this machine, and estimates of what is not. Nothing is timed."""
     settings, context, knowledge = loaded.settings, loaded.context, _remembered(loaded)
     loaded.knowledge = knowledge
-    longest = min(settings.longest_draft, context.most_nodes)
-    if settings.drafter == PLAIN or longest == 0:
-        return
-    if progress is not None:
-        progress("timing passes", 0.0)
-    rows = 1 + longest
-    seconds = calibration.largest_pass(context, settings.slots, rows)
+    rows = settings.slots * (1 + min(settings.longest_draft, context.most_nodes))
     remembered = knowledge.costs
-    if loaded.pass_seconds or not remembered.known:
-        known = loaded.pass_seconds or calibration.pass_costs(context, rows)
-        if settings.slots == 1:  # of several, passes of all widths between are usual, and would count as the widest
-            known = calibration.with_width(known, rows, seconds)
-        knowledge.costs = PassCosts(known, rows)
-        if remembered.known:
-            knowledge.costs.recall(remembered)
-    if loaded.draft_context is not None and DraftModel.NAME not in knowledge.draft_costs:
-        knowledge.draft_costs[DraftModel.NAME] = calibration.draft_costs(loaded.draft_context, settings.slots)
+    lengths = (0, context.n_ctx)
+    knowledge.costs = estimate.pass_costs(shape_of(loaded.model.header), rows, lengths, _is_wide(loaded.model))
+    if remembered.known:
+        knowledge.costs.recall(remembered)
+    draft = loaded.draft_model
+    if draft is not None and DraftModel.NAME not in knowledge.draft_costs:
+        costs = estimate.draft_costs(shape_of(draft.header), settings.slots, _is_wide(draft))
+        knowledge.draft_costs[DraftModel.NAME] = costs
+
+
+def _is_wide(model: Model) -> bool:
+    return model.kernels == "wide"
 
 
 def _remembered(loaded: Loaded) -> Knowledge:

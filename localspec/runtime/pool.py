@@ -13,7 +13,7 @@ from typing import Any
 from localspec.config import EngineSettings
 from localspec.errors import Cancelled, NoRoomError, UsageError
 from localspec.gguf.split import read_parts
-from localspec.llama.survey import Progress
+from localspec.llama.choice import Progress
 from localspec.models import installed
 from localspec.models.catalog import DEFAULT_PAIR
 from localspec.models.fit import FitSettings, MemoryPlan, plan

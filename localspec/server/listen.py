@@ -18,7 +18,7 @@ from fastapi import FastAPI
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from localspec.errors import LocalspecError, UsageError
-from localspec.llama.survey import Progress
+from localspec.llama.choice import Progress
 from localspec.runtime.pool import Pool
 from localspec.server.app import create_app
 from localspec.server.errors import ApiError, error_body, invalid

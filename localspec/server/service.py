@@ -13,7 +13,7 @@ from typing import TypeVar
 from anyio import to_thread
 
 from localspec.errors import Cancelled, LocalspecError
-from localspec.llama.survey import Progress
+from localspec.llama.choice import Progress
 from localspec.runtime.engine import Engine
 from localspec.runtime.generation import Generation
 from localspec.runtime.pool import Lease, Pool

@@ -13,7 +13,7 @@ from localspec.chat.reply import Part, ReplyParser
 from localspec.engine.request import Event, FinishReason, Origin, PassRecord
 from localspec.engine.stats import RequestStats
 from localspec.errors import Cancelled, LocalspecError
-from localspec.llama.survey import Progress
+from localspec.llama.choice import Progress
 from localspec.runtime.engine import Engine
 from localspec.runtime.generation import Generation
 from localspec.tui.answerer import (

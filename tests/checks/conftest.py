@@ -10,7 +10,6 @@ import pytest
 from localspec import Engine
 from localspec.config import EngineSettings
 from localspec.llama import wide
-from localspec.llama.configuration import LLAMA_KERNELS
 from localspec.llama.quantize import quantize
 from localspec.runtime.loading import load_models
 
@@ -53,10 +52,10 @@ def load(quantised: dict[str, Path], tiny_draft: Path) -> Iterator[Load]:
                 branches=branches,
                 slots=slots,
                 drafter="none",
+                kernels="wide" if kernels == "wide" else "repacked",
+                cache="f16" if kernels == "wide" else "bf16",  # each with one that is exact
             )
-            held.append(
-                (wanted, Engine(load_models(settings, kernels=["wide"] if kernels == "wide" else LLAMA_KERNELS)))
-            )
+            held.append((wanted, Engine(load_models(settings))))
         return held[0][1]
 
     yield get

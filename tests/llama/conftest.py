@@ -13,9 +13,6 @@ from localspec.llama.context import Context
 from localspec.llama.model import Model
 from localspec.llama.settings import ContextSettings
 from localspec.types import Float32Array, Tokens
-from tests.llama.scripted_choice import start, with_wide, world
-
-__all__ = ["start", "with_wide", "world"]
 
 MakeContext = Callable[..., Context]
 

@@ -11,15 +11,12 @@ from pathlib import Path
 import pytest
 
 from localspec import Engine, Message
-from localspec.config import EngineSettings
-from localspec.errors import ModelError
+from localspec.config import CacheChoice, EngineSettings
 from localspec.llama import lib, wide, widths
 from localspec.llama import probe as probes
-from localspec.llama.choice import choose
 from localspec.llama.configuration import Kernels
 from localspec.llama.context import Context
 from localspec.llama.model import Model
-from localspec.llama.probe import Probe
 from localspec.llama.settings import ContextSettings
 from localspec.runtime.loading import load_models
 from tests.llama.digests import SETTINGS, digests, passes
@@ -53,7 +50,7 @@ def in_a_process_of_its_own(code: str) -> str:
 @pytest.mark.parametrize("threads", [1, 2])
 def test_every_width_is_exact_at_every_length(wide_model: Model, threads: int) -> None:
     settings = ContextSettings(n_ctx=1400, threads=threads)
-    found = widths.examine(wide_model, settings, Probe(), widest=32, budget=600.0)
+    found = widths.examine(wide_model, settings, widest=32, budget=600.0)
     assert found.exact == frozenset(range(1, 33)), found.by_length
     assert found.by_length is not None
     assert len(found.by_length) == 4
@@ -62,14 +59,14 @@ def test_every_width_is_exact_at_every_length(wide_model: Model, threads: int) -
 @needs_library
 def test_slots_are_exact_too(wide_model: Model) -> None:
     settings = ContextSettings(n_ctx=700, threads=2, n_slots=3)
-    found = widths.examine(wide_model, settings, Probe(), widest=8, budget=600.0)
+    found = widths.examine(wide_model, settings, widest=8, budget=600.0)
     assert found.exact == frozenset(range(1, 9)), found.by_length
 
 
 @needs_library
 def test_trees_are_exact_too(wide_model: Model) -> None:
     settings = ContextSettings(n_ctx=700, threads=2, max_leaves=4)
-    found = widths.examine(wide_model, settings, Probe(), widest=8, budget=600.0)
+    found = widths.examine(wide_model, settings, widest=8, budget=600.0)
     assert found.exact == frozenset(range(1, 9)), found.by_length
 
 
@@ -81,29 +78,6 @@ def test_the_number_of_threads_changes_no_bit(wide_model: Model) -> None:
         found.append(digests(context))
         context.close()
     assert found[0] == found[1] == found[2]
-
-
-@needs_library
-def test_strict_with_wide_kernels_alone_is_exact(tiny_target: Path) -> None:
-    chosen = choose(tiny_target, SETTINGS, exact="strict", kernels=["wide"])
-    assert chosen.exact
-    assert chosen.model.kernels == "wide"
-    assert chosen.context.exact_widths == frozenset(range(1, 9))
-    assert chosen.description.startswith("exact: F16 cache, wide kernels")
-    chosen.close()
-
-
-@needs_library
-@pytest.mark.parametrize("mode", ["auto", pytest.param("strict", marks=pytest.mark.trial), "off"])
-def test_all_kernels_are_compared(tiny_target: Path, tmp_path: Path, mode: str) -> None:
-    chosen = choose(tiny_target, SETTINGS, exact=mode, cache_dir=tmp_path)  # type: ignore[arg-type]
-    chosen.close()
-    names: list[Kernels] = ["wide", "repacked"]
-    for name in names:
-        known = probes.load(tmp_path, probes.cache_key(tiny_target, SETTINGS, 8, kernels=name))
-        assert known is not None
-        assert set(known.seconds) == set(widths.cost_lengths(SETTINGS.n_ctx))
-    assert chosen.exact == (mode != "off") or "wide" not in chosen.description
 
 
 @needs_library
@@ -153,8 +127,11 @@ def test_engines_with_and_without_it_in_one_process(tiny_target: Path, tiny_draf
     """Their texts are those each writes alone, whoever writes at the same time."""
 
     def load(kernels: Kernels) -> Engine:
-        settings = EngineSettings(tiny_target, tiny_draft, exact="strict", context=1024, threads=2)
-        return Engine(load_models(settings, kernels=[kernels]))
+        cache: CacheChoice = "f16" if kernels == "wide" else "bf16"  # each with one that is exact
+        settings = EngineSettings(
+            tiny_target, tiny_draft, exact="strict", context=1024, threads=2, kernels=kernels, cache=cache
+        )
+        return Engine(load_models(settings))
 
     def answers(engine: Engine) -> list[list[int]]:
         texts = ("Sort: 4, 2, 9", "Repeat this text exactly: the quick brown fox", "Tell me about rivers.")
@@ -227,16 +204,3 @@ def test_keys_do_not_depend_on_its_presence_but_on_what_it_is(
         keys.add(probes.cache_key(tiny_target, SETTINGS, 8, kernels="wide"))
         assert probes.cache_key(tiny_target, SETTINGS, 8) == key
     assert len(keys) == 3
-
-
-@needs_library
-def test_a_model_on_a_gpu_is_not_wide(tiny_target: Path) -> None:
-    chosen = choose(tiny_target, ContextSettings(n_ctx=64, threads=1), exact="off", gpu_layers=1)
-    assert chosen.model.kernels == "repacked"
-    chosen.close()
-
-
-def test_wide_kernels_that_are_not_there(tiny_target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wide, "available", lambda: False)
-    with pytest.raises(ModelError, match="wide"):
-        choose(tiny_target, SETTINGS, kernels=["wide"])

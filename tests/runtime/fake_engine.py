@@ -92,7 +92,7 @@ class Hold:
 
 def make(slots: int = 1, **settings: Any) -> tuple[Engine, Target]:
     target = Target(slots, settings.pop("n_ctx", 128))
-    parts: Any = (Model(), target, "fake", {}, Model(), DraftContext(LOGITS.like(0.8)))
+    parts: Any = (Model(), target, "fake", Model(), DraftContext(LOGITS.like(0.8)))
     loaded = Loaded(EngineSettings(Path("fake.gguf"), Path("draft.gguf"), slots=slots, **settings), *parts)
     return Engine(loaded), target
 

@@ -1,0 +1,89 @@
+"""What is exact by construction: whether a row's bits can depend on how many rows its pass has.
+
+A pass is a graph of operations. Our own matrix products and attention (native/wide) compute each row by the same
+arithmetic whatever the width, and so does llama.cpp in most other operations: they are `PER_ROW`. A model all of whose
+nodes are one or the other is exact at every width, and needs no probe. llama.cpp's own products and attention choose
+their kernels by the width, so one of them makes a model inexact. Nothing is computed to find this out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from localspec.llama.context import Context
+from localspec.llama.graph import Node, nodes
+from localspec.llama.wide import DEVICE_NAME
+
+LOOKS = frozenset({"NONE", "RESHAPE", "VIEW", "PERMUTE", "TRANSPOSE"})
+"""Operations that compute nothing."""
+PER_ROW = frozenset(
+    {
+        *("ADD", "ADD_ID", "SUB", "MUL", "DIV", "SCALE", "SQR", "SQRT", "CLAMP", "UNARY", "GLU"),
+        *("NORM", "RMS_NORM", "L2_NORM", "SOFT_MAX", "SUM_ROWS", "ROPE"),
+        *("GET_ROWS", "SET_ROWS", "CPY", "CONT", "CONCAT", "REPEAT", "ARGSORT"),
+    }
+)
+"""Operations of which the pinned llama.cpp computes each row by itself on the CPU, by the same arithmetic at every
+width. tests/llama/test_per_row.py tries each. An operation that is not here makes a model inexact."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exactness:
+    """What is known of a context without computing anything."""
+
+    widths: bool
+    """Passes of every width give the bits of one-row passes."""
+    prefill: bool
+    """So do the passes that read a prompt, so a cache does not depend on how it came about."""
+    reason: str
+    """The first node that speaks against `widths`, or else against `prefill`, in words; "" if none does."""
+
+
+def by_construction(context: Context, widest: int) -> Exactness:
+    """Looks at the graphs of the passes that this context will run, all slots at work.
+
+    Fewer slots make the same graph with fewer streams.
+
+    Args:
+        context: with the slots, leaves and taps in use; no pass may be under way.
+        widest: rows of the widest pass that decodes, over all slots.
+
+    Raises:
+        ModelError: llama.cpp has no memory for one of these passes.
+    """
+    slots = context.settings.n_slots
+    narrow = nodes(context.handle, slots, slots)
+    for each in (1, 2, max(2, widest // slots)):
+        reason = _objection(narrow, nodes(context.handle, slots * each, slots))
+        if reason:
+            return Exactness(False, False, reason)
+    chunk = -(-context.settings.grid // slots) * slots
+    reason = _objection(narrow, nodes(context.handle, chunk, slots, outputs=slots))
+    return Exactness(True, not reason, reason)
+
+
+def _objection(narrow: Sequence[Node], graph: Sequence[Node]) -> str:
+    """Why rows of this graph may have other bits than in the graph of one row; "" = they cannot."""
+    found = next(_inexact(graph), None)
+    if found is not None:
+        return f"{_in_words(found)} is {'llama.cpp' if found.backend == 'CPU' else found.backend}'s"
+    if [(node.operation, node.source) for node in graph] != [(node.operation, node.source) for node in narrow]:
+        return "the graph of one row is another"
+    return ""
+
+
+def _inexact(graph: Sequence[Node]) -> Iterator[Node]:
+    for node in graph:
+        ours = node.backend == DEVICE_NAME
+        if not (ours or node.operation in LOOKS or (node.backend == "CPU" and node.operation in PER_ROW)):
+            yield node
+
+
+def _in_words(node: Node) -> str:
+    """Such as "the product ffn_moe_logits-0 (f32)"."""
+    if node.operation in ("MUL_MAT", "MUL_MAT_ID"):
+        return f"the product {node.name} ({node.source_type})"
+    if node.operation == "FLASH_ATTN_EXT":
+        return f"the attention {node.name}"
+    return f"the operation {node.operation} ({node.name})"

@@ -1,0 +1,73 @@
+"""What passes cost before any has run: from the sizes of a model and two rates of the machine.
+
+An estimate only has to be good enough for the first few passes: every real pass corrects it (see `engine.costs`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from localspec.engine.costs import DraftCosts, PassCosts
+from localspec.models.shape import ModelShape
+
+_LAYER_SECONDS = 20e-6
+"""What a layer takes however small it is: its nodes are handed from thread to thread. Bundled pair, 2 cores."""
+_LLAMA_ROWS = 6.0
+"""How many times as long a further row takes on llama.cpp's kernels as on ours: 1 B in Q8_0, widths 1 to 8, AVX-512."""
+_CACHE_BYTES = 2
+"""Of an element of the cache; all formats but q8_0, which has half of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """What a machine can do, all its threads together."""
+
+    memory: float = 20e9
+    """Bytes read from memory a second. The default is that of two channels of DDR4."""
+    products: float = 0.6e12
+    """Multiplications and additions of weights a second. The default is that of two cores with AVX-512 VNNI."""
+
+
+def pass_seconds(shape: ModelShape, width: int, length: int, rates: Rates, rows_cost: float = 1.0) -> float:
+    """Seconds of a pass: all weights and the cache are read once, and each row takes its products.
+
+    Args:
+        shape: of the model.
+        width: rows of the pass, over all slots.
+        length: tokens in the cache.
+        rates: of the machine.
+        rows_cost: how many times as long a row takes as on our kernels.
+    """
+    matrices = sum(layer.weights for layer in shape.layers) + shape.output_bytes
+    cells = _CACHE_BYTES * length * sum(layer.key + layer.value for layer in shape.layers)
+    products = 2.0 * (matrices + cells)  # a byte is taken for a weight: what is packed closer takes longer to unpack
+    fixed = (matrices + cells) / rates.memory + _LAYER_SECONDS * len(shape.layers)
+    return fixed + width * rows_cost * products / rates.products
+
+
+def pass_costs(
+    shape: ModelShape, widest: int, lengths: Sequence[int], ours: bool, rates: Rates | None = None
+) -> PassCosts:
+    """`PassCosts` that begin with estimates.
+
+    Args:
+        shape: of the target.
+        widest: widths up to this can be asked for.
+        lengths: cached lengths to estimate at; between them costs are straight lines.
+        ours: passes run on our kernels.
+        rates: of the machine; None = the defaults.
+    """
+    rates, rows_cost = rates or Rates(), 1.0 if ours else _LLAMA_ROWS
+    table = {
+        length: {width: pass_seconds(shape, width, length, rates, rows_cost) for width in range(1, widest + 1)}
+        for length in lengths
+    }
+    return PassCosts(table, widest, guessed=True)
+
+
+def draft_costs(shape: ModelShape, slots: int, ours: bool, rates: Rates | None = None) -> DraftCosts:
+    """`DraftCosts` of a draft model that begin with estimates; arguments as in `pass_costs`."""
+    rates, rows_cost = rates or Rates(), 1.0 if ours else _LLAMA_ROWS
+    one, two = (pass_seconds(shape, width, 0, rates, rows_cost) for width in (1, 2))
+    return DraftCosts({0: {1: one}}, two - one, slots, guessed=True)

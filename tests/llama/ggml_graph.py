@@ -1,0 +1,214 @@
+"""Small graphs on llama.cpp's CPU backend, computed for any rows of their inputs."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from localspec.llama import lib
+from tests.native.wide import ggml
+from tests.native.wide.ggml import BOOL, F16, F32, I32, I64, INT, PTR, Q8_0, SIZE, TEXT
+
+Values = npt.NDArray[Any]
+Bits = npt.NDArray[np.uint8]
+FLOAT = ctypes.c_float
+
+BF16 = 30
+TYPES = {"float32": F32, "float16": F16, "uint8": Q8_0, "uint16": BF16, "int32": I32, "int64": 27}
+"""ggml's number for an operand of this dtype. Whole blocks of bytes are Q8_0, and 16 bits are BF16."""
+UNARY = (
+    *("ABS", "SGN", "NEG", "STEP", "TANH", "ELU", "RELU", "SIGMOID", "GELU", "GELU_QUICK", "SILU", "HARDSWISH"),
+    *("HARDSIGMOID", "EXP", "EXPM1", "SOFTPLUS", "GELU_ERF", "XIELU", "FLOOR", "CEIL", "ROUND", "TRUNC"),
+)
+"""Kinds of UNARY, in the order of their numbers."""
+GLU = ("REGLU", "GEGLU", "SWIGLU", "SWIGLU_OAI", "GEGLU_ERF", "GEGLU_QUICK", "SWIGLU_CLAMP")
+"""Kinds of GLU, in the order of their numbers."""
+
+ONE, TWO = (PTR, PTR, PTR), (PTR, PTR, PTR, PTR)  # a function of one tensor, and of two
+_SIGNATURES: dict[str, tuple[Any, ...]] = {
+    "op_name": (TEXT, INT),
+    "op_desc": (TEXT, PTR),
+    "unary_op_name": (TEXT, INT),
+    "glu_op_name": (TEXT, INT),
+    "new_tensor_4d": (PTR, PTR, INT, I64, I64, I64, I64),
+    "graph_n_nodes": (INT, PTR),
+    "graph_node": (PTR, PTR, INT),
+    "new_graph_custom": (PTR, PTR, SIZE, BOOL),
+    "graph_overhead_custom": (SIZE, SIZE, BOOL),
+    "backend_dev_backend_reg": (PTR, PTR),
+    "backend_reg_get_proc_address": (PTR, PTR, TEXT),
+    **dict.fromkeys(("sqr", "sqrt", "sum_rows"), ONE),
+    **dict.fromkeys(("add", "sub", "mul", "div", "cpy", "repeat"), TWO),
+    "add_id": (*TWO, PTR),
+    "set_rows": (*TWO, PTR),
+    "scale_bias": (*ONE, FLOAT, FLOAT),
+    "clamp": (*ONE, FLOAT, FLOAT),
+    **dict.fromkeys(("norm", "rms_norm", "l2_norm"), (*ONE, FLOAT)),
+    "unary": (*ONE, INT),
+    "xielu": (*ONE, FLOAT, FLOAT, FLOAT, FLOAT),
+    "glu": (*ONE, INT, BOOL),
+    "glu_split": (*TWO, INT),
+    "swiglu_oai": (*TWO, FLOAT, FLOAT),
+    "swiglu_clamp": (*TWO, FLOAT),
+    "soft_max_ext": (*TWO, FLOAT, FLOAT),
+    "soft_max_add_sinks": (None, PTR, PTR),
+    "rope_ext": (*TWO, PTR, INT, INT, INT, *[FLOAT] * 6),
+    "rope_multi": (*TWO, PTR, INT, PTR, INT, INT, *[FLOAT] * 6),
+    "cast": (*ONE, INT),
+    "cont_2d": (*ONE, I64, I64),
+    "concat": (*TWO, INT),
+    "argsort": (*ONE, INT),
+    "repeat_4d": (*ONE, I64, I64, I64, I64),
+    "permute": (*ONE, INT, INT, INT, INT),
+    "reshape_2d": (*ONE, I64, I64),
+    "reshape_3d": (*ONE, I64, I64, I64),
+    "reshape_1d": (*ONE, I64),
+    "view_3d": (*ONE, I64, I64, I64, SIZE, SIZE, SIZE),
+}
+
+
+def call(name: str, *arguments: Any) -> Any:
+    """A function of the ggml that llama.cpp uses, without its "ggml_"."""
+    if name not in _SIGNATURES:
+        return ggml.call(name, *arguments)
+    return lib.c_function(f"ggml_{name}", *_SIGNATURES[name])(*arguments)
+
+
+@dataclass(frozen=True)
+class Operand:
+    """An input of a graph."""
+
+    values: Values
+    """In ggml's order reversed: the last axis is dimension 0."""
+    axis: int | None = None
+    """Where the rows of a pass lie; None = every pass gets all of it."""
+
+    def of(self, rows: slice) -> Values:
+        """What a pass of these rows gets."""
+        if self.axis is None:
+            return self.values
+        place = [slice(None)] * self.axis + [rows]
+        return np.ascontiguousarray(self.values[tuple(place)])
+
+
+class Graph:
+    """Adds operations to the graph of one pass."""
+
+    def __init__(self, context: int, width: int) -> None:
+        self.context = context
+        self.width = width
+        """Rows of the pass."""
+
+    def __call__(self, function: str, *arguments: Any) -> int:
+        """The tensor that a function of ggml makes."""
+        return int(call(function, self.context, *arguments))
+
+    def operand(self, values: Values) -> int:
+        """A tensor for these values, without memory."""
+        kind = TYPES[values.dtype.name]
+        shape = [*values.shape[::-1], 1, 1, 1][:4]
+        if kind == Q8_0:
+            shape[0] = shape[0] // 34 * 32
+        return self("new_tensor_4d", kind, *shape)
+
+
+Build = Callable[..., int]
+"""Takes a Graph and the tensors of the operands, returns the output."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """An operation as a model may use it."""
+
+    operation: str
+    label: str
+    build: Build
+    operands: tuple[Operand, ...]
+    outer: int = 1
+    """Size of the output's dimensions outside of that of its rows."""
+    cells: list[int] | None = None
+    """The row of the output, which is a cache, that each row of the operands goes to. None = they are its rows."""
+    cache: int = 0
+    """Rows of such a cache."""
+
+
+class Cpu:
+    """llama.cpp's CPU backend."""
+
+    def __init__(self) -> None:
+        self.device = call("backend_dev_by_type", 0)
+        self.backend = call("backend_dev_init", self.device, None)
+        registry = call("backend_dev_backend_reg", self.device)
+        address = call("backend_reg_get_proc_address", registry, b"ggml_backend_set_n_threads")
+        self._set_threads = ctypes.CFUNCTYPE(None, PTR, INT)(address)
+
+    def close(self) -> None:
+        call("backend_free", self.backend)
+
+    def __enter__(self) -> Cpu:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def run(self, cases: Sequence[Case], rows: slice, threads: int) -> list[Bits]:
+        """A pass of these rows through every case.
+
+        Returns:
+            uint8[rows, bytes] for each case: what it makes of each row.
+        """
+        size = 16 * len(cases)
+        memory = size * call("tensor_overhead") + call("graph_overhead_custom", size, False)
+        context = call("init", ggml.InitParams(memory, None, True))
+        graph = call("new_graph_custom", context, size, False)
+        make = Graph(context, rows.stop - rows.start)
+        inputs: dict[int, Values] = {}
+        outputs: list[int] = []
+        for case in cases:
+            values = [operand.of(rows) for operand in case.operands]
+            tensors = [make.operand(each) for each in values]
+            inputs |= zip(tensors, values, strict=True)
+            outputs.append(case.build(make, *tensors))
+            before = call("graph_n_nodes", graph)
+            call("build_forward_expand", graph, outputs[-1])
+            _check(case, graph, before)
+        buffer = call("backend_alloc_ctx_tensors_from_buft", context, call("backend_dev_buffer_type", self.device))
+        try:
+            for tensor, each in inputs.items():
+                ggml.set_bytes(tensor, each.tobytes())
+            self._set_threads(self.backend, threads)
+            assert call("backend_graph_compute", self.backend, graph) == 0
+            return [_rows(case, ggml.get_bytes(made), rows) for case, made in zip(cases, outputs, strict=True)]
+        finally:
+            call("backend_buffer_free", buffer)
+            call("free", context)
+
+
+def operations(graph: int, first: int = 0) -> list[str]:
+    """Names of the operations of a graph's nodes from number `first` on."""
+    found = []
+    for index in range(first, call("graph_n_nodes", graph)):
+        name = call("op_desc", call("graph_node", graph, index)).decode()
+        found.append("UNARY" if name in UNARY else "GLU" if name in GLU else name)
+    return found
+
+
+def _check(case: Case, graph: int, first: int) -> None:
+    """A case must compute what its name says."""
+    found = operations(graph, first)
+    assert case.operation in found, (case.operation, case.label, found)
+
+
+def _rows(case: Case, data: bytes, rows: slice) -> Bits:
+    """uint8[rows, bytes]: the output by rows of the operands."""
+    width = rows.stop - rows.start
+    bits: Bits = np.frombuffer(data, np.uint8).reshape(case.outer, case.cache or width, -1)
+    if case.cells is not None:
+        bits = bits[:, case.cells[rows]]
+    by_rows: Bits = bits.swapaxes(0, 1).reshape(width, -1)
+    return by_rows
