@@ -101,6 +101,8 @@ def choose(
     try:
         context = Context(model, configuration.apply(settings), tap=tap)
         proof = exactness.by_construction(context, widest)
+        if proof.prefill:
+            context.reuse_all()
         why = _why(context, proof, exact)
         if exact == "strict" and not proof.widths and context.most_nodes:
             context.exact_widths = _examined(context, widest, cache_dir, report)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -83,6 +84,12 @@ class Context:
         """Hidden states of the last pass; None = nothing is tapped."""
         self.states = States(self.outputs, self._cells) if self.outputs is not None and keep_states else None
         """Hidden states of the cached tokens; None = nothing is kept."""
+
+    def reuse_all(self) -> None:
+        """From now on a history keeps all that it shares with the cache: its bits do not tell how it came about."""
+        self.settings = replace(self.settings, reuse="all")
+        for cells in self._cells:
+            cells.reuse = "all"
 
     def _create(self, tap: Tap) -> Handle:
         settings, params = self.settings, context_parameters(self.model, self.settings, self.threads, tap)

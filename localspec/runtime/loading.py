@@ -109,7 +109,8 @@ def _choose(settings: EngineSettings, target: Header, found: Sequence[Head], pro
             n_slots=settings.slots,
             max_leaves=leaves(settings),
             threads=settings.threads or 0,
-            # With several slots, which of them is free depends on timing; what is reused must not.
+            # With several slots, which of them is free depends on timing; what is reused must not. `choose` makes
+            # it "all" where the cache does not depend on how it came about.
             reuse="chunks" if settings.exact == "strict" or settings.slots > 1 else "all",
             max_rows=max(64, widest),
             rollback=ROLLBACK if keeps_state(target) else 0,

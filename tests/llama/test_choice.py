@@ -36,10 +36,12 @@ def no_passes(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_bundled_target_is_exact_by_construction(
     tiny_target: Path, no_passes: None, mode: Mode, shape: dict[str, int]
 ) -> None:
-    chosen = choose(tiny_target, replace(SETTINGS, **shape), exact=mode, widest=32)  # type: ignore[arg-type]
+    settings = replace(SETTINGS, reuse="chunks", **shape)  # type: ignore[arg-type]
+    chosen = choose(tiny_target, settings, exact=mode, widest=32)
     assert chosen.exact
     assert chosen.proof == exactness.Exactness(True, True, "")
     assert chosen.model.kernels == "wide"
+    assert chosen.context.settings.reuse == "all"
     assert chosen.context.exact_widths == frozenset(range(1, 65))
     assert chosen.description == "exact: F16 cache, wide kernels (every width, by construction)"
     chosen.close()
@@ -70,8 +72,9 @@ def test_wishes_are_kept(tiny_target: Path, no_passes: None, kernels: Kernels, c
 
 
 def test_an_inexact_model_says_why(tiny_target: Path, no_passes: None) -> None:
-    chosen = choose(tiny_target, SETTINGS, kernels="repacked")
+    chosen = choose(tiny_target, replace(SETTINGS, reuse="chunks"), kernels="repacked")
     assert not chosen.exact
+    assert chosen.context.settings.reuse == "chunks"
     assert chosen.description.startswith("inexact: F16 cache, repacked weights (the product ")
     assert chosen.description.endswith(" is llama.cpp's)")
     chosen.close()

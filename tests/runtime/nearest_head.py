@@ -41,7 +41,8 @@ class Nearest:
         assert states is not None
         start, stop = states.span(request.slot, tokens, LAYER)
         final = states.span(request.slot, tokens, FINAL)
-        assert final == (0, 0) or start <= final[0] < final[1] == stop, "decoded rows are the last of all rows"
+        empty = final[0] == final[1]
+        assert empty or start <= final[0] < final[1] == stop, "decoded rows are the last of all rows"
         self.spans.append((len(tokens), start, stop))
         count = min(request.max_nodes, request.max_depth)
         if stop - start < 3 or count < 1:

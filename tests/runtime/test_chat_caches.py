@@ -74,7 +74,8 @@ def test_a_resumed_chat_goes_on_with_the_same_bits(
     engine.close()
     assert folder.path("one").exists()
     resumed = ask(load(engines, **settings), second, "one")
-    assert resumed.stats.reused_tokens == expected.stats.reused_tokens == (512 if exact == "strict" else 611)
+    all_of_it = kernels == "wide"  # whose cache does not depend on how it came about
+    assert resumed.stats.reused_tokens == expected.stats.reused_tokens == (611 if all_of_it else 512)
     assert resumed.values == expected.values  # type: ignore[attr-defined]
     if exact == "strict":
         fresh = ask(load(engines, **settings), second, None)
