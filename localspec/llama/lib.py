@@ -8,8 +8,11 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import importlib.metadata
+import importlib.util
 import os
 import re
+import sys
 import threading
 from collections import deque
 from dataclasses import dataclass
@@ -94,19 +97,38 @@ def api() -> Any:
     """
     command = f"Run: pip install llama-cpp-python=={PINNED}"
     try:
-        import llama_cpp
-        from llama_cpp import llama_cpp as module
+        found = importlib.metadata.version("llama-cpp-python")
+        module = _binding("llama_cpp")
     except (ImportError, OSError, RuntimeError) as error:
         raise LocalspecError(f"llama-cpp-python does not load: {error}.", command) from error
-    if llama_cpp.__version__ != PINNED:
-        raise LocalspecError(
-            f"llama-cpp-python {llama_cpp.__version__} is installed, but localspec needs {PINNED}.", command
-        )
+    if found != PINNED:
+        raise LocalspecError(f"llama-cpp-python {found} is installed, but localspec needs {PINNED}.", command)
     callback = module.llama_log_callback(_on_log)
     module.llama_log_set(callback, ctypes.c_void_p(0))
     _kept.append(callback)
     module.llama_backend_init()
     return module
+
+
+def _binding(name: str) -> Any:
+    """llama_cpp/`name`.py, without what else llama_cpp/__init__.py imports: that takes four times as long.
+
+    Importing the package itself works before and afterwards, and shares this module.
+
+    Raises:
+        ImportError, OSError, RuntimeError: it is missing, or its library does not load.
+    """
+    package = "llama_cpp"
+    if package in sys.modules:
+        return importlib.import_module(f"{package}.{name}")
+    spec = importlib.util.find_spec(package)
+    if spec is None:
+        raise ImportError("there is no module llama_cpp")
+    sys.modules[package] = importlib.util.module_from_spec(spec)  # not executed
+    try:
+        return importlib.import_module(f"{package}.{name}")
+    finally:
+        del sys.modules[package]
 
 
 _kept: list[object] = []  # what C code points to must outlive it
@@ -116,9 +138,7 @@ _kept: list[object] = []  # what C code points to must outlive it
 def extension() -> Any:
     """llama-cpp-python's ctypes module of what llama.cpp declares outside its C interface."""
     api()
-    from llama_cpp import llama_cpp_ext
-
-    return llama_cpp_ext
+    return _binding("llama_cpp_ext")
 
 
 @functools.cache

@@ -138,7 +138,9 @@ def values(name: str, shape: Shape) -> Values:
         return 1 + 0.15 * normal
     gain = next((gain for pattern, gain in _GAINS.items() if re.search(pattern, name)), 1.0)
     matrix: npt.NDArray[np.float32] = normal * np.float32(gain / math.sqrt(shape[-1]))
-    return matrix if "ffn_gate_inp" in name or "conv" in name else matrix.astype(np.float16)
+    if "ffn_gate_inp" in name or "conv" in name:  # F32 in every file
+        return matrix
+    return matrix.astype(np.float16)
 
 
 def _write(path: Path, name: str, recipe: Recipe, tensors: Iterable[tuple[str, Values]]) -> None:

@@ -236,11 +236,22 @@ def test_info_names_the_build() -> None:
     assert lib.default_threads() >= 1
 
 
-def test_another_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    import llama_cpp
+def test_only_the_binding_is_imported_and_the_package_itself_still_can_be() -> None:
+    code = (
+        "import sys\n"
+        "from localspec.llama import lib\n"
+        "binding, more = lib.api(), lib.extension()\n"
+        "print('llama_cpp.llama' in sys.modules)\n"
+        "import llama_cpp\n"
+        "print(llama_cpp.llama_cpp is binding, llama_cpp.__version__ == lib.PINNED, llama_cpp.Llama.__name__)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout.split() == ["False", "True", "True", "Llama"], done.stderr
 
+
+def test_another_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     lib.api.cache_clear()
-    monkeypatch.setattr(llama_cpp, "__version__", "0.0.1")
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "0.0.1")
     try:
         with pytest.raises(LocalspecError, match=r"0\.0\.1 is installed.*pip install llama-cpp-python=="):
             lib.api()

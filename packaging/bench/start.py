@@ -1,0 +1,165 @@
+"""How long the first token takes from the start of the program, beside a bare llama.cpp loop on the same files.
+
+    python packaging/bench/start.py [--target FILE --draft FILE] [--rounds 3] [--busy]
+
+Each start is a process of its own. The contenders take turns, and medians are printed: the bare loop, `localspec run`
+with an empty home (the very first start) and again with that home, and `localspec serve` from the moment its port
+answers. `--busy` keeps every core busy with another process meanwhile. Files are read once before, so that the disk
+does not count.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import shutil
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from localspec import paths
+
+PROMPT = "Repeat this text exactly: Maria bought 12 lanterns in Lisbon."
+BARE = """
+import sys, ctypes
+import llama_cpp as c
+path, threads, text = sys.argv[1], int(sys.argv[2]), sys.argv[3].encode()
+quiet = c.llama_log_callback(lambda *_: None)
+c.llama_log_set(quiet, None)
+c.llama_backend_init()
+model = c.llama_model_load_from_file(path.encode(), c.llama_model_default_params())
+params = c.llama_context_default_params()
+params.n_ctx, params.n_batch, params.n_ubatch = 4096, 512, 512
+params.n_threads = params.n_threads_batch = threads
+context, vocab = c.llama_init_from_model(model, params), c.llama_model_get_vocab(model)
+tokens = (ctypes.c_int32 * 512)()
+count = c.llama_tokenize(vocab, text, len(text), tokens, 512, True, True)
+assert c.llama_decode(context, c.llama_batch_get_one(tokens, count)) == 0
+sampler = c.llama_sampler_init_greedy()
+print(c.llama_sampler_sample(sampler, context, -1), flush=True)
+"""
+
+
+def first_output(command: list[str], home: Path) -> tuple[float, str]:
+    """(seconds from the start of a process to its first output, what it says about exactness)."""
+    environment = {**os.environ, "HOME": str(home), "XDG_CACHE_HOME": "", "XDG_DATA_HOME": "", "XDG_CONFIG_HOME": ""}
+    started = time.perf_counter()
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment) as process:
+        assert process.stdout is not None
+        if not process.stdout.read(1):
+            raise SystemExit(f"{command[0]} said nothing: {process.communicate()[1].decode()}")
+        seconds = time.perf_counter() - started
+        _, errors = process.communicate()
+    return seconds, next((line for line in errors.decode().splitlines() if "exact:" in line), "")
+
+
+def served(command: list[str], home: Path) -> tuple[float, float]:
+    """(seconds until the port answers, seconds from then to the first token of an answer)."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    environment = {**os.environ, "HOME": str(home)}
+    started = time.perf_counter()
+    process = subprocess.Popen(
+        [*command, "--port", str(port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment
+    )
+    try:
+        while not _answers(port):
+            time.sleep(0.005)
+        answering = time.perf_counter()
+        body = {"messages": [{"role": "user", "content": PROMPT}], "stream": True, "max_tokens": 4}
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{port}/v1/chat/completions",
+            json.dumps(body).encode(),
+            {"Content-Type": "application/json"},
+        )
+        with urllib.request.urlopen(request, timeout=300) as answer:
+            while b'"content":"' not in answer.readline().replace(b'"content":""', b""):
+                pass
+        return answering - started, time.perf_counter() - answering
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def _answers(port: int) -> bool:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5):
+            return True
+    except urllib.error.HTTPError:
+        return True  # 503: it is loading
+    except OSError:
+        return False
+
+
+@contextmanager
+def busy(wanted: bool) -> Iterator[None]:
+    """Keeps every core busy with another process."""
+    others = [multiprocessing.Process(target=_spin, daemon=True) for _ in range(os.cpu_count() or 1) if wanted]
+    for other in others:
+        other.start()
+    try:
+        yield
+    finally:
+        for other in others:
+            other.kill()
+
+
+def _spin() -> None:
+    while True:
+        pass
+
+
+def main() -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("--target", type=Path, default=paths.bundled("tiny-target-q8_0.gguf"))
+    parser.add_argument("--draft", type=Path, default=paths.bundled("tiny-draft-q8_0.gguf"))
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--busy", action="store_true", help="beside a process on every core")
+    options = parser.parse_args()
+    for file in (options.target, options.draft):
+        with open(file, "rb") as data:
+            while data.read(1 << 24):
+                pass
+    localspec = str(Path(sys.executable).with_name("localspec"))
+    files = ["--target", str(options.target), "--draft", str(options.draft)]
+    run = [localspec, "run", *files, "--stats", PROMPT]
+    from localspec.llama import lib
+
+    bare = [sys.executable, "-c", BARE, str(options.target), str(lib.default_threads()), PROMPT]
+    found: dict[str, list[float]] = {}
+    said = set[str]()
+    with busy(options.busy):
+        for _ in range(options.rounds):
+            home = Path(tempfile.mkdtemp())
+            try:
+                found.setdefault("bare llama.cpp loop", []).append(first_output(bare, home)[0])
+                for name in ("run, first start", "run, later"):
+                    seconds, exact = first_output(run, home)
+                    found.setdefault(name, []).append(seconds)
+                    said.add(exact.rpartition("exact:")[2].strip())
+                port, first = served([localspec, "serve", *files], home)
+                found.setdefault("serve: port answers", []).append(port)
+                found.setdefault("serve: first token after that", []).append(first)
+            finally:
+                shutil.rmtree(home, ignore_errors=True)
+    base = statistics.median(found["bare llama.cpp loop"])
+    print(f"{'median of ' + str(options.rounds):34}{'seconds':>9}{'less the bare loop':>20}")
+    for name, all_ in found.items():
+        print(f"{name:34}{statistics.median(all_):9.2f}{statistics.median(all_) - base:20.2f}")
+    print(f"exact: {', '.join(sorted(said))}")
+
+
+if __name__ == "__main__":
+    main()
