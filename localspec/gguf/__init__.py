@@ -7,6 +7,7 @@ may come from anything that can be read by ranges. Format: ggml's docs/gguf.md (
 
 from __future__ import annotations
 
+import functools
 import os
 from collections import Counter
 from dataclasses import dataclass, field
@@ -43,6 +44,9 @@ __all__ = [
     "read_header",
     "read_header_from",
 ]
+
+_KEPT = 8
+"""Headers that stay in memory: loading asks several times for those of a pair, and a large vocabulary takes 0.2 s."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,13 +209,21 @@ def read_header(path: str | os.PathLike[str]) -> Header:
         ModelFileError: missing, not a file, not GGUF, an unknown version, corrupt or truncated.
     """
     path = Path(path)
+    with open_file(path) as file:
+        status = os.fstat(file.fileno())
+    return _read_header(path, status.st_size, (status.st_dev, status.st_ino, status.st_mtime_ns))
+
+
+@functools.lru_cache(maxsize=_KEPT)
+def _read_header(path: Path, size: int, version: tuple[int, ...]) -> Header:
+    """The header of a file of this size; `version` tells it from what the path held before."""
 
     def again(offset: int, length: int) -> bytes:
         with open_file(path) as file:
             return file_read(file, path)(offset, length)
 
     with open_file(path) as file:
-        return _header(Reader(file_read(file, path), path, os.fstat(file.fileno()).st_size), again)
+        return _header(Reader(file_read(file, path), path, size), again)
 
 
 def read_header_from(read: Read, file_bytes: int, name: str) -> Header:
