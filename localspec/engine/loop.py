@@ -263,7 +263,11 @@ class Loop:
             Feed(slot.index, slot.history.tokens, len(slot.request.prompt), draft.tokens, draft.parents)
             for slot, draft in zip(slots, drafts, strict=True)
         ]
-        return self.target.decode(feeds), sum(rows.values())
+        found = self.target.decode(feeds)
+        if exact is not None and self.target.exact_widths is None:  # the pass was not what it was proved to be
+            for slot in slots:
+                slot.stats.exact = False
+        return found, sum(rows.values())
 
     def _catch_up(self, slot: Slot) -> None:
         """Decodes what a tree left uncached, one by one as plain decoding did; the last token stays for a pass."""

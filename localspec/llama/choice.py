@@ -25,6 +25,7 @@ from localspec.llama.parameters import most_nodes
 from localspec.llama.probe import Probe
 from localspec.llama.settings import ContextSettings
 from localspec.llama.states import NO_TAP, Tap
+from localspec.llama.step_watch import StepWatch
 
 Mode = Literal["auto", "strict", "off"]
 Progress = Callable[[str, float], None]
@@ -109,6 +110,7 @@ def choose(
             why = "bits of real passes were compared"
         elif exact != "off" and (proof.widths or not context.most_nodes):
             context.exact_widths = frozenset(range(1, 1 + (settings.max_rows if context.most_nodes else 1)))
+            context.watch = StepWatch(proof.steps) if proof.widths else None
     except BaseException:
         model.close()
         raise

@@ -24,6 +24,7 @@ from localspec.llama.observe import Observer
 from localspec.llama.parameters import EXTRA_ROWS, context_parameters, most_nodes, most_rows
 from localspec.llama.settings import ContextSettings
 from localspec.llama.states import NO_TAP, Outputs, States, Tap, check_tap
+from localspec.llama.step_watch import StepWatch
 from localspec.llama.tree import Layout, is_chain, layout
 from localspec.types import Feed, LogitRows, Tokens
 
@@ -61,6 +62,8 @@ class Context:
         self.n_vocab = model.n_vocab
         self.exact_widths: frozenset[int] | None = None
         """Rows per pass whose bits equal those of one row, set by whoever probed; None = unknown."""
+        self.watch: StepWatch | None = None
+        """Looks after `exact_widths` where they were proved and not tried."""
         self.threads = settings.threads or lib.default_threads()
         self.can_trim, self.most_nodes = model.can_trim, most_nodes(model, settings)
         self.max_leaves = settings.max_leaves if model.can_trim else 1
@@ -176,7 +179,11 @@ class Context:
         if not count:
             return []
         all_rows = self.outputs is not None and self.outputs.before(decodes=True)
+        if self.watch is not None:
+            self.watch.begin(count)
         self._run(count, [(part.feed.slot, part.start) for part in parts])
+        if self.watch is not None and self.watch.lacks(count):
+            self.exact_widths = None
         # rows with logits follow one another in batch order
         base, row, outputs = np.uintp(lib.pointer_value(self._api.llama_get_logits(self.handle.pointer))), 0, 0
         for part in in_order:

@@ -9,7 +9,7 @@ their kernels by the width, so one of them makes a model inexact. Nothing is com
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from localspec.llama.context import Context
 from localspec.llama.graph import Node, nodes
@@ -38,6 +38,8 @@ class Exactness:
     """So do the passes that read a prompt, so a cache does not depend on how it came about."""
     reason: str
     """The first node that speaks against `widths`, or else against `prefill`, in words; "" if none does."""
+    steps: int = field(default=0, compare=False)
+    """Products and attentions of a pass that our library computes."""
 
 
 def by_construction(context: Context, widest: int) -> Exactness:
@@ -60,7 +62,8 @@ def by_construction(context: Context, widest: int) -> Exactness:
             return Exactness(False, False, reason)
     chunk = -(-context.settings.grid // slots) * slots
     reason = _objection(narrow, nodes(context.handle, chunk, slots, outputs=slots))
-    return Exactness(True, not reason, reason)
+    ours = sum(node.backend == DEVICE_NAME and node.operation not in LOOKS for node in narrow)
+    return Exactness(True, not reason, reason, ours)
 
 
 def _objection(narrow: Sequence[Node], graph: Sequence[Node]) -> str:

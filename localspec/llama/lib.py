@@ -15,6 +15,7 @@ import re
 import sys
 import threading
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -41,6 +42,8 @@ class Log:
         self._lock = threading.Lock()
         self._open = False  # the last line has no newline yet
         self._total = 0
+        self.attach: Callable[[], object] = lambda: None
+        """Has llama.cpp write here."""
 
     def add(self, level: int, text: str) -> None:
         """Takes what llama.cpp hands its log callback: whole lines, several, or pieces of one."""
@@ -55,7 +58,8 @@ class Log:
                 self._open = not piece.endswith("\n")
 
     def mark(self) -> int:
-        """A position to hand to `since`."""
+        """A position to hand to `since`. What follows comes here, even if another import of llama_cpp took the log."""
+        self.attach()
         return self._total
 
     def since(self, mark: int) -> list[tuple[int, str]]:
@@ -104,8 +108,8 @@ def api() -> Any:
     if found != PINNED:
         raise LocalspecError(f"llama-cpp-python {found} is installed, but localspec needs {PINNED}.", command)
     callback = module.llama_log_callback(_on_log)
-    module.llama_log_set(callback, ctypes.c_void_p(0))
-    _kept.append(callback)
+    log.attach = functools.partial(module.llama_log_set, callback, ctypes.c_void_p(0))
+    log.attach()
     module.llama_backend_init()
     return module
 
@@ -129,9 +133,6 @@ def _binding(name: str) -> Any:
         return importlib.import_module(f"{package}.{name}")
     finally:
         del sys.modules[package]
-
-
-_kept: list[object] = []  # what C code points to must outlive it
 
 
 @functools.cache

@@ -28,7 +28,7 @@ import localspec
 from localspec.errors import LocalspecError
 from localspec.llama import lib
 
-ABI_VERSION = 1
+ABI_VERSION = 2
 FILE_NAME = "localspec_wide" + {"win32": ".dll", "darwin": ".dylib"}.get(sys.platform, ".so")
 DEVICE_NAME = "wide"
 """As `lib.devices` lists it."""
@@ -39,6 +39,7 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "lsw_isa_name": (_TEXT, []),
     "lsw_refusal": (_TEXT, []),
     "lsw_switch": (_I32, [_I32]),
+    "lsw_steps": (_I64, []),
     "lsw_pack": (_I32, [_I32, _I64, _I64, _PTR]),
     "lsw_unpack": (_I32, [_I32, _I64, _I64, _PTR]),
     "lsw_product": (_I32, [_I32, _I64, _I64, _I64, _PTR, _PTR, _PTR, _I32, _I32]),
@@ -94,6 +95,12 @@ def switched(on: bool) -> Iterator[None]:
         yield
     finally:
         set_switch(before)
+
+
+def steps() -> int:
+    """Products and attentions that the library has run in passes of this thread; 0 without it."""
+    library = _library()
+    return 0 if library is None else int(library.lsw_steps())
 
 
 @functools.cache

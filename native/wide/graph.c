@@ -1,5 +1,6 @@
 /* Running a graph: the products and attentions of a split, one after another, on one team of threads. */
 #include "device.h"
+#include "localspec_wide.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -246,6 +247,11 @@ static void run_steps(const struct team *t, int64_t steps, int thread, int threa
     }
 }
 
+/* Passes run on the thread that calls for them, so each thread counts its own. */
+static _Thread_local int64_t steps_run;
+
+int64_t lsw_steps(void) { return steps_run; }
+
 int team_compute(struct team *t, struct graph *graph) {
     const int64_t steps = list_steps(t, graph);
     if (steps <= 0) {
@@ -260,6 +266,7 @@ int team_compute(struct team *t, struct graph *graph) {
     if (ready) {
 #pragma omp parallel num_threads(t->threads) if (t->threads > 1)
         run_steps(t, steps, omp_get_thread_num(), omp_get_num_threads());
+        steps_run += steps;
     }
     weights_release();
     return ready ? STATUS_OK : STATUS_NO_MEMORY;

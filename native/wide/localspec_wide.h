@@ -7,7 +7,7 @@
 
 #define LSW_API __attribute__((visibility("default")))
 
-#define LSW_ABI_VERSION 1
+#define LSW_ABI_VERSION 2
 
 LSW_API int32_t lsw_abi_version(void);
 /* "avx512", "avx2", "i8mm", "neon" or "scalar": what passes run on here. */
@@ -19,6 +19,9 @@ LSW_API const char *lsw_refusal(void);
  * calling thread are llama.cpp's alone. A weight packed while it was on stays ours. On when the library is loaded; each
  * thread has its own. Returns what it was. */
 LSW_API int32_t lsw_switch(int32_t on);
+
+/* Products and attentions that passes have run here for this thread, since it began. */
+LSW_API int64_t lsw_steps(void);
 
 /* For tests and benchmarks: one product or attention outside ggml, on `threads` threads, with an instruction set by its
  * number in wide.h (0 = best). Return 0, 1 = shape or type not taken, 2 = no such instruction set here, 3 = no memory.

@@ -7,8 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from localspec import Engine
 from localspec.errors import ModelError
 from localspec.llama import exactness, graph, wide
 from localspec.llama.context import Context
@@ -17,6 +19,7 @@ from localspec.llama.graph import Node, nodes
 from localspec.llama.model import Model
 from localspec.llama.settings import ContextSettings
 from localspec.llama.states import Tap
+from localspec.llama.step_watch import StepWatch
 from localspec.types import Feed, Tokens
 
 SETTINGS = ContextSettings(n_ctx=640, threads=2)
@@ -127,3 +130,49 @@ def test_a_graph_lists_its_nodes_and_a_pass_that_does_not_fit_is_one_sentence(
 
 
 graph_calls = graph._calls()
+
+
+# -- the second guard ------------------------------------------------------------------------------------------------
+
+
+def watched(model: Model, expected: int) -> Context:
+    context = Context(model, SETTINGS)
+    context.exact_widths, context.watch = frozenset(range(1, 65)), StepWatch(expected)
+    return context
+
+
+def test_passes_run_as_many_steps_as_their_graph_promised(ours: Model, text: Tokens) -> None:
+    context = Context(ours, SETTINGS)
+    context.exact_widths = frozenset(range(1, 65))
+    context.watch = StepWatch(by_construction(context, 32).steps)
+    for length, rows in ((30, 1), (31, 1), (32, 4), (40, 1), (41, 8)):
+        parents = np.arange(-1, rows - 2, dtype=np.int32)
+        context.decode([Feed(0, text[:length], length, text[length : length + rows - 1], parents)])
+    assert context.exact_widths is not None
+    context.close()
+
+
+def test_a_pass_that_ran_fewer_is_said_and_nothing_is_exact_from_then_on(
+    ours: Model, text: Tokens, caplog: pytest.LogCaptureFixture
+) -> None:
+    context = watched(ours, by_construction(probe := Context(ours, SETTINGS), 32).steps + 1)
+    probe.close()
+    context.decode([Feed(0, text[:20], 20)])
+    assert context.exact_widths is None
+    (said,) = caplog.messages
+    assert said.startswith("A pass of 1 rows ran 49 of 50 products and attentions")
+    context.decode([Feed(0, text[:21], 20)])
+    assert len(caplog.messages) == 1
+    context.close()
+
+
+def test_answers_say_so(tiny_target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Engine.load(tiny_target, context=256, threads=1, drafter="lookup", max_draft_tokens=3) as engine:
+        words = "one two three one two three one two three one two"
+        assert (found := engine.generate(words, seed=1, max_tokens=12)).text() is not None
+        assert found.stats.exact
+        assert engine.loaded.context.watch is not None
+        monkeypatch.setattr(engine.loaded.context.watch, "_counted", set())
+        monkeypatch.setattr(engine.loaded.context.watch, "_expected", 1000)
+        assert (found := engine.generate(words, seed=1, max_tokens=12)).text() is not None
+        assert not found.stats.exact
