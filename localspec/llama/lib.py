@@ -42,8 +42,6 @@ class Log:
         self._lock = threading.Lock()
         self._open = False  # the last line has no newline yet
         self._total = 0
-        self.attach: Callable[[], object] = lambda: None
-        """Has llama.cpp write here."""
 
     def add(self, level: int, text: str) -> None:
         """Takes what llama.cpp hands its log callback: whole lines, several, or pieces of one."""
@@ -59,7 +57,8 @@ class Log:
 
     def mark(self) -> int:
         """A position to hand to `since`. What follows comes here, even if another import of llama_cpp took the log."""
-        self.attach()
+        for capture in _captures:
+            capture()
         return self._total
 
     def since(self, mark: int) -> list[tuple[int, str]]:
@@ -85,6 +84,8 @@ class Log:
 
 
 log = Log()
+_captures: list[Callable[[], object]] = []
+"""Has llama.cpp call `_on_log`: one entry, once it is loaded. It holds the callback that C code points to."""
 
 
 def _on_log(level: int, text: bytes | None, _: object) -> None:
@@ -108,8 +109,8 @@ def api() -> Any:
     if found != PINNED:
         raise LocalspecError(f"llama-cpp-python {found} is installed, but localspec needs {PINNED}.", command)
     callback = module.llama_log_callback(_on_log)
-    log.attach = functools.partial(module.llama_log_set, callback, ctypes.c_void_p(0))
-    log.attach()
+    _captures[:] = [functools.partial(module.llama_log_set, callback, ctypes.c_void_p(0))]
+    log.mark()
     module.llama_backend_init()
     return module
 

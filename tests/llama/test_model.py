@@ -236,7 +236,7 @@ def test_info_names_the_build() -> None:
     assert lib.default_threads() >= 1
 
 
-def test_only_the_binding_is_imported_and_the_package_itself_still_can_be() -> None:
+def test_only_the_binding_is_imported_and_the_package_itself_still_can_be(tiny_target: Path) -> None:
     code = (
         "import sys\n"
         "from localspec.llama import lib\n"
@@ -244,9 +244,14 @@ def test_only_the_binding_is_imported_and_the_package_itself_still_can_be() -> N
         "print('llama_cpp.llama' in sys.modules)\n"
         "import llama_cpp\n"
         "print(llama_cpp.llama_cpp is binding, llama_cpp.__version__ == lib.PINNED, llama_cpp.Llama.__name__)\n"
+        "from localspec.llama.model import Model\n"
+        "Model.load(sys.argv[1]).close()\n"
+        "print(any('tensors' in line for line in lib.log.lines()))\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.stdout.split() == ["False", "True", "True", "Llama"], done.stderr
+    command = [sys.executable, "-c", code, str(tiny_target)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.stdout.split() == ["False", "True", "True", "Llama", "True"], done.stderr
+    assert "llama_model_loader" not in done.stderr, "the package took the log over, and lost it again"
 
 
 def test_another_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
