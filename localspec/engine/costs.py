@@ -132,11 +132,19 @@ class PassCosts:
         if share:
             self._seconds[low + 1][width] *= 1.0 + share * own
         self._seen[width] += 1.0
+        if width > self.anchor and 0.0 < self._seen[self.anchor] < _LITTLE:
+            self._lower_anchor(width)
         self._passes += 1
         self._ran.add(width)
         if not self._passes % _FADING_PASSES:
             self._fade()
         self._follow(width)
+
+    def _lower_anchor(self, width: int) -> None:
+        """Plain decoding's pass costs no more than a wider one: what says so is a first pass, which runs cold."""
+        for row in self._seconds:
+            row[self.anchor] = min(row[self.anchor], row[width])
+        self._follow(self.anchor)
 
     def _steps(self, width: int, surprise: float, certain: bool) -> tuple[float, float]:
         """How far all widths move, and this one by itself; `certain`: that often it is no outlier."""

@@ -52,6 +52,16 @@ def test_the_first_pass_sets_the_scale_and_nothing_guessed_is_kept() -> None:
     assert set(costs.to_json()["32"]) == {"1"}
 
 
+def test_a_cold_first_pass_does_not_make_plain_decoding_look_slow() -> None:
+    """It took five times as long as it should have; the passes behind it are wider."""
+    costs = pass_costs(ONE_BILLION, 8, (0, 4096), ours=True)
+    plain, wider = costs.seconds(1, 100), costs.seconds(4, 100)
+    costs.observe(1, 100, 5 * plain)
+    for _ in range(3):
+        costs.observe(4, 100, wider)
+    assert costs.seconds(1, 100) <= costs.seconds(4, 100) < 2 * wider
+
+
 def test_a_wrong_estimate_is_corrected_by_a_few_passes() -> None:
     """Width 8 costs three times what was estimated."""
     costs = pass_costs(ONE_BILLION, 8, (0, 4096), ours=True)
