@@ -30,22 +30,29 @@ GGML_TYPES = {"f32": 0, "f16": 1, "q8_0": 8, "bf16": 30}
 
 FLASH_ATTENTION = {"auto": -1, False: 0, True: 1}
 
+_DEBUG_LEVEL = 1
 _ERROR_LEVEL = 4
 _CONTINUE_LEVEL = 5
 
 
 class Log:
-    """The last lines llama.cpp logged, instead of stderr. Thread-safe; lines carry ggml's level (4 = error)."""
+    """The last lines llama.cpp logged, instead of stderr, but for those of debugging. Thread-safe; lines carry ggml's
+    level (4 = error)."""
 
     def __init__(self, capacity: int = 500) -> None:
         self._lines: deque[tuple[int, str]] = deque(maxlen=capacity)
         self._lock = threading.Lock()
         self._open = False  # the last line has no newline yet
+        self._debugs = False
+        """Whether what came last was for debugging: hundreds of lines for each context."""
         self._total = 0
 
     def add(self, level: int, text: str) -> None:
         """Takes what llama.cpp hands its log callback: whole lines, several, or pieces of one."""
         with self._lock:
+            self._debugs = level == _DEBUG_LEVEL or (level == _CONTINUE_LEVEL and self._debugs)
+            if self._debugs:
+                return
             for piece in text.splitlines(keepends=True):
                 if self._lines and (self._open or level == _CONTINUE_LEVEL):
                     old_level, old = self._lines[-1]

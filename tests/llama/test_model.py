@@ -215,6 +215,20 @@ except m.ModelFileError:
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
+def test_lines_for_debugging_are_left_out_with_what_continues_them() -> None:
+    log = lib.Log()
+    for level, text in (
+        (2, "one\n"),
+        (1, "input tensor"),
+        (5, " of a graph\n"),
+        (4, "two"),
+        (5, " words\n"),
+        (1, "x\n"),
+    ):
+        log.add(level, text)
+    assert log.lines() == ["one", "two words"]
+
+
 def test_log_joins_pieces_and_finds_reasons() -> None:
     log = lib.Log(capacity=3)
     log.add(2, "load: tensors ")
@@ -224,7 +238,7 @@ def test_log_joins_pieces_and_finds_reasons() -> None:
     assert log.lines()[0] == "load: tensors ..."
     assert log.reason(mark) == "key not found: x"
     assert log.reason(log.mark()) == ""
-    log.add(1, "a\nb\n")
+    log.add(2, "a\nb\n")
     assert log.lines() == ["more: this", "a", "b"]
 
 
