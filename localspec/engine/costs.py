@@ -53,7 +53,7 @@ class PassCosts:
         Args:
             measured: {cached length: {width: seconds}} to begin with; may be empty.
             widest: widths up to this can be asked for.
-            guessed: nobody measured them. Their ratios count, the first pass gives the scale, and they are not kept.
+            guessed: they are estimates. Their ratios count, the first pass sets the scale, and they are not kept.
         """
         measured = {n: row for n, row in (measured or {}).items() if row}
         lengths = sorted(measured)

@@ -40,7 +40,6 @@ class Bench:
         observed: bool,
         seed: int = 0,
         state: bytes = b"",
-        seed_tokens: int = _SEED_LENGTH,
     ) -> None:
         """Makes a context and prefills its first tokens, unless another bench's `state` is given.
 
@@ -50,10 +49,8 @@ class Bench:
             observed: compare intermediate results too (slow passes); otherwise logits only.
             seed: of the random tokens.
             state: `Bench.state` of a bench with the same model, settings and seed 0 or any other.
-            seed_tokens: how many tokens are prefilled; they fill the cache over and over.
         """
         self._observer = Observer() if observed else None
-        self._seed_tokens = seed_tokens
         self.settings = replace(settings, reuse="all", grid_prefill=True)
         self.context = Context(model, self.settings, self._observer)
         random = np.random.default_rng(seed)
@@ -66,8 +63,6 @@ class Bench:
         """The saved cache of the first tokens, which are the same in every bench."""
         self._kept: tuple[int, bytes | memoryview | None] = 0, None
         self._references: dict[int, list[_Row]] = {}
-        self.prefill_seconds = 0.0
-        """Per token, of the first chunk."""
         if not state:
             self._fill_seed()
 
@@ -79,16 +74,9 @@ class Bench:
         return max(0, min(_REACH, self.settings.n_ctx - length - 1))
 
     def _fill_seed(self) -> None:
-        count = min(self._seed_tokens, self.settings.n_ctx // 2)
-        start = time.perf_counter()
+        count = min(_SEED_LENGTH, self.settings.n_ctx // 2)
         self._prefill(0, self._tokens[: count + 1], count + 1)
-        self.prefill_seconds = (time.perf_counter() - start) / count
         self.state = bytes(self.context.save(0))
-
-    @property
-    def tiles(self) -> bool:
-        """Whether caches of any length can be made up; else their tokens are read."""
-        return tile(self.state, 1) is not None
 
     def go_to(self, length: int, slot: int = 0, cancel: Callable[[], bool] | None = None) -> None:
         """The slot holds exactly the first `length` - 1 tokens.

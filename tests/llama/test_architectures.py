@@ -27,7 +27,7 @@ from tests.llama.architectures import DENSE, MIXED
 from tests.llama.conftest import chain, same_bits
 
 LENGTHS, WIDTHS = (60, 300, 1500), (2, 3, 4, 8, 16, 33)
-"""Tokens of context, and rows of the passes behind them."""
+"""Tokens of context, and rows of the passes after them."""
 CACHED, GRIDS = (60, 300, 700), (64, 17)
 """Tokens of a prompt, and the chunks in which it is read, besides those of `ContextSettings.grid`."""
 WIDEST = 34

@@ -53,7 +53,7 @@ def test_the_first_pass_sets_the_scale_and_nothing_guessed_is_kept() -> None:
 
 
 def test_a_cold_first_pass_does_not_make_plain_decoding_look_slow() -> None:
-    """It took five times as long as it should have; the passes behind it are wider."""
+    """It took five times as long as it should have; the passes after it are wider."""
     costs = pass_costs(ONE_BILLION, 8, (0, 4096), ours=True)
     plain, wider = costs.seconds(1, 100), costs.seconds(4, 100)
     costs.observe(1, 100, 5 * plain)
