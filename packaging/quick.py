@@ -69,7 +69,7 @@ def named(paths: Iterable[str]) -> list[str]:
 
 
 def changed() -> list[str]:
-    """What differs from the last commit and still exists, or the last commit's files where nothing does."""
+    """What differs from the last commit, or the last commit's files where nothing does."""
     found = _lines("diff", "--name-only", "HEAD") + _lines("ls-files", "-o", "--exclude-standard")
     return sorted(set(found or _lines("diff", "--name-only", "HEAD~1", "HEAD")))
 

@@ -123,8 +123,9 @@ class PardHead:
             grid_prefill=False,
             max_rows=max(64, target.settings.n_slots * MOST_LEVELS),
         )
-        like = target.model
-        self._model = choice.load(self.path, like.kernels, -1 if like.gpu_layers else 0, like.device, role="PARD model")
+        like, gpu_layers = target.model, -1 if target.model.gpu_layers else 0
+        kernels = choice.kernels_beside(like, gpu_layers)
+        self._model = choice.load(self.path, kernels, gpu_layers, like.device, role="PARD model")
         context = Context(self._model, shape)
         context.n_vocab = min(self._model.n_vocab, target.n_vocab)  # no guess beyond these
         return context

@@ -21,7 +21,6 @@ from localspec.llama.configuration import ALL_KERNELS, DEFAULT_CACHE, CacheForma
 from localspec.llama.context import Context
 from localspec.llama.exactness import Exactness
 from localspec.llama.model import Model
-from localspec.llama.parameters import most_nodes
 from localspec.llama.probe import Probe
 from localspec.llama.settings import ContextSettings
 from localspec.llama.states import NO_TAP, Tap
@@ -123,6 +122,11 @@ def usual_kernels(gpu_layers: int = 0) -> Kernels:
     return "wide" if gpu_layers == 0 and wide.available() else "repacked"
 
 
+def kernels_beside(target: Model, gpu_layers: int = 0) -> Kernels:
+    """Those of a draft model: ours where the target runs on them, so that llama.cpp's alone serve where they should."""
+    return usual_kernels(gpu_layers) if target.kernels == "wide" else "repacked"
+
+
 def load(
     path: str | Path,
     kernels: Kernels,
@@ -154,7 +158,7 @@ def _why(context: Context, proof: Exactness, exact: Mode) -> str:
 def _examined(context: Context, widest: int, cache_dir: Path | None, report: Progress) -> frozenset[int]:
     """Exact widths, found by comparing the bits of real passes, now or at an earlier start."""
     model, settings = context.model, context.settings
-    widest = max(probing.WIDEST, min(widest, 1 + most_nodes(model, settings)))
+    widest = max(probing.WIDEST, min(widest, 1 + context.most_nodes))
     key = probes.cache_key(
         model.path, settings, widest, kernels=model.kernels, gpu_layers=model.gpu_layers, device=model.device
     )

@@ -56,10 +56,11 @@ def by_construction(context: Context, widest: int) -> Exactness:
     """
     slots = context.settings.n_slots
     narrow = nodes(context.handle, slots, slots)
-    for each in (1, 2, max(2, widest // slots)):
-        reason = _objection(narrow, nodes(context.handle, slots * each, slots))
-        if reason:
-            return Exactness(False, False, reason)
+    reason = _objection(narrow, narrow)
+    for each in (2, max(2, widest // slots)):
+        reason = reason or _objection(narrow, nodes(context.handle, slots * each, slots))
+    if reason:
+        return Exactness(False, False, reason)
     chunk = -(-context.settings.grid // slots) * slots
     reason = _objection(narrow, nodes(context.handle, chunk, slots, outputs=slots))
     ours = sum(node.backend == DEVICE_NAME and node.operation not in LOOKS for node in narrow)

@@ -27,6 +27,7 @@ from localspec.engine.interfaces import Drafter
 from localspec.engine.plan import FixedPlan, Plan
 from localspec.errors import Cancelled, ModelError, UsageError
 from localspec.gguf import Header
+from localspec.gguf.split import read_parts
 from localspec.llama import choice, saved_cache
 from localspec.llama.choice import Chosen, Progress, choose
 from localspec.llama.configuration import CACHE_NAMES, DEFAULT_CACHE, Kernels
@@ -37,7 +38,7 @@ from localspec.llama.settings import ContextSettings
 from localspec.llama.states import union
 from localspec.models import pairing
 from localspec.models.heads import check_target, keeps_state
-from localspec.models.shape import shape_of
+from localspec.models.shape import ModelShape, shape_of
 from localspec.runtime import estimate, heads
 from localspec.runtime.corpus import Corpus, file_of
 from localspec.runtime.knowledge import Knowledge, Store
@@ -168,10 +169,9 @@ def _load_draft(loaded: Loaded, match: pairing.Match, progress: Progress | None)
     shape = ContextSettings(
         n_ctx=loaded.context.n_ctx, n_slots=settings.slots, threads=settings.threads or 0, grid_prefill=False
     )
-    kernels: Kernels = choice.usual_kernels(settings.draft_gpu_layers) if _is_wide(loaded.model) else "repacked"
     loaded.draft_model = choice.load(
         settings.draft,
-        kernels,
+        choice.kernels_beside(loaded.model, settings.draft_gpu_layers),
         settings.draft_gpu_layers,
         settings.draft_device,
         progress=progress,
@@ -192,13 +192,18 @@ def _know_costs(loaded: Loaded) -> None:
     rows = settings.slots * (1 + min(settings.longest_draft, context.most_nodes))
     remembered = knowledge.costs
     lengths = (0, context.n_ctx)
-    knowledge.costs = estimate.pass_costs(shape_of(loaded.model.header), rows, lengths, _is_wide(loaded.model))
+    knowledge.costs = estimate.pass_costs(_shape(loaded.model), rows, lengths, _is_wide(loaded.model))
     if remembered.known:
         knowledge.costs.recall(remembered)
     draft = loaded.draft_model
     if draft is not None and DraftModel.NAME not in knowledge.draft_costs:
-        costs = estimate.draft_costs(shape_of(draft.header), settings.slots, _is_wide(draft))
+        costs = estimate.draft_costs(_shape(draft), settings.slots, _is_wide(draft))
         knowledge.draft_costs[DraftModel.NAME] = costs
+
+
+def _shape(model: Model) -> ModelShape:
+    """Of all parts of its file."""
+    return shape_of(read_parts(model.path))
 
 
 def _is_wide(model: Model) -> bool:

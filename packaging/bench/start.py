@@ -60,11 +60,15 @@ def warm_memory(files: Sequence[Path]) -> None:
     memory.close()
 
 
+def at_home(home: Path) -> dict[str, str]:
+    """The environment of a process that keeps its files below `home`."""
+    return {**os.environ, "HOME": str(home), "XDG_CACHE_HOME": "", "XDG_DATA_HOME": "", "XDG_CONFIG_HOME": ""}
+
+
 def first_output(command: list[str], home: Path) -> tuple[float, str]:
     """(seconds from the start of a process to its first output, what it says about exactness)."""
-    environment = {**os.environ, "HOME": str(home), "XDG_CACHE_HOME": "", "XDG_DATA_HOME": "", "XDG_CONFIG_HOME": ""}
     started = time.perf_counter()
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment) as process:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=at_home(home)) as process:
         assert process.stdout is not None
         if not process.stdout.read(1):
             raise SystemExit(f"{command[0]} said nothing: {process.communicate()[1].decode()}")
@@ -78,10 +82,9 @@ def served(command: list[str], home: Path) -> tuple[float, float]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    environment = {**os.environ, "HOME": str(home)}
     started = time.perf_counter()
     process = subprocess.Popen(
-        [*command, "--port", str(port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment
+        [*command, "--port", str(port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=at_home(home)
     )
     try:
         while not _answers(port):
