@@ -18,6 +18,11 @@ def cache_dir() -> Path:
     return user_cache_path("localspec")
 
 
+def machine_dir() -> Path:
+    """Folder of what was found out about this machine: its limits, its kernels, exact widths."""
+    return cache_dir() / "machine"
+
+
 def data_dir() -> Path:
     """Folder for what must last: the index of installed models, imported files. LOCALSPEC_DATA overrides."""
     override = os.environ.get("LOCALSPEC_DATA")

@@ -14,13 +14,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-from localspec.bench.limits import Limits, measure_limits
 from localspec.bench.work import Work, pass_work, prefill_work
 from localspec.errors import UsageError
 from localspec.gguf import Header, read_header
 from localspec.llama import lib, wide
 from localspec.llama.bench import Bench
 from localspec.llama.configuration import ALL_KERNELS, LLAMA_KERNELS, Kernels
+from localspec.llama.limits import Limits, measure_limits
 from localspec.llama.model import Model
 from localspec.llama.settings import ContextSettings
 from localspec.models.heads import check_target

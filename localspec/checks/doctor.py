@@ -11,10 +11,12 @@ from collections.abc import Collection, Iterator
 
 from localspec import __version__, kernels, paths
 from localspec.checks.finding import Finding
-from localspec.llama import lib, wide
+from localspec.llama import lib, limits, wide
 from localspec.runtime import tuning
 from localspec.runtime.engine import Engine
 
+_CHECK_SECONDS = 5.0
+"""That our kernels' check of themselves may take here; without vector instructions it takes some seconds."""
 _AGAIN = "pip install --force-reinstall --no-deps localspec"
 
 
@@ -118,6 +120,7 @@ def examine_engine(engine: Engine) -> Iterator[Finding]:
         advice = "Only one row is exact, so nothing is drafted; without exactness drafts may change the text."
         command = "--exact off"
     yield Finding("target's kernels", loaded.model.kernels)
+    yield from _self_check(engine)
     yield Finding("passes", loaded.exactness, advice, command)
     yield Finding("exact widths", "unknown" if widths is None else _range(widths))
     for length, costs in sorted(loaded.pass_seconds.items()):
@@ -126,7 +129,29 @@ def examine_engine(engine: Engine) -> Iterator[Finding]:
             row = ", ".join(
                 f"{width}: {cost * 1e3:.1f} ms ({cost / base:.2f}x)" for width, cost in sorted(costs.items())
             )
-            yield Finding(f"pass at {length} tokens", f"{row}; estimated until such passes have run")
+            yield Finding(f"pass at {length} tokens", f"{row}; {_source(engine)}")
+
+
+def _source(engine: Engine) -> str:
+    """Where the costs of passes come from."""
+    timed = engine.loaded.knowledge.costs.to_json()
+    widths = sorted({int(width) for row in timed.values() for width in row})
+    if widths:
+        return f"measured at widths {', '.join(map(str, widths))}, the rest estimated"
+    ours = engine.loaded.model.kernels == "wide"
+    known = limits.read(paths.machine_dir(), engine.loaded.context.threads) if ours else None
+    return f"estimated from {'this machine' if known else 'an average machine'}'s memory and arithmetic"
+
+
+def _self_check(engine: Engine) -> Iterator[Finding]:
+    check = engine.loaded.self_check
+    if check is None:
+        return
+    check.run(_CHECK_SECONDS)
+    if check.fault:
+        yield Finding("kernels' check", f"failed: {check.fault} depend on the width", "Please report it.")
+    else:
+        yield Finding("kernels' check", "passed" if check.passed else "goes on in idle time")
 
 
 def _range(widths: Collection[int]) -> str:

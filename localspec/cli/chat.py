@@ -138,7 +138,7 @@ def _load(options: argparse.Namespace, liked: dict[str, Any], progress: Progress
     engine = Engine.load(progress=progress, **settings)
     loaded = engine.loaded.settings
     engine.at_close(announce(options.command, loaded.target, loaded.draft, engine.loaded.context.n_ctx))
-    engine.calibrate_when_idle()
+    engine.work_when_idle()
     return engine
 
 

@@ -22,6 +22,7 @@ from localspec.llama.context import Context
 from localspec.llama.exactness import Exactness
 from localspec.llama.model import Model
 from localspec.llama.probe import Probe
+from localspec.llama.self_check import SelfCheck
 from localspec.llama.settings import ContextSettings
 from localspec.llama.states import NO_TAP, Tap
 from localspec.llama.step_watch import StepWatch
@@ -32,6 +33,8 @@ Progress = Callable[[str, float], None]
 
 _MOST_SECONDS = 600.0
 """That `strict` may take to examine a model of which nothing is proved."""
+_CHECK_SECONDS = 0.5
+"""That our kernels' check of themselves may take before the first answer under `strict`."""
 
 
 @dataclass(slots=True)
@@ -45,6 +48,8 @@ class Chosen:
     """What follows from the graphs of its passes."""
     description: str
     """The configuration in words, whether it is exact, and why."""
+    self_check: SelfCheck | None = None
+    """Of our kernels, where they serve the target."""
 
     @property
     def exact(self) -> bool:
@@ -91,19 +96,18 @@ def choose(
             raise.
         UsageError: `exact` or `kernels` is none of those that there are.
     """
-    if exact not in ("auto", "strict", "off"):
-        raise UsageError(f"exact is {exact!r}; it must be auto, strict or off.")
-    if kernels is not None and kernels not in ALL_KERNELS:
-        raise UsageError(f"kernels is {kernels!r}; it must be one of {', '.join(ALL_KERNELS)}.")
-    configuration = Configuration(kernels or usual_kernels(gpu_layers), cache)
+    _check_wishes(exact, kernels)
+    check = _self_check(kernels, gpu_layers, settings.threads, exact, cache_dir)
+    sound = check is None or not check.fault
+    configuration = Configuration(kernels or (usual_kernels(gpu_layers) if sound else "repacked"), cache)
     report = progress or (lambda what, share: None)
     model = load(path, configuration.kernels, gpu_layers, device, nextn=tap.nextn, progress=report)
     try:
         context = Context(model, configuration.apply(settings), tap=tap)
-        proof = exactness.by_construction(context, widest)
+        proof = _proof(context, widest, check)
+        why = _why(context, proof, exact)
         if proof.prefill:
             context.reuse_all()
-        why = _why(context, proof, exact)
         if exact == "strict" and not proof.widths and context.most_nodes:
             context.exact_widths = _examined(context, widest, cache_dir, report)
             why = "bits of real passes were compared"
@@ -114,7 +118,33 @@ def choose(
         model.close()
         raise
     word = "inexact" if context.exact_widths is None else "exact"
-    return Chosen(model, context, configuration, proof, f"{word}: {configuration} ({why})")
+    used = check if model.kernels == "wide" else None
+    return Chosen(model, context, configuration, proof, f"{word}: {configuration} ({why})", used)
+
+
+def _self_check(
+    kernels: Kernels | None, gpu_layers: int, threads: int, exact: Mode, folder: Path | None
+) -> SelfCheck | None:
+    """What is known of our kernels here, if they may serve; under `strict` they are tried now."""
+    if (kernels or usual_kernels(gpu_layers)) != "wide":
+        return None
+    check = SelfCheck(folder, threads)
+    if exact == "strict":
+        check.run(_CHECK_SECONDS)
+    return check
+
+
+def _check_wishes(exact: str, kernels: str | None) -> None:
+    if exact not in ("auto", "strict", "off"):
+        raise UsageError(f"exact is {exact!r}; it must be auto, strict or off.")
+    if kernels is not None and kernels not in ALL_KERNELS:
+        raise UsageError(f"kernels is {kernels!r}; it must be one of {', '.join(ALL_KERNELS)}.")
+
+
+def _proof(context: Context, widest: int, check: SelfCheck | None) -> Exactness:
+    if check is not None and check.fault and context.model.kernels == "wide":
+        return Exactness(False, False, f"localspec's kernels compute {check.fault} differently at some widths")
+    return exactness.by_construction(context, widest)
 
 
 def usual_kernels(gpu_layers: int = 0) -> Kernels:

@@ -28,7 +28,7 @@ import localspec
 from localspec.errors import LocalspecError
 from localspec.llama import lib
 
-ABI_VERSION = 2
+ABI_VERSION = 3
 FILE_NAME = "localspec_wide" + {"win32": ".dll", "darwin": ".dylib"}.get(sys.platform, ".so")
 DEVICE_NAME = "wide"
 """As `lib.devices` lists it."""
@@ -44,6 +44,8 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "lsw_unpack": (_I32, [_I32, _I64, _I64, _PTR]),
     "lsw_product": (_I32, [_I32, _I64, _I64, _I64, _PTR, _PTR, _PTR, _I32, _I32]),
     "lsw_attention": (_I32, [_PTR, _I32, _I32]),
+    "lsw_check_product": (_I32, [_I32, _I32]),
+    "lsw_check_attention": (_I32, [_I32, _I64, _I32]),
     "lsw_memory_rate": (_F64, [_I32, _F64]),
     "lsw_int8_rate": (_F64, [_I32, _I32, _F64]),
 }

@@ -46,7 +46,7 @@ _Result = TypeVar("_Result")
 class Engine:
     """Text from a target that a drafter speeds up. Thread-safe; a context manager.
 
-    >>> with Engine.load() as engine:                        # the bundled pair
+    >>> with Engine.load() as engine:  # the bundled pair
     ...     for event in engine.chat([Message("user", "Hi")]):
     ...         print(event.text, end="")
     """
@@ -60,13 +60,13 @@ class Engine:
         self._worker = Worker(loaded, self._make_loop(loaded.settings))
         self._readings = Readings(loaded.context, self._worker.run)
         self._at_close = ExitStack()
-        # Whoever computes for the first time takes long (graphs, pages of a file, this thread's pool): no answer waits
-        # for that. A drafter that cannot compute is dropped; that the target cannot, the first answer finds out.
+        # A thread's first step is slow (graphs, pages of a file), so no answer waits for it. A drafter that cannot
+        # compute is dropped here; the first answer finds out if the target cannot.
         try:
             self.forget()
         except (LocalspecError, MemoryError):
             pass
-        except BaseException:  # whoever loads was interrupted
+        except BaseException:
             self._worker.close()
             raise
 
@@ -166,7 +166,7 @@ class Engine:
 
         Args:
             prompt: text, which begins as the model wants it, or int32[n] tokens as they are.
-            drafter: a name of `drafters` that alone may guess; "none" = plain decoding; None or "auto" = whoever pays.
+            drafter: a name of `drafters` that alone may guess; "none" = plain decoding; None or "auto" = what pays.
             prediction: text or tokens expected in the answer.
             grammar: what the answer must look like.
             preserved: control tokens whose text is part of the answer; others are left out.
@@ -229,8 +229,8 @@ class Engine:
             corpus.erase(chat)
 
     def forget(self) -> None:
-        """Drops what the first slot's caches hold and what is recycled of any answer: the next one reads its prompt and
-        guesses as a fresh program does, but for what the plan has learned.
+        """Drops the first slot's caches and what is recycled: the next answer begins as a fresh program's does, but for
+        what the plan has learned.
         """
 
         def drop() -> None:
@@ -263,7 +263,7 @@ class Engine:
         return self._readings.embed(tokens, cancel)
 
     def score(self, tokens: Tokens, top: int = 0, cancel: Callable[[], bool] | None = None) -> list[TokenLogProb]:
-        """How likely each token of a text is behind those before it; nothing is said of the first one.
+        """How likely each token of a text is after those before it; nothing is said of the first one.
 
         Args:
             tokens: int32[n], n >= 1.
@@ -272,8 +272,7 @@ class Engine:
 
         Raises:
             UsageError: a token that the vocabulary lacks.
-            ContextOverflowError: too many tokens.
-            Cancelled: `cancel` said so.
+            ContextOverflowError, Cancelled: as for `embed`.
         """
         self._check_tokens(tokens)
         return self._readings.score(tokens, top, cancel)
@@ -283,8 +282,8 @@ class Engine:
     ) -> HiddenStates:
         """What goes into layers, and what comes out of the final norm, for every token of a text.
 
-        Running answers are not disturbed: it is read in a cache of its own, a pass at a time, and cut into passes as
-        prompts are. llama.cpp keeps logits of a pass meanwhile: 300 MB for a vocabulary of 150,000.
+        It is read in a cache of its own, a pass at a time, so running answers are not disturbed. llama.cpp keeps logits
+        of a pass meanwhile: 300 MB for a vocabulary of 150,000.
 
         Args:
             tokens: int32[n], as `tokenize` makes them.
@@ -294,8 +293,7 @@ class Engine:
         Raises:
             UsageError: no tokens, one that the vocabulary lacks, no such layer, or an architecture whose layers
                 llama.cpp does not show.
-            ContextOverflowError: too many tokens.
-            Cancelled: `cancel` said so.
+            ContextOverflowError, Cancelled: as for `embed`.
         """
         self._check_tokens(tokens)
         return self._readings.hidden_states(tokens, layers, cancel)
@@ -364,12 +362,14 @@ class Engine:
         """Runs a function on the thread that owns the models, between passes, and returns what it returns."""
         return self._worker.run(job)
 
-    def calibrate_when_idle(self) -> None:
-        """Lets it time, while nobody asks for anything, passes that load had no time for; for programs that stay.
+    def work_when_idle(self) -> None:
+        """Lets it find out in idle time what is not known of this machine and model; for programs that stay."""
+        self.on_engine_thread(self._worker.work_when_idle)
 
-        One pass runs at a time, once for each model and its settings; a request waits for one at most.
-        """
-        self.on_engine_thread(self._worker.calibrate_when_idle)
+    @property
+    def outdated(self) -> str:
+        """Why the models should be closed and loaded again; "" = they need not."""
+        return self._worker.outdated
 
     def close(self) -> None:
         """Cancels what runs, ends the thread and frees the models; a second call does nothing."""

@@ -9,12 +9,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from localspec.engine.costs import DraftCosts, PassCosts
+from localspec.llama.limits import Limits
 from localspec.models.shape import ModelShape
 
 _LAYER_SECONDS = 20e-6
 """What a layer takes however small it is: its nodes are handed from thread to thread. Bundled pair, 2 cores."""
 _LLAMA_ROWS = 6.0
 """How many times as long a further row takes on llama.cpp's kernels as on ours: 1 B in Q8_0, widths 1 to 8, AVX-512."""
+_REACHED = 0.65
+"""Share of the most int8 arithmetic that products reach: 1 B in Q8_0, widths 1 to 8, two cores with AVX-512."""
 _CACHE_BYTES = 2
 """Of an element of the cache; all formats but q8_0, which has half of it."""
 
@@ -27,6 +30,11 @@ class Rates:
     """Bytes read from memory a second. The default is that of two channels of DDR4."""
     products: float = 0.6e12
     """Multiplications and additions of weights a second. The default is that of two cores with AVX-512 VNNI."""
+
+    @classmethod
+    def of(cls, limits: Limits) -> Rates:
+        """What passes reach of what the machine could do at most."""
+        return cls(limits.memory_rate, _REACHED * limits.int8_rate)
 
 
 def pass_seconds(shape: ModelShape, width: int, length: int, rates: Rates, rows_cost: float = 1.0) -> float:

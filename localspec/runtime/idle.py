@@ -1,9 +1,9 @@
-"""Times the widths that have not run yet, while there is nothing else to do: one pass, then it looks again.
+"""What an engine does while it has nothing to answer, a short step at a time; a request waits for one at most.
 
-A pass runs behind what the slot's cache holds and is then dropped from it, as a draft is of which nothing was right:
-the bits of what stays, and of what is decoded behind it, are those of plain decoding (DESIGN section 5C). Nothing runs
-on a battery, beside other programs that want the CPUs, or within seconds of any pass of this process; what others
-delayed does not count. What was found is kept with the rest of what is known, so it is done once.
+`IdleSelfCheck` tries our kernels and `IdleLimits` measures the machine, once for each. `IdleCalibration` times the
+widths that have not run yet. Its passes run after what the slot's cache holds and are then dropped from it, like a
+draft that was rejected whole: what stays has the bits of plain decoding. Nothing runs within seconds of a pass of this
+process. Passes and measurements wait for mains power and for CPUs that are free; what others delayed does not count.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ import numpy as np
 
 from localspec.engine.costs import PassCosts
 from localspec.errors import LocalspecError
+from localspec.llama import limits
 from localspec.llama.contention import cpus, waited
+from localspec.llama.self_check import SelfCheck
+from localspec.runtime.memory import available_bytes
 from localspec.types import Feed, LogitRows, Tokens
 
 _QUIET = 2.0
@@ -29,7 +32,77 @@ _DELAYED = 0.1
 """Of a pass, the time its threads waited for a CPU from which on it does not count."""
 _TIMES = 3
 """Passes of a width; the first one builds its graph and does not count."""
+_ROOM = 4 * 256 * 2**20
+"""Free bytes from which on the machine is measured: four times what that takes (native/wide/limits.c)."""
 _SUPPLIES = Path("/sys/class/power_supply")
+
+
+class IdleJob(Protocol):
+    """Steps for idle time."""
+
+    @property
+    def wait(self) -> float | None:
+        """Seconds until `step` may do something; None = there is nothing left."""
+        ...
+
+    def step(self) -> bool:
+        """Does a short part of it if it may; whether that was the last one."""
+        ...
+
+
+def next_wait(jobs: Sequence[IdleJob]) -> float | None:
+    """Seconds until one of the jobs may do something; None = there is nothing left."""
+    return min((wait for job in jobs if (wait := job.wait) is not None), default=None)
+
+
+def _quiet_in() -> float:
+    """Seconds until no pass has run in this process for a while."""
+    return _QUIET if cpus.running else max(0.0, cpus.last_pass + _QUIET - perf_counter())
+
+
+class IdleSelfCheck:
+    """Tries our kernels (`llama.self_check`), a case at a step."""
+
+    def __init__(self, check: SelfCheck, failed: Callable[[str], None]) -> None:
+        """`failed` is called with the case that failed, if one does."""
+        self._check, self._failed = check, failed
+
+    @property
+    def wait(self) -> float | None:
+        return None if self._check.over else _quiet_in()
+
+    def step(self) -> bool:
+        self._check.step()
+        if self._check.fault:
+            self._failed(self._check.fault)
+        return self._check.over
+
+
+class IdleLimits:
+    """Measures once what this machine can do at most, for the estimates of `runtime.estimate`."""
+
+    def __init__(self, folder: Path, threads: int, room: Callable[[], int | None] = available_bytes) -> None:
+        """
+        Args:
+            folder: where the result is kept.
+            threads: of the passes.
+            room: says how many bytes of memory are free.
+        """
+        self._folder, self._threads, self._room = folder, threads, room
+        self._over, self._not_before = limits.read(folder, threads) is not None, 0.0
+
+    @property
+    def wait(self) -> float | None:
+        return None if self._over else max(_quiet_in(), self._not_before - perf_counter())
+
+    def step(self) -> bool:
+        self._not_before = perf_counter() + _LATER
+        if not on_battery() and (self._room() or 0) >= _ROOM:
+            found = limits.measure_limits(self._threads)
+            if found is not None:
+                limits.write(self._folder, self._threads, found)
+                self._over = True
+        return self._over
 
 
 class Cache(Protocol):

@@ -10,6 +10,7 @@ from localspec.drafters.head import Head
 from localspec.indexes import SuccessorIndex
 from localspec.llama.context import Context
 from localspec.llama.model import Model
+from localspec.llama.self_check import SelfCheck
 from localspec.llama.states import union
 from localspec.models.shared_vocabulary import SharedVocabulary
 from localspec.runtime.corpus import Corpus
@@ -36,6 +37,8 @@ class Loaded:
     """In words: how the target's cache is kept, and whose kernels compute its passes."""
     knowledge: Knowledge = field(default_factory=Knowledge)
     """What passes and drafts cost and how often drafts are right, as far as is known."""
+    self_check: SelfCheck | None = None
+    """Of our kernels, where they serve the target."""
     cache_key: bytes = b""
     """Names what the bits of the target's cache depend on; empty = caches of chats are not kept."""
     corpus: Corpus | None = None

@@ -28,7 +28,7 @@ from localspec.engine.plan import FixedPlan, Plan
 from localspec.errors import Cancelled, ModelError, UsageError
 from localspec.gguf import Header
 from localspec.gguf.split import read_parts
-from localspec.llama import choice, saved_cache
+from localspec.llama import choice, limits, saved_cache
 from localspec.llama.choice import Chosen, Progress, choose
 from localspec.llama.configuration import CACHE_NAMES, DEFAULT_CACHE, Kernels
 from localspec.llama.context import Context
@@ -84,7 +84,7 @@ def load_models(settings: EngineSettings, progress: Progress | None = None) -> L
         found = asked
         chosen = _choose(settings, target_header, found, progress)
     loaded = Loaded(settings, chosen.model, chosen.context, chosen.description, heads=found)
-    loaded.configuration = str(chosen.configuration)
+    loaded.configuration, loaded.self_check = str(chosen.configuration), chosen.self_check
     if settings.chat_cache_gb > 0 and saved_cache.can_save(chosen.context):
         loaded.cache_key = saved_cache.key(chosen.context)
     try:
@@ -122,7 +122,7 @@ def _choose(settings: EngineSettings, target: Header, found: Sequence[Head], pro
         widest=widest,
         gpu_layers=settings.gpu_layers,
         device=settings.device,
-        cache_dir=paths.cache_dir() / "probes",
+        cache_dir=paths.machine_dir(),
         progress=progress,
         tap=union(head.tap for head in found),
     )
@@ -191,13 +191,15 @@ def _know_costs(loaded: Loaded) -> None:
     loaded.knowledge = knowledge
     rows = settings.slots * (1 + min(settings.longest_draft, context.most_nodes))
     remembered = knowledge.costs
-    lengths = (0, context.n_ctx)
-    knowledge.costs = estimate.pass_costs(_shape(loaded.model), rows, lengths, _is_wide(loaded.model))
+    ours, rates = _is_wide(loaded.model), None
+    if ours and (measured := limits.read(paths.machine_dir(), context.threads)) is not None:
+        rates = estimate.Rates.of(measured)
+    knowledge.costs = estimate.pass_costs(_shape(loaded.model), rows, (0, context.n_ctx), ours, rates)
     if remembered.known:
         knowledge.costs.recall(remembered)
     draft = loaded.draft_model
     if draft is not None and DraftModel.NAME not in knowledge.draft_costs:
-        costs = estimate.draft_costs(_shape(draft), settings.slots, _is_wide(draft))
+        costs = estimate.draft_costs(_shape(draft), settings.slots, _is_wide(draft), rates)
         knowledge.draft_costs[DraftModel.NAME] = costs
 
 

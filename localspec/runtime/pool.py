@@ -117,10 +117,10 @@ class Pool:
             return {name: held.engine for name, held in self._held.items()}
 
     def lease_loaded(self, name: str) -> Lease | None:
-        """A lease on an engine that is in memory; None = it is not."""
+        """A lease on an engine that is in memory; None = it is not, or should be loaded again."""
         with self._lock:
             held = self._held.get(name)
-            if held is None:
+            if held is None or (held.engine.outdated and not held.users):
                 return None
             held.users += 1
             return Lease(self, name, held.engine)
@@ -136,6 +136,7 @@ class Pool:
         with self._loading:
             if self._closing:
                 raise Cancelled("The server is ending.")
+            self._unload([other for other, engine in self.loaded().items() if engine.outdated])
             lease = self.lease_loaded(name)
             if lease is not None:
                 return lease
@@ -177,7 +178,7 @@ class Pool:
         engine = Engine.load(files.target, files.draft, heads=files.heads, progress=report, **self._settings)
         settle()
         engine.at_close(announce("serve", files.target, files.draft, engine.loaded.context.n_ctx))
-        engine.calibrate_when_idle()
+        engine.work_when_idle()
         return engine
 
     def _make_room(self, name: str, files: Files) -> None:

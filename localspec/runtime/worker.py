@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
+from localspec import paths
 from localspec.drafters.cascade import Cascade
 from localspec.drafters.custom import Custom
 from localspec.engine.adaptive import AdaptivePlan
@@ -19,7 +20,14 @@ from localspec.runtime import memory
 from localspec.runtime.cache_folder import CacheFolder
 from localspec.runtime.chat_caches import ChatCaches
 from localspec.runtime.generation import Generation
-from localspec.runtime.idle import IdleCalibration, unknown_widths
+from localspec.runtime.idle import (
+    IdleCalibration,
+    IdleJob,
+    IdleLimits,
+    IdleSelfCheck,
+    next_wait,
+    unknown_widths,
+)
 from localspec.runtime.loaded import Loaded
 
 _Result = TypeVar("_Result")
@@ -38,7 +46,9 @@ class Worker:
         if loaded.cache_key:
             folder = CacheFolder(int(loaded.settings.chat_cache_gb * 1e9))
             self.chats = ChatCaches(loaded.context, loaded.cache_key, folder)
-        self._idle: IdleCalibration | None = None
+        self._idle: list[IdleJob] = []
+        self.outdated = ""
+        """Why the models should be loaded again; "" = they need not."""
         self._waiting: deque[Generation] = deque()
         self._jobs: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
         self._running: dict[int, Generation] = {}
@@ -127,30 +137,45 @@ class Worker:
                 self._admit_waiting()
                 if self.loop.active:
                     self._step()
-                elif self._idle is not None:
-                    self._calibrate(self._idle)
+                else:
+                    self._use_idle_time()
             except Exception as error:  # noqa: BLE001 - the worker's edge: those who wait must hear of it
                 self._fail_all(error)
         if self.chats is not None:
             self.chats.close()
 
-    def calibrate_when_idle(self) -> None:
-        """From now on widths that nobody has timed are timed while there is nothing to do. On the thread only."""
-        loaded, plan = self._loaded, self.loop.plan
+    def work_when_idle(self) -> None:
+        """From now on what is not known of this machine and model is found out while there is nothing to do. On the
+        thread only.
+        """
+        loaded, plan, jobs = self._loaded, self.loop.plan, list[IdleJob]()
         context = loaded.context
+        if loaded.self_check is not None:
+            jobs.append(IdleSelfCheck(loaded.self_check, self._distrust_kernels))
+            jobs.append(IdleLimits(paths.machine_dir(), context.threads))
         if isinstance(plan, AdaptivePlan) and self._slots == context.max_leaves == 1 and context.can_trim:
             widths = unknown_widths(plan.costs, 1 + loaded.settings.longest_draft, context.exact_widths)
-            self._idle = IdleCalibration(context, widths, self._plan_costs)
+            jobs.append(IdleCalibration(context, widths, self._plan_costs))
+        self._idle = jobs
 
-    def _calibrate(self, idle: IdleCalibration) -> None:
-        """One of its passes, if it may run."""
+    def _use_idle_time(self) -> None:
+        """A step of the first job that may do something."""
+        job = next((one for one in self._idle if one.wait == 0.0), None)
+        if job is None:
+            return
         try:
-            over = idle.step()
+            over = job.step()
         except BaseException:
-            self._idle = None  # it would fail again at once
+            self._idle.remove(job)  # it would fail again at once
             raise
         if over:
+            self._idle.remove(job)
             self._loaded.knowledge.save()
+
+    def _distrust_kernels(self, case: str) -> None:
+        """Our kernels failed their check: nothing is exact any more with what is loaded."""
+        self._loaded.context.exact_widths = None
+        self.outdated = f"localspec's kernels compute {case} differently at different widths"
 
     def _plan_costs(self) -> PassCosts:
         plan = self.loop.plan
@@ -170,7 +195,7 @@ class Worker:
         """Blocks until there is something to do, if only a pass that may wait; False = close."""
         with self._wake:
             while not (self.busy or self._jobs or self.closing):
-                patience = None if self._idle is None else self._idle.wait
+                patience = next_wait(self._idle)
                 if patience == 0.0:
                     break
                 self._wake.wait(patience)

@@ -47,6 +47,7 @@ class LocalAnswerer:
         self._load = load
         self._closed = False
         self._loaded = threading.Event()
+        self._reloading = threading.Lock()
         self._error: LocalspecError | None = None
 
     def start(self, sink: Sink) -> None:
@@ -99,6 +100,13 @@ class LocalAnswerer:
         finally:
             self._loaded.set()
 
+    def _load_again(self, engine: Engine, sink: Sink) -> None:
+        with self._reloading:  # tabs may ask at the same time
+            if self.engine is engine:
+                engine.close()
+                self.engine = None
+                self._load_and_tell(sink)
+
     def _take(self, engine: Engine, sink: Sink) -> None:
         if self._closed:  # while the last step of loading ran
             engine.close()
@@ -113,6 +121,8 @@ class LocalAnswerer:
         stats = RequestStats()
         try:
             self._loaded.wait()
+            if self.engine is not None and self.engine.outdated:
+                self._load_again(self.engine, sink)
             if self._error is not None or self.engine is None or self._dialect is None:
                 raise self._error or Cancelled("Closed while loading.")
             asked = _Asked(self.engine, self._dialect, question)

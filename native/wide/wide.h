@@ -10,6 +10,7 @@
  *   product.c    matrix products: cutting the work, calling the lanes
  *   attention.c  fused attention: cutting the work, combining blocks
  *   holes.c      rows of it that do not see cells between others: branches of a tree
+ *   self_check.c whether rows have the same bits at every width here
  *   lanes*.c     the loops of one instruction set
  *
  * Nothing here allocates on the hot path or knows about Python. */

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from localspec.bench import report as reports
-from localspec.bench.limits import Limits
 from localspec.bench.passes import PassReport, PassSettings, Point, measure_passes, needed_bytes
 from localspec.bench.work import Work
 from localspec.errors import PairError, UsageError
 from localspec.gguf import read_header
 from localspec.llama import wide
 from localspec.llama.configuration import LLAMA_KERNELS
+from localspec.llama.limits import Limits
 from tests.drafters.mtp_files import companion
 
 SMALL = PassSettings(widths=(1, 4), lengths=(64,), prefill=80, threads=1, rounds=2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,9 +14,11 @@ import pytest
 
 from localspec.engine.costs import PassCosts
 from localspec.errors import DecodeError
+from localspec.llama import limits, wide
 from localspec.runtime import idle
 from localspec.runtime.engine import Engine
-from localspec.runtime.idle import IdleCalibration, on_battery, unknown_widths
+from localspec.runtime.estimate import Rates
+from localspec.runtime.idle import IdleCalibration, IdleLimits, next_wait, on_battery, unknown_widths
 from localspec.types import NO_TOKENS, Feed, LogitRows, SamplingParams, Tokens
 
 
@@ -205,7 +208,7 @@ def conversation(engine: Engine) -> list[list[int]]:
 def learned(engine: Engine) -> None:
     """Waits until every width that may run is known."""
     end = time.monotonic() + 60.0
-    while engine._worker._idle is not None and unknown(engine):
+    while engine._worker._idle and unknown(engine):
         assert time.monotonic() < end
         time.sleep(0.01)
 
@@ -222,22 +225,21 @@ def test_an_engine_learns_while_it_waits_and_says_the_same() -> None:
     with Engine.load(**STRICT) as engine:
         exact = engine.loaded.context.exact_widths or frozenset()
         assert set(unknown(engine)) == exact & set(range(2, 16)), "load times nothing"
-        engine.calibrate_when_idle()
+        engine.work_when_idle()
         assert conversation(engine) == plain
         assert unknown(engine) == []
     with Engine.load(**STRICT) as engine:
         assert unknown(engine) == [], "it is remembered"
-        engine.calibrate_when_idle()
-        assert engine._worker._idle is not None
-        assert engine._worker._idle.wait is None
+        engine.work_when_idle()
+        assert next_wait(engine._worker._idle) is None
 
 
 @pytest.mark.usefixtures("quiet")
 def test_other_engines_have_nothing_to_learn() -> None:
     for more in ({"drafter": "none"}, {"slots": 2}, {"branches": 2}):
         with Engine.load(**OPTIONS | more, exact="off", wide=False) as engine:
-            engine.calibrate_when_idle()
-            assert engine._worker._idle is None
+            engine.work_when_idle()
+            assert engine._worker._idle == []
 
 
 @pytest.mark.usefixtures("quiet")
@@ -250,10 +252,46 @@ def test_a_fault_ends_it_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr(IdleCalibration, "step", fail)
     with Engine.load(**OPTIONS, exact="off", wide=False) as engine:
-        engine.calibrate_when_idle()
+        engine.work_when_idle()
         for _ in range(3):
             engine.on_engine_thread(lambda: None)
         answer = engine.generate("The river", max_tokens=4, ignore_end=True)
         answer.text()
         assert len(answer.tokens) == 4
         assert len(steps) == 1
+
+
+needs_wide = pytest.mark.skipif(not wide.available(), reason=wide.status().reason)
+
+
+@needs_wide
+@pytest.mark.usefixtures("quiet")
+def test_the_machine_is_measured_once_where_there_is_room(tmp_path: Path) -> None:
+    for room in (None, 2**30 - 1):
+        waiting = IdleLimits(tmp_path, 2, partial(int, room) if room else lambda: None)
+        assert waiting.wait == 0.0
+        assert not waiting.step()
+        assert 59.0 < (waiting.wait or 0.0) <= 60.0, "it is tried again later"
+    assert limits.read(tmp_path, 2) is None
+    measured = IdleLimits(tmp_path, 2)
+    assert measured.step()
+    assert measured.wait is None
+    assert IdleLimits(tmp_path, 2).wait is None, "it is remembered"
+    found = limits.read(tmp_path, 2)
+    assert found is not None
+    assert 1e8 < found.memory_rate < 1e13
+    assert Rates.of(found).memory == found.memory_rate
+    assert limits.read(tmp_path, 1) is None, "of other threads nothing is known"
+
+
+@needs_wide
+@pytest.mark.usefixtures("quiet")
+def test_an_engine_checks_its_kernels_while_it_waits() -> None:
+    with Engine.load(**OPTIONS) as engine:
+        check, end = engine.loaded.self_check, time.monotonic() + 60.0
+        assert check is not None
+        assert not check.over
+        engine.work_when_idle()
+        while not check.over and time.monotonic() < end:
+            time.sleep(0.01)
+        assert (check.passed, engine.outdated) == (True, "")

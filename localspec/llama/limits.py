@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
 
-from localspec.llama import wide
+from localspec.llama import probe, wide
 
 _MEMORY_TRIES, _MEMORY_SECONDS = 3, 0.05
 _INT8_TRIES, _INT8_SECONDS = 20, 0.005
@@ -19,6 +22,26 @@ class Limits:
     """Bytes read from memory a second."""
     int8_rate: float
     """Multiplications and additions of int8 a second, in registers."""
+
+
+def read(folder: Path, threads: int) -> Limits | None:
+    """What was measured on this CPU with so many threads; None = nothing yet."""
+    try:
+        found = json.loads((folder / f"{_key(threads)}.json").read_text("utf-8"))
+        limits = Limits(float(found["memory_rate"]), float(found["int8_rate"]))
+    except probe.DAMAGE:
+        return None
+    return limits if limits.memory_rate > 0 and limits.int8_rate > 0 else None
+
+
+def write(folder: Path, threads: int, limits: Limits) -> None:
+    """Keeps it; a full or read-only disk is no error."""
+    probe.write(folder, _key(threads), asdict(limits))
+
+
+def _key(threads: int) -> str:
+    facts = [wide.status().isa, probe.cpu_name(), threads]
+    return "limits-" + hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:24]
 
 
 def measure_limits(threads: int, before: Limits | None = None) -> Limits | None:
