@@ -114,6 +114,9 @@ class FakeTarget:
         self._drafted: dict[int, int] = {}
         self._matrices: list[Float32Array] = []
 
+    def copy_prefix(self, slot: int, tokens: Tokens, prompt_length: int) -> int:
+        return self.reusable(slot, tokens, prompt_length)
+
     def prefill_chunk(
         self, slot: int, tokens: Tokens, prompt_length: int, cancel: Callable[[], bool] | None = None
     ) -> int:

@@ -331,6 +331,10 @@ class Target(Protocol):
         """How many leading tokens are cached and of use."""
         ...
 
+    def copy_prefix(self, slot: int, tokens: Tokens, prompt_length: int) -> int:
+        """Takes over what another slot has cached of a history, where that pays; how many tokens are cached then."""
+        ...
+
     def pending(self, slot: int, tokens: Tokens) -> int:
         """Rows the next pass must spend on this history besides drafts: 1, or more when the end is not cached."""
         ...

@@ -147,7 +147,12 @@ class Loop:
         """A chunk of a prompt, alone in its pass."""
         start, tokens = perf_counter(), slot.history.tokens
         try:
-            slot.cached = self.target.prefill_chunk(slot.index, tokens, len(tokens), slot.cancel)
+            copied = self.target.copy_prefix(slot.index, tokens, len(tokens)) - slot.cached
+            if copied > 0:
+                slot.stats.reused_tokens += copied
+                slot.cached += copied
+            if slot.unread:
+                slot.cached = self.target.prefill_chunk(slot.index, tokens, len(tokens), slot.cancel)
             if slot.progress is not None:
                 slot.progress(slot.cached, len(tokens) - 1)
         except Cancelled:

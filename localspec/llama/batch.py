@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping
+import itertools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,6 +34,28 @@ class Part:
     @property
     def rows(self) -> int:
         return len(self.feed.tokens) - self.start + len(self.feed.draft_tokens)
+
+
+def check_pass(parts: Sequence[Part], max_outputs: int, max_rows: int) -> None:
+    """Refuses a pass that does not fit.
+
+    Args:
+        parts: in the order of their slots.
+        max_outputs: most rows with logits.
+        max_rows: most rows.
+
+    Raises:
+        UsageError: too many rows, or a slot is fed twice.
+    """
+    outputs = sum(1 + len(part.feed.draft_tokens) for part in parts)
+    if outputs > max_outputs:
+        raise UsageError(f"a pass asks for {outputs} rows of logits; max_rows is {max_outputs}.")
+    for left, right in itertools.pairwise(parts):
+        if left.feed.slot == right.feed.slot:
+            raise UsageError(f"slot {left.feed.slot} is fed twice in one pass.")
+    rows = sum(part.rows for part in parts)
+    if rows > max_rows:
+        raise UsageError(f"a pass has {rows} rows; at most {max_rows} fit.")
 
 
 class Batch:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from localspec.errors import UsageError
+from localspec.types import Feed
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,3 +81,23 @@ def layout(parents: Sequence[int]) -> Layout:
     chosen = set(main)
     order = main + [node for node in range(count) if node not in chosen]
     return Layout(order, depth, first_leaf, leaf_count, leaves, len(main))
+
+
+def checked_layout(feed: Feed, n_ctx: int, max_leaves: int) -> Layout | None:
+    """The layout of a feed's draft; None for a chain.
+
+    Raises:
+        UsageError: its parents do not fit its tokens, or it does not fit a context of `n_ctx` tokens and `max_leaves`.
+    """
+    nodes, parents = len(feed.draft_tokens), feed.draft_parents.tolist()
+    if len(parents) != nodes:
+        raise UsageError(f"a draft has {nodes} tokens but {len(parents)} parents.")
+    tree, depth = None, nodes
+    if not is_chain(parents):
+        tree = layout(parents)
+        depth = max(tree.depth)
+        if tree.leaves > max_leaves:
+            raise UsageError(f"a draft has {tree.leaves} leaves, but the context was made for {max_leaves}.")
+    if len(feed.tokens) + depth > n_ctx:
+        raise UsageError(f"a draft {depth} deep does not fit behind {len(feed.tokens)} tokens in a context of {n_ctx}.")
+    return tree
