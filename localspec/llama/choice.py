@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from localspec.errors import ModelError, UsageError
-from localspec.llama import exactness, wide
+from localspec.llama import exactness, tiles, wide
 from localspec.llama import probe as probes
 from localspec.llama import widths as probing
 from localspec.llama.configuration import ALL_KERNELS, DEFAULT_CACHE, CacheFormat, Configuration, Kernels
@@ -168,6 +168,8 @@ def load(
     role: str = "target",
 ) -> Model:
     """`Model.load`, telling `progress` what is loaded; `role` names it there."""
+    if kernels == "wide":
+        tiles.turn_off()
 
     def told(share: float) -> bool:
         if progress is not None:

@@ -102,9 +102,10 @@ class Context:
         settings, params = self.settings, context_parameters(self.model, self.settings, self.threads, tap)
         if self._observer is not None:
             params.cb_eval = self._observer.callback
+        rows = settings.max_rows + settings.n_slots * EXTRA_ROWS
         size = f"{settings.n_ctx} tokens and {settings.n_slots} slots"
         hint = "A shorter context or a smaller cache type needs less memory."
-        return Handle(self.model, params, f"a context of {size} for {self.model.path.name}", hint)
+        return Handle(self.model, params, f"a context of {size} for {self.model.path.name}", hint, rows)
 
     # -- the Target protocol ------------------------------------------------------------------------------------
 

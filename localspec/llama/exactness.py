@@ -8,9 +8,11 @@ their kernels by the width, so one of them makes a model inexact. Nothing is com
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from localspec.llama import tiles
 from localspec.llama.context import Context
 from localspec.llama.graph import Node, nodes
 from localspec.llama.wide import DEVICE_NAME
@@ -19,9 +21,11 @@ LOOKS = frozenset({"NONE", "RESHAPE", "VIEW", "PERMUTE", "TRANSPOSE"})
 """Operations that compute nothing."""
 PER_ROW = frozenset(
     {
-        *("ADD", "ADD_ID", "SUB", "MUL", "DIV", "SCALE", "SQR", "SQRT", "CLAMP", "UNARY", "GLU"),
-        *("NORM", "RMS_NORM", "L2_NORM", "SOFT_MAX", "SUM_ROWS", "ROPE"),
-        *("GET_ROWS", "SET_ROWS", "CPY", "CONT", "CONCAT", "REPEAT", "ARGSORT"),
+        *("ADD", "ADD_ID", "SUB", "MUL", "DIV", "SCALE", "SQR", "SQRT", "CLAMP", "FILL", "UNARY", "GLU"),
+        *("NORM", "RMS_NORM", "L2_NORM", "SOFT_MAX", "SUM_ROWS", "MEAN", "ROPE"),
+        *("GET_ROWS", "SET_ROWS", "CPY", "CONT", "CONCAT", "REPEAT", "ARGSORT", "TOP_K"),
+        *("MUL_MAT_ID", "SSM_CONV", "SSM_SCAN", "GATED_DELTA_NET"),
+        *("LIGHTNING_INDEXER", "DSV4_HC_COMB", "DSV4_HC_PRE", "DSV4_HC_POST"),
     }
 )
 """Operations of which the pinned llama.cpp computes each row by itself on the CPU, by the same arithmetic at every
@@ -72,16 +76,28 @@ def _objection(narrow: Sequence[Node], graph: Sequence[Node]) -> str:
     found = next(_inexact(graph), None)
     if found is not None:
         return f"{_in_words(found)} is {'llama.cpp' if found.backend == 'CPU' else found.backend}'s"
-    if [(node.operation, node.source) for node in graph] != [(node.operation, node.source) for node in narrow]:
+    if _computed(graph) != _computed(narrow):
         return "the graph of one row is another"
     return ""
+
+
+def _computed(graph: Sequence[Node]) -> list[tuple[str, str]]:
+    """What a graph computes. Wider passes of recurrent layers copy more states, and llama.cpp numbers its nodes."""
+    nodes = [node for node in graph if node.operation not in LOOKS | {"CPY"}]
+    return [(node.operation, re.sub(r"node_\d+", "node", node.source)) for node in nodes]
 
 
 def _inexact(graph: Sequence[Node]) -> Iterator[Node]:
     for node in graph:
         ours = node.backend == DEVICE_NAME
-        if not (ours or node.operation in LOOKS or (node.backend == "CPU" and node.operation in PER_ROW)):
+        per_row = node.backend == "CPU" and node.operation in PER_ROW and not _is_tiled(node)
+        if not (ours or node.operation in LOOKS or per_row):
             yield node
+
+
+def _is_tiled(node: Node) -> bool:
+    """Whether llama.cpp computes these experts by other arithmetic where one has many rows (see `tiles`)."""
+    return node.operation == "MUL_MAT_ID" and bool(tiles.TYPES.fullmatch(node.source_type)) and tiles.in_use()
 
 
 def _in_words(node: Node) -> str:

@@ -69,7 +69,7 @@ def nodes(handle: Handle, rows: int, sequences: int = 1, outputs: int | None = N
     assert handle.pointer is not None
     mark = lib.log.mark()
     lib.api().llama_synchronize(handle.pointer)
-    with wide.switched(handle.is_wide):
+    with wide.switched(handle.wide_rows):
         graph = calls.reserve(handle.pointer, rows, sequences, rows if outputs is None else outputs)
         if not graph:
             reason = lib.log.reason(mark) or "it gave no reason"

@@ -15,24 +15,25 @@ from localspec.llama.model import Model
 class Handle:
     """Owns a llama_context; closed with its model, at the latest."""
 
-    def __init__(self, model: Model, params: Any, what: str, hint: str = "") -> None:
+    def __init__(self, model: Model, params: Any, what: str, hint: str = "", rows: int = wide.ROWS) -> None:
         """
         Args:
             model: whose kernels compute its passes.
             params: a llama_context_params.
             what: what is made, as an error names it behind "llama.cpp could not make".
             hint: what to do about such an error.
+            rows: most rows of a pass that decodes.
 
         Raises:
             ModelError: llama.cpp refuses the parameters for this model, or there is no memory.
         """
         self._api, self._open = lib.api(), model.contexts
-        self.is_wide = model.kernels == "wide"
-        """Whether localspec's own library takes part in its passes."""
+        self.wide_rows = rows if model.kernels == "wide" else 0
+        """See `wide.set_switch`."""
         self.pointer: int | None = None
         """The address of the llama_context; None once it is freed."""
         mark = lib.log.mark()
-        with wide.switched(self.is_wide):
+        with wide.switched(self.wide_rows):
             pointer = self._api.llama_init_from_model(model.handle, params)
         if not pointer:
             raise ModelError(f"llama.cpp could not make {what}: {lib.log.reason(mark) or 'it gave no reason'}.", hint)
@@ -52,7 +53,7 @@ class Handle:
             Cancelled, DecodeError: see `lib.raise_for_code`.
         """
         mark = lib.log.mark()
-        wide.set_switch(self.is_wide)  # passes are built in the call, on this thread
+        wide.set_switch(self.wide_rows)  # passes are built in the call, on this thread
         with cpus.passing():
             code = function(self.pointer, batch)
         if code:

@@ -118,7 +118,7 @@ class Model:
         params.devices = ctypes.cast(devices, ctypes.c_void_p) if devices is not None else None
         watch = _Progress(progress)
         params.progress_callback = callback = api.llama_progress_callback(watch)
-        with wide.switched(kernels == "wide"):
+        with wide.switched(wide.ROWS if kernels == "wide" else 0):
             handle = api.llama_model_load_from_file(str(header.path).encode("utf-8", "surrogateescape"), params)
         del callback
         if watch.error is not None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from localspec.llama import lib, wide
+from localspec.llama import lib, tiles, wide
 from localspec.llama.configuration import Kernels
 from localspec.llama.settings import ContextSettings
 
@@ -82,7 +82,7 @@ def cache_key(
 
 def kernels_id(kernels: Kernels) -> list[str | int]:
     """What names kernels on disk: another build of ours may compute other bits."""
-    return ["wide", *wide.identity()] if kernels == "wide" else [kernels]
+    return ["wide", *wide.identity(), tiles.in_use()] if kernels == "wide" else [kernels]
 
 
 def shared_facts(path: Path, settings: ContextSettings, gpu_layers: int, device: str | None) -> dict[str, Any]:

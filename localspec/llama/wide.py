@@ -5,7 +5,7 @@ a model that was loaded with the switch on keeps its matrix products there. A mi
 another llama.cpp is no error: `status` says why, and llama.cpp's own kernels serve.
 
     if wide.available():
-        with wide.switched(True):
+        with wide.switched(ROWS):
             model = Model.load(path)
 """
 
@@ -30,6 +30,8 @@ from localspec.llama import lib
 
 ABI_VERSION = 3
 FILE_NAME = "localspec_wide" + {"win32": ".dll", "darwin": ".dylib"}.get(sys.platform, ".so")
+ROWS = 64
+"""Most rows of a pass that decodes, unless a context says otherwise."""
 DEVICE_NAME = "wide"
 """As `lib.devices` lists it."""
 
@@ -74,25 +76,27 @@ def status() -> Status:
 
 
 def available() -> bool:
-    """Whether `set_switch(True)` has any effect."""
+    """Whether `set_switch(ROWS)` has any effect."""
     return status().available
 
 
-def set_switch(on: bool) -> bool:
-    """Turns the library on or off for this thread; returns what it was. Without the library it stays off.
+def set_switch(rows: int) -> int:
+    """Sets this thread's switch; returns what it was. Without the library it stays off.
 
-    Off loads no library: who never asks for wide passes never has it in the process.
+    Args:
+        rows: 0 = off, which loads no library; else on, and the most rows of a pass for which products of large matrices
+            that are not packed are the library's, too.
     """
-    if not on and not _load.cache_info().currsize:
-        return False
+    if not rows and not _load.cache_info().currsize:
+        return 0
     library = _library()
-    return library is not None and bool(library.lsw_switch(int(on)))
+    return 0 if library is None else int(library.lsw_switch(rows))
 
 
 @contextlib.contextmanager
-def switched(on: bool) -> Iterator[None]:
-    """Has this thread's switch on or off inside a `with`, and as it was after it."""
-    before = set_switch(on)
+def switched(rows: int) -> Iterator[None]:
+    """Has this thread's switch so inside a `with`, and as it was after it."""
+    before = set_switch(rows)
     try:
         yield
     finally:

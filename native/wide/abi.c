@@ -39,6 +39,7 @@ static struct {
 
 static const struct { const char *name; void *at; } functions[] = {
     {"ggml_backend_buffer_init", &ggml.buffer_init},
+    {"ggml_backend_cpu_buffer_type", &ggml.cpu_buffer_type},
     {"ggml_graph_n_nodes", &ggml.graph_n_nodes},
     {"ggml_graph_nodes", &ggml.graph_nodes},
     {"ggml_version", &gg.version},
@@ -93,6 +94,38 @@ static void *find_ggml(void *caller) {
         library = library_named(names[i]);
     }
     return library;
+}
+
+/* ggml's CPU backend is a library of its own, beside the others. */
+static void *find_cpu_traits(void *library, void *address) {
+    const char *name = "ggml_get_type_traits_cpu";
+    void *found = function_in(library, name);
+    Dl_info at;
+    char path[4096];
+    if (!found && dladdr(address, &at) && at.dli_fname && strlen(at.dli_fname) < sizeof path) {
+        strcpy(path, at.dli_fname);
+        char *part = strstr(path, "ggml-base");
+        if (part) {
+            memcpy(part, "ggml-cpu", 8);
+            memmove(part + 8, part + 9, strlen(part + 9) + 1);
+            void *cpu = library_named(path);
+            found = cpu ? function_in(cpu, name) : NULL;
+        }
+    }
+    return found;
+}
+
+/* Whether the CPU backend's table is laid out as we declare it. */
+static bool traits_match(void) {
+    const struct cpu_traits *f32 = ggml.cpu_traits(WIDE_F32), *q8_0 = ggml.cpu_traits(WIDE_Q8_0);
+    const float numbers[4] = {1, 2, 3, 4};
+    float sum = 0;
+    if (!f32 || !q8_0 || f32->vec_dot_type != WIDE_F32 || q8_0->vec_dot_type != WIDE_Q8_0 || f32->nrows != 1
+        || ggml.cpu_traits(WIDE_Q4_0)->vec_dot_type != WIDE_Q8_0 || !q8_0->from_float) {
+        return false;
+    }
+    f32->vec_dot(4, &sum, 0, numbers, 0, numbers, 0, 1);
+    return sum == 30.0f;
 }
 
 static size_t row_bytes(int type, int64_t columns) {
@@ -213,8 +246,15 @@ const char *abi_bind(void *caller, struct registry *ours) {
     }
     const char *what = !numbers_match() ? "numbers of its operations or types" : !tensors_match() ? "layout of its tensors"
                        : !interfaces_match(ours) ? "layout of its backend interface" : NULL;
-    if (!what) {
-        return NULL;
+    void *traits = what ? NULL : find_cpu_traits(library, found[0]);
+    if (traits) {
+        memcpy(&ggml.cpu_traits, &traits, sizeof traits);
+        what = traits_match() ? NULL : "functions of its CPU backend";
+        if (!what) {
+            return NULL;
+        }
+    } else if (!what) {
+        return "There is no CPU backend of ggml beside the rest of it.";
     }
     snprintf(refusal, sizeof refusal, "The %s in ggml %s are not those that localspec_wide was written for.", what,
              gg.version());

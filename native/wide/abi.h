@@ -135,9 +135,19 @@ struct registry {
     void *context;
 };
 
+/* How ggml's CPU backend multiplies rows of a type. */
+struct cpu_traits {
+    void (*from_float)(const float *, void *, int64_t count);
+    void (*vec_dot)(int count, float *out, size_t, const void *row, size_t, const void *other, size_t, int rows);
+    int vec_dot_type;                     /* of the other row */
+    int64_t nrows;
+};
+
 /* What we call while running. */
 struct ggml {
+    const struct cpu_traits *(*cpu_traits)(int type);
     struct buffer *(*buffer_init)(struct buffer_type *, struct buffer_calls, void *context, size_t size);
+    struct buffer_type *(*cpu_buffer_type)(void);
     int (*graph_n_nodes)(struct graph *);
     struct tensor **(*graph_nodes)(struct graph *);
     size_t (*type_size)(int type);        /* bytes of a block */

@@ -73,7 +73,7 @@ int32_t lsw_attention(const struct wide_attention *given, int32_t isa, int32_t t
     if (!found) {
         return NO_ISA;
     }
-    if (threads < 1 || !wide_can_attend(given)) {
+    if (threads < 1 || !wide_can_attend(given) || (given->mask_heads && !given->mask)) {
         return NOT_TAKEN;
     }
     struct wide_attention a = *given;

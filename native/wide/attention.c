@@ -104,7 +104,8 @@ bool wide_can_attend(const struct wide_attention *a) {
     if (!isfinite(a->scale) || !isfinite(a->max_bias) || !isfinite(a->soft_cap)) {
         return false;
     }
-    return a->mask ? a->mask_heads > 0 && a->mask_streams > 0 : !(a->max_bias > 0.0f);
+    /* a mask that a graph asks for has no memory yet */
+    return a->mask_heads ? a->mask_heads > 0 && a->mask_streams > 0 : !a->mask && !(a->max_bias > 0.0f);
 }
 
 /* At most 32 MiB of parts and, a thread, about 128 queries' worth: 0.4 MB at head size 64, 1.6 MB at 576. */

@@ -6,17 +6,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-static _Thread_local bool switched_off;
+/* 0 = off; else the most rows for which products of large matrices that are not packed are ours, too. */
+static _Thread_local int32_t most_rows = 64;
 /* A context of llama.cpp that is being made on this thread. With flash attention on "auto" llama.cpp looks, in a graph
  * that it only splits, whether attention falls to the device of the layer, and gives fused attention up altogether if
  * another one takes it. So we take none until the backend is first told to synchronise, which comes before every graph
  * that is to be computed. */
 static _Thread_local const struct backend *newborn;
 
-int32_t lsw_switch(int32_t on) {
-    const bool was_off = switched_off;
-    switched_off = !on;
-    return !was_off;
+int32_t lsw_switch(int32_t rows) {
+    const int32_t before = most_rows;
+    most_rows = rows < 0 ? 0 : rows;
+    return before;
 }
 
 /* -- what we take ---------------------------------------------------------------------------------------------------- */
@@ -28,7 +29,7 @@ static bool takes_product(const struct tensor *node) {
         return false;
     }
     if (weight->buffer->size == 0) { /* a model that loads asks before there is memory */
-        return !switched_off && weight->ne[1] > 1 && wide_can_pack(weight->type, weight->ne[0], weight->ne[1])
+        return most_rows && weight->ne[1] > 1 && wide_can_pack(weight->type, weight->ne[0], weight->ne[1])
                && abi_is_contiguous(weight);
     }
     const struct weight *w = weight_of(weight);
@@ -42,8 +43,29 @@ static bool in_host_memory(const struct tensor *t) {
 
 static bool takes_attention(const struct tensor *node) {
     struct wide_attention shape;
-    return !switched_off && !newborn && in_host_memory(node->src[1]) && in_host_memory(node->src[2])
+    return most_rows && !newborn && in_host_memory(node->src[1]) && in_host_memory(node->src[2])
            && in_host_memory(node->src[4]) && describe_attention(node, &shape) && wide_can_attend(&shape);
+}
+
+/* Matrices that have no packed form whatever their format, such as routers, gates and those of attention with latents: they
+ * are small beside the others, so they are ours in prompts, too. */
+static bool is_small(const struct tensor *weight) {
+    return weight->type == WIDE_F32 || weight->type == WIDE_F16 || weight->type == WIDE_BF16 || weight->ne[2] > 1
+           || weight->ne[1] % WIDE_TILE;
+}
+
+static bool takes_dots(const struct tensor *node) {
+    const struct tensor *weight = node->src[0];
+    const struct buffer *buffer = abi_base(weight)->buffer;
+    const struct weight *w = weight_of(weight);
+    struct wide_dots shape;
+    if ((buffer && !buffer->size) || (w && atomic_load(&w->state) != WEIGHT_LEFT) || !in_host_memory(weight)
+        || !describe_dots(node, &shape)) {
+        return false;
+    }
+    const bool is_weight = buffer && buffer->usage == USAGE_WEIGHTS;
+    const int64_t heads = is_weight ? 1 : shape.inputs[0], rows = shape.width * shape.inputs[0] * shape.inputs[1] / heads;
+    return most_rows && ((is_weight && is_small(weight)) || rows <= most_rows);
 }
 
 /* Another operation reads the weights among its inputs: they must lie in ggml's layout from now on. */
@@ -58,7 +80,7 @@ static void leave_inputs(const struct tensor *node) {
 
 static bool supports_op(struct device *device, const struct tensor *node) {
     (void)device;
-    const bool takes = node->op == OP_MUL_MAT ? takes_product(node)
+    const bool takes = node->op == OP_MUL_MAT ? takes_product(node) || takes_dots(node)
                        : node->op == OP_FLASH_ATTN_EXT ? takes_attention(node)
                        : node->op == OP_NONE || node->op == OP_VIEW || node->op == OP_RESHAPE || node->op == OP_PERMUTE
                              || node->op == OP_TRANSPOSE;
@@ -147,9 +169,11 @@ static void device_props(struct device *device, struct device_props *props) {
     *props = (struct device_props){.name = name, .description = device_description(device), .type = DEVICE_ACCEL};
 }
 
+/* Results of a context that is being made lie where the CPU's do. Then the scheduler moves every node of the CPU's that we
+ * take to us, whoever has the nodes around it: attention, too, which it gives to the backend of the next node otherwise. */
 static struct buffer_type *device_buffer_type(struct device *device) {
     (void)device;
-    return &wide_buffer_type;
+    return newborn ? ggml.cpu_buffer_type() : &wide_buffer_type;
 }
 
 static struct registry registry;

@@ -34,8 +34,8 @@ struct team {
     int threads;
     struct step *steps;
     int64_t steps_room;
-    char *scratch, *copy, *pack;          /* of a step; of a weight that stays in ggml's layout; of packing, per thread */
-    size_t scratch_size, copy_size, pack_size;
+    char *scratch, *pack;                 /* of a step; of packing, per thread */
+    size_t scratch_size, pack_size;
 };
 int team_compute(struct team *t, struct graph *graph);
 void team_free(struct team *t);
@@ -43,6 +43,7 @@ void team_free(struct team *t);
 /* Fills everything but the scratch; false if the shapes, strides or types are not what we can describe. */
 bool describe_product(const struct tensor *node, struct wide_product *out);
 bool describe_attention(const struct tensor *node, struct wide_attention *out);
+bool describe_dots(const struct tensor *node, struct wide_dots *out);
 
 /* Passes hold the lock shared; who changes a weight's state holds it alone. */
 void weights_share(void);

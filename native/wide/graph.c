@@ -8,11 +8,13 @@
 #include <omp.h>
 
 struct step {
-    bool attends;
+    enum { PRODUCT, ATTENTION, DOTS } kind;
     bool shares;                          /* its input is that of the step before: already prepared */
+    const struct tensor *node;
     struct weight *weight;                /* of a product */
     struct wide_product product;
     struct wide_attention attention;
+    struct wide_dots dots;
 };
 
 /* -- what a node asks for -------------------------------------------------------------------------------------------- */
@@ -35,6 +37,33 @@ bool describe_product(const struct tensor *node, struct wide_product *out) {
         .width = input->ne[1] * input->ne[2] * input->ne[3],
         .input = input->data, .input_stride = input->nb[1] / sizeof(float),
         .output = node->data, .output_stride = node->nb[1] / sizeof(float)};
+    return true;
+}
+
+/* ne1 to ne3, or nb1 to nb3. */
+static void strides(const struct tensor *t, size_t out[3]) { memcpy(out, &t->nb[1], 3 * sizeof *out); }
+
+bool describe_dots(const struct tensor *node, struct wide_dots *out) {
+    const struct tensor *weight = node->src[0], *input = node->src[1];
+    const struct cpu_traits *traits = ggml.cpu_traits(weight->type);
+    if (!traits || !traits->vec_dot || node->op_params[1] != 0 || input->type != TYPE_F32 || node->type != TYPE_F32
+        || !abi_is_dense(weight) || !abi_is_dense(input) || !abi_is_dense(node) || weight->ne[0] > INT32_MAX) {
+        return false;
+    }
+    const int other = traits->vec_dot_type;
+    *out = (struct wide_dots){
+        .columns = weight->ne[0], .rows = weight->ne[1], .width = input->ne[1], .inputs = {input->ne[2], input->ne[3]},
+        .per_matrix = {input->ne[2] / weight->ne[2], input->ne[3] / weight->ne[3]},
+        .weights = weight->data, .input = input->data, .output = node->data, .dot = traits->vec_dot};
+    strides(weight, out->weight_at);
+    strides(input, out->input_at);
+    strides(node, out->output_at);
+    if (other != TYPE_F32) {
+        const struct cpu_traits *others = ggml.cpu_traits(other);
+        out->convert = others ? others->from_float : NULL;
+        out->converted = ggml.type_size(other) * (size_t)(weight->ne[0] / ggml.block_size(other));
+        return out->convert && weight->ne[0] % ggml.block_size(other) == 0;
+    }
     return true;
 }
 
@@ -97,16 +126,20 @@ static bool same_input(const struct wide_product *a, const struct wide_product *
 }
 
 static bool describe_step(const struct tensor *node, struct step *s, const struct step *before) {
-    *s = (struct step){.attends = node->op == OP_FLASH_ATTN_EXT};
-    if (s->attends) {
+    *s = (struct step){.kind = node->op == OP_FLASH_ATTN_EXT ? ATTENTION : PRODUCT, .node = node};
+    if (s->kind == ATTENTION) {
         return describe_attention(node, &s->attention);
     }
     s->weight = weight_of(node->src[0]);
-    if (!s->weight || !describe_product(node, &s->product)) {
+    if (!s->weight) {
+        s->kind = DOTS;
+        return describe_dots(node, &s->dots);
+    }
+    if (!describe_product(node, &s->product)) {
         return false;
     }
     s->product.weights = s->weight->data;
-    s->shares = before && !before->attends && same_input(&before->product, &s->product);
+    s->shares = before && before->kind == PRODUCT && same_input(&before->product, &s->product);
     return true;
 }
 
@@ -137,31 +170,26 @@ static int64_t list_steps(struct team *t, struct graph *graph) {
 static bool reserve(struct team *t, int64_t steps) {
     for (int64_t i = 0; i < steps; i++) {
         struct step *s = &t->steps[i];
-        const size_t needed = s->attends ? wide_attention_scratch(&s->attention, t->threads)
-                                         : wide_product_scratch(s->product.type, s->product.columns, s->product.width);
+        const size_t needed = s->kind == ATTENTION ? wide_attention_scratch(&s->attention, t->threads)
+                              : s->kind == DOTS    ? wide_dots_scratch(&s->dots)
+                                                   : wide_product_scratch(s->product.type, s->product.columns, s->product.width);
         if (!grow(&t->scratch, &t->scratch_size, needed)) {
             return false;
         }
     }
     for (int64_t i = 0; i < steps; i++) {
-        t->steps[i].product.scratch = t->steps[i].attention.scratch = t->scratch;
+        t->steps[i].product.scratch = t->steps[i].attention.scratch = t->steps[i].dots.scratch = t->scratch;
     }
     return true;
 }
 
 /* -- packing --------------------------------------------------------------------------------------------------------- */
 
-/* This thread's tiles of a weight, in `to`, which may be the weight's own memory. */
-static void pack_share(const struct team *t, const struct weight *w, char *to, int thread, int threads) {
+/* This thread's tiles of a weight. */
+static void pack_share(const struct team *t, const struct weight *w, int thread, int threads) {
     const int64_t tiles = weight_tiles(w), first = tiles * thread / threads, last = tiles * (thread + 1) / threads;
-    const size_t bytes = weight_tile_bytes(w);
     char *scratch = t->pack + t->pack_size / (size_t)t->threads / 64 * 64 * (size_t)thread;
-    for (int64_t tile = first; tile < last; tile++) {
-        if (to != w->data) {
-            memcpy(to + (size_t)tile * bytes, w->data + (size_t)tile * bytes, bytes);
-        }
-        wide_pack(w->type, w->columns, to, tile, tile + 1, scratch);
-    }
+    wide_pack(w->type, w->columns, w->data, first, last, scratch);
 }
 
 static bool reserve_pack(struct team *t, const struct weight *w) {
@@ -171,7 +199,7 @@ static bool reserve_pack(struct team *t, const struct weight *w) {
 
 static void pack_in_place(struct team *t, struct weight *w) {
 #pragma omp parallel num_threads(t->threads) if (t->threads > 1)
-    pack_share(t, w, w->data, omp_get_thread_num(), omp_get_num_threads());
+    pack_share(t, w, omp_get_thread_num(), omp_get_num_threads());
     atomic_store(&w->state, WEIGHT_PACKED);
 }
 
@@ -200,25 +228,22 @@ static int pack_weights(struct team *t, int64_t steps) {
     return status;
 }
 
-/* A graph made before its weight was left to llama.cpp still holds our product: it works on a copy. */
-static bool copy_what_is_left(struct team *t, int64_t steps) {
+/* Weights that were left to llama.cpp lie in ggml's layout. The caller holds the lock, so that they stay as they are. */
+static bool multiply_what_is_left(struct team *t, int64_t steps) {
     for (int64_t i = 0; i < steps; i++) {
         struct step *s = &t->steps[i];
-        if (s->weight && atomic_load(&s->weight->state) != WEIGHT_PACKED) {
-            const size_t size = weight_tile_bytes(s->weight) * (size_t)weight_tiles(s->weight);
-            if (!reserve_pack(t, s->weight) || !grow(&t->copy, &t->copy_size, size)) {
+        if (s->kind == PRODUCT && atomic_load(&s->weight->state) != WEIGHT_PACKED) {
+            s->kind = DOTS;
+            s->shares = false;
+            if (i + 1 < steps) {
+                t->steps[i + 1].shares = false;
+            }
+            if (!describe_dots(s->node, &s->dots)) {
                 return false;
             }
-            s->shares = false;
-            s->product.weights = NULL;
         }
     }
-    for (int64_t i = 0; i < steps; i++) {
-        if (t->steps[i].weight && !t->steps[i].product.weights) {
-            t->steps[i].product.weights = t->copy;
-        }
-    }
-    return true;
+    return reserve(t, steps);
 }
 
 /* -- running --------------------------------------------------------------------------------------------------------- */
@@ -230,16 +255,21 @@ static void run_steps(const struct team *t, int64_t steps, int thread, int threa
         if (i > 0 && !s->shares) {
             meet(threads); /* the scratch, and perhaps the input, come from the step before */
         }
-        if (s->attends) {
+        if (s->kind == ATTENTION) {
             wide_attention_run(&s->attention, isa, thread, threads);
             meet(threads);
             wide_attention_combine(&s->attention, isa, thread, threads);
             continue;
         }
-        if (!s->shares) {
-            if (s->product.weights == t->copy) {
-                pack_share(t, s->weight, t->copy, thread, threads);
+        if (s->kind == DOTS) {
+            wide_dots_prepare(&s->dots, thread, threads);
+            if (s->dots.convert) {
+                meet(threads);
             }
+            wide_dots_run(&s->dots, thread, threads);
+            continue;
+        }
+        if (!s->shares) {
             wide_product_prepare(&s->product, isa, thread, threads);
             meet(threads);
         }
@@ -262,7 +292,7 @@ int team_compute(struct team *t, struct graph *graph) {
         return packed;
     }
     weights_share();
-    const bool ready = copy_what_is_left(t, steps);
+    const bool ready = multiply_what_is_left(t, steps);
     if (ready) {
 #pragma omp parallel num_threads(t->threads) if (t->threads > 1)
         run_steps(t, steps, omp_get_thread_num(), omp_get_num_threads());
@@ -275,7 +305,6 @@ int team_compute(struct team *t, struct graph *graph) {
 void team_free(struct team *t) {
     free(t->steps);
     wide_free(t->scratch);
-    wide_free(t->copy);
     wide_free(t->pack);
     free(t);
 }

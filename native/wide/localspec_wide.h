@@ -15,10 +15,11 @@ LSW_API const char *lsw_isa_name(void);
 /* Why ggml was refused ("" if it was not): one sentence, for people. */
 LSW_API const char *lsw_refusal(void);
 
-/* The switch. Off: `supports_op` of the device says no, so models that load now, and passes that are built now, on the
- * calling thread are llama.cpp's alone. A weight packed while it was on stays ours. On when the library is loaded; each
- * thread has its own. Returns what it was. */
-LSW_API int32_t lsw_switch(int32_t on);
+/* The switch. 0 = off: `supports_op` of the device says no, so models that load now, and passes that are built now, on the
+ * calling thread are llama.cpp's alone. A weight packed while it was on stays ours. Else on, and the most rows of a pass for
+ * which products of large matrices that are not packed are ours, too (small ones are at every width). 64 when the library
+ * is loaded; each thread has its own. Returns what it was. */
+LSW_API int32_t lsw_switch(int32_t rows);
 
 /* Products and attentions that passes have run here for this thread, since it began. */
 LSW_API int64_t lsw_steps(void);

@@ -8,6 +8,7 @@
  *   buffer.c     memory of weights and of results; which weights are packed
  *   weights.c    the packed layout of every type: pack, unpack
  *   product.c    matrix products: cutting the work, calling the lanes
+ *   dots.c       products of matrices that are not packed, row by row with ggml's own arithmetic
  *   attention.c  fused attention: cutting the work, combining blocks
  *   holes.c      rows of it that do not see cells between others: branches of a tree
  *   self_check.c whether rows have the same bits at every width here
@@ -63,6 +64,26 @@ size_t wide_product_scratch(int type, int64_t columns, int64_t width);
 /* Two steps with a barrier between them; every thread of the team calls both. */
 void wide_product_prepare(const struct wide_product *p, enum wide_isa isa, int thread, int threads);
 void wide_product_run(const struct wide_product *p, enum wide_isa isa, int thread, int threads);
+
+/* -- dots.c ----------------------------------------------------------------------------------------------------------- */
+
+/* For every input i and its matrix of weights: output[i][w][r] = sum over c of weights[i / per_matrix][r][c] * input[i][w][c].
+ * Strides are in bytes: from row to row, then to the next of dimensions 2 and 3. Values of a row lie side by side. */
+struct wide_dots {
+    int64_t columns, rows, width;         /* rows: of a matrix; width: rows of an input */
+    int64_t inputs[2], per_matrix[2];     /* in dimensions 2 and 3 */
+    const char *weights; size_t weight_at[3];
+    const char *input; size_t input_at[3];
+    char *output; size_t output_at[3];
+    void (*convert)(const float *, void *, int64_t);      /* an input row to what `dot` reads; NULL = it reads float32 */
+    size_t converted;                     /* bytes of such a row */
+    void (*dot)(int, float *, size_t, const void *, size_t, const void *, size_t, int);
+    void *scratch;                        /* wide_dots_scratch bytes, aligned to 64 */
+};
+size_t wide_dots_scratch(const struct wide_dots *d);
+/* Two steps with a barrier between them; every thread of the team calls both. */
+void wide_dots_prepare(const struct wide_dots *d, int thread, int threads);
+void wide_dots_run(const struct wide_dots *d, int thread, int threads);
 
 /* -- attention.c ------------------------------------------------------------------------------------------------------- */
 

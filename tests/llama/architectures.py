@@ -64,7 +64,7 @@ _EXPERTS = {"expert_count": 8, "expert_used_count": 2, "expert_feed_forward_leng
 _WINDOW = {"attention.sliding_window": 64, "attention.sliding_window_pattern": 2}
 """Every second layer sees the last 64 tokens."""
 _SCALES = {"embedding_scale": 12.0, "attention.scale": 0.0156, "logit_scale": 1.0, "residual_scale": 0.22}
-_EXACT = {
+_DENSE = {
     "llama": Recipe({"rope.freq_base": 5e5}, keeps="rope_freqs"),
     "qwen2": Recipe(keeps=_QKV_BIAS, tied=True),
     "qwen3": Recipe({"attention.key_length": 128, "attention.value_length": 128}, keeps=_QK_NORM, tied=True),
@@ -83,18 +83,18 @@ _EXACT = {
     "minicpm": Recipe(layers=3),
     "seed_oss": Recipe(keeps=_QKV_BIAS),
     "hunyuan-dense": Recipe(keeps=_QK_NORM, tied=True),
-}
-_INEXACT = {
-    "qwen3moe": Recipe(_EXPERTS, keeps=_QK_NORM),
-    "granitemoe": Recipe({**_SCALES, **_EXPERTS}, tied=True),
     "gptneox": Recipe({"use_parallel_residual": True, "attention.head_count_kv": 4}, keeps=_ALL_BIAS),
     "bloom": Recipe({"attention.head_count_kv": 4}, keeps=_ALL_BIAS),
     "lfm2": Recipe({"shortconv.l_cache": 3, "attention.head_count_kv": [2, 0]}, keeps=_QK_NORM, tied=True),
 }
-DENSE = tuple(_EXACT)
-"""Architectures whose every product and attention is ours where the weights are F16."""
-MIXED = tuple(_INEXACT)
-"""Architectures that leave a product or their attention to llama.cpp."""
+_MIXED = {
+    "qwen3moe": Recipe(_EXPERTS, keeps=_QK_NORM),
+    "granitemoe": Recipe({**_SCALES, **_EXPERTS}, tied=True),
+}
+DENSE = tuple(_DENSE)
+"""Architectures whose every matrix is packed where the weights are F16."""
+MIXED = tuple(_MIXED)
+"""Architectures with routers in F32, and experts that are llama.cpp's."""
 
 
 _GAINS = {r"^token_embd|^output": 4.0, "attn_[qk]": 1.5, "ffn_gate_inp": 2.0}
@@ -107,7 +107,7 @@ def write(name: str, folder: Path) -> Path:
     Raises:
         RuntimeError: llama.cpp does not make a model of the metadata.
     """
-    recipe = {**_EXACT, **_INEXACT}[name]
+    recipe = {**_DENSE, **_MIXED}[name]
     path = folder / f"{name}.gguf"
     _write(path, name, recipe, [])
     wanted = dict(_wanted(path))
@@ -138,7 +138,7 @@ def values(name: str, shape: Shape) -> Values:
         return 1 + 0.15 * normal
     gain = next((gain for pattern, gain in _GAINS.items() if re.search(pattern, name)), 1.0)
     matrix: npt.NDArray[np.float32] = normal * np.float32(gain / math.sqrt(shape[-1]))
-    if "ffn_gate_inp" in name or "conv" in name:  # F32 in every file
+    if "ffn_gate_inp" in name or re.search(r"conv(?!.*proj)", name):  # F32 in every file
         return matrix
     return matrix.astype(np.float16)
 

@@ -42,10 +42,11 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "graph_overhead_custom": (SIZE, SIZE, BOOL),
     "backend_dev_backend_reg": (PTR, PTR),
     "backend_reg_get_proc_address": (PTR, PTR, TEXT),
-    **dict.fromkeys(("sqr", "sqrt", "sum_rows"), ONE),
+    **dict.fromkeys(("sqr", "sqrt", "sum_rows", "mean"), ONE),
     **dict.fromkeys(("add", "sub", "mul", "div", "cpy", "repeat"), TWO),
     "add_id": (*TWO, PTR),
     "set_rows": (*TWO, PTR),
+    "fill": (*ONE, FLOAT),
     "scale_bias": (*ONE, FLOAT, FLOAT),
     "clamp": (*ONE, FLOAT, FLOAT),
     **dict.fromkeys(("norm", "rms_norm", "l2_norm"), (*ONE, FLOAT)),
@@ -62,7 +63,19 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cast": (*ONE, INT),
     "cont_2d": (*ONE, I64, I64),
     "concat": (*TWO, INT),
-    "argsort": (*ONE, INT),
+    **dict.fromkeys(("argsort", "top_k"), (*ONE, INT)),
+    "mul_mat_id": (*TWO, PTR),
+    "lightning_indexer": (*TWO, PTR, PTR),
+    "dsv4_hc_comb": (*TWO, PTR, FLOAT, INT),
+    "dsv4_hc_pre": TWO,
+    "dsv4_hc_pre_gated": (*TWO, FLOAT),
+    "dsv4_hc_post": (*TWO, PTR, PTR),
+    "ssm_conv": TWO,
+    "ssm_scan": (PTR, *[PTR] * 8, I64),
+    "gated_delta_net": (PTR, *[PTR] * 7, I64),
+    "type_size": (SIZE, INT),
+    "blck_size": (I64, INT),
+    "quantize_chunk": (SIZE, INT, PTR, PTR, I64, I64, I64, PTR),
     "repeat_4d": (*ONE, I64, I64, I64, I64),
     "permute": (*ONE, INT, INT, INT, INT),
     "reshape_2d": (*ONE, I64, I64),
@@ -87,12 +100,16 @@ class Operand:
     """In ggml's order reversed: the last axis is dimension 0."""
     axis: int | None = None
     """Where the rows of a pass lie; None = every pass gets all of it."""
+    kind: int | None = None
+    """ggml's number of the type of what `values` has as bytes; None = by their dtype."""
+    halo: int = 0
+    """Elements of that axis that a row needs besides its own: those before it, as a convolution does."""
 
     def of(self, rows: slice) -> Values:
         """What a pass of these rows gets."""
         if self.axis is None:
             return self.values
-        place = [slice(None)] * self.axis + [rows]
+        place = [slice(None)] * self.axis + [slice(rows.start, rows.stop + self.halo)]
         return np.ascontiguousarray(self.values[tuple(place)])
 
 
@@ -108,17 +125,29 @@ class Graph:
         """The tensor that a function of ggml makes."""
         return int(call(function, self.context, *arguments))
 
-    def operand(self, values: Values) -> int:
+    def operand(self, values: Values, kind: int | None = None) -> int:
         """A tensor for these values, without memory."""
-        kind = TYPES[values.dtype.name]
+        kind = TYPES[values.dtype.name] if kind is None else kind
         shape = [*values.shape[::-1], 1, 1, 1][:4]
-        if kind == Q8_0:
-            shape[0] = shape[0] // 34 * 32
+        if values.dtype == np.uint8:
+            shape[0] = shape[0] // call("type_size", kind) * call("blck_size", kind)
         return self("new_tensor_4d", kind, *shape)
 
 
 Build = Callable[..., int]
 """Takes a Graph and the tensors of the operands, returns the output."""
+
+
+def quantised(kind: int, values: npt.NDArray[np.float32]) -> Values:
+    """uint8[..., bytes of a row]: float32[..., columns] in a type of ggml."""
+    columns = values.shape[-1]
+    size = columns // call("blck_size", kind) * call("type_size", kind)
+    made = np.zeros((*values.shape[:-1], size), np.uint8)
+    rows = values.size // columns
+    source = np.ascontiguousarray(values, np.float32)
+    written = call("quantize_chunk", kind, source.ctypes.data, made.ctypes.data, 0, rows, columns, None)
+    assert written == made.size
+    return made
 
 
 @dataclass(frozen=True)
@@ -162,6 +191,11 @@ class Cpu:
         Returns:
             uint8[rows, bytes] for each case: what it makes of each row.
         """
+        made = self.outputs(cases, rows, threads)
+        return [_rows(case, data, rows) for case, data in zip(cases, made, strict=True)]
+
+    def outputs(self, cases: Sequence[Case], rows: slice, threads: int) -> list[bytes]:
+        """The same, as it lies in memory."""
         size = 16 * len(cases)
         memory = size * call("tensor_overhead") + call("graph_overhead_custom", size, False)
         context = call("init", ggml.InitParams(memory, None, True))
@@ -171,7 +205,7 @@ class Cpu:
         outputs: list[int] = []
         for case in cases:
             values = [operand.of(rows) for operand in case.operands]
-            tensors = [make.operand(each) for each in values]
+            tensors = [make.operand(each, operand.kind) for each, operand in zip(values, case.operands, strict=True)]
             inputs |= zip(tensors, values, strict=True)
             outputs.append(case.build(make, *tensors))
             before = call("graph_n_nodes", graph)
@@ -183,7 +217,7 @@ class Cpu:
                 ggml.set_bytes(tensor, each.tobytes())
             self._set_threads(self.backend, threads)
             assert call("backend_graph_compute", self.backend, graph) == 0
-            return [_rows(case, ggml.get_bytes(made), rows) for case, made in zip(cases, outputs, strict=True)]
+            return [ggml.get_bytes(made) for made in outputs]
         finally:
             call("backend_buffer_free", buffer)
             call("free", context)

@@ -59,9 +59,10 @@ def test_llama_cpps_own_are_not_and_the_node_is_named(model: Model) -> None:
     assert found.reason.endswith(" is llama.cpp's")
 
 
-def test_attention_that_is_not_fused_is_llama_cpps(ours: Model) -> None:
+def test_attention_that_is_not_fused_is_llama_cpps_in_prompts(ours: Model) -> None:
     found = of(ours, flash_attention=False)
-    assert not found.widths
+    assert found.widths
+    assert not found.prefill
     assert "kq-0" in found.reason
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from localspec.llama.exactness import LOOKS, PER_ROW
-from tests.llama.ggml_graph import BF16, GLU, UNARY, Case, Cpu, Graph, Operand, call
+from tests.llama.ggml_graph import BF16, GLU, UNARY, Case, Cpu, Graph, Operand, call, quantised
 from tests.native.wide.ggml import F16, F32, Q8_0, q8_0
 
 WIDTHS = (1, 2, 3, 4, 8, 16, 17, 33, 130)
@@ -24,6 +24,9 @@ SIZES = (64, 100, 128, 256)
 CELLS = 160
 """Rows of a cache."""
 HEADS = 4
+
+RECURRENT = frozenset({"SSM_SCAN", "GATED_DELTA_NET"})
+"""Operations with a state; tests/llama/test_recurrent.py has them."""
 
 _rng = np.random.default_rng(5)
 
@@ -170,10 +173,12 @@ def soft_max() -> Iterator[Case]:
         yield Case("SOFT_MAX", f"{columns} cells, sinks", with_sinks, (x, masks[0], fixed(HEADS)), outer=HEADS)
 
 
-def sum_rows() -> Iterator[Case]:
-    yield from each_size("SUM_ROWS", "rows", function("sum_rows"))
-    yield from each_size("SUM_ROWS", "heads", function("sum_rows"), HEADS)
-    yield Case("SUM_ROWS", "few experts", function("sum_rows"), (tokens(6),))
+def sums(operation: str) -> Iterator[Case]:
+    """SUM_ROWS and MEAN."""
+    name = operation.lower()
+    yield from each_size(operation, "rows", function(name))
+    yield from each_size(operation, "heads", function(name), HEADS)
+    yield Case(operation, "few experts", function(name), (tokens(6),))
 
 
 def rope() -> Iterator[Case]:
@@ -326,6 +331,81 @@ def argsort() -> Iterator[Case]:
             yield Case("ARGSORT", f"order {order}, ties of {columns}", function("argsort", order), (ties,))
 
 
+def top_k() -> Iterator[Case]:
+    yield from each_size("TOP_K", "the best 6", function("top_k", 6))
+    ties = Operand(np.round(tokens(100).values), 0)
+    yield Case("TOP_K", "ties", function("top_k", 8), (ties,))
+
+
+EXPERT_TYPES = {
+    "F32": 0,
+    "F16": 1,
+    "BF16": 30,
+    "Q4_0": 2,
+    "Q4_1": 3,
+    "Q5_0": 6,
+    "Q5_1": 7,
+    "Q8_0": 8,
+    "IQ4_NL": 20,
+    "MXFP4": 39,
+    "Q2_K": 10,
+    "Q3_K": 11,
+    "Q4_K": 12,
+    "Q5_K": 13,
+    "Q6_K": 14,
+    "IQ4_XS": 23,
+    "IQ3_S": 21,
+}
+"""Formats of experts, with ggml's numbers."""
+EXPERTS, USED, OUTPUTS = 8, 2, 48
+
+
+def experts() -> Iterator[Case]:
+    """Chosen at random, and one for all rows, where llama.cpp might take another kernel."""
+    same = Operand(np.tile(np.array([3, 5], np.int32), (ROWS, 1)), 0)
+    for name, kind in EXPERT_TYPES.items():
+        weights = Operand(quantised(kind, fixed(EXPERTS, OUTPUTS, 256).values), kind=kind)
+        for label, chosen in (("at random", numbers(EXPERTS, USED)), ("the same", same)):
+            for between in (1, USED):  # inputs that experts share, and inputs of their own
+                operands = (weights, tokens(256, between), chosen)
+                yield Case("MUL_MAT_ID", f"{name}, {label}, {between} inputs", function("mul_mat_id"), operands)
+
+
+def convolution() -> Iterator[Case]:
+    """Over the last 3 and 4 tokens; every channel has its own weights."""
+    for columns in SIZES:
+        for taps in (3, 4):
+            x = _rng.standard_normal((columns, ROWS + taps - 1)).astype(np.float32)
+            operands = (Operand(x, 1, halo=taps - 1), fixed(columns, taps))
+            yield Case("SSM_CONV", f"{columns} channels, {taps} taps", function("ssm_conv"), operands)
+
+
+def indexer() -> Iterator[Case]:
+    """Scores of cached tokens, of which attention then sees the best."""
+    mask = Operand(np.where(_rng.random((ROWS, CELLS)) < 0.3, -np.inf, 0).astype(np.float16), 0)
+    for columns in (64, 128):
+        for cache in (fixed(CELLS, 1, columns).values, fixed(CELLS, 1, columns).values.astype(np.float16)):
+            operands = (tokens(columns, HEADS), Operand(cache), tokens(HEADS), mask)
+            label = f"{cache.dtype} of {columns}"
+            yield Case("LIGHTNING_INDEXER", label, function("lightning_indexer"), operands)
+
+
+def connections(operation: str) -> Iterator[Case]:
+    """Several residual streams that are mixed: DSV4_HC_COMB, DSV4_HC_PRE and DSV4_HC_POST."""
+    streams = 4
+    x, weights = tokens(100, streams), tokens(streams)
+    if operation == "DSV4_HC_COMB":
+        operands = (tokens((2 + streams) * streams), fixed(3), fixed((2 + streams) * streams))
+        yield Case(operation, "20 rounds", function("dsv4_hc_comb", 1e-6, 20), operands)
+    elif operation == "DSV4_HC_PRE":
+        yield Case(operation, "weights", function("dsv4_hc_pre"), (x, weights))
+        yield Case(operation, "gates", function("dsv4_hc_pre_gated", 0.5), (x, tokens(100, streams)))
+    else:
+        operands = (tokens(100), x, weights)
+        yield Case(operation, "mixed", function("dsv4_hc_post"), (*operands, tokens(streams, streams)))
+        yield Case(operation, "apart", function("dsv4_hc_post", None), operands)
+
+
 CASES: dict[str, Callable[[], Iterator[Case]]] = {
     **{name: functools.partial(binary, name) for name in ("ADD", "SUB", "MUL", "DIV")},
     **{name: functools.partial(norm, name) for name in ("NORM", "RMS_NORM", "L2_NORM")},
@@ -337,7 +417,8 @@ CASES: dict[str, Callable[[], Iterator[Case]]] = {
     "UNARY": unary,
     "GLU": glu,
     "SOFT_MAX": soft_max,
-    "SUM_ROWS": sum_rows,
+    **{name: functools.partial(sums, name) for name in ("SUM_ROWS", "MEAN")},
+    "FILL": functools.partial(each_size, "FILL", "rows", function("fill", -1e9)),
     "ROPE": rope,
     "GET_ROWS": get_rows,
     "SET_ROWS": set_rows,
@@ -346,6 +427,11 @@ CASES: dict[str, Callable[[], Iterator[Case]]] = {
     "CONCAT": concat,
     "REPEAT": repeat,
     "ARGSORT": argsort,
+    "TOP_K": top_k,
+    "MUL_MAT_ID": experts,
+    "SSM_CONV": convolution,
+    "LIGHTNING_INDEXER": indexer,
+    **{name: functools.partial(connections, name) for name in ("DSV4_HC_COMB", "DSV4_HC_PRE", "DSV4_HC_POST")},
 }
 
 
@@ -379,7 +465,7 @@ def test_rows_have_the_same_bits_at_every_width(cpu: Cpu, operation: str) -> Non
 
 
 def test_every_operation_has_cases() -> None:
-    assert set(CASES) == PER_ROW
+    assert set(CASES) | RECURRENT == PER_ROW
 
 
 def test_operations_are_llama_cpps() -> None:

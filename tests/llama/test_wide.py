@@ -192,7 +192,7 @@ def test_flash_attention_that_llama_cpp_decides_on(wide_model: Model) -> None:
     params = api.llama_context_default_params()
     params.n_ctx, params.n_threads = 256, 1
     assert params.flash_attn_type == -1
-    with wide.switched(True):
+    with wide.switched(wide.ROWS):
         handle = api.llama_init_from_model(wide_model.handle, params)
     api.llama_free(handle)
     lines = [line for _, line in lib.log.since(mark) if "Flash Attention" in line]
@@ -201,7 +201,7 @@ def test_flash_attention_that_llama_cpp_decides_on(wide_model: Model) -> None:
 
 def test_without_the_switch_a_model_is_llama_cpps(tiny_target: Path) -> None:
     mark = lib.log.mark()
-    with Model.load(tiny_target), wide.switched(False):
+    with Model.load(tiny_target), wide.switched(0):
         pass
     assert not [line for _, line in lib.log.since(mark) if " wide model buffer" in line]
     with Model.load(tiny_target, kernels="wide"):

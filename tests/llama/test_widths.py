@@ -123,7 +123,7 @@ def test_plain_decoding_is_that_of_the_independent_script(model: Model) -> None:
     prompt = model.tokenize("Sort these numbers: 9, 3, 7, 1. " * 30, special=False, add_bos=True)[:560]
     for settings in (replace(SETTINGS, threads=1), replace(SETTINGS, threads=1, type_v="f16")):
         options = {"threads": 1, "type_v": settings.type_v, "flash_attention": True, "n_ctx": 640}
-        with wide.switched(False):
+        with wide.switched(0):
             expected = plain_decode.decode(model.path, prompt.tolist(), 12, **options)  # type: ignore[arg-type]
         context, history = Context(model, settings), prompt
         while len(history) < len(prompt) + len(expected):

@@ -25,7 +25,7 @@ def rng() -> np.random.Generator:
 
 @pytest.fixture(autouse=True)
 def _switched_on() -> Iterator[None]:
-    with wide.switched(True):
+    with wide.switched(wide.ROWS):
         yield
 
 
@@ -160,7 +160,7 @@ def test_rows_looked_up_in_a_packed_weight(rng: np.random.Generator) -> None:
         assert memory_of(weight) == data  # left to llama.cpp
         with _Product(weight) as again:
             after = again.run(runner, x)
-            assert not runner.runs_on_wide(again.y)
+            assert runner.runs_on_wide(again.y)  # row by row
         assert memory_of(weight) == data
         assert _close(after, before)
 
@@ -202,7 +202,8 @@ def test_a_graph_made_before_its_weight_was_left(rng: np.random.Generator) -> No
         assert not call("backend_dev_supports_op", runner.device, scaled)
         assert memory_of(weight) == data
         assert call("backend_sched_graph_compute", runner.scheduler, product.graph) == 0
-        assert get_bytes(product.y) == before.tobytes()
+        after = np.frombuffer(get_bytes(product.y), np.float32).reshape(3, ROWS)
+        assert _close(after, before)  # row by row, from what is not packed any more
         assert memory_of(weight) == data
 
 
@@ -213,20 +214,20 @@ def test_switch(rng: np.random.Generator) -> None:
     with Weights([(COLUMNS, ROWS)]) as weights, Runner() as runner, _Product(weights.tensors[0]) as product:
         set_bytes(weights.tensors[0], data)
         before = product.run(runner, x)
-        with wide.switched(False):
-            elsewhere: list[bool] = []
-            thread = threading.Thread(target=lambda: elsewhere.append(wide.set_switch(True)))
+        with wide.switched(0):
+            elsewhere: list[int] = []
+            thread = threading.Thread(target=lambda: elsewhere.append(wide.set_switch(9)))
             thread.start()
             thread.join()
-            assert elsewhere == [True]  # on from the start
+            assert elsewhere == [wide.ROWS]  # on from the start
             assert product.run(runner, x).tobytes() == before.tobytes()
             assert runner.runs_on_wide(product.y)
-            assert wide.set_switch(False) is False
-        assert wide.set_switch(True) is True
+            assert wide.set_switch(0) == 0
+        assert wide.set_switch(wide.ROWS) == wide.ROWS
 
 
-def test_what_is_not_taken(rng: np.random.Generator) -> None:
-    """Other shapes, and activations that are not float32 rows, are llama.cpp's; their results stay right."""
+def test_what_is_not_packed(rng: np.random.Generator) -> None:
+    """Other numbers of rows are multiplied row by row; activations that are not float32 rows are llama.cpp's."""
     data, _ = q8_0(rng, COLUMNS, ROWS)
     x = rng.standard_normal((3, COLUMNS)).astype(np.float32)
     uneven_data, uneven_values = q8_0(rng, COLUMNS, 40)  # no multiple of a tile
@@ -237,7 +238,7 @@ def test_what_is_not_taken(rng: np.random.Generator) -> None:
         assert memory_of(uneven) == uneven_data
         with _Product(uneven) as product:
             assert _close(product.run(runner, x), _expected(uneven_values, x))
-            assert not runner.runs_on_wide(product.y)
+            assert runner.runs_on_wide(product.y)
         halves = call("new_tensor_2d", context, F16, COLUMNS, 3)
         assert not call("backend_dev_supports_op", runner.device, call("mul_mat", context, even, halves))
         assert memory_of(even) == data
