@@ -11,11 +11,14 @@ from rich.filesize import decimal
 
 from localspec.chat.plain_text import plain_text
 from localspec.cli.places import add_memory_options, fit_settings, places
-from localspec.errors import ModelError, ModelFileError
+from localspec.errors import LocalspecError, ModelError, ModelFileError
 
 if TYPE_CHECKING:
     from localspec.models.catalog import Catalog, ModelEntry
     from localspec.models.facts import Facts
+
+
+_NO_DRAFTS = "nothing is drafted, since its cache cannot be trimmed"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -47,14 +50,43 @@ def run(options: argparse.Namespace) -> int:
         return _show_checkpoint(paths[0], options.json)
     there, settings = places(), fit_settings(options)
     found = [describe(read_parts(Path(path)), settings, there) for path in paths]
+    exact = [_exactness(facts) for facts in found]
     if options.json:
-        print(json.dumps([facts.as_dict() for facts in found] if pair else found[0].as_dict()))
+        all_facts = [facts.as_dict() | {"exact": said} for facts, said in zip(found, exact, strict=True)]
+        print(json.dumps(all_facts if pair else all_facts[0]))
         return 0
-    for index, facts in enumerate(found):
+    for index, (facts, said) in enumerate(zip(found, exact, strict=True)):
         if index:
             print()
-        _print(_rows(facts))
+        _print([*_rows(facts), *([("exact", _in_words(said))] if said is not None else [])])
     return 0
+
+
+def _exactness(facts: Facts) -> dict[str, Any] | None:
+    """Whether drafting for it changes no bit on the CPU, as far as that follows from its graph; None = no target."""
+    from localspec.config import ROLLBACK
+    from localspec.gguf.formats import ROLLS_BACK
+    from localspec.llama import exactness
+    from localspec.models.facts import LANGUAGE_MODEL
+
+    if facts.kind != LANGUAGE_MODEL:
+        return None
+    try:
+        said = exactness.of_file(Path(facts.file), ROLLBACK if facts.architecture in ROLLS_BACK else 0)
+    except LocalspecError as error:
+        return {"widths": False, "prefill": False, "reason": f"unknown: {error}"}
+    if said is None:
+        return {"widths": True, "prefill": False, "reason": _NO_DRAFTS}
+    return {"widths": said.widths, "prefill": said.prefill, "reason": said.reason}
+
+
+def _in_words(said: dict[str, Any]) -> str:
+    if said["reason"] == _NO_DRAFTS:
+        return _NO_DRAFTS
+    if not said["widths"]:
+        return f"no: {said['reason']}"
+    prompts = f"; not in prompts: {said['reason']}" if said["reason"] else " and in prompts"
+    return f"yes, at every width{prompts}"
 
 
 def _show_listed(options: argparse.Namespace, catalog: Catalog) -> int:

@@ -184,7 +184,7 @@ def _why(context: Context, proof: Exactness, exact: Mode) -> str:
         return "its state cannot be trimmed, so nothing is drafted"
     if exact == "off":
         return "exactness is off"
-    return "every width, by construction" if proof.widths else proof.reason
+    return str(proof)
 
 
 def _examined(context: Context, widest: int, cache_dir: Path | None, report: Progress) -> frozenset[int]:

@@ -84,6 +84,7 @@ class Model:
         kernels: Kernels = "repacked",
         use_mmap: bool = True,
         nextn: bool = False,
+        weights: bool = True,
         progress: Callable[[float], bool] | None = None,
     ) -> Model:
         """Checks the header, then loads the file.
@@ -97,6 +98,7 @@ class Model:
                 "repacked" lets llama.cpp reorder them (its `use_extra_bufts`), "plain" leaves them as they are.
             use_mmap: map the file instead of reading it.
             nextn: load multi-token-prediction layers, too, if there are some; plain decoding has no use for them.
+            weights: False = lay it out without memory, to look at the graphs of its passes; it cannot compute.
             progress: called with 0.0 to 1.0; returning False cancels.
 
         Raises:
@@ -109,10 +111,7 @@ class Model:
         if kernels == "wide" and not wide.available():
             raise ModelError(f"there are no wide kernels here: {wide.status().reason}", "Use --no-wide.")
         api, mark = lib.api(), lib.log.mark()
-        params = api.llama_model_default_params()
-        params.n_gpu_layers = gpu_layers
-        params.use_extra_bufts = kernels != "plain"  # for what wide does not take, too
-        params.load_mode = api.LLAMA_LOAD_MODE_AUTO if use_mmap else api.LLAMA_LOAD_MODE_NONE
+        params = _parameters(gpu_layers, kernels, use_mmap, weights)
         params.load_mtp = nextn and _has_nextn(header)
         devices = _device_list(device, gpu_layers)
         params.devices = ctypes.cast(devices, ctypes.c_void_p) if devices is not None else None
@@ -364,6 +363,17 @@ def _sha256(path: Path, _size: int, _changed: int) -> str:
 
 def _token_or_none(token: int) -> int | None:
     return None if token < 0 else int(token)
+
+
+def _parameters(gpu_layers: int, kernels: Kernels, use_mmap: bool, weights: bool) -> Any:
+    """A llama_model_params."""
+    api = lib.api()
+    params = api.llama_model_default_params()
+    params.n_gpu_layers = gpu_layers
+    params.use_extra_bufts = kernels != "plain"  # for what wide does not take, too
+    params.load_mode = api.LLAMA_LOAD_MODE_AUTO if use_mmap and weights else api.LLAMA_LOAD_MODE_NONE
+    params.no_alloc = not weights
+    return params
 
 
 def _device_list(device: str | None, gpu_layers: int) -> Any:

@@ -17,6 +17,8 @@ from localspec.models.shape import shape_of
 from localspec.models.vocabulary import vocabulary
 
 CONTEXTS = (512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
+LANGUAGE_MODEL = "a language model"
+"""`Facts.kind` of what can be a target."""
 _LAYER_INPUTS = frozenset((
     "llama", "qwen3", "qwen3moe", "qwen3next", "qwen35", "qwen35moe", "gemma4", "gpt-oss", "nemotron_h", "lfm2",
     "minimax-m2", "deepseek4",
@@ -122,7 +124,7 @@ def _kind(header: Header, whole: bool) -> str:
     found = draft_kind(header)
     if found.method != "draft":
         return found.sentence
-    return "a language model" if whole else "a vocabulary, without weights"
+    return LANGUAGE_MODEL if whole else "a vocabulary, without weights"
 
 
 def _tokenizer(header: Header) -> dict[str, Any]:

@@ -59,7 +59,8 @@ static bool takes_dots(const struct tensor *node) {
     const struct buffer *buffer = abi_base(weight)->buffer;
     const struct weight *w = weight_of(weight);
     struct wide_dots shape;
-    if ((buffer && !buffer->size) || (w && atomic_load(&w->state) != WEIGHT_LEFT) || !in_host_memory(weight)
+    /* a model that loads asks whether the matrix is to lie in our memory */
+    if ((buffer && !buffer->size && buffer->type == &wide_buffer_type) || (w && atomic_load(&w->state) != WEIGHT_LEFT) || !in_host_memory(weight)
         || !describe_dots(node, &shape)) {
         return false;
     }

@@ -21,6 +21,7 @@ from localspec.llama.settings import ContextSettings
 from localspec.llama.states import Tap
 from localspec.llama.step_watch import StepWatch
 from localspec.types import Feed, Tokens
+from tests.llama import hybrid_file
 
 SETTINGS = ContextSettings(n_ctx=640, threads=2)
 pytestmark = pytest.mark.skipif(not wide.available(), reason=wide.status().reason)
@@ -57,6 +58,13 @@ def test_llama_cpps_own_are_not_and_the_node_is_named(model: Model) -> None:
     assert not found.prefill
     assert found.reason.startswith("the product ")
     assert found.reason.endswith(" is llama.cpp's")
+
+
+def test_a_file_is_looked_at_without_its_weights(ours: Model, tiny_target: Path, tmp_path: Path) -> None:
+    assert exactness.of_file(tiny_target) == of(ours)
+    hybrid = hybrid_file.write(tmp_path / "hybrid.gguf")
+    assert exactness.of_file(hybrid) is None
+    assert exactness.of_file(hybrid, rollback=7) is not None
 
 
 def test_attention_that_is_not_fused_is_llama_cpps_in_prompts(ours: Model) -> None:
