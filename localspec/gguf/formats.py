@@ -18,7 +18,8 @@ TENSOR_TYPES: Final[dict[int, tuple[str, int, int]]] = {
 
 ROLLS_BACK: Final = frozenset(
     {
-        "bailingmoe3", "kimi-k3", "lfm2", "lfm2moe", "nemotron_h", "nemotron_h_moe", "qwen35", "qwen35moe", "qwen4exp",
+        "bailingmoe3", "deepseek4", "glm5-next", "kimi-k3", "lfm2", "lfm2moe", "nemotron_h", "nemotron_h_moe", "qwen35",
+        "qwen35moe", "qwen4exp",
     }
 )  # fmt: skip
 """Architectures with recurrent layers of which llama.cpp keeps snapshots (`n_rs_seq`): the last few tokens of such a

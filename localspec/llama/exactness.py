@@ -15,7 +15,7 @@ from pathlib import Path
 
 from localspec.llama import tiles, wide
 from localspec.llama.context import Context
-from localspec.llama.graph import Node, nodes
+from localspec.llama.graph import HADAMARD, Node, nodes
 from localspec.llama.model import Model
 from localspec.llama.settings import ContextSettings
 from localspec.llama.wide import DEVICE_NAME
@@ -27,10 +27,10 @@ LOOKS = frozenset({"NONE", "RESHAPE", "VIEW", "PERMUTE", "TRANSPOSE"})
 PER_ROW = frozenset(
     {
         *("ADD", "ADD_ID", "SUB", "MUL", "DIV", "SCALE", "SQR", "SQRT", "CLAMP", "FILL", "UNARY", "GLU"),
-        *("NORM", "RMS_NORM", "L2_NORM", "SOFT_MAX", "SUM_ROWS", "MEAN", "ROPE"),
+        *("NORM", "RMS_NORM", "L2_NORM", "SOFT_MAX", "SUM_ROWS", "MEAN", "ROPE", "ROPE_BACK"),
         *("GET_ROWS", "SET_ROWS", "CPY", "CONT", "CONCAT", "REPEAT", "ARGSORT", "TOP_K"),
         *("MUL_MAT_ID", "SSM_CONV", "SSM_SCAN", "GATED_DELTA_NET"),
-        *("LIGHTNING_INDEXER", "DSV4_HC_COMB", "DSV4_HC_PRE", "DSV4_HC_POST"),
+        *(HADAMARD, "LIGHTNING_INDEXER", "DSV4_HC_COMB", "DSV4_HC_PRE", "DSV4_HC_POST"),
     }
 )
 """Operations of which the pinned llama.cpp computes each row by itself on the CPU, by the same arithmetic at every

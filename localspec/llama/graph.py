@@ -20,6 +20,10 @@ from localspec.llama.handle import Handle
 _POINTER, _TEXT, _U32 = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_uint32
 
 
+HADAMARD = "HADAMARD"
+"""Our name of a MUL_MAT that ggml computes as a fast Walsh-Hadamard transform of each row (its hint 1): rotations."""
+
+
 class _Tensor(ctypes.Structure):
     """The start of a ggml_tensor of the pinned llama.cpp; native/wide/abi.h declares all of it and tries it out."""
 
@@ -42,7 +46,7 @@ class Node:
     name: str
     """As llama.cpp names it, such as "ffn_moe_logits-0"; the number is the layer."""
     operation: str
-    """ggml's name of what it computes, such as "MUL_MAT"."""
+    """ggml's name of what it computes, such as "MUL_MAT", or `HADAMARD`."""
     backend: str
     """Who computes it: "wide", "CPU" or a GPU's name."""
     source: str
@@ -89,9 +93,10 @@ def _nodes(calls: _Calls, scheduler: int, graph: int) -> Iterator[Node]:
         tensor = _Tensor.from_address(node)
         source = tensor.src[0]
         kind = _Tensor.from_address(source).type if source else 0
+        operation = calls.operation(tensor.op).decode()
         yield Node(
             calls.name(node).decode("utf-8", "replace"),
-            calls.operation(tensor.op).decode(),
+            HADAMARD if operation == "MUL_MAT" and tensor.op_params[1] == 1 else operation,
             calls.backend_name(backend).decode() if backend else "",
             calls.name(source).decode("utf-8", "replace") if source else "",
             calls.type_name(kind).decode() if source else "",

@@ -64,9 +64,9 @@ static bool takes_dots(const struct tensor *node) {
         || !describe_dots(node, &shape)) {
         return false;
     }
-    const bool is_weight = buffer && buffer->usage == USAGE_WEIGHTS;
+    const bool is_weight = buffer && buffer->usage == USAGE_WEIGHTS, is_result = !buffer && weight->type == WIDE_F32;
     const int64_t heads = is_weight ? 1 : shape.inputs[0], rows = shape.width * shape.inputs[0] * shape.inputs[1] / heads;
-    return most_rows && ((is_weight && is_small(weight)) || rows <= most_rows);
+    return most_rows && (is_result || (is_weight && is_small(weight)) || rows <= most_rows);
 }
 
 /* Another operation reads the weights among its inputs: they must lie in ggml's layout from now on. */

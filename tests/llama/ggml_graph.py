@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from localspec.llama import lib
+from localspec.llama.graph import HADAMARD, _Tensor
 from tests.native.wide import ggml
 from tests.native.wide.ggml import BOOL, F16, F32, I32, I64, INT, PTR, Q8_0, SIZE, TEXT
 
@@ -58,6 +59,7 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "swiglu_clamp": (*TWO, FLOAT),
     "soft_max_ext": (*TWO, FLOAT, FLOAT),
     "soft_max_add_sinks": (None, PTR, PTR),
+    "rope_ext_back": (*TWO, PTR, INT, INT, INT, *[FLOAT] * 6),
     "rope_ext": (*TWO, PTR, INT, INT, INT, *[FLOAT] * 6),
     "rope_multi": (*TWO, PTR, INT, PTR, INT, INT, *[FLOAT] * 6),
     "cast": (*ONE, INT),
@@ -65,6 +67,7 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "concat": (*TWO, INT),
     **dict.fromkeys(("argsort", "top_k"), (*ONE, INT)),
     "mul_mat_id": (*TWO, PTR),
+    "mul_mat_set_hint": (None, PTR, INT),
     "lightning_indexer": (*TWO, PTR, PTR),
     "dsv4_hc_comb": (*TWO, PTR, FLOAT, INT),
     "dsv4_hc_pre": TWO,
@@ -227,8 +230,11 @@ def operations(graph: int, first: int = 0) -> list[str]:
     """Names of the operations of a graph's nodes from number `first` on."""
     found = []
     for index in range(first, call("graph_n_nodes", graph)):
-        name = call("op_desc", call("graph_node", graph, index)).decode()
-        found.append("UNARY" if name in UNARY else "GLU" if name in GLU else name)
+        node = call("graph_node", graph, index)
+        name = call("op_desc", node).decode()
+        hint = _Tensor.from_address(node).op_params[1]
+        kind = "UNARY" if name in UNARY else "GLU" if name in GLU else name
+        found.append(HADAMARD if name == "MUL_MAT" and hint else kind)
     return found
 
 

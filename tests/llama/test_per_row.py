@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from localspec.llama.exactness import LOOKS, PER_ROW
+from localspec.llama.graph import HADAMARD
 from tests.llama.ggml_graph import BF16, GLU, UNARY, Case, Cpu, Graph, Operand, call, quantised
 from tests.native.wide.ggml import F16, F32, Q8_0, q8_0
 
@@ -219,6 +220,16 @@ def rope() -> Iterator[Case]:
         yield Case("ROPE", f"mode {mode}", multiple(mode), (tokens(128, HEADS), several))
 
 
+def rope_back() -> Iterator[Case]:
+    """As where attention's result is turned back to position 0."""
+    plain = (10000.0, 1.0, 0.0, 1.0, 32.0, 1.0)
+    for mode in (0, 2):
+        for columns, turned in ((64, 64), (128, 64)):
+            build = function("rope_ext_back", None, turned, mode, 4096, *plain)
+            operands = (tokens(columns, HEADS), numbers(3000))
+            yield Case("ROPE_BACK", f"mode {mode}, {turned} of {columns}", build, operands)
+
+
 def matrices(rows: int, columns: int) -> Iterator[Operand]:
     """A matrix in each number format of a cache."""
     values = fixed(rows, columns).values
@@ -390,6 +401,19 @@ def indexer() -> Iterator[Case]:
             yield Case("LIGHTNING_INDEXER", label, function("lightning_indexer"), operands)
 
 
+def rotation() -> Iterator[Case]:
+    """Of what goes into a quantised cache."""
+
+    def build(graph: Graph, matrix: int, values: int) -> int:
+        made = graph("mul_mat", matrix, values)
+        call("mul_mat_set_hint", made, 1)
+        return made
+
+    for columns in (64, 128, 256):
+        yield Case(HADAMARD, f"rows of {columns}", build, (fixed(columns, columns), tokens(columns)))
+        yield Case(HADAMARD, f"heads of {columns}", build, (fixed(columns, columns), tokens(columns, HEADS)))
+
+
 def connections(operation: str) -> Iterator[Case]:
     """Several residual streams that are mixed: DSV4_HC_COMB, DSV4_HC_PRE and DSV4_HC_POST."""
     streams = 4
@@ -420,6 +444,7 @@ CASES: dict[str, Callable[[], Iterator[Case]]] = {
     **{name: functools.partial(sums, name) for name in ("SUM_ROWS", "MEAN")},
     "FILL": functools.partial(each_size, "FILL", "rows", function("fill", -1e9)),
     "ROPE": rope,
+    "ROPE_BACK": rope_back,
     "GET_ROWS": get_rows,
     "SET_ROWS": set_rows,
     "CPY": copy,
@@ -431,6 +456,7 @@ CASES: dict[str, Callable[[], Iterator[Case]]] = {
     "MUL_MAT_ID": experts,
     "SSM_CONV": convolution,
     "LIGHTNING_INDEXER": indexer,
+    HADAMARD: rotation,
     **{name: functools.partial(connections, name) for name in ("DSV4_HC_COMB", "DSV4_HC_PRE", "DSV4_HC_POST")},
 }
 
@@ -472,7 +498,7 @@ def test_operations_are_llama_cpps() -> None:
     names: set[str] = set()
     while "GLU" not in names:  # the last
         names.add(call("op_name", len(names)).decode())
-    assert names >= PER_ROW | LOOKS
+    assert names >= (PER_ROW | LOOKS) - {HADAMARD}
 
 
 @pytest.mark.parametrize("kind", [np.float32, np.float16])
