@@ -18,9 +18,6 @@ LONGEST_DRAFT, LONGEST_COSTLY, LONGEST_OF_SEVERAL = 15, 7, 4
 several slots, where what speculation may spend shrinks as they fill up."""
 FIXED_DRAFT = 4
 """Draft length for the rules whose plan is fixed, unless a length is given."""
-ROLLBACK = 7
-"""Tokens that the cache of a model with recurrent layers can drop, where llama.cpp keeps snapshots of them: the longest
-draft for it. For each a whole state is kept, whatever is drafted, so that the bits of a text do not depend on it."""
 RULES: dict[str, Rule] = {"coupled": Rule.COUPLED, "rejection": Rule.REJECTION, "block": Rule.BLOCK}
 
 
@@ -44,6 +41,9 @@ class EngineSettings:
     draft_cap: int | None = None
     """Longest draft the plan may choose by itself; None = 15, of a draft model or with `branches` 7, with several slots
     4."""
+    rollback: int | None = None
+    """Longest draft for a model with recurrent layers: llama.cpp keeps so many of its states besides the last. None =
+    1 to 4, as memory has it (see `models.rollback`)."""
     branches: int = 1
     """Guesses per position of the draft model and of token recycling; 2 or more make drafts trees, those of suffix
     decoding, too (one slot only)."""
@@ -104,6 +104,8 @@ class EngineSettings:
             raise UsageError("kernels is wide, but wide is off.", "Leave one of the two out.")
         if self.draft_cap is not None and not 1 <= self.draft_cap <= 64:
             raise UsageError(f"draft_cap is {self.draft_cap}; it must be between 1 and 64.")
+        if self.rollback is not None and not 1 <= self.rollback <= 64:
+            raise UsageError(f"rollback is {self.rollback}; it must be between 1 and 64.")
         if self.max_draft_tokens is not None and not 0 <= self.max_draft_tokens <= 64:
             raise UsageError(f"max_draft_tokens is {self.max_draft_tokens}; it must be between 0 and 64.")
         if not 1 <= self.slots <= 64:

@@ -81,6 +81,12 @@ def _add_speculation_options(parser: argparse.ArgumentParser) -> None:
         help="drafts of at most N where they pay; default: 15 (a draft model, or --branches: 7; several slots: 4)",
     )
     group.add_argument(
+        "--rollback",
+        type=int,
+        metavar="N",
+        help="longest draft for a model with recurrent layers, each of N states in memory; default: 1 to 4",
+    )
+    group.add_argument(
         "--branches", type=int, metavar="N", help="guesses per position: 2 or more make drafts trees; default: 1"
     )
     group.add_argument(

@@ -26,6 +26,10 @@ _CACHES: dict[str, dict[str, Any]] = {
 """What the choices of `EngineSettings.cache` are to a memory plan."""
 
 
+_PLANNED = ("context", "slots", "rollback", "branches", "max_draft_tokens")
+"""Settings of an engine that are those of a memory plan, too."""
+
+
 def add_memory_options(parser: argparse.ArgumentParser) -> None:
     """How the models would run."""
     parser.add_argument("--context", type=int, metavar="N", help="tokens a conversation can hold")
@@ -70,7 +74,7 @@ def fitted(settings: dict[str, Any]) -> dict[str, Any]:
     target, draft = find(settings.get("target"))
     if settings.get("draft") is not None:
         draft = find_one(settings["draft"])
-    wanted = {name: settings[name] for name in ("context", "slots", "branches", "max_draft_tokens") if name in settings}
+    wanted = {name: settings[name] for name in _PLANNED if name in settings}
     cache = settings.get("cache", "auto")
     may_shrink = cache == "auto" and settings.get("kernels", "auto") != "wide"
     draft, heads = apart(draft, [find_one(head) for head in settings.get("heads", ())])

@@ -11,7 +11,6 @@ from localspec.cli.options import add_model_options, engine_settings, read_text
 from localspec.errors import UsageError
 
 KEY_VARIABLE = "LOCALSPEC_API_KEY"
-_SLOTS = 4
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -19,7 +18,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on; any but a loopback one needs a key")
     parser.add_argument("--port", type=int, default=8080, metavar="N", help="default: 8080; 0 = any free one")
     parser.add_argument(
-        "--slots", type=int, default=_SLOTS, metavar="N", help=f"requests at once per model; default: {_SLOTS}"
+        "--slots",
+        type=int,
+        metavar="N",
+        help="requests at once per model; default: 4, or 1 where several would draft nothing (recurrent layers, trees)",
     )
     parser.add_argument("--json", action="store_true", help="log lines as JSON")
     parser.add_argument("--quiet", action="store_true", help="no line for each request")
@@ -72,23 +74,26 @@ def run(options: argparse.Namespace) -> int:
     if options.fit:
         engine |= fitted(engine | {"target": target, "draft": draft, "heads": heads})
     pool = Pool(target, draft, heads=heads, settings=engine, idle_unload=options.idle_unload)
+    slots = pool.slots()  # reads the file's header, which may be damaged
     listening = listen.bind(settings.host, settings.port)
     with log.written_to(sys.stderr, as_json=options.json, quiet=options.quiet):
-        _say(pool.default, listen.url_of(listening), options, bool(settings.api_keys))
+        _say(pool.default, slots, listen.url_of(listening), options, bool(settings.api_keys))
         with load_progress() as progress:
             listen.serve(pool, settings, listening, progress)
     return 0
 
 
-def _say(name: str, url: str, options: argparse.Namespace, has_key: bool) -> None:
+def _say(name: str, count: int, url: str, options: argparse.Namespace, has_key: bool) -> None:
     """The start-up line: where clients find what."""
     if options.json:
-        told = {"event": "listening", "model": name, "url": url, "slots": options.slots, "api_key": has_key}
+        told = {"event": "listening", "model": name, "url": url, "slots": count, "api_key": has_key}
         print(json.dumps(told), flush=True)
         return
     key = "needs an API key" if has_key else "no API key"
-    slots = f"{options.slots} slot{'s' if options.slots > 1 else ''}"
+    slots = f"{count} slot{'s' if count > 1 else ''}"
     print(f"localspec serves {name} at {url} ({slots}, {key}). Ctrl-C ends it.", flush=True)
+    if options.slots is None and count == 1:
+        print("One request at a time: several slots would draft nothing here. --slots N serves more.", flush=True)
 
 
 def api_keys(path: str | None) -> tuple[str, ...]:

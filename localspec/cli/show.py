@@ -64,7 +64,6 @@ def run(options: argparse.Namespace) -> int:
 
 def _exactness(facts: Facts) -> dict[str, Any] | None:
     """Whether drafting for it changes no bit on the CPU, as far as that follows from its graph; None = no target."""
-    from localspec.config import ROLLBACK
     from localspec.gguf.formats import ROLLS_BACK
     from localspec.llama import exactness
     from localspec.models.facts import LANGUAGE_MODEL
@@ -72,7 +71,7 @@ def _exactness(facts: Facts) -> dict[str, Any] | None:
     if facts.kind != LANGUAGE_MODEL:
         return None
     try:
-        said = exactness.of_file(Path(facts.file), ROLLBACK if facts.architecture in ROLLS_BACK else 0)
+        said = exactness.of_file(Path(facts.file), int(facts.architecture in ROLLS_BACK))
     except LocalspecError as error:
         return {"widths": False, "prefill": False, "reason": f"unknown: {error}"}
     if said is None:

@@ -14,12 +14,12 @@ from typing import Any
 
 from rich.filesize import decimal
 
-from localspec.config import LONGEST_DRAFT, ROLLBACK
+from localspec.config import LONGEST_DRAFT
 from localspec.errors import UsageError
 from localspec.gguf import TENSOR_TYPES, Header
-from localspec.gguf.formats import ROLLS_BACK
 from localspec.models.head_shape import HeadShape, own_heads
-from localspec.models.memory import Place
+from localspec.models.memory import Place, total_ram
+from localspec.models.rollback import rollback
 from localspec.models.shape import ModelShape, shape_of
 
 MIB = 1 << 20
@@ -47,6 +47,7 @@ class FitSettings:
     type_v: str = "f16"
     flash_attention: bool = True
     max_draft_tokens: int = LONGEST_DRAFT
+    rollback: int | None = None
     branches: int = 1
     gpu_layers: int = 0
     """Of the target; -1 = all."""
@@ -258,7 +259,7 @@ def _plan(main: ModelShape, small: ModelShape | None, settings: FitSettings, pla
         key_bytes=_element_bytes(settings.type_k),
         value_bytes=_element_bytes(settings.type_v),
         flash_attention=settings.flash_attention,
-        states=1 + ROLLBACK if settings.slots == 1 and main.architecture in ROLLS_BACK else 1,
+        states=1 + (rollback(main, total_ram(places), settings.rollback) if settings.slots == 1 else 0),
     )
     if any(head.all_rows for head in settings.heads):
         use = replace(use, outputs=use.rows, logits=use.rows)
@@ -279,8 +280,7 @@ def _plan(main: ModelShape, small: ModelShape | None, settings: FitSettings, pla
         shares += _shares("draft", small, draft_use, settings.draft_gpu_layers, places)
         draft_layers = _offloaded(small, settings.draft_gpu_layers, places)
     shares += _head_shares(settings, use, context * settings.slots, places)
-    guessed = main.guessed or (small is not None and small.guessed)
-    kinds = settings.type_k, settings.type_v
+    guessed, kinds = main.guessed or (small is not None and small.guessed), (settings.type_k, settings.type_v)
     return MemoryPlan(context, *kinds, layers, draft_layers, tuple(shares), tuple(places), guessed)
 
 

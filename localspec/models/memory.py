@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -21,6 +22,11 @@ class Place:
     free_bytes: int
     """What can be had without swapping; 0 = unknown."""
     total_bytes: int = 0
+
+
+def total_ram(places: Sequence[Place]) -> int:
+    """Bytes of the CPU's memory among these places; 0 = unknown."""
+    return next((place.total_bytes for place in places if place.kind == "cpu"), 0)
 
 
 def ram(meminfo: Path = _MEMINFO, cgroup: Path = _CGROUP) -> Place:

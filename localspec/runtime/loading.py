@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from localspec import paths
-from localspec.config import FIXED_DRAFT, ROLLBACK, EngineSettings
+from localspec.config import FIXED_DRAFT, EngineSettings
 from localspec.drafters import HEADS, NAMES, plugin
 from localspec.drafters.cascade import Cascade, Stage
 from localspec.drafters.draft_model import DraftContext, DraftModel, DraftModelSettings
@@ -38,6 +38,8 @@ from localspec.llama.settings import ContextSettings
 from localspec.llama.states import union
 from localspec.models import pairing
 from localspec.models.heads import check_target, keeps_state
+from localspec.models.memory import ram
+from localspec.models.rollback import rollback
 from localspec.models.shape import ModelShape, shape_of
 from localspec.runtime import estimate, heads
 from localspec.runtime.corpus import Corpus, file_of
@@ -114,7 +116,7 @@ def _choose(settings: EngineSettings, target: Header, found: Sequence[Head], pro
             # it "all" where the cache does not depend on how it came about.
             reuse="chunks" if settings.exact == "strict" or settings.slots > 1 else "all",
             max_rows=max(64, widest),
-            rollback=ROLLBACK if keeps_state(target) else 0,
+            rollback=rollback(shape_of(read_parts(settings.target)), ram().total_bytes, settings.rollback),
         ),
         exact=settings.exact,
         kernels=_wished_kernels(settings),

@@ -12,6 +12,7 @@ from typing import Any
 
 from localspec.config import EngineSettings
 from localspec.errors import Cancelled, NoRoomError, UsageError
+from localspec.gguf.formats import ROLLS_BACK
 from localspec.gguf.split import read_parts
 from localspec.llama.choice import Progress
 from localspec.models import installed
@@ -42,6 +43,10 @@ class _Held:
     users: int = 0
     used: float = 0.0
     """monotonic() when the last user left."""
+
+
+SLOTS = 4
+"""Requests at once per model, unless the settings say so."""
 
 
 class Lease:
@@ -80,7 +85,8 @@ class Pool:
             name: the default: an installed pair or model, or a GGUF file; None = the bundled pair.
             draft: name or file of the default's draft model; overrides the pair's.
             heads: names, files or folders of heads that were trained for the default.
-            settings: how every engine is loaded: arguments of `Engine.load` but target, draft and heads.
+            settings: how every engine is loaded: arguments of `Engine.load` but target, draft and heads. Without
+                "slots" every model has as many as suit it.
             idle_unload: seconds without a user after which `unload_idle` closes an engine; None = never.
             room: says how much memory is free where.
 
@@ -168,6 +174,17 @@ class Pool:
         for one in held.values():
             one.engine.close()
 
+    def slots(self, files: Files | None = None) -> int:
+        """Requests at once for a model; None = the default. Models with recurrent layers, and trees, draft in one slot
+        only, so they get one unless the settings say so.
+        """
+        wanted = self._settings.get("slots")
+        if wanted is not None:
+            return int(wanted)
+        header = read_parts((files or self._own).target)[0]
+        alone = header.architecture in ROLLS_BACK or (self._settings.get("branches") or 1) > 1
+        return 1 if alone else SLOTS
+
     def _load(self, files: Files, progress: Progress | None) -> Engine:
         def report(what: str, share: float) -> None:
             if self._closing:
@@ -175,7 +192,8 @@ class Pool:
             if progress is not None:
                 progress(what, share)
 
-        engine = Engine.load(files.target, files.draft, heads=files.heads, progress=report, **self._settings)
+        settings = self._settings | {"slots": self.slots(files)}
+        engine = Engine.load(files.target, files.draft, heads=files.heads, progress=report, **settings)
         settle()
         engine.at_close(announce("serve", files.target, files.draft, engine.loaded.context.n_ctx))
         engine.work_when_idle()
@@ -199,8 +217,9 @@ class Pool:
                 raise NoRoomError(f"{name} does not fit memory now: {found.sentence()}", hint)
 
     def _plan(self, files: Files) -> MemoryPlan:
-        taken = ("context", "slots", "max_draft_tokens", "branches", "gpu_layers", "draft_gpu_layers")
+        taken = ("context", "slots", "max_draft_tokens", "rollback", "branches", "gpu_layers", "draft_gpu_layers")
         wanted = {name: self._settings[name] for name in taken if self._settings.get(name) is not None}
+        wanted["slots"] = self.slots(files)
         target, draft = read_parts(files.target), None if files.draft is None else read_parts(files.draft)
         wanted["heads"] = shapes(target[0], files.heads)
         wanted["nextn"] = may_predict(self._settings.get("drafter", "auto"))

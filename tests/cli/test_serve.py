@@ -18,7 +18,7 @@ from tests.cli.conftest import Command
         (("--host", "0.0.0.0"), 2, "no API key"),
         (("--port", "70000"), 2, "port is 70000"),
         (("--slots", "0"), 2, "slots is 0"),
-        (("--branches", "2"), 2, "trees need one slot"),
+        (("--branches", "2", "--slots", "2"), 2, "trees need one slot"),
         (("--idle-unload", "-1"), 2, "idle_unload is -1"),
         (("--max-queue", "-1"), 2, "max_queue"),
         (("--cors", "chat.example"), 2, "chat.example"),

@@ -12,7 +12,6 @@ import math
 import re
 import zlib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,104 +21,39 @@ import numpy.typing as npt
 from localspec import paths
 from localspec.llama import lib
 from localspec.llama.graph import _Tensor
+from tests.llama.recipes import RECIPES, SIZES, Recipe
 
 Shape = tuple[int, ...]
 """Elements per dimension, slowest first (numpy's order)."""
 Values = npt.NDArray[np.float16] | npt.NDArray[np.float32]
 
-SIZES: dict[str, Any] = {
-    "context_length": 2048,
-    "embedding_length": 256,
-    "feed_forward_length": 512,
-    "attention.head_count": 4,
-    "attention.head_count_kv": 2,
-    "attention.layer_norm_rms_epsilon": 1e-5,
-    "attention.layer_norm_epsilon": 1e-5,
-}
-"""Metadata that all of them share. A loader ignores keys that it does not know."""
-
 OPTIONAL = re.compile(
-    r"\.(bias|scale|input_scale)$|^rope_|\.rope_|attn_[qk]_norm|attn_sub_norm|ffn_sub_norm|norm_2\.|attn_sinks|\.nextn\."
+    r"(?<!ssm_dt)(?<!ssm_conv1d)(?<!exp_probs_b)\.bias$|\.(scale|scales|input_scale)$|^rope_|\.rope_|attn_[qk]_norm"
+    r"|attn_sub_norm|ffn_sub_norm|norm_2\.|attn_sinks|\.nextn\.|^position_embd|^dense_2|ffn_gate_up_exps"
 )
 """Tensors that a loader asks for, and that files have only where their recipe says so."""
+SINGLE = re.compile(
+    r"ffn_gate_inp|conv(?!.*proj)|time_mix_(w[12]|lerp)|channel_mix_lerp|altup_\w+_coef|\.indexer\.|_norm\.weight$"
+    r"|(?<!\.weight)$"
+)
+"""Matrices that are F32 in every file."""
 
-
-@dataclass(frozen=True, slots=True)
-class Recipe:
-    """What tells an architecture from the others."""
-
-    metadata: Mapping[str, Any] = field(default_factory=dict)
-    """Keys of its own, without the prefix; they win over `SIZES`."""
-    keeps: str = r"(?!)"
-    """A pattern of `OPTIONAL` tensors that its files have."""
-    layers: int = 2
-    tied: bool = False
-    """The output matrix is the embedding."""
-    fused: bool = False
-    """Queries, keys and values come from one matrix, though the loader would take three."""
-
-
-_QKV_BIAS, _QK_NORM, _NORM_BIAS, _ALL_BIAS = r"attn_[qkv]\.bias", r"attn_[qk]_norm\.weight", r"norm\.bias", r"\.bias$"
-_EXPERTS = {"expert_count": 8, "expert_used_count": 2, "expert_feed_forward_length": 256}
-_WINDOW = {"attention.sliding_window": 64, "attention.sliding_window_pattern": 2}
-"""Every second layer sees the last 64 tokens."""
-_SCALES = {"embedding_scale": 12.0, "attention.scale": 0.0156, "logit_scale": 1.0, "residual_scale": 0.22}
-_DENSE = {
-    "llama": Recipe({"rope.freq_base": 5e5}, keeps="rope_freqs"),
-    "qwen2": Recipe(keeps=_QKV_BIAS, tied=True),
-    "qwen3": Recipe({"attention.key_length": 128, "attention.value_length": 128}, keeps=_QK_NORM, tied=True),
-    "gemma2": Recipe({**_WINDOW, "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0}, tied=True),
-    "gemma3": Recipe({**_WINDOW, "attention.head_count_kv": 1}, keeps=_QK_NORM, tied=True),
-    "phi3": Recipe({"rope.scaling.original_context_length": 512}, keeps="rope_factors", fused=True),
-    "granite": Recipe(_SCALES, tied=True),
-    "olmo2": Recipe(_WINDOW, keeps=_QK_NORM),
-    "starcoder2": Recipe(keeps=_ALL_BIAS),
-    "falcon": Recipe({"attention.head_count_kv": 1}, keeps=_NORM_BIAS),
-    "smollm3": Recipe(tied=True, layers=4),
-    "cohere2": Recipe({**_WINDOW, "logit_scale": 1.0}, tied=True),
-    "exaone4": Recipe(keeps=_QK_NORM),
-    "stablelm": Recipe({"use_parallel_residual": False, "attention.head_count_kv": 4}, keeps=_NORM_BIAS),
-    "internlm2": Recipe(),
-    "minicpm": Recipe(layers=3),
-    "seed_oss": Recipe(keeps=_QKV_BIAS),
-    "hunyuan-dense": Recipe(keeps=_QK_NORM, tied=True),
-    "gptneox": Recipe({"use_parallel_residual": True, "attention.head_count_kv": 4}, keeps=_ALL_BIAS),
-    "bloom": Recipe({"attention.head_count_kv": 4}, keeps=_ALL_BIAS),
-    "lfm2": Recipe({"shortconv.l_cache": 3, "attention.head_count_kv": [2, 0]}, keeps=_QK_NORM, tied=True),
-}
-_MIXED = {
-    "qwen3moe": Recipe(_EXPERTS, keeps=_QK_NORM),
-    "granitemoe": Recipe({**_SCALES, **_EXPERTS}, tied=True),
-}
-DENSE = tuple(_DENSE)
-"""Architectures whose every matrix is packed where the weights are F16."""
-MIXED = tuple(_MIXED)
-"""Architectures with routers in F32, and experts that are llama.cpp's."""
-
-
-_GAINS = {r"^token_embd|^output": 4.0, "attn_[qk]": 1.5, "ffn_gate_inp": 2.0}
+_GAINS = {r"^token_embd|^output": 4.0, "attn_[qk]": 1.5, "ffn_gate_inp": 2.0, "altup": 0.5}
 """How large the products of these matrices are; those of others are about 1."""
 
 
 def write(name: str, folder: Path) -> Path:
-    """Writes a model of the architecture `name`, with F16 matrices and the bundled target's vocabulary.
+    """Writes a model by the recipe `name`, with F16 matrices and the bundled target's vocabulary.
 
     Raises:
         RuntimeError: llama.cpp does not make a model of the metadata.
     """
-    recipe = {**_DENSE, **_MIXED}[name]
+    recipe = RECIPES[name]
     path = folder / f"{name}.gguf"
-    _write(path, name, recipe, [])
-    wanted = dict(_wanted(path))
-    if recipe.fused:
-        wanted = _fused(wanted)
-    kept = {
-        tensor: shape
-        for tensor, shape in wanted.items()
-        if (not OPTIONAL.search(tensor) or re.search(recipe.keeps, tensor))
-        and not (recipe.tied and tensor == "output.weight")
-    }
-    _write(path, name, recipe, [(tensor, values(tensor, shape)) for tensor, shape in kept.items()])
+    architecture = recipe.architecture or name
+    _write(path, architecture, recipe, [])
+    tensors = [(tensor, values(tensor, shape)) for tensor, shape in _tensors(recipe, dict(_wanted(path))).items()]
+    _write(path, architecture, recipe, tensors)
     return path
 
 
@@ -129,34 +63,54 @@ def values(name: str, shape: Shape) -> Values:
     They make some logits and attention weights much larger than others, so that a difference shows.
     """
     random = np.random.default_rng(zlib.crc32(name.encode()))
-    normal = random.standard_normal(shape).astype(np.float32)
+    normal: npt.NDArray[np.float32] = random.standard_normal(shape).astype(np.float32)
     if "rope_f" in name:  # divisors of frequencies
         return normal**2 + 1
+    if name.endswith("ssm_a"):  # how fast states fade
+        return -(normal**2) - 0.1
+    if name.endswith("ssm_dt.bias"):  # how long a step is: about a quarter
+        return 0.5 * normal - 1
+    if "_lerp" in name:  # shares of the token before
+        return (0.5 + 0.25 * normal).clip(0, 1)
     if name.endswith(".bias"):
         return 0.2 * normal
-    if len(shape) == 1:
+    if max(shape) == math.prod(shape) or name.endswith("_norm.weight"):
         return 1 + 0.15 * normal
     gain = next((gain for pattern, gain in _GAINS.items() if re.search(pattern, name)), 1.0)
     matrix: npt.NDArray[np.float32] = normal * np.float32(gain / math.sqrt(shape[-1]))
-    if "ffn_gate_inp" in name or re.search(r"conv(?!.*proj)", name):  # F32 in every file
-        return matrix
-    return matrix.astype(np.float16)
+    return matrix if SINGLE.search(name) else matrix.astype(np.float16)
 
 
-def _write(path: Path, name: str, recipe: Recipe, tensors: Iterable[tuple[str, Values]]) -> None:
+def _tensors(recipe: Recipe, wanted: Mapping[str, Shape]) -> dict[str, Shape]:
+    """Those that files of this recipe have, of all that the loader asks for."""
+    if recipe.fused:
+        wanted = _fused(wanted)
+    if not re.search(recipe.keeps, "ffn_gate_up_exps"):
+        wanted = _split(wanted)
+    return {
+        tensor: shape
+        for tensor, shape in wanted.items()
+        if (not OPTIONAL.search(tensor) or re.search(recipe.keeps, tensor))
+        and not re.search(recipe.lacks, tensor)
+        and not (recipe.tied and tensor == "output.weight")
+    }
+
+
+def _write(path: Path, architecture: str, recipe: Recipe, tensors: Iterable[tuple[str, Values]]) -> None:
     import gguf
 
-    writer = gguf.GGUFWriter(path, name)
+    writer = gguf.GGUFWriter(path, architecture)
     for key, value, kind, inner in _tokenizer():
         writer.add_key_value(key, value, kind, inner)
     add: dict[type, Callable[[str, Any], None]] = {
         bool: writer.add_bool,
         int: writer.add_uint32,
         float: writer.add_float32,
+        str: writer.add_string,
         list: writer.add_array,
     }
     for key, value in {**SIZES, "block_count": recipe.layers, **recipe.metadata}.items():
-        add[type(value)](f"{name}.{key}", value)
+        add[type(value)](f"{architecture}.{key}", value)
     writer.add_file_type(1)
     for tensor, data in tensors:
         writer.add_tensor(tensor, data)
@@ -216,4 +170,17 @@ def _fused(wanted: Mapping[str, Shape]) -> dict[str, Shape]:
     for name, shape in wanted.items():
         one = re.sub(r"attn_[qkv]\.", "attn_qkv.", name)
         found[one] = (found.get(one, (0,))[0] + shape[0], *shape[1:]) if one != name else shape
+    return found
+
+
+def _split(wanted: Mapping[str, Shape]) -> dict[str, Shape]:
+    """The same with two matrices, gates and others, in place of the one that holds both for each expert."""
+    found: dict[str, Shape] = {}
+    for name, shape in wanted.items():
+        if "ffn_gate_up_exps" in name:
+            experts, rows, columns = shape
+            for half in ("gate", "up"):
+                found[name.replace("gate_up", half)] = (experts, rows // 2, columns)
+        else:
+            found[name] = shape
     return found

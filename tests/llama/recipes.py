@@ -84,7 +84,7 @@ _DENSE = {
     "bloom": Recipe({"attention.head_count_kv": 4}, keeps=_ALL_BIAS),
     "mpt": Recipe({**_MANY_HEADS, "attention.max_alibi_bias": 16.0, "attention.clamp_kqv": 6.0}, tied=True),
     "bitnet": Recipe(_MANY_HEADS, keeps="_sub_norm", tied=True),
-    # Layers of the second kind take keys and values from others: of 22 layers the last two.
+    # The last two of 22 layers take their keys and values from others.
     "gemma3n": Recipe(
         {**_WINDOW, "attention.sliding_window_pattern": 5, "feed_forward_length": 256},
         keeps=_QK_NORM,
@@ -226,7 +226,7 @@ _MIXED = {
         keeps=_QK_NORM,
     ),
     "smallthinker": Recipe(
-        {**_EXPERTS, "expert_gating_func": _SIGMOID, "attention.sliding_window": 4096, "expert_count": 32}, layers=4
+        {**_EXPERTS, "expert_gating_func": _SIGMOID, "attention.sliding_window": 4096, "expert_count": 16}, layers=4
     ),
     "grok": Recipe({**_EXPERTS, "final_logit_softcapping": 50.0, "embedding_scale": 8.0}),
     # Behind the first layer attention sees the four blocks of 64 tokens that matter most, and its own.
@@ -285,7 +285,7 @@ _RECURRENT = {
             "attention.head_count_kv": [0, 2, 0],
             "leading_dense_block_count": 1,
             "expert_gating_func": _SIGMOID,
-            "expert_count": 32,
+            "expert_count": 16,
             "expert_used_count": 4,
         },
         keeps=_QK_NORM,
@@ -345,7 +345,6 @@ _RECURRENT = {
             **_EXPERTS,
             **_SHARED,
             **_LATENT,
-            "attention.q_lora_rank": 0,
             "attention.head_count": 16,
             "attention.head_count_kv": [0, 0, 1],
             "attention.kv_lora_rank": 256,
