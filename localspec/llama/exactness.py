@@ -29,7 +29,7 @@ PER_ROW = frozenset(
         *("ADD", "ADD_ID", "SUB", "MUL", "DIV", "SCALE", "SQR", "SQRT", "CLAMP", "FILL", "UNARY", "GLU"),
         *("NORM", "RMS_NORM", "L2_NORM", "SOFT_MAX", "SUM_ROWS", "MEAN", "ROPE", "ROPE_BACK"),
         *("GET_ROWS", "SET_ROWS", "CPY", "CONT", "CONCAT", "REPEAT", "ARGSORT", "TOP_K"),
-        *("MUL_MAT_ID", "SSM_CONV", "SSM_SCAN", "GATED_DELTA_NET"),
+        *("MUL_MAT_ID", "SSM_CONV", "SSM_SCAN", "GATED_DELTA_NET", "RWKV_WKV6", "RWKV_WKV7"),
         *(HADAMARD, "LIGHTNING_INDEXER", "DSV4_HC_COMB", "DSV4_HC_PRE", "DSV4_HC_POST"),
     }
 )

@@ -12,6 +12,7 @@ import math
 import re
 import zlib
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -42,13 +43,21 @@ _GAINS = {r"^token_embd|^output": 4.0, "attn_[qk]": 1.5, "ffn_gate_inp": 2.0, "a
 """How large the products of these matrices are; those of others are about 1."""
 
 
-def write(name: str, folder: Path) -> Path:
+def write(name: str, folder: Path, layers: int | None = None, **sizes: Any) -> Path:
     """Writes a model by the recipe `name`, with F16 matrices and the bundled target's vocabulary.
+
+    Args:
+        name: of `RECIPES`.
+        folder: where the file goes.
+        layers: None = as the recipe has it.
+        sizes: metadata in place of the recipe's, with "__" for a dot.
 
     Raises:
         RuntimeError: llama.cpp does not make a model of the metadata.
     """
     recipe = RECIPES[name]
+    metadata = {**recipe.metadata, **{key.replace("__", "."): value for key, value in sizes.items()}}
+    recipe = replace(recipe, metadata=metadata, layers=layers or recipe.layers)
     path = folder / f"{name}.gguf"
     architecture = recipe.architecture or name
     _write(path, architecture, recipe, [])

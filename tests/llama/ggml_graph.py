@@ -75,6 +75,8 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "dsv4_hc_post": (*TWO, PTR, PTR),
     "ssm_conv": TWO,
     "ssm_scan": (PTR, *[PTR] * 8, I64),
+    "rwkv_wkv6": (PTR, *[PTR] * 7),
+    "rwkv_wkv7": (PTR, *[PTR] * 8),
     "gated_delta_net": (PTR, *[PTR] * 7, I64),
     "type_size": (SIZE, INT),
     "blck_size": (I64, INT),

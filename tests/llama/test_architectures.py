@@ -25,7 +25,7 @@ from tests.llama.recipes import DENSE, MIXED, NOT_MADE, RECIPES, RECURRENT
 
 EACH_TURN = 8
 """Architectures that the trials of one day try."""
-INEXACT = ("minimax-m3", "rwkv7")
+INEXACT = ("minimax-m3",)
 """Not called exact: the graph of one row is another there, or has an operation that is not on the list."""
 INEXACT_PROMPTS = (*INEXACT, "grok")
 """Nor are the prompts of these: llama.cpp computes the attention of grok by large products."""

@@ -26,7 +26,7 @@ CELLS = 160
 """Rows of a cache."""
 HEADS = 4
 
-RECURRENT = frozenset({"SSM_SCAN", "GATED_DELTA_NET"})
+RECURRENT = frozenset({"SSM_SCAN", "GATED_DELTA_NET", "RWKV_WKV6", "RWKV_WKV7"})
 """Operations with a state; tests/llama/test_recurrent.py has them."""
 
 _rng = np.random.default_rng(5)

@@ -79,12 +79,36 @@ def ssm_scan(per_state: bool) -> Recurrence:
     return Recurrence("SSM_SCAN", (*inputs, decay, *groups, which), build, state, heads * size)
 
 
+def rwkv(version: int) -> Recurrence:
+    """Version 6 or 7."""
+    count = 4 if version == 6 else 6
+    inputs = [values(ROWS, HEADS, SIZE, scale=0.3) for _ in range(count)]
+    decay = 3 if version == 6 else 1
+    inputs[decay] = Operand(_rng.uniform(0.8, 1.0, (ROWS, HEADS, SIZE)).astype(np.float32), 0)
+    bonus = values(HEADS, SIZE, axis=None)
+
+    def build(graph: Graph, state: int, tensors: Sequence[int], states: int) -> int:
+        assert states == 1
+        if version == 6:
+            keys, bonuses = tensors[:3], tensors[-1]
+            return graph("rwkv_wkv6", *keys, bonuses, tensors[3], state)
+        return graph("rwkv_wkv7", *tensors, state)
+
+    operands = (*inputs, bonus) if version == 6 else tuple(inputs)
+    state = values(1, HEADS * SIZE * SIZE, axis=None).values
+    return Recurrence(f"RWKV_WKV{version}", operands, build, state, HEADS * SIZE)
+
+
 CASES = {
     "gated delta net": gated_delta_net(False),
     "gated delta net, a gate for every value": gated_delta_net(True),
     "Mamba-2": ssm_scan(False),
     "Mamba": ssm_scan(True),
+    "RWKV-6": rwkv(6),
+    "RWKV-7": rwkv(7),
 }
+ONE_STATE = ("Mamba", "RWKV-6", "RWKV-7")
+"""Those that hand out the last state only."""
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +129,7 @@ def test_rows_and_states_have_the_bits_of_single_steps(cpu: Cpu, name: str) -> N
     assert len({row.tobytes() for row in rows}) == ROWS, "rows differ from each other"
     for threads in THREADS:
         for width in WIDTHS:
-            kept = 1 if name == "Mamba" else min(width, 5)
+            kept = 1 if name in ONE_STATE else min(width, 5)
             found, last = case.run(cpu, case.state, slice(0, width), threads, kept)
             assert found.tobytes() == np.stack(rows[:width]).tobytes(), (threads, width)
             expected = np.stack(states[width : width - kept : -1])
