@@ -86,6 +86,8 @@ class Report:
     by_setting: dict[Setting, Tally] = field(default_factory=dict)
     prompt_tokens: list[int] = field(default_factory=list)
     """Length of every prompt's last turn."""
+    too_long: int = 0
+    """Prompts that the context does not hold, which were left out."""
 
     @property
     def runs(self) -> int:
@@ -120,6 +122,7 @@ class Report:
         long_prompts = sum(600 <= length <= 2000 for length in self.prompt_tokens)
         return {
             "runs": self.runs,
+            "prompts_too_long": self.too_long,
             "tokens": self.tokens,
             "forks": len(self.forks),
             "prompts": len(self.prompt_tokens),
@@ -183,12 +186,16 @@ def verify(
         for temperature in temperatures:
             run = _Run(engine, prompt, SamplingParams(temperature=temperature), max_tokens, seed + 1000 * number)
             plain = run.answers(PLAIN)
+            if not plain:
+                report.too_long += 1
+                break
             for setting in settings:
                 tally = report.by_setting[setting]
                 _compare(run, setting, plain, run.answers(setting), tally)
                 if progress is not None:
                     progress(report.runs, total, len(report.forks))
-        report.prompt_tokens.append(len(plain[-1].prompt))
+        if plain:
+            report.prompt_tokens.append(len(plain[-1].prompt))
     return report
 
 

@@ -87,6 +87,8 @@ def _print(options: argparse.Namespace, report: Report, exact: str) -> None:
     print(f"passes: {exact}")
     for fork in report.forks:
         print(fork)
+    if report.too_long:
+        print(f"{report.too_long} prompts are longer than the context and were left out. --context N holds more.")
     verdict = "byte-equal" if not report.forks else f"{len(report.forks)} forks"
     if not report.drafted:
         verdict += ", but nothing was drafted, so nothing was tested"

@@ -46,6 +46,17 @@ def test_json_report(command: Command, tmp_path: Path) -> None:
     assert report["runs"] == len(report["settings"]) > 3
 
 
+def test_a_prompt_that_the_context_does_not_hold_is_left_out(command: Command, tmp_path: Path) -> None:
+    prompts = tmp_path / "mine.jsonl"
+    lines = [json.dumps({"prompt": text}) for text in ("a long story " * 200, "Sort: 3, 1, 2")]
+    prompts.write_text("\n".join(lines), encoding="utf-8")
+    options = ("verify", "--prompts", str(prompts), "--max-tokens", "8", "--temperature", "0", "--context", "128")
+    result = command(*options)
+    assert result.code == 0, result.out + result.err
+    assert "1 prompts are longer than the context and were left out." in result.out
+    assert json.loads(command(*options, "--json").out)["prompts_too_long"] == 1
+
+
 @pytest.mark.parametrize(
     ("content", "words"), [("", "has no prompts"), ("{", "line 1"), ('{"text": "x"}', "line 1"), (None, "Cannot read")]
 )
