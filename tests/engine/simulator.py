@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +18,9 @@ from localspec.drafters.cascade import Cascade, Stage
 from localspec.engine.adaptive import AdaptivePlan
 from localspec.engine.costs import DraftCosts, PassCosts
 from localspec.engine.interfaces import NEEDS_NOTHING, Draft, DraftRequest, History, Outcome, Verdict
+from localspec.planning import costs as planning_costs
+from localspec.planning import plan as planning
+from localspec.planning.knowledge import Knowledge
 from localspec.types import LogitRows, Noise, SamplingParams
 from tests.fakes import FakeTarget, HashModel
 
@@ -210,7 +214,8 @@ class Run:
     """What a plan did in a world."""
 
     world: World
-    plan: AdaptivePlan
+    plan: Any
+    """An `engine.adaptive.AdaptivePlan` or a `planning.plan.AdaptivePlan`."""
     clock: Clock
     guessers: list[Guesser]
     seconds: list[float] = field(default_factory=list)
@@ -245,15 +250,24 @@ def make(
     draft_costs: dict[str, DraftCosts] | None = None,
     widths: frozenset[int] | None = None,
     clock: Clock | None = None,
+    new: bool = False,
     **more: object,
 ) -> Run:
-    """A fresh plan for a world; only "draft" was timed beforehand, unless `draft_costs` are given."""
+    """A fresh plan for a world; only "draft" was timed beforehand, unless `draft_costs` are given. `new`: that of
+    `localspec.planning`.
+    """
     clock = clock or Clock()
     guessers = []
     for name, process in world.processes.items():
         price = world.price(name)
         guessers.append(Guesser(name, process, clock, price.first, price.read, price.further))
         guessers[-1].stalls = world.stalls if name == "draft" else {}
+    if new:
+        knowledge = Knowledge(
+            planning_costs.PassCosts(measured(world.curve)),
+            {"draft": planning_costs.DraftCosts({1: world.level}, world.read)},
+        )
+        return Run(world, planning.AdaptivePlan(guessers, widths, knowledge, clock=clock), clock, guessers)
     if draft_costs is None:
         draft_costs = {"draft": DraftCosts({128: {1: world.level}}, world.read)}
     plan = AdaptivePlan(
@@ -286,7 +300,8 @@ def _answer(run: Run, rng: np.random.Generator, limit: int | None) -> None:
     while (room := end - len(history)) > 0:
         nodes = room - 1 if limit is None else min(limit, room - 1)
         request = DraftRequest(0, history, nodes, nodes, SamplingParams(temperature=1.0), Noise(1), room=room)
-        draft = plan.draft(drafter, TARGET, [request], [1])[0]
+        proposal = plan.draft(TARGET, [request], [1]) if isinstance(plan, planning.AdaptivePlan) else None
+        draft = proposal.drafts[0] if proposal else plan.draft(drafter, TARGET, [request], [1])[0]
         assert len(draft) <= max(nodes, 0)
         width = 1 + len(draft)
         slow = np.exp(world.noise * rng.standard_normal()) * (3.0 if world.noise and rng.random() < 0.02 else 1.0)
@@ -297,7 +312,8 @@ def _answer(run: Run, rng: np.random.Generator, limit: int | None) -> None:
         accepted = len(draft) if draft.tokens.all() else int(draft.tokens.argmin())
         history.append([1] * (accepted + 1))
         verdict = Verdict(np.arange(accepted, dtype=np.int32), 1)
-        review = plan.learn(drafter, [Outcome(0, history, draft, verdict, rows)], usual * float(slow))
+        outcome = Outcome(0, history, draft, verdict, rows)
+        review = plan.learn(drafter if proposal is None else proposal, [outcome], usual * float(slow))
         run.widths.append(width)
         run.guarded += review.guarded
         stalled = sum(guesser.stalled for guesser in run.guessers)

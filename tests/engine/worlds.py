@@ -76,11 +76,11 @@ Worlds: TypeAlias = Mapping[str, Sequence[Figures]]
 """By world, a plan's figures for each seed."""
 
 
-def figures(name: str, curve: str, seed: int) -> Figures:
+def figures(name: str, curve: str, seed: int, new: bool = False) -> Figures:
     """Runs the plan in this world."""
     world = World(CURVES[curve], PROCESSES[name])
     started = time.perf_counter()
-    run = simulate(make(world), ANSWERS, seed=seed)
+    run = simulate(make(world, new=new), ANSWERS, seed=seed)
     host = (time.perf_counter() - started) / len(run.widths)
     best, choice = world.best_fixed(LATER)
     return Figures(
@@ -145,6 +145,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--only", default="", metavar="TEXT", help="only worlds whose name has this text in it")
     parser.add_argument("--out", type=Path, default=Path("build/worlds.json"), help="where the figures are stored")
     parser.add_argument("--against", type=Path, metavar="FILE", help="figures of another plan, to set beside these")
+    parser.add_argument("--plan", choices=["first", "new"], default="first", help="whose figures (default first)")
     options = parser.parse_args(arguments)
     other = read(options.against) if options.against else {}
     seeds = [int(one) for one in options.seeds.split(",")]
@@ -152,10 +153,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if not keys:
         parser.error(f"no world has {options.only!r} in its name.")
     started = time.perf_counter()
-    jobs = [(name, curve, seed) for name, curve in keys for seed in seeds]
+    jobs = [(name, curve, seed, options.plan == "new") for name, curve in keys for seed in seeds]
     with ProcessPoolExecutor() as pool:
         found = dict(zip(jobs, pool.map(figures, *zip(*jobs, strict=True)), strict=True))
-    worlds = {f"{name}, {curve}": [found[name, curve, seed] for seed in seeds] for name, curve in keys}
+    new = options.plan == "new"
+    worlds = {f"{name}, {curve}": [found[name, curve, seed, new] for seed in seeds] for name, curve in keys}
     print("\n".join(table(worlds, other)))
     head = {"commit": _commit(), "date": date.today().isoformat(), "seeds": seeds}
     stored = {name: [asdict(one) for one in found] for name, found in worlds.items()}

@@ -1,0 +1,184 @@
+"""A drafter that costs something: what it promises, what it has to read first, when it is probed (see `adaptive`)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from localspec.engine.interfaces import Drafter, OnePass
+from localspec.planning.acceptance import Tracker
+from localspec.planning.coming import Coming
+from localspec.planning.costs import DraftCosts
+from localspec.planning.weighing import Option, weigh
+
+FIRST_WAIT, GROWTH, LAST_WAIT = 8.0, 1.15, 1024.0
+"""Passes until a drafter that does not promise enough is probed: at first, growth after each miss, at most."""
+UNTIMED = 0.2
+"""Of a plain pass, what a level of a drafter is taken to cost before it was timed: a head of a layer or two."""
+HOPE = 0.5
+"""Standard errors that a drafter is taken to be better than known: what is not known is worth trying."""
+PAY_BACK = 1.5
+"""How many times over a reading must be expected to pay back; half as much again after each one that did not."""
+EVIDENCE = 32.0
+"""Guesses scored, from which on a reading may cost more than the budget holds."""
+FEWEST_LEFT = 16.0
+"""Tokens that an answer is expected to bring still, at least."""
+HITS = 3
+"""Probes in a row that were right: the content has changed."""
+PROBES = 4
+"""Probes one after the other, once a prompt was read for the first of them."""
+PROBE_SHARE = 0.006
+"""Of plain decoding's time since it was asked last, what a probe may take."""
+SETTLED = 3
+"""Passes without a draft that costs nothing, after which a prompt may be read: a copy would have begun."""
+FORGETTING = 0.5
+"""Share of what was learned of a request that is forgotten in the time from one probe to the next."""
+
+
+@dataclass(slots=True)
+class Offer:
+    """What a drafter promises for a pass before it has guessed."""
+
+    value: float
+    """Tokens over sending nothing, at the rate; its reading charged."""
+    reading: float
+    """Seconds it must read first."""
+    first: float
+    """Seconds of the first level, reading included."""
+    missing: list[int]
+    """Tokens it must read, per place."""
+    places: list[int]
+    """Of the requests that let it guess."""
+
+
+@dataclass(slots=True, eq=False)
+class Asking:
+    """One such drafter."""
+
+    index: int
+    """Among all drafters."""
+    drafter: Drafter
+    costs: DraftCosts
+    longest: int
+    """Most nodes of its drafts."""
+    wait: float = FIRST_WAIT
+    idle: float = math.inf
+    """Passes since it was asked."""
+    hits: int = 0
+    """Probes in a row that were right."""
+    probes: int = 0
+    """How many more probes the last reading is good for."""
+    patience: float = 1.0
+    """How many times over a reading must promise to pay, besides PAY_BACK."""
+    owed: dict[int, float] = field(default_factory=dict)
+    """By slot, plain passes of reading that were not paid back yet."""
+    one_pass: bool = field(init=False)
+    """One pass guesses all levels of a draft."""
+
+    def __post_init__(self) -> None:
+        self.one_pass = isinstance(self.drafter, OnePass) and self.drafter.one_pass
+
+    def due(self, offer: Offer, now: Coming) -> bool:
+        """Whether it is probed although it does not promise enough."""
+        if self.hits > 0 or self.probes > 0:
+            return offer.reading <= now.plain
+        if offer.reading > now.plain and not self.settled(offer, now):
+            return False
+        return self.idle >= self.wait and offer.first <= PROBE_SHARE * self.idle * now.plain
+
+    def may_read(self, offer: Offer, now: Coming, room: float) -> bool:
+        """Whether it may read what it has to."""
+        if offer.reading > now.plain and not self.settled(offer, now):
+            return False
+        return offer.reading <= room or self.known(now)
+
+    def settled(self, offer: Offer, now: Coming) -> bool:
+        """Whether drafts without cost had their chance."""
+        return all(now.served[place].quiet >= SETTLED for place in offer.places)
+
+    def paid_levels(self, levels: float) -> float:
+        """How many levels a draft of so many costs."""
+        return min(1.0, levels) if self.one_pass else levels
+
+    def rest(self, now: Coming) -> None:
+        """A pass begins, for which it may be asked or not."""
+        self.idle += 1
+        for tracker in self.trackers(now):
+            tracker.fade(min(1.0, FORGETTING / self.wait))
+        if not self.costs.known:
+            self.costs = DraftCosts({now.active: UNTIMED * now.plain}, 0.03 * UNTIMED * now.plain)
+
+    def trackers(self, now: Coming) -> list[Tracker]:
+        """Of the requests that let it guess."""
+        return [now.served[place].trackers[self.index] for place in now.places(self.drafter.name)]
+
+    def offer(self, now: Coming, ready: Sequence[Option], answer: float) -> Offer | None:
+        """What it promises beside what is ready; None if it may not guess.
+
+        Args:
+            now: the pass.
+            ready: drafts of others.
+            answer: tokens of an answer, usually.
+        """
+        places = now.places(self.drafter.name)
+        longest = min(self.longest, len(now.prices) - 1)
+        if not places or longest < 1:
+            return None
+        slots, level = len(places), self.costs.level(len(places))
+        missing = [self.drafter.missing(now.requests[place].slot, now.requests[place].history) for place in places]
+        reading = self.costs.reading(sum(missing), slots)
+        breadth = now.served[places[0]].trackers[self.index].table.breadth
+        prices = [
+            price + level * self.paid_levels(nodes / breadth)
+            for nodes, price in enumerate(now.affordable[: longest + 1])
+        ]
+        promises = [
+            Option(place, now.served[place].trackers[self.index].odds, levels=longest, breadth=breadth, hope=HOPE)
+            for place in places
+        ]
+        best = weigh([*ready, *promises], now.active, prices, now.rate)
+        left = sum(now.left(place, answer) for place in places) / slots
+        passes = max(1.0, max(FEWEST_LEFT, left) / (1.0 + best.gain / now.active))
+        times = PAY_BACK * self.patience if reading > now.plain else 1.0
+        return Offer(best.value - now.rate * reading * times / passes, reading, level + reading, missing, places)
+
+    def known(self, now: Coming) -> bool:
+        """Whether enough is known of it to pay for a reading with what it will save."""
+        return min(tracker.table.trials for tracker in self.trackers(now)) >= EVIDENCE
+
+    def probed(self, hit: bool, read: bool) -> None:
+        """A probe is over.
+
+        Args:
+            hit: its guess was right.
+            read: a prompt was read for it.
+        """
+        self.probes = PROBES if read else max(0, self.probes - 1)
+        self.hits = self.hits + 1 if hit else 0
+        if hit:
+            self.paid()
+        else:
+            self.wait = min(LAST_WAIT, self.wait * GROWTH)
+
+    def paid(self) -> None:
+        """It was worth asking."""
+        self.wait = max(FIRST_WAIT, self.wait / GROWTH)
+
+    def repay(self, slots: Sequence[int], saved: float) -> float:
+        """A pass for which it guessed saved so much, in plain passes; returns what is left once readings are paid."""
+        for slot in slots:
+            paid = min(max(0.0, saved), self.owed.get(slot, 0.0))
+            if paid:
+                self.owed[slot] -= paid
+                saved -= paid
+        return saved
+
+    def close(self, slot: int) -> float:
+        """The request of that slot is over; returns what its reading did not bring in, in plain passes."""
+        self.hits = self.probes = 0
+        left = self.owed.pop(slot, None)
+        if left is None:
+            return 0.0
+        self.patience = self.patience * 1.5 if left > 0.0 else max(1.0, self.patience / 2.0)
+        return left

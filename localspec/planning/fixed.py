@@ -1,0 +1,79 @@
+"""A plan that drafts the same length every time: for rules that need one, and for measurements."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from localspec.engine.constraint import legal
+from localspec.engine.interfaces import EMPTY_DRAFT, Draft, Drafter, DraftRequest, Outcome, Target
+from localspec.errors import UsageError
+from localspec.planning.proposal import NO_REVIEW, Proposal, Review, fitting
+
+
+class FixedPlan:
+    """Always drafts up to `max_draft_tokens`: the first drafter with a good guess is sent.
+
+    Confidences of different drafters are never compared with each other, so the order of the drafters decides.
+    """
+
+    def __init__(
+        self,
+        drafters: Sequence[Drafter],
+        max_draft_tokens: int,
+        exact_widths: frozenset[int] | None,
+        thresholds: Mapping[str, float] | None = None,
+    ) -> None:
+        """
+        Args:
+            drafters: asked in this order.
+            max_draft_tokens: longest draft, 0 = plain decoding.
+            exact_widths: widths a pass may have, 1 always among them; None = any (exactness is off).
+            thresholds: by drafter, the confidence that its first guess needs (prompt lookup: tokens matched).
+
+        Raises:
+            UsageError: `max_draft_tokens` is negative or above 64.
+        """
+        if not 0 <= max_draft_tokens <= 64:
+            raise UsageError(f"max_draft_tokens is {max_draft_tokens}; it must be between 0 and 64.")
+        self.drafters: Sequence[Drafter] = tuple(drafters)
+        self.dropped: dict[str, str] = {}
+        self.max_draft_tokens = max_draft_tokens
+        self._exact, self._thresholds = exact_widths, dict(thresholds or {})
+
+    def draft(self, target: Target, requests: Sequence[DraftRequest], pending: Sequence[int]) -> Proposal:
+        limit = self.max_nodes(len(requests))
+        asked = [request if request.max_nodes <= limit else request.limited(limit) for request in requests]
+        drafts = [EMPTY_DRAFT] * len(asked)
+        for drafter in self.drafters:
+            places = [place for place, one in enumerate(asked) if not len(drafts[place]) and one.allows(drafter.name)]
+            if not places or drafter.name in self.dropped:
+                continue
+            wanted = [asked[place] for place in places]
+            for place, draft in zip(places, legal(wanted, drafter.draft(wanted)), strict=True):
+                if self._accepts(drafter, draft):
+                    drafts[place] = draft
+        return Proposal(fitting(target, [one.slot for one in requests], pending, drafts, self._exact))
+
+    def _accepts(self, drafter: Drafter, draft: Draft) -> bool:
+        """Whether a draft is good enough. One that was drawn always is: dropping it for what was drawn would bias."""
+        if not len(draft) or draft.probs is not None or draft.confidence is None:
+            return True
+        return bool(draft.confidence[0] >= self._thresholds.get(drafter.name, 0.0))
+
+    def learn(self, proposal: Proposal, outcomes: Sequence[Outcome], seconds: float) -> Review:
+        for drafter in self.drafters:
+            drafter.observe(outcomes)
+        return NO_REVIEW
+
+    def drop(self, name: str, reason: str) -> None:
+        for drafter in self.drafters:
+            if drafter.name == name and name not in self.dropped:
+                self.dropped[name] = reason
+                drafter.close()
+
+    def max_nodes(self, active: int) -> int:
+        """The longest draft whose pass (all slots drafting alike) has an allowed width."""
+        nodes = self.max_draft_tokens
+        while self._exact is not None and nodes > 0 and active * (1 + nodes) not in self._exact:
+            nodes -= 1
+        return nodes

@@ -1,0 +1,351 @@
+"""Never slower: drafts what pays on this machine for this text, down to not drafting at all."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from time import perf_counter
+
+from localspec.engine.constraint import legal
+from localspec.engine.interfaces import ANY_PRICE, EMPTY_DRAFT, Draft, Drafter, DraftRequest, Outcome, Target
+from localspec.errors import DecodeError
+from localspec.planning.asking import HITS, Asking, Offer
+from localspec.planning.coming import Coming, Served, prices
+from localspec.planning.costs import DraftCosts, PassCosts
+from localspec.planning.fixed import FixedPlan
+from localspec.planning.knowledge import Knowledge
+from localspec.planning.price import DraftPrice
+from localspec.planning.proposal import Proposal, Review, depth_of, fitting
+from localspec.planning.weighing import Choice, Option, learn, weigh
+
+MARGIN = 0.01
+"""Tokens a pass that a draft must promise over none: no switching for nothing."""
+LITTLE = 0.25
+"""Tokens a pass: where drafts without cost are worth no more, a drafter that costs something may read and is probed."""
+STALL = 2.0
+"""Plain passes over what was expected, as which a draft is booked that took longer."""
+PLANNINGS = 20.0
+"""Plannings that the budget must hold, or a pass goes unplanned: where a pass is short and nothing is found."""
+_HOST_RATE = 0.1
+"""Share by which one pass changes what planning is known to take."""
+
+
+@dataclass(frozen=True, slots=True)
+class Forced:
+    """What settings leave no choice about."""
+
+    nodes: int | None = None
+    """Drafts have this many nodes, as far as drafters and exact widths allow."""
+    drafting: bool = False
+    """Something is drafted in every pass; how much is the plan's choice."""
+
+
+@dataclass(slots=True)
+class Asked:
+    """A drafter that costs something has guessed."""
+
+    asking: Asking
+    offer: Offer
+    probing: bool
+    """It was asked to see how it does, not because it promised enough."""
+    seconds: float
+    """That it took."""
+    levels: int = 0
+    """Of its longest draft."""
+    first_guesses: dict[int, int] = field(default_factory=dict)
+    """By place."""
+
+
+@dataclass(slots=True)
+class Planned(Proposal):
+    """A pass that was considered, and what is sent in it."""
+
+    now: Coming
+    options: list[Option] = field(default_factory=list)
+    """Drafts that were drawn, sent or not ..."""
+    drawn: list[tuple[int, Draft]] = field(default_factory=list)
+    """... and each one's drafter, by index, and itself."""
+    asked: Asked | None = None
+    width: int = 0
+    """Of the one pass that will run; 0 = there will be several."""
+    expected: float = 0.0
+    """Seconds of the pass; 0 = it is plain decoding's."""
+    host: float = 0.0
+    """Seconds that planning took; 0 = the pass was not planned."""
+    guarded: bool = False
+    """Only settings had a draft sent."""
+
+
+class AdaptivePlan:
+    """Chooses drafter, nodes and width of every pass; see the module."""
+
+    def __init__(
+        self,
+        drafters: Sequence[Drafter],
+        exact_widths: frozenset[int] | None,
+        knowledge: Knowledge,
+        *,
+        longest: int = 15,
+        longest_costly: int = 7,
+        fixed: FixedPlan | None = None,
+        forced: Forced | None = None,
+        clock: Callable[[], float] = perf_counter,
+    ) -> None:
+        self.drafters: Sequence[Drafter] = tuple(drafters)
+        self.knowledge = knowledge
+        self.dropped: dict[str, str] = {}
+        self._exact, self._longest, self._clock = exact_widths, longest, clock
+        self._fixed = fixed or FixedPlan(drafters, 4, exact_widths)
+        self._forced = forced or Forced()
+        self._forces = self._forced.drafting or bool(self._forced.nodes)
+        self._free = [(index, one) for index, one in enumerate(self.drafters) if one.free]
+        most = longest if self._forced.nodes else min(longest, longest_costly)
+        self._costly = [
+            Asking(index, one, knowledge.draft_costs.get(one.name) or DraftCosts(), most)
+            for index, one in enumerate(self.drafters)
+            if not one.free
+        ]
+        self._costs: dict[int, PassCosts] = {1: knowledge.costs}
+        self._served: dict[int, Served] = {}
+        self._host = 0.0
+
+    # -- before a pass ----------------------------------------------------------------------------------------------
+
+    def draft(self, target: Target, requests: Sequence[DraftRequest], pending: Sequence[int]) -> Proposal:
+        if any(one.needs_probs for one in requests):
+            return self._fixed.draft(target, requests, pending)
+        started = self._clock()
+        found = Planned([EMPTY_DRAFT] * len(requests), self._coming(target, requests, pending))
+        if not self._plans(found.now):
+            self._send(found, target)
+            return found
+        self._ask_free(found)
+        best = self._best(found)
+        for one in found.now.served:
+            one.quiet = 0 if best.value > LITTLE else one.quiet + 1
+        if self._costly and self._ask(found, best):
+            best = self._best(found)
+        if best.nodes and (best.value > MARGIN or self._forces):
+            found.guarded = best.value <= MARGIN
+            found.drafts = [EMPTY_DRAFT if one < 0 else found.drawn[one][1].truncated(best.nodes) for one in best.picks]
+        self._send(found, target)
+        found.host = max(1e-9, self._clock() - started - (found.asked.seconds if found.asked else 0.0))
+        return found
+
+    def _coming(self, target: Target, requests: Sequence[DraftRequest], pending: Sequence[int]) -> Coming:
+        active = len(requests)
+        costs = self._costs.get(active)
+        if costs is None:
+            costs = self._costs[active] = self._costs[1].copy(active)
+        costs.widen(sum(pending) + active * self._longest)
+        served, lengths = [self._serve(one) for one in requests], [len(one.history) for one in requests]
+        row = costs.row(sum(lengths) // active)
+        limit = max(0, min(self._longest, max(one.max_nodes for one in requests)))
+        by_nodes = prices(target, requests, pending, row, limit, self._exact)
+        rate = self.knowledge.pace.value * active / row[active] if row[active] else 0.0
+        now = Coming(requests, pending, served, lengths, row, by_nodes, rate)
+        now.afford(math.inf if self._forces else max(0.0, self.knowledge.budget.passes) * now.plain)
+        return now
+
+    def _serve(self, request: DraftRequest) -> Served:
+        """What is known of a request; a new one begins."""
+        served, knowledge = self._served.get(request.slot), self.knowledge
+        if served is None or served.history is not request.history:
+            if served is not None:
+                knowledge.ended(len(served.history) - served.start)
+            for one in self._costly:
+                knowledge.budget.write_off(one.close(request.slot))
+            knowledge.pace.begin()
+            knowledge.budget.begin()
+            trackers = [knowledge.acceptance.tracker(one.name) for one in self.drafters]
+            served = self._served[request.slot] = Served(request.history, len(request.history), trackers)
+        return served
+
+    def _plans(self, now: Coming) -> bool:
+        """Whether this pass is planned: some drafter may guess, and the budget holds what planning takes."""
+        if not any(now.places(one.name) for one in self.drafters):
+            return False
+        if self._forces or not now.plain:
+            return self._forces
+        return self.knowledge.budget.passes * now.plain >= PLANNINGS * self._host
+
+    def _ask_free(self, found: Planned) -> None:
+        """Drafters that cost nothing guess."""
+        now, asked = found.now, dict[int, DraftRequest]()
+        limit = len(now.prices) - 1
+        constrained = any(one.constraint is not None for one in now.requests)
+        for index, drafter in self._free:
+            if drafter.name in self.dropped or (drafter.needs.constraint and not constrained):
+                continue
+            places = now.places(drafter.name)
+            for place in places:
+                if place not in asked:
+                    request = now.requests[place]
+                    asked[place] = request if request.max_nodes <= limit else request.limited(limit)
+            wanted = [asked[place] for place in places]
+            for place, draft in zip(places, legal(wanted, drafter.draft(wanted)) if wanted else [], strict=True):
+                self._add(found, index, place, draft)
+
+    def _add(self, found: Planned, index: int, place: int, draft: Draft) -> None:
+        """A drafter has guessed for a request."""
+        if len(draft):
+            odds = found.now.served[place].trackers[index].odds
+            found.options.append(Option(place, odds, draft.tokens, draft.parents, draft.confidence))
+            found.drawn.append((index, draft))
+
+    def _best(self, found: Planned) -> Choice:
+        """What is worth most of what was drawn."""
+        now, only = found.now, 0
+        if self._forced.nodes:
+            only = min(self._forced.nodes, len(now.prices) - 1)
+            while only > 0 and now.prices[only] == math.inf:
+                only -= 1
+        floor = -math.inf if self._forces else 0.0
+        return weigh(found.options, now.active, now.affordable, now.rate, floor, only, now.again)
+
+    def _ask(self, found: Planned, best: Choice) -> bool:
+        """Asks the drafter that promises most over what is ready, or one that is to be probed; whether one guessed."""
+        now, knowledge = found.now, self.knowledge
+        room = max(0.0, knowledge.budget.passes) * now.plain
+        top: tuple[Asking, Offer] | None = None
+        probe: tuple[Asking, Offer] | None = None
+        most = max(best.value, 0.0) + MARGIN
+        for one in self._costly:
+            if one.drafter.name in self.dropped or not now.places(one.drafter.name):
+                continue
+            one.rest(now)
+            offer = one.offer(now, found.options, knowledge.answer)
+            if offer is None:
+                continue
+            if self._forces:
+                if not best.nodes and (top is None or offer.value > top[1].value):
+                    top = one, offer
+            elif offer.value > most and one.may_read(offer, now, room):
+                top, most = (one, offer), offer.value
+            elif best.value <= LITTLE and probe is None and offer.first <= room and one.due(offer, now):
+                probe = one, offer
+        chosen = top or probe
+        return chosen is not None and self._drawn(found, *chosen, top is None)
+
+    def _drawn(self, found: Planned, one: Asking, offer: Offer, probing: bool) -> bool:
+        """Lets a drafter guess; one that fails is dropped, and the answer goes on."""
+        now = found.now
+        longest = 1 if probing else min(one.longest, len(now.prices) - 1)
+        shares = [price / now.active for price in now.affordable]
+        level = 0.0 if one.one_pass else one.costs.level(len(offer.places)) / len(offer.places)
+        wanted = []
+        for place, tracker in zip(offer.places, one.trackers(now), strict=True):
+            nodes, price = max(0, min(longest, now.requests[place].max_nodes)), ANY_PRICE
+            if not (probing or self._forced.nodes):
+                price = DraftPrice(now.rate, shares, level, tracker.probability, tracker.typical(longest))
+            wanted.append(replace(now.requests[place], max_nodes=nodes, max_depth=nodes, price=price))
+        started = self._clock()
+        try:
+            drafts = legal(wanted, one.drafter.draft(wanted))
+        except (DecodeError, MemoryError) as error:
+            self.drop(one.drafter.name, str(error) or "out of memory")
+            return False
+        found.asked = asked = Asked(one, offer, probing, self._clock() - started)
+        for place, draft in zip(offer.places, drafts, strict=True):
+            self._add(found, one.index, place, draft)
+            if len(draft):
+                depth = depth_of(draft)
+                asked.levels = max(asked.levels, depth)
+                asked.first_guesses[place] = int(draft.tokens[0])
+                now.served[place].trackers[one.index].table.saw_breadth(len(draft) / depth)
+        return True
+
+    def _send(self, found: Planned, target: Target) -> None:
+        """Cuts what would make a width that is not allowed, and says what the pass will be."""
+        now = found.now
+        drafted = any(map(len, found.drafts))
+        if drafted and now.active > 1:  # drafts shorter than the choice make other widths
+            slots = [one.slot for one in now.requests]
+            found.drafts = fitting(target, slots, now.pending, found.drafts, self._exact)
+            drafted = any(map(len, found.drafts))
+        widths = [now.pending[0] + len(found.drafts[0])]
+        if now.active > 1:
+            rows = zip(now.requests, now.pending, found.drafts, strict=True)
+            widths = target.pass_widths({one.slot: waiting + len(draft) for one, waiting, draft in rows})
+        # Rows that wait may be decoded one by one where nothing is drafted: no single pass to learn from.
+        if len(widths) == 1 and (drafted or sum(now.pending) == now.active):
+            found.width = widths[0]
+        if drafted or sum(now.pending) > now.active:
+            found.expected = sum(now.row[width] for width in widths) if drafted else now.prices[0]
+
+    # -- after it ---------------------------------------------------------------------------------------------------
+
+    def learn(self, proposal: Proposal, outcomes: Sequence[Outcome], seconds: float) -> Review:
+        if not isinstance(proposal, Planned):
+            return self._fixed.learn(proposal, outcomes, seconds)
+        started = self._clock()
+        for drafter in self.drafters:
+            drafter.observe(outcomes)
+        now = proposal.now
+        said: list[list[int]] = [[] for _ in now.requests]
+        places = {one.slot: place for place, one in enumerate(now.requests)}
+        for outcome in outcomes:
+            place = places[outcome.slot]
+            said[place] = outcome.history.tokens[now.lengths[place] :].tolist()
+        if proposal.options:
+            learn(proposal.options, said, [not self.drafters[index].free for index, _ in proposal.drawn])
+        if proposal.width:
+            self._costs[now.active].observe(proposal.width, now.length, seconds)
+        asked = proposal.asked
+        if asked is not None:
+            self._heard(asked, now, any(said[place][:1] == [token] for place, token in asked.first_guesses.items()))
+        if proposal.host:
+            proposal.host += self._clock() - started
+            self._host += (_HOST_RATE if self._host else 1.0) * (proposal.host - self._host)
+        if now.plain and outcomes and not self._forces:
+            self._book(proposal, sum(map(len, said)) / now.active)
+        return Review(now.plain, not (proposal.host or proposal.expected), proposal.guarded)
+
+    def _heard(self, asked: Asked, now: Coming, hit: bool) -> None:
+        """What a drafter that costs something took, and when it is probed next."""
+        one, offer = asked.asking, asked.offer
+        unread = 0
+        if not asked.levels:
+            requests = [now.requests[place] for place in offer.places]
+            unread = sum(one.drafter.missing(request.slot, request.history) for request in requests)
+        read = max(0, sum(offer.missing) - unread)
+        one.costs.observe(one.paid_levels(asked.levels), read, len(offer.places), asked.seconds)
+        self.knowledge.draft_costs[one.drafter.name] = one.costs
+        one.idle = 0.0
+        if asked.probing:
+            one.probed(hit, offer.reading > now.plain)
+            if one.hits == HITS:
+                one.hits = 0
+                for tracker in one.trackers(now):
+                    tracker.fade(1.0)
+        else:
+            one.paid()
+
+    def _book(self, proposal: Planned, plain: float) -> None:
+        """What the pass saved or lost, in plain passes; it brought as many tokens a slot as `plain`."""
+        now, asked, budget = proposal.now, proposal.asked, self.knowledge.budget
+        spent = proposal.expected / now.plain if proposal.expected else plain
+        spent += min(proposal.host, self._host) / now.plain
+        if asked is not None:
+            offer = asked.offer
+            usual = offer.first + asked.levels * asked.asking.costs.level(len(offer.places)) + STALL * now.plain
+            took = min(asked.seconds, usual) / now.plain
+            invested = min(offer.reading / now.plain, took)
+            if invested > budget.passes:  # it is paid back by what the drafter saves
+                for place in offer.places:
+                    owed, slot = asked.asking.owed, now.requests[place].slot
+                    owed[slot] = owed.get(slot, 0.0) + invested / len(offer.places)
+                took -= invested
+            spent += took
+        self.knowledge.pace.book(plain, spent)
+        saved = plain - spent
+        if asked is not None:
+            saved = asked.asking.repay([now.requests[place].slot for place in asked.offer.places], saved)
+        budget.book(plain, plain - saved)
+
+    def drop(self, name: str, reason: str) -> None:
+        for drafter in self.drafters:
+            if drafter.name == name and name not in self.dropped:
+                self.dropped[name] = reason
+                drafter.close()

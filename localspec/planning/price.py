@@ -1,0 +1,57 @@
+"""What the next level of a draft must bring, for a drafter that can stop in the middle."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from localspec.engine.interfaces import Price
+
+
+class DraftPrice(Price):
+    """Goes on while some longer draft is worth more than the best one that could be sent now.
+
+    With reach[i] = probability that the first i guesses are all accepted (from the confidences so far), a draft of m
+    nodes is worth sum(reach[1..m]) - rate * (pass_seconds[m] - pass_seconds[0]) tokens. Behind level k the guesses to
+    come are taken at their typical acceptance, and every further level costs the drafter `level_seconds`. Looking
+    ahead over all lengths, not one node, is what carries it over a bad width to a good one.
+    """
+
+    __slots__ = ("_level_seconds", "_pass_seconds", "_probability", "_rate", "_typical")
+
+    def __init__(
+        self,
+        rate: float,
+        pass_seconds: Sequence[float],
+        level_seconds: float,
+        probability: Callable[[float], float],
+        typical: Sequence[float],
+    ) -> None:
+        """
+        Args:
+            rate: lambda, tokens/s.
+            pass_seconds: by nodes sent, 0 included; infinity where no pass of that width may run.
+            level_seconds: of the drafter.
+            probability: of a confidence -> that a node is accepted if its parent is.
+            typical: the same by depth - 1, before the confidence is known.
+        """
+        self._rate, self._level_seconds = rate, level_seconds
+        self._pass_seconds, self._probability, self._typical = pass_seconds, probability, typical
+
+    def pays(self, path: Sequence[float], nodes: int) -> bool:
+        prices, rate = self._pass_seconds, self._rate
+        plain = prices[0]
+        breadth = max(1, nodes // len(path))
+        reach, total, best = 1.0, 0.0, 0.0
+        for depth, confidence in enumerate(path, 1):
+            reach *= self._probability(confidence)
+            total += reach
+            if depth * breadth < len(prices):
+                best = max(best, total - rate * (prices[depth * breadth] - plain))
+        drafting = 0.0
+        for depth in range(len(path) + 1, min(len(self._typical), (len(prices) - 1) // breadth) + 1):
+            reach *= self._typical[depth - 1]
+            total += reach
+            drafting += self._level_seconds
+            if total - rate * (prices[depth * breadth] - plain + drafting) > best:
+                return True
+        return False

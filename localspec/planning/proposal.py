@@ -1,0 +1,101 @@
+"""What a plan proposes for a pass, and what it says of it afterwards.
+
+A width is the number of rows in a pass. Under exactness only widths whose bits equal those of one row may run, so a
+draft that would make a pass inexact is cut, never sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from localspec.engine.interfaces import Draft, Drafter, DraftRequest, Outcome, Target
+
+
+@dataclass(slots=True)
+class Proposal:
+    """What a plan sends in the coming pass; `learn` is given it back."""
+
+    drafts: list[Draft]
+    """One per request; every pass they make has an allowed width."""
+
+
+@dataclass(frozen=True, slots=True)
+class Review:
+    """What a plan says of a pass when it is over."""
+
+    plain_seconds: float = 0.0
+    """What plain decoding's pass would have taken for each token of a slot; 0 = unknown."""
+    plain: bool = False
+    """It was plain decoding: no drafter was asked, and nothing was decided."""
+    guarded: bool = False
+    """A setting forced a draft where none was worth its time."""
+
+
+NO_REVIEW = Review()
+
+
+class Plan(Protocol):
+    """Decides who drafts, how many nodes, and what of the drafts is sent."""
+
+    @property
+    def drafters(self) -> Sequence[Drafter]:
+        """All there are, in the order in which they are asked."""
+        ...
+
+    @property
+    def dropped(self) -> Mapping[str, str]:
+        """By name, drafters that are not asked any more, and why."""
+        ...
+
+    def draft(self, target: Target, requests: Sequence[DraftRequest], pending: Sequence[int]) -> Proposal:
+        """The drafts to send in the coming pass.
+
+        Args:
+            target: says which widths are exact and how rows become passes.
+            requests: one per slot that shares the pass; `max_nodes` is what the request itself allows.
+            pending: rows each slot must decode anyway, at least 1.
+        """
+        ...
+
+    def learn(self, proposal: Proposal, outcomes: Sequence[Outcome], seconds: float) -> Review:
+        """What came of a proposal, in a pass of so many seconds (drafting not included). Drafters observe it here."""
+        ...
+
+    def drop(self, name: str, reason: str) -> None:
+        """Never asks the drafter of that name again, and lets it free what it holds."""
+        ...
+
+
+def depth_of(draft: Draft) -> int:
+    """Levels of a draft."""
+    parents = draft.parents.tolist()
+    if parents == list(range(-1, len(parents) - 1)):
+        return len(parents)  # a chain
+    depths: list[int] = []
+    for parent in parents:
+        depths.append(1 if parent < 0 else depths[parent] + 1)
+    return max(depths)
+
+
+def fitting(
+    target: Target, slots: Sequence[int], pending: Sequence[int], drafts: list[Draft], exact: frozenset[int] | None
+) -> list[Draft]:
+    """Drafts cut from the end until every pass they make has an allowed width.
+
+    Args:
+        target: says how rows become passes.
+        slots: those that share the pass.
+        pending: rows each of them must decode anyway.
+        drafts: one per slot.
+        exact: widths a pass may have; None = any.
+    """
+    longest = max(map(len, drafts), default=0)
+    while exact is not None and longest > 0:
+        rows = {slot: rows + len(draft) for slot, rows, draft in zip(slots, pending, drafts, strict=True)}
+        if all(width in exact for width in target.pass_widths(rows)):
+            break
+        longest -= 1
+        drafts = [draft.truncated(longest) for draft in drafts]
+    return drafts

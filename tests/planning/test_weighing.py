@@ -1,0 +1,131 @@
+"""The draft that is worth most, and what is learned from what came of it."""
+
+from __future__ import annotations
+
+import math
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from localspec.planning.acceptance import Table, Tracker
+from localspec.planning.weighing import LEVELS, SCORES, Option, cell_of, learn, shifted, weigh
+
+chains = st.lists(st.lists(st.floats(0.01, 0.99), min_size=1, max_size=5), min_size=1, max_size=3)
+
+
+def odds(*rates: float) -> Tracker:
+    """A tracker whose ten cells of probabilities hold these rates, or their middles."""
+    table = Table()
+    table.cells[0, :10] = rates or (np.arange(10) + 0.5) / 10.0
+    return Tracker(table)
+
+
+def chain(place: int, tracker: Tracker, confidence: list[float]) -> Option:
+    count = len(confidence)
+    tokens, parents = np.ones(count, np.int32), np.arange(-1, count - 1, dtype=np.int32)
+    return Option(place, tracker.odds, tokens, parents, np.array(confidence, np.float32))
+
+
+def expected(option: Option, nodes: int) -> float:
+    """Tokens that the first nodes of a chain bring."""
+    assert option.confidence is not None
+    rates = [float(option.odds.cells[0, cell_of(one)]) for one in option.confidence.tolist()[:nodes]]
+    return float(np.cumprod(rates).sum()) if rates else 0.0
+
+
+@given(drafts=chains, steps=st.lists(st.floats(0.0, 0.6), min_size=5, max_size=5), rate=st.floats(0.5, 3.0))
+def test_the_best_of_all_choices_is_found(drafts: list[list[float]], steps: list[float], rate: float) -> None:
+    tracker = odds()
+    options = [chain(0, tracker, one) for one in drafts]
+    prices = np.concatenate([[1.0], 1.0 + np.cumsum(steps)]).tolist()
+    best = weigh(options, 1, prices, rate)
+    values = [0.0]
+    for one, nodes in product(options, range(1, 6)):
+        if nodes <= len(one.tokens):
+            values.append(expected(one, nodes) - rate * (prices[nodes] - prices[0]))
+    assert best.value == pytest.approx(max(values), abs=1e-6)
+    if best.nodes:
+        found = options[best.picks[0]]
+        value = expected(found, best.nodes) - rate * (prices[best.nodes] - prices[0])
+        assert value == pytest.approx(best.value, abs=1e-6)
+
+
+def test_every_request_of_a_pass_sends_as_many_nodes() -> None:
+    tracker = odds()
+    options = [chain(0, tracker, [0.95, 0.95, 0.95]), chain(1, tracker, [0.95])]
+    best = weigh(options, 2, [1.0, 1.1, 1.2, 1.3], 1.0)
+    assert (best.nodes, best.picks) == (3, [0, 1])
+    assert best.gain == pytest.approx(expected(options[0], 3) + expected(options[1], 1))
+
+
+def test_a_width_that_may_not_run_is_never_chosen() -> None:
+    tracker = odds()
+    best = weigh([chain(0, tracker, [0.95] * 4)], 1, [1.0, math.inf, 1.1, math.inf, math.inf], 1.0)
+    assert best.nodes == 2
+    assert weigh([chain(0, tracker, [0.95])], 1, [1.0, math.inf], 1.0).nodes == 0
+
+
+def test_siblings_share_what_their_parent_reaches() -> None:
+    tracker = odds(*[0.5] * 10)
+    tokens, confidence = np.array([1, 2], np.int32), np.array([0.5, 0.5], np.float32)
+    tree = Option(0, tracker.odds, tokens, np.array([-1, -1], np.int32), confidence)
+    assert weigh([tree], 1, [1.0, 1.0, 1.0], 0.0).gain == pytest.approx(0.5 + 0.25)
+    again = weigh([tree], 1, [1.0, 1.0, 1.0], 0.0, again=0.5)
+    assert again.gain == pytest.approx(0.5 + 0.125), "what is accepted beside the main chain is decoded again"
+
+
+def test_a_promise_hopes_less_the_more_is_known() -> None:
+    tracker = odds()
+    known, unknown = (Option(0, Tracker(Table()).odds, levels=3, hope=0.5) for _ in range(2))
+    known.odds.cells[1, SCORES:] = 300.0
+    gains = [weigh([one], 1, [1.0] * 4, 1.0).gain for one in (known, unknown)]
+    assert gains[0] < gains[1] < 3.0
+    assert tracker.typical(3) == pytest.approx([0.6] * 3)
+
+
+def test_only_what_is_known_is_learned() -> None:
+    """The first wrong guess says nothing of what lies after it."""
+    tracker = odds(*[0.5] * 10)
+    option = chain(0, tracker, [0.05, 0.15, 0.25])
+    option.tokens[:] = (7, 8, 9)
+    before = tracker.table.cells.copy()
+    learn([option], [[7, 1, 1]], [True])
+    changed = np.flatnonzero((tracker.table.cells != before).any(axis=0)).tolist()
+    assert changed == [0, 1, SCORES, SCORES + 1]
+    assert tracker.table.cells[0, 0] > 0.5 > tracker.table.cells[0, 1]
+    learn([option], [[]], [True])
+    assert tracker.table.cells[1, 0] == before[1, 0] + 1, "nothing was said"
+
+
+def test_a_request_drifts_from_its_table_and_comes_back() -> None:
+    tracker = odds(*[0.5] * 10)
+    for _ in range(30):
+        option = chain(0, tracker, [0.55])
+        option.tokens[:] = 3
+        learn([option], [[3]], [False])
+    assert tracker.probability(0.55) > 0.8
+    other = Tracker(tracker.table)
+    assert other.probability(0.55) < tracker.probability(0.55), "another request begins with what all have in common"
+    tracker.fade(1.0)
+    assert tracker.odds.shift.tolist() == other.odds.shift.tolist()
+
+
+@given(st.floats(0.0, 40.0))
+def test_cells_rise_with_the_confidence(confidence: float) -> None:
+    assert 0 <= cell_of(confidence) < SCORES
+    assert cell_of(confidence) <= cell_of(confidence + 0.5)
+
+
+def test_a_table_is_kept_and_nonsense_is_not() -> None:
+    table = Table()
+    table.cells[0, 3], table.breadth = 0.25, 2.0
+    found = Table.from_json(table.to_json())
+    assert found.cells.tolist() == table.cells.tolist()
+    assert found.breadth == 2.0
+    for change in ({"rates": [2.0] * (SCORES + LEVELS)}, {"trials": [0.0] * (SCORES + LEVELS)}, {"breadth": 0.5}):
+        with pytest.raises(ValueError, match="not a table"):
+            Table.from_json({**table.to_json(), **change})
+    assert shifted(0.5, 1.0) == 0.5
