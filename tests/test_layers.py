@@ -13,7 +13,7 @@ LAYERS = {
     **dict.fromkeys(("errors", "types", "config", "paths"), 0),
     **dict.fromkeys(("kernels", "indexes", "reference", "native", "gguf"), 1),
     **dict.fromkeys(("engine", "llama", "models"), 2),
-    "drafters": 3,
+    **dict.fromkeys(("drafters", "planning"), 3),
     "chat": 4,
     "runtime": 5,
     "checks": 6,
