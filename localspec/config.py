@@ -21,6 +21,10 @@ FIXED_DRAFT = 4
 RULES: dict[str, Rule] = {"coupled": Rule.COUPLED, "rejection": Rule.REJECTION, "block": Rule.BLOCK}
 
 
+PLANNED = ("context", "slots", "rollback", "branches", "max_draft_tokens")
+"""Settings of an engine that are those of a memory plan (`models.fit.FitSettings`), too."""
+
+
 @dataclass(frozen=True, slots=True)
 class EngineSettings:
     """Everything that is fixed when the models are loaded."""

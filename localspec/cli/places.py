@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.filesize import decimal
 
+from localspec.config import PLANNED
 from localspec.errors import ModelError
 from localspec.runtime.memory import places as places
 
@@ -24,10 +25,6 @@ _CACHES: dict[str, dict[str, Any]] = {
     "unfused": {"flash_attention": False},
 }
 """What the choices of `EngineSettings.cache` are to a memory plan."""
-
-
-_PLANNED = ("context", "slots", "rollback", "branches", "max_draft_tokens")
-"""Settings of an engine that are those of a memory plan, too."""
 
 
 def add_memory_options(parser: argparse.ArgumentParser) -> None:
@@ -74,7 +71,7 @@ def fitted(settings: dict[str, Any]) -> dict[str, Any]:
     target, draft = find(settings.get("target"))
     if settings.get("draft") is not None:
         draft = find_one(settings["draft"])
-    wanted = {name: settings[name] for name in _PLANNED if name in settings}
+    wanted = {name: settings[name] for name in PLANNED if name in settings}
     cache = settings.get("cache", "auto")
     may_shrink = cache == "auto" and settings.get("kernels", "auto") != "wide"
     draft, heads = apart(draft, [find_one(head) for head in settings.get("heads", ())])

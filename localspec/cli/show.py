@@ -18,9 +18,6 @@ if TYPE_CHECKING:
     from localspec.models.facts import Facts
 
 
-_NO_DRAFTS = "nothing is drafted, since its cache cannot be trimmed"
-
-
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", metavar="NAME|FILE", help="pair, model, GGUF file or head")
     parser.add_argument("--json", action="store_true", help="everything as JSON, also the chat template's marks")
@@ -52,18 +49,21 @@ def run(options: argparse.Namespace) -> int:
     found = [describe(read_parts(Path(path)), settings, there) for path in paths]
     exact = [_exactness(facts) for facts in found]
     if options.json:
-        all_facts = [facts.as_dict() | {"exact": said} for facts, said in zip(found, exact, strict=True)]
+        data = [said and said[0] for said in exact]
+        all_facts = [facts.as_dict() | {"exact": one} for facts, one in zip(found, data, strict=True)]
         print(json.dumps(all_facts if pair else all_facts[0]))
         return 0
     for index, (facts, said) in enumerate(zip(found, exact, strict=True)):
         if index:
             print()
-        _print([*_rows(facts), *([("exact", _in_words(said))] if said is not None else [])])
+        _print([*_rows(facts), *([("exact", said[1])] if said is not None else [])])
     return 0
 
 
-def _exactness(facts: Facts) -> dict[str, Any] | None:
-    """Whether drafting for it changes no bit on the CPU, as far as that follows from its graph; None = no target."""
+def _exactness(facts: Facts) -> tuple[dict[str, Any], str] | None:
+    """Whether drafting for it changes no bit on the CPU, as far as that follows from its graph: as data and in words.
+    None = it is no target.
+    """
     from localspec.gguf.formats import ROLLS_BACK
     from localspec.llama import exactness
     from localspec.models.facts import LANGUAGE_MODEL
@@ -73,19 +73,13 @@ def _exactness(facts: Facts) -> dict[str, Any] | None:
     try:
         said = exactness.of_file(Path(facts.file), int(facts.architecture in ROLLS_BACK))
     except LocalspecError as error:
-        return {"widths": False, "prefill": False, "reason": f"unknown: {error}"}
+        said = exactness.Exactness(False, False, f"unknown: {error}")
     if said is None:
-        return {"widths": True, "prefill": False, "reason": _NO_DRAFTS}
-    return {"widths": said.widths, "prefill": said.prefill, "reason": said.reason}
-
-
-def _in_words(said: dict[str, Any]) -> str:
-    if said["reason"] == _NO_DRAFTS:
-        return _NO_DRAFTS
-    if not said["widths"]:
-        return f"no: {said['reason']}"
-    prompts = f"; not in prompts: {said['reason']}" if said["reason"] else " and in prompts"
-    return f"yes, at every width{prompts}"
+        words = "nothing is drafted, since its cache cannot be trimmed"
+        return {"widths": True, "prefill": False, "reason": words}, words
+    prompts = f"; not in prompts: {said.reason}" if said.reason else " and in prompts"
+    words = f"yes, at every width{prompts}" if said.widths else f"no: {said.reason}"
+    return {"widths": said.widths, "prefill": said.prefill, "reason": said.reason}, words
 
 
 def _show_listed(options: argparse.Namespace, catalog: Catalog) -> int:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from localspec.errors import ModelFileError
-from localspec.gguf.formats import FILE_TYPES, TENSOR_TYPES
+from localspec.gguf.formats import FILE_TYPES, TENSOR_TYPES, TYPE_NUMBERS
 from localspec.gguf.reader import (
     AGAIN,
     MOST_TENSORS,
@@ -36,6 +36,7 @@ from localspec.gguf.reader import (
 __all__ = [
     "FILE_TYPES",
     "TENSOR_TYPES",
+    "TYPE_NUMBERS",
     "Array",
     "Header",
     "Read",

@@ -15,6 +15,8 @@ TENSOR_TYPES: Final[dict[int, tuple[str, int, int]]] = {
     39: ("MXFP4", 32, 17), 40: ("NVFP4", 64, 36), 41: ("Q1_0", 128, 18), 42: ("Q2_0", 64, 18),
 }  # fmt: skip
 """ggml tensor type -> (name, elements per block, bytes per block)."""
+TYPE_NUMBERS: Final[dict[str, int]] = {name: number for number, (name, _, _) in TENSOR_TYPES.items()}
+"""Name -> ggml tensor type."""
 
 ROLLS_BACK: Final = frozenset(
     {

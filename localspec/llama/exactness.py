@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from localspec.config import LONGEST_DRAFT
 from localspec.llama import tiles, wide
 from localspec.llama.context import Context
 from localspec.llama.graph import HADAMARD, Node, nodes
@@ -20,7 +21,7 @@ from localspec.llama.model import Model
 from localspec.llama.settings import ContextSettings
 from localspec.llama.wide import DEVICE_NAME
 
-WIDEST = 16
+_WIDEST = 1 + LONGEST_DRAFT
 """Rows of the widest pass of one slot: the last token and the longest draft."""
 LOOKS = frozenset({"NONE", "RESHAPE", "VIEW", "PERMUTE", "TRANSPOSE"})
 """Operations that compute nothing."""
@@ -102,7 +103,7 @@ def of_file(path: Path, rollback: int = 0) -> Exactness | None:
     with Model.load(path, kernels="wide", weights=False) as model:
         context = Context(model, ContextSettings(n_ctx=512, rollback=rollback))
         try:
-            return by_construction(context, WIDEST) if context.most_nodes else None
+            return by_construction(context, _WIDEST) if context.most_nodes else None
         finally:
             context.close()
 

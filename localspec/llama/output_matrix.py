@@ -7,7 +7,7 @@ import ctypes
 import numpy as np
 
 from localspec.errors import ModelFileError
-from localspec.gguf import TENSOR_TYPES, Header, Tensor
+from localspec.gguf import TYPE_NUMBERS, Header, Tensor
 from localspec.gguf.split import read_parts
 from localspec.kernels import Int8Matrix
 from localspec.llama import lib
@@ -57,8 +57,8 @@ def _unpacked(header: Header, tensor: Tensor) -> Int8Matrix:
 def _floats(data: np.ndarray[tuple[int], np.dtype[np.uint8]], tensor: Tensor, count: int) -> Float32Array:
     if tensor.type == "F32":
         return data.view(np.float32)
-    number = next(number for number, (name, _, _) in TENSOR_TYPES.items() if name == tensor.type)
-    traits = lib.c_function("ggml_get_type_traits", ctypes.POINTER(_Traits), ctypes.c_int)(number).contents
+    find = lib.c_function("ggml_get_type_traits", ctypes.POINTER(_Traits), ctypes.c_int)
+    traits = find(TYPE_NUMBERS[tensor.type]).contents
     if not traits.to_float:
         raise ModelFileError(f"{tensor.name} is in {tensor.type}, which ggml does not unpack.")
     found = np.empty(count, dtype=np.float32)

@@ -16,7 +16,7 @@ from rich.filesize import decimal
 
 from localspec.config import LONGEST_DRAFT
 from localspec.errors import UsageError
-from localspec.gguf import TENSOR_TYPES, Header
+from localspec.gguf import TENSOR_TYPES, TYPE_NUMBERS, Header
 from localspec.models.head_shape import HeadShape, own_heads
 from localspec.models.memory import Place, total_ram
 from localspec.models.rollback import rollback
@@ -61,15 +61,12 @@ class FitSettings:
 
     def __post_init__(self) -> None:
         for name in (self.type_k, self.type_v):
-            if name.upper() not in TENSOR_TYPES_BY_NAME:
+            if name.upper() not in TYPE_NUMBERS:
                 raise UsageError(f"There is no cache type {name!r}; use f16, bf16, q8_0 or f32.")
         if self.context is not None and self.context < 1:
             raise UsageError(f"context is {self.context}; it must be 1 or more.")
         if self.slots < 1:
             raise UsageError(f"slots is {self.slots}; it must be 1 or more.")
-
-
-TENSOR_TYPES_BY_NAME = {name: (block, size) for name, block, size in TENSOR_TYPES.values()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,7 +277,8 @@ def _plan(main: ModelShape, small: ModelShape | None, settings: FitSettings, pla
         shares += _shares("draft", small, draft_use, settings.draft_gpu_layers, places)
         draft_layers = _offloaded(small, settings.draft_gpu_layers, places)
     shares += _head_shares(settings, use, context * settings.slots, places)
-    guessed, kinds = main.guessed or (small is not None and small.guessed), (settings.type_k, settings.type_v)
+    guessed = main.guessed or (small is not None and small.guessed)
+    kinds = settings.type_k, settings.type_v
     return MemoryPlan(context, *kinds, layers, draft_layers, tuple(shares), tuple(places), guessed)
 
 
@@ -322,7 +320,7 @@ class _Use:
 
 
 def _element_bytes(name: str) -> float:
-    block, size = TENSOR_TYPES_BY_NAME[name.upper()]
+    _, block, size = TENSOR_TYPES[TYPE_NUMBERS[name.upper()]]
     return size / block
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from time import monotonic, time
 from typing import Any
 
-from localspec.config import EngineSettings
+from localspec.config import PLANNED, EngineSettings
 from localspec.errors import Cancelled, NoRoomError, UsageError
 from localspec.gguf.formats import ROLLS_BACK
 from localspec.gguf.split import read_parts
@@ -217,7 +217,7 @@ class Pool:
                 raise NoRoomError(f"{name} does not fit memory now: {found.sentence()}", hint)
 
     def _plan(self, files: Files) -> MemoryPlan:
-        taken = ("context", "slots", "max_draft_tokens", "rollback", "branches", "gpu_layers", "draft_gpu_layers")
+        taken = (*PLANNED, "gpu_layers", "draft_gpu_layers")
         wanted = {name: self._settings[name] for name in taken if self._settings.get(name) is not None}
         wanted["slots"] = self.slots(files)
         target, draft = read_parts(files.target), None if files.draft is None else read_parts(files.draft)

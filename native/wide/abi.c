@@ -246,15 +246,16 @@ const char *abi_bind(void *caller, struct registry *ours) {
     }
     const char *what = !numbers_match() ? "numbers of its operations or types" : !tensors_match() ? "layout of its tensors"
                        : !interfaces_match(ours) ? "layout of its backend interface" : NULL;
-    void *traits = what ? NULL : find_cpu_traits(library, found[0]);
-    if (traits) {
+    if (!what) {
+        void *traits = find_cpu_traits(library, found[0]);
+        if (!traits) {
+            return "There is no CPU backend of ggml beside the rest of it.";
+        }
         memcpy(&ggml.cpu_traits, &traits, sizeof traits);
         what = traits_match() ? NULL : "functions of its CPU backend";
-        if (!what) {
-            return NULL;
-        }
-    } else if (!what) {
-        return "There is no CPU backend of ggml beside the rest of it.";
+    }
+    if (!what) {
+        return NULL;
     }
     snprintf(refusal, sizeof refusal, "The %s in ggml %s are not those that localspec_wide was written for.", what,
              gg.version());

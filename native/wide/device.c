@@ -47,8 +47,8 @@ static bool takes_attention(const struct tensor *node) {
            && in_host_memory(node->src[4]) && describe_attention(node, &shape) && wide_can_attend(&shape);
 }
 
-/* Matrices that have no packed form whatever their format, such as routers, gates and those of attention with latents: they
- * are small beside the others, so they are ours in prompts, too. */
+/* Routers, gates and the matrices of attention with latents have no packed form, whatever their format. They are small beside
+ * the others, so they are ours in prompts, too. */
 static bool is_small(const struct tensor *weight) {
     return weight->type == WIDE_F32 || weight->type == WIDE_F16 || weight->type == WIDE_BF16 || weight->ne[2] > 1
            || weight->ne[1] % WIDE_TILE;
@@ -58,15 +58,15 @@ static bool takes_dots(const struct tensor *node) {
     const struct tensor *weight = node->src[0];
     const struct buffer *buffer = abi_base(weight)->buffer;
     const struct weight *w = weight_of(weight);
+    const bool loads = buffer && !buffer->size && buffer->type == &wide_buffer_type; /* asks whether it is to lie with us */
     struct wide_dots shape;
-    /* a model that loads asks whether the matrix is to lie in our memory */
-    if ((buffer && !buffer->size && buffer->type == &wide_buffer_type) || (w && atomic_load(&w->state) != WEIGHT_LEFT) || !in_host_memory(weight)
+    if (!most_rows || loads || (w && atomic_load(&w->state) != WEIGHT_LEFT) || !in_host_memory(weight)
         || !describe_dots(node, &shape)) {
         return false;
     }
     const bool is_weight = buffer && buffer->usage == USAGE_WEIGHTS, is_result = !buffer && weight->type == WIDE_F32;
     const int64_t heads = is_weight ? 1 : shape.inputs[0], rows = shape.width * shape.inputs[0] * shape.inputs[1] / heads;
-    return most_rows && (is_result || (is_weight && is_small(weight)) || rows <= most_rows);
+    return is_result || (is_weight && is_small(weight)) || rows <= most_rows;
 }
 
 /* Another operation reads the weights among its inputs: they must lie in ggml's layout from now on. */
@@ -170,8 +170,8 @@ static void device_props(struct device *device, struct device_props *props) {
     *props = (struct device_props){.name = name, .description = device_description(device), .type = DEVICE_ACCEL};
 }
 
-/* Results of a context that is being made lie where the CPU's do. Then the scheduler moves every node of the CPU's that we
- * take to us, whoever has the nodes around it: attention, too, which it gives to the backend of the next node otherwise. */
+/* While a context is made, we name the CPU's memory for results. The scheduler then gives us each of the CPU's nodes that we
+ * take. Else it gives attention to the backend of the node after it. */
 static struct buffer_type *device_buffer_type(struct device *device) {
     (void)device;
     return newborn ? ggml.cpu_buffer_type() : &wide_buffer_type;

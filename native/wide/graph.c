@@ -40,7 +40,7 @@ bool describe_product(const struct tensor *node, struct wide_product *out) {
     return true;
 }
 
-/* ne1 to ne3, or nb1 to nb3. */
+/* Of dimensions 1 to 3. */
 static void strides(const struct tensor *t, size_t out[3]) { memcpy(out, &t->nb[1], 3 * sizeof *out); }
 
 bool describe_dots(const struct tensor *node, struct wide_dots *out) {
@@ -230,9 +230,11 @@ static int pack_weights(struct team *t, int64_t steps) {
 
 /* Weights that were left to llama.cpp lie in ggml's layout. The caller holds the lock, so that they stay as they are. */
 static bool multiply_what_is_left(struct team *t, int64_t steps) {
+    bool changed = false;
     for (int64_t i = 0; i < steps; i++) {
         struct step *s = &t->steps[i];
         if (s->kind == PRODUCT && atomic_load(&s->weight->state) != WEIGHT_PACKED) {
+            changed = true;
             s->kind = DOTS;
             s->shares = false;
             if (i + 1 < steps) {
@@ -243,7 +245,7 @@ static bool multiply_what_is_left(struct team *t, int64_t steps) {
             }
         }
     }
-    return reserve(t, steps);
+    return !changed || reserve(t, steps);
 }
 
 /* -- running --------------------------------------------------------------------------------------------------------- */

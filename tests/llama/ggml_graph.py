@@ -22,6 +22,11 @@ FLOAT = ctypes.c_float
 BF16 = 30
 TYPES = {"float32": F32, "float16": F16, "uint8": Q8_0, "uint16": BF16, "int32": I32, "int64": 27}
 """ggml's number for an operand of this dtype. Whole blocks of bytes are Q8_0, and 16 bits are BF16."""
+FORMATS = (
+    *("F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "IQ4_NL", "MXFP4"),
+    *("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_XS", "IQ3_S", "IQ3_XXS", "TQ1_0", "TQ2_0"),
+)
+"""Of weights, as files name them; the rest needs an importance matrix to be made."""
 UNARY = (
     *("ABS", "SGN", "NEG", "STEP", "TANH", "ELU", "RELU", "SIGMOID", "GELU", "GELU_QUICK", "SILU", "HARDSWISH"),
     *("HARDSIGMOID", "EXP", "EXPM1", "SOFTPLUS", "GELU_ERF", "XIELU", "FLOOR", "CEIL", "ROUND", "TRUNC"),

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from localspec.gguf import TYPE_NUMBERS
 from localspec.llama.exactness import LOOKS, PER_ROW
 from localspec.llama.graph import HADAMARD
-from tests.llama.ggml_graph import BF16, GLU, UNARY, Case, Cpu, Graph, Operand, call, quantised
+from tests.llama.ggml_graph import BF16, FORMATS, GLU, UNARY, Case, Cpu, Graph, Operand, call, quantised
 from tests.native.wide.ggml import F16, F32, Q8_0, q8_0
 
 WIDTHS = (1, 2, 3, 4, 8, 16, 17, 33, 130)
@@ -348,33 +349,14 @@ def top_k() -> Iterator[Case]:
     yield Case("TOP_K", "ties", function("top_k", 8), (ties,))
 
 
-EXPERT_TYPES = {
-    "F32": 0,
-    "F16": 1,
-    "BF16": 30,
-    "Q4_0": 2,
-    "Q4_1": 3,
-    "Q5_0": 6,
-    "Q5_1": 7,
-    "Q8_0": 8,
-    "IQ4_NL": 20,
-    "MXFP4": 39,
-    "Q2_K": 10,
-    "Q3_K": 11,
-    "Q4_K": 12,
-    "Q5_K": 13,
-    "Q6_K": 14,
-    "IQ4_XS": 23,
-    "IQ3_S": 21,
-}
-"""Formats of experts, with ggml's numbers."""
 EXPERTS, USED, OUTPUTS = 8, 2, 48
 
 
 def experts() -> Iterator[Case]:
     """Chosen at random, and one for all rows, where llama.cpp might take another kernel."""
     same = Operand(np.tile(np.array([3, 5], np.int32), (ROWS, 1)), 0)
-    for name, kind in EXPERT_TYPES.items():
+    for name in FORMATS:
+        kind = TYPE_NUMBERS[name]
         weights = Operand(quantised(kind, fixed(EXPERTS, OUTPUTS, 256).values), kind=kind)
         for label, chosen in (("at random", numbers(EXPERTS, USED)), ("the same", same)):
             for between in (1, USED):  # inputs that experts share, and inputs of their own

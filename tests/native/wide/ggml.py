@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -85,6 +85,17 @@ def context(tensors: int = 64) -> Iterator[int]:
         yield made
     finally:
         call("free", made)
+
+
+def graph_of(context: int, inputs: Iterable[int], outputs: Iterable[int]) -> int:
+    """A graph that computes `outputs`, for `Runner.compute`."""
+    graph = int(call("new_graph", context))
+    for tensor in inputs:
+        call("set_input", tensor)
+    for tensor in outputs:
+        call("set_output", tensor)
+        call("build_forward_expand", graph, tensor)
+    return graph
 
 
 def set_bytes(tensor: int, data: bytes, offset: int = 0) -> None:

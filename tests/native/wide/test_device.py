@@ -11,7 +11,7 @@ import pytest
 
 from localspec.llama import lib, wide
 from tests.native.wide import ggml
-from tests.native.wide.ggml import F16, F32, I32, Runner, Weights, call, get_bytes, memory_of, q8_0, set_bytes
+from tests.native.wide.ggml import F16, F32, I32, Runner, Weights, call, get_bytes, graph_of, memory_of, q8_0, set_bytes
 
 pytestmark = pytest.mark.skipif(not wide.available(), reason=f"no localspec_wide: {wide.status().reason}")
 
@@ -42,10 +42,7 @@ class _Product:
         self.context = self.keep.__enter__()
         self.x = call("new_tensor_2d", self.context, F32, rows, width)
         self.y = call("mul_mat", self.context, weight, self.x)
-        self.graph = call("new_graph", self.context)
-        call("set_input", self.x)
-        call("set_output", self.y)
-        call("build_forward_expand", self.graph, self.y)
+        self.graph = graph_of(self.context, [self.x], [self.y])
 
     def __enter__(self) -> _Product:
         return self
@@ -151,10 +148,7 @@ def test_rows_looked_up_in_a_packed_weight(rng: np.random.Generator) -> None:
         before = product.run(runner, x)
         wanted = call("new_tensor_1d", context, I32, len(ids))
         rows = call("get_rows", context, weight, wanted)
-        graph = call("new_graph", context)
-        call("set_input", wanted)
-        call("set_output", rows)
-        call("build_forward_expand", graph, rows)
+        graph = graph_of(context, [wanted], [rows])
         (found,) = runner.compute(graph, {wanted: ids}, rows)
         assert (np.frombuffer(found, np.float32).reshape(3, -1) == values[ids]).all()
         assert memory_of(weight) == data  # left to llama.cpp
@@ -176,10 +170,7 @@ def test_a_view_of_a_packed_weight(rng: np.random.Generator) -> None:
         part = call("view_2d", context, weight, COLUMNS, 32, row, 48 * row)
         given = call("new_tensor_2d", context, F32, COLUMNS, 2)
         product = call("mul_mat", context, part, given)
-        graph = call("new_graph", context)
-        call("set_input", given)
-        call("set_output", product)
-        call("build_forward_expand", graph, product)
+        graph = graph_of(context, [given], [product])
         (found,) = runner.compute(graph, {given: x}, product)
         assert _close(np.frombuffer(found, np.float32).reshape(2, 32), _expected(values[48:80], x))
         assert memory_of(weight) == data
@@ -265,10 +256,7 @@ def test_more_dimensions_of_input(rng: np.random.Generator) -> None:
         set_bytes(weight, data)
         given = call("new_tensor_3d", context, F32, COLUMNS, 5, 2)
         product = call("mul_mat", context, weight, given)
-        graph = call("new_graph", context)
-        call("set_input", given)
-        call("set_output", product)
-        call("build_forward_expand", graph, product)
+        graph = graph_of(context, [given], [product])
         (found,) = runner.compute(graph, {given: x}, product)
         assert runner.runs_on_wide(product)
         assert _close(np.frombuffer(found, np.float32).reshape(10, ROWS), _expected(values, x))
@@ -300,11 +288,7 @@ def test_results_that_feed_one_another(rng: np.random.Generator) -> None:
                 given = call("new_tensor_2d", context, F32, COLUMNS, 4)
                 one, two = (call("mul_mat", context, weight, given) for weight in weights.tensors[:2])
                 three = call("mul_mat", context, weights.tensors[2], two)
-                graph = call("new_graph", context)
-                call("set_input", given)
-                for node in (one, two, three):
-                    call("set_output", node)
-                    call("build_forward_expand", graph, node)
+                graph = graph_of(context, [given], [one, two, three])
                 found.append(runner.compute(graph, {given: x}, one, two, three))
     assert all(same == found[0] for same in found)
     assert len(set(found[0])) == 3

@@ -8,37 +8,15 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
+from localspec.gguf import TYPE_NUMBERS
 from localspec.llama import wide
-from tests.llama.ggml_graph import Case, Cpu, Graph, Operand, quantised
+from tests.llama.ggml_graph import FORMATS, Case, Cpu, Graph, Operand, quantised
 from tests.llama.ggml_graph import call as build_call
 from tests.native.wide import ggml
-from tests.native.wide.ggml import F32, WEIGHTS, Runner, call, set_bytes
+from tests.native.wide.ggml import F32, WEIGHTS, Runner, call, graph_of, set_bytes
 
 pytestmark = pytest.mark.skipif(not wide.available(), reason=f"no localspec_wide: {wide.status().reason}")
 
-TYPES = {
-    "F32": 0,
-    "F16": 1,
-    "BF16": 30,
-    "Q4_0": 2,
-    "Q4_1": 3,
-    "Q5_0": 6,
-    "Q5_1": 7,
-    "Q8_0": 8,
-    "IQ4_NL": 20,
-    "MXFP4": 39,
-    "Q2_K": 10,
-    "Q3_K": 11,
-    "Q4_K": 12,
-    "Q5_K": 13,
-    "Q6_K": 14,
-    "IQ4_XS": 23,
-    "IQ3_S": 21,
-    "IQ3_XXS": 18,
-    "TQ1_0": 34,
-    "TQ2_0": 35,
-}
-"""Formats, with ggml's numbers."""
 SMALL = ("F32", "F16", "BF16")
 """Those of which matrices are taken at every width."""
 COLUMNS, WIDTHS, THREADS = 256, (1, 2, 3, 5, 8, 16, 17, 33, 64), (1, 2, 3)
@@ -100,10 +78,7 @@ class Product:
         with Runner(threads) as runner, ggml.context() as context:
             given = build_call("new_tensor_4d", context, F32, *x.shape[::-1])
             product = call("mul_mat", context, self.weight, given)
-            graph = call("new_graph", context)
-            call("set_input", given)
-            call("set_output", product)
-            call("build_forward_expand", graph, product)
+            graph = graph_of(context, [given], [product])
             (found,) = runner.compute(graph, {given: x}, product)
             made = np.frombuffer(found, np.float32).reshape(*x.shape[:-1], self.shape.rows)
             return made, runner.runs_on_wide(product)
@@ -123,9 +98,9 @@ class Product:
         return np.concatenate(single, axis=2)
 
 
-@pytest.mark.parametrize("name", TYPES)
+@pytest.mark.parametrize("name", FORMATS)
 def test_every_format_has_the_bits_of_single_rows(cpu: Cpu, name: str) -> None:
-    with Product(TYPES[name], PLAIN) as product:
+    with Product(TYPE_NUMBERS[name], PLAIN) as product:
         x = product.input(max(WIDTHS))
         expected = product.of_llama_cpp(cpu, x)
         for width in WIDTHS:
@@ -138,7 +113,7 @@ def test_every_format_has_the_bits_of_single_rows(cpu: Cpu, name: str) -> None:
 @pytest.mark.parametrize("shape", [ODD, HEADS, SHARED, BOTH], ids=str)
 @pytest.mark.parametrize("name", ["F32", "F16", "Q8_0", "Q4_K"])
 def test_every_shape_has(cpu: Cpu, name: str, shape: Shape) -> None:
-    with Product(TYPES[name], shape) as product:
+    with Product(TYPE_NUMBERS[name], shape) as product:
         x = product.input(17)
         expected = product.of_llama_cpp(cpu, x)
         for width in (1, 2, 17):
@@ -149,7 +124,7 @@ def test_every_shape_has(cpu: Cpu, name: str, shape: Shape) -> None:
 
 @pytest.mark.parametrize(("name", "shape"), [*[(name, PLAIN) for name in SMALL], ("Q8_0", ODD), ("Q5_0", HEADS)])
 def test_what_is_small_is_taken_at_every_width(name: str, shape: Shape) -> None:
-    with Product(TYPES[name], shape) as product:
+    with Product(TYPE_NUMBERS[name], shape) as product:
         x = product.input(130)
         found, ours = product.run(x)
         assert ours
@@ -157,7 +132,7 @@ def test_what_is_small_is_taken_at_every_width(name: str, shape: Shape) -> None:
 
 
 def test_what_is_large_is_taken_up_to_the_switch() -> None:
-    with Product(TYPES["Q5_0"], PLAIN) as product:
+    with Product(TYPE_NUMBERS["Q5_0"], PLAIN) as product:
 
         def taken(width: int) -> bool:
             return product.run(product.input(width))[1]
@@ -170,13 +145,13 @@ def test_what_is_large_is_taken_up_to_the_switch() -> None:
 
 
 def test_a_cache_is_taken_up_to_the_switch() -> None:
-    with Product(TYPES["F16"], HEADS, usage=0) as product:
+    with Product(TYPE_NUMBERS["F16"], HEADS, usage=0) as product:
         assert [product.run(product.input(width))[1] for width in (1, 64, 65)] == [True, True, False]
 
 
 def test_rows_that_lie_apart(cpu: Cpu) -> None:
     """A cache that holds more than is looked at, and inputs that are a part of something."""
-    with Product(TYPES["F16"], Shape(16, (4, 1), (4, 1))) as product:
+    with Product(TYPE_NUMBERS["F16"], Shape(16, (4, 1), (4, 1))) as product:
         x = product.input(6)
         expected = product.of_llama_cpp(cpu, x[:, :, 1:4])[..., 2:10]
         with Runner(2) as runner, ggml.context() as context:
@@ -185,10 +160,7 @@ def test_rows_that_lie_apart(cpu: Cpu) -> None:
             part = build_call("view_3d", context, product.weight, COLUMNS, 8, 4, row, matrix, 2 * row)
             wanted = build_call("view_3d", context, given, COLUMNS, 3, 4, 4 * COLUMNS, 4 * COLUMNS * 6, 4 * COLUMNS)
             made = call("mul_mat", context, part, wanted)
-            graph = call("new_graph", context)
-            call("set_input", given)
-            call("set_output", made)
-            call("build_forward_expand", graph, made)
+            graph = graph_of(context, [given], [made])
             (found,) = runner.compute(graph, {given: x}, made)
             assert runner.runs_on_wide(made)
         assert found == np.ascontiguousarray(expected).tobytes()
