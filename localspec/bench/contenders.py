@@ -20,11 +20,11 @@ from localspec import __version__
 from localspec.bench.run import BASELINE, PRODUCT, Answer, Contender, Pass, Turn
 from localspec.bench.shapes import PADDED
 from localspec.drafters import HEADS, plugin
-from localspec.engine.acceptance import Acceptance
-from localspec.engine.guard import Account
 from localspec.errors import UsageError
 from localspec.llama.model import file_sha256
 from localspec.llama.probe import cpu_name
+from localspec.planning.acceptance import Acceptance
+from localspec.planning.budget import Budget
 from localspec.runtime import heads
 from localspec.runtime.corpus import Corpus
 from localspec.runtime.corpus_file import CorpusFile
@@ -37,22 +37,22 @@ class Experience:
     """What a plan learns from its drafts."""
 
     acceptance: Acceptance
-    account: Account
+    budget: Budget
 
     @classmethod
     def of(cls, engine: Engine) -> Experience:
         """The engine's own."""
         knowledge = engine.loaded.knowledge
-        return cls(knowledge.acceptance, knowledge.account)
+        return cls(knowledge.acceptance, knowledge.budget)
 
     def apart(self) -> Experience:
         """The same to begin with, and nobody else's from then on."""
-        return Experience(Acceptance.from_json(self.acceptance.to_json()), Account())
+        return Experience(Acceptance.from_json(self.acceptance.to_json()), Budget())
 
     def lend(self, engine: Engine) -> None:
         """Makes it the engine's; plans that are made from now on use it."""
         knowledge = engine.loaded.knowledge
-        knowledge.acceptance, knowledge.account = self.acceptance, self.account
+        knowledge.acceptance, knowledge.budget = self.acceptance, self.budget
 
 
 class TrialCorpus(Corpus):
@@ -186,9 +186,7 @@ def _costs(engine: Engine, length: int) -> dict[str, Any]:
         return {}  # of trees the log does not say which guess was right where
     row = knowledge.costs.row(length)
     passes = [0.0 if allowed is not None and width not in allowed else row[width] for width in range(len(row))]
-    levels = {
-        name: costs.level_seconds(1, length) for name, costs in knowledge.draft_costs.items() if costs.levels.known
-    }
+    levels = {name: costs.level(1) for name, costs in knowledge.draft_costs.items()}
     return {"passes": passes, "levels": levels}
 
 

@@ -134,8 +134,7 @@ def examine_engine(engine: Engine) -> Iterator[Finding]:
 
 def _source(engine: Engine) -> str:
     """Where the costs of passes come from."""
-    timed = engine.loaded.knowledge.costs.to_json()
-    widths = sorted({int(width) for row in timed.values() for width in row})
+    widths = sorted(engine.loaded.knowledge.costs.timed)
     if widths:
         return f"measured at widths {', '.join(map(str, widths))}, the rest estimated"
     ours = engine.loaded.model.kernels == "wide"

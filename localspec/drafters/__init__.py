@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from localspec.models.methods import HEADS
 
-__all__ = ["HEADS", "NAMES"]
+__all__ = ["HEADS", "NAMES", "PLAIN"]
+
+PLAIN = "none"
+"""The name that means plain decoding."""
 
 NAMES: dict[str, str] = {
     "auto": "those below that there are, each where it pays; plain decoding where none does",
     "draft": "the draft model",
     "grammar": "what the request's grammar or JSON schema forces",
     "lookup": "prompt lookup (n-grams of this conversation, and text that a request predicts)",
-    "none": "plain decoding",
+    PLAIN: "plain decoding",
     "recycling": "token recycling (what the target thought of saying behind a token)",
     "suffix": "suffix decoding (the longest match in this conversation and in past answers that are kept)",
     **HEADS,

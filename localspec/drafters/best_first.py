@@ -14,8 +14,7 @@ import numpy as np
 
 from localspec import kernels
 from localspec.drafters.draft_model import DraftContext, DraftModel, DraftModelSettings, masked
-from localspec.engine.acceptance import SURE
-from localspec.engine.interfaces import EMPTY_DRAFT, Draft, DraftRequest
+from localspec.engine.interfaces import EMPTY_DRAFT, SURE, Draft, DraftRequest
 from localspec.errors import KernelError
 from localspec.types import Feed, Float32Array, LogitRows, Purpose, Tokens
 

@@ -15,9 +15,8 @@ from typing import Protocol
 import numpy as np
 
 from localspec import kernels
-from localspec.engine.acceptance import SURE
 from localspec.engine.constraint import keep
-from localspec.engine.interfaces import EMPTY_DRAFT, NEEDS_NOTHING, Draft, DraftRequest, History, Outcome
+from localspec.engine.interfaces import EMPTY_DRAFT, NEEDS_NOTHING, SURE, Draft, DraftRequest, History, Outcome
 from localspec.errors import DecodeError, KernelError, UsageError
 from localspec.types import Feed, LogitRows, SparseProbs, Tokens
 

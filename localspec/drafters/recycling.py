@@ -14,8 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from localspec.engine.acceptance import SURE
-from localspec.engine.interfaces import EMPTY_DRAFT, NEEDS_NOTHING, Draft, DraftRequest, History, Outcome
+from localspec.engine.interfaces import EMPTY_DRAFT, NEEDS_NOTHING, SURE, Draft, DraftRequest, History, Outcome
 from localspec.errors import UsageError
 from localspec.indexes import SUCCESSORS, SuccessorIndex
 

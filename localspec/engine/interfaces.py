@@ -103,7 +103,7 @@ class Constraint(Protocol):
 
 
 class Price:
-    """What the next level of a draft must earn. This one asks for nothing; see `engine.price`."""
+    """What the next level of a draft must earn. This one asks for nothing; see `planning.price`."""
 
     __slots__ = ()
 
@@ -214,6 +214,8 @@ class Draft:
 
 
 EMPTY_DRAFT = Draft()
+SURE = 0.999
+"""Highest confidence that is a probability: from 1 on it counts as the length of a match."""
 
 
 @dataclass(frozen=True, slots=True)

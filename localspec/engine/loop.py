@@ -1,7 +1,7 @@
 """The loop: draft, decode, verify, emit. One `step()` serves all active slots in one pass; before it, a chunk of a
 prompt that is still unread.
 
-It knows no drafter, backend or model by name. Plain decoding is the same loop with a drafter that guesses nothing,
+It knows no drafter, backend or model by name. Plain decoding is the same loop with a plan that drafts nothing,
 so the baseline others are compared with is this very code. Next to read: `interfaces`, then `verify`.
 """
 
@@ -15,7 +15,7 @@ import numpy as np
 
 from localspec import kernels
 from localspec.engine.constraint import masked
-from localspec.engine.interfaces import Draft, Drafter, DraftRequest, History, Outcome, Target, Verdict
+from localspec.engine.interfaces import Draft, DraftRequest, History, Outcome, Target, Verdict
 from localspec.engine.plan import Plan
 from localspec.engine.request import (
     TARGET_ORIGIN,
@@ -48,9 +48,8 @@ class Vocabulary(Protocol):
 class Loop:
     """Generates for up to n slots of one target. Not thread-safe: one thread calls it."""
 
-    def __init__(self, target: Target, drafter: Drafter, plan: Plan, vocabulary: Vocabulary) -> None:
+    def __init__(self, target: Target, plan: Plan, vocabulary: Vocabulary) -> None:
         self.target = target
-        self.drafter = drafter
         self.plan = plan
         self.vocabulary = vocabulary
         self.active: dict[int, Slot] = {}
@@ -179,7 +178,8 @@ class Loop:
         lengths = {slot.index: len(slot.history) for slot in slots}
         requests = self._requests(slots)
         pending = [self.target.pending(slot.index, slot.history.tokens) for slot in slots]
-        drafts = self.plan.draft(self.drafter, self.target, requests, pending)
+        proposal = self.plan.draft(self.target, requests, pending)
+        drafts = proposal.drafts
         drafted = perf_counter()
         rows, width = self._decode(slots, drafts, pending)
         decoded = perf_counter()
@@ -198,7 +198,7 @@ class Loop:
                 continue
             outcomes.append(Outcome(slot.index, slot.history, draft, verdict, slot_rows))
         passed = perf_counter() - drafted
-        review = self.plan.learn(self.drafter, outcomes, passed)
+        review = self.plan.learn(proposal, outcomes, passed)
         seconds, said = perf_counter() - start, {outcome.slot: outcome for outcome in outcomes}
         for event in events:
             event.record = _record(said.get(event.slot), width, seconds)

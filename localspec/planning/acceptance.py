@@ -18,8 +18,6 @@ import numpy as np
 from localspec.planning.weighing import LEVELS, MEMORY, SCORES, Odds, cell_of, shifted
 from localspec.types import Float64Array
 
-SURE = 0.999
-"""Highest confidence that is a probability: from 1 on it counts as the length of a match."""
 PRIOR = 6.0
 """Trials that a first estimate is worth."""
 UNKNOWN = 0.6

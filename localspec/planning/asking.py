@@ -16,6 +16,8 @@ FIRST_WAIT, GROWTH, LAST_WAIT = 8.0, 1.15, 1024.0
 """Passes until a drafter that does not promise enough is probed: at first, growth after each miss, at most."""
 UNTIMED = 0.2
 """Of a plain pass, what a level of a drafter is taken to cost before it was timed: a head of a layer or two."""
+UNTIMED_TOKEN = 0.03
+"""Of that, what a token it reads is taken to cost."""
 HOPE = 0.5
 """Standard errors that a drafter is taken to be better than known: what is not known is worth trying."""
 PAY_BACK = 1.5
@@ -31,7 +33,8 @@ PROBES = 4
 PROBE_SHARE = 0.006
 """Of plain decoding's time since it was asked last, what a probe may take."""
 SETTLED = 3
-"""Passes without a draft that costs nothing, after which a prompt may be read: a copy would have begun."""
+"""Passes in a row in which it promised more than the drafts that cost nothing, after which it may read a prompt: a copy
+would have begun."""
 FORGETTING = 0.5
 """Share of what was learned of a request that is forgotten in the time from one probe to the next."""
 
@@ -40,8 +43,10 @@ FORGETTING = 0.5
 class Offer:
     """What a drafter promises for a pass before it has guessed."""
 
+    promise: float
+    """Tokens over sending nothing, at the rate, had it nothing to read."""
     value: float
-    """Tokens over sending nothing, at the rate; its reading charged."""
+    """The same, its reading charged."""
     reading: float
     """Seconds it must read first."""
     first: float
@@ -65,6 +70,8 @@ class Asking:
     wait: float = FIRST_WAIT
     idle: float = math.inf
     """Passes since it was asked."""
+    ahead: int = 0
+    """Passes in a row in which it promised more than what was ready."""
     hits: int = 0
     """Probes in a row that were right."""
     probes: int = 0
@@ -83,19 +90,15 @@ class Asking:
         """Whether it is probed although it does not promise enough."""
         if self.hits > 0 or self.probes > 0:
             return offer.reading <= now.plain
-        if offer.reading > now.plain and not self.settled(offer, now):
+        if offer.reading > now.plain and self.ahead < SETTLED:
             return False
         return self.idle >= self.wait and offer.first <= PROBE_SHARE * self.idle * now.plain
 
     def may_read(self, offer: Offer, now: Coming, room: float) -> bool:
         """Whether it may read what it has to."""
-        if offer.reading > now.plain and not self.settled(offer, now):
+        if offer.reading > now.plain and self.ahead < SETTLED:
             return False
         return offer.reading <= room or self.known(now)
-
-    def settled(self, offer: Offer, now: Coming) -> bool:
-        """Whether drafts without cost had their chance."""
-        return all(now.served[place].quiet >= SETTLED for place in offer.places)
 
     def paid_levels(self, levels: float) -> float:
         """How many levels a draft of so many costs."""
@@ -107,7 +110,8 @@ class Asking:
         for tracker in self.trackers(now):
             tracker.fade(min(1.0, FORGETTING / self.wait))
         if not self.costs.known:
-            self.costs = DraftCosts({now.active: UNTIMED * now.plain}, 0.03 * UNTIMED * now.plain)
+            level = UNTIMED * now.plain
+            self.costs = DraftCosts({now.active: level}, UNTIMED_TOKEN * level, estimated=True)
 
     def trackers(self, now: Coming) -> list[Tracker]:
         """Of the requests that let it guess."""
@@ -141,7 +145,8 @@ class Asking:
         left = sum(now.left(place, answer) for place in places) / slots
         passes = max(1.0, max(FEWEST_LEFT, left) / (1.0 + best.gain / now.active))
         times = PAY_BACK * self.patience if reading > now.plain else 1.0
-        return Offer(best.value - now.rate * reading * times / passes, reading, level + reading, missing, places)
+        value = best.value - now.rate * reading * times / passes
+        return Offer(best.value, value, reading, level + reading, missing, places)
 
     def known(self, now: Coming) -> bool:
         """Whether enough is known of it to pay for a reading with what it will save."""
@@ -176,9 +181,9 @@ class Asking:
 
     def close(self, slot: int) -> float:
         """The request of that slot is over; returns what its reading did not bring in, in plain passes."""
-        self.hits = self.probes = 0
+        self.hits = self.probes = self.ahead = 0
         left = self.owed.pop(slot, None)
         if left is None:
             return 0.0
-        self.patience = self.patience * 1.5 if left > 0.0 else max(1.0, self.patience / 2.0)
+        self.patience = self.patience * 2.0 if left > 0.0 else max(1.0, self.patience / 2.0)
         return left

@@ -29,9 +29,14 @@ class Budget:
         self.passes = self.opening + ANSWER
         """That may be lost now."""
 
+    @property
+    def left(self) -> float:
+        """Of OPENING."""
+        return min(self.opening, max(0.0, self.passes))
+
     def begin(self) -> None:
         """An answer begins: what the last one lost beyond its own is gone for good."""
-        self.opening = min(self.opening, max(0.0, self.passes))
+        self.opening = self.left
         self.passes = self.opening + ANSWER
 
     def book(self, plain: float, spent: float) -> None:

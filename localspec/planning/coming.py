@@ -19,8 +19,6 @@ class Served:
     """Tokens there were before the first pass."""
     trackers: list[Tracker]
     """Per drafter."""
-    quiet: int = 0
-    """Passes in a row in which drafts without cost were worth little."""
 
 
 @dataclass(slots=True)

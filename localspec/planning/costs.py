@@ -1,9 +1,10 @@
 """What passes cost on this machine: seconds by width and cached length, and what a drafter takes for its guesses.
 
-Costs begin as they were measured and follow every pass: a factor of the machine, shared by all widths, and a factor
-of each width but plain decoding's. They are neither flat nor smooth (a width of 5 may cost half as much again as one
-of 4); only lengths are interpolated. A width that was never measured costs as much as the next wider one that was,
-and beyond the widest in proportion to its rows: never less than what is known.
+Costs begin as they were measured or estimated and follow every pass: a factor of the machine, shared by all widths,
+and a factor of each width but plain decoding's. Of estimates only the ratios count: the first pass sets their scale,
+and the first pass of each width is believed. They are neither flat nor smooth (a width of 5 may cost half as much
+again as one of 4); only lengths are interpolated. A width that was never measured costs as much as the next wider one
+that was, and beyond the widest in proportion to its rows: never less than what is known.
 """
 
 from __future__ import annotations
@@ -17,6 +18,12 @@ _KNOTS = (32, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
 """Cached lengths between which seconds are interpolated, besides those that were measured."""
 CLIP = 0.25
 """A pass counts as at most this far, in logarithms, from what was expected: what takes longer is a stall."""
+FIRST_CLIP = 1.1
+"""The same for the first passes after estimates: a factor of three."""
+FIRST_PASSES = 8
+"""How many these are."""
+STREAK = 3
+"""Passes of a width in a row that were further off than CLIP, the same way: no stalls, what was known is wrong."""
 RATE = 0.1
 """Share of a surprise that moves the factor of the machine, at least; the first passes move it further."""
 OWN_RATE = 0.02
@@ -30,15 +37,20 @@ FADING = 0.003
 class PassCosts:
     """Seconds of a pass by width and cached length."""
 
-    def __init__(self, measured: Mapping[int, Mapping[int, float]] | None = None, plain: int = 1) -> None:
+    def __init__(
+        self, measured: Mapping[int, Mapping[int, float]] | None = None, *, plain: int = 1, estimated: bool = False
+    ) -> None:
         """
         Args:
             measured: {cached length: {width: seconds}}; may be empty.
             plain: width of plain decoding's passes.
+            estimated: no pass has run yet.
         """
         self._measured = {length: dict(row) for length, row in sorted((measured or {}).items()) if row}
         self._known: list[int] = []
-        """Widths that were measured or observed."""
+        """Widths that were measured, observed or estimated."""
+        self._estimated = {width for row in self._measured.values() for width in row} if estimated else set[int]()
+        """Widths of which no pass has run yet."""
         self._plain = plain
         self._knots: list[int] = []
         self._seconds: list[list[float]] = []
@@ -47,15 +59,22 @@ class PassCosts:
         """By width, what passes took of what was measured, besides what the machine makes of all."""
         self._seen: list[float] = [0.0]
         """By width, passes that its factor is worth."""
-        self._machine, self._passes = 1.0, 0
+        self._machine, self._passes = 1.0, 0 if estimated or not self._measured else FIRST_PASSES
+        self._streaks: dict[int, int] = {}
+        """By width, passes in a row that were much slower, or (negative) much faster, than expected."""
         self._ran: set[int] = set()
         """Widths that ran since the last fading."""
         self._spread(max((max(row) for row in self._measured.values()), default=1))
 
     @property
     def known(self) -> bool:
-        """Whether anything was measured or observed."""
+        """Whether anything was measured, observed or estimated."""
         return bool(self._measured)
+
+    @property
+    def timed(self) -> frozenset[int]:
+        """Widths that were measured or observed."""
+        return frozenset(self._known) - self._estimated
 
     @property
     def widest(self) -> int:
@@ -91,15 +110,52 @@ class PassCosts:
         if width not in self._known:
             self._first(width, length, seconds)
             return
-        surprise = min(CLIP, max(-CLIP, math.log(seconds / self.seconds(width, length))))
+        clip = CLIP if self._passes >= FIRST_PASSES else FIRST_CLIP
+        surprise = math.log(seconds / self.seconds(width, length))
+        if not self._passes:
+            self._machine, surprise = self._machine * math.exp(surprise), 0.0
+        elif width in self._estimated and width != self._plain:
+            self._factors[width] *= math.exp(min(FIRST_CLIP, max(-FIRST_CLIP, surprise)))
+            surprise = 0.0
+        elif self._is_wrong(width, surprise):
+            self._correct(width, math.exp(surprise))
+            surprise = 0.0
+        self._estimated.discard(width)
+        surprise = min(clip, max(-clip, surprise))
         self._passes += 1
-        self._machine *= 1.0 + max(RATE, 1.0 / (1.0 + self._passes)) * surprise
+        self._machine *= math.exp(max(RATE, 1.0 / self._passes) * surprise)
         if width != self._plain:  # what changes about plain decoding is the machine
             self._seen[width] += 1.0
-            self._factors[width] *= 1.0 + max(OWN_RATE, 1.0 / self._seen[width]) * surprise
+            self._factors[width] *= math.exp(max(OWN_RATE, 1.0 / self._seen[width]) * surprise)
+            self._believe_wider(width, length)
         self._ran.add(width)
         if not self._passes % 32:
             self._fade(32)
+
+    def _is_wrong(self, width: int, surprise: float) -> bool:
+        """Whether a surprise is the last one of a streak."""
+        streak = self._streaks.get(width, 0)
+        sign = 1 if surprise > CLIP else -1 if surprise < -CLIP else 0
+        self._streaks[width] = streak + sign if streak * sign >= 0 and sign else sign
+        return abs(self._streaks[width]) >= STREAK
+
+    def _correct(self, width: int, times: float) -> None:
+        """What was measured of a width was wrong; of plain decoding's, the machine has changed."""
+        self._streaks[width] = 0
+        if width == self._plain:
+            self._machine *= times
+            return
+        for row in self._measured.values():
+            if width in row:
+                row[width] *= times
+        self._spread(self.widest)
+
+    def _believe_wider(self, width: int, length: int) -> None:
+        """Plain decoding's pass costs no more than a wider one: what says so is a first pass, which ran cold."""
+        times = self.seconds(self._plain, length) / self.seconds(width, length)
+        if width > self._plain and times > 1.0:
+            self._machine /= times
+            self._factors[width] *= times
 
     def _fade(self, passes: int) -> None:
         """What was learned of widths that did not run goes back towards what was measured."""
@@ -110,23 +166,38 @@ class PassCosts:
 
     def copy(self, plain: int) -> PassCosts:
         """The same, to be refined apart, for passes of which plain decoding's have `plain` rows."""
-        return PassCosts(self.measured(), plain)
+        other = PassCosts(self._current(frozenset(self._known)), plain=plain)
+        other._estimated, other._passes = set(self._estimated), self._passes
+        return other
 
     def recall(self, remembered: PassCosts) -> None:
-        """Goes on where an earlier run stopped: its widths cost what they cost there."""
+        """Goes on where an earlier run stopped: its widths cost what they cost there, estimates keep their ratios."""
+        timed = remembered.timed
         for length, row in self._measured.items():
-            row.update({width: remembered.seconds(width, length) for width in remembered._known})
+            pace = remembered.seconds(self._plain, length) / row[self._plain] if self._plain in timed else 1.0
+            for width in row:
+                row[width] *= pace
+            row.update({width: remembered.seconds(width, length) for width in timed})
+        self._estimated -= timed
+        self._passes = FIRST_PASSES if self._plain in timed else self._passes
         self._spread(max(self.widest, remembered.widest))
 
     def measured(self) -> dict[int, dict[int, float]]:
-        """{cached length: {width: seconds}} of what is known, as `measured` of another."""
-        return {length: {width: self.seconds(width, length) for width in row} for length, row in self._measured.items()}
+        """{cached length: {width: seconds}} of what was timed, as `measured` of another."""
+        return self._current(self.timed)
+
+    def _current(self, widths: frozenset[int]) -> dict[int, dict[int, float]]:
+        """What these widths cost by now, at the lengths that were measured."""
+        return {
+            length: {width: self.seconds(width, length) for width in row if width in widths}
+            for length, row in self._measured.items()
+        }
 
     def _first(self, width: int, length: int, seconds: float) -> None:
         """A width that was never measured: it costs this, and grows with the length as its neighbour does."""
         expected = self.seconds(width, length)
         if not expected:
-            self._measured = {length: {width: seconds}}
+            self._measured, self._passes = {length: {width: seconds}}, 1
         else:
             times = seconds / expected
             for at, row in self._measured.items():
@@ -169,19 +240,27 @@ class DraftCosts:
     _ALONG = 16
     """Tokens that are read along with a guess at most: what takes more says what reading costs, not guessing."""
 
-    def __init__(self, levels: Mapping[int, float] | None = None, read_seconds: float = 0.0) -> None:
+    def __init__(
+        self, levels: Mapping[int, float] | None = None, read_seconds: float = 0.0, *, estimated: bool = False
+    ) -> None:
         """
         Args:
             levels: {slots drafting together: seconds of a level}.
             read_seconds: per token read in bulk; 0 = unknown.
+            estimated: no draft was timed yet.
         """
-        self._levels = dict(levels or {})
+        self._levels, self._timed_levels, self._timed_reading = dict(levels or {}), not estimated, not estimated
         self.read_seconds = read_seconds
 
     @property
     def known(self) -> bool:
-        """Whether any draft was timed."""
+        """Whether anything was timed or estimated."""
         return bool(self._levels)
+
+    @property
+    def timed(self) -> bool:
+        """Whether any draft was timed."""
+        return bool(self._levels) and self._timed_levels
 
     def level(self, slots: int) -> float:
         """Seconds of a level for so many slots; of the next smaller number that is known, or the smallest."""
@@ -198,10 +277,13 @@ class DraftCosts:
         if not 0.0 < seconds < math.inf:
             return
         if extra > self._ALONG:
-            self.read_seconds = _followed(self.read_seconds, max(0.0, seconds - levels * level) / extra)
+            known = self.read_seconds if self._timed_reading else 0.0
+            self.read_seconds = _followed(known, max(0.0, seconds - levels * level) / extra)
+            self._timed_reading = True
         elif levels > 0:
             guessing = max(seconds - self.reading(missing, slots), 0.3 * seconds)
-            self._levels[slots] = _followed(level, guessing / levels)
+            self._levels[slots] = _followed(level if self._timed_levels else 0.0, guessing / levels)
+            self._timed_levels = True
 
     def to_json(self) -> dict[str, Any]:
         """Plain data for json.dump."""

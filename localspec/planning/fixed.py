@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 
 from localspec.engine.constraint import legal
 from localspec.engine.interfaces import EMPTY_DRAFT, Draft, Drafter, DraftRequest, Outcome, Target
+from localspec.engine.plan import NO_REVIEW, Proposal, Review
 from localspec.errors import UsageError
-from localspec.planning.proposal import NO_REVIEW, Proposal, Review, fitting
+from localspec.planning.fitting import fitting
 
 
 class FixedPlan:

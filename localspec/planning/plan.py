@@ -9,14 +9,15 @@ from time import perf_counter
 
 from localspec.engine.constraint import legal
 from localspec.engine.interfaces import ANY_PRICE, EMPTY_DRAFT, Draft, Drafter, DraftRequest, Outcome, Target
+from localspec.engine.plan import Proposal, Review
 from localspec.errors import DecodeError
 from localspec.planning.asking import HITS, Asking, Offer
 from localspec.planning.coming import Coming, Served, prices
 from localspec.planning.costs import DraftCosts, PassCosts
+from localspec.planning.fitting import depth_of, fitting
 from localspec.planning.fixed import FixedPlan
 from localspec.planning.knowledge import Knowledge
 from localspec.planning.price import DraftPrice
-from localspec.planning.proposal import Proposal, Review, depth_of, fitting
 from localspec.planning.weighing import Choice, Option, learn, weigh
 
 MARGIN = 0.01
@@ -97,6 +98,7 @@ class AdaptivePlan:
         self.dropped: dict[str, str] = {}
         self._exact, self._longest, self._clock = exact_widths, longest, clock
         self._fixed = fixed or FixedPlan(drafters, 4, exact_widths)
+        self._fixed.dropped = self.dropped
         self._forced = forced or Forced()
         self._forces = self._forced.drafting or bool(self._forced.nodes)
         self._free = [(index, one) for index, one in enumerate(self.drafters) if one.free]
@@ -122,8 +124,6 @@ class AdaptivePlan:
             return found
         self._ask_free(found)
         best = self._best(found)
-        for one in found.now.served:
-            one.quiet = 0 if best.value > LITTLE else one.quiet + 1
         if self._costly and self._ask(found, best):
             best = self._best(found)
         if best.nodes and (best.value > MARGIN or self._forces):
@@ -218,6 +218,7 @@ class AdaptivePlan:
             offer = one.offer(now, found.options, knowledge.answer)
             if offer is None:
                 continue
+            one.ahead = one.ahead + 1 if best.value <= max(LITTLE, offer.promise) else 0
             if self._forces:
                 if not best.nodes and (top is None or offer.value > top[1].value):
                     top = one, offer
@@ -260,7 +261,7 @@ class AdaptivePlan:
         """Cuts what would make a width that is not allowed, and says what the pass will be."""
         now = found.now
         drafted = any(map(len, found.drafts))
-        if drafted and now.active > 1:  # drafts shorter than the choice make other widths
+        if drafted and (now.active > 1 or self._forces):  # drafts shorter than the choice make other widths
             slots = [one.slot for one in now.requests]
             found.drafts = fitting(target, slots, now.pending, found.drafts, self._exact)
             drafted = any(map(len, found.drafts))

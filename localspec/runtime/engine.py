@@ -13,8 +13,7 @@ import numpy as np
 
 from localspec.chat.template import ChatTemplate, Message
 from localspec.config import EngineSettings
-from localspec.drafters import HEADS
-from localspec.drafters.cascade import Cascade
+from localspec.drafters import HEADS, PLAIN
 from localspec.engine.loop import Loop
 from localspec.engine.request import Request, TokenLogProb, fresh_seed
 from localspec.errors import LocalspecError, UsageError
@@ -27,15 +26,7 @@ from localspec.runtime import tuning as tunings
 from localspec.runtime.generation import Generation
 from localspec.runtime.heads import apart, displace
 from localspec.runtime.loaded import Loaded
-from localspec.runtime.loading import (
-    PLAIN,
-    check_drafter,
-    drafter_names,
-    leaves,
-    load_apart,
-    make_drafter,
-    make_plan,
-)
+from localspec.runtime.loading import check_drafter, leaves, load_apart, make_plan
 from localspec.runtime.readings import Readings
 from localspec.runtime.worker import Worker
 from localspec.types import NO_TOKENS, Float32Array, Rule, SamplingParams, Tokens
@@ -234,11 +225,10 @@ class Engine:
         """
 
         def drop() -> None:
-            drafter, loaded = self._worker.loop.drafter, self.loaded
+            loaded = self.loaded
+            own = [one for one in self._worker.loop.plan.drafters if one.name in loaded.trained]
             try:
-                if isinstance(drafter, Cascade):
-                    own = [one for one in drafter.drafters if one.name in loaded.trained]
-                    self._worker.drop(displace(own, loaded.context))
+                self._worker.drop(displace(own, loaded.context))
             finally:
                 loaded.successors.clear()
                 for context in (loaded.context, loaded.draft_context):
@@ -319,7 +309,7 @@ class Engine:
     @property
     def drafters(self) -> tuple[str, ...]:
         """Names of the drafters in use, any of which a request may ask for."""
-        return drafter_names(self._worker.loop.drafter)
+        return tuple(one.name for one in self._worker.loop.plan.drafters)
 
     @property
     def dropped(self) -> dict[str, str]:
@@ -353,7 +343,7 @@ class Engine:
             if self._worker.busy:
                 raise UsageError("The drafter cannot be changed while a request is running.")
             loop = self._make_loop(settings)
-            self._worker.loop.drafter.close()
+            self._close_drafters()
             self._worker.loop, self.settings = loop, settings
 
         self.on_engine_thread(change)
@@ -377,8 +367,8 @@ class Engine:
             return
         self._compiler.close()
         self._readings.close()
-        self._worker.loop.drafter.close()
-        self.loaded.knowledge.save()
+        self._close_drafters()
+        self.loaded.save_knowledge()
         self.loaded.close()
         self._at_close.close()
 
@@ -395,6 +385,8 @@ class Engine:
         self.close()
 
     def _make_loop(self, settings: EngineSettings) -> Loop:
-        context, model = self.loaded.context, self.loaded.model
-        drafter = make_drafter(self.loaded, settings)
-        return Loop(context, drafter, make_plan(self.loaded, settings, drafter), model)
+        return Loop(self.loaded.context, make_plan(self.loaded, settings), self.loaded.model)
+
+    def _close_drafters(self) -> None:
+        for one in self._worker.loop.plan.drafters:
+            one.close()

@@ -1,6 +1,6 @@
 """What passes cost before any has run: from the sizes of a model and two rates of the machine.
 
-An estimate only has to be good enough for the first few passes: every real pass corrects it (see `engine.costs`).
+An estimate only has to be good enough for the first few passes: every real pass corrects it (see `planning.costs`).
 """
 
 from __future__ import annotations
@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from localspec.engine.costs import DraftCosts, PassCosts
 from localspec.llama.limits import Limits
 from localspec.models.shape import ModelShape
+from localspec.planning.costs import DraftCosts, PassCosts
 
 _LAYER_SECONDS = 20e-6
 """What a layer takes however small it is: its nodes are handed from thread to thread. Bundled pair, 2 cores."""
@@ -71,11 +71,11 @@ def pass_costs(
         length: {width: pass_seconds(shape, width, length, rates, rows_cost) for width in range(1, widest + 1)}
         for length in lengths
     }
-    return PassCosts(table, widest, guessed=True)
+    return PassCosts(table, estimated=True)
 
 
-def draft_costs(shape: ModelShape, slots: int, ours: bool, rates: Rates | None = None) -> DraftCosts:
+def draft_costs(shape: ModelShape, ours: bool, rates: Rates | None = None) -> DraftCosts:
     """`DraftCosts` of a draft model that begin with estimates; arguments as in `pass_costs`."""
     rates, rows_cost = rates or Rates(), 1.0 if ours else _LLAMA_ROWS
     one, two = (pass_seconds(shape, width, 0, rates, rows_cost) for width in (1, 2))
-    return DraftCosts({0: {1: one}}, two - one, slots, guessed=True)
+    return DraftCosts({1: one}, two - one, estimated=True)

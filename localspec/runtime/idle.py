@@ -16,11 +16,11 @@ from typing import Protocol
 
 import numpy as np
 
-from localspec.engine.costs import PassCosts
 from localspec.errors import LocalspecError
 from localspec.llama import limits
 from localspec.llama.contention import cpus, waited
 from localspec.llama.self_check import SelfCheck
+from localspec.planning.costs import PassCosts
 from localspec.runtime.memory import available_bytes
 from localspec.types import Feed, LogitRows, Tokens
 
@@ -135,7 +135,7 @@ class IdleCalibration:
         self,
         context: Cache,
         widths: Sequence[int],
-        costs: Callable[[], PassCosts],
+        costs: PassCosts,
         clock: Callable[[], float] | None = None,
     ) -> None:
         """
@@ -203,7 +203,7 @@ class IdleCalibration:
             return False  # one that began meanwhile ran beside it
         self._times.append(seconds)
         if len(self._times) == _TIMES:
-            self._costs().observe(width, length, min(self._times[1:]))
+            self._costs.observe(width, length, min(self._times[1:]))
             self._times.clear()
             del self._widths[0]
         return True
@@ -211,7 +211,7 @@ class IdleCalibration:
 
 def unknown_widths(costs: PassCosts, widest: int, exact: frozenset[int] | None) -> list[int]:
     """Widths from 2 to `widest` that may run and of which no pass has been timed."""
-    timed = {int(width) for row in costs.to_json().values() for width in row}
+    timed = costs.timed
     return [width for width in range(2, widest + 1) if width not in timed and (exact is None or width in exact)]
 
 

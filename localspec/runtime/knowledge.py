@@ -1,4 +1,4 @@
-"""What the plan knows when it starts, and what it learned, kept between runs.
+"""What plans know (`planning.knowledge`), kept between runs.
 
 Two small files in the cache folder: acceptance for each pair of files, costs for each target, machine and
 configuration. One that is missing, damaged or another's is as if there were none.
@@ -8,38 +8,18 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from localspec.engine.acceptance import Acceptance
-from localspec.engine.costs import DraftCosts, PassCosts
-from localspec.engine.guard import OPENING_PASSES, Account
-from localspec.engine.habits import Habits
 from localspec.llama import probe as probes
+from localspec.planning.acceptance import Acceptance
+from localspec.planning.budget import Budget
+from localspec.planning.costs import DraftCosts, PassCosts, measured_from_json
+from localspec.planning.knowledge import Knowledge
 
-_FORMAT = 1
-
-
-@dataclass(slots=True)
-class Knowledge:
-    """Handed to every plan of an engine, which refine it in place."""
-
-    costs: PassCosts = field(default_factory=PassCosts)
-    draft_costs: dict[str, DraftCosts] = field(default_factory=dict)
-    """By drafter."""
-    acceptance: Acceptance = field(default_factory=Acceptance)
-    account: Account = field(default_factory=Account)
-    """What speculation may lose; runs of short answers share one."""
-    habits: Habits = field(default_factory=Habits)
-    """What requests are like; lives as long as the engine, and not longer: the next one may be for something else."""
-    store: Store | None = None
-    """Where it is kept; None = nowhere."""
-
-    def save(self) -> None:
-        """Writes what was learned; a full or read-only disk is no error."""
-        if self.store is not None:
-            self.store.write(self)
+_FORMAT = 2
+"""Files of other formats are not looked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,34 +31,29 @@ class Store:
     """Facts that acceptance depends on."""
     machine: dict[str, Any]
     """Facts that costs depend on."""
-    slots: int = 1
 
     def read(self) -> Knowledge:
         """What is there."""
-        knowledge = Knowledge(store=self)
-        acceptance = self._load("acceptance", self.pair)
-        costs = self._load("costs", self.machine)
+        acceptance, costs = self._load("acceptance", self.pair), self._load("costs", self.machine)
+        found = Knowledge()
         try:
             if acceptance is not None:
-                knowledge.acceptance = Acceptance.from_json(acceptance)
+                found.acceptance = Acceptance.from_json(acceptance)
             if costs is not None:
-                knowledge.account.opening = max(0.0, min(OPENING_PASSES, float(costs["balance"])))
-                knowledge.costs = PassCosts(PassCosts.measured_from_json(costs["passes"]))
-                knowledge.draft_costs = {
-                    str(name): DraftCosts.from_json(one, self.slots) for name, one in costs["drafts"].items()
-                }
+                found.budget = Budget(float(costs["budget"]))
+                found.costs = PassCosts(measured_from_json(costs["passes"]))
+                found.draft_costs = {str(name): DraftCosts.from_json(one) for name, one in costs["drafts"].items()}
         except probes.DAMAGE:
-            return Knowledge(store=self)
-        return knowledge
+            return Knowledge()
+        return found
 
     def write(self, knowledge: Knowledge) -> None:
-        """Both files, each whole or not at all."""
-        drafts = {name: one.to_json() for name, one in knowledge.draft_costs.items() if one.timed}
+        """Both files, each whole or not at all; a full or read-only disk is no error."""
         self._save("acceptance", self.pair, knowledge.acceptance.to_json())
         costs = {
-            "passes": knowledge.costs.to_json(),
-            "drafts": drafts,
-            "balance": knowledge.account.passes,
+            "passes": knowledge.costs.measured(),
+            "drafts": {name: one.to_json() for name, one in knowledge.draft_costs.items() if one.timed},
+            "budget": knowledge.budget.left,
         }
         self._save("costs", self.machine, costs)
 

@@ -13,8 +13,9 @@ from localspec.llama.model import Model
 from localspec.llama.self_check import SelfCheck
 from localspec.llama.states import union
 from localspec.models.shared_vocabulary import SharedVocabulary
+from localspec.planning.knowledge import Knowledge
 from localspec.runtime.corpus import Corpus
-from localspec.runtime.knowledge import Knowledge
+from localspec.runtime.knowledge import Store
 
 _MOST_SHOWN = 8
 """Widest pass whose cost is shown."""
@@ -37,6 +38,8 @@ class Loaded:
     """In words: how the target's cache is kept, and whose kernels compute its passes."""
     knowledge: Knowledge = field(default_factory=Knowledge)
     """What passes and drafts cost and how often drafts are right, as far as is known."""
+    store: Store | None = None
+    """Where it is kept; None = nowhere."""
     self_check: SelfCheck | None = None
     """Of our kernels, where they serve the target."""
     cache_key: bytes = b""
@@ -78,6 +81,11 @@ class Loaded:
         if any(head.name == name for head in self.heads):
             self.heads = [head for head in self.heads if head.name != name]
             self.context.tap_only(union(head.tap for head in self.heads))
+
+    def save_knowledge(self) -> None:
+        """Keeps what was learned for the next start."""
+        if self.store is not None:
+            self.store.write(self.knowledge)
 
     def close(self) -> None:
         """Frees everything."""

@@ -1,4 +1,4 @@
-"""Settings to loaded parts: the target in an exact configuration, its draft model, the drafter they make."""
+"""Settings to loaded parts: the target in an exact configuration, its draft model, their drafters, and the plan."""
 
 from __future__ import annotations
 
@@ -11,20 +11,17 @@ from typing import Any
 
 from localspec import paths
 from localspec.config import FIXED_DRAFT, EngineSettings
-from localspec.drafters import HEADS, NAMES, plugin
-from localspec.drafters.cascade import Cascade, Stage
+from localspec.drafters import HEADS, NAMES, PLAIN, plugin
 from localspec.drafters.draft_model import DraftContext, DraftModel, DraftModelSettings
 from localspec.drafters.forced import GrammarForced
 from localspec.drafters.head import Head
-from localspec.drafters.none import NoDrafter
 from localspec.drafters.prompt_lookup import PromptLookup, PromptLookupSettings
 from localspec.drafters.recycling import RecyclingSettings, TokenRecycling
 from localspec.drafters.suffix import SuffixDecoding
 from localspec.drafters.translated_context import TranslatedContext
 from localspec.drafters.translation import Translator
-from localspec.engine.adaptive import AdaptivePlan, Forced
 from localspec.engine.interfaces import Drafter
-from localspec.engine.plan import FixedPlan, Plan
+from localspec.engine.plan import Plan
 from localspec.errors import Cancelled, ModelError, UsageError
 from localspec.gguf import Header
 from localspec.gguf.split import read_parts
@@ -41,15 +38,15 @@ from localspec.models.heads import check_target, keeps_state
 from localspec.models.memory import ram
 from localspec.models.rollback import rollback
 from localspec.models.shape import ModelShape, shape_of
+from localspec.planning.fixed import FixedPlan
+from localspec.planning.plan import AdaptivePlan, Forced
 from localspec.runtime import estimate, heads
 from localspec.runtime.corpus import Corpus, file_of
-from localspec.runtime.knowledge import Knowledge, Store
+from localspec.runtime.knowledge import Store
 from localspec.runtime.loaded import Loaded
 
 _LOG = logging.getLogger("localspec")
 _LONGEST_CONTEXT = 4096
-PLAIN = NoDrafter.name
-"""The drafter's name that means plain decoding."""
 _LOOKUP_FIRST = 3.0
 """Tokens prompt lookup must match before it is preferred to the draft model; odds suffix decoding must have;
 recycling's confidence, a chance, never reaches it."""
@@ -189,8 +186,9 @@ def _load_draft(loaded: Loaded, match: pairing.Match, progress: Progress | None)
 
 def _know_costs(loaded: Loaded) -> None:
     """What is remembered of this pair on this machine, and estimates of what is not. Nothing is timed."""
-    settings, context, knowledge = loaded.settings, loaded.context, _remembered(loaded)
-    loaded.knowledge = knowledge
+    settings, context = loaded.settings, loaded.context
+    loaded.store = store = _store(loaded)
+    loaded.knowledge = knowledge = store.read()
     rows = settings.slots * (1 + min(settings.longest_draft, context.most_nodes))
     remembered = knowledge.costs
     ours, rates = _is_wide(loaded.model), None
@@ -201,8 +199,7 @@ def _know_costs(loaded: Loaded) -> None:
         knowledge.costs.recall(remembered)
     draft = loaded.draft_model
     if draft is not None and DraftModel.NAME not in knowledge.draft_costs:
-        costs = estimate.draft_costs(_shape(draft), settings.slots, _is_wide(draft), rates)
-        knowledge.draft_costs[DraftModel.NAME] = costs
+        knowledge.draft_costs[DraftModel.NAME] = estimate.draft_costs(_shape(draft), _is_wide(draft), rates)
 
 
 def _shape(model: Model) -> ModelShape:
@@ -214,7 +211,7 @@ def _is_wide(model: Model) -> bool:
     return model.kernels == "wide"
 
 
-def _remembered(loaded: Loaded) -> Knowledge:
+def _store(loaded: Loaded) -> Store:
     settings, context = loaded.settings, loaded.context
     facts = [shared_facts(settings.target, context.settings, settings.gpu_layers, settings.device)]
     if settings.draft is not None:
@@ -230,7 +227,7 @@ def _remembered(loaded: Loaded) -> Knowledge:
         "n_ctx": context.n_ctx,
         **{name: value for name, value in pair.items() if name == "heads"},
     }
-    return Store(paths.cache_dir() / "plans", pair, machine, settings.slots).read()
+    return Store(paths.cache_dir() / "plans", pair, machine)
 
 
 def leaves(settings: EngineSettings) -> int:
@@ -255,30 +252,29 @@ def check_drafter(settings: EngineSettings) -> None:
     DraftModelSettings(settings.branches)
 
 
-def make_drafter(loaded: Loaded, settings: EngineSettings) -> Drafter:
-    """The drafter of that name over the loaded parts; plain decoding for a model whose cache cannot be trimmed.
+def make_drafters(loaded: Loaded, settings: EngineSettings) -> list[Drafter]:
+    """Those that settings let guess, over the loaded parts; none for a model whose cache cannot be trimmed.
 
     Raises:
         UsageError: it is somebody else's, and cannot be made.
     """
     name = settings.drafter
     if name == PLAIN or min(settings.longest_draft, loaded.context.most_nodes) == 0:
-        return NoDrafter()
+        return []
     if name not in NAMES:
-        return Cascade([Stage(plugin.make(name, _setup(loaded, settings)))])
+        return [plugin.make(name, _setup(loaded, settings))]
     trained = _trained(loaded, settings)  # first: what cannot be made is gone then
-    lookup = PromptLookup(PromptLookupSettings(settings.min_ngram, settings.max_ngram))
-    enough = _LOOKUP_FIRST if loaded.trained else 0.0
-    suffix = SuffixDecoding(loaded.corpus, trees=settings.branches > 1)
-    recycling = TokenRecycling(loaded.successors, RecyclingSettings(settings.branches))
-    stages = [Stage(GrammarForced()), Stage(lookup, enough), Stage(suffix, enough)]
-    if name == recycling.name or not loaded.trained or settings.max_draft_tokens is None:
+    found: list[Drafter] = [
+        GrammarForced(),
+        PromptLookup(PromptLookupSettings(settings.min_ngram, settings.max_ngram)),
+        SuffixDecoding(loaded.corpus, trees=settings.branches > 1),
+    ]
+    if name == TokenRecycling.name or not loaded.trained or settings.max_draft_tokens is None:
         # It guesses in nearly every pass: where a draft is forced in each, a draft model would hardly have its turn.
-        stages.append(Stage(recycling, enough))
+        found.append(TokenRecycling(loaded.successors, RecyclingSettings(settings.branches)))
     if name == "auto":
-        stages += [Stage(one) for one in _plugins(loaded, settings)]
-    stages += [Stage(one) for one in trained]
-    return Cascade([stage for stage in stages if name in ("auto", stage.drafter.name)])
+        found += _plugins(loaded, settings)
+    return [one for one in (*found, *trained) if name in ("auto", one.name)]
 
 
 def _trained(loaded: Loaded, settings: EngineSettings) -> list[Drafter]:
@@ -333,27 +329,25 @@ def _setup(loaded: Loaded, settings: EngineSettings) -> plugin.Setup:
     )
 
 
-def drafter_names(drafter: Drafter) -> tuple[str, ...]:
-    """Who may guess, in the order in which they are asked; nobody where decoding is plain."""
-    return tuple(one.name for one in drafter.drafters) if isinstance(drafter, Cascade) else ()
-
-
-def make_plan(loaded: Loaded, settings: EngineSettings, drafter: Drafter) -> Plan:
+def make_plan(loaded: Loaded, settings: EngineSettings) -> Plan:
     """Who drafts, and how much: what pays, unless settings force a drafter or a length."""
-    widths, most, knowledge = loaded.context.exact_widths, loaded.context.most_nodes, loaded.knowledge
+    widths, most = loaded.context.exact_widths, loaded.context.most_nodes
     wanted = None if settings.max_draft_tokens is None else min(settings.max_draft_tokens, most)
-    if not isinstance(drafter, Cascade):
-        return FixedPlan(0, widths)
+    drafters = make_drafters(loaded, settings)
+    if not drafters:
+        return FixedPlan((), 0, widths)
     return AdaptivePlan(
-        drafter.drafters,
+        drafters,
         widths,
-        costs=knowledge.costs,
-        draft_costs=knowledge.draft_costs,
-        acceptance=knowledge.acceptance,
-        account=knowledge.account,
-        habits=knowledge.habits,
+        loaded.knowledge,
         longest=min(settings.longest_draft, most),
         longest_costly=min(settings.longest_costly, most),
-        fixed=min(FIXED_DRAFT, most) if wanted is None else wanted,
+        fixed=FixedPlan(drafters, min(FIXED_DRAFT, most) if wanted is None else wanted, widths, _thresholds(loaded)),
         forced=Forced(wanted, settings.drafter != "auto"),
     )
+
+
+def _thresholds(loaded: Loaded) -> dict[str, float]:
+    """What a fixed plan asks of drafters that come before a draft model or head."""
+    copying = (PromptLookup.name, SuffixDecoding.name, TokenRecycling.name)
+    return dict.fromkeys(copying, _LOOKUP_FIRST) if loaded.trained else {}

@@ -9,13 +9,11 @@ from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from localspec import paths
-from localspec.drafters.cascade import Cascade
 from localspec.drafters.custom import Custom
-from localspec.engine.adaptive import AdaptivePlan
-from localspec.engine.costs import PassCosts
 from localspec.engine.loop import Loop
 from localspec.engine.request import Event, FinishReason, Request
 from localspec.errors import ContextOverflowError, DecodeError, LocalspecError
+from localspec.planning.plan import AdaptivePlan
 from localspec.runtime import memory
 from localspec.runtime.cache_folder import CacheFolder
 from localspec.runtime.chat_caches import ChatCaches
@@ -72,12 +70,7 @@ class Worker:
     @property
     def dropped(self) -> dict[str, str]:
         """Drafters that cannot be used, or not any more, and why."""
-        loop, found = self.loop, dict(self._loaded.unusable)
-        if isinstance(loop.plan, AdaptivePlan):
-            found |= loop.plan.dropped
-        if isinstance(loop.drafter, Cascade):
-            found |= {one.name: one.fault for one in loop.drafter.drafters if isinstance(one, Custom) and one.fault}
-        return found
+        return {**self._loaded.unusable, **self.loop.plan.dropped}
 
     def submit(self, generation: Generation) -> None:
         """Queues a request.
@@ -154,8 +147,9 @@ class Worker:
             jobs.append(IdleSelfCheck(loaded.self_check, self._distrust_kernels))
             jobs.append(IdleLimits(paths.machine_dir(), context.threads))
         if isinstance(plan, AdaptivePlan) and self._slots == context.max_leaves == 1 and context.can_trim:
-            widths = unknown_widths(plan.costs, 1 + loaded.settings.longest_draft, context.exact_widths)
-            jobs.append(IdleCalibration(context, widths, self._plan_costs))
+            costs = loaded.knowledge.costs
+            widths = unknown_widths(costs, 1 + loaded.settings.longest_draft, context.exact_widths)
+            jobs.append(IdleCalibration(context, widths, costs))
         self._idle = jobs
 
     def _use_idle_time(self) -> None:
@@ -170,16 +164,12 @@ class Worker:
             raise
         if over:
             self._idle.remove(job)
-            self._loaded.knowledge.save()
+            self._loaded.save_knowledge()
 
     def _distrust_kernels(self, case: str) -> None:
         """Our kernels failed their check: nothing is exact any more with what is loaded."""
         self._loaded.context.exact_widths = None
         self.outdated = f"localspec's kernels compute {case} differently at different widths"
-
-    def _plan_costs(self) -> PassCosts:
-        plan = self.loop.plan
-        return plan.costs if isinstance(plan, AdaptivePlan) else self._loaded.knowledge.costs
 
     def _give_up(self, error: BaseException) -> None:
         """The thread ends by a fault of ours: all who wait hear of it, and nobody can ask for more."""
@@ -257,21 +247,16 @@ class Worker:
 
     def drop(self, faults: Mapping[str, str]) -> None:
         """Drafters that failed are not asked any more, and freed; by name, and why. On the thread only."""
-        plan = self.loop.plan
-        if isinstance(plan, AdaptivePlan):
-            for one in plan.costly:
-                if one.drafter.name in faults:
-                    one.drop(faults[one.drafter.name])
+        for name, why in faults.items():
+            self.loop.plan.drop(name, why)
         self._drop_failed()
 
     def _drop_failed(self) -> None:
         """Drafters that failed by themselves are not asked any more; a draft model or head is freed, too."""
         plan = self.loop.plan
-        if not isinstance(plan, AdaptivePlan):
-            return
-        for one in plan.costly:
-            if isinstance(one.drafter, Custom) and one.drafter.fault:
-                one.drop(one.drafter.fault)
+        for one in plan.drafters:
+            if isinstance(one, Custom) and one.fault:
+                plan.drop(one.name, one.fault)
         for name in plan.dropped:
             self._loaded.drop(name)
 
@@ -291,12 +276,13 @@ class Worker:
         Returns:
             Whether there was one in use.
         """
-        plan = self.loop.plan
-        if not isinstance(plan, AdaptivePlan) or not plan.drop(reason):
-            return False
-        for name in self._loaded.trained:
+        plan, trained = self.loop.plan, self._loaded.trained
+        in_use = [one.name for one in plan.drafters if one.name in trained and one.name not in plan.dropped]
+        for name in in_use:
+            plan.drop(name, reason)
+        for name in trained if in_use else ():
             self._loaded.drop(name)
-        return True
+        return bool(in_use)
 
     def _fail_all(self, error: Exception) -> None:
         """A pass failed: everybody hears of it, and nobody's cache can be trusted."""

@@ -10,9 +10,9 @@ from anyio import to_thread
 from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel
 
+from localspec.drafters import PLAIN
 from localspec.runtime.engine import Engine
 from localspec.runtime.generation import Generation
-from localspec.runtime.loading import PLAIN
 from localspec.server.errors import overloaded, unknown_model
 from localspec.server.route import JsonRoute
 from localspec.server.service import Service

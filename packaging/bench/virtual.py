@@ -23,7 +23,7 @@ import tempfile
 import time
 from collections import defaultdict
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, median
 from typing import Any
 
 
@@ -53,11 +53,11 @@ from localspec.bench.run import Run  # noqa: E402
 from localspec.bench.session import Session  # noqa: E402
 from localspec.bench.table import Table  # noqa: E402
 from localspec.bench.workloads import SHIPPED, load_workloads  # noqa: E402
-from localspec.engine.costs import DraftCosts, PassCosts  # noqa: E402
 from localspec.llama.context import Context  # noqa: E402
+from localspec.planning.costs import DraftCosts, PassCosts  # noqa: E402
+from localspec.planning.knowledge import Knowledge  # noqa: E402
 from localspec.runtime import memory  # noqa: E402
 from localspec.runtime.engine import Engine  # noqa: E402
-from localspec.runtime.knowledge import Knowledge  # noqa: E402
 
 WORKLOADS = [name for name in SHIPPED if not name.startswith("long-")]
 COSTS = {
@@ -78,6 +78,10 @@ PARTS = ("draft_seconds", "verify_seconds", "host_seconds")
 """Of an answer's statistics, what decoding took."""
 AIM = 0.97
 """Of the best single drafter, what localspec must reach."""
+
+
+LEARNING = 10
+"""Answers after which single ones are told."""
 
 
 class Machine:
@@ -128,8 +132,8 @@ class Machine:
     def begin(self, engine: Engine) -> None:
         """The engine knows what passes cost, and nothing else: a program's first minute on a machine that was timed."""
         widths, knowledge = range(1, 2 + engine.settings.longest_draft), Knowledge()
-        knowledge.costs = PassCosts({n: {w: self.target(w, n) for w in widths} for n in (64, 768, 1792)}, max(widths))
-        knowledge.draft_costs["draft"] = DraftCosts({64: {1: self._level}}, self._read)
+        knowledge.costs = PassCosts({n: {w: self.target(w, n) for w in widths} for n in (64, 768, 1792)})
+        knowledge.draft_costs["draft"] = DraftCosts({1: self._level}, self._read)
         engine.loaded.knowledge = knowledge
         engine.configure(drafter="none")  # whoever answers next gets a plan of its own
 
@@ -147,6 +151,7 @@ def main() -> None:
     parser.add_argument("--limit", type=int, default=8, help="prompts of each workload")
     parser.add_argument("--between", action="store_true", help="CPU time between passes counts, too")
     parser.add_argument("--tokens", type=int, default=96, help="longest answer")
+    parser.add_argument("--answers", action="store_true", help="tell the speed of single answers, too")
     parser.add_argument(
         "--seeds",
         default="1",
@@ -171,6 +176,8 @@ def main() -> None:
                     benchmark.measure(session)
                     runs[seed] += benchmark.found(session)
     show(runs, wanted)
+    for name in wanted if options.answers else ():
+        print(_answers([run for several in runs.values() for run in several], name))
 
 
 def contender(engine: Engine, name: str) -> EngineContender:
@@ -200,6 +207,21 @@ def show(runs: dict[int, list[Run]], names: list[str]) -> None:
     if len(runs) > 1:
         for seed, several in runs.items():
             _summary(f"... of seed {seed}", _whole(_seconds(several)), names)
+
+
+def _answers(runs: list[Run], name: str) -> str:
+    """A line on the speed of single answers over plain decoding; the first ones, for learning, are left out."""
+    spent = {
+        name: [
+            sum(float(one.stats[part]) for part in PARTS)
+            for run in runs
+            if run.key.contender == name
+            for one in run.answers
+        ]
+        for name in ("plain", name)
+    }
+    speeds = sorted(plain / own for plain, own in list(zip(spent["plain"], spent[name], strict=True))[LEARNING:])
+    return f"{len(speeds)} single answers of {name}: lowest {speeds[0]:.3f}, median {median(speeds):.3f}"
 
 
 def _seconds(runs: list[Run]) -> dict[tuple[str, str], dict[str, float]]:

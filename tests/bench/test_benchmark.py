@@ -135,18 +135,18 @@ def test_forced_drafts_are_no_experience_of_the_plan(engine: Engine, contenders:
     turn = Turn((), "", prompt, SamplingParams(temperature=1.0), 1, 24, ignore_end=True)
     product.begin()
     knowledge = engine.loaded.knowledge
-    account, known, balance = knowledge.account, knowledge.acceptance, knowledge.account.balance
-    trials = known.report()
+    budget, known, left = knowledge.budget, knowledge.acceptance, knowledge.budget.passes
+    trials = known.to_json()
     for forced in (draft, lookup):
         forced.begin()
         assert forced.answer(turn).stats["drafted"] > 24
-        assert knowledge.account is not account
+        assert knowledge.budget is not budget
         assert knowledge.acceptance is not known
     plain.begin()
-    assert knowledge.account is account
+    assert knowledge.budget is budget
     assert knowledge.acceptance is known
-    assert account.balance == balance
-    assert known.report() == trials
+    assert budget.passes == left
+    assert known.to_json() == trials
 
 
 def test_of_conversations_apart_the_last_is_measured_and_what_was_answered_before_is_found(

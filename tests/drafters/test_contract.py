@@ -12,11 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from localspec.drafters import HEADS, NAMES
-from localspec.drafters.cascade import Cascade, Stage
+from localspec.drafters import HEADS, NAMES, PLAIN
 from localspec.drafters.draft_model import DraftModel, DraftModelSettings
 from localspec.drafters.forced import GrammarForced
-from localspec.drafters.none import NoDrafter
 from localspec.drafters.pard import ParallelContext, PardDrafter
 from localspec.drafters.prompt_lookup import PromptLookup, PromptLookupSettings
 from localspec.drafters.recycling import RecyclingSettings, TokenRecycling
@@ -78,7 +76,6 @@ def recycling(branches: int = 1) -> TokenRecycling:
 
 
 MAKERS: dict[str, Callable[[], Drafter]] = {
-    "none": NoDrafter,
     "grammar": GrammarForced,
     "lookup": lookup,
     "suffix": SuffixDecoding,
@@ -88,15 +85,12 @@ MAKERS: dict[str, Callable[[], Drafter]] = {
     "recycling, trees": lambda: recycling(3),
     "recycling that saw nothing": TokenRecycling,
     "draft": draft_model,
-    "auto": lambda: Cascade([Stage(lookup(), 3.0), Stage(draft_model())]),
     "draft, 2 branches": lambda: draft_model(2),
     "draft, 5 branches": lambda: draft_model(5),
     "draft, other tokenizer": lambda: foreign_draft_model(OTHER, LETTERS, OTHERS, n_ctx=CONTEXT, end=END),
     "draft in one pass": pard,
     "draft in one pass, 2 branches": lambda: pard(2),
     "lookup of pairs": PromptLookup,
-    "cascade of one": lambda: Cascade([Stage(lookup())]),
-    "cascade of none": lambda: Cascade([]),
 }
 every = pytest.mark.parametrize("name", MAKERS)
 some_tokens = st.lists(st.integers(0, VOCABULARY - 1), min_size=1, max_size=CONTEXT + 4)
@@ -152,7 +146,7 @@ def fresh(name: str, request: DraftRequest) -> object:
 
 
 def test_every_name_a_user_may_ask_for_is_tested_here() -> None:
-    assert set(NAMES) - set(HEADS) <= set(MAKERS), "heads are tested in test_heads_contract"
+    assert set(NAMES) - set(HEADS) - {"auto", PLAIN} <= set(MAKERS), "heads are tested in test_heads_contract"
     assert all(NAMES.values())
 
 
@@ -166,7 +160,7 @@ def test_it_says_who_it_is_and_what_it_needs(name: str) -> None:
 @every
 def test_one_that_is_free_has_nothing_to_read_and_one_that_reads_says_how_much(name: str) -> None:
     drafter, history = MAKERS[name](), History([1, 2, 3, 1, 2])
-    assert drafter.free == ("draft" not in name and name != "auto")
+    assert drafter.free == ("draft" not in name)
     before = drafter.missing(0, history)
     assert before == (0 if drafter.free else 5)
     drafter.draft([ask(history)])
@@ -250,7 +244,7 @@ def test_the_same_history_gets_the_same_draft(name: str) -> None:
     assert first == again == copy
 
 
-@pytest.mark.parametrize("name", [name for name in MAKERS if "draft" not in name and name != "auto"])
+@pytest.mark.parametrize("name", [name for name in MAKERS if "draft" not in name])
 def test_one_that_is_free_guesses_a_chain_where_one_is_asked_for(name: str) -> None:
     request = ask([1, 2, 3, 1, 2, 4, 1, 2], nodes=8, depth=4)  # in which more nodes than levels ask for a tree
     (draft,) = MAKERS[name]().draft([replace(request, chain=True)])
@@ -358,14 +352,14 @@ def test_at_temperature_0_every_guess_is_certain() -> None:
         assert (probs.tokens.tolist(), probs.probs.tolist()) == ([token], [1.0])
 
 
-@pytest.mark.parametrize("name", ["none", "lookup", "suffix", "lookup of pairs", "cascade of one"])
+@pytest.mark.parametrize("name", ["lookup", "suffix", "lookup of pairs"])
 def test_a_deterministic_guess_has_no_probabilities(name: str) -> None:
     (draft,) = MAKERS[name]().draft([ask([1, 2, 3, 4, 1, 2, 3], needs_probs=True)])
     assert draft.probs is None
-    assert bool(len(draft)) == (name != "none")
+    assert len(draft)
 
 
-@pytest.mark.parametrize("name", ["draft", "draft, 2 branches", "auto"])
+@pytest.mark.parametrize("name", ["draft", "draft, 2 branches"])
 def test_probabilities_are_given_only_where_a_rule_needs_them(name: str) -> None:
     history = [0, 1, 2, 3]
     assert MAKERS[name]().draft([ask(history)])[0].probs is None

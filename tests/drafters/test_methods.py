@@ -11,24 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from localspec import kernels
-from localspec.drafters.cascade import Cascade, Stage
 from localspec.drafters.draft_model import DraftModel, DraftModelSettings
-from localspec.drafters.none import NoDrafter
 from localspec.drafters.prompt_lookup import PromptLookup, PromptLookupSettings
 from localspec.engine.interfaces import (
-    EMPTY_DRAFT,
-    Draft,
-    Drafter,
     DraftRequest,
     History,
-    Needs,
-    Outcome,
     Price,
-    Verdict,
 )
 from localspec.errors import UsageError
-from localspec.types import LogitRows, Noise, SamplingParams, SparseProbs
-from tests.fakes import FakeDraftContext, FakeDrafter, HashModel, prompt
+from localspec.types import LogitRows, Noise, SamplingParams
+from tests.fakes import FakeDraftContext, HashModel
 
 MODEL = HashModel(8)
 SAMPLING = SamplingParams(temperature=0.9)
@@ -219,70 +211,3 @@ def test_ngrams_outside_are_refused(least: int, most: int) -> None:
 
 
 # -- the cascade -----------------------------------------------------------------------------------------------------
-
-
-def says(token: int, confidence: float | None = None, probs: bool = False) -> FakeDrafter:
-    score = None if confidence is None else np.full(1, confidence, dtype=np.float32)
-    drawn_from = (SparseProbs(prompt(token), np.ones(1)),) if probs else None
-    return FakeDrafter(lambda request: Draft.chain([token], drawn_from, score, "says"))
-
-
-def silent() -> FakeDrafter:
-    return FakeDrafter(lambda request: EMPTY_DRAFT)
-
-
-@pytest.mark.parametrize(
-    ("stages", "token"),
-    [
-        ([Stage(says(1)), Stage(says(2))], 1),
-        ([Stage(silent()), Stage(says(2))], 2),
-        ([Stage(says(1, 2.9), 3.0), Stage(says(2))], 2),
-        ([Stage(says(1, 3.0), 3.0), Stage(says(2))], 1),
-        ([Stage(says(1), 3.0), Stage(says(2))], 1),
-        ([Stage(says(1, 0.1, probs=True), 3.0), Stage(says(2))], 1),
-    ],
-    ids=["first", "next if silent", "next if unsure", "sure enough", "no score", "drawn: never dropped"],
-)
-def test_the_first_draft_that_is_good_enough_wins(stages: list[Stage], token: int) -> None:
-    """A draft drawn for *rejection* may not be dropped for what was drawn: that would change the distribution."""
-    (draft,) = Cascade(stages).draft([ask(History([1]))])
-    assert draft.tokens.tolist() == [token]
-
-
-def test_only_those_still_without_a_draft_are_asked_on() -> None:
-    first = FakeDrafter(lambda request: Draft.chain([1]) if request.slot == 1 else EMPTY_DRAFT)
-    second, third = says(2), says(3)
-    requests = [ask(History([1]), slot) for slot in range(3)]
-    drafts = Cascade([Stage(first), Stage(second), Stage(third)]).draft(requests)
-    assert [draft.tokens.tolist() for draft in drafts] == [[2], [1], [2]]
-    assert [request.slot for request in second.requests] == [0, 2]
-    assert third.requests == []
-
-
-def test_every_stage_hears_what_the_target_said_and_is_closed() -> None:
-    stages: list[FakeDrafter] = [silent(), says(1)]
-    cascade = Cascade([Stage(one) for one in stages])
-    rows = LogitRows.from_matrix(np.zeros((1, 8), dtype=np.float32))
-    outcome = Outcome(0, History([1]), EMPTY_DRAFT, Verdict(prompt(), 1), rows)
-    cascade.observe([outcome])
-    assert all(one.outcomes == [outcome] for one in stages)
-    cascade.close()
-
-
-def test_a_cascade_needs_what_its_stages_need() -> None:
-    one, other = silent(), silent()
-    one.needs, other.needs = Needs((4, 2)), Needs((2, 9))
-    assert Cascade([Stage(one), Stage(other)]).needs == Needs((2, 4, 9))
-
-
-@pytest.mark.parametrize(("stages", "needs"), [([], False), ([True], True), ([True, False], False)])
-def test_a_cascade_is_silent_without_a_grammar_if_all_its_stages_are(stages: list[bool], needs: bool) -> None:
-    drafters = [silent() for _ in stages]
-    for drafter, constraint in zip(drafters, stages, strict=True):
-        drafter.needs = Needs(constraint=constraint)
-    assert Cascade([Stage(one) for one in drafters]).needs.constraint is needs
-
-
-def test_no_drafter_guesses_nothing() -> None:
-    drafter: Drafter = NoDrafter()
-    assert drafter.draft([ask(History([1])), ask(History([2]))]) == [EMPTY_DRAFT, EMPTY_DRAFT]

@@ -13,8 +13,8 @@ from localspec.drafters.prediction import Prediction
 from localspec.drafters.prompt_lookup import PromptLookup
 from localspec.engine.interfaces import DraftRequest, History
 from localspec.engine.loop import Loop
-from localspec.engine.plan import FixedPlan
 from localspec.engine.request import Request
+from localspec.planning.fixed import FixedPlan
 from localspec.types import NO_TOKENS, Noise, SamplingParams, Tokens
 from tests.fakes import Answer, FakeTarget, FakeVocabulary, HashModel, answer, prompt
 
@@ -113,7 +113,7 @@ def test_an_edited_history_is_followed_again() -> None:
 
 
 def answered(request: Request) -> Answer:
-    return answer(Loop(FakeTarget(MODEL, 200), PromptLookup(), FixedPlan(7, None), VOCABULARY), request)
+    return answer(Loop(FakeTarget(MODEL, 200), FixedPlan([PromptLookup()], 7, None), VOCABULARY), request)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.7, 1.0])

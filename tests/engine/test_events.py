@@ -5,13 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from localspec.drafters.none import NoDrafter
-from localspec.engine.interfaces import Draft, Drafter, Verdict
+from localspec.engine.interfaces import Draft, Verdict
 from localspec.engine.loop import Loop
-from localspec.engine.plan import FixedPlan
 from localspec.engine.request import FinishReason, Request
 from localspec.engine.verify import verify
 from localspec.errors import KernelError
+from localspec.planning.fixed import FixedPlan
 from localspec.types import Float32Array, Rule, SamplingParams, Tokens
 from tests.engine.recital import BANG, END, GREEDY, HEL, LD, LO, VOCABULARY, WOR, Recital, all_of_it, recite
 from tests.fakes import FakeDrafter, FakeTarget, HashModel, answer, answer_all, parrot, prompt
@@ -30,11 +29,11 @@ def log_softmax(row: Float32Array) -> np.ndarray[tuple[int], np.dtype[np.float64
 def test_log_probs_are_those_of_the_raw_row(fork: float | None) -> None:
     model = HashModel(10)
     request = Request(prompt(1, 2), SamplingParams(top_k=3, repeat_penalty=1.3), 8, max_tokens=30, top_log_probs=4)
-    tokens = answer(Loop(FakeTarget(model, 10), NoDrafter(), FixedPlan(0, None), VOCABULARY), request).tokens
-    drafter: Drafter = NoDrafter()
+    tokens = answer(Loop(FakeTarget(model, 10), FixedPlan((), 0, None), VOCABULARY), request).tokens
+    drafters = []
     if fork is not None:
-        drafter = FakeDrafter(parrot([1, 2, *tokens], 0.8, np.random.default_rng(0), 10, fork))
-    found = answer(Loop(FakeTarget(model, 10), drafter, FixedPlan(5, None), VOCABULARY), request)
+        drafters = [FakeDrafter(parrot([1, 2, *tokens], 0.8, np.random.default_rng(0), 10, fork))]
+    found = answer(Loop(FakeTarget(model, 10), FixedPlan(drafters, 5, None), VOCABULARY), request)
     assert [entry.token for entry in found.log_probs] == found.tokens == tokens
     for place, entry in enumerate(found.log_probs):
         row = log_softmax(model(prompt(1, 2, *tokens[:place])))
@@ -51,9 +50,9 @@ def test_no_log_probs_unless_asked_for() -> None:
 @both
 def test_log_probs_end_where_the_answer_does(drafting: bool) -> None:
     target = FakeTarget(Recital(HEL, LO, WOR, LD, BANG), 10)
-    drafter: Drafter = all_of_it(HEL, LO, WOR, LD, BANG) if drafting else NoDrafter()
+    drafters = [all_of_it(HEL, LO, WOR, LD, BANG)] if drafting else []
     request = Request(prompt(HEL), GREEDY, stop=("wo",), top_log_probs=0)
-    found = answer(Loop(target, drafter, FixedPlan(8, None), VOCABULARY), request)
+    found = answer(Loop(target, FixedPlan(drafters, 8, None), VOCABULARY), request)
     assert [entry.token for entry in found.log_probs] == [HEL, LO, WOR]
     assert all(entry.top == () for entry in found.log_probs)
 
@@ -63,7 +62,7 @@ def test_log_probs_end_where_the_answer_does(drafting: bool) -> None:
 
 def test_a_drafter_sees_all_slots_at_once_and_hears_of_every_pass() -> None:
     drafter = FakeDrafter(lambda request: Draft.chain([LO] * min(2, request.max_nodes)))
-    loop = Loop(FakeTarget(HashModel(10), 10, streams=True), drafter, FixedPlan(4, None), VOCABULARY)
+    loop = Loop(FakeTarget(HashModel(10), 10, streams=True), FixedPlan([drafter], 4, None), VOCABULARY)
     found = answer_all(loop, {slot: Request(prompt(HEL, slot), seed=slot, max_tokens=9) for slot in range(3)})
     assert [request.slot for request in drafter.requests[:3]] == [0, 1, 2]
     for slot in range(3):
@@ -80,7 +79,7 @@ def test_a_drafter_sees_all_slots_at_once_and_hears_of_every_pass() -> None:
 @pytest.mark.parametrize("rule", Rule)
 def test_noise_is_shared_under_coupled_and_fresh_in_every_pass_otherwise(rule: Rule) -> None:
     drafter = FakeDrafter(lambda request: Draft.chain([LO] * min(2, request.max_nodes)))
-    loop = Loop(FakeTarget(HashModel(10), 10), drafter, FixedPlan(4, None), VOCABULARY)
+    loop = Loop(FakeTarget(HashModel(10), 10), FixedPlan([drafter], 4, None), VOCABULARY)
     answer(loop, Request(prompt(HEL, LO), seed=77, stream=3, max_tokens=12, rule=rule))
     lengths = [2]
     for outcome in drafter.outcomes:
@@ -100,7 +99,7 @@ def test_a_draft_is_verified_by_the_requests_own_rule(rule: Rule, monkeypatch: p
         return verify(*given)  # type: ignore[arg-type]
 
     monkeypatch.setattr("localspec.engine.loop.verify", spy)
-    loop = Loop(FakeTarget(HashModel(10), 10), all_of_it(*[LO] * 30), FixedPlan(4, None), VOCABULARY)
+    loop = Loop(FakeTarget(HashModel(10), 10), FixedPlan([all_of_it(*[LO] * 30)], 4, None), VOCABULARY)
     answer(loop, Request(prompt(HEL), max_tokens=6, rule=rule))
     assert set(used) == {rule}
 
@@ -109,7 +108,7 @@ def test_a_broken_row_is_an_error_not_an_answer() -> None:
     def broken(tokens: Tokens) -> Float32Array:
         return np.full(10, np.nan, dtype=np.float32)
 
-    loop = Loop(FakeTarget(broken, 10), NoDrafter(), FixedPlan(4, None), VOCABULARY)
+    loop = Loop(FakeTarget(broken, 10), FixedPlan((), 4, None), VOCABULARY)
     slot = loop.admit(0, Request(prompt(HEL)))
     (event,) = loop.step()
     assert event.finish is FinishReason.ERROR
@@ -134,9 +133,9 @@ def test_times_add_up() -> None:
 def test_a_record_says_what_was_guessed_and_what_became_of_it(fork: float) -> None:
     target = FakeTarget(HashModel(10), 10)
     request = Request(prompt(1, 2), SamplingParams(temperature=1.0), 8, max_tokens=30, ignore_end=True)
-    tokens = answer(Loop(FakeTarget(HashModel(10), 10), NoDrafter(), FixedPlan(0, None), VOCABULARY), request).tokens
+    tokens = answer(Loop(FakeTarget(HashModel(10), 10), FixedPlan((), 0, None), VOCABULARY), request).tokens
     drafter = FakeDrafter(parrot([1, 2, *tokens], 0.7, np.random.default_rng(5), 10, fork))
-    found = answer(Loop(target, drafter, FixedPlan(5, None), VOCABULARY), request)
+    found = answer(Loop(target, FixedPlan([drafter], 5, None), VOCABULARY), request)
     widths = iter(target.widths)
     for event, outcome in zip(found.events, drafter.outcomes, strict=True):
         record = event.record
@@ -155,7 +154,7 @@ def test_a_record_says_what_was_guessed_and_what_became_of_it(fork: float) -> No
 
 
 def test_slots_that_share_a_pass_share_its_width_and_time() -> None:
-    loop = Loop(FakeTarget(HashModel(10), 10, streams=True), all_of_it(*[LO] * 30), FixedPlan(2, None), VOCABULARY)
+    loop = Loop(FakeTarget(HashModel(10), 10, streams=True), FixedPlan([all_of_it(*[LO] * 30)], 2, None), VOCABULARY)
     for slot in range(3):
         loop.admit(slot, Request(prompt(HEL), GREEDY, max_tokens=9, ignore_end=True))
     records = [event.record for event in loop.step()]

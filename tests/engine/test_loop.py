@@ -7,12 +7,12 @@ from itertools import count
 
 import pytest
 
-from localspec.drafters.none import NoDrafter
-from localspec.engine.interfaces import Draft, Drafter, Outcome
+from localspec.engine.interfaces import Draft, Outcome
 from localspec.engine.loop import Loop
-from localspec.engine.plan import FixedPlan, Review
+from localspec.engine.plan import Proposal, Review
 from localspec.engine.request import FinishReason, Request
 from localspec.errors import ContextOverflowError
+from localspec.planning.fixed import FixedPlan
 from tests.engine.recital import (
     BANG,
     END,
@@ -92,7 +92,7 @@ def test_max_tokens_is_kept_to_inside_a_draft(max_tokens: int, drafting: bool) -
 
 def test_no_draft_is_asked_for_beyond_max_tokens_or_the_context() -> None:
     drafter = all_of_it(*[LO] * 30)
-    loop = Loop(FakeTarget(Recital(LO), 10, n_ctx=12), drafter, FixedPlan(6, None), VOCABULARY)
+    loop = Loop(FakeTarget(Recital(LO), 10, n_ctx=12), FixedPlan([drafter], 6, None), VOCABULARY)
     answer(loop, Request(prompt(HEL), GREEDY, 1, max_tokens=10))
     assert [request.max_nodes for request in drafter.requests] == [6, 2]
     drafter.requests.clear()
@@ -103,7 +103,7 @@ def test_no_draft_is_asked_for_beyond_max_tokens_or_the_context() -> None:
 
 def test_a_drafter_that_overdoes_it_still_gets_no_more_than_max_tokens() -> None:
     drafter = FakeDrafter(lambda request: Draft.chain([LO] * 5))
-    loop = Loop(FakeTarget(Recital(LO), 10), drafter, FixedPlan(8, None), VOCABULARY)
+    loop = Loop(FakeTarget(Recital(LO), 10), FixedPlan([drafter], 8, None), VOCABULARY)
     found = answer(loop, Request(prompt(HEL), GREEDY, 1, max_tokens=3))
     assert found.tokens == [LO] * 3
     assert found.stats.generated == 3
@@ -124,14 +124,14 @@ def test_max_tokens_wins_where_the_context_ends_too() -> None:
 
 @pytest.mark.parametrize("length", [10, 11, 500])
 def test_a_prompt_that_leaves_no_room_is_refused(length: int) -> None:
-    loop = Loop(FakeTarget(Recital(LO), 10, n_ctx=10), NoDrafter(), FixedPlan(8, None), VOCABULARY)
+    loop = Loop(FakeTarget(Recital(LO), 10, n_ctx=10), FixedPlan((), 8, None), VOCABULARY)
     with pytest.raises(ContextOverflowError, match=f"has {length} tokens and the context holds 10"):
         loop.admit(0, Request(prompt(*[LO] * length)))
     assert not loop.active
 
 
 def test_a_prompt_that_leaves_room_for_one_token_gets_one() -> None:
-    loop = Loop(FakeTarget(Recital(LO), 10, n_ctx=10), all_of_it(*[LO] * 30), FixedPlan(8, None), VOCABULARY)
+    loop = Loop(FakeTarget(Recital(LO), 10, n_ctx=10), FixedPlan([all_of_it(*[LO] * 30)], 8, None), VOCABULARY)
     found = answer(loop, Request(prompt(*[LO] * 9), GREEDY))
     assert found.tokens == [LO]
     assert found.finish is FinishReason.CONTEXT
@@ -155,10 +155,10 @@ class Reviewed(FixedPlan):
     """Says of each pass whether it was plain decoding, and takes a second for those that were not."""
 
     def __init__(self, clock: list[float], *reviews: Review) -> None:
-        super().__init__(0, None)
+        super().__init__((), 0, None)
         self._clock, self._reviews = clock, list(reviews)
 
-    def learn(self, drafter: Drafter, outcomes: Sequence[Outcome], seconds: float) -> Review:
+    def learn(self, proposal: Proposal, outcomes: Sequence[Outcome], seconds: float) -> Review:
         review = self._reviews.pop(0)
         self._clock[0] += 0.0 if review.plain else 1.0
         return review
@@ -170,7 +170,7 @@ def test_plain_decodings_time_holds_what_it_takes_between_passes(monkeypatch: py
     monkeypatch.setattr("localspec.engine.loop.perf_counter", lambda: clock[0] + 0.01 * next(looks))
     reviews = [Review(2.0), Review(2.0, plain=True), Review(2.0), Review(), Review(2.0, plain=True)]
     target = FakeTarget(Recital(HEL), 12)
-    loop = Loop(target, NoDrafter(), Reviewed(clock, *reviews), VOCABULARY)
+    loop = Loop(target, Reviewed(clock, *reviews), VOCABULARY)
     found = answer(loop, Request(prompt(HEL), GREEDY, max_tokens=5, ignore_end=True))
     between = 0.03  # looks at the clock before a pass and behind it
     assert found.stats.plain_seconds == pytest.approx(2.0 + (2.0 + between) * 3)

@@ -11,14 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from localspec import kernels
-from localspec.drafters.cascade import Cascade, Stage
 from localspec.drafters.draft_model import DraftModel, DraftModelSettings
-from localspec.drafters.none import NoDrafter
 from localspec.drafters.prompt_lookup import PromptLookup, PromptLookupSettings
 from localspec.engine.interfaces import Draft, Drafter, DraftRequest, Verdict
 from localspec.engine.loop import Loop
-from localspec.engine.plan import FixedPlan
 from localspec.engine.request import Request
+from localspec.planning.fixed import FixedPlan
 from localspec.types import Float32Array, LogitRows, Noise, Rule, SamplingParams, Tokens
 from tests.fakes import (
     Answer,
@@ -39,30 +37,30 @@ DRAFT_MODEL = MODEL.like(0.8)
 NOT_SURE = HashModel(24, sharpness=0.4)
 
 Known = Sequence[int]
-Maker = Callable[[Known], Drafter]
+Maker = Callable[[Known], list[Drafter]]
 
 
-def draft_model(known: Known, branches: int = 1) -> DraftModel:
-    return DraftModel(FakeDraftContext(DRAFT_MODEL), VOCABULARY.end_tokens, DraftModelSettings(branches))
+def draft_model(known: Known, branches: int = 1) -> list[Drafter]:
+    return [DraftModel(FakeDraftContext(DRAFT_MODEL), VOCABULARY.end_tokens, DraftModelSettings(branches))]
 
 
-def lookup(known: Known) -> PromptLookup:
-    return PromptLookup(PromptLookupSettings(1, 3))
+def lookup(known: Known) -> list[Drafter]:
+    return [PromptLookup(PromptLookupSettings(1, 3))]
 
 
-def cascade(known: Known) -> Cascade:
-    return Cascade([Stage(lookup(known), 2.0), Stage(draft_model(known))])
+def both(known: Known) -> list[Drafter]:
+    return [*lookup(known), *draft_model(known)]
 
 
-def scripted(known: Known, right: float, fork: float = 0.0) -> FakeDrafter:
-    return FakeDrafter(parrot(known, right, np.random.default_rng(5), 24, fork))
+def scripted(known: Known, right: float, fork: float = 0.0) -> list[Drafter]:
+    return [FakeDrafter(parrot(known, right, np.random.default_rng(5), 24, fork))]
 
 
 CHAINS: dict[str, Maker] = {
-    "none": lambda known: NoDrafter(),
+    "none": lambda known: [],
     "lookup": lookup,
     "draft model": draft_model,
-    "cascade": cascade,
+    "both": both,
     "always right": lambda known: scripted(known, 1.0),
     "often right": lambda known: scripted(known, 0.8),
     "always wrong": lambda known: scripted(known, 0.0),
@@ -101,9 +99,10 @@ def request_for(sampling: SamplingParams, temperature: float = 0.7, seed: int = 
     return Request(prompt(3, 1, 4, 1, 5), replace(sampling, temperature=temperature), seed, max_tokens=max_tokens)
 
 
-def loop_with(drafter: Drafter, target: FakeTarget | None = None, max_draft_tokens: int = 5) -> Loop:
+def loop_with(drafters: Sequence[Drafter], target: FakeTarget | None = None, max_draft_tokens: int = 5) -> Loop:
     target = target or FakeTarget(MODEL, 24)
-    return Loop(target, drafter, FixedPlan(max_draft_tokens, target.exact_widths), VOCABULARY)
+    thresholds = {"lookup": 2.0} if len(drafters) > 1 else None
+    return Loop(target, FixedPlan(drafters, max_draft_tokens, target.exact_widths, thresholds), VOCABULARY)
 
 
 def by_hand(request: Request, model: HashModel = MODEL) -> list[int]:
@@ -135,7 +134,7 @@ def assert_same(one: Answer, other: Answer) -> None:
 def test_no_drafter_changes_the_text(drafter: str, sampling: str, temperature: float) -> None:
     for seed in (1, 2**63 + 7):
         request = request_for(SAMPLINGS[sampling], temperature, seed)
-        plain = answer(loop_with(NoDrafter()), request)
+        plain = answer(loop_with([]), request)
         assert plain.tokens == by_hand(request)
         guesser = (CHAINS | TREES)[drafter](known_text(request))
         assert_same(answer(loop_with(guesser), request), plain)
@@ -191,8 +190,8 @@ def test_any_settings_give_the_plain_text(
 ) -> None:
     request = Request(prompt(*start), sampling, seed, max_tokens=max_tokens)
     tokens = by_hand(request, model)
-    guesser = (CHAINS | TREES)[drafter]([*start, *tokens])
-    found = answer(loop_with(guesser, FakeTarget(model, 24), limit), request)
+    guessers = (CHAINS | TREES)[drafter]([*start, *tokens])
+    found = answer(loop_with(guessers, FakeTarget(model, 24), limit), request)
     assert found.tokens == tokens
     assert found.stats.generated == len(tokens)
 
@@ -213,10 +212,10 @@ def test_slots_do_not_disturb_each_other(drafter: str) -> None:
         slot: replace(request_for(SAMPLINGS["all"], temperature, 10 + slot, max_tokens=15 + 9 * slot), stream=slot)
         for slot, temperature in enumerate((0.0, 0.7, 1.0))
     }
-    alone = {slot: answer(loop_with(NoDrafter()), request) for slot, request in requests.items()}
+    alone = {slot: answer(loop_with([]), request) for slot, request in requests.items()}
     makers = {slot: CHAINS[drafter]([*requests[slot].prompt.tolist(), *alone[slot].tokens]) for slot in requests}
-    guesser = makers[0] if drafter in ("none", "lookup", "draft model", "cascade") else BySlot(makers)
-    together = answer_all(loop_with(guesser, FakeTarget(MODEL, 24, streams=True)), requests)
+    guessers = makers[0] if drafter in ("none", "lookup", "draft model", "both") else [BySlot(makers)]
+    together = answer_all(loop_with(guessers, FakeTarget(MODEL, 24, streams=True)), requests)
     for slot in requests:
         assert_same(together[slot], alone[slot])
 
@@ -224,8 +223,8 @@ def test_slots_do_not_disturb_each_other(drafter: str) -> None:
 class BySlot(FakeDrafter):
     """A scripted drafter for every slot."""
 
-    def __init__(self, drafters: dict[int, Drafter]) -> None:
-        super().__init__(lambda request: drafters[request.slot].draft([request])[0])
+    def __init__(self, drafters: dict[int, list[Drafter]]) -> None:
+        super().__init__(lambda request: drafters[request.slot][0].draft([request])[0])
 
 
 def test_a_slot_taken_over_gives_the_same_text_as_a_fresh_one() -> None:
@@ -278,7 +277,7 @@ def test_the_text_forks_where_widths_with_other_bits_are_used() -> None:
 def test_many_slots_keep_to_exact_widths(widths: set[int], slots: int) -> None:
     requests = {i: request_for(SAMPLINGS["defaults"], 1.0, i, max_tokens=10 + 3 * i) for i in range(slots)}
     target = FakeTarget(MODEL, 24, exact_widths=widths, same_bits=widths, streams=True)
-    found = answer_all(loop_with(cascade(()), target), requests)
+    found = answer_all(loop_with(both(()), target), requests)
     for slot, request in requests.items():
         assert found[slot].tokens == by_hand(request)
         assert found[slot].stats.exact
@@ -346,6 +345,6 @@ def test_a_wrong_verification_is_noticed(wrong: Callable[..., Verdict], monkeypa
     """Three mistakes other engines made; each must break the tests above."""
     requests = [request_for(SAMPLINGS["presence and frequency"], 1.0, seed) for seed in range(10)]
     expected = [by_hand(request) for request in requests]
-    assert [answer(loop_with(most_likely()), request).tokens for request in requests] == expected
+    assert [answer(loop_with([most_likely()]), request).tokens for request in requests] == expected
     monkeypatch.setattr("localspec.engine.loop.verify", wrong)
-    assert [answer(loop_with(most_likely()), request).tokens for request in requests] != expected
+    assert [answer(loop_with([most_likely()]), request).tokens for request in requests] != expected

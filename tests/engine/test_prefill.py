@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from localspec.drafters.draft_model import DraftModel
-from localspec.drafters.none import NoDrafter
-from localspec.engine.adaptive import AdaptivePlan, Forced
-from localspec.engine.costs import DraftCosts, PassCosts
 from localspec.engine.interfaces import Draft
 from localspec.engine.loop import Loop
-from localspec.engine.plan import FixedPlan
 from localspec.engine.request import Event, FinishReason, Request
 from localspec.errors import DecodeError, LocalspecError
+from localspec.planning.costs import DraftCosts, PassCosts
+from localspec.planning.fixed import FixedPlan
+from localspec.planning.knowledge import Knowledge
+from localspec.planning.plan import AdaptivePlan, Forced
 from localspec.types import SamplingParams, Tokens
 from tests.engine.recital import BANG, GREEDY, HEL, LD, LO, VOCABULARY, WOR, Recital
 from tests.fakes import Answer, FakeDraftContext, FakeDrafter, FakeTarget, HashModel, answer, prompt
@@ -29,7 +29,7 @@ def long_prompt(tokens: int, seed: int = 0) -> Tokens:
 
 def loop_of(target: FakeTarget, max_draft_tokens: int = 0) -> Loop:
     drafter = FakeDrafter(lambda request: Draft.chain([LO] * min(2, request.max_nodes)))
-    return Loop(target, drafter if max_draft_tokens else NoDrafter(), FixedPlan(max_draft_tokens, None), VOCABULARY)
+    return Loop(target, FixedPlan([drafter], max_draft_tokens, None), VOCABULARY)
 
 
 def drain(loop: Loop, found: dict[int, Answer]) -> None:
@@ -124,7 +124,7 @@ def test_a_long_prompt_does_not_starve_behind_short_ones() -> None:
 
 
 def test_cancelling_between_passes_gives_the_text_held_back() -> None:
-    loop = Loop(FakeTarget(Recital(HEL, LO, WOR, LD, BANG), 10), NoDrafter(), FixedPlan(8, None), VOCABULARY)
+    loop = Loop(FakeTarget(Recital(HEL, LO, WOR, LD, BANG), 10), FixedPlan((), 8, None), VOCABULARY)
     gone: list[int] = []
     loop.admit(0, Request(prompt(HEL), GREEDY, stop=("lo world!!",)), cancel=lambda: bool(gone))
     assert "".join(loop.step()[0].text for _ in range(3)) == "Hel"
@@ -139,10 +139,10 @@ def test_cancelling_between_passes_gives_the_text_held_back() -> None:
 def test_cancelling_some_slots_leaves_the_others_alone() -> None:
     requests = {slot: Request(prompt(HEL, slot), seed=slot, max_tokens=8) for slot in range(4)}
     expected = {
-        slot: answer(Loop(FakeTarget(MODEL, 10), NoDrafter(), FixedPlan(0, None), VOCABULARY), request, slot)
+        slot: answer(Loop(FakeTarget(MODEL, 10), FixedPlan((), 0, None), VOCABULARY), request, slot)
         for slot, request in requests.items()
     }
-    loop = Loop(FakeTarget(MODEL, 10, streams=True), NoDrafter(), FixedPlan(4, None), VOCABULARY)
+    loop = Loop(FakeTarget(MODEL, 10, streams=True), FixedPlan((), 4, None), VOCABULARY)
     found, gone = {slot: Answer() for slot in requests}, set[int]()
     for slot, request in requests.items():
         loop.admit(slot, request, cancel=lambda slot=slot: slot in gone)  # type: ignore[misc]
@@ -243,7 +243,7 @@ def test_a_listener_that_fails_ends_its_own_request() -> None:
 
 def test_events_made_before_a_pass_failed_come_with_the_step_that_repeats_it() -> None:
     target = FakeTarget(MODEL, 10, exact_widths={1}, streams=True)
-    loop, gone = Loop(target, NoDrafter(), FixedPlan(0, target.exact_widths), VOCABULARY), list[int]()
+    loop, gone = Loop(target, FixedPlan((), 0, target.exact_widths), VOCABULARY), list[int]()
     for slot in range(3):
         cancel = (lambda: bool(gone)) if slot == 0 else (lambda: False)
         loop.admit(slot, Request(prompt(1, 2), seed=slot, max_tokens=9, ignore_end=True), cancel=cancel)
@@ -300,10 +300,10 @@ def test_a_draft_model_reads_a_long_prompt_in_chunks_between_passes(plan: str) -
     context.CHUNK = 32
     draft = DraftModel(context, VOCABULARY.end_tokens)
     costs = PassCosts({100: {width: 0.01 * (1 + 0.01 * width) for width in range(1, 9)}})
-    forced, cheap = Forced(drafting=plan == "forced"), {"draft": DraftCosts({100: {1: 1e-9}}, 1e-9)}
-    adaptive = AdaptivePlan([draft], None, costs=costs, draft_costs=cheap, forced=forced, clock=lambda: 0.0)
+    knowledge = Knowledge(costs, {"draft": DraftCosts({1: 1e-9}, 1e-9)})
+    adaptive = AdaptivePlan([draft], None, knowledge, forced=Forced(drafting=plan == "forced"), clock=lambda: 0.0)
     target = FakeTarget(MODEL, 10, n_ctx=512)
-    loop = Loop(target, draft, FixedPlan(3, None) if plan == "fixed" else adaptive, VOCABULARY)
+    loop = Loop(target, FixedPlan([draft], 3, None) if plan == "fixed" else adaptive, VOCABULARY)
     request = Request(long_prompt(150), seed=2, max_tokens=40, ignore_end=True)
     found = answer(loop, request)
     assert found.tokens == answer(loop_of(FakeTarget(MODEL, 10, n_ctx=512)), request).tokens

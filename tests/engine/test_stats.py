@@ -9,12 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.drafters.none import NoDrafter
 from localspec.engine.interfaces import Draft
 from localspec.engine.loop import Loop
-from localspec.engine.plan import FixedPlan
 from localspec.engine.request import TARGET_ORIGIN, Origin, Request
 from localspec.engine.stats import RequestStats, percentile
+from localspec.planning.fixed import FixedPlan
 from localspec.types import Rule, SamplingParams
 from tests.fakes import Answer, FakeDrafter, FakeTarget, FakeVocabulary, HashModel, Script, answer, parrot, prompt
 
@@ -24,8 +23,8 @@ REQUEST = Request(prompt(1, 2, 3), SamplingParams(temperature=1.0), seed=5, max_
 
 def answered(script: Script | None, request: Request = REQUEST, target: FakeTarget | None = None) -> Answer:
     target = target or FakeTarget(MODEL, 16)
-    drafter = NoDrafter() if script is None else FakeDrafter(script)
-    return answer(Loop(target, drafter, FixedPlan(4, target.exact_widths), FakeVocabulary(16)), request)
+    drafters = [] if script is None else [FakeDrafter(script)]
+    return answer(Loop(target, FixedPlan(drafters, 4, target.exact_widths), FakeVocabulary(16)), request)
 
 
 def test_formulas_by_hand() -> None:

@@ -27,16 +27,16 @@ def quick() -> ModuleType:
 @pytest.mark.parametrize(
     ("path", "tier", "expected"),
     [
-        ("localspec/engine/plan.py", 0, "tests/engine/test_plan.py"),
-        ("localspec/engine/plan.py", 0, "tests/engine/test_lossless.py"),  # through tests/fakes.py or itself
-        ("localspec/engine/stop.py", 1, "tests/engine/test_costs.py"),
+        ("localspec/planning/plan.py", 0, "tests/planning/test_plan.py"),
+        ("localspec/engine/interfaces.py", 0, "tests/engine/test_loop.py"),  # through tests/fakes.py
+        ("localspec/engine/stop.py", 1, "tests/engine/test_loop.py"),
         ("localspec/llama/states.py", 3, "tests/drafters/test_heads_contract.py"),
         ("localspec/types.py", 0, "tests/test_distribution.py"),
         ("localspec/tui/app.py", 0, "tests/tui/test_screens.py"),
         ("localspec/server/chat.py", 1, "tests/server/test_chat.py"),
         ("tests/engine/test_stop.py", 0, "tests/engine/test_stop.py"),
-        ("tests/engine/simulator.py", 0, "tests/engine/test_adaptive.py"),
-        ("tests/engine/simulator.py", 0, "tests/engine/test_worlds.py"),  # it imports worlds.py, which does
+        ("tests/planning/simulator.py", 0, "tests/planning/test_plan.py"),
+        ("tests/planning/simulator.py", 0, "tests/planning/test_worlds.py"),  # it imports worlds.py, which does
         ("packaging/quick.py", 0, "tests/packaging/test_quick.py"),
         ("native/wide/product.c", 0, "tests/llama/test_wide.py"),
         ("models.toml", 0, "tests/models/test_catalog.py"),

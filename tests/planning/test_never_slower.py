@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from localspec.planning.budget import ANSWER, OPENING, SHARE
-from tests.engine.simulator import Curve, Process, World, make, seconds, simulate
-from tests.engine.worlds import figures
+from tests.planning.simulator import Curve, Process, World, make, seconds, simulate
+from tests.planning.worlds import figures
 
 ANSWERS = range(4)
 
@@ -35,7 +35,7 @@ def useless(curve: Curve, level: float) -> World:
 @pytest.mark.parametrize("seed", [1, 2])
 def test_at_every_token_the_loss_is_within_the_budget(curve: Curve, level: float, seed: int) -> None:
     world = useless(curve, level)
-    run = simulate(make(world, new=True), ANSWERS, seed=seed)
+    run = simulate(make(world), ANSWERS, seed=seed)
     plain_pass = curve(1, world.prompt)
     plain = plain_pass * np.arange(1, len(run.seconds) + 1)
     lost = np.array(run.seconds) - plain
@@ -58,11 +58,11 @@ def test_at_every_token_the_loss_is_within_the_budget(curve: Curve, level: float
     ],
 )
 def test_what_pays_is_drafted(name: str, curve: str, over_plain: float) -> None:
-    assert figures(name, curve, 7, new=True).over_plain >= over_plain
+    assert figures(name, curve, 7).over_plain >= over_plain
 
 
 def test_settled_answers_cost_nothing_more() -> None:
     world = useless(gpu, 0.0012)
-    run = simulate(make(world, new=True), range(4), seed=1)
+    run = simulate(make(world), range(4), seed=1)
     late = seconds(run, range(2, 4)) / world.plain(range(2, 4))
     assert late <= 1.0 + SHARE + 2 * ANSWER / world.answer + 0.01

@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from localspec.config import EngineSettings
-from localspec.drafters.none import NoDrafter
 from localspec.engine.loop import Loop
-from localspec.engine.plan import FixedPlan
 from localspec.engine.request import Request
 from localspec.errors import LocalspecError
 from localspec.llama.settings import ContextSettings
+from localspec.planning.fixed import FixedPlan
 from localspec.runtime.engine import Engine
 from localspec.runtime.generation import Generation
 from localspec.runtime.loaded import Loaded
@@ -126,4 +125,4 @@ def request(seed: int, max_tokens: int = 12, start: tuple[int, ...] = (1, 2, 3))
 
 def alone(one: Request) -> list[int]:
     """The tokens of a request without engine, drafter or company."""
-    return answer(Loop(FakeTarget(LOGITS, VOCABULARY_SIZE), NoDrafter(), FixedPlan(0, None), Model()), one).tokens
+    return answer(Loop(FakeTarget(LOGITS, VOCABULARY_SIZE), FixedPlan((), 0, None), Model()), one).tokens

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from localspec.drafters.cascade import Cascade, Stage
-from localspec.engine.adaptive import AdaptivePlan
-from localspec.engine.costs import PassCosts
 from localspec.engine.interfaces import DraftRequest, History, Outcome, Verdict
+from localspec.planning.costs import PassCosts
+from localspec.planning.knowledge import Knowledge
+from localspec.planning.plan import AdaptivePlan
 from localspec.types import LogitRows, Noise, SamplingParams
-from tests.engine.simulator import STREAMS, Clock, Guesser, Process
+from tests.planning.simulator import STREAMS, Clock, Guesser, Process
 
 PASSES, WARM = 150, 50
 ROOM = 8
@@ -25,9 +25,8 @@ def spent(slots: int, chance: float) -> float:
     """Mean number of nodes a slot sends, when so many decode at once and guesses are right with this chance."""
     clock = Clock()
     guesser = Guesser("lookup", Process.of(np.full(4096, chance), seed=slots, spread=0.05), clock)
-    costs = PassCosts({128: {width: seconds(width) for width in range(1, 65)}}, widest=64)
-    plan = AdaptivePlan([guesser], None, costs=costs, clock=clock)
-    drafter = Cascade([Stage(guesser)])
+    costs = PassCosts({128: {width: seconds(width) for width in range(1, 65)}})
+    plan = AdaptivePlan([guesser], None, Knowledge(costs), clock=clock)
     histories = [History([1] * (100 + 13 * slot)) for slot in range(slots)]
     rows = LogitRows.from_matrix(np.zeros((1, 2), dtype=np.float32))
     sent = 0
@@ -36,7 +35,8 @@ def spent(slots: int, chance: float) -> float:
             DraftRequest(slot, history, 7, 7, SamplingParams(temperature=1.0), Noise(1), room=1000)
             for slot, history in enumerate(histories)
         ]
-        drafts = plan.draft(drafter, STREAMS, requests, [1] * slots)
+        proposal = plan.draft(STREAMS, requests, [1] * slots)
+        drafts = proposal.drafts
         widths = STREAMS.pass_widths({slot: 1 + len(draft) for slot, draft in enumerate(drafts)})
         outcomes = []
         for slot, (history, draft) in enumerate(zip(histories, drafts, strict=True)):
@@ -45,7 +45,7 @@ def spent(slots: int, chance: float) -> float:
             outcomes.append(Outcome(slot, history, draft, Verdict(np.arange(accepted, dtype=np.int32), 1), rows))
         taken = sum(map(seconds, widths))
         clock.now += taken
-        plan.learn(drafter, outcomes, taken)
+        plan.learn(proposal, outcomes, taken)
         sent += sum(map(len, drafts)) if number >= WARM else 0
     return sent / slots / (PASSES - WARM)
 

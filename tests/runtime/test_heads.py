@@ -15,7 +15,6 @@ import pytest
 
 from localspec import kernels
 from localspec.config import EngineSettings
-from localspec.drafters.cascade import Cascade
 from localspec.drafters.draft_model import DraftModel
 from localspec.errors import DecodeError, KernelError, LocalspecError, ModelError, ModelFileError, PairError, UsageError
 from localspec.gguf import read_header
@@ -223,9 +222,8 @@ def test_shedding_frees_what_they_draw_from(tiny_target: Path, monkeypatch: pyte
     files = [SHIPPED[method] for method in ("eagle3", "medusa", "pard")]
     with Engine.load(tiny_target, heads=files, threads=1, context=256, exact="off") as engine:
         engine.generate("Hi", drafter="medusa", max_tokens=4, ignore_end=True).text()
-        cascade, context = engine._worker.loop.drafter, engine.loaded.context
-        assert isinstance(cascade, Cascade)
-        drawn = [one._context for one in cascade.drafters if isinstance(one, DraftModel)]
+        plan, context = engine._worker.loop.plan, engine.loaded.context
+        drawn = [one._context for one in plan.drafters if isinstance(one, DraftModel)]
         held = [weakref.ref(one) for one in (*drawn, context.states)]
         assert len(held) == 4
         drawn.clear()

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from localspec.engine.costs import PassCosts
 from localspec.errors import DecodeError
 from localspec.llama import limits, wide
+from localspec.planning.costs import PassCosts
 from localspec.runtime import idle
 from localspec.runtime.engine import Engine
 from localspec.runtime.estimate import Rates
@@ -70,16 +70,15 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
 
 
 def calibration(machine: Machine, costs: PassCosts, *widths: int) -> IdleCalibration:
-    return IdleCalibration(machine, widths, lambda: costs, lambda: machine.now)
+    costs.widen(8)
+    return IdleCalibration(machine, widths, costs, lambda: machine.now)
 
 
 def test_every_width_is_timed_from_the_widest_down(machine: Machine) -> None:
-    costs = PassCosts({20: {1: 1.0, 4: 4.0}}, 8)
+    costs = PassCosts({20: {1: 1.0, 4: 4.0}})
     assert unknown_widths(costs, 8, None) == [2, 3, 5, 6, 7, 8]
     assert unknown_widths(costs, 8, frozenset({1, 2, 3, 4, 5})) == [2, 3, 5]
-    assert unknown_widths(PassCosts({20: {1: 1.0, 4: 4.0}}, 8, guessed=True), 8, None) == list(range(2, 9)), (
-        "only guessed"
-    )
+    assert unknown_widths(PassCosts({20: {1: 1.0, 4: 4.0}}, estimated=True), 8, None) == list(range(2, 9))
     waiting = calibration(machine, costs, 6, 8)
     steps = []
     for extra in (50.0, 2.0, 0.0, 50.0, 0.0, 3.0):  # the first pass of a width builds its graph
@@ -96,7 +95,7 @@ def test_every_width_is_timed_from_the_widest_down(machine: Machine) -> None:
 
 
 def test_it_waits_until_nothing_else_runs(machine: Machine) -> None:
-    waiting = calibration(machine, PassCosts({20: {1: 1.0}}, 8), 5)
+    waiting = calibration(machine, PassCosts({20: {1: 1.0}}), 5)
     machine.begun, machine.last_pass = 1, machine.now - 0.5  # of somebody else
     assert waiting.wait == 1.5
     assert not waiting.step()
@@ -118,7 +117,7 @@ def test_it_waits_until_nothing_else_runs(machine: Machine) -> None:
 
 @pytest.mark.parametrize("reason", ["asleep", "battery", "delay", "beside", "tokens", "lost"])
 def test_where_it_cannot_be_done_well_it_is_left_for_later(machine: Machine, reason: str) -> None:
-    costs = PassCosts({20: {1: 1.0}}, 8)
+    costs = PassCosts({20: {1: 1.0}})
     waiting = calibration(machine, costs, 5)
     usual = getattr(machine, reason)
     changes: dict[str, Any] = {"delay": 0.6, "beside": 1, "tokens": np.arange(60, dtype=np.int32), "lost": 4}
@@ -135,7 +134,7 @@ def test_where_it_cannot_be_done_well_it_is_left_for_later(machine: Machine, rea
 
 
 def test_a_pass_that_fails_ends_it(machine: Machine) -> None:
-    waiting = calibration(machine, PassCosts({20: {1: 1.0}}, 8), 5, 6)
+    waiting = calibration(machine, PassCosts({20: {1: 1.0}}), 5, 6)
     machine.broken = True
     assert waiting.step()
     assert waiting.wait is None
@@ -214,8 +213,8 @@ def learned(engine: Engine) -> None:
 
 
 def unknown(engine: Engine) -> list[int]:
-    costs, exact = engine._worker._plan_costs, engine.loaded.context.exact_widths
-    return engine.on_engine_thread(lambda: unknown_widths(costs(), 15, exact))
+    costs, exact = engine.loaded.knowledge.costs, engine.loaded.context.exact_widths
+    return engine.on_engine_thread(lambda: unknown_widths(costs, 15, exact))
 
 
 @pytest.mark.usefixtures("quiet")

@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from localspec.engine.costs import DraftCosts, PassCosts
-from localspec.engine.guard import OPENING_PASSES
-from localspec.engine.interfaces import Draft
+from localspec.planning.budget import OPENING
+from localspec.planning.costs import DraftCosts, PassCosts
+from localspec.planning.knowledge import Knowledge
+from localspec.planning.weighing import Option, learn
 from localspec.runtime import memory
-from localspec.runtime.knowledge import Knowledge, Store
+from localspec.runtime.knowledge import Store
+from tests.fakes import prompt
 
 
 def store(folder: Path, pair: str = "a", machine: str = "m") -> Store:
@@ -22,16 +24,15 @@ def store(folder: Path, pair: str = "a", machine: str = "m") -> Store:
 
 def learned(where: Store) -> Knowledge:
     knowledge = where.read()
-    tracker = knowledge.acceptance.tracker("draft", "coupled", 1.0)
+    odds = knowledge.acceptance.tracker("draft").odds
+    guess = Option(0, odds, prompt(1), prompt(-1), np.full(1, 0.5, dtype=np.float32))
     for _ in range(50):
-        tracker.score(Draft.chain([1], None, np.full(1, 0.5, dtype=np.float32)), [0])
+        learn([guess], [[0]], [True])
     knowledge.costs = PassCosts({128: {1: 0.03, 4: 0.06}})
-    knowledge.draft_costs["draft"] = DraftCosts({128: {1: 0.003}}, 0.001)
-    knowledge.draft_costs["draft"].observe(1, 1, 1, 128, 0.003)
-    knowledge.draft_costs["untimed"] = DraftCosts({128: {1: 0.003}}, 0.001, guessed=True)
-    knowledge.account.scale(0.03)
-    knowledge.account.book(0.03, 0.06)
-    knowledge.save()
+    knowledge.draft_costs["draft"] = DraftCosts({1: 0.003}, 0.001)
+    knowledge.draft_costs["untimed"] = DraftCosts({1: 0.003}, 0.001, estimated=True)
+    knowledge.budget.book(1.0, 3.0)
+    where.write(knowledge)
     return knowledge
 
 
@@ -42,15 +43,14 @@ def test_what_was_learned_is_there_at_the_next_start(tmp_path: Path) -> None:
     assert new.costs.seconds(4, 128) == pytest.approx(0.06)
     assert new.draft_costs["draft"].read_seconds == 0.001
     assert "untimed" not in new.draft_costs
-    assert new.account.opening == pytest.approx(old.account.passes)
-    assert OPENING_PASSES - 2.0 < new.account.opening < OPENING_PASSES
+    assert OPENING - 2.0 < new.budget.left == old.budget.left < OPENING
 
 
 def test_a_debt_ends_with_the_program_that_made_it(tmp_path: Path) -> None:
     old = learned(store(tmp_path))
-    old.account.write_off(1e9)
-    old.save()
-    assert store(tmp_path).read().account.opening == 0.0
+    old.budget.write_off(1e9)
+    store(tmp_path).write(old)
+    assert store(tmp_path).read().budget.left == 0.0
 
 
 def test_another_pair_or_machine_starts_afresh(tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ def test_a_damaged_or_foreign_file_is_as_if_there_were_none(tmp_path: Path, kind
         damage = path.read_text("utf-8")[:-40]
     elif damage == "foreign":
         data = json.loads(path.read_text("utf-8"))
-        data["content"] = {"passes": {"1": {"1": -3}}, "drafts": {}, "balance": 1.0, "hits": 4}
+        data["content"] = {"passes": {"1": {"1": -3}}, "drafts": {}, "budget": 1.0}
         damage = json.dumps(data)
     path.write_text(damage, "utf-8")
     found = store(tmp_path).read()
@@ -80,12 +80,11 @@ def test_a_damaged_or_foreign_file_is_as_if_there_were_none(tmp_path: Path, kind
         assert found.acceptance.to_json() == {}
     else:
         assert not found.costs.known
-        assert found.account.opening == OPENING_PASSES
-    found.save()
+        assert found.budget.left == OPENING
+    store(tmp_path).write(found)
 
 
 def test_nothing_is_kept_without_a_folder_that_can_be_written(tmp_path: Path) -> None:
-    Knowledge().save()
     (tmp_path / "file").write_text("in the way")
     learned(store(tmp_path / "file" / "plans"))
 

@@ -141,7 +141,7 @@ def test_a_request_may_say_who_drafts(drafter: str, engines: list[Engine]) -> No
 
 
 def test_an_engine_that_forgets_keeps_nothing_of_earlier_answers(engines: list[Engine]) -> None:
-    engine, _ = make()
+    engine, _ = make(drafter="recycling")
     engines.append(engine)
     prompt = request(1).prompt
     read(engine.generate(prompt, seed=1, max_tokens=9, ignore_end=True))

@@ -9,18 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from localspec.drafters.cascade import Cascade, Stage
-from localspec.engine.adaptive import AdaptivePlan
-from localspec.engine.costs import DraftCosts, PassCosts
 from localspec.engine.interfaces import NEEDS_NOTHING, Draft, DraftRequest, History, Outcome, Verdict
-from localspec.planning import costs as planning_costs
-from localspec.planning import plan as planning
+from localspec.planning.costs import DraftCosts, PassCosts
 from localspec.planning.knowledge import Knowledge
+from localspec.planning.plan import AdaptivePlan, Forced
 from localspec.types import LogitRows, Noise, SamplingParams
 from tests.fakes import FakeTarget, HashModel
 
@@ -90,6 +86,7 @@ class Guesser:
     """A drafter of a process; one that costs moves the clock."""
 
     needs = NEEDS_NOTHING
+    one_pass = False
 
     def __init__(
         self,
@@ -104,6 +101,7 @@ class Guesser:
         self.name, self.process, self.clock, self.level, self.read = name, process, clock, level, read
         self.further = level if further is None else further
         self.free = not level
+        self.one_pass = self.one_pass or self.further < level / 20
         self.seen: dict[int, tuple[History | None, int]] = {}
         self.levels = 0
         self.tokens_read = 0
@@ -214,8 +212,7 @@ class Run:
     """What a plan did in a world."""
 
     world: World
-    plan: Any
-    """An `engine.adaptive.AdaptivePlan` or a `planning.plan.AdaptivePlan`."""
+    plan: AdaptivePlan
     clock: Clock
     guessers: list[Guesser]
     seconds: list[float] = field(default_factory=list)
@@ -245,40 +242,21 @@ def measured(curve: Curve, lengths: Sequence[int] = (128, 1536, 3584)) -> dict[i
 
 def make(
     world: World,
-    *,
-    costs: PassCosts | None = None,
-    draft_costs: dict[str, DraftCosts] | None = None,
+    knowledge: Knowledge | None = None,
     widths: frozenset[int] | None = None,
-    clock: Clock | None = None,
-    new: bool = False,
-    **more: object,
+    forced: Forced | None = None,
 ) -> Run:
-    """A fresh plan for a world; only "draft" was timed beforehand, unless `draft_costs` are given. `new`: that of
-    `localspec.planning`.
-    """
-    clock = clock or Clock()
+    """A fresh plan for a world; only passes and "draft" were timed beforehand, unless `knowledge` is given."""
+    clock = Clock()
     guessers = []
     for name, process in world.processes.items():
         price = world.price(name)
         guessers.append(Guesser(name, process, clock, price.first, price.read, price.further))
         guessers[-1].stalls = world.stalls if name == "draft" else {}
-    if new:
-        knowledge = Knowledge(
-            planning_costs.PassCosts(measured(world.curve)),
-            {"draft": planning_costs.DraftCosts({1: world.level}, world.read)},
-        )
-        return Run(world, planning.AdaptivePlan(guessers, widths, knowledge, clock=clock), clock, guessers)
-    if draft_costs is None:
-        draft_costs = {"draft": DraftCosts({128: {1: world.level}}, world.read)}
-    plan = AdaptivePlan(
-        guessers,
-        widths,
-        costs=costs or PassCosts(measured(world.curve)),
-        draft_costs=draft_costs,
-        clock=clock,
-        **more,  # type: ignore[arg-type]
+    known = knowledge or Knowledge(
+        PassCosts(measured(world.curve)), {"draft": DraftCosts({1: world.level}, world.read)}
     )
-    return Run(world, plan, clock, guessers)
+    return Run(world, AdaptivePlan(guessers, widths, known, forced=forced, clock=clock), clock, guessers)
 
 
 def simulate(run: Run, answers: range, seed: int = 0, limit: int | None = None) -> Run:
@@ -293,15 +271,14 @@ def simulate(run: Run, answers: range, seed: int = 0, limit: int | None = None) 
 
 def _answer(run: Run, rng: np.random.Generator, limit: int | None) -> None:
     world, plan, clock = run.world, run.plan, run.clock
-    drafter = Cascade([Stage(guesser) for guesser in run.guessers])
     history = History([1] * world.prompt)
     end = world.prompt + world.answer
     rows = LogitRows.from_matrix(np.zeros((1, 2), dtype=np.float32))
     while (room := end - len(history)) > 0:
         nodes = room - 1 if limit is None else min(limit, room - 1)
         request = DraftRequest(0, history, nodes, nodes, SamplingParams(temperature=1.0), Noise(1), room=room)
-        proposal = plan.draft(TARGET, [request], [1]) if isinstance(plan, planning.AdaptivePlan) else None
-        draft = proposal.drafts[0] if proposal else plan.draft(drafter, TARGET, [request], [1])[0]
+        proposal = plan.draft(TARGET, [request], [1])
+        draft = proposal.drafts[0]
         assert len(draft) <= max(nodes, 0)
         width = 1 + len(draft)
         slow = np.exp(world.noise * rng.standard_normal()) * (3.0 if world.noise and rng.random() < 0.02 else 1.0)
@@ -313,7 +290,7 @@ def _answer(run: Run, rng: np.random.Generator, limit: int | None) -> None:
         history.append([1] * (accepted + 1))
         verdict = Verdict(np.arange(accepted, dtype=np.int32), 1)
         outcome = Outcome(0, history, draft, verdict, rows)
-        review = plan.learn(drafter if proposal is None else proposal, [outcome], usual * float(slow))
+        review = plan.learn(proposal, [outcome], usual * float(slow))
         run.widths.append(width)
         run.guarded += review.guarded
         stalled = sum(guesser.stalled for guesser in run.guessers)

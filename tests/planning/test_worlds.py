@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.engine import worlds
+from tests.planning import worlds
 
 ONE = "draft model right in 0.9, GPU"
 

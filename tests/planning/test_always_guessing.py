@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tests.engine.simulator import WIDE, Process, World, make, seconds, simulate
+from tests.planning.simulator import WIDE, Process, World, make, seconds, simulate
 
 TOKENS, ANSWERS = 48, 20
 

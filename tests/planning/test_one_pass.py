@@ -7,10 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from localspec.engine.adaptive import AdaptivePlan
-from localspec.engine.costs import DraftCosts, PassCosts
 from localspec.engine.interfaces import Draft, DraftRequest
-from tests.engine.simulator import CURVES, Clock, Guesser, Process, Run, World, measured, simulate
+from localspec.planning.costs import DraftCosts, PassCosts
+from localspec.planning.knowledge import Knowledge
+from localspec.planning.plan import AdaptivePlan
+from tests.planning.simulator import CURVES, Clock, Guesser, Process, Run, World, measured, simulate
 
 PASS = 0.010
 """Seconds of the drafter's pass, whatever comes out of it."""
@@ -38,14 +39,13 @@ def run_of(kind: type[Guesser]) -> Run:
     world = World(CURVES["GPU"], {"draft": process}, level=PASS, read=0.0002)
     clock = Clock()
     guesser = kind("draft", process, clock, PASS, world.read)
-    costs = {"draft": DraftCosts({128: {1: PASS}}, world.read)}
-    plan = AdaptivePlan([guesser], None, costs=PassCosts(measured(world.curve)), draft_costs=costs, clock=clock)
+    knowledge = Knowledge(PassCosts(measured(world.curve)), {"draft": DraftCosts({1: PASS}, world.read)})
+    plan = AdaptivePlan([guesser], None, knowledge, clock=clock)
     return simulate(Run(world, plan, clock, [guesser]), range(3))
 
 
 def test_further_levels_cost_nothing() -> None:
     marked, unmarked = run_of(OnePass), run_of(Unmarked)
-    assert marked.plan.costly[0].costs.level_seconds(1, 400) == pytest.approx(PASS, rel=0.2), "a whole draft's"
-    assert unmarked.plan.costly[0].costs.further < 0.2, "it is found out"
-    assert np.mean(unmarked.widths[-100:]) > 4.0
-    assert marked.seconds[-1] < 1.02 * unmarked.seconds[-1], "and known from the beginning where it is said"
+    assert marked.plan.knowledge.draft_costs["draft"].level(1) == pytest.approx(PASS, rel=0.2), "a whole draft's"
+    assert np.mean(marked.widths[-100:]) > 4.0
+    assert marked.seconds[-1] < 1.02 * unmarked.seconds[-1]

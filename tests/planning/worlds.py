@@ -1,8 +1,8 @@
 """The worlds that every plan is measured in: eleven drafters' luck on four cost curves.
 
-`python -m tests.engine.worlds` prints, for each world, the speed over plain decoding and over the best fixed choice in
-hindsight. It stores the figures as JSON, and `--against FILE` sets another plan's stored figures beside them: two plans
-are compared without running the older one again. The clock is virtual; only "host", seconds a pass, is real time.
+`python -m tests.planning.worlds` prints, for each world, the speed over plain decoding and over the best fixed choice
+in hindsight. It stores the figures as JSON, and `--against FILE` sets another plan's stored figures beside them: two
+plans are compared without running the older one again. The clock is virtual; only "host", seconds a pass, is real.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from tests.engine.simulator import CURVES, Process, World, make, seconds, simulate
+from tests.planning.simulator import CURVES, Process, World, make, seconds, simulate
 
 WARM, ANSWERS = 2, range(10)
 LATER = range(WARM, ANSWERS.stop)
@@ -76,11 +76,11 @@ Worlds: TypeAlias = Mapping[str, Sequence[Figures]]
 """By world, a plan's figures for each seed."""
 
 
-def figures(name: str, curve: str, seed: int, new: bool = False) -> Figures:
+def figures(name: str, curve: str, seed: int) -> Figures:
     """Runs the plan in this world."""
     world = World(CURVES[curve], PROCESSES[name])
     started = time.perf_counter()
-    run = simulate(make(world, new=new), ANSWERS, seed=seed)
+    run = simulate(make(world), ANSWERS, seed=seed)
     host = (time.perf_counter() - started) / len(run.widths)
     best, choice = world.best_fixed(LATER)
     return Figures(
@@ -140,12 +140,11 @@ def _commit() -> str:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """The command."""
-    parser = argparse.ArgumentParser(prog="python -m tests.engine.worlds", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.planning.worlds", description=__doc__)
     parser.add_argument("--seeds", default="7,8,9", help="seeds of the passes' noise (default 7,8,9)")
     parser.add_argument("--only", default="", metavar="TEXT", help="only worlds whose name has this text in it")
     parser.add_argument("--out", type=Path, default=Path("build/worlds.json"), help="where the figures are stored")
     parser.add_argument("--against", type=Path, metavar="FILE", help="figures of another plan, to set beside these")
-    parser.add_argument("--plan", choices=["first", "new"], default="first", help="whose figures (default first)")
     options = parser.parse_args(arguments)
     other = read(options.against) if options.against else {}
     seeds = [int(one) for one in options.seeds.split(",")]
@@ -153,11 +152,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if not keys:
         parser.error(f"no world has {options.only!r} in its name.")
     started = time.perf_counter()
-    jobs = [(name, curve, seed, options.plan == "new") for name, curve in keys for seed in seeds]
+    jobs = [(name, curve, seed) for name, curve in keys for seed in seeds]
     with ProcessPoolExecutor() as pool:
         found = dict(zip(jobs, pool.map(figures, *zip(*jobs, strict=True)), strict=True))
-    new = options.plan == "new"
-    worlds = {f"{name}, {curve}": [found[name, curve, seed, new] for seed in seeds] for name, curve in keys}
+    worlds = {f"{name}, {curve}": [found[name, curve, seed] for seed in seeds] for name, curve in keys}
     print("\n".join(table(worlds, other)))
     head = {"commit": _commit(), "date": date.today().isoformat(), "seeds": seeds}
     stored = {name: [asdict(one) for one in found] for name, found in worlds.items()}
