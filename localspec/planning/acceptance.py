@@ -15,24 +15,22 @@ from typing import Any
 
 import numpy as np
 
-from localspec.planning.weighing import LEVELS, MEMORY, SCORES, Odds, cell_of, shifted
+from localspec.planning.learning import moved
+from localspec.planning.weighing import LEVELS, MEMORY, MOST_NODES, PROBABILITIES, SCORES, Odds, cell_of, shifted
 from localspec.types import Float64Array
 
 PRIOR = 6.0
 """Trials that a first estimate is worth."""
 UNKNOWN = 0.6
-"""First estimate of the acceptance of a level."""
+"""First estimate of the acceptance of a level, and of a match of any length."""
 UNSURE = 0.5
 """Variance, in squared log-odds, of how a request differs from others."""
-_BREADTH_RATE = 0.05
-"""Share by which one draft changes a drafter's usual number of nodes a level."""
 
 
 def _first_estimates() -> Float64Array:
-    """float64[2, cells]: rates that rise with the score, and the trials they are worth."""
-    probabilities = 0.15 + 0.75 * (np.arange(10) + 0.5) / 10.0
-    matches = np.minimum(0.85, 0.3 + 0.08 * np.arange(1, SCORES - 9))
-    rates = np.concatenate([probabilities, matches, np.full(LEVELS, UNKNOWN)])
+    """float64[2, cells]: probabilities as they are said, UNKNOWN else, and the trials they are worth."""
+    rates = np.full(SCORES + LEVELS, UNKNOWN)
+    rates[:PROBABILITIES] = (np.arange(PROBABILITIES) + 0.5) / PROBABILITIES
     return np.stack([rates, np.full(len(rates), PRIOR)])
 
 
@@ -55,7 +53,7 @@ class Table:
 
     def saw_breadth(self, nodes_per_level: float) -> None:
         """A draft had so many nodes a level."""
-        self.breadth += _BREADTH_RATE * (nodes_per_level - self.breadth)
+        self.breadth = moved(self.breadth, nodes_per_level)
 
     def to_json(self) -> dict[str, Any]:
         """Plain data for json.dump."""
@@ -74,7 +72,7 @@ class Table:
             and bool(((cells[0] >= 0.0) & (cells[0] <= 1.0)).all())
             and bool(((cells[1] >= 1.0) & (cells[1] <= MEMORY)).all())
         )
-        if not (sound and 1.0 <= breadth <= 64.0):
+        if not (sound and 1.0 <= breadth <= MOST_NODES):
             raise ValueError("not a table of acceptance")
         return cls(cells, breadth)
 

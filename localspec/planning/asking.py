@@ -10,10 +10,11 @@ from localspec.engine.interfaces import Drafter, OnePass
 from localspec.planning.acceptance import Tracker
 from localspec.planning.coming import Coming
 from localspec.planning.costs import DraftCosts
+from localspec.planning.learning import IN_A_ROW
 from localspec.planning.weighing import Option, weigh
 
-FIRST_WAIT, GROWTH, LAST_WAIT = 8.0, 1.15, 1024.0
-"""Passes until a drafter that does not promise enough is probed: at first, growth after each miss, at most."""
+FIRST_WAIT, GROWTH = 8.0, 1.15
+"""Passes until a drafter that does not promise enough is probed: at first, and growth after each miss."""
 UNTIMED = 0.2
 """Of a plain pass, what a level of a drafter is taken to cost before it was timed: a head of a layer or two."""
 UNTIMED_TOKEN = 0.03
@@ -26,15 +27,8 @@ EVIDENCE = 32.0
 """Guesses scored, from which on a reading may cost more than the budget holds."""
 FEWEST_LEFT = 16.0
 """Tokens that an answer is expected to bring still, at least."""
-HITS = 3
-"""Probes in a row that were right: the content has changed."""
-PROBES = 4
-"""Probes one after the other, once a prompt was read for the first of them."""
 PROBE_SHARE = 0.006
 """Of plain decoding's time since it was asked last, what a probe may take."""
-SETTLED = 3
-"""Passes in a row in which it promised more than the drafts that cost nothing, after which it may read a prompt: a copy
-would have begun."""
 FORGETTING = 0.5
 """Share of what was learned of a request that is forgotten in the time from one probe to the next."""
 
@@ -71,7 +65,8 @@ class Asking:
     idle: float = math.inf
     """Passes since it was asked."""
     ahead: int = 0
-    """Passes in a row in which it promised more than what was ready."""
+    """Passes in a row in which it promised more than what was ready. It may read a prompt after some of them: a copy
+    would have begun."""
     hits: int = 0
     """Probes in a row that were right."""
     probes: int = 0
@@ -90,13 +85,13 @@ class Asking:
         """Whether it is probed although it does not promise enough."""
         if self.hits > 0 or self.probes > 0:
             return offer.reading <= now.plain
-        if offer.reading > now.plain and self.ahead < SETTLED:
+        if offer.reading > now.plain and self.ahead < IN_A_ROW:
             return False
         return self.idle >= self.wait and offer.first <= PROBE_SHARE * self.idle * now.plain
 
     def may_read(self, offer: Offer, now: Coming, room: float) -> bool:
         """Whether it may read what it has to."""
-        if offer.reading > now.plain and self.ahead < SETTLED:
+        if offer.reading > now.plain and self.ahead < IN_A_ROW:
             return False
         return offer.reading <= room or self.known(now)
 
@@ -159,12 +154,12 @@ class Asking:
             hit: its guess was right.
             read: a prompt was read for it.
         """
-        self.probes = PROBES if read else max(0, self.probes - 1)
+        self.probes = IN_A_ROW if read else max(0, self.probes - 1)
         self.hits = self.hits + 1 if hit else 0
         if hit:
             self.paid()
         else:
-            self.wait = min(LAST_WAIT, self.wait * GROWTH)
+            self.wait *= GROWTH
 
     def paid(self) -> None:
         """It was worth asking."""

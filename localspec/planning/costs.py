@@ -14,7 +14,9 @@ from bisect import bisect_right
 from collections.abc import Mapping
 from typing import Any
 
-_KNOTS = (32, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
+from localspec.planning.learning import IN_A_ROW, RATE, moved
+
+_KNOTS = tuple(2**power for power in range(5, 18))
 """Cached lengths between which seconds are interpolated, besides those that were measured."""
 CLIP = 0.25
 """A pass counts as at most this far, in logarithms, from what was expected: what takes longer is a stall."""
@@ -22,16 +24,14 @@ FIRST_CLIP = 1.1
 """The same for the first passes after estimates: a factor of three."""
 FIRST_PASSES = 8
 """How many these are."""
-STREAK = 3
-"""Passes of a width in a row that were further off than CLIP, the same way: no stalls, what was known is wrong."""
-RATE = 0.1
-"""Share of a surprise that moves the factor of the machine, at least; the first passes move it further."""
+WIDEST = 4096
+"""Rows of a pass that may be remembered."""
 OWN_RATE = 0.02
 """Share of a surprise that moves the factor of a width, at least; its first passes move it further."""
 TRUST = 2.0
 """Passes that a measured value is worth."""
-FADING = 0.003
-"""Share of what was learned of a width that is forgotten with every pass of another one."""
+FADE = 32
+"""Passes after which the factors of widths that did not run in them move towards 1 again."""
 
 
 class PassCosts:
@@ -129,15 +129,15 @@ class PassCosts:
             self._factors[width] *= math.exp(max(OWN_RATE, 1.0 / self._seen[width]) * surprise)
             self._believe_wider(width, length)
         self._ran.add(width)
-        if not self._passes % 32:
-            self._fade(32)
+        if not self._passes % FADE:
+            self._fade()
 
     def _is_wrong(self, width: int, surprise: float) -> bool:
-        """Whether a surprise is the last one of a streak."""
+        """Whether it was further off than CLIP, the same way, several times in a row: no stalls, it is wrong."""
         streak = self._streaks.get(width, 0)
         sign = 1 if surprise > CLIP else -1 if surprise < -CLIP else 0
         self._streaks[width] = streak + sign if streak * sign >= 0 and sign else sign
-        return abs(self._streaks[width]) >= STREAK
+        return abs(self._streaks[width]) >= IN_A_ROW
 
     def _correct(self, width: int, times: float) -> None:
         """What was measured of a width was wrong; of plain decoding's, the machine has changed."""
@@ -157,11 +157,11 @@ class PassCosts:
             self._machine /= times
             self._factors[width] *= times
 
-    def _fade(self, passes: int) -> None:
+    def _fade(self) -> None:
         """What was learned of widths that did not run goes back towards what was measured."""
         for width, factor in enumerate(self._factors):
             if factor != 1.0 and width not in self._ran:
-                self._factors[width] = factor ** ((1.0 - FADING) ** passes)
+                self._factors[width] = moved(factor, 1.0)
         self._ran.clear()
 
     def copy(self, plain: int) -> PassCosts:
@@ -281,7 +281,7 @@ class DraftCosts:
             self.read_seconds = _followed(known, max(0.0, seconds - levels * level) / extra)
             self._timed_reading = True
         elif levels > 0:
-            guessing = max(seconds - self.reading(missing, slots), 0.3 * seconds)
+            guessing = max(seconds - self.reading(missing, slots), seconds / 2.0)
             self._levels[slots] = _followed(level if self._timed_levels else 0.0, guessing / levels)
             self._timed_levels = True
 
@@ -310,7 +310,7 @@ def measured_from_json(data: Any) -> dict[int, dict[int, float]]:
         ValueError, TypeError, AttributeError: it is something else.
     """
     found = {int(n): {int(w): float(s) for w, s in row.items()} for n, row in data.items()}
-    if not all(0 < w <= 4096 and 0.0 < s < math.inf for row in found.values() for w, s in row.items()):
+    if not all(0 < w <= WIDEST and 0.0 < s < math.inf for row in found.values() for w, s in row.items()):
         raise ValueError("a pass takes some time")
     return found
 

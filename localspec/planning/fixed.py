@@ -9,6 +9,7 @@ from localspec.engine.interfaces import EMPTY_DRAFT, Draft, Drafter, DraftReques
 from localspec.engine.plan import NO_REVIEW, Proposal, Review
 from localspec.errors import UsageError
 from localspec.planning.fitting import fitting
+from localspec.planning.weighing import MOST_NODES
 
 
 class FixedPlan:
@@ -34,8 +35,8 @@ class FixedPlan:
         Raises:
             UsageError: `max_draft_tokens` is negative or above 64.
         """
-        if not 0 <= max_draft_tokens <= 64:
-            raise UsageError(f"max_draft_tokens is {max_draft_tokens}; it must be between 0 and 64.")
+        if not 0 <= max_draft_tokens <= MOST_NODES:
+            raise UsageError(f"max_draft_tokens is {max_draft_tokens}; it must be between 0 and {MOST_NODES}.")
         self.drafters: Sequence[Drafter] = tuple(drafters)
         self.dropped: dict[str, str] = {}
         self.max_draft_tokens = max_draft_tokens

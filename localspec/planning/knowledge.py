@@ -8,11 +8,10 @@ from dataclasses import dataclass, field
 from localspec.planning.acceptance import Acceptance
 from localspec.planning.budget import Budget
 from localspec.planning.costs import DraftCosts, PassCosts
+from localspec.planning.learning import moved
 
 ANSWER = 200.0
 """Tokens of an answer, before any was seen."""
-_ANSWER_RATE = 0.2
-"""Share by which one answer changes what is usual."""
 PACE_MEMORY = 0.98
 """Of what is known of the pace, what is left a pass later."""
 PACE_BEFORE, PACE_MOST = 6.0, 1.25
@@ -60,4 +59,4 @@ class Knowledge:
 
     def ended(self, tokens: int) -> None:
         """An answer is over."""
-        self.answer += _ANSWER_RATE * (tokens - self.answer)
+        self.answer = moved(self.answer, tokens)

@@ -7,16 +7,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from time import perf_counter
 
+from localspec.config import FIXED_DRAFT, LONGEST_COSTLY, LONGEST_DRAFT
 from localspec.engine.constraint import legal
 from localspec.engine.interfaces import ANY_PRICE, EMPTY_DRAFT, Draft, Drafter, DraftRequest, Outcome, Target
 from localspec.engine.plan import Proposal, Review
 from localspec.errors import DecodeError
-from localspec.planning.asking import HITS, Asking, Offer
+from localspec.planning.asking import Asking, Offer
 from localspec.planning.coming import Coming, Served, prices
 from localspec.planning.costs import DraftCosts, PassCosts
 from localspec.planning.fitting import depth_of, fitting
 from localspec.planning.fixed import FixedPlan
 from localspec.planning.knowledge import Knowledge
+from localspec.planning.learning import IN_A_ROW, moved
 from localspec.planning.price import DraftPrice
 from localspec.planning.weighing import Choice, Option, learn, weigh
 
@@ -28,8 +30,6 @@ STALL = 2.0
 """Plain passes over what was expected, as which a draft is booked that took longer."""
 PLANNINGS = 20.0
 """Plannings that the budget must hold, or a pass goes unplanned: where a pass is short and nothing is found."""
-_HOST_RATE = 0.1
-"""Share by which one pass changes what planning is known to take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +72,10 @@ class Planned(Proposal):
     """Of the one pass that will run; 0 = there will be several."""
     expected: float = 0.0
     """Seconds of the pass; 0 = it is plain decoding's."""
+    planned: bool = False
+    """Drafts were asked for and weighed."""
     host: float = 0.0
-    """Seconds that planning took; 0 = the pass was not planned."""
+    """Seconds that this took."""
     guarded: bool = False
     """Only settings had a draft sent."""
 
@@ -87,8 +89,8 @@ class AdaptivePlan:
         exact_widths: frozenset[int] | None,
         knowledge: Knowledge,
         *,
-        longest: int = 15,
-        longest_costly: int = 7,
+        longest: int = LONGEST_DRAFT,
+        longest_costly: int = LONGEST_COSTLY,
         fixed: FixedPlan | None = None,
         forced: Forced | None = None,
         clock: Callable[[], float] = perf_counter,
@@ -97,7 +99,7 @@ class AdaptivePlan:
         self.knowledge = knowledge
         self.dropped: dict[str, str] = {}
         self._exact, self._longest, self._clock = exact_widths, longest, clock
-        self._fixed = fixed or FixedPlan(drafters, 4, exact_widths)
+        self._fixed = fixed or FixedPlan(drafters, FIXED_DRAFT, exact_widths)
         self._fixed.dropped = self.dropped
         self._forced = forced or Forced()
         self._forces = self._forced.drafting or bool(self._forced.nodes)
@@ -122,6 +124,7 @@ class AdaptivePlan:
         if not self._plans(found.now):
             self._send(found, target)
             return found
+        found.planned = True
         self._ask_free(found)
         best = self._best(found)
         if self._costly and self._ask(found, best):
@@ -130,7 +133,7 @@ class AdaptivePlan:
             found.guarded = best.value <= MARGIN
             found.drafts = [EMPTY_DRAFT if one < 0 else found.drawn[one][1].truncated(best.nodes) for one in best.picks]
         self._send(found, target)
-        found.host = max(1e-9, self._clock() - started - (found.asked.seconds if found.asked else 0.0))
+        found.host = self._clock() - started - (found.asked.seconds if found.asked else 0.0)
         return found
 
     def _coming(self, target: Target, requests: Sequence[DraftRequest], pending: Sequence[int]) -> Coming:
@@ -296,12 +299,12 @@ class AdaptivePlan:
         asked = proposal.asked
         if asked is not None:
             self._heard(asked, now, any(said[place][:1] == [token] for place, token in asked.first_guesses.items()))
-        if proposal.host:
+        if proposal.planned:
             proposal.host += self._clock() - started
-            self._host += (_HOST_RATE if self._host else 1.0) * (proposal.host - self._host)
+            self._host = moved(self._host, proposal.host) if self._host else proposal.host
         if now.plain and outcomes and not self._forces:
             self._book(proposal, sum(map(len, said)) / now.active)
-        return Review(now.plain, not (proposal.host or proposal.expected), proposal.guarded)
+        return Review(now.plain, not (proposal.planned or proposal.expected), proposal.guarded)
 
     def _heard(self, asked: Asked, now: Coming, hit: bool) -> None:
         """What a drafter that costs something took, and when it is probed next."""
@@ -316,7 +319,7 @@ class AdaptivePlan:
         one.idle = 0.0
         if asked.probing:
             one.probed(hit, offer.reading > now.plain)
-            if one.hits == HITS:
+            if one.hits == IN_A_ROW:  # the content has changed
                 one.hits = 0
                 for tracker in one.trackers(now):
                     tracker.fade(1.0)

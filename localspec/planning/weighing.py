@@ -11,10 +11,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from localspec.engine.interfaces import SURE
 from localspec.types import NO_TOKENS, Float32Array, Float64Array, Tokens
 
+PROBABILITIES = 10
+"""Cells for confidences below 1 ..."""
 SCORES = 26
-"""Cells by confidence: ten of probabilities, then one for each whole number from 1 on."""
+"""... and these with one for each whole number from 1 on; longer matches share the last."""
 LEVELS = 8
 """Cells by level; deeper levels share the last."""
 MEMORY = 400.0
@@ -23,8 +26,6 @@ WANDER = 0.0005
 """Squared log-odds that a request's shift may wander with every guess."""
 MOST_NODES = 64
 """Of a draft."""
-_MOST_CHANCE = 0.98
-"""Of a level that is hoped for."""
 
 
 @dataclass(slots=True, eq=False)
@@ -110,8 +111,8 @@ def learn(options: Sequence[Option], said: Sequence[Sequence[int]], levels: Sequ
 def cell_of(confidence: float) -> int:
     """Index of the cell for a confidence."""
     if confidence < 1.0:
-        return int(10.0 * confidence) if confidence > 0.0 else 0
-    return 9 + int(confidence) if confidence < SCORES - 10 else SCORES - 1
+        return int(PROBABILITIES * confidence) if confidence > 0.0 else 0
+    return min(PROBABILITIES - 1 + int(min(confidence, SCORES)), SCORES - 1)
 
 
 def shifted(chance: float, odds: float) -> float:
@@ -146,7 +147,7 @@ def _promised(one: Option, lengths: int) -> list[float]:
     for level in range(one.levels):
         cell = SCORES + min(level, LEVELS - 1)
         chance, trials = float(one.odds.cells[0, cell]), float(one.odds.cells[1, cell])
-        hoped = min(_MOST_CHANCE, chance + one.hope * math.sqrt(chance * (1.0 - chance) / trials))
+        hoped = min(SURE, chance + one.hope * math.sqrt(chance * (1.0 - chance) / trials))
         reach *= shifted(hoped, odds)
         by_level.append(by_level[-1] + reach)
     most = min(lengths, int(one.levels * one.breadth) + 1)
