@@ -22,7 +22,7 @@ UNTIMED_TOKEN = 0.03
 HOPE = 0.5
 """Standard errors that a drafter is taken to be better than known: what is not known is worth trying."""
 PAY_BACK = 1.5
-"""How many times over a reading must be expected to pay back; half as much again after each one that did not."""
+"""How many times over a reading must be expected to pay back; twice as often after each one that did not."""
 EVIDENCE = 32.0
 """Guesses scored, from which on a reading may cost more than the budget holds."""
 FEWEST_LEFT = 16.0

@@ -24,6 +24,8 @@ FIRST_CLIP = 1.1
 """The same for the first passes after estimates: a factor of three."""
 FIRST_PASSES = 8
 """How many these are."""
+ALONG = 16
+"""Tokens that are read along with a guess at most: what takes more says what reading costs, not guessing."""
 WIDEST = 4096
 """Rows of a pass that may be remembered."""
 OWN_RATE = 0.02
@@ -237,9 +239,6 @@ class DraftCosts:
     The first level costs as much as each further one, or everything where one pass guesses all levels (`OnePass`).
     """
 
-    _ALONG = 16
-    """Tokens that are read along with a guess at most: what takes more says what reading costs, not guessing."""
-
     def __init__(
         self, levels: Mapping[int, float] | None = None, read_seconds: float = 0.0, *, estimated: bool = False
     ) -> None:
@@ -276,7 +275,7 @@ class DraftCosts:
         extra, level = max(0, missing - slots), self.level(slots)
         if not 0.0 < seconds < math.inf:
             return
-        if extra > self._ALONG:
+        if extra > ALONG:
             known = self.read_seconds if self._timed_reading else 0.0
             self.read_seconds = _followed(known, max(0.0, seconds - levels * level) / extra)
             self._timed_reading = True

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import importlib
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -29,6 +31,30 @@ def constants() -> list[str]:
         tree = ast.parse(file.read_text(encoding="utf-8"))
         found += [f"{file.name}:{line}: {value}" for line, value in numbers(tree) if value not in PLAIN_NUMBERS]
     return found
+
+
+def named() -> dict[str, object]:
+    """{`file.CONSTANT`: value} of planning."""
+    found: dict[str, object] = {}
+    for file in sorted((PACKAGE / "planning").glob("*.py")):
+        module = importlib.import_module(f"localspec.planning.{file.stem}")
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            for one in node.targets if isinstance(node, ast.Assign) else ():
+                targets = one.elts if isinstance(one, ast.Tuple) else [one]
+                names = [target.id for target in targets if isinstance(target, ast.Name)]
+                constants = [name for name in names if name.strip("_").isupper()]
+                found |= {f"{file.stem}.{name.strip('_')}": getattr(module, name) for name in constants}
+    return found
+
+
+def test_every_constant_stands_in_the_design_page_with_its_value() -> None:
+    page = (PACKAGE.parent / "docs" / "design.md").read_text(encoding="utf-8")
+    told = dict(re.findall(r"^\| `([a-z]+\.[A-Z_]+)` \| ([^|]+) \|", page, re.MULTILINE))
+    written = named()
+    assert set(told) == set(written)
+    for name, value in written.items():
+        if isinstance(value, int | float):
+            assert float(told[name]) == value, name
 
 
 def test_lines() -> None:
