@@ -28,7 +28,7 @@ LITTLE = 0.25
 """Tokens a pass: where drafts without cost are worth no more, a drafter that costs something may read and is probed."""
 STALL = 2.0
 """Plain passes over what was expected, as which a draft is booked that took longer."""
-PLANNINGS = 20.0
+PLANNINGS = 4.0
 """Plannings that the budget must hold, or a pass goes unplanned: where a pass is short and nothing is found."""
 
 
@@ -112,7 +112,8 @@ class AdaptivePlan:
         ]
         self._costs: dict[int, PassCosts] = {1: knowledge.costs}
         self._served: dict[int, Served] = {}
-        self._host = 0.0
+        self._host, self._warm = 0.0, False
+        """Seconds that planning takes; the first one, which runs cold, does not count."""
 
     # -- before a pass ----------------------------------------------------------------------------------------------
 
@@ -301,7 +302,9 @@ class AdaptivePlan:
             self._heard(asked, now, any(said[place][:1] == [token] for place, token in asked.first_guesses.items()))
         if proposal.planned:
             proposal.host += self._clock() - started
-            self._host = moved(self._host, proposal.host) if self._host else proposal.host
+            if self._warm:
+                self._host = moved(self._host, proposal.host) if self._host else proposal.host
+            self._warm = True
         if now.plain and outcomes and not self._forces:
             self._book(proposal, sum(map(len, said)) / now.active)
         return Review(now.plain, not (proposal.planned or proposal.expected), proposal.guarded)
