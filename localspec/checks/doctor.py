@@ -119,6 +119,7 @@ def examine_engine(engine: Engine) -> Iterator[Finding]:
     elif widths is not None and max(widths) == 1:
         advice = "Only one row is exact, so nothing is drafted; without exactness drafts may change the text."
         command = "--exact off"
+    yield Finding("context", f"{loaded.context.n_ctx:,} tokens a conversation")
     yield Finding("target's kernels", loaded.model.kernels)
     yield from _self_check(engine)
     yield Finding("passes", loaded.exactness, advice, command)

@@ -47,7 +47,8 @@ class Conversation:
             with contextlib.suppress(ImportError):
                 import readline  # noqa: F401 - line editing and history in input()
             path = self.engine.settings.target
-            print(f"localspec chat with {path.name}. /help lists commands, Ctrl-D ends.", file=sys.stderr)
+            room = f"{self.engine.loaded.context.n_ctx:,} tokens of context"
+            print(f"localspec chat with {path.name}, {room}. /help lists commands, Ctrl-D ends.", file=sys.stderr)
         while (line := self._read(interactive)) is not None:
             try:
                 if line.startswith("/"):

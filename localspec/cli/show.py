@@ -154,6 +154,7 @@ def _print(rows: list[tuple[str, str]]) -> None:
 def _rows(facts: Facts) -> list[tuple[str, str]]:
     types = ", ".join(f"{name} {decimal(count)}" for name, count in facts.tensor_bytes.items())
     parts = f" in {facts.parts} parts" if facts.parts > 1 else ""
+    trained = f"{facts.context:,} tokens in training" if facts.context else "not stated"
     rows = [
         ("name", facts.name),
         ("file", f"{facts.file} ({decimal(facts.bytes)}{parts}, GGUF version {facts.gguf_version})"),
@@ -163,7 +164,7 @@ def _rows(facts: Facts) -> list[tuple[str, str]]:
         ("quantisation", f"{facts.quantisation} (tensors: {types})" if types else facts.quantisation),
         ("tokenizer", _tokenizer(facts.tokenizer)),
         ("chat template", _template(facts.template)),
-        ("context", f"{facts.context:,} tokens in training" if facts.context else "not stated"),
+        ("context", f"{trained}; {facts.default_context:,} by default here"),
         ("licence", facts.licence or "not stated"),
     ]
     label = "memory" + (" (estimated)" if facts.memory_guessed else "")

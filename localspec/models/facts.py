@@ -9,9 +9,10 @@ from typing import Any
 
 from localspec.gguf import Header
 from localspec.gguf.formats import ROLLS_BACK
+from localspec.models.context_length import default_context
 from localspec.models.fit import FitSettings, plan
 from localspec.models.heads import draft_kind, keeps_state, nextn_layers, trained_for
-from localspec.models.memory import Place
+from localspec.models.memory import Place, total_ram
 from localspec.models.pairing import template_marks
 from localspec.models.shape import shape_of
 from localspec.models.vocabulary import vocabulary
@@ -67,6 +68,8 @@ class Facts:
     """Bytes per tensor type, most first."""
     context: int
     """Tokens it was trained for; 0 = not stated."""
+    default_context: int
+    """Tokens that a conversation with it alone holds here, unless told otherwise."""
     licence: str
     tokenizer: dict[str, Any]
     template: dict[str, Any] | None
@@ -111,6 +114,7 @@ def describe(parts: Sequence[Header], settings: FitSettings, places: Sequence[Pl
         quantisation=header.quantisation,
         tensor_bytes=dict(sizes.most_common()),
         context=shape.train_context,
+        default_context=default_context(shape, total_bytes=total_ram(places)),
         licence=header.text("general.license"),
         tokenizer=_tokenizer(header),
         template=_template(header),

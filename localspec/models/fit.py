@@ -17,6 +17,7 @@ from rich.filesize import decimal
 from localspec.config import LONGEST_DRAFT
 from localspec.errors import UsageError
 from localspec.gguf import TENSOR_TYPES, TYPE_NUMBERS, Header
+from localspec.models.context_length import default_context
 from localspec.models.head_shape import HeadShape, own_heads
 from localspec.models.memory import Place, total_ram
 from localspec.models.rollback import rollback
@@ -27,7 +28,6 @@ MARGINS = {"cpu": 512 * MIB, "gpu": 1024 * MIB}
 """What is left free: Python and llama.cpp themselves on the CPU, other programs and scratch memory on a GPU."""
 SMALLEST_CONTEXT = 4096
 """`choose` does not go below this many tokens, unless the model was trained for fewer."""
-_DEFAULT_CONTEXT = 4096
 _LEAST_ROWS = 64
 _TAKEN_ALONG = 16
 _PAD = 256
@@ -206,7 +206,7 @@ def choose(
 
 def _smaller(settings: FitSettings, shape: ModelShape, cache_types: Sequence[str]) -> Iterator[FitSettings]:
     """The settings, then ever more modest ones: another cache type at each length, then half the context."""
-    longest = settings.context or shape.train_context or _DEFAULT_CONTEXT
+    longest = settings.context or shape.train_context or SMALLEST_CONTEXT
     contexts = [longest]
     while settings.context is None and contexts[-1] > SMALLEST_CONTEXT:
         contexts.append(max(SMALLEST_CONTEXT, contexts[-1] // 2))
@@ -243,7 +243,8 @@ def _gpus_fit(found: MemoryPlan) -> bool:
 
 
 def _plan(main: ModelShape, small: ModelShape | None, settings: FitSettings, places: Sequence[Place]) -> MemoryPlan:
-    context = settings.context or min(main.train_context or _DEFAULT_CONTEXT, _DEFAULT_CONTEXT)
+    element = (_element_bytes(settings.type_k) + _element_bytes(settings.type_v)) / 2.0
+    context = settings.context or default_context(main, small, settings.slots, total_ram(places), element)
     rows = settings.slots * (1 + settings.max_draft_tokens)
     most_rows = max(_LEAST_ROWS, rows)
     trees = settings.branches > 1 and settings.slots == 1

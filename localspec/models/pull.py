@@ -16,20 +16,21 @@ from localspec.errors import DownloadError, ModelError, ModelFileError, UsageErr
 from localspec.gguf import Header, read_header, read_header_from
 from localspec.models import fit, names, pairing
 from localspec.models.catalog import Catalog, ModelEntry
+from localspec.models.context_length import default_context
 from localspec.models.download import fetch_all
 from localspec.models.fit import FitSettings, MemoryPlan
 from localspec.models.head_shape import gguf_head
 from localspec.models.heads import draft_kind
 from localspec.models.hub import Hub, Listing
-from localspec.models.memory import Place, ram
+from localspec.models.memory import Place, ram, total_ram
 from localspec.models.methods import HEADS
 from localspec.models.names import Choice, RepositoryName, Url
+from localspec.models.shape import shape_of
 from localspec.models.store import Entry, Ownership, Store, StoredFile
 from localspec.models.transfer import Fetched, Report, Transfer, on_disk
 
 SPARE_DISK = 256 << 20
 """Bytes of the disk that a pull leaves free."""
-_CONTEXT = 4096  # as EngineSettings.context
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,11 +208,13 @@ def _planned(
 ) -> Plan:
     target, draft = parts[0], parts[1] if len(parts) == 2 else None
     match = pairing.check(target.header, draft.header, cross_tokenizer=cross_tokenizer) if draft else None
-    trained = target.header.context_length or _CONTEXT
-    settings, drafts = FitSettings(context=context or min(trained, _CONTEXT)), draft.headers if draft else None
+    settings, drafts = FitSettings(), draft.headers if draft else None
     if draft and match and match.method in HEADS:
         head = gguf_head(draft.headers, match.method, target.header)
         settings, drafts = replace(settings, heads=(head,)), None
+    small = None if drafts is None else shape_of(drafts)
+    usual = default_context(shape_of(target.headers), small, total_bytes=total_ram(places))
+    settings = replace(settings, context=context or usual)
     memory = fit.choose(target.headers, drafts, settings, places, cache_types=())
     folders = {transfer.folder if part.listing is None else hub.cache for part in parts for transfer in part.transfers}
     folder = min(sorted(folders), key=_free)

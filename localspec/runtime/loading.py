@@ -34,6 +34,7 @@ from localspec.llama.probe import shared_facts
 from localspec.llama.settings import ContextSettings
 from localspec.llama.states import union
 from localspec.models import pairing
+from localspec.models.context_length import default_context
 from localspec.models.heads import check_target, keeps_state
 from localspec.models.memory import ram
 from localspec.models.rollback import rollback
@@ -46,7 +47,6 @@ from localspec.runtime.knowledge import Store
 from localspec.runtime.loaded import Loaded
 
 _LOG = logging.getLogger("localspec")
-_LONGEST_CONTEXT = 4096
 _LOOKUP_FIRST = 3.0
 """Tokens prompt lookup must match before it is preferred to the draft model; odds suffix decoding must have;
 recycling's confidence, a chance, never reaches it."""
@@ -100,7 +100,9 @@ def load_models(settings: EngineSettings, progress: Progress | None = None) -> L
 
 def _choose(settings: EngineSettings, target: Header, found: Sequence[Head], progress: Progress | None) -> Chosen:
     """Loads the target, with what its heads read of it."""
-    n_ctx = settings.context or min(target.context_length or _LONGEST_CONTEXT, _LONGEST_CONTEXT)
+    shape, total = shape_of(read_parts(settings.target)), ram().total_bytes
+    draft = None if settings.draft is None else shape_of(read_parts(settings.draft))
+    n_ctx = settings.context or default_context(shape, draft, settings.slots, total, _element(settings))
     widest = settings.slots * (1 + settings.longest_draft)
     return choose(
         settings.target,
@@ -113,7 +115,7 @@ def _choose(settings: EngineSettings, target: Header, found: Sequence[Head], pro
             # it "all" where the cache does not depend on how it came about.
             reuse="chunks" if settings.exact == "strict" or settings.slots > 1 else "all",
             max_rows=max(64, widest),
-            rollback=rollback(shape_of(read_parts(settings.target)), ram().total_bytes, settings.rollback),
+            rollback=rollback(shape, total, settings.rollback),
         ),
         exact=settings.exact,
         kernels=_wished_kernels(settings),
@@ -125,6 +127,11 @@ def _choose(settings: EngineSettings, target: Header, found: Sequence[Head], pro
         progress=progress,
         tap=union(head.tap for head in found),
     )
+
+
+def _element(settings: EngineSettings) -> float:
+    """Bytes of an element of the target's cache."""
+    return 1.0625 if settings.cache == "q8_0" else 2.0
 
 
 def _wished_kernels(settings: EngineSettings) -> Kernels | None:

@@ -11,16 +11,17 @@ from localspec.errors import LocalspecError
 from localspec.gguf.split import read_parts
 from localspec.models import fit
 from localspec.models.catalog import DEFAULT_PAIR, Catalog, ModelEntry, PairEntry
+from localspec.models.context_length import default_context
 from localspec.models.fit import FitSettings
 from localspec.models.installed import can_draft
-from localspec.models.memory import Place
+from localspec.models.memory import Place, total_ram
 from localspec.models.methods import METHODS
+from localspec.models.shape import shape_of
 from localspec.models.store import Entry, Store
 
 State = Literal["here", "hub", "broken"]
 BUNDLED = "bundled pair"
 """What answers of the bundled pair are signed with when nobody named a model."""
-_CONTEXT = 4096
 _OVERHEAD = 1.15
 """What a model takes in memory, over its file, where no header can be read: a rule of thumb, and said to be one."""
 
@@ -167,9 +168,11 @@ def _from_headers(item: Item, places: Sequence[Place]) -> Item:
     target, *rest = item.files
     headers = read_parts(target)
     draft, files = heads.apart(rest[0] if rest else None, ())
-    context = min(headers[0].context_length or _CONTEXT, _CONTEXT)
+    small = None if draft is None else read_parts(draft)
+    small_shape = None if small is None else shape_of(small)
+    context = default_context(shape_of(headers), small_shape, total_bytes=total_ram(places))
     settings = FitSettings(context=context, heads=heads.shapes(headers[0], files))
-    plan = fit.choose(headers, None if draft is None else read_parts(draft), settings, places, cache_types=())
+    plan = fit.choose(headers, small, settings, places, cache_types=())
     return replace(item, fits=plan.fits, fit=plan.sentence())
 
 

@@ -16,6 +16,7 @@ from localspec.llama.context import Context
 from localspec.llama.model import Model
 from localspec.llama.quantize import quantize
 from localspec.llama.settings import ContextSettings
+from localspec.models.context_length import default_context
 from localspec.models.fit import MIB, FitSettings, MemoryPlan, choose, plan
 from localspec.models.memory import Place
 from localspec.models.shape import shape_of
@@ -151,7 +152,7 @@ def test_the_draft_counts(big: Header, small: Header) -> None:
 
 
 def test_context_none_is_what_the_engine_takes(big: Header, small: Header) -> None:
-    assert plan(big, None, FitSettings(), [CPU]).context == 4096
+    assert plan(big, None, FitSettings(), [CPU]).context == default_context(shape_of(big), total_bytes=CPU.total_bytes)
     assert plan(small, None, FitSettings(context=100), [CPU]).context == 100
 
 

@@ -1,0 +1,72 @@
+"""The context by default: long where memory allows it, the same at every start."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from localspec.models.context_length import LEAST, LONGEST, SHORTEST, default_context
+from localspec.models.shape import Layer, ModelShape
+
+GIB = 1 << 30
+
+
+def shape(layers: int, weights: int, cache: int, trained: int = 131_072) -> ModelShape:
+    """Sizes in bytes of all weights; `cache` in elements of a layer and token, keys and values alike."""
+    each = Layer(weights=weights // layers, key=cache, value=cache)
+    return ModelShape("x", "llama", (each,) * layers, 2048, 32000, 0, 0, False, False, trained, False)
+
+
+SMALL = shape(22, GIB, 256)
+"""1 B: 22 KiB a token."""
+EIGHT = shape(32, 5 * GIB, 1024)
+"""8 B: 128 KiB a token."""
+OLD = shape(32, 4 * GIB, 4096)
+"""7 B without grouped queries: 512 KiB a token."""
+
+
+@pytest.mark.parametrize(
+    ("target", "total", "expected"),
+    [
+        (SMALL, 24 * GIB, LONGEST),
+        (EIGHT, 64 * GIB, LONGEST),
+        (EIGHT, 16 * GIB, 16_384),
+        (OLD, 16 * GIB, LEAST),
+        (OLD, 6 * GIB, SHORTEST),
+        (replace(SMALL, train_context=2048), 24 * GIB, 2048),
+        (replace(SMALL, train_context=0), 24 * GIB, LEAST),
+        (SMALL, 0, LONGEST),
+    ],
+    ids=[
+        "1 B",
+        "8 B, 64 GiB",
+        "8 B, 16 GiB",
+        "least",
+        "does not fit",
+        "trained for less",
+        "not stated",
+        "unknown memory",
+    ],
+)
+def test_the_context_by_default(target: ModelShape, total: int, expected: int) -> None:
+    assert default_context(target, total_bytes=total) == expected
+
+
+def test_a_draft_and_further_slots_take_their_part() -> None:
+    alone = default_context(EIGHT, total_bytes=16 * GIB)
+    assert default_context(EIGHT, SMALL, total_bytes=16 * GIB) < alone
+    assert default_context(EIGHT, slots=2, total_bytes=16 * GIB) == alone // 2
+    assert default_context(EIGHT, total_bytes=16 * GIB, element=1.0) == 2 * alone
+
+
+@given(
+    layers=st.integers(1, 100), cache=st.integers(0, 8192), total=st.integers(0, 2**40), trained=st.integers(0, 2**20)
+)
+def test_it_is_never_longer_than_what_the_model_was_trained_for(
+    layers: int, cache: int, total: int, trained: int
+) -> None:
+    found = default_context(shape(layers, GIB, cache, trained), total_bytes=total)
+    assert 0 < found <= min(LONGEST, trained or LEAST)
