@@ -34,7 +34,7 @@ class Purpose(IntEnum):
 
 
 class Rule(IntEnum):
-    """How a draft is verified (DESIGN section 5). The numbers are those of native/localspec.h."""
+    """How a draft is verified (docs/exactness.md). The numbers are those of native/localspec.h."""
 
     COUPLED = 0
     REJECTION = 1

@@ -1,4 +1,4 @@
-/* What the target says to a draft: coupled, rejection and block verification (DESIGN section 5). */
+/* What the target says to a draft: coupled, rejection and block verification (docs/exactness.md). */
 #include "internal.h"
 
 /* One call's constants, and where on the path it is. */

@@ -1,4 +1,4 @@
-"""Imports go only to a lower layer (DESIGN section 3); within a package, to one another."""
+"""Imports go only to a lower layer (docs/design.md, "Layers"); within a package, to one another."""
 
 from __future__ import annotations
 

@@ -345,7 +345,7 @@ class Loop:
         del self.active[slot.index]
         if slot.unread:  # whole chunks, which anybody may use
             return
-        # What stays cached must follow from the history alone, not from what was guessed (DESIGN section 5C).
+        # What stays cached must follow from the history alone, not from what was guessed.
         try:
             if self.target.exact_widths is not None:
                 self._catch_up(slot)

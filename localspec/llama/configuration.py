@@ -1,4 +1,7 @@
-"""How a target can run: whose kernels compute its passes, and how keys and values are kept (DESIGN section 5C)."""
+"""How a target can run: whose kernels compute its passes, and how keys and values are kept.
+
+See docs/exactness.md, "Same bytes".
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """A KV cache that knows its own tokens: callers pass whole histories, it computes what is missing.
 
-Nobody outside does rollback arithmetic: what the cache holds beyond the common prefix is dropped at the next call.
-Cells stay in position order, because the order changes the bits (DESIGN section 5C). A context is used by one thread
-at a time.
+What the cache holds beyond the common prefix is dropped at the next call. Cells stay in position order, because the
+order changes the bits (docs/design.md, "Facts about llama.cpp"). A context is used by one thread at a time.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A file is taken only if everything that can change the bits of the cache is as it was when it was written, and if its
 checksums are right: llama.cpp never sees a byte that it did not write itself. What came back is then treated like what
-the slot had computed: how much of it a history may keep is decided by `Cells`, as ever (DESIGN section 5C).
+the slot had computed: how much of it a history may keep is decided by `Cells`, as ever.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where the nodes of a draft go in a batch: row order and sequence ids (DESIGN section 8).
+"""Where the nodes of a draft go in a batch: row order and sequence ids (docs/design.md, "Facts about llama.cpp").
 
 Attention admits cells that carry a row's first sequence id at positions up to its own. So every leaf gets an id of
 its own, inner nodes carry the ids of all leaves below them, and each row sees exactly its ancestors. Leaves are

@@ -41,7 +41,7 @@ def long_enough(said: list[int]) -> bool:
 @pytest.mark.parametrize("exact", [None, range(1, 9), (1, 3, 4)], ids=["any width", "1 to 8", "1, 3, 4"])
 @pytest.mark.parametrize("end", ["max tokens", "end token", "cancelled"])
 def test_what_stays_cached_follows_from_the_history_alone(name: str, exact: Sequence[int] | None, end: str) -> None:
-    """Else the next request's text would depend on what was guessed in this one (DESIGN section 5C)."""
+    """Else the next request's text would depend on what was guessed in this one."""
     for seed in range(6):
         request = Request(prompt(1, 2, 3), SamplingParams(temperature=1.0), seed, max_tokens=14)
         request = replace(request, ignore_end=end != "end token")

@@ -47,8 +47,8 @@ def named() -> dict[str, object]:
     return found
 
 
-def test_every_constant_stands_in_the_design_page_with_its_value() -> None:
-    page = (PACKAGE.parent / "docs" / "design.md").read_text(encoding="utf-8")
+def test_every_constant_stands_in_the_page_with_its_value() -> None:
+    page = (PACKAGE.parent / "docs" / "planning.md").read_text(encoding="utf-8")
     told = dict(re.findall(r"^\| `([a-z]+\.[A-Z_]+)` \| ([^|]+) \|", page, re.MULTILINE))
     written = named()
     assert set(told) == set(written)
