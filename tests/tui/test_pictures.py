@@ -21,6 +21,8 @@ from tests.tui.scenes import SCENES, recording
 
 DARK, LIGHT = "localspec-dark", "localspec-light"
 SMALL, LARGE = (80, 24), (120, 40)
+NARROW = {"chat": (30, 40, 60), "code": (30, 40, 60), "markdown": (20, 30, 40, 60)}
+"""Scenes with answers, and widths at which they are pictured, too."""
 PICTURES = Path(__file__).parent / "__snapshots__/test_pictures"
 
 
@@ -71,6 +73,24 @@ async def test_picture(
                 assert app.export_screenshot(title="localspec", simplify=True) == pictures(name=f"{look}-{size[0]}")
 
 
+@pytest.mark.asyncio
+@pytest.mark.parametrize("scene", NARROW)
+async def test_narrow_picture(
+    scene: str, make_app: MakeApp, snapshot: SnapshotAssertion, folders: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Answers wrap and are not cut."""
+    monkeypatch.setattr(TextArea.cursor_blink, "_default", False)
+    pictures = snapshot.use_extension(SVGImageExtension)
+    app = make_app(answerer=ReplayAnswerer(recording(scene)), preferences=Preferences(theme=DARK))
+    async with app.run_test(size=SMALL) as pilot:
+        await until(pilot, lambda: app.pane is not None and app.facts is not None)
+        await SCENES[scene](app, pilot, folders)
+        for width in NARROW[scene]:
+            await pilot.resize_terminal(width, 48)
+            await settled(pilot)
+            assert app.export_screenshot(title="localspec", simplify=True) == pictures(name=str(width))
+
+
 def test_every_screen_and_view_is_pictured() -> None:
     names = {row.name for row in SCREENS} | {row.name for row in VIEWS}
     assert names <= set(SCENES)
@@ -81,4 +101,5 @@ def test_no_picture_is_left_over() -> None:
     wanted = {
         f"test_picture[{scene}-{look}-{size[0]}]" for scene in SCENES for look in looks for size in (SMALL, LARGE)
     }
+    wanted |= {f"test_narrow_picture[{scene}][{width}]" for scene, widths in NARROW.items() for width in widths}
     assert {path.stem for path in PICTURES.iterdir()} == wanted

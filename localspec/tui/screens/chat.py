@@ -34,6 +34,7 @@ _CODE = re.compile(r"^ {0,3}(`{3,}|~{3,})[^\n]*\n(.*?)^ {0,3}\1", re.MULTILINE |
 class ChatScreen(Screen[None]):
     """At the bottom of everything; other screens lie above it."""
 
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (50, "-wide")]  # noqa: RUF012 - Textual does not declare it as one of the class
     BINDINGS: ClassVar[list[BindingType]] = [
         bind("chat.stop", "escape", "stop", "Stop", "Stop the answer, close the list, give up editing", show=True),
         bind("chat.new", "ctrl+n", "new", "New", "A new chat in a tab of its own", show=True, priority=True),
