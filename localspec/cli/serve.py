@@ -36,6 +36,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--cors", action="append", default=[], metavar="ORIGIN", help="let pages of this web origin in; * = all"
     )
     group = parser.add_argument_group("limits")
+    group.add_argument(
+        "--strict-fields", action="store_true", help="refuse requests with unknown fields, which are else ignored"
+    )
     group.add_argument("--max-queue", type=int, default=64, metavar="N", help="answers that may wait; default: 64")
     group.add_argument("--max-body", type=int, default=16, metavar="MIB", help="largest request; default: 16 MiB")
     group.add_argument(
@@ -64,6 +67,7 @@ def run(options: argparse.Namespace) -> int:
         allowed_hosts=tuple(name.lower() for name in options.allow_host),
         cors_origins=tuple(options.cors),
         aliases=tuple(options.alias),
+        strict_fields=options.strict_fields,
         max_queue=options.max_queue,
         max_body_bytes=options.max_body * MIB,
         drain_seconds=options.drain,

@@ -20,6 +20,7 @@ from localspec.server import chat, completions, embeddings, messages, models, mo
 from localspec.server.errors import ApiError, ErrorBody, error_response, from_localspec, from_validation
 from localspec.server.guard import Guard
 from localspec.server.log import AccessLog
+from localspec.server.reading import HEADER
 from localspec.server.responses_memory import ResponseMemory
 from localspec.server.service import Service
 from localspec.server.settings import ServerSettings
@@ -91,6 +92,7 @@ def create_app(
             allow_origins=settings.cors_origins,
             allow_methods=("GET", "POST", "DELETE"),
             allow_headers=("*",),
+            expose_headers=(HEADER,),
         )
     app.add_middleware(AccessLog)
     return app

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Discriminator, Field, Tag
 
 from localspec.chat.template import Message
 from localspec.chat.tool import Tool, ToolCall, ToolChoice
@@ -28,6 +29,21 @@ class RefusalPart(Body):
     refusal: str
 
 
+def part_kind(part: Any) -> str:
+    """What tells the parts of a content apart. The tags are no names, so that no error takes them for a field's."""
+    return f"<{part.get('type') if isinstance(part, dict) else getattr(part, 'type', None)}>"
+
+
+Part = Annotated[
+    Annotated[ContentPart, Tag("<text>")] | Annotated[RefusalPart, Tag("<refusal>")],
+    Discriminator(
+        part_kind,
+        custom_error_type="unknown_part",
+        custom_error_message="this server reads text only, in parts of the type 'text' or 'refusal'",
+    ),
+]
+
+
 class CalledFunction(Body):
     """What was called."""
 
@@ -48,8 +64,9 @@ class CallField(Body):
 class ChatMessage(Body):
     """One turn. What an answer of this API holds is taken back as it is."""
 
+    other_names: ClassVar[Mapping[str, str]] = {"reasoning": "reasoning_content"}
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | list[ContentPart | RefusalPart] | None = None
+    content: str | list[Part] | None = None
     name: str | None = None
     tool_calls: list[CallField] | None = None
     tool_call_id: str | None = None

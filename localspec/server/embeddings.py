@@ -9,26 +9,27 @@ from typing import Annotated, Literal
 import numpy as np
 from anyio import to_thread
 from fastapi import APIRouter, Request
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from localspec.runtime.engine import Engine
 from localspec.server.errors import context_exceeded, invalid
+from localspec.server.fields import Body
 from localspec.server.lengths import check_text
+from localspec.server.route import JsonRoute
 from localspec.server.service import Service
 from localspec.server.streaming import leaving
 from localspec.types import Float32Array, Tokens
 
-ROUTER = APIRouter(tags=["embeddings"])
+ROUTER = APIRouter(tags=["embeddings"], route_class=JsonRoute)
 MOST_INPUTS = 2048
 """Texts in one request."""
 
 TokenIds = Annotated[list[Annotated[int, Field(ge=0, lt=2**31)]], Field(min_length=1)]
 
 
-class EmbeddingsBody(BaseModel):
+class EmbeddingsBody(Body):
     """What is to be embedded."""
 
-    model_config = ConfigDict(extra="forbid")
     input: str | TokenIds | Annotated[list[str] | list[TokenIds], Field(min_length=1, max_length=MOST_INPUTS)]
     """A text, the tokens of one, or a list of either."""
     model: str | None = None

@@ -1,24 +1,42 @@
-"""Fields that the chat and the completion API share, and what they mean to the engine.
+"""Fields that the APIs share, and what they mean to the engine.
 
-A field that is not listed is refused with its name; those of `Harmless` are accepted and not used.
+A field that is not listed is ignored or refused, as `reading.Reading` says; those of `Harmless` are accepted and not
+used.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeAlias
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, model_validator
+
+from localspec.server.reading import Reading, renamed
 
 MOST_STOPS = 64
+"""Stop strings in one request; each is searched for in every new text."""
 MOST_CHOICES = 128
+"""Choices of one request (OpenAI's limit)."""
 
 LogitBias: TypeAlias = dict[str, float | bool] | list[Annotated[list[int | str | float | bool], Field(min_length=2)]]
 
 
 class Body(BaseModel):
-    """A JSON object whose fields are all known, and of the type they should have."""
+    """A JSON object whose fields are of the type they should have. Unknown ones are refused, unless a `Reading` that is
+    the context of the validation takes them out first."""
 
     model_config = ConfigDict(extra="forbid", strict=True, use_attribute_docstrings=True)
+    other_names: ClassVar[Mapping[str, str]] = {}
+    """Names that other servers have for fields, and ours."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _taken(cls, data: Any, info: ValidationInfo) -> Any:
+        if not isinstance(data, dict):
+            return data
+        if cls.other_names:
+            data = renamed(data, cls.other_names)
+        return info.context.taken(data, cls) if isinstance(info.context, Reading) else data
 
 
 class Harmless(Body):
@@ -33,7 +51,9 @@ class Harmless(Body):
         default=None, description="Accepted and not used: prefixes are found by their tokens."
     )
     prompt_cache_retention: Any = Field(default=None, description="Accepted and not used.")
-    cache_prompt: Literal[True] | None = Field(default=None, description="Always so.")
+    cache_prompt: bool | None = Field(
+        default=None, description="Accepted and not used: what is cached is reused, and the text does not depend on it."
+    )
 
 
 class StreamOptions(Body):
@@ -86,16 +106,11 @@ class ResponseFormat(Body):
     )
 
 
-class GenerationFields(Harmless):
-    """How an answer is drawn, limited and drafted. Defaults are llama.cpp's."""
+class SamplingFields(Body):
+    """How tokens are drawn. Defaults are llama.cpp's."""
 
-    model: str | None = Field(default=None, description="Name of an installed model or pair; left out: the default.")
-    stream: bool | None = None
-    stream_options: StreamOptions | None = None
-    n: int | None = Field(default=None, ge=1, le=MOST_CHOICES, description="Choices; each has its own random numbers.")
-    max_tokens: int | None = Field(default=None, ge=-1, description="Most new tokens; -1 = until the model ends.")
+    other_names: ClassVar[Mapping[str, str]] = {"repetition_penalty": "repeat_penalty"}
     seed: int | None = Field(default=None, ge=-1, lt=2**64, description="Equal seeds give equal text; -1 = random.")
-    stop: str | Annotated[list[str], Field(max_length=MOST_STOPS)] | None = None
     temperature: float | None = Field(default=None, ge=0, le=100)
     top_p: float | None = Field(default=None, ge=0, le=1)
     top_k: int | None = Field(default=None, ge=-1, le=2**31 - 1, description="0 or -1 = all tokens.")
@@ -106,6 +121,22 @@ class GenerationFields(Harmless):
     presence_penalty: float | None = Field(default=None, ge=-100, le=100)
     frequency_penalty: float | None = Field(default=None, ge=-100, le=100)
     logit_bias: LogitBias | None = Field(default=None, description="By token id or text; false bans.")
+
+    def drawn(self) -> dict[str, Any]:
+        """These fields of any API, by name."""
+        return {name: getattr(self, name) for name in SamplingFields.model_fields}
+
+
+class GenerationFields(Harmless, SamplingFields):
+    """How an answer is drawn, limited and drafted."""
+
+    other_names: ClassVar[Mapping[str, str]] = {**SamplingFields.other_names, "n_predict": "max_tokens"}
+    model: str | None = Field(default=None, description="Name of an installed model or pair; left out: the default.")
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    n: int | None = Field(default=None, ge=1, le=MOST_CHOICES, description="Choices; each has its own random numbers.")
+    max_tokens: int | None = Field(default=None, ge=-1, description="Most new tokens; -1 = until the model ends.")
+    stop: str | Annotated[list[str], Field(max_length=MOST_STOPS)] | None = None
     ignore_eos: bool | None = Field(default=None, description="Go on where the model would end (benchmarks).")
     response_format: ResponseFormat | None = None
     json_schema: dict[str, Any] | None = Field(default=None, description="As response_format with a schema.")

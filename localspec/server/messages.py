@@ -18,11 +18,12 @@ from localspec.server.exchange import Exchange
 from localspec.server.messages_blocks import Blocks, Fields
 from localspec.server.messages_body import MessagesBody, Prompt
 from localspec.server.prepare import chat_turn, prepared
+from localspec.server.route import JsonRoute
 from localspec.server.service import Service
 from localspec.server.shapes import FinishWord
 from localspec.server.streaming import EventStream, json_response, told, whole
 
-ROUTER = APIRouter(tags=["messages"])
+ROUTER = APIRouter(tags=["messages"], route_class=JsonRoute)
 StopReason = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use"]
 _STOP_REASONS: dict[FinishWord, StopReason] = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 _ERROR_TYPES = {

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Discriminator, Field, Tag
 
 from localspec.server.chat_fields import (
     CalledFunction,
@@ -17,8 +17,9 @@ from localspec.server.chat_fields import (
     NamedChoice,
     NamedFunction,
     ToolField,
+    part_kind,
 )
-from localspec.server.fields import MOST_STOPS, Body, JsonSchema, ResponseFormat, Speculative
+from localspec.server.fields import MOST_STOPS, Body, JsonSchema, ResponseFormat, SamplingFields, Speculative
 
 
 class Block(Body):
@@ -74,7 +75,16 @@ class RedactedThinkingBlock(Block):
 
 
 ContentBlock = Annotated[
-    TextBlock | ToolUseBlock | ToolResultBlock | ThinkingBlock | RedactedThinkingBlock, Field(discriminator="type")
+    Annotated[TextBlock, Tag("<text>")]
+    | Annotated[ToolUseBlock, Tag("<tool_use>")]
+    | Annotated[ToolResultBlock, Tag("<tool_result>")]
+    | Annotated[ThinkingBlock, Tag("<thinking>")]
+    | Annotated[RedactedThinkingBlock, Tag("<redacted_thinking>")],
+    Discriminator(
+        part_kind,
+        custom_error_type="unknown_part",
+        custom_error_message="this server reads text only: blocks of the type text, tool_use, tool_result, thinking",
+    ),
 ]
 
 
@@ -175,15 +185,12 @@ class Prompt(Body):
         )
 
 
-class MessagesBody(Prompt):
+class MessagesBody(Prompt, SamplingFields):
     """A conversation that wants an answer."""
 
     max_tokens: int = Field(ge=1)
     """Most new tokens, thoughts included."""
     stream: bool = False
-    temperature: float | None = Field(None, ge=0, le=100)
-    top_p: float | None = Field(None, ge=0, le=1)
-    top_k: int | None = Field(None, ge=0, le=2**31 - 1)
     stop_sequences: list[str] | None = Field(None, max_length=MOST_STOPS)
     metadata: Any = None
     """Accepted and not used."""
@@ -193,8 +200,6 @@ class MessagesBody(Prompt):
     """Accepted and not used."""
     speed: Any = None
     """Accepted and not used: it is always as fast as it can be."""
-    seed: int | None = Field(None, ge=0, lt=2**64)
-    """Equal seeds give equal text (localspec's own field)."""
     speculative: Speculative | None = None
     """How drafts are made (localspec's own field)."""
 
@@ -202,12 +207,9 @@ class MessagesBody(Prompt):
         """The same as a body of the chat API, with how to answer."""
         return self.fields(
             max_tokens=self.max_tokens,
-            temperature=self.temperature,
-            top_p=self.top_p,
-            top_k=self.top_k,
             stop=self.stop_sequences,
-            seed=self.seed,
             speculative=self.speculative,
+            **self.drawn(),
         )
 
 

@@ -30,12 +30,13 @@ from localspec.server.responses_shapes import (
     ResponseObject,
     ResponseUsage,
 )
+from localspec.server.route import JsonRoute
 from localspec.server.service import Service
 from localspec.server.shapes import TokenLogProbs, extra, timings
 from localspec.server.streaming import PING, EventStream, told, whole
 from localspec.server.usage import reasoning_tokens
 
-ROUTER = APIRouter(tags=["responses"])
+ROUTER = APIRouter(tags=["responses"], route_class=JsonRoute)
 
 
 def memory_of(request: Request) -> ResponseMemory:

@@ -10,7 +10,7 @@ from pydantic import Discriminator, Field, Tag
 from localspec.server import chat_fields
 from localspec.server.chat_fields import CalledFunction, CallField, ChatFields, ChatMessage, FunctionField, ToolField
 from localspec.server.errors import invalid
-from localspec.server.fields import Body, JsonSchema, ResponseFormat, Speculative
+from localspec.server.fields import Body, JsonSchema, ResponseFormat, SamplingFields, Speculative
 
 
 class InputText(Body):
@@ -208,7 +208,7 @@ class ResponsePrompt(Body):
         )
 
 
-class ResponsesBody(ResponsePrompt):
+class ResponsesBody(ResponsePrompt, SamplingFields):
     """A conversation that wants an answer."""
 
     stream: bool | None = None
@@ -217,8 +217,6 @@ class ResponsesBody(ResponsePrompt):
     """false = the answer is not remembered."""
     max_output_tokens: int | None = Field(None, ge=1)
     """Most new tokens, thoughts included."""
-    temperature: float | None = Field(None, ge=0, le=100)
-    top_p: float | None = Field(None, ge=0, le=1)
     top_logprobs: int | None = Field(None, ge=0, le=20)
     """With `message.output_text.logprobs` in `include`: how many likely tokens at each position."""
     truncation: Literal["disabled"] | None = None
@@ -245,8 +243,6 @@ class ResponsesBody(ResponsePrompt):
     """Accepted and not used."""
     client_metadata: Any = None
     """Accepted and not used."""
-    seed: int | None = Field(None, ge=0, lt=2**64)
-    """Equal seeds give equal text (localspec's own field)."""
     speculative: Speculative | None = None
     """How drafts are made (localspec's own field)."""
 
@@ -260,12 +256,10 @@ class ResponsesBody(ResponsePrompt):
         return self.fields(
             before,
             max_tokens=self.max_output_tokens,
-            temperature=self.temperature,
-            top_p=self.top_p,
-            seed=self.seed,
             speculative=self.speculative,
             logprobs=self.wants_log_probs,
             top_logprobs=self.top_logprobs,
+            **self.drawn(),
         )
 
 

@@ -10,7 +10,7 @@ from functools import partial
 from time import perf_counter, time
 from typing import TypeVar
 
-from anyio import to_thread
+from anyio import CapacityLimiter, to_thread
 
 from localspec.errors import Cancelled, LocalspecError
 from localspec.llama.choice import Progress
@@ -20,9 +20,12 @@ from localspec.runtime.pool import Lease, Pool
 from localspec.server.answers import Answers
 from localspec.server.errors import ApiError, client_gone, from_localspec, overloaded, unknown_model
 from localspec.server.meter import Meter
+from localspec.server.reading import IgnoredNames
 from localspec.server.settings import ServerSettings
 
 _Result = TypeVar("_Result")
+_LARGE_BODIES = 2
+"""Large bodies that are parsed at once; the others wait without a thread."""
 
 
 def ending() -> ApiError:
@@ -37,6 +40,9 @@ class Service:
         self.pool = pool
         self.settings = settings
         self.meter = Meter()
+        self.ignored = IgnoredNames()
+        self.large_bodies = CapacityLimiter(_LARGE_BODIES)
+        """Bounds the threads that parse large bodies."""
         self.started = int(time())
         self.ending = False
         self.stopped = False

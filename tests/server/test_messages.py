@@ -144,7 +144,7 @@ def test_an_answer_in_a_schema(live: Live) -> None:
     [
         ({"max_tokens": None}, "max_tokens"),
         ({"max_tokens": 0}, "max_tokens"),
-        ({"unheard_of": 1}, "unheard_of"),
+        ({"mirostat": 2}, "mirostat"),
         ({"messages": []}, "messages"),
         ({"messages": [{"role": "robot", "content": "x"}]}, "role"),
         ({"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]}, "image"),

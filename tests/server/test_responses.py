@@ -184,7 +184,7 @@ def test_conversations_are_remembered_until_they_are_deleted(live: Live) -> None
         ({"background": True}, "background"),
         ({"truncation": "auto"}, "truncation"),
         ({"conversation": "x"}, "conversation"),
-        ({"unheard_of": 1}, "unheard_of"),
+        ({"mirostat": 2}, "mirostat"),
         ({"max_output_tokens": 0}, "max_output_tokens"),
         ({"text": {"format": {"type": "json_schema"}}}, "text.format.schema"),
         ({"previous_response_id": "resp_x"}, "previous_response_id"),
