@@ -110,6 +110,7 @@ class NamedChoice(Body):
 class ChatFields(GenerationFields):
     """POST /v1/chat/completions."""
 
+    tool_types: ClassVar[frozenset[str]] = frozenset({"function"})
     messages: Annotated[list[ChatMessage], Field(min_length=1)]
     max_completion_tokens: int | None = Field(default=None, ge=-1, description="Newer name of max_tokens.")
     logprobs: bool | None = None

@@ -28,6 +28,8 @@ class Body(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, use_attribute_docstrings=True)
     other_names: ClassVar[Mapping[str, str]] = {}
     """Names that other servers have for fields, and ours."""
+    tool_types: ClassVar[frozenset[str]] = frozenset()
+    """Types of tools that clients run; others are for servers that run tools themselves. Empty = there are no tools."""
 
     @model_validator(mode="before")
     @classmethod
@@ -36,7 +38,10 @@ class Body(BaseModel):
             return data
         if cls.other_names:
             data = renamed(data, cls.other_names)
-        return info.context.taken(data, cls) if isinstance(info.context, Reading) else data
+        if not isinstance(info.context, Reading):
+            return data
+        data = info.context.taken(data, cls)
+        return info.context.with_tools(data, cls.tool_types) if cls.tool_types else data
 
 
 class Harmless(Body):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Discriminator, Field, Tag
 
@@ -148,6 +148,7 @@ class OutputConfig(Body):
 class Prompt(Body):
     """What makes up the prompt; all that counting tokens takes."""
 
+    tool_types: ClassVar[frozenset[str]] = frozenset({"custom"})
     model: str = ""
     """Name of a model; "" = the default one."""
     messages: list[InputMessage] = Field(min_length=1)

@@ -97,6 +97,20 @@ class Reading:
                 self._ignore(str(name))
         return kept
 
+    def with_tools(self, data: dict[Any, Any], types: frozenset[str]) -> dict[Any, Any]:
+        """The same without tools of other types, which no client runs; a tool without a type stays."""
+        tools = data.get("tools")
+        if self._strict or not isinstance(tools, list):
+            return data
+        kept = []
+        for tool in tools:
+            kind = tool.get("type") if isinstance(tool, dict) else None
+            if isinstance(kind, str) and kind not in types:
+                self._ignore(f"tools.{kind}")
+            else:
+                kept.append(tool)
+        return {**data, "tools": kept}
+
     def _ignore(self, name: str) -> None:
         told = shown(name)
         if told and len(self._ignored) < MOST_NAMES:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Discriminator, Field, Tag
 
@@ -156,6 +156,7 @@ class ResponseStreamOptions(Body):
 class ResponsePrompt(Body):
     """What makes up the prompt; all that counting tokens takes."""
 
+    tool_types: ClassVar[frozenset[str]] = frozenset({"function"})
     model: str | None = None
     """Name of a model; null = the default one."""
     input: str | list[Item]
