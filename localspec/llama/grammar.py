@@ -38,12 +38,24 @@ class Grammar:
         Raises:
             UsageError: the schema is no JSON object.
         """
-        from llguidance import LLMatcher
-
         if not isinstance(schema, Mapping | bool):
             raise UsageError(f"A JSON schema is an object, and this is {json.dumps(schema, default=str)[:80]}.")
         try:
             text = json.dumps({} if schema is True else {"not": {}} if schema is False else dict(schema))
+        except (ValueError, TypeError, RecursionError) as error:
+            raise UsageError(f"The JSON schema cannot be read: {_sentence(error)}.") from error
+        return cls.schema_text(text)
+
+    @classmethod
+    def schema_text(cls, text: str) -> Grammar:
+        """JSON values that a schema admits, which is itself JSON text.
+
+        Raises:
+            UsageError: a mistake in the schema.
+        """
+        from llguidance import LLMatcher
+
+        try:
             return cls("JSON schema", LLMatcher.grammar_from_json_schema(text, overrides=JSON_OPTIONS))
         except (ValueError, TypeError, RecursionError) as error:
             raise UsageError(f"The JSON schema cannot be read: {_sentence(error)}.") from error

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from localspec.errors import KernelError, LocalspecError, UsageError
 from localspec.llama import lib
+from localspec.llama.deep_stack import deeply
 from localspec.llama.grammar import Grammar
 from localspec.llama.model import Model
 from localspec.types import Tokens
@@ -34,6 +35,9 @@ class Compiler:
         self._tokenizer: Any = None
         self._compiled: OrderedDict[Grammar, Matcher] = OrderedDict()
         self._lock = threading.Lock()
+        """Held for a moment."""
+        self._compiling = threading.Lock()
+        """Held while something is compiled, which may take seconds."""
 
     def compile(self, grammar: Grammar) -> Matcher:
         """A matcher at the beginning of an answer. The first one takes a second with a large vocabulary.
@@ -41,13 +45,24 @@ class Compiler:
         Raises:
             UsageError: the grammar has a mistake, or is too large.
         """
+        found = self._known(grammar)
+        if found is not None:
+            return found
+        with self._compiling:
+            found = self._known(grammar)
+            if found is None:
+                found = deeply(lambda: self._compile(grammar))
+                with self._lock:
+                    self._compiled[grammar] = found
+                    while len(self._compiled) > _KEPT:
+                        self._compiled.popitem(last=False)
+            return found
+
+    def _known(self, grammar: Grammar) -> Matcher | None:
         with self._lock:
             found = self._compiled.get(grammar)
-            if found is None:
-                found = self._compiled[grammar] = self._compile(grammar)
-            self._compiled.move_to_end(grammar)
-            while len(self._compiled) > _KEPT:
-                self._compiled.popitem(last=False)
+            if found is not None:
+                self._compiled.move_to_end(grammar)
             return found
 
     def _compile(self, grammar: Grammar) -> Matcher:
@@ -76,7 +91,7 @@ class Compiler:
 
     def close(self) -> None:
         """Nothing is compiled any more; waits for what is being compiled."""
-        with self._lock:
+        with self._compiling, self._lock:
             self._model = self._tokenizer = None
             self._compiled.clear()
 

@@ -14,6 +14,7 @@ import numpy as np
 from localspec.chat.template import ChatTemplate, Message
 from localspec.config import EngineSettings
 from localspec.drafters import HEADS, PLAIN
+from localspec.engine.interfaces import Constraint
 from localspec.engine.loop import Loop
 from localspec.engine.request import Request, TokenLogProb, fresh_seed
 from localspec.errors import LocalspecError, UsageError
@@ -148,7 +149,7 @@ class Engine:
         ignore_end: bool = False,
         top_log_probs: int | None = None,
         prediction: str | Tokens | None = None,
-        grammar: Grammar | None = None,
+        grammar: Grammar | Constraint | None = None,
         preserved: frozenset[int] = frozenset(),
         on_prefill: Callable[[int, int], None] | None = None,
         chat: str | None = None,
@@ -159,7 +160,7 @@ class Engine:
             prompt: text, which begins as the model wants it, or int32[n] tokens as they are.
             drafter: a name of `drafters` that alone may guess; "none" = plain decoding; None or "auto" = what pays.
             prediction: text or tokens expected in the answer.
-            grammar: what the answer must look like.
+            grammar: what the answer must look like; `compiled` makes it ready.
             preserved: control tokens whose text is part of the answer; others are left out.
             on_prefill: called on the engine's thread as the prompt is read, with (tokens done, tokens in all).
             chat: a name of the conversation, under which its KV cache is kept on disk while the slot serves others, and
@@ -180,7 +181,7 @@ class Engine:
             max_draft_tokens=max_draft_tokens,
             drafter=None if drafter == "auto" else drafter,
             prediction=NO_TOKENS if prediction is None else np.asarray(prediction, dtype=np.int32),
-            constraint=None if grammar is None else self._compiler.compile(grammar),
+            constraint=self.compiled(grammar) if isinstance(grammar, Grammar) else grammar,
             max_tokens=max_tokens,
             preserved=preserved,
             stop=tuple(stop),
@@ -298,13 +299,13 @@ class Engine:
         if len(outside):
             raise UsageError(f"Token {outside[0]} is not in the vocabulary of {self.loaded.model.n_vocab} tokens.")
 
-    def check_grammar(self, grammar: Grammar) -> None:
-        """Whether answers can be made to follow a grammar with this model's vocabulary.
+    def compiled(self, grammar: Grammar) -> Constraint:
+        """A grammar for this model's vocabulary, which `generate` takes in its place without compiling anything.
 
         Raises:
             UsageError: the grammar has a mistake, or is too large.
         """
-        self._compiler.compile(grammar)
+        return self._compiler.compile(grammar)
 
     @property
     def drafters(self) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from localspec.engine.request import Event, FinishReason, TokenLogProb
 from localspec.runtime.engine import Engine
 from localspec.runtime.generation import Generation
 from localspec.server.answers import FINISH_WORDS, Answers
+from localspec.server.bound import bind
 from localspec.server.chat_fields import ChatFields
 from localspec.server.chat_shapes import (
     AnswerMessage,
@@ -51,6 +52,7 @@ async def chat_completions(request: Request, fields: ChatFields) -> Response:
     lease = await service.lease(fields.model)
     name, engine = lease.name, lease.engine
     turn, asked = await prepared(lease, partial(chat_asked, fields))
+    await bind(service, lease, [asked])
     answers = service.answer(lease, asked.starts(engine, fields.choices))
     with answers.handing_over():
         reply = ChatReply(name, engine, fields, turn, asked, answers)

@@ -10,7 +10,9 @@ from pydantic import Discriminator, Field, Tag
 from localspec.chat.template import Message
 from localspec.chat.tool import Tool, ToolCall, ToolChoice
 from localspec.server.errors import invalid
-from localspec.server.fields import Body, GenerationFields, TextPart
+from localspec.server.fields import Body, TextPart
+from localspec.server.generation_fields import GenerationFields
+from localspec.server.thinking import ThinkingFields
 
 _OWN_VARIABLES = frozenset({"messages", "tools", "add_generation_prompt", "bos_token", "eos_token"})
 MOST_TOP = 20
@@ -107,7 +109,7 @@ class NamedChoice(Body):
     function: NamedFunction
 
 
-class ChatFields(GenerationFields):
+class ChatFields(GenerationFields, ThinkingFields):
     """POST /v1/chat/completions."""
 
     tool_types: ClassVar[frozenset[str]] = frozenset({"function"})
@@ -119,7 +121,6 @@ class ChatFields(GenerationFields):
     tool_choice: Literal["auto", "none", "required"] | NamedChoice | None = None
     parallel_tool_calls: bool | None = None
     modalities: list[Literal["text"]] | None = None
-    reasoning_effort: str | None = Field(default=None, description="For chat templates that know it.")
     chat_template_kwargs: dict[str, Any] | None = Field(default=None, description="Variables for the chat template.")
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = Field(
@@ -165,7 +166,7 @@ class ChatFields(GenerationFields):
         if own:
             what = f"chat_template_kwargs.{own[0]} is set by the server."
             raise invalid(what, f"chat_template_kwargs.{own[0]}", "invalid_value")
-        return given | ({"reasoning_effort": self.reasoning_effort} if self.reasoning_effort is not None else {})
+        return self.thought() | given
 
     def choice_of_tool(self) -> ToolChoice:
         """What is said about calling."""

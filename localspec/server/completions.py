@@ -19,10 +19,11 @@ from localspec.runtime.engine import Engine
 from localspec.runtime.generation import Generation
 from localspec.runtime.pool import Lease
 from localspec.server.answers import FINISH_WORDS, Answers
+from localspec.server.bound import bind
 from localspec.server.chat import STREAMED
 from localspec.server.completion_shapes import TextChoice, TextCompletion
 from localspec.server.errors import invalid
-from localspec.server.fields import GenerationFields
+from localspec.server.generation_fields import GenerationFields
 from localspec.server.lengths import check_length, check_text
 from localspec.server.log_probs import behind, prompt_log_probs, text_log_probs
 from localspec.server.options import engine_options
@@ -67,6 +68,7 @@ async def completions(request: Request, fields: CompletionFields) -> Response:
     lease = await service.lease(fields.model)
     name, engine = lease.name, lease.engine
     asked = await prepared(lease, partial(text_asked, fields, service))
+    await bind(service, lease, asked)
     starts = [] if fields.only_echo else [start for one in asked for start in one.starts(engine, fields.choices)]
     answers = service.answer(lease, starts)
     with answers.handing_over():
@@ -91,7 +93,8 @@ def text_asked(fields: CompletionFields, service: Service, engine: Engine) -> li
     service.check_count(engine, len(_each(fields.prompt)) * fields.choices)
     options = engine_options(fields, engine, -1 if fields.only_echo else None)
     options["top_log_probs"] = fields.logprobs
-    asked = [Asked(_tokens(prompt, fields.suffix, engine), options) for prompt in _each(fields.prompt)]
+    form = fields.form()
+    asked = [Asked(_tokens(prompt, fields.suffix, engine), options, form) for prompt in _each(fields.prompt)]
     for one in asked:
         check_length(one.prompt, engine, "prompt")
     return asked

@@ -9,6 +9,7 @@ from localspec.chat.reply import Part
 from localspec.engine.request import FinishReason
 from localspec.runtime.engine import Engine
 from localspec.server.answers import Answers
+from localspec.server.bound import bind
 from localspec.server.chat import Choice
 from localspec.server.chat_fields import ChatFields
 from localspec.server.prepare import chat_asked, prepared
@@ -36,6 +37,7 @@ class Exchange:
         lease = await service.lease(fields.model)
         model, engine = lease.name, lease.engine
         turn, asked = await prepared(lease, partial(chat_asked, fields))
+        await bind(service, lease, [asked])
         answers = service.answer(lease, asked.starts(engine, 1))
         with answers.handing_over():
             choice = Choice(turn, asked, answers.generations[0], engine.loaded.model.end_tokens)

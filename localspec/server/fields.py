@@ -132,35 +132,6 @@ class SamplingFields(Body):
         return {name: getattr(self, name) for name in SamplingFields.model_fields}
 
 
-class GenerationFields(Harmless, SamplingFields):
-    """How an answer is drawn, limited and drafted."""
-
-    other_names: ClassVar[Mapping[str, str]] = {**SamplingFields.other_names, "n_predict": "max_tokens"}
-    model: str | None = Field(default=None, description="Name of an installed model or pair; left out: the default.")
-    stream: bool | None = None
-    stream_options: StreamOptions | None = None
-    n: int | None = Field(default=None, ge=1, le=MOST_CHOICES, description="Choices; each has its own random numbers.")
-    max_tokens: int | None = Field(default=None, ge=-1, description="Most new tokens; -1 = until the model ends.")
-    stop: str | Annotated[list[str], Field(max_length=MOST_STOPS)] | None = None
-    ignore_eos: bool | None = Field(default=None, description="Go on where the model would end (benchmarks).")
-    response_format: ResponseFormat | None = None
-    json_schema: dict[str, Any] | None = Field(default=None, description="As response_format with a schema.")
-    grammar: str | None = Field(default=None, description="GBNF text.")
-    prediction: Prediction | None = None
-    speculative: Speculative | None = None
-    timings_per_token: bool | None = Field(default=None, description="`timings` on every chunk of a stream.")
-
-    @property
-    def choices(self) -> int:
-        """How many are asked for."""
-        return self.n or 1
-
-    @property
-    def wants_usage(self) -> bool:
-        """Whether the stream ends with a chunk of usage."""
-        return bool(self.stream_options and self.stream_options.include_usage)
-
-
 def joined(content: str | list[TextPart]) -> str:
     """Text in one piece; parts become lines."""
     return content if isinstance(content, str) else "\n".join(part.text for part in content)

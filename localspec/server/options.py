@@ -6,11 +6,11 @@ import math
 from typing import Any
 
 from localspec.engine.request import fresh_seed
-from localspec.llama.grammar import Grammar
 from localspec.llama.model import Model
 from localspec.runtime.engine import Engine
 from localspec.server.errors import ApiError, invalid
-from localspec.server.fields import GenerationFields, LogitBias, ResponseFormat, joined
+from localspec.server.fields import LogitBias, joined
+from localspec.server.generation_fields import GenerationFields
 from localspec.types import SamplingParams, Tokens
 
 _LONGEST_NAME = 1024
@@ -53,10 +53,6 @@ def engine_options(fields: GenerationFields, engine: Engine, max_tokens: int | N
     }
     if fields.prediction is not None:
         options["prediction"] = _prediction(joined(fields.prediction.content), engine)
-    grammar = wanted_grammar(fields)
-    if grammar is not None:
-        engine.check_grammar(grammar)
-        options["grammar"] = grammar
     return options | _drafting(fields)
 
 
@@ -122,41 +118,3 @@ def _tokens_of(name: Any, model: Model) -> list[int]:
 
 def _bad_bias(what: str) -> ApiError:
     return invalid(f"logit_bias: {what}.", "logit_bias", "invalid_value")
-
-
-def wanted_grammar(fields: GenerationFields) -> Grammar | None:
-    """The form the answer must have, of whichever of the three fields asks for one.
-
-    Raises:
-        ApiError: 400, several ask.
-        UsageError: a schema or grammar that is none.
-    """
-    schema = wanted_schema(fields)
-    if schema is not None:
-        return Grammar.json_schema(schema)
-    return None if fields.grammar is None else Grammar.gbnf(fields.grammar)
-
-
-def wanted_schema(fields: GenerationFields) -> dict[str, Any] | None:
-    """The JSON schema the answer must fit; any object for `json_object`; None = there is none.
-
-    Raises:
-        ApiError: 400, several fields ask for a form, or no schema is given.
-    """
-    wanted = fields.response_format if fields.response_format and fields.response_format.type != "text" else None
-    asking = [name for name in ("grammar", "json_schema") if getattr(fields, name) is not None]
-    if wanted is not None:
-        asking.append("response_format")
-    if len(asking) > 1:
-        raise invalid(f"{' and '.join(asking)} exclude each other.", asking[0], "invalid_value")
-    return fields.json_schema if wanted is None else _schema_of(wanted)
-
-
-def _schema_of(wanted: ResponseFormat) -> dict[str, Any]:
-    if wanted.type == "json_object":
-        return {"type": "object"} if wanted.schema_ is None else wanted.schema_
-    schema = wanted.json_schema.schema_ if wanted.json_schema is not None else None
-    if not isinstance(schema, dict):
-        what = "response_format is json_schema without json_schema.schema."
-        raise invalid(what, "response_format", "missing_required_parameter")
-    return schema

@@ -10,14 +10,14 @@ from typing import Any, TypeVar
 from anyio import to_thread
 
 from localspec.chat.dialect import Dialect, Turn
-from localspec.llama.grammar import Grammar
 from localspec.runtime.engine import Engine
 from localspec.runtime.generation import Generation
 from localspec.runtime.pool import Lease
 from localspec.server.chat_fields import ChatFields, tool_of
 from localspec.server.errors import invalid
+from localspec.server.form import Form
 from localspec.server.lengths import check_length, check_text
-from localspec.server.options import engine_options, wanted_schema
+from localspec.server.options import engine_options
 from localspec.types import Tokens
 
 _Result = TypeVar("_Result")
@@ -29,7 +29,9 @@ class Asked:
 
     prompt: Tokens
     options: dict[str, Any]
-    """Of `Engine.generate`."""
+    """Of `Engine.generate`, but for the form."""
+    form: Form | None = None
+    """What the answer must look like."""
 
     def starts(self, engine: Engine, choices: int) -> list[Callable[[], Generation]]:
         """What submits each choice; they share the seed and differ in the stream of random numbers."""
@@ -77,20 +79,16 @@ def chat_asked(fields: ChatFields, engine: Engine) -> tuple[Turn, Asked]:
         options["top_log_probs"] = fields.top_logprobs or 0
     elif fields.top_logprobs:
         raise invalid("top_logprobs needs logprobs to be true.", "top_logprobs", "invalid_value")
-    _constrain(turn, prompt, fields, options, engine)
-    return turn, Asked(prompt, options)
+    return turn, Asked(prompt, options, _joined(turn, prompt, fields.form()))
 
 
-def _constrain(turn: Turn, prompt: Tokens, fields: ChatFields, options: dict[str, Any], engine: Engine) -> None:
-    """Joins the form that the answer must have with the form of tool calls and thoughts."""
-    if fields.grammar is not None:
+def _joined(turn: Turn, prompt: Tokens, form: Form | None) -> Form | None:
+    """The form that the answer must have, joined with the form of tool calls and thoughts."""
+    if form is not None and form.schema is None:
         if turn.tools:
-            raise invalid("grammar and tools exclude each other.", "grammar", "invalid_value")
-        return
-    schema = wanted_schema(fields)
-    if schema is not None and not turn.tools and not turn.dialect.ends_thinking(prompt):
-        return  # the options have it already
-    lark = turn.lark(prompt, schema)
-    if lark is not None:
-        options["grammar"] = Grammar.lark(lark)
-        engine.check_grammar(options["grammar"])
+            raise invalid(f"{form.field} and tools exclude each other.", form.field, "invalid_value")
+        return form
+    if form is not None and not turn.tools and not turn.dialect.ends_thinking(prompt):
+        return form
+    lark = turn.lark(prompt, form.schema if form is not None else None)
+    return None if lark is None else Form("lark", lark, form.field if form is not None else "tools")

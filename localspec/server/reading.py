@@ -62,7 +62,10 @@ SWITCHES: Mapping[str, tuple[Any, ...]] = {
     "multimodal_data": ([], {}),
     "prompt_embeds": ([],),
     "best_of": (1,),
+    "min_tokens": (0,),
+    "stop_token_ids": ([],),
     "dimensions": (),
+    "messages": ([],),
     "prompt": (),
     "conversation": (),
 }

@@ -14,6 +14,7 @@ from anyio import CapacityLimiter, to_thread
 
 from localspec.errors import Cancelled, LocalspecError
 from localspec.llama.choice import Progress
+from localspec.llama.trial import Trials
 from localspec.runtime.engine import Engine
 from localspec.runtime.generation import Generation
 from localspec.runtime.pool import Lease, Pool
@@ -24,6 +25,8 @@ from localspec.server.reading import IgnoredNames
 from localspec.server.settings import ServerSettings
 
 _Result = TypeVar("_Result")
+_GRAMMARS = 2
+"""Grammars that are read or compiled at once; the others wait without a thread."""
 _LARGE_BODIES = 2
 """Large bodies that are parsed at once; the others wait without a thread."""
 
@@ -43,6 +46,9 @@ class Service:
         self.ignored = IgnoredNames()
         self.large_bodies = CapacityLimiter(_LARGE_BODIES)
         """Bounds the threads that parse large bodies."""
+        self.grammars = CapacityLimiter(_GRAMMARS)
+        """Bounds the threads that read and compile grammars."""
+        self.trials = Trials()
         self.started = int(time())
         self.ending = False
         self.stopped = False

@@ -101,7 +101,7 @@ def test_a_request_without_a_grammar_is_not_touched(engine: Engine) -> None:
 
 def test_bad_grammars_are_refused_at_once(engine: Engine) -> None:
     with pytest.raises(UsageError, match="unclosed group"):
-        engine.check_grammar(Grammar.regex("("))
+        engine.compiled(Grammar.regex("("))
     with pytest.raises(UsageError, match="Invalid type: foo"):
         ask(engine, Grammar.json_schema({"type": "foo"}), 1, 0.0)
-    engine.check_grammar(GRAMMARS["schema"])
+    engine.compiled(GRAMMARS["schema"])

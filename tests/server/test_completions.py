@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.server.conftest import CONTEXT
-from tests.server.live import Live, error_of
+from tests.server.live import Live, error_of, user
 
 PROMPT = "I believe the meaning of life is"
 
@@ -88,7 +88,7 @@ def test_a_gap_is_filled(live: Live) -> None:
         ({"prompt": "a", "best_of": 2}, "best_of"),
         ({"prompt": "a", "suffix": "b", "echo": True}, "echo"),
         ({"prompt": [1], "suffix": "b"}, "prompt"),
-        ({"prompt": "a", "messages": []}, "messages"),
+        ({"prompt": "a", "messages": [user("a")]}, "messages"),
         ({"prompt": "a", "logprobs": True}, "logprobs"),
     ],
 )

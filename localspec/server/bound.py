@@ -1,0 +1,72 @@
+"""From the form that an answer must have to a compiled grammar, off the event loop, and with an end."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from anyio import to_thread
+
+from localspec.engine.interfaces import Constraint
+from localspec.runtime.engine import Engine
+from localspec.runtime.pool import Lease
+from localspec.server.errors import invalid
+from localspec.server.form import Form
+from localspec.server.prepare import Asked
+from localspec.server.service import Service
+
+LONGEST = 512 * 1024
+"""Characters of a grammar, a schema, or the schemas of all tools together."""
+DEEPEST = 64
+"""Brackets within brackets in a GBNF grammar; its reader recurses."""
+_QUOTED = re.compile(r'"(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]|#[^\n]*')
+
+
+async def bind(service: Service, lease: Lease, asked: Sequence[Asked]) -> None:
+    """Compiles the form of a request's prompts, which all have the same; the lease is released if that fails.
+
+    Raises:
+        ApiError: 400, the grammar is too large.
+        UsageError: a mistake in the grammar, or it takes too long.
+    """
+    form = asked[0].form
+    if form is None:
+        return
+    try:
+        constraint = await _compiled(service, lease.engine, form)
+    except BaseException:
+        lease.release()
+        raise
+    for one in asked:
+        one.options["grammar"] = constraint
+
+
+async def _compiled(service: Service, engine: Engine, form: Form) -> Constraint:
+    text = await to_thread.run_sync(_text, form)
+    work = partial(service.trials.read, form.kind, text, lambda: service.stopped)
+    grammar = await to_thread.run_sync(work, limiter=service.grammars)
+    return await to_thread.run_sync(engine.compiled, grammar, limiter=service.grammars)
+
+
+def _text(form: Form) -> str:
+    value: Any = form.value
+    text = json.dumps(value) if form.kind == "schema" else str(value)
+    if len(text) > LONGEST:
+        what = f"{form.field} has {len(text)} characters of grammar; at most {LONGEST} are read."
+        raise invalid(what, form.field, "invalid_value")
+    if form.kind == "gbnf" and _depth(text) > DEEPEST:
+        what = f"{form.field} has more than {DEEPEST} brackets within brackets."
+        raise invalid(what, form.field, "invalid_value")
+    return text
+
+
+def _depth(text: str) -> int:
+    """The most brackets that are open at once, those of literals and comments left out."""
+    depth = deepest = 0
+    for bracket in re.findall(r"[()]", _QUOTED.sub("", text)):
+        depth += 1 if bracket == "(" else -1
+        deepest = max(deepest, depth)
+    return deepest

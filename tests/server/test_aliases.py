@@ -1,0 +1,81 @@
+"""Names that other servers have for what exists here: thinking, and the form of an answer."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+
+from localspec.server.chat_fields import ChatFields
+from localspec.server.reading import HEADER
+from tests.server.live import Live, error_of, user
+
+SCHEMA = {"type": "object", "properties": {"a": {"enum": [1, 2]}}, "required": ["a"], "additionalProperties": False}
+OBJECT = r'\{\s*"a"\s*:\s*[12]\s*\}'
+
+
+@pytest.mark.parametrize(
+    ("fields", "variables"),
+    [
+        ({}, {}),
+        ({"reasoning_effort": "high"}, {"enable_thinking": True, "reasoning_effort": "high"}),
+        ({"reasoning_effort": "none"}, {"enable_thinking": False}),
+        ({"reasoning": {"effort": "low"}}, {"enable_thinking": True, "reasoning_effort": "low"}),
+        ({"reasoning": {"enabled": False, "exclude": True}}, {"enable_thinking": False}),
+        ({"reasoning": "low"}, {"enable_thinking": True, "reasoning_effort": "low"}),
+        ({"reasoning": False}, {"enable_thinking": False}),
+        ({"thinking": True}, {"enable_thinking": True}),
+        ({"thinking": {"type": "disabled"}}, {"enable_thinking": False}),
+        ({"thinking": {"type": "enabled", "budget_tokens": 9}}, {"enable_thinking": True}),
+        ({"enable_thinking": False, "thinking": True}, {"enable_thinking": False}),
+        ({"thinking": True, "chat_template_kwargs": {"enable_thinking": False}}, {"enable_thinking": False}),
+    ],
+)
+def test_every_name_for_thinking_reaches_the_template(live: Live, fields: dict[str, Any], variables: Any) -> None:
+    body = {"messages": [user("x")]} | fields
+    assert ChatFields.model_validate(body).variables() == variables
+    response = live.http.post("/v1/chat/completions", json=body | {"max_tokens": 1})
+    assert response.status_code == 200
+    assert HEADER not in response.headers
+
+
+@pytest.mark.parametrize(
+    ("fields", "pattern"),
+    [
+        ({"guided_json": SCHEMA}, OBJECT),
+        ({"guided_json": json.dumps(SCHEMA)}, OBJECT),
+        ({"guided_regex": "ab{3}c"}, "abbbc"),
+        ({"guided_choice": ["yes (a)", 'no "b"\n']}, r'yes \(a\)|no "b"\n'),
+        ({"guided_grammar": 'root ::= "x" "y"'}, "xy"),
+        ({"structured_outputs": {"json": SCHEMA}}, OBJECT),
+        ({"structured_outputs": {"regex": "[0-9]{4}"}}, "[0-9]{4}"),
+        ({"structured_outputs": {"choice": ["é", "ü"]}}, "é|ü"),
+        ({"structured_outputs": {"grammar": 'root ::= "x"'}}, "x"),
+    ],
+)
+def test_every_name_for_a_form_binds_the_answer(live: Live, fields: dict[str, Any], pattern: str) -> None:
+    response = live.chat("Write something", max_tokens=40, **fields)
+    assert response.status_code == 200, response.text
+    assert HEADER not in response.headers
+    assert re.fullmatch(pattern, response.json()["choices"][0]["message"]["content"])
+    text = live.complete("Write something", max_tokens=40, **fields).json()["choices"][0]["text"]
+    assert re.fullmatch(pattern, text)
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"guided_json": "{"}, "guided_json is text that is not JSON"),
+        ({"guided_json": "[]"}, "guided_json is no JSON object"),
+        ({"guided_regex": "("}, "The regular expression cannot be used"),
+        ({"guided_choice": []}, "guided_choice"),
+        ({"guided_choice": ["a"], "grammar": 'root ::= "a"'}, "grammar and guided_choice exclude each other"),
+        ({"structured_outputs": {"regex": "a", "choice": ["a"]}}, "exclude each other"),
+    ],
+)
+def test_an_impossible_form_is_refused(live: Live, fields: dict[str, Any], said: str) -> None:
+    response = live.chat(**fields)
+    assert response.status_code == 400
+    assert said in error_of(response)["message"]
