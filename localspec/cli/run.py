@@ -8,6 +8,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from localspec.cli import batch, output
+from localspec.cli.idle_draft import idle_draft
 from localspec.cli.number import whole
 from localspec.cli.options import (
     add_model_options,
@@ -65,6 +66,8 @@ def run(options: argparse.Namespace) -> int:
         finally:
             if options.stats:
                 output.print_stats(generation, engine.loaded.configuration)
+        if sys.stderr.isatty() and (idle := idle_draft(engine, generation.stats)):
+            print(f"localspec: {idle}", file=sys.stderr)
     return 0
 
 
