@@ -6,7 +6,6 @@ not fit the context, 5 the engine failed, 6 a model could not be fetched, 130 in
 
 from __future__ import annotations
 
-import argparse
 import builtins
 import os
 import sys
@@ -14,9 +13,12 @@ from collections.abc import Sequence
 from importlib import import_module
 from keyword import iskeyword
 
+from localspec.cli.parser import Parser
+
 COMMANDS: dict[str, str] = {
+    "help": "explain localspec, or one of its commands",
     "run": "answer a prompt (or standard input, or a file of prompts) and exit",
-    "chat": "talk with a model, line by line",
+    "chat": "talk with a model, in screens or line by line",
     "chats": "list, search, show, export, import and remove the chats on disk",
     "corpus": "count, cut, clear or add to the texts that suffix decoding searches: past answers, and your files",
     "serve": "answer over HTTP, the way OpenAI's API does, for editors, apps and scripts",
@@ -51,24 +53,24 @@ _EPILOG = """\
 exit codes: 0 done · 1 failed, or a fork was found · 2 bad option or value · 3 a model cannot be used
             4 the prompt does not fit the context · 5 the engine failed · 6 a model could not be fetched
             130 interrupted
-With no command, localspec opens a chat."""
+With no command, localspec opens a chat; localspec NAME or localspec FILE.gguf opens it with that model."""
+_OWN_OPTIONS = ("-h", "--help", "--help-all", "--version")
+"""Options of `localspec` itself; with any others the chat is meant."""
 
 
-def build_parser(command: str | None = None) -> argparse.ArgumentParser:
+def build_parser(command: str | None = None) -> Parser:
     """The parser; options of `command` only, so that help needs no heavy import."""
     from localspec import __version__
 
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="localspec",
         description="Local LLM text, faster than the target model alone and provably the same.",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"localspec {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     for name, line in COMMANDS.items():
-        sub = commands.add_parser(name, help=line, description=line[0].upper() + line[1:] + ".", allow_abbrev=False)
+        sub = commands.add_parser(name, help=line, description=line[0].upper() + line[1:] + ".")
         if name == command:
             import_module(module_of(name)).add_options(sub)
     return parser
@@ -82,23 +84,46 @@ def main(arguments: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="replace")  # a terminal that cannot show a character is no reason to fail
     if not given and sys.stdin.isatty() and sys.stdout.isatty():
         given = ["chat"]
-    command = next((word for word in given if not word.startswith("-")), None)
-    if command is not None and not {*given} & {*WITH_DEFAULT.get(command, given), "-h", "--help"}:
-        given.insert(given.index(command) + 1, WITH_DEFAULT[command][0])
-    parser = build_parser(command if command in COMMANDS else None)
+    return _guarded(given)
+
+
+def _run(given: list[str]) -> int:
+    """Reads the command line and runs its command."""
+    given = _completed(given)
+    command = given[0] if given and given[0] in COMMANDS else None
+    parser = build_parser(command)
     options = parser.parse_args(given)
     if options.command is None:
         parser.print_help()
         return 0
-    return _guarded(options)
+    return int(import_module(module_of(options.command)).run(options))
 
 
-def _guarded(options: argparse.Namespace) -> int:
-    """The command's edge: an error becomes a sentence and an exit code, never a traceback."""
+def _completed(given: list[str]) -> list[str]:
+    """The command line with the command that is meant: a model's name or file, and options alone, open the chat.
+
+    Raises:
+        UsageError, ModelError: the first word is neither a command nor a model that can be opened.
+    """
+    first = given[0] if given else "--help"
+    if first.startswith("-"):
+        return given if any(one.startswith(first) for one in _OWN_OPTIONS) else ["chat", *given]
+    if first not in COMMANDS:
+        from localspec.cli.opening import check_openable
+
+        check_openable(first, COMMANDS)
+        return ["chat", *given]
+    if not {*given} & {*WITH_DEFAULT.get(first, given), "-h", "--help", "--help-all"}:
+        return [first, WITH_DEFAULT[first][0], *given[1:]]
+    return given
+
+
+def _guarded(given: list[str]) -> int:
+    """The program's edge: an error becomes a sentence and an exit code, never a traceback."""
     from localspec.errors import LocalspecError
 
     try:
-        return int(import_module(module_of(options.command)).run(options))
+        return _run(given)
     except LocalspecError as error:
         from localspec.chat.plain_text import plain_text
 

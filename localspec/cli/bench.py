@@ -17,8 +17,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
             name,
             help=line,
             description=module.DESCRIPTION,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-            allow_abbrev=False,
         )
         module.add_options(one)
 

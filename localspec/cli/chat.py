@@ -8,6 +8,8 @@ import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from localspec.cli.number import real
+from localspec.cli.opening import check_openable
 from localspec.cli.options import (
     add_model_options,
     add_sampling_options,
@@ -26,6 +28,9 @@ if TYPE_CHECKING:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "name", nargs="?", metavar="NAME|FILE", help="installed model or pair, or GGUF file; as --target"
+    )
     parser.add_argument("--plain", action="store_true", help="line by line, without screens: for screen readers, pipes")
     parser.add_argument("--new", action="store_true", help="begin a new chat instead of going on with the last one")
     parser.add_argument("--system", metavar="TEXT", help="system message")
@@ -35,7 +40,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--api-key-file", metavar="FILE", help="with --endpoint: its key; default: OPENAI_API_KEY")
     parser.add_argument(
         "--chat-cache-gb",
-        type=float,
+        type=real(0, 1e6),
         metavar="GB",
         help="disk for the KV caches of chats, which spare reading a chat anew; 0: none are kept; default: 4",
     )
@@ -44,6 +49,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    _take_name(options)
     arguments = request_options(options)  # refuse bad values before a model is loaded
     # Textual draws on standard error.
     screens = all(one.isatty() for one in (sys.stdin, sys.stdout, sys.stderr)) and os.environ.get("TERM") != "dumb"
@@ -56,6 +62,18 @@ def run(options: argparse.Namespace) -> int:
             Conversation(engine, options, arguments).hold()
         return 0
     return _open(options, arguments)
+
+
+def _take_name(options: argparse.Namespace) -> None:
+    """Turns the word of the command line into a target; one that cannot be opened is refused before a screen shows."""
+    if options.name is None:
+        return
+    if options.endpoint:
+        raise UsageError(f"{options.name!r} names a model of this machine.", "With --endpoint, name it with --model.")
+    if options.target:
+        raise UsageError("Give NAME or --target, not both.")
+    check_openable(options.name)
+    options.target = options.name
 
 
 def _open(options: argparse.Namespace, arguments: dict[str, Any]) -> int:

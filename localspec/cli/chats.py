@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from localspec.chat.plain_text import plain_text
+from localspec.cli.number import whole
 from localspec.errors import LocalspecError, UsageError
 
 if TYPE_CHECKING:
@@ -22,27 +23,27 @@ _SUFFIXES = {".md": "markdown", ".markdown": "markdown", ".html": "html", ".htm"
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    one = actions.add_parser("list", help="pinned chats, then those used last", allow_abbrev=False)
+    one = actions.add_parser("list", help="pinned chats, then those used last")
     one.add_argument("--tag", metavar="TAG", help="only chats with this tag")
-    one.add_argument("--limit", type=int, metavar="N", help="at most N")
+    one.add_argument("--limit", type=whole(1), metavar="N", help="at most N")
     one.add_argument("--json", action="store_true", help="the list as JSON")
-    one = actions.add_parser("search", help="find words in all chats", allow_abbrev=False)
+    one = actions.add_parser("search", help="find words in all chats")
     one.add_argument("words", nargs="+", metavar="WORD", help='all must occur; "in quotes": in that order')
-    one.add_argument("--limit", type=int, default=20, metavar="N", help="at most N; default: 20")
+    one.add_argument("--limit", type=whole(1), default=20, metavar="N", help="at most N; default: 20")
     one.add_argument("--json", action="store_true", help="the list as JSON")
-    one = actions.add_parser("show", help="print a chat", allow_abbrev=False)
+    one = actions.add_parser("show", help="print a chat")
     one.add_argument("chat", nargs="?", default="last", metavar="CHAT", help="its number, or last (default)")
     one.add_argument("--json", action="store_true", help="all branches as JSON, as `export` writes them")
-    one = actions.add_parser("export", help="write chats as Markdown, HTML or JSON", allow_abbrev=False)
+    one = actions.add_parser("export", help="write chats as Markdown, HTML or JSON")
     one.add_argument("chats", nargs="*", metavar="CHAT", help="numbers of chats, or last; default: all")
     one.add_argument("--format", choices=["markdown", "html", "json"], help="default: by the name of the file, or JSON")
     one.add_argument("-o", "--output", metavar="FILE", help="default: standard output")
-    one = actions.add_parser("import", help="take in localspec's JSON or ChatGPT's export", allow_abbrev=False)
+    one = actions.add_parser("import", help="take in localspec's JSON or ChatGPT's export")
     one.add_argument("file", metavar="FILE", help="JSON file, zip, or folder with conversations.json")
-    one = actions.add_parser("rm", help="remove chats; `undo` brings them back for a week", allow_abbrev=False)
+    one = actions.add_parser("rm", help="remove chats; `undo` brings them back for a week")
     one.add_argument("chats", nargs="+", metavar="CHAT", help="numbers of chats, or last")
     one.add_argument("--now", action="store_true", help="erase them for good")
-    one = actions.add_parser("undo", help="bring back what was removed", allow_abbrev=False)
+    one = actions.add_parser("undo", help="bring back what was removed")
     one.add_argument("deletion", nargs="?", type=int, metavar="NUMBER", help="as `rm` said; default: list them")
 
 
@@ -76,8 +77,6 @@ def _number(archive: Archive, text: str) -> int:
 
 
 def _list(archive: Archive, options: argparse.Namespace) -> None:
-    if options.limit is not None and options.limit < 1:
-        raise UsageError(f"--limit is {options.limit}; it must be 1 or more.")
     chats = archive.chats(tag=options.tag, limit=options.limit)
     if options.json:
         print(json.dumps([asdict(chat) for chat in chats], ensure_ascii=False))
@@ -98,8 +97,6 @@ def _line(text: str) -> str:
 
 
 def _search(archive: Archive, options: argparse.Namespace) -> None:
-    if options.limit < 1:
-        raise UsageError(f"--limit is {options.limit}; it must be 1 or more.")
     words = (f'"{word}"' if " " in word and '"' not in word else word for word in options.words)
     hits = archive.search(" ".join(words), limit=options.limit)
     if options.json:

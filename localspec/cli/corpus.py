@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.filesize import decimal
 
+from localspec.cli.number import real
 from localspec.errors import UsageError
 
 if TYPE_CHECKING:
@@ -26,14 +27,14 @@ _LARGEST = 4_000_000
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    one = actions.add_parser("stats", help="what is kept", allow_abbrev=False)
+    one = actions.add_parser("stats", help="what is kept")
     _add_shared(one)
-    one = actions.add_parser("clear", help="delete what is kept, past answers and added files", allow_abbrev=False)
+    one = actions.add_parser("clear", help="delete what is kept, past answers and added files")
     one.add_argument("--all", action="store_true", help="of all models, not only of the target's tokenizer")
     _add_shared(one)
     trim = "cut what is kept to --corpus-mb, what was of no use for longest first"
-    _add_shared(actions.add_parser("trim", help=trim, allow_abbrev=False))
-    one = actions.add_parser("add", help="add text files, or all text files of folders", allow_abbrev=False)
+    _add_shared(actions.add_parser("trim", help=trim))
+    one = actions.add_parser("add", help="add text files, or all text files of folders")
     one.add_argument(
         "files", nargs="+", metavar="FILE", help="what hides behind a dot and what is not UTF-8 is left out"
     )
@@ -45,7 +46,7 @@ def _add_shared(parser: argparse.ArgumentParser) -> None:
         "--target", metavar="NAME|FILE", help="whose tokenizer; all models with the same share one corpus; default: "
         "the bundled pair"
     )  # fmt: skip
-    parser.add_argument("--corpus-mb", type=float, metavar="MB", help="disk it may take; default: 16")
+    parser.add_argument("--corpus-mb", type=real(0.1, 1000), metavar="MB", help="disk it may take; default: 16")
     parser.add_argument("--json", action="store_true", help="as JSON")
 
 

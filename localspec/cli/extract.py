@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from localspec.cli.bench_output import count_bar, whole_numbers
+from localspec.cli.number import whole
 from localspec.cli.options import add_model_options, load_engine, read_text
 from localspec.errors import LocalspecError, UsageError
 
@@ -49,7 +50,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", "--out", type=Path, required=True, metavar="FILE", help="the safetensors file to write")
     parser.add_argument("--layers", metavar="N,...", help="layers whose inputs are written, from 0; default: none")
     parser.add_argument(
-        "--window", type=int, metavar="N", help="tokens read at once; default: all that the context holds"
+        "--window", type=whole(2), metavar="N", help="tokens read at once; default: all that the context holds"
     )
     add_model_options(parser)
 
@@ -57,8 +58,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     from localspec.llama.hidden import check_layers
 
-    if options.window is not None and options.window < 2:
-        raise UsageError(f"--window is {options.window}; it must be 2 or more.")
     if options.drafter is not None or options.max_draft_tokens is not None:
         raise UsageError("`localspec extract` drafts nothing; leave out --drafter and --max-draft-tokens.")
     if options.out.is_dir():

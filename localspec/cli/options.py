@@ -9,6 +9,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from localspec.cli.number import MOST_SEED, real, whole
 from localspec.errors import UsageError
 
 if TYPE_CHECKING:
@@ -39,11 +40,11 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="let a draft model with another tokenizer draft, over the tokens that both have",
     )
-    group.add_argument("--context", type=int, metavar="N", help="tokens a conversation can hold")
+    group.add_argument("--context", type=whole(16), metavar="N", help="tokens a conversation can hold")
     group.add_argument(
         "--fit", action="store_true", help="choose context and GPU layers that fit memory, draft included"
     )
-    group.add_argument("--threads", type=int, metavar="N", help="CPU threads; default: all cores")
+    group.add_argument("--threads", type=whole(1, 512), metavar="N", help="CPU threads; default: all cores")
     group.add_argument(
         "--no-wide", dest="wide", action="store_false", help="llama.cpp's kernels alone, not localspec's"
     )
@@ -52,9 +53,13 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--no-tune", dest="tuned", action="store_false", help="leave aside what `localspec tune` stored for the pair"
     )
-    group.add_argument("--gpu-layers", type=int, default=0, metavar="N", help="layers of the target on the GPU, -1 all")
+    group.add_argument(
+        "--gpu-layers", type=whole(-1), default=0, metavar="N", help="layers of the target on the GPU, -1 all"
+    )
     group.add_argument("--device", metavar="NAME", help="device of the target, such as CUDA0")
-    group.add_argument("--draft-gpu-layers", type=int, default=0, metavar="N", help="the same for the draft model")
+    group.add_argument(
+        "--draft-gpu-layers", type=whole(-1), default=0, metavar="N", help="the same for the draft model"
+    )
     group.add_argument("--draft-device", metavar="NAME", help="device of the draft model")
     _add_speculation_options(parser)
 
@@ -72,35 +77,30 @@ def _add_speculation_options(parser: argparse.ArgumentParser) -> None:
         "drafts in every pass, paying or not",
     )
     group.add_argument(
-        "--max-draft-tokens", type=int, metavar="N", help="drafts of N in every pass, paying or not; default: what pays"
+        "--max-draft-tokens",
+        type=whole(0, 64),
+        metavar="N",
+        help="drafts of N in every pass, paying or not; default: what pays",
     )
     group.add_argument(
         "--draft-cap",
-        type=int,
+        type=whole(1, 64),
         metavar="N",
         help="drafts of at most N where they pay; default: 15 (a draft model, or --branches: 7; several slots: 4)",
     )
     group.add_argument(
         "--rollback",
-        type=int,
+        type=whole(1, 64),
         metavar="N",
         help="longest draft for a model with recurrent layers, each of N states in memory; default: 1 to 4",
     )
     group.add_argument(
-        "--branches", type=int, metavar="N", help="guesses per position: 2 or more make drafts trees; default: 1"
+        "--branches",
+        type=whole(1, 64),
+        metavar="N",
+        help="guesses per position: 2 or more make drafts trees; default: 1",
     )
-    group.add_argument(
-        "--corpus",
-        action="store_const",
-        const="on",
-        help="keep answers on disk and search them when drafting (`localspec corpus`); default: in the terminal chat",
-    )
-    group.add_argument(
-        "--no-corpus", dest="corpus", action="store_const", const="off", help="neither keep nor search past answers"
-    )
-    group.add_argument("--corpus-mb", type=float, metavar="MB", help="disk for them, per tokenizer; default: 16")
-    group.add_argument("--min-ngram", type=int, metavar="N", help="shortest n-gram of prompt lookup; default: 2")
-    group.add_argument("--max-ngram", type=int, metavar="N", help="longest n-gram of prompt lookup; default: 5")
+    _add_search_options(group)
     group.add_argument(
         "--verify-rule",
         choices=["coupled", "rejection", "block"],
@@ -115,24 +115,57 @@ def _add_speculation_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--speculative-config", metavar="JSON", help="the same with vLLM's keys")
 
 
+def _add_search_options(group: argparse._ArgumentGroup) -> None:
+    """What the drafters that search texts look for, and where."""
+    group.add_argument(
+        "--corpus",
+        action="store_const",
+        const="on",
+        help="keep answers on disk and search them when drafting (`localspec corpus`); default: in the terminal chat",
+    )
+    group.add_argument(
+        "--no-corpus", dest="corpus", action="store_const", const="off", help="neither keep nor search past answers"
+    )
+    group.add_argument(
+        "--corpus-mb", type=real(0.1, 1000), metavar="MB", help="disk for them, per tokenizer; default: 16"
+    )
+    group.add_argument(
+        "--min-ngram", type=whole(1, 32), metavar="N", help="shortest n-gram of prompt lookup; default: 2"
+    )
+    group.add_argument(
+        "--max-ngram", type=whole(1, 32), metavar="N", help="longest n-gram of prompt lookup; default: 5"
+    )
+
+
 def add_sampling_options(parser: argparse.ArgumentParser) -> None:
     """How tokens are drawn; defaults are llama.cpp's."""
     group = parser.add_argument_group("sampling")
-    number: dict[str, Any] = {"type": float, "metavar": "X"}
-    group.add_argument("--temperature", **number, help="0 = most likely token; default: 0.8")
-    group.add_argument("--top-k", type=int, metavar="N", help="keep the N most likely tokens, 0 all; default: 40")
-    group.add_argument("--top-p", **number, help="keep this much probability; default: 0.95")
-    group.add_argument("--min-p", **number, help="drop what is less likely than this share; default: 0.05")
-    group.add_argument("--typical-p", **number, help="locally typical sampling; default: 1 (off)")
-    group.add_argument("--repeat-penalty", **number, help="divide logits of recent tokens; default: 1 (off)")
-    group.add_argument("--presence-penalty", **number, help="subtract from recent tokens; default: 0")
-    group.add_argument("--frequency-penalty", **number, help="subtract per recent occurrence; default: 0")
-    group.add_argument("--penalty-last-n", type=int, metavar="N", help="what counts as recent; default: 64, -1 all")
+    group.add_argument("--temperature", type=real(0, 100), metavar="X", help="0 = most likely token; default: 0.8")
+    group.add_argument("--top-k", type=whole(0), metavar="N", help="keep the N most likely tokens, 0 all; default: 40")
+    group.add_argument("--top-p", type=real(0, 1), metavar="X", help="keep this much probability; default: 0.95")
+    group.add_argument(
+        "--min-p", type=real(0, 1), metavar="X", help="drop what is less likely than this share; default: 0.05"
+    )
+    group.add_argument("--typical-p", type=real(0, 1), metavar="X", help="locally typical sampling; default: 1 (off)")
+    group.add_argument(
+        "--repeat-penalty", type=real(0.001, 100), metavar="X", help="divide logits of recent tokens; default: 1 (off)"
+    )
+    group.add_argument(
+        "--presence-penalty", type=real(-100, 100), metavar="X", help="subtract from recent tokens; default: 0"
+    )
+    group.add_argument(
+        "--frequency-penalty", type=real(-100, 100), metavar="X", help="subtract per recent occurrence; default: 0"
+    )
+    group.add_argument(
+        "--penalty-last-n", type=whole(-1), metavar="N", help="what counts as recent; default: 64, -1 all"
+    )
     group.add_argument(
         "--logit-bias", action="append", default=[], metavar="ID=X", help="add X to a token's logit; repeatable"
     )
-    group.add_argument("--seed", type=int, metavar="N", help="repeat an answer; default: random, shown by --stats")
-    group.add_argument("--max-tokens", type=int, metavar="N", help="at most N new tokens")
+    group.add_argument(
+        "--seed", type=whole(0, MOST_SEED), metavar="N", help="repeat an answer; default: random, shown by --stats"
+    )
+    group.add_argument("--max-tokens", type=whole(1), metavar="N", help="at most N new tokens")
     group.add_argument("--stop", action="append", default=[], metavar="TEXT", help="end the answer here; repeatable")
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.filesize import decimal
 
+from localspec.cli.number import whole
 from localspec.config import PLANNED
 from localspec.errors import ModelError
 from localspec.runtime.memory import places as places
@@ -29,11 +30,13 @@ _CACHES: dict[str, dict[str, Any]] = {
 
 def add_memory_options(parser: argparse.ArgumentParser) -> None:
     """How the models would run."""
-    parser.add_argument("--context", type=int, metavar="N", help="tokens a conversation can hold")
-    parser.add_argument("--slots", type=int, default=1, metavar="N", help="requests served at once; default: 1")
+    parser.add_argument("--context", type=whole(16), metavar="N", help="tokens a conversation can hold")
+    parser.add_argument(
+        "--slots", type=whole(1, 64), default=1, metavar="N", help="requests served at once; default: 1"
+    )
     parser.add_argument("--cache-type", default="f16", metavar="TYPE", help="of keys and values: f16 (default), q8_0")
     parser.add_argument(
-        "--gpu-layers", type=int, default=0, metavar="N", help="layers of the target on the GPU, -1 all"
+        "--gpu-layers", type=whole(-1), default=0, metavar="N", help="layers of the target on the GPU, -1 all"
     )
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.filesize import decimal
 
+from localspec.cli.number import whole
 from localspec.errors import Cancelled, UsageError
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--cross-tokenizer", action="store_true", help="the draft may have another tokenizer")
     parser.add_argument("--role", choices=["target", "draft"], default="target", help="what NAME is; default: target")
     parser.add_argument("--revision", default="", metavar="REV", help="branch, tag or commit; default: main")
-    parser.add_argument("--context", type=int, metavar="N", help="tokens to plan memory for; default: up to 4096")
+    parser.add_argument("--context", type=whole(16), metavar="N", help="tokens to plan memory for; default: up to 4096")
     parser.add_argument("-y", "--yes", action="store_true", help="do not ask")
     parser.add_argument("--dry-run", action="store_true", help="print the plan and fetch nothing")
     parser.add_argument("--offline", action="store_true", help="use only what is in the Hugging Face cache")
@@ -46,8 +47,6 @@ def run(options: argparse.Namespace) -> int:
 
     hub, store = Hub(offline=options.offline), Store()
     wanted = wishes(options.name, hub, draft=options.draft, role=options.role, revision=options.revision)
-    if options.context is not None and options.context < 16:
-        raise UsageError(f"--context is {options.context}; it must be 16 or more.")
     plan = make_plan(wanted, hub, store, options.context, places(), options.cross_tokenizer)
     if plan.match is not None and (unused := not_used(plan.match.method)):
         plan = replace(plan, notes=(*plan.notes, unused))

@@ -8,6 +8,8 @@ import sys
 from typing import TYPE_CHECKING
 
 from localspec.cli import batch, output
+from localspec.cli.idle_draft import idle_draft
+from localspec.cli.number import whole
 from localspec.cli.options import (
     add_model_options,
     add_sampling_options,
@@ -34,9 +36,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--raw", action="store_true", help="complete the text as it is, without the chat template")
     parser.add_argument("--json", action="store_true", help="one JSON object with text, tokens, seed and stats")
     parser.add_argument("--stats", action="store_true", help="figures on standard error")
-    parser.add_argument("--log-probs", type=int, metavar="N", help="with --json: log-probabilities, and of the N best")
+    parser.add_argument(
+        "--log-probs", type=whole(0, 100), metavar="N", help="with --json: log-probabilities, and of the N best"
+    )
     parser.add_argument("--batch", metavar="FILE", help="JSON lines with prompt or messages; results as they finish")
-    parser.add_argument("--slots", type=int, default=None, metavar="N", help="requests at once with --batch; default 4")
+    parser.add_argument("--slots", type=whole(1, 64), metavar="N", help="requests at once with --batch; default 4")
     add_model_options(parser)
     add_sampling_options(parser)
 
@@ -62,6 +66,8 @@ def run(options: argparse.Namespace) -> int:
         finally:
             if options.stats:
                 output.print_stats(generation, engine.loaded.configuration)
+        if sys.stderr.isatty() and (idle := idle_draft(engine, generation.stats)):
+            print(f"localspec: {idle}", file=sys.stderr)
     return 0
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 import json
 
+from localspec.cli.number import whole
 from localspec.cli.output import print_plain
-from localspec.errors import UsageError
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("words", nargs="+", metavar="WORD", help="all must be in the name")
-    parser.add_argument("--limit", type=int, default=20, metavar="N", help="at most N repositories; default: 20")
+    parser.add_argument("--limit", type=whole(1), default=20, metavar="N", help="at most N repositories; default: 20")
     parser.add_argument("--json", action="store_true", help="what was found as JSON")
 
 
@@ -19,8 +19,6 @@ def run(options: argparse.Namespace) -> int:
     from localspec.models.catalog import Catalog
     from localspec.models.hub import Hub
 
-    if options.limit < 1:
-        raise UsageError(f"--limit is {options.limit}; it must be 1 or more.")
     words = [word.lower() for word in options.words]
     pairs = [pair for pair in Catalog.load().pairs.values() if all(word in pair.name.lower() for word in words)]
     if not options.json:

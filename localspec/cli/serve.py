@@ -7,6 +7,7 @@ import json
 import os
 import sys
 
+from localspec.cli.number import MOST_PORT, MOST_SECONDS, real, whole
 from localspec.cli.options import add_model_options, engine_settings, read_text
 from localspec.errors import UsageError
 
@@ -16,10 +17,12 @@ KEY_VARIABLE = "LOCALSPEC_API_KEY"
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", nargs="?", metavar="NAME", help="installed pair or model; default: the bundled pair")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on; any but a loopback one needs a key")
-    parser.add_argument("--port", type=int, default=8080, metavar="N", help="default: 8080; 0 = any free one")
+    parser.add_argument(
+        "--port", type=whole(0, MOST_PORT), default=8080, metavar="N", help="default: 8080; 0 = any free one"
+    )
     parser.add_argument(
         "--slots",
-        type=int,
+        type=whole(1, 64),
         metavar="N",
         help="requests at once per model; default: 4, or 1 where several would draft nothing (recurrent layers, trees)",
     )
@@ -39,12 +42,18 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--strict-fields", action="store_true", help="refuse requests with unknown fields, which are else ignored"
     )
-    group.add_argument("--max-queue", type=int, default=64, metavar="N", help="answers that may wait; default: 64")
-    group.add_argument("--max-body", type=int, default=16, metavar="MIB", help="largest request; default: 16 MiB")
+    group.add_argument("--max-queue", type=whole(0), default=64, metavar="N", help="answers that may wait; default: 64")
+    group.add_argument("--max-body", type=whole(1), default=16, metavar="MIB", help="largest request; default: 16 MiB")
     group.add_argument(
-        "--drain", type=float, default=10.0, metavar="S", help="seconds for running answers at the end; default: 10"
+        "--drain",
+        type=real(0, MOST_SECONDS),
+        default=10.0,
+        metavar="S",
+        help="seconds for running answers at the end; default: 10",
     )
-    group.add_argument("--idle-unload", type=float, metavar="S", help="unload a model nobody used for S seconds")
+    group.add_argument(
+        "--idle-unload", type=real(0, MOST_SECONDS), metavar="S", help="unload a model nobody used for S seconds"
+    )
     parser.add_argument(
         "--alias", action="append", default=[], metavar="NAME", help="one more name for the default model"
     )

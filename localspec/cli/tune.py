@@ -12,6 +12,7 @@ from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from localspec.cli.number import real, whole
 from localspec.cli.options import add_model_options, engine_settings
 from localspec.errors import UsageError
 
@@ -39,10 +40,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("pair", nargs="?", metavar="PAIR", help="pair, model or GGUF file; default: the bundled pair")
     parser.add_argument("--only", metavar="NAME,...", help=f"of {', '.join(ASPECTS)}; default: all")
     parser.add_argument("--prompts", type=Path, metavar="FILE", help="your workload: JSON lines, prompt or messages")
-    parser.add_argument("--limit", type=int, default=12, metavar="N", help="prompts, half to search with; default: 12")
-    parser.add_argument("--temperature", type=float, default=0.8, metavar="X", help="of the answers; default: 0.8")
-    parser.add_argument("--max-tokens", type=int, default=64, metavar="N", help="longest answer; default: 64")
-    parser.add_argument("--rounds", type=int, default=4, metavar="N", help="answers a prompt and side; default: 4")
+    parser.add_argument(
+        "--limit", type=whole(2), default=12, metavar="N", help="prompts, half to search with; default: 12"
+    )
+    parser.add_argument(
+        "--temperature", type=real(0, 100), default=0.8, metavar="X", help="of the answers; default: 0.8"
+    )
+    parser.add_argument("--max-tokens", type=whole(1), default=64, metavar="N", help="longest answer; default: 64")
+    parser.add_argument("--rounds", type=whole(2), default=4, metavar="N", help="answers a prompt and side; default: 4")
     parser.add_argument("--minutes", type=float, default=15.0, metavar="N", help="time to search; default: 15")
     parser.add_argument("--dry-run", action="store_true", help="show what was found, store nothing")
     parser.add_argument("--forget", action="store_true", help="remove what is stored for the pair")
@@ -122,10 +127,6 @@ def _questions(options: argparse.Namespace) -> tuple[list[Question], list[Questi
     from localspec.checks.prompts import load_prompts
     from localspec.types import SamplingParams
 
-    for name, low in (("limit", 2), ("rounds", 2), ("max_tokens", 1)):
-        if getattr(options, name) < low:
-            option = name.replace("_", "-")
-            raise UsageError(f"--{option} is {getattr(options, name)}; it must be {low} or more.")
     if not options.minutes > 0:
         raise UsageError(f"--minutes is {options.minutes:g}; it must be above 0.")
     prompts = load_prompts(options.prompts)

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from localspec.cli.number import MOST_SEED, real, whole
 from localspec.cli.options import add_model_options, load_engine
 from localspec.errors import UsageError
 
@@ -20,12 +21,16 @@ if TYPE_CHECKING:
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("pair", nargs="?", metavar="PAIR", help="pair, model or GGUF file; default: the bundled pair")
     parser.add_argument("--prompts", type=Path, metavar="FILE", help="JSON lines with prompt or messages")
-    parser.add_argument("--limit", type=int, metavar="N", help="only N prompts, spread over the file")
+    parser.add_argument("--limit", type=whole(1), metavar="N", help="only N prompts, spread over the file")
     parser.add_argument(
-        "--temperature", type=float, action="append", metavar="X", help="repeatable; default: 0, 0.7 and 1"
+        "--temperature", type=real(0, 100), action="append", metavar="X", help="repeatable; default: 0, 0.7 and 1"
     )
-    parser.add_argument("--max-tokens", type=int, default=64, metavar="N", help="longest answer a turn; default: 64")
-    parser.add_argument("--seed", type=int, default=1, metavar="N", help="of the first prompt; default: 1")
+    parser.add_argument(
+        "--max-tokens", type=whole(1), default=64, metavar="N", help="longest answer a turn; default: 64"
+    )
+    parser.add_argument(
+        "--seed", type=whole(0, MOST_SEED), default=1, metavar="N", help="of the first prompt; default: 1"
+    )
     parser.add_argument("--json", action="store_true", help="the report as JSON on standard output")
     add_model_options(parser)
     parser.set_defaults(exact="strict")
@@ -40,8 +45,6 @@ def run(options: argparse.Namespace) -> int:
     options.target = options.pair or options.target
     prompts = load_prompts(options.prompts)
     if options.limit is not None:
-        if options.limit < 1:
-            raise UsageError(f"--limit is {options.limit}; it must be 1 or more.")
         prompts = prompts[:: max(1, len(prompts) // options.limit)][: options.limit]
     temperatures = options.temperature or [0.0, 0.7, 1.0]
     chosen = _chosen_setting(options)

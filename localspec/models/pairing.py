@@ -15,8 +15,9 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from localspec.errors import PairError
+from localspec.errors import ModelFileError, PairError
 from localspec.gguf import Header
+from localspec.gguf.reader import AGAIN
 from localspec.models.heads import DraftKind, check_head, draft_kind, keeps_state
 from localspec.models.shared_vocabulary import READABLE, SharedVocabulary, share
 from localspec.models.vocabulary import Vocabulary, vocabulary
@@ -67,7 +68,7 @@ def check(target: Header, draft: Header, *, cross_tokenizer: bool = False) -> Ma
 
     Raises:
         PairError: it does not; the message names the first difference.
-        ModelFileError: a file has changed since its header was read.
+        ModelFileError: a file's tokenizer is damaged, or it has changed since its header was read.
     """
     found = match(target, draft, cross_tokenizer=cross_tokenizer)
     if not found.fits:
@@ -84,7 +85,7 @@ def match(target: Header, draft: Header, *, cross_tokenizer: bool = False) -> Ma
         cross_tokenizer: whether it may do so with another tokenizer.
 
     Raises:
-        ModelFileError: a file has changed since its header was read.
+        ModelFileError: a file's tokenizer is damaged, or it has changed since its header was read.
     """
     kind = draft_kind(draft)
     subject = f"{draft.path.name} cannot draft for {target.path.name}"
@@ -98,7 +99,7 @@ def match(target: Header, draft: Header, *, cross_tokenizer: bool = False) -> Ma
     if kind.is_head and (fault := check_head(kind, target, draft)) is not None:
         fact = Difference(*fault)
         return Match(False, kind.method, f"{subject}: {_in_words(fact)}.", fact)
-    ours, theirs = vocabulary(target), vocabulary(draft)
+    ours, theirs = _sound_vocabulary(target), _sound_vocabulary(draft)
     if kind.is_head and not theirs.kind:
         note = "the head brings no tokenizer: that it was trained for this target is taken from its sizes alone"
         return Match(True, kind.method, _fitting(target, draft, kind), None, (note,))
@@ -106,7 +107,7 @@ def match(target: Header, draft: Header, *, cross_tokenizer: bool = False) -> Ma
     if difference is not None:
         may_cross = not kind.is_head and {ours.kind, theirs.kind} <= READABLE
         if may_cross and cross_tokenizer:
-            return _crossing(target, draft, kind, difference)
+            return _crossing(target, draft, kind, difference, share(ours, theirs))
         way_out = f"; {_WAY_OUT}" if may_cross else ""
         return Match(False, kind.method, f"{subject}: {_in_words(difference)}{way_out}.", difference)
     return Match(
@@ -119,9 +120,24 @@ def match(target: Header, draft: Header, *, cross_tokenizer: bool = False) -> Ma
     )
 
 
-def _crossing(target: Header, draft: Header, kind: DraftKind, difference: Difference) -> Match:
+def _sound_vocabulary(header: Header) -> Vocabulary:
+    """The tokenizer of a file.
+
+    Raises:
+        ModelFileError: its tokens and their types are not equally many, or the file has changed.
+    """
+    found = vocabulary(header)
+    if found.types and len(found.types) != found.size:
+        raise ModelFileError(
+            f"{header.path} is corrupt: it has {found.size} tokens and {len(found.types)} types of tokens.", AGAIN
+        )
+    return found
+
+
+def _crossing(
+    target: Header, draft: Header, kind: DraftKind, difference: Difference, shared: SharedVocabulary
+) -> Match:
     """The verdict on a draft model with another tokenizer."""
-    shared = share(vocabulary(target), vocabulary(draft))
     count = f"{len(shared)} of {shared.target_size} tokens shared"
     if not shared.enough:
         verdict = f"{draft.path.name} cannot draft for {target.path.name}: tokenizers differ, with {count}: too few."

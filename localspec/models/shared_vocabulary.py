@@ -50,7 +50,7 @@ class SharedVocabulary:
 
 def share(target: Vocabulary, draft: Vocabulary) -> SharedVocabulary:
     """Compares two vocabularies token by token; of several tokens with the same bytes the first that is no bare byte
-    counts, which is the one that models say."""
+    counts, which is the one that models say. Each must have as many types as tokens, or none."""
     ours, theirs = _texts(target), _texts(draft)
     same = {token: theirs[text] for text, token in ours.items() if text in theirs}
     controls = _controls(target, draft, same)

@@ -40,7 +40,7 @@ class Vocabulary:
     tokens: Sequence[bytes] = field(repr=False)
     """Text of every token, by id."""
     types: Sequence[int] = field(default=(), repr=False)
-    """llama.cpp's type of every token; may be empty."""
+    """llama.cpp's type of every token; may be empty, and in a damaged file of another length than `tokens`."""
     merges: bytes = field(default=b"", repr=False)
     """BPE merges, as the file writes them."""
     merge_count: int = 0

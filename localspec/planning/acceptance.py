@@ -51,6 +51,11 @@ class Table:
         """Guesses of the first level that were scored, older ones faded."""
         return float(self.cells[1, SCORES]) - PRIOR
 
+    @property
+    def first_rate(self) -> float:
+        """Share of guesses of the first level that were right; of few trials an estimate."""
+        return float(self.cells[0, SCORES])
+
     def saw_breadth(self, nodes_per_level: float) -> None:
         """A draft had so many nodes a level."""
         self.breadth = moved(self.breadth, nodes_per_level)

@@ -88,7 +88,7 @@ def test_what_cannot_be_added_is_said(command: Command, code: Path) -> None:
     result = command("corpus", "add", "--corpus-mb", "0.1", str(code))
     assert result.code == 2
     assert "more than 75.0 kB of tokens" in result.err
-    assert "corpus_mb is 0" in command("corpus", "stats", "--corpus-mb", "0").err
+    assert "--corpus-mb is 0" in command("corpus", "stats", "--corpus-mb", "0").err
     assert json.loads(command("corpus", "stats", "--json").out)["texts"] == 0, "nothing is added by halves"
 
 

@@ -72,7 +72,7 @@ def test_a_search_reports_every_trial_and_stores_only_what_is_surely_faster(
         (("--prompts", "/nowhere.jsonl"), "/nowhere.jsonl"),
         (("--cache", "q2"), "cache is 'q2'"),
         (("--kernels", "wide", "--no-wide"), "wide is off"),
-        (("--draft-cap", "0"), "draft_cap is 0"),
+        (("--draft-cap", "0"), "--draft-cap is 0"),
         (("nothing-like-this",), "nothing-like-this"),
         (("tiny", "--target", "tiny"), "PAIR or --target"),
     ],

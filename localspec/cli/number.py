@@ -1,0 +1,73 @@
+"""Numbers of the command line, each with the range that makes sense: what is outside is said in words at once."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Callable
+
+MOST = 2**31 - 1
+"""Largest whole number that llama.cpp's int32 fields hold."""
+MOST_SEED = 2**64 - 1
+"""Largest seed of our random numbers, which start from 64 bits."""
+MOST_PORT = 65_535
+"""Largest TCP port."""
+MOST_SECONDS = 1e9
+"""Longest wait in seconds, some 30 years; far longer ones overflow the clocks of the system."""
+_LONGEST_SHOWN = 40
+"""Letters of a value that a message repeats at most."""
+
+
+def whole(least: int = -MOST, most: int = MOST) -> Callable[[str], int]:
+    """A reader of whole numbers, for argparse's `type`.
+
+    It raises `argparse.ArgumentTypeError` for other texts, whose message goes on after the option's name.
+    """
+
+    def read(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            raise _unfit(text, "a whole number", least, most) from None
+        if not least <= value <= most:
+            raise _unfit(text, "a whole number", least, most, value > most)
+        return value
+
+    return read
+
+
+def real(least: float = -math.inf, most: float = math.inf) -> Callable[[str], float]:
+    """A reader of finite numbers, for argparse's `type`; raises as that of `whole`."""
+
+    def read(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            raise _unfit(text, "a number", least, most) from None
+        if not (least <= value <= most and math.isfinite(value)):
+            raise _unfit(text, "a number", least, most)
+        return value
+
+    return read
+
+
+def _unfit(text: str, kind: str, least: float, most: float, too_large: bool = False) -> argparse.ArgumentTypeError:
+    """The message; a bound that only the number format sets is told to those who go beyond it."""
+    low, high = abs(least) < MOST, abs(most) < math.inf and (most != MOST or too_large)
+    if low and high:
+        allowed = f"{kind} between {least:,} and {most:,}"
+    elif low:
+        allowed = f"{kind} of {least:,} or more"
+    else:
+        allowed = kind
+    return argparse.ArgumentTypeError(f"is {_shown(text)}; it must be {allowed}")
+
+
+def _shown(text: str) -> str:
+    """A value as a message repeats it: bare where it is a number, else in quotes."""
+    cut = text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}..."
+    try:
+        float(text)
+    except ValueError:
+        return repr(cut)
+    return cut.strip()

@@ -1,0 +1,34 @@
+"""Whether a name or file of the command line can be opened in the chat; said before the screens come."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+
+def check_openable(word: str, commands: Iterable[str] = ()) -> None:
+    """Accepts an installed model or pair, or a GGUF file. Nothing is fetched.
+
+    Args:
+        word: as typed.
+        commands: what else could have been meant.
+
+    Raises:
+        UsageError: neither a command nor a name that is known; the hint names those most like it.
+        ModelError: a model that is known and not installed, or a file that cannot be read.
+    """
+    from localspec.cli.parser import did_you_mean
+    from localspec.errors import UsageError
+    from localspec.gguf import read_header
+    from localspec.models.installed import find, knows, usable
+
+    names_file = word.endswith(".gguf") or "/" in word or Path(word).is_file()
+    if not names_file and not knows(word):
+        kinds = "command, model or file" if commands else "model, pair or file"
+        hint = did_you_mean(word, [*commands, *usable()])
+        raise UsageError(
+            f"There is no {kinds} called {word!r}.",
+            hint or "`localspec help` lists the commands, `localspec list` the models that are installed.",
+        )
+    target, _ = find(word)
+    read_header(target)

@@ -1,0 +1,138 @@
+"""The parser of every command: errors in words, the nearest name for a mistyped one, and a help of two lengths."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Iterable, Iterator
+from difflib import get_close_matches
+from typing import Any, NoReturn
+
+from localspec.cli.number import real, whole
+from localspec.errors import UsageError
+
+SHARED = ("models", "speculation", "sampling")
+"""Titles of the groups of options that many commands share; short help shows the most used of them only."""
+MOST_USED = frozenset(("target", "draft", "context", "drafter", "temperature", "seed", "max_tokens"))
+"""What short help shows of the shared options, by their name in the parsed options."""
+_LIKENESS = 0.6
+"""How alike (difflib's ratio) a mistyped word and a suggestion are at least: its own default."""
+_MOST_MEANT = 3
+"""Suggestions at most."""
+
+
+def did_you_mean(word: str, known: Iterable[str], before: str = "") -> str:
+    """The question after the known words that are most like a mistyped one, or "".
+
+    Args:
+        word: as typed.
+        known: what could have been typed.
+        before: is put before each suggestion, such as "localspec ".
+    """
+    close = get_close_matches(word.lower(), sorted({*known}), _MOST_MEANT, _LIKENESS)
+    return f"Did you mean {' or '.join(before + one for one in close)}?" if close else ""
+
+
+class Parser(argparse.ArgumentParser):
+    """An `argparse.ArgumentParser` that raises `UsageError`, one sentence, for what it cannot read.
+
+    Unique prefixes of options are taken for them, as argparse does. `--help` leaves out the shared options that few
+    need; `--help-all` shows them.
+    """
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**{"formatter_class": argparse.RawDescriptionHelpFormatter, **settings})
+        self.register("type", int, whole())  # so that `type=int` is refused in words, too
+        self.register("type", float, real())
+        self._help_all = self.add_argument("--help-all", action=_HelpAll, help="show every option and exit")
+
+    def error(self, message: str) -> NoReturn:
+        """Turns argparse's message into a sentence.
+
+        Raises:
+            UsageError: always.
+        """
+        where = f"`{self.prog} --help` says what there is."
+        if found := re.match(r"unrecognized arguments: (\S+)", message):
+            self._refuse(found[1])
+        if found := re.match(r"ambiguous option: (\S+) could match (.+)", message):
+            raise UsageError(f"{found[1]} is short for several options: {found[2]}.", "Type more of its name.")
+        if found := re.match(r"the following arguments are required: (.+)", message):
+            raise UsageError(f"{found[1]} is missing.", where)
+        if found := re.match(r"argument (.+?): (.+)", message, re.DOTALL):
+            raise UsageError(*_about(found[1].split("/")[-1], found[2]))
+        raise UsageError(f"{message[:1].upper()}{message[1:]}.", where)
+
+    def format_help(self) -> str:
+        """The short help, and how many options `--help-all` shows besides."""
+        left_out = [action for group in self._action_groups if group.title in SHARED for action in _rare(group)]
+        text = self._without(left_out or [self._help_all])
+        if left_out:
+            text = f"{text.rstrip()}\n\n{len(left_out)} more options: {self.prog} --help-all\n"
+        return text
+
+    def format_help_all(self) -> str:
+        """The help with every option."""
+        return super().format_help()
+
+    def _without(self, actions: list[argparse.Action]) -> str:
+        """The help without these options."""
+        kept = [action.help for action in actions]
+        try:
+            for action in actions:
+                action.help = argparse.SUPPRESS
+            return super().format_help()
+        finally:
+            for action, line in zip(actions, kept, strict=True):
+                action.help = line
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            known = [str(choice) for choice in action.choices]
+            meant = did_you_mean(str(value), known)
+            allowed = f"is {value!r}; it must be one of {', '.join(known)}"
+            raise argparse.ArgumentError(action, f"{allowed}. {meant}" if meant else allowed)
+
+    def _refuse(self, word: str) -> NoReturn:
+        if not word.startswith("-"):
+            raise UsageError(f"{word!r} is one word too many.", f"`{self.prog} --help` says what there is.")
+        name = word.partition("=")[0]
+        raise UsageError(f"There is no option {name} here.", did_you_mean(name, self._option_names()))
+
+    def _option_names(self) -> Iterator[str]:
+        """Long names of the options, those of commands below included."""
+        for action in self._actions:
+            yield from (name for name in action.option_strings if name.startswith("--"))
+            if isinstance(action, argparse._SubParsersAction):
+                for parser in action.choices.values():
+                    yield from parser._option_names()
+
+
+class _HelpAll(argparse.Action):
+    """`--help-all`: prints every option and exits."""
+
+    def __init__(self, option_strings: list[str], dest: str, **settings: Any) -> None:
+        super().__init__(option_strings, argparse.SUPPRESS, nargs=0, default=argparse.SUPPRESS, **settings)
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        assert isinstance(parser, Parser)
+        print(parser.format_help_all(), end="")
+        parser.exit()
+
+
+def _rare(group: argparse._ArgumentGroup) -> list[argparse.Action]:
+    return [action for action in group._group_actions if action.dest not in MOST_USED]
+
+
+def _about(name: str, what: str) -> tuple[str, str]:
+    """A sentence about one option or word, and a hint."""
+    if what.startswith("is "):  # one of ours
+        sentence, _, hint = what.partition(". ")
+        return f"{name} {sentence}.", hint
+    if what.startswith("expected"):
+        return f"{name} needs a value.", ""
+    if found := re.match(r"not allowed with argument (.+)", what):
+        return f"{name} and {found[1]} do not go together.", "Leave one of the two out."
+    if found := re.match(r"ignored explicit argument (.+)", what):
+        return f"{name} takes no value, and {found[1]} was given.", ""
+    return f"{name}: {what}.", ""
