@@ -1,7 +1,7 @@
 """Whoever answers: the seam between the screens and models. `local`, `remote` and recordings implement it.
 
 An answerer works on threads of its own and speaks to a screen only by posting the messages below, at most about
-`POSTS_PER_SECOND` parts a second, so that the screen draws and never waits.
+`POSTS_PER_SECOND` parts a second, to an `Inbox`, so that neither waits for the other.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from localspec.engine.stats import RequestStats
 from localspec.errors import LocalspecError
 from localspec.types import SamplingParams
 
-POSTS_PER_SECOND = 30
+POSTS_PER_SECOND = 15
+"""Parts of an answer that are drawn in a second: text that comes in steps of 67 ms still seems to flow."""
 
 
 class Sink(Protocol):

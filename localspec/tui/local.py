@@ -130,10 +130,17 @@ class LocalAnswerer:
             stats = generation.stats
             answer.begin(generation)
             feed = _Feed(answer, sink, asked.reply)
-            for event in generation:
-                stats = event.stats
-                feed.add(event)
-            feed.finish()
+            try:
+                for event in generation:
+                    feed.add(event)
+                    for another in generation.poll():
+                        feed.add(another)
+                    feed.flush()
+                    stats = generation.stats
+                    # Not awake for each pass: each time it would take the interpreter from the engine's thread.
+                    answer.cancelled.wait(1 / POSTS_PER_SECOND if generation.finish is None else 0.0)
+            finally:
+                feed.finish()
             sink.post_message(AnswerEnded(answer, generation.finish or FinishReason.STOP, stats))
         except LocalspecError as error:
             finish = FinishReason.CANCELLED if isinstance(error, Cancelled) else FinishReason.ERROR
@@ -148,8 +155,9 @@ class LocalAnswer:
 
     def __init__(self, seed: int | None) -> None:
         self.seed = seed
+        self.cancelled = threading.Event()
+        """Somebody asked for the end."""
         self._generation: Generation | None = None
-        self._cancelled = False
         self._lock = threading.Lock()
 
     def begin(self, generation: Generation) -> None:
@@ -157,66 +165,62 @@ class LocalAnswer:
         with self._lock:
             self._generation = generation
             self.seed = generation.request.seed
-            if self._cancelled:
+            if self.cancelled.is_set():
                 generation.cancel()
 
     def cancel(self) -> None:
         with self._lock:
-            self._cancelled = True
+            self.cancelled.set()
             if self._generation is not None:
                 self._generation.cancel()
 
 
 class _Feed:
-    """Joins events until a post is due: a pass later at most, since every pass asks."""
+    """Joins events into posts."""
 
     def __init__(self, answer: LocalAnswer, sink: Sink, reply: ReplyParser) -> None:
         self._answer, self._sink, self._reply = answer, sink, reply
-        self._posted = 0.0
-        self._text: list[str] = []
-        self._thinking: list[str] = []
+        self._said: list[str] = []
+        """As the model says it, thinking and marks included."""
         self._tokens: list[int] = []
         self._origins: list[Origin] = []
         self._records: list[PassRecord] = []
         self._stats = RequestStats()
 
     def add(self, event: Event) -> None:
-        self._take(self._reply.push(event.text))
+        self._said.append(event.text)
         self._tokens += event.tokens
         self._origins += event.origins
         if event.record is not None:
             self._records.append(event.record)
         self._stats = event.stats
-        if monotonic() - self._posted >= 1 / POSTS_PER_SECOND:
-            self.flush()
 
     def finish(self) -> None:
-        """Posts what is left."""
-        self._take(self._reply.finish())
+        """Posts what is left, at the end of the answer."""
         self.flush()
-
-    def _take(self, parts: list[Part]) -> None:
-        text, thinking = apart(parts)
-        self._text.append(text)
-        self._thinking.append(thinking)
+        self._post(self._reply.finish())
 
     def flush(self) -> None:
         """Posts what has come since the last time, if anything has."""
-        if not (self._tokens or any(self._text) or any(self._thinking)):
+        said, self._said = "".join(self._said), []
+        self._post(self._reply.push(said))
+
+    def _post(self, parts: list[Part]) -> None:
+        text, thinking = apart(parts)
+        if not (self._tokens or text or thinking):
             return
-        self._posted = monotonic()
         self._sink.post_message(
             AnswerPart(
                 self._answer,
-                "".join(self._text),
+                text,
                 tuple(self._tokens),
                 tuple(self._origins),
                 tuple(self._records),
                 self._stats,
-                "".join(self._thinking),
+                thinking,
             )
         )
-        for waiting in (self._text, self._thinking, self._tokens, self._origins, self._records):
+        for waiting in (self._tokens, self._origins, self._records):
             waiting.clear()
 
 

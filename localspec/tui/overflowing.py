@@ -13,6 +13,7 @@ from localspec.errors import LocalspecError
 from localspec.tui.answerer import AnswerEnded, Answerer, AnswerPart, Question
 from localspec.tui.conversation import Window, summary_question, window
 from localspec.tui.dialogs import Choice
+from localspec.tui.inbox import Inbox
 
 if TYPE_CHECKING:
     from localspec.tui.screens.chat import ChatScreen
@@ -94,7 +95,7 @@ class Reader(Widget):
         Raises:
             LocalspecError: what went wrong.
         """
-        answer = self._answerer.answer(self._question, self)
+        answer = self._answerer.answer(self._question, Inbox(self))
         try:
             await self._done.wait()
         finally:

@@ -18,6 +18,7 @@ from localspec.errors import LocalspecError
 from localspec.tui.answerer import Answer, AnswerEnded, AnswerPart, Prefilled, Question
 from localspec.tui.bindings import bind
 from localspec.tui.dialogs import Page
+from localspec.tui.inbox import Inbox
 from localspec.tui.owner import answerer_of, app_of, piece_of
 from localspec.tui.passes import PassReader
 from localspec.tui.plots import duration
@@ -154,7 +155,7 @@ class RaceScreen(Page):
         assert self._question is not None
         answerer = answerer_of(self)
         self._reader = PassReader(piece_of(answerer))
-        self._answer = answerer.answer(replace(self._question, drafter=drafter, max_tokens=max_tokens), self)
+        self._answer = answerer.answer(replace(self._question, drafter=drafter, max_tokens=max_tokens), Inbox(self))
 
     def _run_next(self) -> None:
         assert self._question is not None

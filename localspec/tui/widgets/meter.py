@@ -74,6 +74,6 @@ class Meter(Static):
         said = self._note or self._reading
         if said:
             line = Content(plain_text(said))
-            self.update(line.truncate(width, ellipsis=True) if width else line)
+            self.update(line.truncate(width, ellipsis=True) if width else line, layout=False)
         else:
-            self.update(meter_line(self._stats, self._now.usual, width, self._use, self._model))
+            self.update(meter_line(self._stats, self._now.usual, width, self._use, self._model), layout=False)

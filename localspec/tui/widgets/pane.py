@@ -22,6 +22,7 @@ from localspec.errors import LocalspecError
 from localspec.tui import attach
 from localspec.tui.answerer import Answer, AnswerEnded, AnswerPart, Prefilled, Question
 from localspec.tui.conversation import fit, question_of
+from localspec.tui.inbox import Inbox
 from localspec.tui.widgets.bubble import Bubble
 from localspec.tui.widgets.completion import Completion
 from localspec.tui.widgets.composer import Composer
@@ -68,6 +69,8 @@ class ChatPane(TabPane):
         """Tokens of the chat as the model sees it; None = not counted yet."""
         self._writer: AnswerWriter | None = None
         self._bubble: Bubble | None = None
+        self._inbox: Inbox | None = None
+        """Through which the answer comes."""
         self._stopped = False
         """Somebody stopped the answer; what still comes of it is not shown."""
         self._unsaved: float | None = None
@@ -218,7 +221,8 @@ class ChatPane(TabPane):
         await self.transcript.show(self.path)
         self._bubble = self.transcript.bubble(self._writer.message_id)
         self.transcript.to_end()
-        self.answer = answerer.answer(question, self)
+        self._inbox = Inbox(self)
+        self.answer = answerer.answer(question, self._inbox)
         self.post_message(self.Changed())
 
     async def on_answer_part(self, event: AnswerPart) -> None:
@@ -245,8 +249,9 @@ class ChatPane(TabPane):
 
     def stop(self) -> None:
         """Ends the answer under way: nothing more is shown, and the model is not waited for longer than a moment."""
-        if self.answer is not None and not self._stopped:
+        if self.answer is not None and self._inbox is not None and not self._stopped:
             self._stopped = True
+            self._inbox.stop()
             self.answer.cancel()
             self.set_timer(_STOP_SECONDS, partial(self._stop_waiting, self.answer))
 
@@ -257,9 +262,10 @@ class ChatPane(TabPane):
     def _end(self, state: Literal["done", "stopped", "error"], note: str, stats: RequestStats | None) -> None:
         """The answer is over: what there is of it is stored and painted once more."""
         writer, bubble = self._writer, self._bubble
-        if self.answer is not None:
+        if self.answer is not None and self._inbox is not None:
+            self._inbox.stop()
             self.answer.cancel()
-        self._writer = self._bubble = self.answer = None
+        self._writer = self._bubble = self._inbox = self.answer = None
         self._stopped = False
         if writer is None:
             return
