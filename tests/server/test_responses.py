@@ -180,7 +180,7 @@ def test_conversations_are_remembered_until_they_are_deleted(live: Live) -> None
         ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input.0.content.0.type"),
         ({"input": [{"type": "item_reference", "id": "x"}]}, "input.0"),
         ({"input": [5]}, "input.0"),
-        ({"tools": [{"type": "web_search"}]}, "tools.0.type"),
+        ({"tools": [{"type": "function"}]}, "tools.0.name"),
         ({"background": True}, "background"),
         ({"truncation": "auto"}, "truncation"),
         ({"conversation": "x"}, "conversation"),

@@ -110,7 +110,7 @@ def test_drafts_change_nothing_about_calls(live: Live) -> None:
         ({"tool_choice": {"type": "function", "function": {"name": "x"}}}, "'x' is to be called"),
         ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "'a b'"),
         ({"tools": [{"type": "function", "function": {"name": "a", "parameters": {"type": "array"}}}]}, "an object"),
-        ({"tools": [{"type": "web_search"}]}, "tools.0"),
+        ({"tools": [{"type": "function"}]}, "tools.0"),
     ],
 )
 def test_what_makes_no_sense_is_refused(live: Live, fields: dict[str, Any], said: str) -> None:

@@ -202,8 +202,8 @@ def test_errors_are_the_clients_own(client: OpenAI) -> None:
     with pytest.raises(NotFoundError, match="nobody"):
         client.chat.completions.create(model="nobody", messages=ASK)
     with pytest.raises(BadRequestError) as refused:
-        client.chat.completions.create(model="tiny", messages=ASK, extra_body={"unheard_of": 1})
-    assert refused.value.param == "unheard_of"
+        client.chat.completions.create(model="tiny", messages=ASK, extra_body={"mirostat": 2})
+    assert refused.value.param == "mirostat"
     with pytest.raises(BadRequestError) as long:
         client.chat.completions.create(model="tiny", messages=[{"role": "user", "content": "long " * 2000}])
     assert long.value.code == "context_length_exceeded"
