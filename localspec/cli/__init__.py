@@ -22,6 +22,7 @@ COMMANDS: dict[str, str] = {
     "chats": "list, search, show, export, import and remove the chats on disk",
     "corpus": "count, cut, clear or add to the texts that suffix decoding searches: past answers, and your files",
     "serve": "answer over HTTP, the way OpenAI's API does, for editors, apps and scripts",
+    "connect": "set up a coding agent (Claude Code, Codex, opencode, ...) for a running serve",
     "verify": "check on this machine that speculation does not change the text",
     "pull": "fetch a pair or model, checked and planned before any big file moves",
     "list": "show what is installed, and whether it is sound",
@@ -41,6 +42,9 @@ COMMANDS: dict[str, str] = {
 
 WITH_DEFAULT: dict[str, tuple[str, ...]] = {"bench": ("run", "passes", "make-pair")}
 """Commands that have commands of their own; the first is meant where none is named."""
+
+FOR_ANOTHER = ("connect",)
+"""Commands that start another program, which gets the words after `--` as they are."""
 
 
 def module_of(command: str) -> str:
@@ -91,8 +95,13 @@ def _run(given: list[str]) -> int:
     """Reads the command line and runs its command."""
     given = _completed(given)
     command = given[0] if given and given[0] in COMMANDS else None
+    more: list[str] = []
+    if command in FOR_ANOTHER and "--" in given:  # argparse would read some of them itself
+        cut = given.index("--")
+        given, more = given[:cut], given[cut + 1 :]
     parser = build_parser(command)
     options = parser.parse_args(given)
+    options.after_dashes = more
     if options.command is None:
         parser.print_help()
         return 0

@@ -15,8 +15,8 @@ SHARED = ("models", "speculation", "sampling")
 """Titles of the groups of options that many commands share; short help shows the most used of them only."""
 MOST_USED = frozenset(("target", "draft", "context", "drafter", "temperature", "seed", "max_tokens"))
 """What short help shows of the shared options, by their name in the parsed options."""
-_LIKENESS = 0.6
-"""How alike (difflib's ratio) a mistyped word and a suggestion are at least: its own default."""
+_LIKENESS = 0.7
+"""How alike (difflib's ratio, 0 to 1) a mistyped word and a suggestion are at least: a letter or two apart."""
 _MOST_MEANT = 3
 """Suggestions at most."""
 

@@ -7,11 +7,10 @@ import json
 import os
 import sys
 
+from localspec.cli.clients import KEY_VARIABLE
 from localspec.cli.number import MOST_PORT, MOST_SECONDS, real, whole
 from localspec.cli.options import add_model_options, engine_settings, read_text
 from localspec.errors import UsageError
-
-KEY_VARIABLE = "LOCALSPEC_API_KEY"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

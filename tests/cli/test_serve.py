@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from localspec.cli.serve import KEY_VARIABLE, api_keys
+from localspec.cli.clients import KEY_VARIABLE
+from localspec.cli.serve import api_keys
 from localspec.errors import UsageError
 from tests.cli.conftest import Command
 
