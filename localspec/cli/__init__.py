@@ -35,6 +35,7 @@ COMMANDS: dict[str, str] = {
     "search": "find GGUF models on the hub",
     "tune": "find faster settings for a pair on this machine, and keep them if they surely are",
     "extract": "write what goes into layers, and final states, of texts to a safetensors file",
+    "completion": "print a shell's completion script: bash, zsh or fish",
     "doctor": "show versions, backends, exact widths and costs, and what to do about bad findings",
     "bench": "measure speed, acceptance and texts of real prompts, plain and speculative; passes by width",
 }
@@ -62,8 +63,8 @@ _OWN_OPTIONS = ("-h", "--help", "--help-all", "--version")
 """Options of `localspec` itself; with any others the chat is meant."""
 
 
-def build_parser(command: str | None = None) -> Parser:
-    """The parser; options of `command` only, so that help needs no heavy import."""
+def build_parser(*with_options: str | None) -> Parser:
+    """The parser; options of the commands named only, so that help needs no heavy import."""
     from localspec import __version__
 
     parser = Parser(
@@ -75,7 +76,7 @@ def build_parser(command: str | None = None) -> Parser:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     for name, line in COMMANDS.items():
         sub = commands.add_parser(name, help=line, description=line[0].upper() + line[1:] + ".")
-        if name == command:
+        if name in with_options:
             import_module(module_of(name)).add_options(sub)
     return parser
 

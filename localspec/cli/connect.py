@@ -31,7 +31,7 @@ _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "client",
-        choices=CLIENTS,
+        choices=[*CLIENTS],
         metavar="CLIENT",
         help=f"one of {', '.join(CLIENTS)}; what stands after -- goes to it",
     )
