@@ -27,7 +27,7 @@ OTHERS = {
     "CLAUDE_CODE_OAUTH_TOKEN": "theirs-4",
     "OPENAI_BASE_URL": "https://elsewhere.example/v1",
 }
-SHELL_OWN = ("_", "PWD", "SHLVL", "OLDPWD", "COLUMNS", "LINES", KEY_VARIABLE)
+SHELL_OWN = ("_", "PWD", "SHLVL", "OLDPWD", KEY_VARIABLE)
 """Variables that a shell sets, and the one that the printed command reads."""
 _CLIENT = """#!{python}
 import json, os, sys
@@ -97,7 +97,7 @@ def test_the_printed_command_does_the_same(command: Command, clients: Path, serv
     assert KEY not in printed.out
     assert not clients.exists(), "it is printed and not started"
     assert len(printed.out.splitlines()) == 1
-    subprocess.run(["sh", "-c", printed.out], check=False)
+    subprocess.run(["sh", "-c", printed.out], check=False, env={**os.environ})  # libraries set more in C
     by_hand, theirs = started(clients)
     command("connect", name, "--url", served, "--run", "--", "a b; $HOME")
     by_us, ours = started(clients)

@@ -142,7 +142,8 @@ def test_help_of_commands_below_commands(command: Command) -> None:
     for one in WITH_DEFAULT["bench"]:
         assert command("help", "bench", one).out.startswith(f"usage: localspec bench {one}")
     assert command("help").out == command("--help").out
-    assert all(f"\n    {name} " in command("help").out for name in COMMANDS)
+    shown = command("help").out
+    assert all(re.search(rf"^    {name}\s", shown, re.MULTILINE) for name in COMMANDS)
 
 
 def test_what_short_help_shows_of_shared_options_exists() -> None:
