@@ -8,15 +8,16 @@ from pathlib import Path
 import pytest
 
 _PAGE = Path(__file__).parents[2] / "docs" / "python.md"
-_FILE = re.compile(r'^```python title="([^"]+)"\n(.*?)^```$', re.MULTILINE | re.DOTALL)
+_FILE = re.compile(r"^Save this as `([^`]+)`:\n\n```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _EXAMPLE = re.compile(r"^```python\n(.*?)^```\n\n```text\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def examples() -> list[tuple[str, str]]:
-    """(program, what it prints) of every block."""
+    """(program, what it prints) of every block that is not a file."""
     text = _PAGE.read_text("utf-8")
-    found = _EXAMPLE.findall(text)
-    assert len(found) == text.count("```python\n") > 0, "a block of Python has no block of what it prints"
+    found, files = _EXAMPLE.findall(_FILE.sub("", text)), _FILE.findall(text)
+    assert len(found) + len(files) == text.count("```python\n"), "a block of Python has no block of what it prints"
+    assert found
     return found
 
 
