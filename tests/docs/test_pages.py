@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from localspec.cli import COMMANDS, WITH_DEFAULT, build_parser
+from localspec.errors import UsageError
 
 ROOT = Path(__file__).parents[2]
 LINKED = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "packaging").rglob("*.md")])
@@ -151,12 +152,17 @@ def commands(page: str) -> Iterator[tuple[str, list[str]]]:
 
 
 def parse(words: list[str]) -> None:
-    """Has the real parser take a command; SystemExit where it refuses."""
-    given = list(words)
-    first = given[0] if given else "chat"
-    if first in WITH_DEFAULT and not {*given} & {*WITH_DEFAULT[first]}:
-        given.insert(1, WITH_DEFAULT[first][0])
-    build_parser(first if first in COMMANDS else None).parse_args(given)
+    """Has the real parser take a command; a model's name or an option as the first word means the chat.
+
+    Raises:
+        UsageError: the parser refuses it.
+    """
+    first, *more = words or ["chat"]
+    if first not in COMMANDS:
+        first, more = "chat", words
+    elif first in WITH_DEFAULT and not {*more} & {*WITH_DEFAULT[first]}:
+        more = [WITH_DEFAULT[first][0], *more]
+    build_parser(first).parse_args([first, *more])
 
 
 def all_commands() -> list[tuple[str, str, list[str]]]:
@@ -178,9 +184,8 @@ def test_every_command_parses_and_says_what_it_needs(page: str, needs: str, word
     assert not asks or needs == "network"
 
 
-def test_a_command_that_does_not_parse_is_found(capsys: pytest.CaptureFixture[str]) -> None:
-    page = '<!-- needs: GPU -->\n```sh\nlocalspec run --gpu-layer -1 "Hi"\n```\n'
-    assert [*commands(page)] == [("GPU", ["run", "--gpu-layer", "-1", "Hi"])]
-    with pytest.raises(SystemExit):
-        parse(["run", "--gpu-layer", "-1", "Hi"])
-    assert "--gpu-layer" in capsys.readouterr().err
+def test_a_command_that_does_not_parse_is_found() -> None:
+    page = '<!-- needs: GPU -->\n```sh\nlocalspec run --gpu-lairs -1 "Hi"\n```\n'
+    assert [*commands(page)] == [("GPU", ["run", "--gpu-lairs", "-1", "Hi"])]
+    with pytest.raises(UsageError, match="--gpu-lairs"):
+        parse(["run", "--gpu-lairs", "-1", "Hi"])
