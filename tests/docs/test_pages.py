@@ -16,7 +16,6 @@ from localspec.errors import UsageError
 
 ROOT = Path(__file__).parents[2]
 LINKED = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "packaging").rglob("*.md")])
-COMMANDED = [ROOT / "docs" / f"{name}.md" for name in ("drafters", "models", "troubleshooting", "python")]
 NEEDS = ("network", "files", "checkout", "GPU", "terminal", "other platform")
 """What a block of commands may need besides an installation: a marker before it says which."""
 ON_THE_HUB = ("pull", "search")
@@ -166,12 +165,8 @@ def parse(words: list[str]) -> None:
 
 
 def all_commands() -> list[tuple[str, str, list[str]]]:
-    return [
-        (path.stem, needs, words)
-        for path in COMMANDED
-        if path.exists()
-        for needs, words in commands(path.read_text("utf-8"))
-    ]
+    """(page, what it needs, words) of every command of every page."""
+    return [(name_of(path), needs, words) for path in LINKED for needs, words in commands(path.read_text("utf-8"))]
 
 
 @pytest.mark.parametrize(
