@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -37,6 +38,9 @@ makes thousands of short life. The old ones are searched only when it is quiet: 
 """
 _QUIET_SECONDS = 2.0
 """It is quiet when so long nobody has touched a key or the mouse, and no answer is under way."""
+_SWITCH_SECONDS = 0.0005
+"""How long the engine's thread waits for the interpreter while the screen draws, instead of Python's 0.005: a pass of a
+small model takes 0.001 and needs the interpreter several times."""
 Live = AnswerPart | AnswerEnded | Prefilled
 MakeAnswerer = Callable[[str | None, str | None, dict[str, Any]], Answerer]
 """(target, draft, engine settings) -> an answerer that has not started."""
@@ -124,6 +128,7 @@ class ChatApp(App[int]):
                 self.say(text, problem=True)
         self._take_keys()
         if not self.is_headless:
+            sys.setswitchinterval(_SWITCH_SECONDS)
             self._quiet = self.set_interval(_QUIET_SECONDS, self._tidy)
         self.answerer.start(self)
 
