@@ -221,7 +221,7 @@ class ChatApp(App[int]):
         self.loading, self.failure = None, message.error.message
         self.readied.publish(None)
         self.say(str(message.error), problem=True)
-        self.chat_screen.show_status(f"no model: {message.error.message}")
+        self.chat_screen.show_status()
 
     def on_answer_part(self, message: AnswerPart) -> None:
         self.answered.publish(message)

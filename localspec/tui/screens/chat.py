@@ -134,9 +134,10 @@ class ChatScreen(Screen[None]):
 
     # ---- status
 
-    def show_status(self, note: str = "") -> None:
+    def show_status(self) -> None:
         """Renews the line at the bottom."""
         app = self.app
+        note = f"no model: {app.failure}" if app.failure else ""
         if self.is_mounted:
             self._meter.tell(app.facts, app.loading, app.context_use, note)
 
