@@ -30,6 +30,7 @@ from localspec.tui.preferences import Preferences
 from localspec.tui.registry import SCREENS, ScreenRow, load
 from localspec.tui.screens.chat import ChatScreen
 from localspec.tui.widgets.pane import ChatPane
+from localspec.tui.widgets.unsaved import may_leave, would_lose
 
 _HERE = Path(__file__).parent
 _GARBAGE = (5_000, 5, 1_000_000)
@@ -133,7 +134,17 @@ class ChatApp(App[int]):
         self.answerer.start(self)
 
     async def action_quit(self) -> None:
-        """Keeps unsent text, stops what runs, and leaves."""
+        """Keeps unsent text, stops what runs, and leaves; asks first if chats would be lost."""
+        if not would_lose(self):
+            self._leave()
+        elif not any(worker.group == "quit" for worker in self.workers):  # else it is being asked
+            self.run_worker(self._ask_and_leave(), group="quit")
+
+    async def _ask_and_leave(self) -> None:
+        if await may_leave(self):
+            self._leave()
+
+    def _leave(self) -> None:
         for pane in self.chat_screen.panes:
             pane.leave()
         self.exit(0)
