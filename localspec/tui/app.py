@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -29,6 +30,7 @@ from localspec.tui.preferences import Preferences
 from localspec.tui.registry import SCREENS, ScreenRow, load
 from localspec.tui.screens.chat import ChatScreen
 from localspec.tui.widgets.pane import ChatPane
+from localspec.tui.widgets.unsaved import may_leave, would_lose
 
 _HERE = Path(__file__).parent
 _GARBAGE = (5_000, 5, 1_000_000)
@@ -37,6 +39,9 @@ makes thousands of short life. The old ones are searched only when it is quiet: 
 """
 _QUIET_SECONDS = 2.0
 """It is quiet when so long nobody has touched a key or the mouse, and no answer is under way."""
+_SWITCH_SECONDS = 0.0005
+"""How long the engine's thread waits for the interpreter while the screen draws, instead of Python's 0.005: a pass of a
+small model takes 0.001 and needs the interpreter several times."""
 Live = AnswerPart | AnswerEnded | Prefilled
 MakeAnswerer = Callable[[str | None, str | None, dict[str, Any]], Answerer]
 """(target, draft, engine settings) -> an answerer that has not started."""
@@ -124,11 +129,22 @@ class ChatApp(App[int]):
                 self.say(text, problem=True)
         self._take_keys()
         if not self.is_headless:
+            sys.setswitchinterval(_SWITCH_SECONDS)
             self._quiet = self.set_interval(_QUIET_SECONDS, self._tidy)
         self.answerer.start(self)
 
     async def action_quit(self) -> None:
-        """Keeps unsent text, stops what runs, and leaves."""
+        """Keeps unsent text, stops what runs, and leaves; asks first if chats would be lost."""
+        if not would_lose(self):
+            self._leave()
+        elif not any(worker.group == "quit" for worker in self.workers):  # else it is being asked
+            self.run_worker(self._ask_and_leave(), group="quit")
+
+    async def _ask_and_leave(self) -> None:
+        if await may_leave(self):
+            self._leave()
+
+    def _leave(self) -> None:
         for pane in self.chat_screen.panes:
             pane.leave()
         self.exit(0)
@@ -216,7 +232,7 @@ class ChatApp(App[int]):
         self.loading, self.failure = None, message.error.message
         self.readied.publish(None)
         self.say(str(message.error), problem=True)
-        self.chat_screen.show_status(f"no model: {message.error.message}")
+        self.chat_screen.show_status()
 
     def on_answer_part(self, message: AnswerPart) -> None:
         self.answered.publish(message)

@@ -1,4 +1,7 @@
-"""To the clipboard: a local tool, then the terminal itself (OSC 52, also through tmux), then a file."""
+"""To the clipboard: a local tool, then tmux, then the terminal itself (OSC 52), then a file.
+
+A terminal does not answer whether it took a sequence, so that is said.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +18,14 @@ from localspec.errors import LocalspecError
 _LONGEST_SEQUENCE = 74_994
 """Base64 characters that terminals are known to take in one OSC 52 sequence; beyond, many drop all of it."""
 _SECONDS = 2.0
+_TMUX = ["tmux", "load-buffer", "-w", "-"]
+"""Fills tmux's buffer and, if `set-clipboard` allows, the terminal's clipboard; needs no `allow-passthrough`."""
 
 
 def copy(text: str, write: Callable[[str], bool]) -> str:
     """Copies a text and returns how, as in "with wl-copy". Takes up to seconds: call it from a thread.
+
+    Where nothing tells whether it worked, the words say so.
 
     Args:
         write: writes an escape sequence to the terminal; False = there is none.
@@ -29,9 +36,11 @@ def copy(text: str, write: Callable[[str], bool]) -> str:
     for tool in tools():
         if _run(tool, text):
             return f"with {tool[0]}"
-    sequence = terminal_sequence(text)
-    if sequence is not None and write(sequence):
-        return "through the terminal"
+    if "TMUX" in os.environ:
+        if _run(_TMUX, text):
+            return "to tmux, which hands it to your terminal if that allows it"
+    elif (sequence := terminal_sequence(text)) is not None and write(sequence):
+        return "through the terminal, if that allows it"
     path = paths.data_dir() / "copied.txt"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -59,13 +68,11 @@ def tools() -> Iterator[list[str]]:
 
 
 def terminal_sequence(text: str) -> str | None:
-    """OSC 52 for the terminal, wrapped where tmux or screen stands between; None = too long for terminals."""
+    """OSC 52 for the terminal, wrapped where screen stands between; None = too long for terminals."""
     data = base64.b64encode(text.encode("utf-8", "surrogatepass")).decode("ascii")
     if len(data) > _LONGEST_SEQUENCE:
         return None
     sequence = f"\x1b]52;c;{data}\x07"
-    if "TMUX" in os.environ:
-        return "\x1bPtmux;" + sequence.replace("\x1b", "\x1b\x1b") + "\x1b\\"
     if os.environ.get("TERM", "").startswith("screen"):
         return f"\x1bP{sequence}\x1b\\"
     return sequence

@@ -16,6 +16,9 @@ from textual.message import Message as TextualMessage
 
 from localspec.tui.answerer import POSTS_PER_SECOND, AnswerEnded, AnswerPart, Prefilled, Sink
 
+_LONGEST_REST = 0.25
+"""Seconds between two parts at most: text that stands still for longer seems to be stuck."""
+
 
 class Screened(Sink, Protocol):
     """What an inbox asks of the widget or screen it belongs to; every one of Textual's can do it."""
@@ -36,8 +39,8 @@ class Screened(Sink, Protocol):
 class Inbox:
     """A sink for one answer; its owner gets at most `POSTS_PER_SECOND` parts a second.
 
-    After each part the owner rests for as long as the part took to be handled and drawn, so that on a slow machine keys
-    have half of the time.
+    After each part the owner rests for as long as the part took to be handled and drawn, so that keys have half of the
+    time on a slow machine, too.
     """
 
     def __init__(self, owner: Screened, clock: Callable[[], float] = monotonic) -> None:
@@ -84,7 +87,7 @@ class Inbox:
 
     def _rest(self, began: float) -> None:
         took = self._clock() - began
-        self._owner.set_timer(max(1 / POSTS_PER_SECOND - took, took), self._deliver)
+        self._owner.set_timer(max(1 / POSTS_PER_SECOND - took, min(took, _LONGEST_REST)), self._deliver)
 
 
 def _joined(messages: Iterable[TextualMessage]) -> list[TextualMessage]:

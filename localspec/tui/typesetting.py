@@ -61,8 +61,11 @@ class _Document(Markdown):
         self.inline_code_lexer, self.inline_code_theme = None, ""
 
     def _flatten_tokens(self, tokens: Iterable[Token]) -> Iterable[Token]:
-        """Images are links in their place; Rich would draw them before the paragraph they are in."""
+        """Line breaks stay, and images are links in their place; Rich would draw them before their paragraph."""
         for token in super()._flatten_tokens(tokens):
+            if token.type == "softbreak":
+                yield Token("hardbreak", "br", 0)
+                continue
             if token.type != "image":
                 yield token
                 continue

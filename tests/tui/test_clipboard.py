@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+import shutil
 import stat
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -39,20 +41,51 @@ def test_a_tool_that_fails_or_belongs_to_another_machine_is_passed_over(
 ) -> None:
     tool(tmp_path, "xclip", "exit 1", monkeypatch)
     monkeypatch.setenv("DISPLAY", ":0")
-    assert clipboard.copy("x", lambda _: True) == "through the terminal"
+    assert clipboard.copy("x", lambda _: True) == "through the terminal, if that allows it"
     tool(tmp_path, "xclip", "exit 0", monkeypatch)
     assert clipboard.copy("x", lambda _: True) == "with xclip"
     monkeypatch.setenv("SSH_CONNECTION", "1 2 3 4")
-    assert clipboard.copy("x", lambda _: True) == "through the terminal"
+    assert clipboard.copy("x", lambda _: True) == "through the terminal, if that allows it"
 
 
-def test_the_sequence_carries_the_text_and_is_wrapped_in_tmux(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_sequence_carries_the_text(monkeypatch: pytest.MonkeyPatch) -> None:
     plain = clipboard.terminal_sequence("hé")
     assert plain is not None
     assert plain == f"\x1b]52;c;{base64.b64encode('hé'.encode()).decode()}\x07"
+    monkeypatch.setenv("TERM", "screen")
+    assert clipboard.terminal_sequence("hé") == f"\x1bP{plain}\x1b\\"
+
+
+def test_tmux_takes_the_text_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TMUX", "/tmp/tmux,1,0")
-    wrapped = clipboard.terminal_sequence("hé")
-    assert wrapped == "\x1bPtmux;\x1b" + plain + "\x1b\\"
+    monkeypatch.setenv("SSH_CONNECTION", "1 2 3 4")
+    tool(tmp_path, "tmux", f'echo "$@" > {tmp_path}/asked; cat > {tmp_path}/got', monkeypatch)
+    assert clipboard.copy("hé\n" * 50_000, lambda _: pytest.fail("not asked")).startswith("to tmux")
+    assert (tmp_path / "got").read_text() == "hé\n" * 50_000
+    assert (tmp_path / "asked").read_text() == "load-buffer -w -\n"
+
+
+def test_a_tmux_that_does_not_answer_leaves_the_file(
+    tmp_path: Path, folders: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMUX", "/tmp/tmux,1,0")
+    tool(tmp_path, "tmux", "exit 1", monkeypatch)
+    way = clipboard.copy("hé", lambda _: pytest.fail("tmux drops it unless passthrough is allowed"))
+    assert way == f"to {folders / 'data' / 'copied.txt'}"
+
+
+@pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
+def test_a_real_tmux_has_the_text_with_passthrough_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = ["tmux", "-S", str(tmp_path / "tmux"), "-f", "/dev/null"]
+    subprocess.run([*server, "new-session", "-d", "sleep 60"], check=True, timeout=20)
+    try:
+        subprocess.run([*server, "set-option", "-g", "allow-passthrough", "off"], check=True, timeout=20)
+        monkeypatch.setenv("TMUX", f"{tmp_path / 'tmux'},1,0")
+        assert clipboard.copy("hé\n漢字", lambda _: pytest.fail("not asked")).startswith("to tmux")
+        shown = subprocess.run([*server, "show-buffer"], check=True, timeout=20, capture_output=True)
+        assert shown.stdout.decode() == "hé\n漢字"
+    finally:
+        subprocess.run([*server, "kill-server"], check=False, timeout=20)
 
 
 def test_what_terminals_do_not_take_goes_to_a_file(folders: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -36,6 +37,11 @@ def test_everything_fits_80_columns() -> None:
 def test_it_never_overflows(width: int) -> None:
     line = meter_line(stats(), ("draft", 8), width, (900, 4096), "tiny + tiny-draft")
     assert line.cell_length <= width
+
+
+def test_short_answers_are_not_compared_with_plain_decoding() -> None:
+    assert "x plain" not in meter_line(replace(stats(), generated=99), None, 120).plain
+    assert "x plain" in meter_line(replace(stats(), generated=100), None, 120).plain
 
 
 def test_narrow_lines_keep_the_speed() -> None:

@@ -76,6 +76,12 @@ async def test_every_width_holds_all_of_it(text: str, make_app: MakeApp) -> None
 
 
 @pytest.mark.asyncio
+async def test_single_line_breaks_are_kept(make_app: MakeApp) -> None:
+    found = await set_lines(make_app, "Roses are red,\nviolets are blue\n\n- one\n  more\n", (40,))
+    assert [line.rstrip() for line in found[40]] == ["Roses are red,", "violets are blue", "", " • one", "   more"]
+
+
+@pytest.mark.asyncio
 async def test_any_blocks_within_blocks_fit(make_app: MakeApp) -> None:
     chance = random.Random(46)
     text = ""

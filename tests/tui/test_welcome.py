@@ -56,6 +56,8 @@ async def test_only_the_bundled_pair_is_called_tiny(make_app: MakeApp) -> None:
         app.post_message(LoadFailed(ModelError("other.gguf is no GGUF file.")))
         await until(pilot, lambda: "No model answers: other.gguf is no GGUF file." in said(app))
         await until(pilot, lambda: "no model: other.gguf" in str(app.query_one("#status").content))  # type: ignore[attr-defined]
+        app.chat_screen.show_status()  # as every second
+        assert "no model: other.gguf" in str(app.query_one("#status").content)  # type: ignore[attr-defined]
 
 
 async def test_an_endpoint_is_called_one(make_app: MakeApp) -> None:

@@ -24,6 +24,7 @@ from localspec.tui.widgets.bubble import MARKDOWN, Bubble
 from localspec.tui.widgets.composer import Composer
 from localspec.tui.widgets.meter import Meter
 from localspec.tui.widgets.pane import ChatPane
+from localspec.tui.widgets.unsaved import Unsaved
 
 if TYPE_CHECKING:
     from localspec.tui.app import ChatApp
@@ -62,11 +63,12 @@ class ChatScreen(Screen[None]):
         super().__init__()
         self._view = MARKDOWN
         # Kept, not looked up: a query goes through every block of every message.
-        self._tabs, self._meter = TabbedContent(id="chats"), Meter()
+        self._tabs, self._unsaved, self._meter = TabbedContent(id="chats"), Unsaved(), Meter()
         self._open: list[ChatPane] = []
 
     def compose(self) -> ComposeResult:
         yield self._tabs
+        yield self._unsaved
         yield self._meter
         yield Footer(show_command_palette=False)
 
@@ -134,10 +136,12 @@ class ChatScreen(Screen[None]):
 
     # ---- status
 
-    def show_status(self, note: str = "") -> None:
+    def show_status(self) -> None:
         """Renews the line at the bottom."""
         app = self.app
+        note = f"no model: {app.failure}" if app.failure else ""
         if self.is_mounted:
+            self._unsaved.tell(app)
             self._meter.tell(app.facts, app.loading, app.context_use, note)
 
     def show_titles(self) -> None:

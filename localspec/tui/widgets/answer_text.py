@@ -5,16 +5,17 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from functools import lru_cache
+from math import inf
 from time import monotonic
 
 from rich.cells import cell_len
 from rich.segment import Segment as RichSegment
 from textual import events
+from textual.containers import VerticalScroll
 from textual.geometry import Region, Size
 from textual.selection import Selection
 from textual.strip import Strip
 from textual.style import Style
-from textual.widget import Widget
 
 from localspec.chat.message import StoredMessage
 from localspec.chat.plain_text import PlainText, plain_text
@@ -22,6 +23,7 @@ from localspec.tui.answerer import AnswerPart
 from localspec.tui.look import Look
 from localspec.tui.segments import cut, segments
 from localspec.tui.typesetting import Line, Typesetter
+from localspec.tui.widgets.growing import Growing
 
 
 class Segment:
@@ -54,7 +56,7 @@ def _typesetter(theme: str, base: Style) -> Typesetter:
     return Typesetter(Look(base))
 
 
-class AnswerText(Widget):
+class AnswerText(Growing):
     """`extend` while it streams, `settle` at its end. Segments are set when they are seen, or when `fill` has time."""
 
     def __init__(self, message: StoredMessage) -> None:
@@ -98,13 +100,36 @@ class AnswerText(Widget):
             self.refresh(layout=True)
             return
         before, top = self._height, self._starts[changed] if changed < len(self._starts) else self._height
-        for segment in self.segments[changed:]:
-            self._set(segment)
+        self._set_seen(changed)
         self._measure()
         if self._height != before:
             self.refresh(layout=True)
         elif changed < len(self.segments):
             self.refresh(Region(0, top, self.size.width, max(1, self._height - top)))
+
+    def _set_seen(self, changed: int) -> None:
+        """Sets what of the segments from this one on will be seen; guesses the heights of the others."""
+        assert self._set_for is not None
+        for segment in self.segments[changed:]:
+            segment.guess(self._set_for[0])
+        scroll = next((node for node in self.ancestors if isinstance(node, VerticalScroll)), None)
+        if scroll is None or not self.is_on_screen or not self.screen.is_current:
+            return
+        if scroll.is_vertical_scroll_end:  # the newest lines will be seen
+            lines = scroll.size.height
+            for segment in reversed(self.segments[changed:]):
+                self._set(segment)
+                lines -= segment.height
+                if lines <= 0:
+                    break
+            return
+        line = self._starts[changed] if changed < len(self._starts) else self._height
+        bottom = scroll.region.bottom - self.region.y
+        for segment in self.segments[changed:]:
+            if line >= bottom:
+                break
+            self._set(segment)
+            line += segment.height
 
     # ---- lines
 
@@ -113,24 +138,26 @@ class AnswerText(Widget):
         """Whether all heights are known; also if nobody has asked for them yet."""
         return self._set_for is None or all(segment.measured for segment in self.segments)
 
-    def fill(self, deadline: float, top: float) -> float:
-        """Finds out the heights that are guessed, the end first, until `deadline` (of `monotonic`).
+    def fill(self, deadline: float, top: float, bottom: float = inf) -> float:
+        """Finds out the heights that are guessed above line `bottom`, the end first, until `deadline` (of `monotonic`).
 
         Returns how many lines more than guessed there are above line `top`.
         """
-        more = 0.0
+        more, found = 0.0, False
         for index in reversed(range(len(self.segments))):
             segment = self.segments[index]
-            if segment.measured:
+            if segment.measured or self._starts[index] > bottom:
                 continue
+            found = True
             guessed, end = segment.height, self._starts[index] + segment.height
             self._set(segment)
             if end <= top:
                 more += segment.height - guessed
             if monotonic() >= deadline:
                 break
-        self._measure()
-        self.refresh(layout=True)
+        if found:
+            self._measure()
+            self.refresh(layout=True)
         return more
 
     def keep(self, top: float, bottom: float, deadline: float) -> None:

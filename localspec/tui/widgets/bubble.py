@@ -22,6 +22,7 @@ from localspec.tui.bindings import bind
 from localspec.tui.registry import VIEWS, load
 from localspec.tui.widgets.answer_text import AnswerText
 from localspec.tui.widgets.composer import Composer
+from localspec.tui.widgets.growing import Growing
 
 MARKDOWN = "markdown"
 """The view an answer has unless another is chosen."""
@@ -36,7 +37,7 @@ class Figures(Static):
         await self.run_action("screen.look")
 
 
-class Bubble(Vertical, can_focus=True):
+class Bubble(Growing, Vertical, can_focus=True):
     """Shows a `StoredMessage`; what its keys do is the chat screen's business."""
 
     BINDINGS: ClassVar[list[BindingType]] = [

@@ -9,12 +9,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from itertools import takewhile
+from math import inf
 from time import monotonic
 from weakref import WeakSet
 
 from textual import work
 from textual.containers import VerticalScroll
 from textual.content import Content
+from textual.geometry import Size
 from textual.widgets import Static
 
 from localspec.chat.message import StoredMessage
@@ -66,6 +68,12 @@ class Transcript(VerticalScroll, can_focus=False):
         self.anchor()
         self.set_interval(_LOOK_SECONDS, self._look_around)
 
+    def _size_updated(self, size: Size, virtual_size: Size, container_size: Size, layout: bool = True) -> bool:
+        """Asks for no second layout while text streams in at the end, as Textual would for each new height."""
+        streaming = any(bubble.message.state == "streaming" for bubble in self.bubbles[-1:])
+        layout = layout and not (streaming and self.at_end and size == self._size)
+        return super()._size_updated(size, virtual_size, container_size, layout)
+
     def _look_around(self) -> None:
         """Finds out heights that are guessed, a few at a time; forgets what was drawn far away, sets what is near."""
         deadline, above = monotonic() + _FILL_SECONDS, 0.0
@@ -78,8 +86,10 @@ class Transcript(VerticalScroll, can_focus=False):
             elif bubble in self._near:
                 self._near.remove(bubble)
                 bubble.forget()
-            if answer is not None and not answer.complete and monotonic() < deadline:
-                above += answer.fill(deadline, top)
+            streaming = bubble.message.state == "streaming"
+            rests = answer is not None and not answer.complete and not (streaming and self.at_end)
+            if answer is not None and rests and monotonic() < deadline:
+                above += answer.fill(deadline, top, top + page if streaming else inf)
             if answer is not None:
                 answer.keep(top - reach, top + page + reach, deadline)
         if above and not self.at_end:  # what is seen stays in its place
