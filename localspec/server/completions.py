@@ -173,7 +173,8 @@ class _Choice:
 
     def take(self, event: Event) -> None:
         self.text += event.text
-        self._log_probs += [one for one in event.log_probs if one.token not in self._model.end_tokens]
+        stop: frozenset[int] = frozenset() if self.generation is None else self.generation.request.stop_tokens
+        self._log_probs += [one for one in event.log_probs if one.token not in self._model.end_tokens | stop]
 
     def log_probs(self) -> TextLogProbs | None:
         """Those not handed out yet; None = there are none."""
