@@ -1,7 +1,8 @@
 """A model's raw answer taken apart while it streams: what it says, what it thinks, and which tools it calls.
 
-Nothing is lost and nothing depends on how the text is cut: what turns out not to be a complete call is content, in
-its place. Only white space that touches a recognised call or thought is taken for a part of the form.
+Nothing is lost and nothing depends on how the text is cut: what turns out not to be a complete call of a tool that
+there is, is content, in its place. Only white space that touches a recognised call or thought is taken for a part of
+the form.
 """
 
 from __future__ import annotations
@@ -66,6 +67,7 @@ class ReplyParser:
         self._thinking = thinking and thought is not None
         self._form = form
         self._tools = tools
+        self._names = frozenset(tool.name for tool in tools)
         self._parallel = parallel
         self._held = ""  # text that is not decided yet
         self._space = ""  # white space before the call that is being read
@@ -152,6 +154,8 @@ class ReplyParser:
     def _read_call(self, parts: list[Part], reader: CallReader, final: bool) -> bool:
         try:
             found = reader.read(self._held, final)
+            if found is not None and any(call.name not in self._names for call in found.calls):
+                raise NoCall(found.end)
         except NoCall as no_call:  # what follows may still hold one
             self._reader = None
             self._say(parts, Content(self._space + self._held[: no_call.at]))

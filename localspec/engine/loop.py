@@ -306,7 +306,8 @@ class Loop:
             finish: FinishReason | None = None
             if slot.constraint is not None:
                 slot.constraint.advance(token)
-            if token in self.vocabulary.end_tokens and not request.ignore_end:
+            ends = token in self.vocabulary.end_tokens and not request.ignore_end
+            if ends or token in request.stop_tokens:
                 finish = FinishReason.STOP
             else:
                 shown += slot.text.push(self.vocabulary.piece(token, token in request.preserved))

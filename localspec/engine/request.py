@@ -60,6 +60,8 @@ class Request:
     """Control tokens whose text is part of the answer, such as the marks around a tool call; others are left out."""
     stop: tuple[str, ...] = ()
     """Strings that end the answer; they are not part of it."""
+    stop_tokens: frozenset[int] = frozenset()
+    """Tokens that end the answer as the model's own end tokens do, and whose text is no part of it."""
     ignore_end: bool = False
     """Go on behind end-of-generation tokens (benchmarks)."""
     top_log_probs: int | None = None

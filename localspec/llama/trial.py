@@ -27,6 +27,7 @@ MEMORY = 1 << 30
 """Bytes of address space for a trial. 20,000 rules take 200 MB."""
 _KEPT = 64
 """Grammars that passed and are remembered: an application sends the same tools with every request."""
+_UNWANTED = "The grammar is not wanted any more."
 _LOOK = 0.05
 """Seconds between two looks at whether the result is wanted any more."""
 
@@ -75,6 +76,8 @@ class Trials:
         return found
 
     def _try(self, notation: Notation, text: str, cancel: Callable[[], bool]) -> Grammar:
+        if cancel():
+            raise Cancelled(_UNWANTED)
         context = multiprocessing.get_context("spawn")
         receiver, sender = context.Pipe(duplex=False)
         process = context.Process(target=_child, args=(sender, notation, text, self._seconds), daemon=True)
@@ -84,7 +87,7 @@ class Trials:
         try:
             while not receiver.poll(_LOOK):
                 if cancel():
-                    raise Cancelled("The grammar is not wanted any more.")
+                    raise Cancelled(_UNWANTED)
                 if time.monotonic() > until:
                     raise UsageError(f"The grammar takes more than {self._seconds:g} s to read. Make it smaller.")
             kind, told = receiver.recv()
@@ -103,13 +106,23 @@ class Trials:
 def _child(sender: Connection, notation: Notation, text: str, seconds: float) -> None:
     """Sends (kind, source) of the grammar, or ("", what is wrong with it)."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the server, which ends this
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # what a crash says is of no use to a reader of the log
+    nowhere = os.open(os.devnull, os.O_WRONLY)  # what a crash says is of no use to a reader of the log
+    os.dup2(nowhere, 1)
+    os.dup2(nowhere, 2)
+    threading.Thread(target=_end_with_the_server, daemon=True).start()
     _limit(seconds)
     try:
         grammar = deeply(lambda: _compiled(read(notation, text)), TRYING)
         sender.send((grammar.kind, grammar.source))
     except LocalspecError as error:
         sender.send(("", error.message))
+
+
+def _end_with_the_server() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 def _compiled(grammar: Grammar) -> Grammar:
@@ -128,6 +141,6 @@ def _limit(seconds: float) -> None:
     except ImportError:  # Windows
         return
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-    cpu = math.ceil(seconds) + 1  # ends a process whose server was killed
+    cpu = math.ceil(seconds) + 1
     resource.setrlimit(resource.RLIMIT_CPU, (cpu, cpu))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

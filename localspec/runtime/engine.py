@@ -146,6 +146,7 @@ class Engine:
         drafter: str | None = None,
         max_tokens: int | None = None,
         stop: Sequence[str] = (),
+        stop_tokens: frozenset[int] = frozenset(),
         ignore_end: bool = False,
         top_log_probs: int | None = None,
         prediction: str | Tokens | None = None,
@@ -185,6 +186,7 @@ class Engine:
             max_tokens=max_tokens,
             preserved=preserved,
             stop=tuple(stop),
+            stop_tokens=stop_tokens,
             ignore_end=ignore_end,
             top_log_probs=top_log_probs,
         )

@@ -5,13 +5,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 from anyio import to_thread
 
-from localspec.engine.interfaces import Constraint
-from localspec.runtime.engine import Engine
 from localspec.runtime.pool import Lease
 from localspec.server.errors import invalid
 from localspec.server.form import Form
@@ -29,26 +26,20 @@ async def bind(service: Service, lease: Lease, asked: Sequence[Asked]) -> None:
     """Compiles the form of a request's prompts, which all have the same; the lease is released if that fails.
 
     Raises:
-        ApiError: 400, the grammar is too large.
+        ApiError: 400, the grammar is too large; 503, too many wait to be tried.
         UsageError: a mistake in the grammar, or it takes too long.
     """
     form = asked[0].form
     if form is None:
         return
     try:
-        constraint = await _compiled(service, lease.engine, form)
+        text = await to_thread.run_sync(_text, form)
+        constraint = await service.grammar(lease.engine, form.kind, text)
     except BaseException:
         lease.release()
         raise
     for one in asked:
         one.options["grammar"] = constraint
-
-
-async def _compiled(service: Service, engine: Engine, form: Form) -> Constraint:
-    text = await to_thread.run_sync(_text, form)
-    work = partial(service.trials.read, form.kind, text, lambda: service.stopped)
-    grammar = await to_thread.run_sync(work, limiter=service.grammars)
-    return await to_thread.run_sync(engine.compiled, grammar, limiter=service.grammars)
 
 
 def _text(form: Form) -> str:

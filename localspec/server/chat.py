@@ -67,7 +67,7 @@ class Choice:
     def __init__(self, turn: Turn, asked: Asked, generation: Generation, end_tokens: frozenset[int]) -> None:
         self.generation = generation
         self._parser = turn.parser(asked.prompt)
-        self._end_tokens = end_tokens
+        self._end_tokens = end_tokens | generation.request.stop_tokens
         self.content: list[str] = []
         self.reasoning: list[str] = []
         self.calls: list[Call] = []

@@ -10,7 +10,7 @@ from pydantic import Discriminator, Field, Tag
 from localspec.chat.template import Message
 from localspec.chat.tool import Tool, ToolCall, ToolChoice
 from localspec.server.errors import invalid
-from localspec.server.fields import Body, TextPart
+from localspec.server.fields import MOST_ITEMS, MOST_TOOLS, Body, TextPart
 from localspec.server.generation_fields import GenerationFields
 from localspec.server.thinking import ThinkingFields
 
@@ -68,9 +68,9 @@ class ChatMessage(Body):
 
     other_names: ClassVar[Mapping[str, str]] = {"reasoning": "reasoning_content"}
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | list[Part] | None = None
+    content: str | Annotated[list[Part], Field(max_length=MOST_ITEMS)] | None = None
     name: str | None = None
-    tool_calls: list[CallField] | None = None
+    tool_calls: Annotated[list[CallField], Field(max_length=MOST_TOOLS)] | None = None
     tool_call_id: str | None = None
     reasoning_content: str | None = None
     refusal: Any = Field(default=None, description="Accepted and not used.")
@@ -113,14 +113,14 @@ class ChatFields(GenerationFields, ThinkingFields):
     """POST /v1/chat/completions."""
 
     tool_types: ClassVar[frozenset[str]] = frozenset({"function"})
-    messages: Annotated[list[ChatMessage], Field(min_length=1)]
+    messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=MOST_ITEMS)]
     max_completion_tokens: int | None = Field(default=None, ge=-1, description="Newer name of max_tokens.")
     logprobs: bool | None = None
     top_logprobs: int | None = Field(default=None, ge=0, le=MOST_TOP)
-    tools: list[ToolField] | None = None
+    tools: Annotated[list[ToolField], Field(max_length=MOST_TOOLS)] | None = None
     tool_choice: Literal["auto", "none", "required"] | NamedChoice | None = None
     parallel_tool_calls: bool | None = None
-    modalities: list[Literal["text"]] | None = None
+    modalities: Annotated[list[Literal["text"]], Field(max_length=MOST_ITEMS)] | None = None
     chat_template_kwargs: dict[str, Any] | None = Field(default=None, description="Variables for the chat template.")
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = Field(

@@ -37,8 +37,11 @@ from localspec.types import Tokens
 
 ROUTER = APIRouter(tags=["completions"], route_class=JsonRoute)
 MOST_TOP = 20
+MOST_PROMPTS = 2048
+"""Prompts in one request, as for embeddings; fewer have places."""
 TokenIds = Annotated[list[int], Field(min_length=1)]
-Prompts = str | Annotated[list[str], Field(min_length=1)] | TokenIds | Annotated[list[TokenIds], Field(min_length=1)]
+_Several = Field(min_length=1, max_length=MOST_PROMPTS)
+Prompts = str | Annotated[list[str], _Several] | TokenIds | Annotated[list[TokenIds], _Several]
 
 
 class CompletionFields(GenerationFields):
@@ -170,7 +173,8 @@ class _Choice:
 
     def take(self, event: Event) -> None:
         self.text += event.text
-        self._log_probs += [one for one in event.log_probs if one.token not in self._model.end_tokens]
+        stop: frozenset[int] = frozenset() if self.generation is None else self.generation.request.stop_tokens
+        self._log_probs += [one for one in event.log_probs if one.token not in self._model.end_tokens | stop]
 
     def log_probs(self) -> TextLogProbs | None:
         """Those not handed out yet; None = there are none."""

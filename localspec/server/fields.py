@@ -18,7 +18,18 @@ MOST_STOPS = 64
 MOST_CHOICES = 128
 """Choices of one request (OpenAI's limit)."""
 
-LogitBias: TypeAlias = dict[str, float | bool] | list[Annotated[list[int | str | float | bool], Field(min_length=2)]]
+MOST_ITEMS = 10_000
+"""Messages, items or parts in one list: far more than conversations have, and validated in less than 0.1 s."""
+MOST_TOOLS = 1024
+"""Tools of one request, and calls of one message."""
+MOST_BIASES = 4096
+"""Biased tokens or texts of one request; each text is made into tokens."""
+
+_Pair = Annotated[list[int | str | float | bool], Field(min_length=2, max_length=3)]
+LogitBias: TypeAlias = (
+    Annotated[dict[str, float | bool], Field(max_length=MOST_BIASES)]
+    | Annotated[list[_Pair], Field(max_length=MOST_BIASES)]
+)
 
 
 class Body(BaseModel):
@@ -87,7 +98,7 @@ class Prediction(Body):
     """Text that is expected in the answer: where it comes true it costs almost nothing."""
 
     type: Literal["content"] = "content"
-    content: str | list[TextPart]
+    content: str | Annotated[list[TextPart], Field(max_length=MOST_ITEMS)]
 
 
 class JsonSchema(Body):

@@ -29,6 +29,9 @@ class GenerationFields(Harmless, SamplingFields, FormFields):
     n: int | None = Field(default=None, ge=1, le=MOST_CHOICES, description="Choices; each has its own random numbers.")
     max_tokens: int | None = Field(default=None, ge=-1, description="Most new tokens; -1 = until the model ends.")
     stop: str | Annotated[list[str], Field(max_length=MOST_STOPS)] | None = None
+    stop_token_ids: Annotated[list[int], Field(max_length=MOST_STOPS)] | None = Field(
+        default=None, description="Tokens that end the answer, besides the model's own."
+    )
     ignore_eos: bool | None = Field(default=None, description="Go on where the model would end (benchmarks).")
     prediction: Prediction | None = None
     speculative: Speculative | None = None

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import faulthandler
+import os
 import signal
 import socket
 import sys
@@ -31,7 +33,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _KEEP_ALIVE = 65
 """Seconds an idle connection is kept; longer than the minute after which common clients and proxies let go."""
 _GRACE = 5.0
-"""Seconds for the last chunks to get out, behind `drain_seconds`."""
+"""Seconds for the last chunks to get out, after `drain_seconds`; the process is ended by force after twice as many."""
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -151,7 +153,7 @@ def _as_json(error: ApiError) -> list[h11.Event]:
 class Server(uvicorn.Server):
     """Ends in order: no new requests, time for running answers, an error for those that need longer, then the engines.
 
-    A second signal takes the time away. The process then ends by itself, with what `serve` returns.
+    A second signal takes the time away. The process then ends by itself, with what `serve` returns, or later by force.
     """
 
     def __init__(self, config: uvicorn.Config, service: Service, ending: Callable[[], None] | None = None) -> None:
@@ -175,9 +177,11 @@ class Server(uvicorn.Server):
             stop.cancel()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        if self.should_exit and self._loop is not None:
+        again = self.should_exit
+        if again and self._loop is not None:
             self._loop.call_soon_threadsafe(self._service.stop)
         self.should_exit = True
+        _end_for_sure(2 * _GRACE + (0.0 if again else self._service.settings.drain_seconds))
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -191,6 +195,12 @@ class Server(uvicorn.Server):
         finally:
             for one, handler in before.items():
                 signal.signal(one, handler)
+
+
+def _end_for_sure(seconds: float) -> None:
+    """Ends the process after so many seconds, whatever its threads do then: also if one of them holds the interpreter's
+    lock, which no timer of Python's gets past. faulthandler's thread does, and its words go nowhere."""
+    faulthandler.dump_traceback_later(seconds, exit=True, file=os.open(os.devnull, os.O_WRONLY))
 
 
 def make_server(app: FastAPI, settings: ServerSettings, ending: Callable[[], None] | None = None) -> Server:

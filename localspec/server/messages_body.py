@@ -19,7 +19,16 @@ from localspec.server.chat_fields import (
     ToolField,
     part_kind,
 )
-from localspec.server.fields import MOST_STOPS, Body, JsonSchema, ResponseFormat, SamplingFields, Speculative
+from localspec.server.fields import (
+    MOST_ITEMS,
+    MOST_STOPS,
+    MOST_TOOLS,
+    Body,
+    JsonSchema,
+    ResponseFormat,
+    SamplingFields,
+    Speculative,
+)
 
 
 class Block(Body):
@@ -54,7 +63,7 @@ class ToolResultBlock(Block):
 
     type: Literal["tool_result"]
     tool_use_id: str
-    content: str | list[TextBlock] = ""
+    content: str | Annotated[list[TextBlock], Field(max_length=MOST_ITEMS)] = ""
     is_error: bool | None = None
 
 
@@ -92,7 +101,7 @@ class InputMessage(Body):
     """A turn."""
 
     role: Literal["user", "assistant", "system"]
-    content: str | list[ContentBlock]
+    content: str | Annotated[list[ContentBlock], Field(max_length=MOST_ITEMS)]
 
 
 class ToolDefinition(Body):
@@ -151,9 +160,9 @@ class Prompt(Body):
     tool_types: ClassVar[frozenset[str]] = frozenset({"custom"})
     model: str = ""
     """Name of a model; "" = the default one."""
-    messages: list[InputMessage] = Field(min_length=1)
-    system: str | list[TextBlock] = ""
-    tools: list[ToolDefinition] | None = None
+    messages: list[InputMessage] = Field(min_length=1, max_length=MOST_ITEMS)
+    system: str | Annotated[list[TextBlock], Field(max_length=MOST_ITEMS)] = ""
+    tools: Annotated[list[ToolDefinition], Field(max_length=MOST_TOOLS)] | None = None
     tool_choice: Choice | None = None
     thinking: Thinking | None = None
     output_config: OutputConfig | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from localspec.engine.request import fresh_seed
@@ -49,11 +50,20 @@ def engine_options(fields: GenerationFields, engine: Engine, max_tokens: int | N
         "seed": fresh_seed() if fields.seed in (None, -1) else fields.seed,
         "max_tokens": None if limit == -1 else limit,
         "stop": tuple(stop),
+        "stop_tokens": _stop_tokens(fields.stop_token_ids or (), engine.loaded.model),
         "ignore_end": bool(fields.ignore_eos),
     }
     if fields.prediction is not None:
         options["prediction"] = _prediction(joined(fields.prediction.content), engine)
     return options | _drafting(fields)
+
+
+def _stop_tokens(given: Sequence[int], model: Model) -> frozenset[int]:
+    wrong = next((token for token in given if not 0 <= token < model.n_vocab), None)
+    if wrong is not None:
+        what = f"stop_token_ids holds {str(wrong)[:24]}; ids are 0 to {model.n_vocab - 1}."
+        raise invalid(what, "stop_token_ids", "invalid_value")
+    return frozenset(given)
 
 
 def _prediction(text: str, engine: Engine) -> Tokens:

@@ -63,7 +63,6 @@ SWITCHES: Mapping[str, tuple[Any, ...]] = {
     "prompt_embeds": ([],),
     "best_of": (1,),
     "min_tokens": (0,),
-    "stop_token_ids": ([],),
     "dimensions": (),
     "messages": ([],),
     "prompt": (),

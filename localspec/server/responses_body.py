@@ -10,7 +10,15 @@ from pydantic import Discriminator, Field, Tag
 from localspec.server import chat_fields
 from localspec.server.chat_fields import CalledFunction, CallField, ChatFields, ChatMessage, FunctionField, ToolField
 from localspec.server.errors import invalid
-from localspec.server.fields import Body, JsonSchema, ResponseFormat, SamplingFields, Speculative
+from localspec.server.fields import (
+    MOST_ITEMS,
+    MOST_TOOLS,
+    Body,
+    JsonSchema,
+    ResponseFormat,
+    SamplingFields,
+    Speculative,
+)
 
 
 class InputText(Body):
@@ -29,7 +37,7 @@ class MessageItem(Body):
 
     type: Literal["message"] = "message"
     role: Literal["user", "assistant", "system", "developer"]
-    content: str | list[InputText]
+    content: str | Annotated[list[InputText], Field(max_length=MOST_ITEMS)]
     id: str | None = None
     status: Any = None
     """Accepted from earlier answers."""
@@ -54,7 +62,7 @@ class OutputItem(Body):
 
     type: Literal["function_call_output"]
     call_id: str
-    output: str | list[InputText]
+    output: str | Annotated[list[InputText], Field(max_length=MOST_ITEMS)]
     id: str | None = None
     status: Any = None
     """Accepted."""
@@ -72,8 +80,8 @@ class ReasoningItem(Body):
 
     type: Literal["reasoning"]
     id: str | None = None
-    summary: list[ReasoningText] | None = None
-    content: list[ReasoningText] | None = None
+    summary: Annotated[list[ReasoningText], Field(max_length=MOST_ITEMS)] | None = None
+    content: Annotated[list[ReasoningText], Field(max_length=MOST_ITEMS)] | None = None
     encrypted_content: str | None = None
     """Accepted from other servers; the model does not see it."""
     status: Any = None
@@ -159,13 +167,13 @@ class ResponsePrompt(Body):
     tool_types: ClassVar[frozenset[str]] = frozenset({"function"})
     model: str | None = None
     """Name of a model; null = the default one."""
-    input: str | list[Item]
+    input: str | Annotated[list[Item], Field(max_length=MOST_ITEMS)]
     """A message of the user, or items of a conversation."""
     instructions: str | None = None
     """System message of this answer alone: the next one that refers to it does not inherit it."""
     previous_response_id: str | None = None
     """Goes on with the conversation of an earlier answer, as long as it is remembered (in memory only)."""
-    tools: list[FunctionTool] | None = None
+    tools: Annotated[list[FunctionTool], Field(max_length=MOST_TOOLS)] | None = None
     tool_choice: Literal["auto", "none", "required"] | NamedChoice | None = None
     parallel_tool_calls: bool | None = None
     reasoning: ReasoningOptions | None = None

@@ -12,9 +12,10 @@ from typing import TypeVar
 
 from anyio import CapacityLimiter, to_thread
 
+from localspec.engine.interfaces import Constraint
 from localspec.errors import Cancelled, LocalspecError
 from localspec.llama.choice import Progress
-from localspec.llama.trial import Trials
+from localspec.llama.trial import LARGE, Notation, Trials
 from localspec.runtime.engine import Engine
 from localspec.runtime.generation import Generation
 from localspec.runtime.pool import Lease, Pool
@@ -26,7 +27,9 @@ from localspec.server.settings import ServerSettings
 
 _Result = TypeVar("_Result")
 _GRAMMARS = 2
-"""Grammars that are read or compiled at once; the others wait without a thread."""
+"""Grammars that are compiled at once, and large ones that are tried; the others wait without a thread."""
+_WAITING_GRAMMARS = 8
+"""Large grammars that may wait to be tried: one of them may take some seconds."""
 _LARGE_BODIES = 2
 """Large bodies that are parsed at once; the others wait without a thread."""
 
@@ -46,8 +49,10 @@ class Service:
         self.ignored = IgnoredNames()
         self.large_bodies = CapacityLimiter(_LARGE_BODIES)
         """Bounds the threads that parse large bodies."""
-        self.grammars = CapacityLimiter(_GRAMMARS)
-        """Bounds the threads that read and compile grammars."""
+        self.compiling = CapacityLimiter(_GRAMMARS)
+        """Bounds the threads that compile grammars."""
+        self.trying = CapacityLimiter(_GRAMMARS)
+        """Bounds the processes in which large grammars are tried."""
         self.trials = Trials()
         self.started = int(time())
         self.ending = False
@@ -177,6 +182,23 @@ class Service:
         if count > self._places(engine):
             message = f"The request asks for {count} answers at once; this server takes {self._places(engine)}."
             raise ApiError(400, "invalid_request_error", message, param="n")
+
+    async def grammar(self, engine: Engine, notation: Notation, text: str) -> Constraint:
+        """A grammar for an engine, compiled off the event loop; a large one after it was tried.
+
+        Raises:
+            ApiError: 503, too many large grammars wait already.
+            UsageError: a mistake in the grammar, or it is too large.
+        """
+        limiter = self.compiling
+        if len(text) > LARGE:
+            limiter = self.trying
+            waiting = limiter.statistics().tasks_waiting
+            if waiting >= _WAITING_GRAMMARS:
+                raise overloaded(f"{waiting} large grammars wait to be tried already.")
+        read = partial(self.trials.read, notation, text, lambda: self.stopped)
+        grammar = await to_thread.run_sync(read, limiter=limiter)
+        return await to_thread.run_sync(engine.compiled, grammar, limiter=self.compiling)
 
     # -- texts that are read only ------------------------------------------------------------------------------
 

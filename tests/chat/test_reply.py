@@ -249,3 +249,20 @@ def test_calls_can_be_used_as_they_come(text: str, form: CallForm) -> None:
     for kind, *rest in read([text], form):
         if kind == "call":
             assert isinstance(json.loads(rest[1]), dict)
+
+
+@pytest.mark.parametrize(
+    ("form", "text"),
+    [
+        ("tagged", '<tool_call>{"name": "g", "arguments": {"a": "x"}}</tool_call>'),
+        ("bare", '{"name": "g", "parameters": {"a": "x"}}'),
+        ("list", '[TOOL_CALLS] [{"name": "g", "arguments": {"a": "x"}}]'),
+        ("list", '[TOOL_CALLS] [{"name": "f", "arguments": {"a": "x"}}, {"name": "g", "arguments": {"a": "x"}}]'),
+        ("named list", '[TOOL_CALLS]g[ARGS]{"a": "x"}'),
+        ("xml", "<tool_call>\n<function=g>\n<parameter=a>\nx\n</parameter>\n</function>\n</tool_call>"),
+    ],
+)
+def test_a_call_of_a_tool_that_is_not_there_is_text(form: str, text: str) -> None:
+    for pieces in ([text], list(text)):
+        assert read(pieces, FORMS[form]) == [("says", text)]
+        assert read(pieces, FORMS[form], parallel=False) == [("says", text)]

@@ -10,7 +10,7 @@ import pytest
 
 from localspec.server.chat_fields import ChatFields
 from localspec.server.reading import HEADER
-from tests.server.live import Live, error_of, user
+from tests.server.live import COPIED, COPY, Live, error_of, user
 
 SCHEMA = {"type": "object", "properties": {"a": {"enum": [1, 2]}}, "required": ["a"], "additionalProperties": False}
 OBJECT = r'\{\s*"a"\s*:\s*[12]\s*\}'
@@ -56,12 +56,25 @@ def test_every_name_for_thinking_reaches_the_template(live: Live, fields: dict[s
     ],
 )
 def test_every_name_for_a_form_binds_the_answer(live: Live, fields: dict[str, Any], pattern: str) -> None:
-    response = live.chat("Write something", max_tokens=40, **fields)
+    response = live.chat("Write something", max_tokens=200, temperature=0, **fields)
     assert response.status_code == 200, response.text
     assert HEADER not in response.headers
     assert re.fullmatch(pattern, response.json()["choices"][0]["message"]["content"])
-    text = live.complete("Write something", max_tokens=40, **fields).json()["choices"][0]["text"]
+    text = live.complete("Write something", max_tokens=200, temperature=0, **fields).json()["choices"][0]["text"]
     assert re.fullmatch(pattern, text)
+
+
+def test_a_token_ends_the_answer_and_is_no_part_of_it(live: Live) -> None:
+    """With and without drafts, and in a grammar."""
+    words = live.http.post("/tokenize", json={"content": COPIED, "with_pieces": True}).json()["tokens"]
+    ids = [token["id"] for token in words]
+    place = next(at for at in range(4, len(ids)) if ids[at] not in ids[:at])
+    before = "".join(token["piece"] for token in words[:place])
+    for more in ({}, {"speculative": {"enabled": False}}, {"guided_regex": "(?s:.*)"}):
+        fields: dict[str, Any] = {"stop_token_ids": [ids[place]]} | more
+        choice = live.chat(COPY, temperature=0, **fields).json()["choices"][0]
+        assert (choice["message"]["content"], choice["finish_reason"]) == (before, "stop")
+    assert error_of(live.chat(COPY, stop_token_ids=[-1]))["param"] == "stop_token_ids"
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -125,3 +126,18 @@ def test_a_schema_that_nobody_can_read_is_an_error_of_the_request(live: Live) ->
     response = live.chat(LOOK_UP, tools=[tool], tool_choice="required")
     assert response.status_code == 400
     assert error_of(response)["type"] == "invalid_request_error"
+
+
+@pytest.mark.trial
+def test_a_thousand_random_requests_call_only_tools_that_exist(live: Live) -> None:
+    """Hot enough that names are made up; what is called is among the tools, whatever they are."""
+
+    def called(number: int) -> list[str]:
+        tools = [TOOL if number % 2 else OTHER]
+        choice = ask(live, f"Look up tower {number}.", tools=tools, temperature=1.4, seed=number, max_tokens=60)
+        return [call["function"]["name"] for call in choice["message"].get("tool_calls", [])]
+
+    with ThreadPoolExecutor(4) as crowd:
+        names = list(crowd.map(called, range(1000)))
+    assert {name for found in names[1::2] for name in found} == {"wikipedia"}
+    assert {name for found in names[::2] for name in found} <= {"set_timer"}
