@@ -32,22 +32,28 @@ class Section:
         for above, line in zip(["", *self.lines], self.lines, strict=False):
             is_rule = line.startswith("|-")
             if line.startswith("|") and not is_rule:
-                found.append([cell.strip() for cell in line.strip("|").split("|")])
+                cells = re.split(r"(?<!\\)\|", line.strip("|"))
+                found.append([cell.strip().replace("\\|", "|") for cell in cells])
             elif is_rule and above.startswith("|"):
                 found.pop()
         return found
 
     @property
-    def code(self) -> list[str]:
-        """What stands between backticks in the text, and the lines of blocks of code."""
+    def shell(self) -> list[str]:
+        """Lines of its blocks of shell commands."""
         found: list[str] = []
         inside = False
         for line in self.lines:
             if line.startswith("```"):
-                inside = not inside
-            else:
-                found += [line] if inside else _CODE.findall(line)
+                inside = line == "```sh"
+            elif inside:
+                found.append(line)
         return found
+
+    @property
+    def code(self) -> list[str]:
+        """What stands between backticks in its text, and its shell commands."""
+        return [*(found for line in self.lines if "```" not in line for found in _CODE.findall(line)), *self.shell]
 
     @property
     def links(self) -> set[str]:
