@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -61,20 +62,22 @@ class Section:
         return set(_LINK.findall("\n".join(self.lines)))
 
 
+@cache
 def sections(name: str) -> list[Section]:
     """All sections of `docs/NAME`, the page itself first; a section holds those below it."""
     found: list[Section] = []
+    open_: list[Section] = []
     inside = False
     for line in (DOCS / name).read_text(encoding="utf-8").splitlines():
         inside ^= line.startswith("```")
         heading = None if inside else _HEADING.match(line)
         if heading is not None:
-            found.append(Section(heading[2], len(heading[1]), []))
-        for number, section in enumerate(found):
-            if heading is None or section is not found[-1]:
-                later = found[number + 1 :]
-                if all(one.level > section.level for one in later):
-                    section.lines.append(line)
+            open_ = [one for one in open_ if one.level < len(heading[1])]
+        for one in open_:
+            one.lines.append(line)
+        if heading is not None:
+            open_.append(Section(heading[2], len(heading[1]), []))
+            found.append(open_[-1])
     return found
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 import shlex
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,7 @@ from tests.docs.page import Section, code_of, section, sections
 PAGE = "chat.md"
 COMMANDS_PAGE = "command-line.md"
 PAGES = (PAGE, COMMANDS_PAGE)
-_EVERYWHERE = ("--help", "--version")
+_EVERYWHERE = ("--help", "--help-all", "--version")
 """Options that every command has, or that localspec has before a command."""
 _SPELLED = {"esc": "escape", "+": "plus", "=": "equals_sign", "-": "minus", "/": "slash"}
 _NO_KEYS = {"k_up"}
@@ -113,6 +114,7 @@ def _children(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentPar
     return {}
 
 
+@cache
 def _parsers() -> dict[str, argparse.ArgumentParser]:
     """{command, with the words below it: its parser}."""
     found = {}
@@ -140,6 +142,7 @@ def _told_options(one: Section) -> dict[str, str]:
     return {name: value for name, _, value in told if name.startswith("--")}
 
 
+@cache
 def _command_sections() -> dict[str, Section]:
     return {one.title: one for one in sections(COMMANDS_PAGE) if one.title in _parsers()}
 
