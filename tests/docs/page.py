@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -32,22 +33,28 @@ class Section:
         for above, line in zip(["", *self.lines], self.lines, strict=False):
             is_rule = line.startswith("|-")
             if line.startswith("|") and not is_rule:
-                found.append([cell.strip() for cell in line.strip("|").split("|")])
+                cells = re.split(r"(?<!\\)\|", line.strip("|"))
+                found.append([cell.strip().replace("\\|", "|") for cell in cells])
             elif is_rule and above.startswith("|"):
                 found.pop()
         return found
 
     @property
-    def code(self) -> list[str]:
-        """What stands between backticks in the text, and the lines of blocks of code."""
+    def shell(self) -> list[str]:
+        """Lines of its blocks of shell commands."""
         found: list[str] = []
         inside = False
         for line in self.lines:
             if line.startswith("```"):
-                inside = not inside
-            else:
-                found += [line] if inside else _CODE.findall(line)
+                inside = line == "```sh"
+            elif inside:
+                found.append(line)
         return found
+
+    @property
+    def code(self) -> list[str]:
+        """What stands between backticks in its text, and its shell commands."""
+        return [*(found for line in self.lines if "```" not in line for found in _CODE.findall(line)), *self.shell]
 
     @property
     def links(self) -> set[str]:
@@ -55,20 +62,22 @@ class Section:
         return set(_LINK.findall("\n".join(self.lines)))
 
 
+@cache
 def sections(name: str) -> list[Section]:
     """All sections of `docs/NAME`, the page itself first; a section holds those below it."""
     found: list[Section] = []
+    open_: list[Section] = []
     inside = False
     for line in (DOCS / name).read_text(encoding="utf-8").splitlines():
         inside ^= line.startswith("```")
         heading = None if inside else _HEADING.match(line)
         if heading is not None:
-            found.append(Section(heading[2], len(heading[1]), []))
-        for number, section in enumerate(found):
-            if heading is None or section is not found[-1]:
-                later = found[number + 1 :]
-                if all(one.level > section.level for one in later):
-                    section.lines.append(line)
+            open_ = [one for one in open_ if one.level < len(heading[1])]
+        for one in open_:
+            one.lines.append(line)
+        if heading is not None:
+            open_.append(Section(heading[2], len(heading[1]), []))
+            found.append(open_[-1])
     return found
 
 

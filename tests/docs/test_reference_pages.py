@@ -1,11 +1,20 @@
-"""docs/chat.md and the chat have the same keys, commands, settings and parameters."""
+"""The reference pages tell what the program has, and nothing else: keys, commands, options, routes, fields."""
 
 from __future__ import annotations
 
+import argparse
 import re
+import shlex
+from functools import cache
+from pathlib import Path
 
+import pytest
+
+import localspec
+from localspec.cli import COMMANDS, WITH_DEFAULT, build_parser
 from localspec.cli.line_chat import _HELP
 from localspec.config import EngineSettings
+from localspec.errors import LocalspecError
 from localspec.tui.app import ChatApp
 from localspec.tui.bindings import known
 from localspec.tui.commands import commands
@@ -16,6 +25,10 @@ from localspec.tui.screens.parameters import parameters
 from tests.docs.page import Section, code_of, section, sections
 
 PAGE = "chat.md"
+COMMANDS_PAGE = "command-line.md"
+PAGES = (PAGE, COMMANDS_PAGE)
+_EVERYWHERE = ("--help", "--help-all", "--version")
+"""Options that every command has, or that localspec has before a command."""
 _SPELLED = {"esc": "escape", "+": "plus", "=": "equals_sign", "-": "minus", "/": "slash"}
 _NO_KEYS = {"k_up"}
 """In bindings, and no key of any terminal."""
@@ -91,3 +104,102 @@ def test_every_screen_has_a_section() -> None:
     linked = section(PAGE, "Screens").links
     assert linked <= anchors
     assert len(opened) == len(SCREENS)  # all but the doctor, and Esc
+
+
+def _children(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    """Commands below a parser."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            return dict(action.choices)
+    return {}
+
+
+@cache
+def _parsers() -> dict[str, argparse.ArgumentParser]:
+    """{command, with the words below it: its parser}."""
+    found = {}
+    for name in COMMANDS:
+        parser = _children(build_parser(name))[name]
+        found[name] = parser
+        found |= {f"{name} {below}": one for below, one in _children(parser).items()}
+    return found
+
+
+def _options_of(parser: argparse.ArgumentParser) -> dict[str, str]:
+    """{long option: what the help puts after it}."""
+    found = {}
+    for action in parser._actions:
+        value = action.metavar or ("|".join(action.choices) if action.choices else action.dest.upper())
+        for name in action.option_strings:
+            if name.startswith("--") and name not in _EVERYWHERE:
+                found[name] = "" if action.nargs == 0 else str(value)
+    return found
+
+
+def _told_options(one: Section) -> dict[str, str]:
+    """{long option: what is put after it} of a section's tables."""
+    told = [code.partition(" ") for cells in one.rows for code in code_of(cells[0])]
+    return {name: value for name, _, value in told if name.startswith("--")}
+
+
+@cache
+def _command_sections() -> dict[str, Section]:
+    return {one.title: one for one in sections(COMMANDS_PAGE) if one.title in _parsers()}
+
+
+def test_every_command_has_a_section_and_the_reverse() -> None:
+    titles = [one.title for one in sections(COMMANDS_PAGE) if one.title == one.title.lower() and one.level > 1]
+    assert sorted(titles) == sorted(_parsers())
+
+
+@pytest.mark.parametrize("command", _parsers())
+def test_a_section_tells_the_options_of_its_command_and_no_other(command: str) -> None:
+    own = _command_sections()[command]
+    below = [one for title, one in _command_sections().items() if title.startswith(f"{command} ")]
+    told = {} if below else _told_options(own)
+    shared = {one.anchor: one for one in sections(COMMANDS_PAGE) if one.title.startswith("Options of ")}
+    for anchor in set() if below else own.links & set(shared):
+        told |= _told_options(shared[anchor])
+    assert told == _options_of(_parsers()[command])
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_an_option_that_is_named_anywhere_exists(name: str) -> None:
+    real = {option for parser in _parsers().values() for option in _options_of(parser)} | set(_EVERYWHERE)
+    named = {found for code in sections(name)[0].code for found in re.findall(r"(?<![\w-])--[a-z][a-z-]*", code)}
+    assert named
+    assert not named - real
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_an_example_of_the_command_line_can_be_read(name: str) -> None:
+    lines = [line.partition(" > ")[0] for line in sections(name)[0].shell if "localspec " in line]
+    assert lines
+    for line in lines:
+        words = shlex.split(line[line.index("localspec ") :])[1:]
+        if words[0] in WITH_DEFAULT and words[1] not in WITH_DEFAULT[words[0]]:
+            words.insert(1, WITH_DEFAULT[words[0]][0])
+        assert words[0] in COMMANDS
+        build_parser(words[0]).parse_args(words)
+
+
+def test_every_exit_code_stands_on_the_page() -> None:
+    told = {int(cells[0]) for cells in section(COMMANDS_PAGE, "Exit codes").rows}
+    kinds, real = [LocalspecError], {0}
+    while kinds:
+        kind = kinds.pop()
+        real.add(kind.exit_code)
+        kinds += kind.__subclasses__()
+    assert told == real
+
+
+def test_every_variable_of_localspec_stands_on_the_page() -> None:
+    told = {code_of(cells[0])[0] for cells in section(COMMANDS_PAGE, "Environment variables").rows}
+    text = "\n".join(path.read_text(encoding="utf-8") for path in Path(localspec.__path__[0]).rglob("*.py"))
+    real = set(
+        re.findall(r"\b(?:LOCALSPEC_[A-Z_]+[A-Z]|HF_(?:TOKEN|HOME|ENDPOINT|HUB_OFFLINE)|OPENAI_API_KEY)\b", text)
+    )
+    assert {one for one in told if one.startswith("LOCALSPEC_")} == {
+        one for one in real if one.startswith("LOCALSPEC_")
+    }
+    assert real <= told
