@@ -61,7 +61,7 @@ class EngineSettings:
     """`auto`: exact wherever that follows from how the model is computed; `strict`: exact in any case, which may need
     an examination of minutes; `off`: nothing is claimed."""
     context: int | None = None
-    """Tokens a slot can hold; None = what the model was trained for, at most 4,096."""
+    """Tokens a slot can hold; None = by files and memory, see `models.context_length`."""
     slots: int = 1
     """Requests served at once."""
     wide: bool = True

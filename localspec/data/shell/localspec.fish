@@ -327,7 +327,7 @@ complete -c localspec -n '_shtab_localspec_using pull' -l draft -x -d 'draft mod
 complete -c localspec -n '_shtab_localspec_using pull' -l cross-tokenizer -d 'the draft may have another tokenizer'
 complete -c localspec -n '_shtab_localspec_using pull' -l role -xka "target draft" -d 'what NAME is; default: target'
 complete -c localspec -n '_shtab_localspec_using pull' -l revision -x -d 'branch, tag or commit; default: main'
-complete -c localspec -n '_shtab_localspec_using pull' -l context -x -d 'tokens to plan memory for; default: up to 4096'
+complete -c localspec -n '_shtab_localspec_using pull' -l context -x -d 'tokens to plan memory for; default: as for run'
 complete -c localspec -n '_shtab_localspec_using pull' -s y -l yes -d 'do not ask'
 complete -c localspec -n '_shtab_localspec_using pull' -l dry-run -d 'print the plan and fetch nothing'
 complete -c localspec -n '_shtab_localspec_using pull' -l offline -d 'use only what is in the Hugging Face cache'
