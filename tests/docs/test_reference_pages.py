@@ -297,3 +297,12 @@ def test_fields_that_are_said_to_be_refused_are_refused() -> None:
     told = next(line for line in section(SERVE_PAGE, "Fields that are not known").lines if "400" in line)
     assert set(re.findall(r"`(\w+)`", told)) <= set(SWITCHES)
     assert HEADER in (DOCS / SERVE_PAGE).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_link_leads_to_a_page_and_a_heading(name: str) -> None:
+    links = re.findall(r"\]\(([\w-]+\.md)?(?:#([\w-]+))?\)", (DOCS / name).read_text(encoding="utf-8"))
+    assert links
+    for page, anchor in links:
+        assert not anchor or anchor in {one.anchor for one in sections(page or name)}, (page, anchor)
+        assert not page or (DOCS / page).is_file()
