@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import shlex
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +17,10 @@ from localspec.cli import COMMANDS, WITH_DEFAULT, build_parser
 from localspec.cli.line_chat import _HELP
 from localspec.config import EngineSettings
 from localspec.errors import LocalspecError
+from localspec.runtime.pool import Pool
+from localspec.server.app import create_app
+from localspec.server.meter import Meter
+from localspec.server.reading import HEADER, SWITCHES
 from localspec.tui.app import ChatApp
 from localspec.tui.bindings import known
 from localspec.tui.commands import commands
@@ -22,11 +28,11 @@ from localspec.tui.documented import settings_of
 from localspec.tui.preferences import Preferences
 from localspec.tui.registry import SCREENS, load
 from localspec.tui.screens.parameters import parameters
-from tests.docs.page import Section, code_of, section, sections
+from tests.docs.page import DOCS, Section, code_of, section, sections
 
 PAGE = "chat.md"
-COMMANDS_PAGE = "command-line.md"
-PAGES = (PAGE, COMMANDS_PAGE)
+COMMANDS_PAGE, SERVE_PAGE = "command-line.md", "serve.md"
+PAGES = (PAGE, COMMANDS_PAGE, SERVE_PAGE)
 _EVERYWHERE = ("--help", "--help-all", "--version")
 """Options that every command has, or that localspec has before a command."""
 _SPELLED = {"esc": "escape", "+": "plus", "=": "equals_sign", "-": "minus", "/": "slash"}
@@ -203,3 +209,100 @@ def test_every_variable_of_localspec_stands_on_the_page() -> None:
         one for one in real if one.startswith("LOCALSPEC_")
     }
     assert real <= told
+
+
+@cache
+def _api() -> dict[str, Any]:
+    """The description of the endpoint; no model is needed for it."""
+    return create_app(Pool(settings={})).openapi()
+
+
+def _operations() -> dict[str, dict[str, Any]]:
+    """{`METHOD path`: its description}."""
+    return {f"{method.upper()} {path}": one for path, all_ in _api()["paths"].items() for method, one in all_.items()}
+
+
+def _fields_of(name: str) -> set[str]:
+    return set(_api()["components"]["schemas"][name].get("properties", {}))
+
+
+def _named(name: str) -> str:
+    """A model as the page calls it: `NamedChoice`, or `chat_fields.NamedChoice` where two modules have one."""
+    return ".".join(name.split("__")[-2:])
+
+
+def _models_of_requests() -> set[str]:
+    """Models that the bodies of requests are made of."""
+    refers = re.compile(r'"#/components/schemas/(\w+)"')
+    left = refers.findall(json.dumps([one.get("requestBody") for one in _operations().values()]))
+    found: set[str] = set()
+    while left:
+        name = left.pop()
+        if name not in found:
+            found.add(name)
+            left += refers.findall(json.dumps(_api()["components"]["schemas"][name]))
+    return found
+
+
+@cache
+def _told_fields() -> dict[str, set[str]]:
+    """{model: its fields}, from the tables that a comment such as `<!-- fields: A, B -->` stands before."""
+    found: dict[str, set[str]] = {}
+    names: list[str] = []
+    for line in (DOCS / SERVE_PAGE).read_text(encoding="utf-8").splitlines():
+        if comment := re.fullmatch(r"<!-- fields: (.+) -->", line):
+            names = comment[1].split(", ")
+        elif field := re.match(r"\| `(\w+)` \|", line):
+            for name in names:
+                found.setdefault(name, set()).add(field[1])
+        elif line and not line.startswith("|"):
+            names = []
+    return found
+
+
+def test_every_route_stands_on_the_page_and_no_other() -> None:
+    told = [code_of(cells[0])[0] for cells in section(SERVE_PAGE, "Routes").rows]
+    assert sorted(told) == sorted(_operations())
+
+
+def test_a_route_that_is_named_anywhere_exists() -> None:
+    named = {code for code in sections(SERVE_PAGE)[0].code if re.fullmatch("(GET|POST|DELETE) /.*", code)}
+    assert not named - {*_operations(), "GET /openapi.json"}
+
+
+@pytest.mark.parametrize("name", sorted(_models_of_requests()))
+def test_every_field_of_a_request_stands_on_the_page(name: str) -> None:
+    assert _told_fields()[_named(name)] == _fields_of(name)
+
+
+def test_no_field_is_told_that_does_not_exist() -> None:
+    real = {_named(name): _fields_of(name) for name in _api()["components"]["schemas"]}
+    assert {name: fields - real[name] for name, fields in _told_fields().items() if fields - real[name]} == {}
+
+
+def test_every_parameter_of_an_address_stands_on_the_page() -> None:
+    code = set(sections(SERVE_PAGE)[0].code)
+    real = {
+        one["name"] for about in _operations().values() for one in about.get("parameters", []) if one["in"] == "query"
+    }
+    assert real <= code
+
+
+def test_every_metric_stands_on_the_page_and_no_other() -> None:
+    told = {code_of(cells[0])[0].removesuffix("_total") for cells in section(SERVE_PAGE, "Metrics").rows}
+    assert told == {metric.name for metric in Meter().registry.collect()}
+
+
+def test_fields_that_are_said_to_be_refused_are_refused() -> None:
+    told = next(line for line in section(SERVE_PAGE, "Fields that are not known").lines if "400" in line)
+    assert set(re.findall(r"`(\w+)`", told)) <= set(SWITCHES)
+    assert HEADER in (DOCS / SERVE_PAGE).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_link_leads_to_a_page_and_a_heading(name: str) -> None:
+    links = re.findall(r"\]\(([\w-]+\.md)?(?:#([\w-]+))?\)", (DOCS / name).read_text(encoding="utf-8"))
+    assert links
+    for page, anchor in links:
+        assert not anchor or anchor in {one.anchor for one in sections(page or name)}, (page, anchor)
+        assert not page or (DOCS / page).is_file()
