@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import threading
 from collections.abc import Callable
 from functools import partial
 from itertools import count, pairwise
@@ -191,3 +192,27 @@ async def test_only_what_is_seen_is_set(make_app: MakeApp, monkeypatch: pytest.M
         set_.clear()
         await text.extend(AnswerPart(ANSWER, paragraph * 200))
         assert set_ == [], "the reader looks at the beginning"
+
+
+@pytest.mark.asyncio
+async def test_heights_out_of_sight_are_found_when_the_answer_is_over(make_app: MakeApp) -> None:
+    answerer = ReplayAnswerer(Recording([Recorded.of_text("Some words of a paragraph. " * 30 + "\n\n")], {}))
+    answerer.hold = threading.Event()
+    app = make_app(answerer=answerer)
+    async with app.run_test(size=(80, 24)) as pilot:
+        pane = front(app)
+        pane.composer.put("Go")
+        await pilot.press("enter")
+        await until(pilot, lambda: pane.transcript.bubbles[-1].text is not None)
+        bubble = pane.transcript.bubbles[-1]
+        assert bubble.text is not None
+        await until(pilot, lambda: bubble.text is not None and len(bubble.text.segments[0].text) > 100)
+        assert bubble.message.state == "streaming"
+        await bubble.text.extend(AnswerPart(ANSWER, "\n\n" + "More words of another. " * 30 + "\n\n", ()))
+        await bubble.text.extend(AnswerPart(ANSWER, ("Words of the others. " * 30 + "\n\n") * 100, ()))
+        for _ in range(10):
+            pane.transcript._look_around()
+        measured = sum(segment.measured for segment in bubble.text.segments)
+        assert measured < 10 < len(bubble.text.segments)
+        answerer.hold.set()
+        await until(pilot, lambda: pane.answer is None and bubble.text is not None and bubble.text.complete)

@@ -16,6 +16,7 @@ from textual.geometry import Region, Size
 from textual.selection import Selection
 from textual.strip import Strip
 from textual.style import Style
+from textual.widget import Widget
 
 from localspec.chat.message import StoredMessage
 from localspec.chat.plain_text import PlainText, plain_text
@@ -23,7 +24,6 @@ from localspec.tui.answerer import AnswerPart
 from localspec.tui.look import Look
 from localspec.tui.segments import cut, segments
 from localspec.tui.typesetting import Line, Typesetter
-from localspec.tui.widgets.growing import Growing
 
 
 class Segment:
@@ -56,7 +56,7 @@ def _typesetter(theme: str, base: Style) -> Typesetter:
     return Typesetter(Look(base))
 
 
-class AnswerText(Growing):
+class AnswerText(Widget):
     """`extend` while it streams, `settle` at its end. Segments are set when they are seen, or when `fill` has time."""
 
     def __init__(self, message: StoredMessage) -> None:
@@ -172,6 +172,10 @@ class AnswerText(Growing):
                 segment.lines = None
             elif segment.measured and segment.lines is None and monotonic() < deadline:
                 self._set(segment)
+
+    def _size_updated(self, size: Size, virtual_size: Size, container_size: Size, layout: bool = True) -> bool:
+        """Asks for no second layout, as Textual would for each new height: nothing else depends on it."""
+        return super()._size_updated(size, virtual_size, container_size, layout=False)
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
         self._prepare(width)

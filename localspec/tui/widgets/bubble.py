@@ -9,6 +9,7 @@ from textual.app import ComposeResult
 from textual.binding import ActiveBinding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
+from textual.geometry import Size
 from textual.message import Message as TextualMessage
 from textual.style import Style
 from textual.timer import Timer
@@ -22,7 +23,6 @@ from localspec.tui.bindings import bind
 from localspec.tui.registry import VIEWS, load
 from localspec.tui.widgets.answer_text import AnswerText
 from localspec.tui.widgets.composer import Composer
-from localspec.tui.widgets.growing import Growing
 
 MARKDOWN = "markdown"
 """The view an answer has unless another is chosen."""
@@ -37,7 +37,7 @@ class Figures(Static):
         await self.run_action("screen.look")
 
 
-class Bubble(Growing, Vertical, can_focus=True):
+class Bubble(Vertical, can_focus=True):
     """Shows a `StoredMessage`; what its keys do is the chat screen's business."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -106,6 +106,10 @@ class Bubble(Growing, Vertical, can_focus=True):
 
     def on_unmount(self) -> None:
         self.forget()  # what Textual has drawn of a widget outlives it, in the cache of a method
+
+    def _size_updated(self, size: Size, virtual_size: Size, container_size: Size, layout: bool = True) -> bool:
+        """Asks for no second layout, as Textual would for each new height: nothing else depends on it."""
+        return super()._size_updated(size, virtual_size, container_size, layout=False)
 
     async def extend(self, part: AnswerPart) -> None:
         """Shows what is new of an answer under way."""
