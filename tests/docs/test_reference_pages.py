@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import re
-import shlex
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from typing import Any
 import pytest
 
 import localspec
-from localspec.cli import COMMANDS, WITH_DEFAULT, build_parser
+from localspec.cli import COMMANDS, build_parser
 from localspec.cli.line_chat import _HELP
 from localspec.config import EngineSettings
 from localspec.errors import LocalspecError
@@ -177,18 +176,6 @@ def test_an_option_that_is_named_anywhere_exists(name: str) -> None:
     assert not named - real
 
 
-@pytest.mark.parametrize("name", PAGES)
-def test_an_example_of_the_command_line_can_be_read(name: str) -> None:
-    lines = [line.partition(" > ")[0] for line in sections(name)[0].shell if "localspec " in line]
-    assert lines
-    for line in lines:
-        words = shlex.split(line[line.index("localspec ") :])[1:]
-        if words[0] in WITH_DEFAULT and words[1] not in WITH_DEFAULT[words[0]]:
-            words.insert(1, WITH_DEFAULT[words[0]][0])
-        assert words[0] in COMMANDS
-        build_parser(words[0]).parse_args(words)
-
-
 def test_every_exit_code_stands_on_the_page() -> None:
     told = {int(cells[0]) for cells in section(COMMANDS_PAGE, "Exit codes").rows}
     kinds, real = [LocalspecError], {0}
@@ -297,12 +284,3 @@ def test_fields_that_are_said_to_be_refused_are_refused() -> None:
     told = next(line for line in section(SERVE_PAGE, "Fields that are not known").lines if "400" in line)
     assert set(re.findall(r"`(\w+)`", told)) <= set(SWITCHES)
     assert HEADER in (DOCS / SERVE_PAGE).read_text(encoding="utf-8")
-
-
-@pytest.mark.parametrize("name", PAGES)
-def test_a_link_leads_to_a_page_and_a_heading(name: str) -> None:
-    links = re.findall(r"\]\(([\w-]+\.md)?(?:#([\w-]+))?\)", (DOCS / name).read_text(encoding="utf-8"))
-    assert links
-    for page, anchor in links:
-        assert not anchor or anchor in {one.anchor for one in sections(page or name)}, (page, anchor)
-        assert not page or (DOCS / page).is_file()
