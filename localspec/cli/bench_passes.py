@@ -31,7 +31,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--widths", metavar=numbers, help="rows of a pass; default: 1,2,4,8,16,32")
     parser.add_argument("--lengths", metavar=numbers, help="tokens of context; default: 128,3584")
     parser.add_argument("--prefill", type=int, metavar="N", help="tokens of a prompt, 0 for none; default: 512")
-    parser.add_argument("--threads", type=int, metavar="N", help="CPU threads; default: all cores")
+    parser.add_argument("--threads", type=int, metavar="N", help="CPU threads; default: one a physical core")
     parser.add_argument("--rounds", type=int, metavar="N", help="turns of each kind of kernels; default: 5")
     parser.add_argument("--json", action="store_true", help="everything as JSON on standard output")
 

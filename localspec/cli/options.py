@@ -44,7 +44,7 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--fit", action="store_true", help="choose context and GPU layers that fit memory, draft included"
     )
-    group.add_argument("--threads", type=whole(1, 512), metavar="N", help="CPU threads; default: all cores")
+    group.add_argument("--threads", type=whole(1, 512), metavar="N", help="CPU threads; default: one a physical core")
     group.add_argument(
         "--no-wide", dest="wide", action="store_false", help="llama.cpp's kernels alone, not localspec's"
     )
