@@ -6,12 +6,10 @@ import argparse
 import json
 import re
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-import localspec
 from localspec.cli import COMMANDS, build_parser
 from localspec.cli.line_chat import _HELP
 from localspec.config import EngineSettings
@@ -188,7 +186,7 @@ def test_every_exit_code_stands_on_the_page() -> None:
 
 def test_every_variable_of_localspec_stands_on_the_page() -> None:
     told = {code_of(cells[0])[0] for cells in section(COMMANDS_PAGE, "Environment variables").rows}
-    text = "\n".join(path.read_text(encoding="utf-8") for path in Path(localspec.__path__[0]).rglob("*.py"))
+    text = "\n".join(path.read_text(encoding="utf-8") for path in (DOCS.parent / "localspec").rglob("*.py"))
     real = set(
         re.findall(r"\b(?:LOCALSPEC_[A-Z_]+[A-Z]|HF_(?:TOKEN|HOME|ENDPOINT|HUB_OFFLINE)|OPENAI_API_KEY)\b", text)
     )

@@ -13,6 +13,7 @@ import pytest
 from localspec.drafters import eagle3
 from localspec.errors import LocalspecError, ModelFileError, PairError, UsageError
 from localspec.gguf import read_header
+from localspec.gguf.reader import Array
 from localspec.llama.context import Context
 from localspec.llama.eagle3 import Eagle3Context, Eagle3Model
 from localspec.llama.model import Model
@@ -262,7 +263,11 @@ def test_the_targets_output_matrix_must_be_of_the_heads_tokens(tiny_target: Path
     data = HEAD.read_bytes().replace(text("output.weight"), text("outpux.weight"))
     path.write_bytes(data.replace(text("d2t"), text("d2x")))
     assert eagle3.load(path, header).layers == (1, 3, 5)
-    fewer = dataclasses.replace(header, metadata={**header.metadata, "tokenizer.ggml.tokens": header.tokens[:-1]})
+    kinds = header.metadata["tokenizer.ggml.token_type"]
+    assert isinstance(kinds, Array)
+    kinds = dataclasses.replace(kinds, count=kinds.count - 1, size=kinds.size - 4)
+    shorter = {"tokenizer.ggml.tokens": header.tokens[:-1], "tokenizer.ggml.token_type": kinds}
+    fewer = dataclasses.replace(header, metadata={**header.metadata, **shorter})
     with pytest.raises(PairError, match="there are 4095 tokens in the target and 4096 in the head"):
         eagle3.load(path, fewer)
 

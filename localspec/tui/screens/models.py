@@ -11,6 +11,7 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.content import Content
 from textual.widgets import DataTable, Static
+from textual.worker import Worker, get_current_worker
 
 from localspec.chat.archive import Archive
 from localspec.errors import LocalspecError
@@ -82,19 +83,25 @@ class ModelsScreen(Page):
 
     @work(thread=True, exclusive=True, group="shelf")
     def _read(self, archive: Archive) -> None:
+        worker = get_current_worker()
         try:
             items = shelf(Catalog.load(), self._store)
             speeds = speeds_of(archive)
-            self._hand_over([timed(item, speeds) for item in items])  # at once; headers take longer
+            self._hand_over([timed(item, speeds) for item in items], worker)  # at once; headers take longer
             memory = places()
-            self._hand_over([judged(timed(item, speeds), memory) for item in items])
+            self._hand_over([judged(timed(item, speeds), memory) for item in items], worker)
         except LocalspecError as error:
             if self.is_running:
                 self.app.call_from_thread(self._say, str(error))
 
-    def _hand_over(self, items: list[Item]) -> None:
+    def _hand_over(self, items: list[Item], worker: Worker[None]) -> None:
         if self.is_running:
-            self.app.call_from_thread(self._show, items)
+            self.app.call_from_thread(self._take, items, worker)
+
+    def _take(self, items: list[Item], worker: Worker[None]) -> None:
+        """Shows a list, unless a later one is being read."""
+        if not worker.is_cancelled:
+            self._show(items)
 
     def _show(self, items: list[Item]) -> None:
         table = self.query_one(DataTable)
