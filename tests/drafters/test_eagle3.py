@@ -6,6 +6,7 @@ import dataclasses
 import struct
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -266,7 +267,7 @@ def test_the_targets_output_matrix_must_be_of_the_heads_tokens(tiny_target: Path
     kinds = header.metadata["tokenizer.ggml.token_type"]
     assert isinstance(kinds, Array)
     kinds = dataclasses.replace(kinds, count=kinds.count - 1, size=kinds.size - 4)
-    shorter = {"tokenizer.ggml.tokens": header.tokens[:-1], "tokenizer.ggml.token_type": kinds}
+    shorter: dict[str, Any] = {"tokenizer.ggml.tokens": header.tokens[:-1], "tokenizer.ggml.token_type": kinds}
     fewer = dataclasses.replace(header, metadata={**header.metadata, **shorter})
     with pytest.raises(PairError, match="there are 4095 tokens in the target and 4096 in the head"):
         eagle3.load(path, fewer)
