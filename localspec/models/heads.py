@@ -44,8 +44,6 @@ def draft_kind(header: Header) -> DraftKind:
         return DraftKind("projector", "an image projector (mmproj)", drafts=False)
     if kind == "adapter":
         return DraftKind("adapter", "a LoRA adapter", drafts=False)
-    if header.flag(f"{architecture}.attention.causal") is False or _ENCODERS.search(architecture):
-        return DraftKind("embedding", f"an embedding model ({architecture})", drafts=False)
     if not architecture:
         return DraftKind("unknown", "a file without an architecture", drafts=False)
     if architecture == "eagle3":
@@ -56,6 +54,8 @@ def draft_kind(header: Header) -> DraftKind:
         return DraftKind("dflash", "a DFlash head", is_head=True)
     if architecture.endswith("-assistant") or _only_nextn(header):
         return DraftKind("mtp", "a multi-token-prediction head (MTP, NextN)", is_head=True)
+    if header.flag(f"{architecture}.attention.causal") is False or _ENCODERS.search(architecture):
+        return DraftKind("embedding", f"an embedding model ({architecture})", drafts=False)
     if any("medusa" in tensor.name for tensor in header.tensors):
         return DraftKind("medusa", "Medusa heads", is_head=True)
     names = (header.text(f"general.{key}") for key in ("name", "basename", "finetune"))

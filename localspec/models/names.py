@@ -27,6 +27,10 @@ _QUANT = re.compile(
 )
 _UNFIT = re.compile(r"[\\:\x00-\x1f\x7f\ud800-\udfff]")
 _SIDE_FILES = re.compile(r"(?:^|[-._/])(?:mmproj|imatrix|ggml-vocab)", re.IGNORECASE)
+_DRAFTER_FILES = re.compile(
+    r"(?:^|[-_.])(?:mtp|nextn|dflash2?|dspark|eagle-?3|assistant|medusa)(?=$|[-_.])", re.IGNORECASE
+)
+"""Words in the names of drafters that lie beside the model they were made for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,14 +189,25 @@ def quant_of(name: str) -> str:
 
 def family(choice: Choice) -> str:
     """A choice's file name without its quantisation: the same for all quantisations of one model."""
-    return _QUANT.sub("", choice.stem.rsplit("/", 1)[-1]).lower()
+    return _QUANT.sub("", _base(choice.stem)).lower()
+
+
+def _base(path: str) -> str:
+    """Its last part."""
+    return path.rsplit("/", 1)[-1]
 
 
 def choices(files: Iterable[RemoteFile]) -> list[Choice]:
     """The models among a repository's files, sorted by size; projectors, importance matrices and vocabularies are not.
 
-    A split model with a part missing is left out.
+    A split model with a part missing is left out. So are drafters, unless the repository has nothing else.
     """
+    found = _whole(files)
+    return [choice for choice in found if not _DRAFTER_FILES.search(_base(choice.stem))] or found
+
+
+def _whole(files: Iterable[RemoteFile]) -> list[Choice]:
+    """Models and drafters that are complete, sorted by size."""
     groups: dict[str, dict[int, RemoteFile]] = {}
     counts: dict[str, int] = {}
     for file in files:
@@ -221,7 +236,7 @@ def choose(name: RepositoryName, files: Sequence[RemoteFile]) -> Choice:
             f"Try: localspec search {name.repository.split('/')[1]} GGUF",
         )
     if name.file:
-        fits = [choice for choice in found if any(file.name == name.file for file in choice.files)]
+        fits = [choice for choice in _whole(files) if any(file.name == name.file for file in choice.files)]
         if not fits:
             raise ModelError(f"{name.repository} has no file {name.file!r} (any more).", _offer(found))
     elif name.quant:

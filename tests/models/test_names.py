@@ -125,6 +125,30 @@ def test_the_default_without_q4_k_m() -> None:
     assert chosen("u/r:Q4_K_XL", files("a-UD-Q4_K_XL.gguf")).quant == "UD-Q4_K_XL"
 
 
+@pytest.mark.parametrize(
+    "drafter",
+    [
+        "mtp-m-Q4_0.gguf",
+        "m-MTP-BF16.gguf",
+        "dflash-kquant.gguf",
+        "m-DFlash2-Q4_0.gguf",
+        "m-dspark-Q4_0.gguf",
+        "eagle3-m.gguf",
+    ],
+)
+def test_a_drafter_beside_a_model_is_not_taken_for_it(drafter: str) -> None:
+    among = files(drafter, "m-Q4_0.gguf", "m-BF16.gguf")
+    assert chosen("u/r:Q4_0", among).files[0].name == "m-Q4_0.gguf"
+    assert chosen("u/r:BF16", among).files[0].name == "m-BF16.gguf"
+    assert [choice.stem for choice in choices(among)] == ["m-Q4_0", "m-BF16"]
+    assert chosen(f"u/r/{drafter}", among).files[0].name == drafter, "it may be asked for"
+    assert chosen("u/r", files(drafter)).files[0].name == drafter, "a repository of its own"
+
+
+def test_a_name_with_such_a_word_inside_is_a_model() -> None:
+    assert chosen("u/r", files("smtpx-Q4_0.gguf", "m-mtp-Q4_0.gguf")).files[0].name == "smtpx-Q4_0.gguf"
+
+
 def test_split_models_are_whole_and_in_order() -> None:
     found = chosen("u/r:Q4_K_M", SPLIT)
     assert [file.name[-19:-14] for file in found.files] == ["00001", "00002", "00003"]

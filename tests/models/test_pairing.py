@@ -227,6 +227,7 @@ def test_prediction_layers_inside_and_beside_a_model(tiny: Write) -> None:
         ({"general__name": "Leopard 7B"}, None, "draft", True),
         ({"general__architecture": "dflash"}, None, "dflash", True),
         ({"general__architecture": "dflash"}, [("markov_w1.weight", (4, 4))], "dspark", True),
+        ({"general__architecture": "dflash", "dflash__attention__causal": False}, None, "dflash", True),
         ({"general__architecture": "gemma4-assistant"}, None, "mtp", True),
         ({"general__name": "x"}, [("medusa.0.weight", (4, 4))], "medusa", True),
         ({"general__architecture": "clip"}, None, "projector", False),
