@@ -1,8 +1,8 @@
 """The forms in which models write tool calls: how each is read while it streams, and the grammar that forces it.
 
 A form is found by the text of the model's chat template (`dialect.py`). A reader is handed all text from the call's
-opening marker on, again and again as it grows; it answers with the calls, or raises `NoCall` as soon as the text
-can no longer become one.
+opening marker on, again and again as it grows; it answers with what is new of the calls, or raises `NoCall` as soon as
+the text can no longer become one. What was told of a call stays: from its first part on it is one.
 """
 
 from __future__ import annotations
@@ -13,42 +13,36 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from localspec.chat import json_span
-from localspec.chat.tool import Tool, ToolCall, is_name, new_call_id
+from localspec.chat.call_json import Array, Named, NoCall, Object
+from localspec.chat.call_part import CallPart
+from localspec.chat.tool import Tool, ToolCall
 from localspec.llama.grammar import JSON_OPTIONS
 
 Mark = Callable[[str], str]
 """A marker's text as a grammar names it: a token, or a quoted string where it is no token of the model."""
 
 
-class NoCall(Exception):
-    """The text is no tool call."""
-
-    def __init__(self, at: int) -> None:
-        """`at`: where it stops to look like one; what comes before need not be looked at again. At least 1."""
-        super().__init__(at)
-        self.at = at
-
-
 class Found(NamedTuple):
-    """Complete calls at the beginning of a text."""
+    """What a reader makes of a text."""
 
-    calls: tuple[ToolCall, ...]
-    end: int
-    """Index behind the last of them."""
+    parts: list[CallPart]
+    """What is new of the calls."""
+    end: int | None
+    """Index after the last of them; None = more text is needed."""
 
 
 class CallReader(Protocol):
     """Reads the calls that one opening marker announces."""
 
-    def read(self, text: str, final: bool) -> Found | None:
-        """The calls; None = more text is needed.
+    def read(self, text: str, final: bool) -> Found:
+        """What is new of the calls.
 
         Args:
             text: all text from the opening marker on.
-            final: no more text comes.
+            final: no more text comes; then there is an end.
 
         Raises:
-            NoCall: it is none, whatever comes.
+            NoCall: it is none, whatever comes, and no part of one has been told.
         """
         ...
 
@@ -72,59 +66,42 @@ class CallForm(Protocol):
         ...
 
 
-def call_of(text: str) -> ToolCall | None:
-    """The call that a JSON object with a name and arguments stands for; None = it does not."""
-    found = json_span.members(text)
-    if found is None or "name" not in found:
-        return None
-    name = json_span.parse(found["name"])
-    arguments = found.get("arguments", found.get("parameters", "{}"))
-    if arguments.startswith('"'):  # JSON inside a JSON string, as some models have seen it in training
-        arguments = json_span.parse(arguments)
-    if not isinstance(name, str) or not is_name(name) or json_span.members(arguments) is None:
-        return None
-    return ToolCall(new_call_id(), name, arguments)
+def names_of(tools: Sequence[Tool]) -> frozenset[str]:
+    """What may be called."""
+    return frozenset(tool.name for tool in tools)
+
+
+def closed(text: str, at: int, closing: str, final: bool) -> int | None:
+    """Index after a call that ends at `at`, its closing text included if it is there; None = more text is needed."""
+    start = json_span.skip_space(text, at)
+    rest = text[start : start + len(closing)]
+    if not closing.startswith(rest):
+        return at
+    return start + len(rest) if rest == closing or final else None
 
 
 class _ObjectReader:
     """A JSON object between an opening and, maybe, a closing text."""
 
-    def __init__(self, openings: Sequence[str], closing: str, names: frozenset[str] | None) -> None:
-        self._openings = openings
-        self._closing = closing
-        self._names = names
-        self._span: json_span.JsonSpan | None = None
-        self._found: Found | None = None
+    def __init__(self, openings: Sequence[str], closing: str, names: frozenset[str], sure: bool) -> None:
+        """`sure`: as for `Object`."""
+        self._openings, self._closing = openings, closing
+        self._names, self._sure = names, sure
+        self._object: Object | None = None
 
-    def read(self, text: str, final: bool) -> Found | None:
-        found = self._found = self._found or self._object(text)
-        if found is None:
-            if final:
-                raise NoCall(len(text))
-            return None
-        at = json_span.skip_space(text, found.end) if self._closing else found.end
-        rest = text[at : at + len(self._closing)]
-        if not self._closing.startswith(rest):
-            raise NoCall(found.end)
-        if len(rest) < len(self._closing) and not final:  # at the end of an answer the closing text may be missing
-            return None
-        return Found(found.calls, at + len(rest))
-
-    def _object(self, text: str) -> Found | None:
-        """The call without its closing text."""
-        start = json_span.skip_space(text, max(len(o) for o in self._openings if text.startswith(o)))
-        if start == len(text):
-            return None
-        if text[start] != "{":
-            raise NoCall(start)
-        self._span = self._span or json_span.JsonSpan(start)
-        end = self._span.end(text)
-        if end is None:
-            return None
-        call = call_of(text[start:end])
-        if call is None or (self._names is not None and call.name not in self._names):
-            raise NoCall(end)
-        return Found((call,), end)
+    def read(self, text: str, final: bool) -> Found:
+        if self._object is None:
+            start = json_span.skip_space(text, max(len(o) for o in self._openings if text.startswith(o)))
+            if start == len(text) and not final:
+                return Found([], None)
+            if text[start : start + 1] != "{":
+                raise NoCall(start)
+            self._object = Object(start, self._names, self._sure)
+        parts = self._object.read(text, final) if self._object.end is None else []
+        end = self._object.end
+        if end is not None and self._closing:
+            end = closed(text, end, self._closing, final)
+        return Found(parts, end)
 
 
 def json_rule(schema: Mapping[str, Any]) -> str:
@@ -151,7 +128,7 @@ class TaggedForm:
     first_only = False
 
     def reader(self, tools: Sequence[Tool]) -> CallReader:
-        return _ObjectReader(self.openings, self.closing, None)
+        return _ObjectReader(self.openings, self.closing, names_of(tools), sure=True)
 
     def lark(self, tools: Sequence[Tool], many: bool, mark: Mark) -> str:
         calls = 'call ("\\n"? call)*' if many else "call"
@@ -174,7 +151,7 @@ class BareForm:
     first_only = True
 
     def reader(self, tools: Sequence[Tool]) -> CallReader:
-        return _ObjectReader(("<|python_tag|>", ""), "", frozenset(tool.name for tool in tools))
+        return _ObjectReader(("<|python_tag|>", ""), "", names_of(tools), sure=False)
 
     def lark(self, tools: Sequence[Tool], many: bool, mark: Mark) -> str:
         return f"calls: object\n{_object_rules(tools, 'parameters')}"
@@ -192,7 +169,7 @@ class ListForm:
         self._named = named
 
     def reader(self, tools: Sequence[Tool]) -> CallReader:
-        return _ListReader()
+        return _ListReader(names_of(tools))
 
     def lark(self, tools: Sequence[Tool], many: bool, mark: Mark) -> str:
         opening = mark("[TOOL_CALLS]")
@@ -211,43 +188,33 @@ class _ListReader:
     _HEAD = re.compile(r"\s*([a-zA-Z0-9_.:/-]+)\s*(?:\[CALL_ID\]\s*[a-zA-Z0-9]+\s*)?(?:\[ARGS\])?\s*(?=\{)")
     _BEGUN = re.compile(r"[\sa-zA-Z0-9_.:/\[\]-]{0,300}")
 
-    def __init__(self) -> None:
-        self._span: json_span.JsonSpan | None = None
-        self._start = 0
-        self._name: str | None = None
+    def __init__(self, names: frozenset[str]) -> None:
+        self._names = names
+        self._array: Array | None = None
+        self._named: Named | None = None
 
-    def read(self, text: str, final: bool) -> Found | None:
-        if self._span is None:
-            self._begin(text)
-        end = None if self._span is None else self._span.end(text)
-        if end is not None:
-            calls = self._calls(text[self._start : end])
-            if not calls:
-                raise NoCall(end)
-            return Found(calls, end)
+    def read(self, text: str, final: bool) -> Found:
+        opening = len(ListForm.openings[0])
+        if self._array is None and self._named is None:
+            start = json_span.skip_space(text, opening)
+            if text[start : start + 1] == "[":
+                self._array = Array(start, self._names)
+            else:
+                self._begin(text, opening, final)
+        if self._array is not None:
+            return Found(self._array.read(text, final), self._array.end)
+        if self._named is not None:
+            return Found(self._named.read(text, final), self._named.end)
+        return Found([], None)
+
+    def _begin(self, text: str, opening: int, final: bool) -> None:
+        """Finds where the arguments of a name start, once that can be seen."""
+        found = self._HEAD.match(text, opening)
+        if found is not None:
+            self._named = Named(found[1], found.end(), self._names)
+            return
+        begun = self._BEGUN.match(text, opening)
+        if begun is not None and begun.end() < len(text):
+            raise NoCall(begun.end())
         if final:
             raise NoCall(len(text))
-        return None
-
-    def _begin(self, text: str) -> None:
-        """Finds where the JSON starts, once that can be seen."""
-        opening = len(ListForm.openings[0])
-        start = json_span.skip_space(text, opening)
-        if text[start : start + 1] != "[":
-            found = self._HEAD.match(text, opening)
-            if found is None:
-                begun = self._BEGUN.match(text, opening)
-                if begun is not None and begun.end() < len(text):
-                    raise NoCall(begun.end())
-                return
-            self._name, start = found[1], found.end()
-        self._start, self._span = start, json_span.JsonSpan(start)
-
-    def _calls(self, text: str) -> tuple[ToolCall, ...]:
-        """The calls that an array, or one object behind a name, stands for; () = it does not."""
-        if self._name is not None:
-            named = is_name(self._name) and json_span.members(text) is not None
-            return (ToolCall(new_call_id(), self._name, text),) if named else ()
-        found = [call_of(element) for element in json_span.elements(text) or ()]
-        calls = tuple(call for call in found if call is not None)
-        return calls if len(calls) == len(found) else ()

@@ -1,8 +1,9 @@
 """A model's raw answer taken apart while it streams: what it says, what it thinks, and which tools it calls.
 
-Nothing is lost and nothing depends on how the text is cut: what turns out not to be a complete call of a tool that
-there is, is content, in its place. Only white space that touches a recognised call or thought is taken for a part of
-the form.
+Nothing is lost and nothing depends on how the text is cut: what does not call a tool that there is, is content, in its
+place. A call is one as soon as its name and the beginning of its arguments are there; then its arguments come as they
+are written, even if they turn out to be no JSON. Only white space that touches a recognised call or thought is taken
+for a part of the form.
 """
 
 from __future__ import annotations
@@ -11,8 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from localspec.chat.call_form import CallForm, CallReader, Found, NoCall
-from localspec.chat.tool import Tool, ToolCall
+from localspec.chat.call_form import CallForm, CallReader
+from localspec.chat.call_json import NoCall
+from localspec.chat.call_part import CallArguments, CallBegun, CallEnded, CallPart
+from localspec.chat.tool import Tool
 from localspec.engine.stop import overlap
 
 _SPACE = " \t\r\n"
@@ -32,7 +35,7 @@ class Reasoning:
     text: str
 
 
-Part: TypeAlias = Content | Reasoning | ToolCall
+Part: TypeAlias = Content | Reasoning | CallArguments | CallBegun | CallEnded
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +70,6 @@ class ReplyParser:
         self._thinking = thinking and thought is not None
         self._form = form
         self._tools = tools
-        self._names = frozenset(tool.name for tool in tools)
         self._parallel = parallel
         self._held = ""  # text that is not decided yet
         self._space = ""  # white space before the call that is being read
@@ -154,26 +156,27 @@ class ReplyParser:
     def _read_call(self, parts: list[Part], reader: CallReader, final: bool) -> bool:
         try:
             found = reader.read(self._held, final)
-            if found is not None and any(call.name not in self._names for call in found.calls):
-                raise NoCall(found.end)
         except NoCall as no_call:  # what follows may still hold one
             self._reader = None
             self._say(parts, Content(self._space + self._held[: no_call.at]))
             self._held = self._held[no_call.at :]
             return True
-        if found is None:
+        for part in found.parts:
+            self._take(parts, part)
+        if found.end is None:
             return False
         self._reader = None
-        self._take(parts, found)
-        return True
-
-    def _take(self, parts: list[Part], found: Found) -> None:
-        calls = found.calls if self._parallel else found.calls[:1]
-        parts.extend(calls)
-        self.calls += len(calls)
-        self.done = not self._parallel
         self._held = self._held[found.end :]
         self._trim = True
+        return True
+
+    def _take(self, parts: list[Part], part: CallPart) -> None:
+        if self.done:
+            return
+        parts.append(part)
+        if isinstance(part, CallEnded):
+            self.calls += 1
+            self.done = not self._parallel
 
     def _say_certain(
         self, parts: list[Part], kind: type[Content] | type[Reasoning], markers: Sequence[str], final: bool

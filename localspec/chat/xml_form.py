@@ -8,8 +8,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from localspec.chat import json_span
-from localspec.chat.call_form import CallReader, Found, Mark, NoCall
-from localspec.chat.tool import Tool, ToolCall, is_name, new_call_id
+from localspec.chat.call_form import CallReader, Found, Mark, closed
+from localspec.chat.call_json import NoCall
+from localspec.chat.call_part import parts_of
+from localspec.chat.tool import Tool, ToolCall, new_call_id
 
 
 class XmlForm:
@@ -53,43 +55,54 @@ class _XmlReader:
         self._schemas = schemas
         self._from = 0
 
-    def read(self, text: str, final: bool) -> Found | None:
-        start = json_span.skip_space(text, len("<tool_call>") if text.startswith("<tool_call>") else 0)
+    def read(self, text: str, final: bool) -> Found:
+        tagged = text.startswith("<tool_call>")
+        start = json_span.skip_space(text, len("<tool_call>") if tagged else 0)
         if not text.startswith("<function=", start) and not "<function=".startswith(text[start:]):
             raise NoCall(start)
         body = self._BODY_END.search(text, self._from)
         if body is None:
-            if final:
-                raise NoCall(len(text))
             self._from = max(0, len(text) - len("</function>"))
-            return None
+            return self._cut(text) if final else Found([], None)
         self._from = body.start()
-        end = body.end()
-        if text.startswith("<tool_call>"):
-            rest = text[end : end + len(self._CLOSING)]
-            if not self._CLOSING.startswith(rest):
-                raise NoCall(end)
-            if len(rest) < len(self._CLOSING) and not final:
-                return None
-            end += len(rest)
-        call = self._call(text[: body.start()])
+        end: int | None = body.end()
+        if tagged:
+            end = closed(text, body.end(), self._CLOSING, final)
+            if end is None:
+                return Found([], None)
+        call = self._call(text[: body.start()], cut=False)
         if call is None:
-            raise NoCall(end)
-        return Found((call,), end)
+            raise NoCall(end or len(text))
+        return Found(parts_of(call), end)
 
-    def _call(self, text: str) -> ToolCall | None:
+    def _cut(self, text: str) -> Found:
+        """A call with the parameters that are complete."""
+        call = self._call(text, cut=True)
+        if call is None:
+            raise NoCall(len(text))
+        return Found(parts_of(call, whole=False), len(text))
+
+    def _call(self, text: str, cut: bool) -> ToolCall | None:
         head = self._HEAD.match(text)
-        if head is None or not is_name(head[2]):
+        if head is None or head[2] not in self._schemas:
             return None
         arguments, at = {}, head.end()
-        properties = self._schemas.get(head[2], {}).get("properties", {})
+        properties = self._schemas[head[2]].get("properties", {})
         while at < len(text):
             found = self._PARAMETER.match(text, at)
+            if found is None and cut and _begins_parameter(text[at:]):
+                break
             if found is None:
                 return None
             arguments[found[1]] = _value(found[2], properties.get(found[1]))
             at = found.end()
-        return ToolCall(new_call_id(), head[2], json.dumps(arguments, ensure_ascii=False))
+        written = json.dumps(arguments, ensure_ascii=False)
+        return ToolCall(new_call_id(), head[2], written[:-1] if cut else written)
+
+
+def _begins_parameter(text: str) -> bool:
+    """Whether a text that was cut is the beginning of a parameter, or of what ends a call."""
+    return text.startswith("<parameter=") or any(end.startswith(text) for end in ("<parameter=", "</function>"))
 
 
 def _value(text: str, schema: object) -> object:

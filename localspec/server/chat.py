@@ -11,6 +11,7 @@ from uuid import uuid4
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from localspec.chat.call_part import CallArguments, CallBegun
 from localspec.chat.dialect import Turn
 from localspec.chat.reply import Content, Part, Reasoning
 from localspec.engine.request import Event, FinishReason, TokenLogProb
@@ -29,6 +30,7 @@ from localspec.server.chat_shapes import (
     ChunkChoice,
     Delta,
     Function,
+    FunctionDelta,
 )
 from localspec.server.log_probs import chat_log_probs
 from localspec.server.prepare import Asked, chat_asked, prepared
@@ -71,9 +73,11 @@ class Choice:
         self.content: list[str] = []
         self.reasoning: list[str] = []
         self.calls: list[Call] = []
+        """The last may be incomplete."""
         self.log_probs: list[TokenLogProb] = []
         """Not yet handed out."""
         self.ended = False
+        self._cut = False  # within a call
 
     def take(self, event: Event) -> list[Part]:
         """Reads an event; returns what it brings. The last one also brings what was held back."""
@@ -89,16 +93,19 @@ class Choice:
                 self.content.append(part.text)
             elif isinstance(part, Reasoning):
                 self.reasoning.append(part.text)
+            elif isinstance(part, CallBegun):
+                self.calls.append(Call(id=part.id, type="function", function=Function(name=part.name, arguments="")))
+            elif isinstance(part, CallArguments):
+                self.calls[-1].function.arguments += part.text
             else:
-                function = Function(name=part.name, arguments=part.arguments)
-                self.calls.append(Call(id=part.id, type="function", function=function))
+                self._cut = not part.whole
         return parts
 
     @property
     def finish(self) -> FinishWord:
         """Why it ended."""
         reason = self.generation.finish or FinishReason.STOP
-        if self.calls and reason in (FinishReason.STOP, FinishReason.CANCELLED):
+        if self.calls and not self._cut and reason in (FinishReason.STOP, FinishReason.CANCELLED):
             return "tool_calls"
         return FINISH_WORDS[reason]
 
@@ -164,8 +171,8 @@ class ChatReply:
                 yield None
                 continue
             choice = self.choices[arrival.index]
-            first_call = len(choice.calls)
-            for delta in self._deltas(choice.take(arrival.event), first_call):
+            begun = len(choice.calls)
+            for delta in self._deltas(choice.take(arrival.event), begun):
                 yield self._content_chunk(arrival.index, choice, delta)
             if choice.ended:
                 if choice.log_probs:
@@ -177,18 +184,22 @@ class ChatReply:
             chunk.timings = timings(summed([generation.stats for generation in self._answers.generations]))
             yield chunk
 
-    def _deltas(self, parts: list[Part], call: int) -> list[Delta]:
-        """What is new, `call` being the number of the next tool call."""
+    def _deltas(self, parts: list[Part], begun: int) -> list[Delta]:
+        """What is new, `begun` being how many tool calls have begun before."""
         deltas = []
         for part in parts:
             if isinstance(part, Content):
                 deltas.append(Delta(content=part.text))
             elif isinstance(part, Reasoning):
                 deltas.append(Delta(reasoning_content=part.text))
-            else:
-                function = Function(name=part.name, arguments=part.arguments)
-                deltas.append(Delta(tool_calls=[CallDelta(index=call, id=part.id, type="function", function=function)]))
-                call += 1
+            elif isinstance(part, CallBegun):
+                function = FunctionDelta(name=part.name, arguments="")
+                call = CallDelta(index=begun, id=part.id, type="function", function=function)
+                deltas.append(Delta(tool_calls=[call]))
+                begun += 1
+            elif isinstance(part, CallArguments):
+                call = CallDelta(index=begun - 1, function=FunctionDelta(arguments=part.text))
+                deltas.append(Delta(tool_calls=[call]))
         return deltas
 
     def _content_chunk(self, index: int, choice: Choice, delta: Delta) -> ChatChunk:

@@ -15,7 +15,7 @@ class Function(BaseModel):
 
     name: str
     arguments: str
-    """JSON text."""
+    """JSON text; the beginning of one, if the answer was cut within the call."""
 
 
 class Call(BaseModel):
@@ -26,10 +26,22 @@ class Call(BaseModel):
     function: Function
 
 
-class CallDelta(Call):
-    """A tool call in a stream; it comes in one piece."""
+class FunctionDelta(BaseModel):
+    """What is new of a tool call."""
+
+    name: str | None = None
+    """Only where the call begins."""
+    arguments: str
+    """What comes next of the JSON text."""
+
+
+class CallDelta(BaseModel):
+    """A part of a tool call in a stream: its id and name first, then its arguments as they are written."""
 
     index: int
+    id: str | None = None
+    type: Literal["function"] | None = None
+    function: FunctionDelta
 
 
 class AnswerMessage(BaseModel):

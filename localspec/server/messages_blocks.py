@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from localspec.chat import json_span
+from pydantic_core import from_json
+
+from localspec.chat.call_part import CallArguments, CallBegun, CallEnded
 from localspec.chat.reply import Content, Part, Reasoning
-from localspec.chat.tool import ToolCall
 
 Fields = dict[str, Any]
 
@@ -19,13 +20,22 @@ class Blocks:
         self.content: list[Fields] = []
         """Complete blocks, and the one that is open."""
         self._open = False
+        self._arguments: list[str] = []  # of the call that is open
 
     def add(self, parts: Sequence[Part]) -> list[Fields]:
         """Takes parts, returns the events they bring."""
         events: list[Fields] = []
         for part in parts:
-            if isinstance(part, ToolCall):
-                events += self._add_call(part)
+            if isinstance(part, CallBegun):
+                empty = {"type": "tool_use", "id": part.id, "name": part.name, "input": {}}
+                events += [*self.close(), self._begin(empty)]
+            elif isinstance(part, CallArguments):
+                self._arguments.append(part.text)
+                events.append(self._delta({"type": "input_json_delta", "partial_json": part.text}))
+            elif isinstance(part, CallEnded):
+                self.content[-1] = self.content[-1] | {"input": _input("".join(self._arguments))}
+                self._arguments = []
+                events += self.close()
             else:
                 events += self._add_text(part)
         return events
@@ -47,13 +57,6 @@ class Blocks:
         self.content[-1][kind] += part.text
         return [*events, self._delta({"type": f"{kind}_delta", kind: part.text})]
 
-    def _add_call(self, call: ToolCall) -> list[Fields]:
-        empty: Fields = {"type": "tool_use", "id": call.id, "name": call.name, "input": {}}
-        events = [*self.close(), self._begin(empty)]
-        self.content[-1] = empty | {"input": json_span.parse(call.arguments)}
-        events.append(self._delta({"type": "input_json_delta", "partial_json": call.arguments}))
-        return [*events, *self.close()]
-
     def _begin(self, block: Fields) -> Fields:
         self._open = True
         self.content.append(block)
@@ -61,3 +64,12 @@ class Blocks:
 
     def _delta(self, delta: Fields) -> Fields:
         return {"type": "content_block_delta", "index": len(self.content) - 1, "delta": delta}
+
+
+def _input(arguments: str) -> Fields:
+    """A call's arguments as data: as far as they are complete, and `{}` if they are no JSON."""
+    try:
+        found = from_json(arguments, allow_partial=True, allow_inf_nan=False)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}

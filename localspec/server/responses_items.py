@@ -8,8 +8,8 @@ from uuid import uuid4
 
 from pydantic import BaseModel
 
+from localspec.chat.call_part import CallArguments, CallBegun, CallEnded
 from localspec.chat.reply import Content, Part, Reasoning
-from localspec.chat.tool import ToolCall
 from localspec.server.responses_shapes import FunctionCall, OutputItem, OutputMessage, OutputText, Status, Thought
 from localspec.server.responses_shapes import ThoughtText as Text
 from localspec.server.shapes import TokenLogProbs
@@ -27,8 +27,12 @@ class Items:
         """Takes parts, and log-probabilities of the text among them; returns the events they bring."""
         events: list[Event] = []
         for part in parts:
-            if isinstance(part, ToolCall):
-                events += self._add_call(part)
+            if isinstance(part, CallBegun):
+                events += self._begin(FunctionCall(id=f"fc_{uuid4().hex}", call_id=part.id, name=part.name))
+            elif isinstance(part, CallArguments):
+                events.append(self._add_arguments(part))
+            elif isinstance(part, CallEnded):
+                events += self.close("completed" if part.whole else "incomplete")
             elif isinstance(part, Reasoning):
                 events += self._add_thought(part)
             else:
@@ -51,6 +55,9 @@ class Items:
                 done["logprobs"] = [one.model_dump() for one in part.logprobs]
             events.append(self._about_text(f"response.{kind}.done", item.id, **done))
             events.append(self._about_text("response.content_part.done", item.id, part=_fields(part)))
+        else:
+            kind = "response.function_call_arguments.done"
+            events.append(self._about(kind, item_id=item.id, name=item.name, arguments=item.arguments))
         return [*events, self._about("response.output_item.done", item=_fields(item))]
 
     def finish(self, status: Status) -> list[Event]:
@@ -84,14 +91,11 @@ class Items:
         item.content[0].text += part.text
         return [*events, self._about_text("response.reasoning_text.delta", item.id, delta=part.text)]
 
-    def _add_call(self, call: ToolCall) -> list[Event]:
-        item = FunctionCall(id=f"fc_{uuid4().hex}", call_id=call.id, name=call.name)
-        events = self._begin(item)
-        item.arguments = call.arguments
-        said = "response.function_call_arguments"
-        events.append(self._about(f"{said}.delta", item_id=item.id, delta=call.arguments))
-        events.append(self._about(f"{said}.done", item_id=item.id, name=call.name, arguments=call.arguments))
-        return [*events, *self.close("completed")]
+    def _add_arguments(self, part: CallArguments) -> Event:
+        item = self.output[-1]
+        assert isinstance(item, FunctionCall)
+        item.arguments += part.text
+        return self._about("response.function_call_arguments.delta", item_id=item.id, delta=part.text)
 
     def _begin(self, item: OutputItem) -> list[Event]:
         events = self.close("completed")

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from localspec.chat.call_part import CallArguments, CallBegun, CallEnded
 from localspec.chat.dialect import Dialect, Turn
 from localspec.chat.template import Message
-from localspec.chat.tool import AUTO, Tool, ToolCall, ToolChoice
+from localspec.chat.tool import AUTO, Tool, ToolChoice
 from localspec.llama.grammar import Grammar
 from localspec.llama.matcher import Compiler
 from localspec.llama.model import Model
@@ -119,9 +120,10 @@ def test_a_call_fits_its_own_form_and_is_read_back(form: str, model: Model, comp
     for text, name, arguments in zip(TEXTS[form], ("get.weather/now", "go"), (WEATHER, GO), strict=True):
         assert fits(turn, text, model, compiler), text
         parser = turn.parser(PROMPT)
-        (part,) = parser.push(text) + parser.finish()
-        assert isinstance(part, ToolCall)
-        assert (part.name, json.loads(part.arguments)) == (name, json.loads(arguments))
+        begun, *pieces, ended = parser.push(text) + parser.finish()
+        assert isinstance(begun, CallBegun)
+        written = "".join(piece.text for piece in pieces if isinstance(piece, CallArguments))
+        assert (begun.name, json.loads(written), ended) == (name, json.loads(arguments), CallEnded(whole=True))
 
 
 @pytest.mark.parametrize("form", TEMPLATES)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from localspec.chat.call_form import BareForm, CallForm, ListForm, TaggedForm
+from localspec.chat.call_part import CallArguments, CallBegun, CallEnded
 from localspec.chat.dialect import Dialect
 from localspec.chat.reply import Content, Part, Reasoning, Thought
 from localspec.chat.template import ChatTemplate, Message
@@ -119,7 +120,11 @@ def test_a_model_whose_template_does_not_help_is_told_in_words(source: str | Non
     assert not said.tool_calls
     assert (result.role, result.content) == ("user", "<tool_response>\n3\n</tool_response>")
     parts = turn.parser(np.array([1], dtype=np.int32)).push(said.content)
-    assert [part for part in parts if not isinstance(part, ToolCall)] == [Content("So:")]
+    said_text, begun, *more = parts
+    assert said_text == Content("So:")
+    assert isinstance(begun, CallBegun)
+    assert begun.name == "get_weather"
+    assert more == [CallArguments("{}"), CallEnded(whole=True)]
 
 
 def test_results_that_follow_one_another_become_one_message_where_roles_alternate() -> None:

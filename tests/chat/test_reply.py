@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from localspec.chat import json_span
 from localspec.chat.call_form import BareForm, CallForm, ListForm, TaggedForm
+from localspec.chat.call_part import CallArguments, CallBegun, CallEnded
 from localspec.chat.reply import Content, Part, Reasoning, ReplyParser, Thought
-from localspec.chat.tool import Tool, ToolCall
+from localspec.chat.tool import Tool
 from localspec.chat.xml_form import XmlForm
 
 THINK = Thought("<think>", "</think>")
@@ -33,8 +36,16 @@ def shown(parts: Sequence[Part]) -> list[Shown]:
     """Parts without their ids, neighbours of one kind joined: what a client ends up with."""
     found: list[Shown] = []
     for part in parts:
-        if isinstance(part, ToolCall):
-            found.append(("call", part.name, part.arguments))
+        if isinstance(part, CallBegun):
+            found.append(("open", part.name, ""))
+            continue
+        if isinstance(part, CallArguments | CallEnded):
+            kind, name, arguments = found.pop()
+            assert kind == "open"
+            if isinstance(part, CallArguments):
+                found.append((kind, name, arguments + part.text))
+            else:
+                found.append(("call" if part.whole else "cut", name, arguments))
             continue
         kind = "says" if isinstance(part, Content) else "thinks"
         if found and found[-1][0] == kind:
@@ -49,8 +60,10 @@ def read(
 ) -> list[Shown]:
     parser = ReplyParser(thought=THINK, thinking=thinking, form=form, tools=TOOLS, parallel=parallel)
     parts = [part for piece in pieces for part in parser.push(piece)] + parser.finish()
-    assert parser.calls == sum(isinstance(part, ToolCall) for part in parts)
-    return shown(parts)
+    assert parser.calls == sum(isinstance(part, CallBegun) for part in parts)
+    found = shown(parts)
+    assert "open" not in {kind for kind, *_ in found}
+    return found
 
 
 CALL = ("call", "f", '{"a": "x"}')
@@ -102,31 +115,94 @@ def test_two_calls_in_every_form(form: str, text: str) -> None:
     ("form", "text"),
     [
         ("tagged", "Use <tool_call> tags."),
-        ("tagged", '<tool_call>{"name": "f", "arguments": {"a": '),
         ("tagged", '<tool_call>{"name": "f", "arguments": [1]}</tool_call>'),
         ("tagged", '<tool_call>{"name": 5, "arguments": {}}</tool_call>'),
         ("tagged", '<tool_call>{"name": "not a name", "arguments": {}}</tool_call>'),
-        ("tagged", '<tool_call>{"name": "f", "arguments": {"a": NaN}}</tool_call>'),
-        ("tagged", '<tool_call>{"name": "f", "arguments": {"a": 1,}}</tool_call>'),
-        ("tagged", '<tool_call>{"name": "f", "arguments": {}} and more</tool_call>'),
         ("tagged", "<tool_call>" + '{"a":' * 2000),
         ("tagged", "<tool_call>" + "[" * 5000 + "]" * 5000),
         ("bare", '{"name": "Bob", "parameters": {"a": "x"}}'),
         ("bare", 'Yes: {"name": "f", "parameters": {"a": "x"}}'),
+        ("tagged", '<tool_call>{"name": "f'),
+        ("tagged", '<tool_call>{"name": "f", "unknown": 1'),
+        ("tagged", '<tool_call>{"arguments": {"a": 1,}, "name": "f"}</tool_call>'),
+        ("bare", '{"name": "f", "paramet'),
         ("bare", "<|python_tag|>print(1)"),
-        ("bare", '{"name": "f", "parameters": {"a": "x"}'),
         ("list", "[TOOL_CALLS] none of them"),
         ("list", "[TOOL_CALLS][]"),
-        ("list", '[TOOL_CALLS][{"name": "f", "arguments": {}}, 5]'),
         ("named list", "[TOOL_CALLS]f[ARGS]"),
         ("xml", "<function=f><parameter=a>x</function>"),
-        ("xml", "<tool_call>\n<function=f>\n<parameter=a>\nx\n"),
         ("xml", "<tool_call>text</tool_call>"),
     ],
 )
 def test_what_is_no_call_is_content_to_the_last_byte(form: str, text: str) -> None:
     assert read([text], FORMS[form]) == [("says", text)]
     assert read(list(text), FORMS[form]) == [("says", text)]
+
+
+@pytest.mark.parametrize(
+    ("form", "text", "arguments"),
+    [
+        ("tagged", '<tool_call>{"name": "f"', ""),
+        ("tagged", '<tool_call>{"name": "f", "argu', ""),
+        ("tagged", '<tool_call>{"name": "f", "arguments": ', ""),
+        ("tagged", '<tool_call>{"name": "f", "arguments": {"a": "x', '{"a": "x'),
+        ("bare", '{"name": "f", "parameters": {"a": ', '{"a": '),
+        ("list", '[TOOL_CALLS][{"name": "f", "arguments": {"a', '{"a'),
+        ("named list", '[TOOL_CALLS]f[ARGS]{"a": "x"', '{"a": "x"'),
+        ("xml", "<tool_call>\n<function=f>\n<parameter=a>\nx\n", "{"),
+        ("xml", "<tool_call>\n<function=f>\n<parameter=a>\nx\n</parameter>\n<para", '{"a": "x"'),
+    ],
+)
+def test_a_call_that_was_cut_keeps_what_was_written(form: str, text: str, arguments: str) -> None:
+    for pieces in ([text], list(text)):
+        assert read(pieces, FORMS[form]) == [("cut", "f", arguments)]
+
+
+@pytest.mark.parametrize(
+    ("form", "text", "expected"),
+    [
+        ("tagged", '<tool_call>{"name": "f", "arguments": {"a": NaN}}</tool_call>', [("call", "f", '{"a": NaN}')]),
+        (
+            "tagged",
+            '<tool_call>{"name": "f", "arguments": {}} and more</tool_call>',
+            [("call", "f", "{}"), ("says", "and more</tool_call>")],
+        ),
+        (
+            "tagged",
+            '<tool_call>{"name": "f", "arguments": {} oh}</tool_call>',
+            [("call", "f", "{}"), ("says", "oh}</tool_call>")],
+        ),
+        ("bare", '{"name": "f", "parameters": {"a": "x"}', [("call", "f", '{"a": "x"}')]),
+        (
+            "list",
+            '[TOOL_CALLS][{"name": "f", "arguments": {}}, {"name": "g", "arguments": {}}]',
+            [("call", "f", "{}"), ("says", ', {"name": "g", "arguments": {}}]')],
+        ),
+        ("list", '[TOOL_CALLS][{"name": "f", "arguments": {}}, 5]', [("call", "f", "{}"), ("says", ", 5]")]),
+    ],
+)
+def test_what_was_told_of_a_call_stays(form: str, text: str, expected: list[Shown]) -> None:
+    for pieces in ([text], list(text)):
+        assert read(pieces, FORMS[form]) == expected
+
+
+@pytest.mark.parametrize(
+    ("form", "head"),
+    [
+        ("tagged", '<tool_call>{"name": "f", "arguments": '),
+        ("bare", '{"type": "function", "name": "f", "parameters": '),
+        ("list", '[TOOL_CALLS][{"name": "f", "arguments": '),
+        ("named list", "[TOOL_CALLS]f[ARGS]"),
+    ],
+)
+def test_arguments_come_as_they_are_written(form: str, head: str) -> None:
+    parser = ReplyParser(form=FORMS[form], tools=TOOLS)
+    assert parser.push(head) == []
+    begun, first = parser.push('{"a"')
+    assert isinstance(begun, CallBegun)
+    assert (begun.name, first) == ("f", CallArguments('{"a"'))
+    assert parser.push(': "x') == [CallArguments(': "x')]
+    assert parser.push('"}') == [CallArguments('"}'), CallEnded(whole=True)]
 
 
 def test_arguments_are_the_models_own_bytes() -> None:
@@ -195,6 +271,8 @@ PIECES = (
     "</tool_call>",
     '{"name":"f","arguments":{"a":"x"}}',
     '{"name":"f","parameters":{"a":"</tool_call>"}}',
+    '{"name":"f","arguments":{"a":',
+    '{"name":"f"',
     '<tool_call>{"name":"f","arguments":{"a":"x"}}</tool_call>',
     "[TOOL_CALLS]",
     '[{"name":"f","arguments":{}}]',
@@ -230,25 +308,26 @@ def test_no_cut_of_the_text_matters(text: str, data: st.DataObject, form: CallFo
 
 @given(TEXTS)
 def test_no_byte_is_lost(text: str) -> None:
-    whole = ""
-    for kind, *rest in read([text], FORMS["tagged"]):
-        if kind == "call":
-            key = "arguments" if rest[1] == '{"a":"x"}' else "parameters"
-            whole += f'<tool_call>{{"name":"{rest[0]}","{key}":{rest[1]}}}</tool_call>'
-        else:
-            whole += rest[0] if kind == "says" else f"<think>{rest[0]}</think>"
-    given_text, found = "".join(text.split()), "".join(whole.split())
-    if "<think>" in text:  # an empty thought leaves nothing, and one that is cut off does not say so
-        given_text, found = (part.replace("<think>", "").replace("</think>", "") for part in (given_text, found))
-    assert found.startswith(given_text)
-    assert "</tool_call>".endswith(found[len(given_text) :])  # of a call at the end that is not closed
+    """What is left out is the form of calls and thoughts, and nothing comes that was not there."""
+    rest = text
+    for _, *told in read([text], FORMS["tagged"]):
+        for part in told:
+            at = rest.find(part)
+            assert at >= 0
+            left_out, rest = rest[:at], rest[at + len(part) :]
+            assert _FORM.fullmatch(left_out), left_out
+    assert _FORM.fullmatch(rest), rest
+
+
+_FORM = re.compile(r'(?:\s|</?tool_call>|</?think>|\{"name":"|"(?:,"(?:arguments|parameters)":)?|\}|</?tool_)*')
+"""What may be left out: marks, and what stands around the name and the arguments in an object."""
 
 
 @given(TEXTS, st.sampled_from(list(FORMS.values())))
-def test_calls_can_be_used_as_they_come(text: str, form: CallForm) -> None:
+def test_calls_are_json_or_as_the_model_wrote_them(text: str, form: CallForm) -> None:
     for kind, *rest in read([text], form):
-        if kind == "call":
-            assert isinstance(json.loads(rest[1]), dict)
+        if kind == "call" and json_span.members(rest[1]) is None:
+            assert rest[1] in text, "broken as the model broke it"
 
 
 @pytest.mark.parametrize(
@@ -257,7 +336,6 @@ def test_calls_can_be_used_as_they_come(text: str, form: CallForm) -> None:
         ("tagged", '<tool_call>{"name": "g", "arguments": {"a": "x"}}</tool_call>'),
         ("bare", '{"name": "g", "parameters": {"a": "x"}}'),
         ("list", '[TOOL_CALLS] [{"name": "g", "arguments": {"a": "x"}}]'),
-        ("list", '[TOOL_CALLS] [{"name": "f", "arguments": {"a": "x"}}, {"name": "g", "arguments": {"a": "x"}}]'),
         ("named list", '[TOOL_CALLS]g[ARGS]{"a": "x"}'),
         ("xml", "<tool_call>\n<function=g>\n<parameter=a>\nx\n</parameter>\n</function>\n</tool_call>"),
     ],

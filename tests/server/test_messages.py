@@ -7,8 +7,8 @@ from typing import Any
 import httpx
 import pytest
 
-from localspec.chat.reply import Content, Reasoning
-from localspec.chat.tool import ToolCall
+from localspec.chat.call_part import CallArguments, CallBegun, CallEnded
+from localspec.chat.reply import Content, Part, Reasoning
 from localspec.server.messages_blocks import Blocks
 from tests.server.conftest import CONTEXT
 from tests.server.live import COPIED, COPY, Live, user
@@ -101,18 +101,41 @@ def test_a_tool_is_called_and_its_result_is_used(live: Live) -> None:
 
 
 def test_a_call_in_a_stream(live: Live) -> None:
-    found = named_events(live, PATH, **ASKED | {"tools": [TOOL], "messages": [user(LOOK_UP)]})
-    assert [event["type"] for event in found] == [
+    asked = {"tools": [TOOL], "messages": [user(LOOK_UP)], "speculative": {"enabled": False}}
+    found = named_events(live, PATH, **ASKED | asked)
+    start, begun, *deltas, stop, last, end = found
+    assert [event["type"] for event in (start, begun, stop, last, end)] == [
         "message_start",
         "content_block_start",
-        "content_block_delta",
         "content_block_stop",
         "message_delta",
         "message_stop",
     ]
-    assert found[1]["content_block"]["input"] == {}
-    assert found[2]["delta"] == {"type": "input_json_delta", "partial_json": QUERY_JSON}
-    assert found[4]["delta"]["stop_reason"] == "tool_use"
+    assert begun["content_block"]["input"] == {}
+    assert len(deltas) > 2
+    assert {(delta["index"], delta["delta"]["type"]) for delta in deltas} == {(0, "input_json_delta")}
+    assert "".join(delta["delta"]["partial_json"] for delta in deltas) == QUERY_JSON
+    assert last["delta"]["stop_reason"] == "tool_use"
+
+
+def test_a_call_that_the_limit_cuts_is_a_block(live: Live) -> None:
+    cut = []
+    for limit in range(1, 40):
+        asked = {"tools": [TOOL], "messages": [user(LOOK_UP)], "max_tokens": limit}
+        body = send(live, **asked).json()
+        if body["stop_reason"] == "tool_use":
+            break
+        assert body["stop_reason"] == "max_tokens"
+        *found, last, _ = named_events(live, PATH, **ASKED | asked)
+        assert last["delta"]["stop_reason"] == "max_tokens"
+        begun = [event["content_block"] for event in found if event["type"] == "content_block_start"]
+        assert [block["type"] for block in begun] == [block["type"] for block in body["content"]]
+        if begun and begun[0]["type"] == "tool_use":
+            pieces = [event["delta"]["partial_json"] for event in found if event["type"] == "content_block_delta"]
+            assert QUERY_JSON.startswith("".join(pieces))
+            assert body["content"][0]["input"] in ({}, QUERY)
+            cut.append("".join(pieces))
+    assert any(0 < len(arguments) < len(QUERY_JSON) for arguments in cut)
 
 
 @pytest.mark.parametrize(
@@ -173,9 +196,9 @@ def test_errors_before_any_route_have_anthropics_shape_too(live: Live) -> None:
 
 def test_blocks_follow_the_parts_of_an_answer() -> None:
     blocks = Blocks()
-    call = ToolCall("abc", "f", '{"a": 1}')
+    call: list[Part] = [CallBegun("abc", "f"), CallArguments('{"a"'), CallArguments(": 1}"), CallEnded(whole=True)]
     events = blocks.add([Reasoning("hm"), Reasoning("."), Content("So")])
-    events += blocks.add([call, Content("x")]) + blocks.close() + blocks.close()
+    events += blocks.add([*call, Content("x")]) + blocks.close() + blocks.close()
     assert blocks.content == [
         {"type": "thinking", "thinking": "hm.", "signature": ""},
         {"type": "text", "text": "So"},
@@ -192,9 +215,26 @@ def test_blocks_follow_the_parts_of_an_answer() -> None:
         ("stop", 1),
         ("start", 2),
         ("delta", 2),
+        ("delta", 2),
         ("stop", 2),
         ("start", 3),
         ("delta", 3),
         ("stop", 3),
     ]
     assert events[0]["content_block"] == {"type": "thinking", "thinking": "", "signature": ""}
+
+
+@pytest.mark.parametrize(
+    ("written", "given"),
+    [
+        ("", {}),
+        ('{"a": "x", "b": "hal', {"a": "x"}),
+        ('{"a": [1, {"b": "x"}, {"c', {"a": [1, {"b": "x"}, {}]}),
+        ('{"a": 1,}', {}),
+        ("[1]", {}),
+    ],
+)
+def test_the_input_of_a_call_is_what_is_complete_of_it(written: str, given: dict[str, Any]) -> None:
+    blocks = Blocks()
+    blocks.add([CallBegun("abc", "f"), CallArguments(written), CallEnded(whole=False)])
+    assert blocks.content == [{"type": "tool_use", "id": "abc", "name": "f", "input": given}]

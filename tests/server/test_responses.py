@@ -7,8 +7,8 @@ from typing import Any
 import httpx
 import pytest
 
-from localspec.chat.reply import Content, Reasoning
-from localspec.chat.tool import ToolCall
+from localspec.chat.call_part import CallArguments, CallBegun, CallEnded
+from localspec.chat.reply import Content, Part, Reasoning
 from localspec.server.chat_fields import ChatMessage
 from localspec.server.errors import ApiError
 from localspec.server.responses_items import Items
@@ -113,19 +113,43 @@ def test_a_tool_is_called_and_its_result_is_used(live: Live) -> None:
 
 
 def test_a_call_in_a_stream(live: Live) -> None:
-    found = named_events(live, PATH, input=LOOK_UP, tools=[TOOL], temperature=0)
-    assert [event["type"].removeprefix("response.") for event in found] == [
+    found = named_events(live, PATH, input=LOOK_UP, tools=[TOOL], temperature=0, speculative={"enabled": False})
+    kinds = [event["type"].removeprefix("response.") for event in found]
+    assert [kind for kind in kinds if kind != "function_call_arguments.delta"] == [
         "created",
         "in_progress",
         "output_item.added",
-        "function_call_arguments.delta",
         "function_call_arguments.done",
         "output_item.done",
         "completed",
     ]
-    assert found[2]["item"]["arguments"] == ""
-    assert found[5]["item"]["arguments"] == found[4]["arguments"] == QUERY_JSON
-    assert found[5]["item"]["call_id"]
+    item, *deltas, arguments, ended, _ = found[2:]
+    assert len(deltas) > 2
+    assert item["item"]["arguments"] == ""
+    assert {delta["item_id"] for delta in deltas} == {item["item"]["id"]}
+    assert "".join(delta["delta"] for delta in deltas) == arguments["arguments"] == QUERY_JSON
+    assert ended["item"]["arguments"] == QUERY_JSON
+    assert ended["item"]["status"] == "completed"
+    assert ended["item"]["call_id"]
+
+
+def test_a_call_that_the_limit_cuts_is_incomplete(live: Live) -> None:
+    cut = []
+    for limit in range(1, 40):
+        body = send(live, LOOK_UP, tools=[TOOL], max_output_tokens=limit).json()
+        if body["status"] == "completed":
+            break
+        assert body["incomplete_details"] == {"reason": "max_output_tokens"}
+        (item,) = body["output"]
+        *_, ended, last = named_events(live, PATH, input=LOOK_UP, tools=[TOOL], temperature=0, max_output_tokens=limit)
+        assert last["type"] == "response.incomplete"
+        assert last["response"]["output"] == [ended["item"]]
+        assert ended["item"]["type"] == item["type"]
+        if item["type"] == "function_call" and item["status"] == "incomplete":
+            assert (ended["item"]["arguments"], ended["item"]["status"]) == (item["arguments"], "incomplete")
+            cut.append(item["arguments"])
+    assert cut
+    assert all(QUERY_JSON.startswith(arguments) and arguments != QUERY_JSON for arguments in cut)
 
 
 @pytest.mark.parametrize(
@@ -219,7 +243,8 @@ def test_memory_has_a_bound_in_number_and_in_size() -> None:
 
 def test_items_follow_the_parts_of_an_answer() -> None:
     items = Items()
-    events = items.add([Reasoning("hm"), Content("So"), ToolCall("abc", "f", "{}"), Content("x")])
+    call: list[Part] = [CallBegun("abc", "f"), CallArguments("{"), CallArguments("}"), CallEnded(whole=True)]
+    events = items.add([Reasoning("hm"), Content("So"), *call, Content("x")])
     events += items.finish("completed")
     assert [item.type for item in items.output] == ["reasoning", "message", "function_call", "message"]
     assert {item.status for item in items.output} == {"completed"}

@@ -12,7 +12,7 @@ import pytest
 from localspec.runtime.pool import Pool
 from localspec.types import SamplingParams
 from tests.server.live import COPY, Live, error_of, user
-from tests.server.named_events import LOOK_UP, QUERY, QUERY_JSON, WIKIPEDIA
+from tests.server.named_events import LOOK_UP, QUERY_JSON, WIKIPEDIA
 
 CHAT = "/v1/chat/completions"
 TOOL = {"type": "function", "function": WIKIPEDIA}
@@ -84,16 +84,45 @@ def test_none_hides_the_tools(live: Live) -> None:
     assert "wikipedia" not in prompt
 
 
-def test_a_stream_brings_the_call_in_one_piece(live: Live) -> None:
-    sent = {"messages": [user(LOOK_UP)], "tools": [TOOL], "temperature": 0}
+def test_a_stream_brings_the_arguments_as_they_are_written(live: Live) -> None:
+    sent = {"messages": [user(LOOK_UP)], "tools": [TOOL], "temperature": 0, "speculative": {"enabled": False}}
     *chunks, done = live.stream(CHAT, **sent)
     assert done == "[DONE]"
     deltas = [chunk["choices"][0]["delta"] for chunk in chunks]
-    (call,) = [call for delta in deltas for call in delta.get("tool_calls", [])]
-    assert (call["index"], call["function"]["name"]) == (0, "wikipedia")
-    assert json.loads(call["function"]["arguments"]) == QUERY
+    begun, *more = [call for delta in deltas for call in delta.get("tool_calls", [])]
+    assert begun == {
+        "index": 0,
+        "id": begun["id"],
+        "type": "function",
+        "function": {"name": "wikipedia", "arguments": ""},
+    }
+    assert len(more) > 2
+    assert all(call == {"index": 0, "function": {"arguments": call["function"]["arguments"]}} for call in more)
+    assert "".join(call["function"]["arguments"] for call in more) == QUERY_JSON
     assert not any(delta.get("content") for delta in deltas)
     assert chunks[-1]["choices"][0]["finish_reason"] == "tool_calls"
+
+
+def test_a_call_that_the_limit_cuts_is_a_partial_call(live: Live) -> None:
+    found = []
+    for limit in range(1, 40):
+        choice = ask(live, max_tokens=limit)
+        if choice["finish_reason"] == "tool_calls":
+            break
+        assert choice["finish_reason"] == "length"
+        *chunks, last, _ = live.stream(CHAT, messages=[user(LOOK_UP)], tools=[TOOL], temperature=0, max_tokens=limit)
+        deltas = [chunk["choices"][0]["delta"] for chunk in chunks]
+        assert last["choices"][0]["finish_reason"] == "length"
+        calls = [call for delta in deltas for call in delta.get("tool_calls", [])]
+        streamed = "".join(call["function"]["arguments"] for call in calls)
+        whole = choice["message"].get("tool_calls", [])
+        assert len(whole) == sum("id" in call for call in calls) <= 1
+        assert streamed == "".join(call["function"]["arguments"] for call in whole)
+        assert "".join(delta.get("content") or "" for delta in deltas) == (choice["message"]["content"] or "")
+        found += [streamed for _ in whole]
+    assert all(QUERY_JSON.startswith(arguments) for arguments in found)
+    assert any(0 < len(arguments) < len(QUERY_JSON) for arguments in found)
+    assert found == sorted(found, key=len)
 
 
 def test_drafts_change_nothing_about_calls(live: Live) -> None:
