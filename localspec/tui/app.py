@@ -188,7 +188,10 @@ class ChatApp(App[int]):
     def load(self, target: str | None, draft: str | None = None, **settings: Any) -> None:
         """Loads models of this machine, with the engine settings of the preferences and these on top."""
         if self._make is None:
-            self.say("Answers come from an endpoint; start localspec without --endpoint to load models.", problem=True)
+            text = (
+                "Answers come from an endpoint, whose models /model lists; without --endpoint localspec loads others."
+            )
+            self.say(text, problem=True)
             return
         self.use(self._make(target, draft, self.preferences.engine | settings))
 

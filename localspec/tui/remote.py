@@ -21,6 +21,7 @@ from localspec.tui.answerer import (
     LoadFailed,
     Loading,
     ModelReady,
+    Prefilled,
     Question,
     Sink,
 )
@@ -36,10 +37,13 @@ class RemoteAnswerer:
             UsageError: the address is none.
         """
         self._endpoint = Endpoint(endpoint, key)
+        self.base = self._endpoint.base
+        """The address, with /v1 at its end."""
         self.name = model or self._endpoint.name
         self.facts: Facts | None = None
         self.piece: Callable[[int], bytes] | None = None
-        self._model = model
+        self.model = model
+        """As the endpoint calls it; None = it has not been asked yet."""
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="localspec-remote", daemon=True)
         self._thread.start()
@@ -47,8 +51,24 @@ class RemoteAnswerer:
     def start(self, sink: Sink) -> None:
         self._run(self._find_model(sink))
 
+    async def models(self) -> list[str]:
+        """Names of the endpoint's models; for the screen's own loop.
+
+        Raises:
+            LocalspecError: it does not list any.
+        """
+        found: list[str] = await asyncio.wrap_future(self._run(self._endpoint.models()))
+        return found
+
+    def choose(self, model: str, sink: Sink) -> None:
+        """Lets this model of the endpoint answer from the next question on."""
+        self.model = model
+        self.facts = Facts(model, remote=True, can_think=True)
+        sink.post_message(ModelReady(self.facts))
+
     def answer(self, question: Question, sink: Sink) -> RemoteAnswer:
         answer = RemoteAnswer(question.seed)
+        sink.post_message(Prefilled(answer, 0, None))
         answer.task = self._run(self._answer(answer, question, sink))
         return answer
 
@@ -74,15 +94,13 @@ class RemoteAnswerer:
         self._loop.call_soon(self._loop.stop)
 
     async def _find_model(self, sink: Sink) -> None:
-        sink.post_message(Loading(f"Asking {self._endpoint.base}", 0.0))
+        sink.post_message(Loading(f"Asking {self.base}", 0.0))
         try:
-            if self._model is None:
-                self._model = (await self._endpoint.models())[0]
+            model = self.model or (await self._endpoint.models())[0]
         except LocalspecError as error:
             sink.post_message(LoadFailed(error))
         else:
-            self.facts = Facts(self._model, remote=True, can_think=True)
-            sink.post_message(ModelReady(self.facts))
+            self.choose(model, sink)
 
     async def _answer(self, answer: RemoteAnswer, question: Question, sink: Sink) -> None:
         prompt = _prompt(question)
@@ -90,7 +108,7 @@ class RemoteAnswerer:
         parts = _Parts(answer, reply, sink)
         finish, error = FinishReason.STOP, None
         try:
-            async with aclosing(self._endpoint.answer(prompt, self._model or "", reply)) as streamed:
+            async with aclosing(self._endpoint.answer(prompt, self.model or "", reply)) as streamed:
                 async for text, thinking in streamed:
                     parts.add(text, thinking)
             finish = reply.finish

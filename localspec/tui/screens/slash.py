@@ -114,6 +114,11 @@ class SlashCommands:
         else:
             raise UsageError(f"There is no theme {name!r}.", f"There are: {', '.join(self._app.available_themes)}.")
 
+    def model(self, name: str) -> None:
+        from localspec.tui.servers import choose_model
+
+        choose_model(self._screen, name)
+
     def stop(self, _: str) -> None:
         self._screen.front.stop()
 
