@@ -155,6 +155,12 @@ def base_of(address: str) -> str:
     return base if base.endswith("/v1") else base + "/v1"
 
 
+def port_here(base: str) -> int | None:
+    """The port of an endpoint of this machine; None = it is on another."""
+    parts = urlsplit(base)
+    return (parts.port or {"http": 80}.get(parts.scheme, 443)) if parts.hostname in _LOOPBACK else None
+
+
 async def _check(reply: httpx.Response) -> None:
     """Raises: LocalspecError with the endpoint's own sentence, for any status but success."""
     if reply.is_success:

@@ -36,6 +36,7 @@ OWN = (
     CommandRow("find", "[WORDS]", "search all chats"),
     CommandRow("preset", "NAME", "use a preset's system message and parameters"),
     CommandRow("model", "[NAME]", "with an endpoint: let another of its models answer"),
+    CommandRow("servers", "", "look for model servers on this machine, and let one answer"),
     CommandRow("theme", "[NAME]", "change the colours"),
     CommandRow("stop", "", "stop the answer (Esc)"),
     CommandRow("quit", "", "leave"),

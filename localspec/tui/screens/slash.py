@@ -119,6 +119,11 @@ class SlashCommands:
 
         choose_model(self._screen, name)
 
+    def servers(self, _: str) -> None:
+        from localspec.tui.servers import find_server
+
+        find_server(self._screen)
+
     def stop(self, _: str) -> None:
         self._screen.front.stop()
 
