@@ -15,7 +15,7 @@ LAYERS = {
     **dict.fromkeys(("engine", "llama", "models"), 2),
     **dict.fromkeys(("drafters", "planning"), 3),
     "chat": 4,
-    "runtime": 5,
+    **dict.fromkeys(("runtime", "remote"), 5),
     "checks": 6,
     **dict.fromkeys(("tui", "server", "bench"), 7),
     "cli": 8,

@@ -8,6 +8,7 @@ import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from localspec.cli.endpoint import ServerSpeaker, add_endpoint_options, check_endpoint_options, key_of
 from localspec.cli.number import real
 from localspec.cli.opening import check_openable
 from localspec.cli.options import (
@@ -15,7 +16,6 @@ from localspec.cli.options import (
     add_sampling_options,
     engine_settings,
     load_engine,
-    read_text,
     request_options,
 )
 from localspec.errors import UsageError
@@ -35,9 +35,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--new", action="store_true", help="begin a new chat instead of going on with the last one")
     parser.add_argument("--system", metavar="TEXT", help="system message")
     parser.add_argument("--stats", action="store_true", help="with --plain: figures after every answer")
-    parser.add_argument("--endpoint", metavar="URL", help="let an OpenAI-style server answer: vLLM, llama-server, ...")
-    parser.add_argument("--model", metavar="NAME", help="with --endpoint: which of its models; default: the first")
-    parser.add_argument("--api-key-file", metavar="FILE", help="with --endpoint: its key; default: OPENAI_API_KEY")
+    add_endpoint_options(parser)
     parser.add_argument(
         "--chat-cache-gb",
         type=real(0, 1e6),
@@ -50,16 +48,18 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     _take_name(options)
+    check_endpoint_options(options, "chat_cache_gb")
     arguments = request_options(options)  # refuse bad values before a model is loaded
     # Textual draws on standard error.
     screens = all(one.isatty() for one in (sys.stdin, sys.stdout, sys.stderr)) and os.environ.get("TERM") != "dumb"
     if options.plain or not screens:
-        if options.endpoint:
-            raise UsageError("--endpoint needs the terminal chat: a terminal, and no --plain.")
-        from localspec.cli.line_chat import Conversation
+        from localspec.cli.line_chat import Conversation, EngineSpeaker
 
+        if options.endpoint:
+            Conversation(ServerSpeaker(options), options, arguments).hold()
+            return 0
         with load_engine(options) as engine:
-            Conversation(engine, options, arguments).hold()
+            Conversation(EngineSpeaker(engine), options, arguments).hold()
         return 0
     return _open(options, arguments)
 
@@ -124,8 +124,7 @@ def _answerer(options: argparse.Namespace, liked: Preferences) -> Answerer:
     if options.endpoint:
         from localspec.tui.remote import RemoteAnswerer
 
-        key = read_text(options.api_key_file).strip() if options.api_key_file else os.environ.get("OPENAI_API_KEY")
-        return RemoteAnswerer(options.endpoint, options.model, key)
+        return RemoteAnswerer(options.endpoint, options.model, key_of(options))
     return _local(options, None, None, liked.engine)
 
 

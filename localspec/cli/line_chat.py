@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
+from localspec.chat.plain_text import plain_text
 from localspec.cli import output
 from localspec.errors import LocalspecError, UsageError
 
 if TYPE_CHECKING:
     from localspec.chat.template import Message
+    from localspec.engine.request import FinishReason
     from localspec.runtime.engine import Engine
     from localspec.runtime.generation import Generation
 
@@ -27,14 +30,54 @@ _HELP = """\
 Ctrl-C stops an answer. A line that ends in \\ goes on in the next."""
 
 
+class Speaker(Protocol):
+    """Answers a conversation: an engine, or a server."""
+
+    @property
+    def title(self) -> str:
+        """What it is, in half a sentence."""
+        ...
+
+    def say(self, messages: Sequence[Message], arguments: dict[str, Any], parts: list[str]) -> FinishReason | None:
+        """Writes the answer and collects its text in `parts`; why it ended. Ctrl-C raises KeyboardInterrupt."""
+        ...
+
+    def print_stats(self) -> None:
+        """Figures of the last answer.
+
+        Raises:
+            UsageError: there is none yet.
+        """
+        ...
+
+
+class EngineSpeaker:
+    """An engine of this process."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._last: Generation | None = None
+        room = f"{engine.loaded.context.n_ctx:,} tokens of context"
+        self.title = f"{engine.settings.target.name}, {room}"
+
+    def say(self, messages: Sequence[Message], arguments: dict[str, Any], parts: list[str]) -> FinishReason | None:
+        self._last = self._engine.chat(messages, **arguments)
+        output.stream_answer(self._last, parts)
+        return self._last.finish
+
+    def print_stats(self) -> None:
+        if self._last is None:
+            raise UsageError("There is no answer yet.")
+        output.print_stats(self._last, self._engine.loaded.configuration)
+
+
 class Conversation:
     """The messages so far, and the loop that reads the next one."""
 
-    def __init__(self, engine: Engine, options: argparse.Namespace, arguments: dict[str, object]) -> None:
-        self.engine = engine
+    def __init__(self, speaker: Speaker, options: argparse.Namespace, arguments: dict[str, Any]) -> None:
+        self.speaker = speaker
         self.system: str | None = options.system
         self.turns: list[Message] = []
-        self.last: Generation | None = None
         self._arguments = arguments
         self._always_stats: bool = options.stats
 
@@ -46,9 +89,8 @@ class Conversation:
 
             with contextlib.suppress(ImportError):
                 import readline  # noqa: F401 - line editing and history in input()
-            path = self.engine.settings.target
-            room = f"{self.engine.loaded.context.n_ctx:,} tokens of context"
-            print(f"localspec chat with {path.name}, {room}. /help lists commands, Ctrl-D ends.", file=sys.stderr)
+            said = f"localspec chat with {self.speaker.title}. /help lists commands, Ctrl-D ends."
+            print(plain_text(said), file=sys.stderr)  # a server may call its model anything
         while (line := self._read(interactive)) is not None:
             try:
                 if line.startswith("/"):
@@ -57,7 +99,7 @@ class Conversation:
                 elif line.strip():
                     self._say(line)
             except LocalspecError as error:  # the conversation goes on
-                print(f"localspec: {error}", file=sys.stderr)
+                print(f"localspec: {plain_text(str(error))}", file=sys.stderr)
 
     def _read(self, interactive: bool) -> str | None:
         """One message; None at the end of input. Ctrl-C at the prompt drops the line."""
@@ -89,7 +131,7 @@ class Conversation:
         elif name == "again":
             self._again()
         elif name == "stats":
-            self._print_stats()
+            self.speaker.print_stats()
         elif name == "help":
             print(_HELP, file=sys.stderr)
         else:
@@ -121,20 +163,14 @@ class Conversation:
         from localspec.engine.request import FinishReason
 
         system = [Message("system", self.system)] if self.system else []
-        generation = self.engine.chat([*system, *self.turns], **(self._arguments | changes))
         parts: list[str] = []
+        finish = None
         try:
-            output.stream_answer(generation, parts)
+            finish = self.speaker.say([*system, *self.turns], self._arguments | changes, parts)
         except KeyboardInterrupt:
             print("(stopped)", file=sys.stderr)
-        self.last = generation
         self.turns.append(Message("assistant", "".join(parts)))
-        if generation.finish is FinishReason.CONTEXT:
+        if finish is FinishReason.CONTEXT:
             print("The context is full; /clear starts again.", file=sys.stderr)
         if self._always_stats:
-            self._print_stats()
-
-    def _print_stats(self) -> None:
-        if self.last is None:
-            raise UsageError("There is no answer yet.")
-        output.print_stats(self.last, self.engine.loaded.configuration)
+            self.speaker.print_stats()

@@ -43,32 +43,36 @@ def stream_answer(generation: Generation, parts: list[str] | None = None) -> Non
     Ctrl-C cancels the answer, keeps what has come, and raises KeyboardInterrupt.
     """
     parts = [] if parts is None else parts
+    with answer_lines(parts) as write:
+        try:
+            for event in generation:
+                write(event.text)
+        except KeyboardInterrupt:
+            generation.cancel()
+            write(generation.text())  # at most one more pass
+            raise
+        except BaseException:
+            generation.cancel()
+            raise
+
+
+@contextmanager
+def answer_lines(parts: list[str]) -> Iterator[Callable[[str], None]]:
+    """Writes an answer's text as it is told, collects it in `parts`, and ends its last line."""
     shown = PlainText().push if sys.stdout.isatty() else str  # a terminal obeys what a model says; a file keeps it
+
+    def write(text: str) -> None:
+        if text:
+            sys.stdout.write(shown(text))
+            sys.stdout.flush()
+            parts.append(text)
+
     try:
-        for event in generation:
-            _write(event.text, parts, shown)
-    except KeyboardInterrupt:
-        generation.cancel()
-        _write(generation.text(), parts, shown)  # at most one more pass
-        raise
-    except BaseException:
-        generation.cancel()
-        raise
+        yield write
     finally:
-        _end_line(parts)
-
-
-def _write(text: str, parts: list[str], shown: Callable[[str], str]) -> None:
-    if text:
-        sys.stdout.write(shown(text))
+        if not parts or not parts[-1].endswith("\n"):
+            sys.stdout.write("\n")
         sys.stdout.flush()
-        parts.append(text)
-
-
-def _end_line(parts: list[str]) -> None:
-    if not parts or not parts[-1].endswith("\n"):
-        sys.stdout.write("\n")
-    sys.stdout.flush()
 
 
 def print_stats(generation: Generation, configuration: str) -> None:

@@ -8,6 +8,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from localspec.cli import batch, output
+from localspec.cli.endpoint import add_endpoint_options, check_endpoint_options, run_prompt
 from localspec.cli.idle_draft import idle_draft
 from localspec.cli.number import whole
 from localspec.cli.options import (
@@ -41,12 +42,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--batch", metavar="FILE", help="JSON lines with prompt or messages; results as they finish")
     parser.add_argument("--slots", type=whole(1, 64), metavar="N", help="requests at once with --batch; default 4")
+    add_endpoint_options(parser)
     add_model_options(parser)
     add_sampling_options(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     _take_words(options)
+    check_endpoint_options(options, "raw", "log_probs", "batch", "slots")
     if options.log_probs is not None and not options.json:
         raise UsageError("--log-probs needs --json.")
     if options.batch:
@@ -56,7 +59,10 @@ def run(options: argparse.Namespace) -> int:
     if options.slots is not None:
         raise UsageError("--slots needs --batch.")
     text = _prompt_text(options)
-    arguments = request_options(options) | {"top_log_probs": options.log_probs}
+    arguments = request_options(options)
+    if options.endpoint:
+        return run_prompt(options, text, arguments)
+    arguments |= {"top_log_probs": options.log_probs}
     with load_engine(options) as engine:
         generation = start_answer(engine, options, text, arguments)
         if options.json:
@@ -76,7 +82,9 @@ def _take_words(options: argparse.Namespace) -> None:
     words = options.words
     if len(words) > 2:
         raise UsageError(f"{words[2]!r} is one word too many.", "Put the prompt in quotes.")
-    elsewhere = options.batch or options.file or not sys.stdin.isatty()
+    if len(words) == 2 and options.endpoint:
+        raise UsageError(f"{words[0]!r} names a model of this machine.", "With --endpoint, name it with --model.")
+    elsewhere = not options.endpoint and (options.batch or options.file or not sys.stdin.isatty())
     if len(words) == 2 or (words and elsewhere and not options.target and _is_model(words[0])):
         if options.target:
             raise UsageError("Give NAME or --target, not both.")

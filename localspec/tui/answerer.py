@@ -152,7 +152,8 @@ class LoadFailed(TextualMessage):
 class Prefilled(TextualMessage):
     """How far the prompt of an answer has been read."""
 
-    def __init__(self, answer: Answer, done: int, total: int) -> None:
+    def __init__(self, answer: Answer, done: int, total: int | None) -> None:
+        """`total`: tokens of the prompt; None = nobody knows (endpoints): the first token is waited for."""
         super().__init__()
         self.answer, self.done, self.total = answer, done, total
 

@@ -98,6 +98,8 @@ class ChatApp(App[int]):
         """A model became ready, or None: another is being loaded."""
         self.failure = ""
         """Why there is no model; "" = there is one, or it is being loaded."""
+        self.stranger = ""
+        """Address of the server that answers, while nobody has agreed yet that prompts go there; "" = they may."""
         self.loading: Loading | None = None
         """How far loading is; None = nothing is being loaded."""
         self.unseen: list[str] = []
@@ -176,11 +178,11 @@ class ChatApp(App[int]):
 
     # ---- models
 
-    def use(self, answerer: Answerer) -> None:
-        """Answers come from another model from now on; the old one is freed first."""
+    def use(self, answerer: Answerer, stranger: str = "") -> None:
+        """Answers come from another model from now on; the old one is freed first. `stranger`: see there."""
         for pane in self.chat_screen.panes:
             pane.stop()
-        self.facts, self.failure = None, ""
+        self.facts, self.failure, self.stranger = None, "", stranger
         self.readied.publish(None)
         old, self.answerer = self.answerer, answerer
         self._change(old, answerer)
@@ -188,7 +190,10 @@ class ChatApp(App[int]):
     def load(self, target: str | None, draft: str | None = None, **settings: Any) -> None:
         """Loads models of this machine, with the engine settings of the preferences and these on top."""
         if self._make is None:
-            self.say("Answers come from an endpoint; start localspec without --endpoint to load models.", problem=True)
+            text = (
+                "Answers come from an endpoint, whose models /model lists; without --endpoint localspec loads others."
+            )
+            self.say(text, problem=True)
             return
         self.use(self._make(target, draft, self.preferences.engine | settings))
 

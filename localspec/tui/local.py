@@ -10,6 +10,7 @@ from typing import Any
 from localspec import paths
 from localspec.chat.dialect import Dialect
 from localspec.chat.reply import Part, ReplyParser
+from localspec.chat.thinking import apart
 from localspec.engine.request import Event, FinishReason, Origin, PassRecord
 from localspec.engine.stats import RequestStats
 from localspec.errors import Cancelled, LocalspecError
@@ -28,7 +29,6 @@ from localspec.tui.answerer import (
     Question,
     Sink,
 )
-from localspec.tui.thinking import apart
 
 Load = Callable[[Progress], Engine]
 """Loads an engine and reports progress; called on a thread."""

@@ -21,6 +21,11 @@ class Endpoint:
         self.body = ""
         """What comes instead of a stream; with `status`."""
         self.finish = "stop"
+        self.models: Any = ["served-model"]
+        """Names that it lists."""
+        self.hold = threading.Event()
+        """An answer begins once this is set."""
+        self.hold.set()
         self.requests: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
         self.broken = threading.Event()
@@ -37,11 +42,12 @@ def served(endpoint: Endpoint) -> Iterator[Endpoint]:
             pass
 
         def do_GET(self) -> None:
-            self._whole(200, json.dumps({"data": [{"id": "served-model"}]}))
+            self._whole(200, json.dumps({"data": [{"id": name} for name in endpoint.models]}))
 
         def do_POST(self) -> None:
             endpoint.requests.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
             endpoint.headers.append(dict(self.headers))
+            endpoint.hold.wait(60)
             if endpoint.body:
                 self._whole(endpoint.status, endpoint.body)
                 return

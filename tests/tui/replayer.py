@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from localspec.chat.reply import ReplyParser
+from localspec.chat.thinking import MARKS, apart
 from localspec.engine.request import FinishReason, Origin, PassRecord
 from localspec.engine.stats import RequestStats
 from localspec.tui.answerer import AnswerEnded, AnswerPart, Facts, Loading, ModelReady, Prefilled, Question, Sink
-from localspec.tui.thinking import MARKS, apart
 
 FOLDER = Path(__file__).parent / "recordings"
 

@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from textual.widgets import OptionList, Static
 
 from localspec.errors import UsageError
+from localspec.tui.app import ChatApp
+from localspec.tui.dialogs import Choice
 from localspec.tui.remote import RemoteAnswerer
+from localspec.tui.screens.models import ModelsScreen
 from tests.tui.conftest import MakeApp, answered, front, say, until
 from tests.tui.endpoint import Endpoint, served
 
@@ -116,3 +120,93 @@ async def test_an_answer_is_continued_with_what_it_says(
 def test_an_address_that_is_none() -> None:
     with pytest.raises(UsageError, match="http://"):
         RemoteAnswerer("localhost:8000")
+
+
+def status(app: ChatApp) -> str:
+    """The line at the bottom."""
+    return str(app.query_one("#status", Static).content)
+
+
+@pytest.mark.asyncio
+async def test_a_model_is_chosen_from_the_list_and_kept(
+    make_app: MakeApp, endpoint: Endpoint, answerer: RemoteAnswerer
+) -> None:
+    endpoint.models = ["small", "la\x1b[31mrge\n", "small"]
+    app = make_app(answerer=answerer)
+    async with app.run_test() as pilot:
+        await say(pilot, "Hi")
+        front(app).composer.put("/model")
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(app.screen, Choice))
+        listed = app.screen.query_one(OptionList)
+        assert listed.option_count == 2
+        assert [str(option.prompt).split("\n") for option in listed.options] == [
+            ["small", "answers now"],
+            ["la␛[31mrge↵", ""],
+        ]
+        await pilot.press("down", "enter")
+        await until(pilot, lambda: app.facts is not None and app.facts.name == "la\x1b[31mrge\n")
+        await say(pilot, "And now?")
+        assert [message.model for message in front(app).path if message.role == "assistant"] == [
+            "small",
+            "la\x1b[31mrge\n",
+        ]
+        assert front(app).chat.model == "la\x1b[31mrge\n"
+    assert [request["model"] for request in endpoint.requests] == ["small", "la\x1b[31mrge\n"]
+
+
+@pytest.mark.asyncio
+async def test_a_model_is_chosen_by_name(make_app: MakeApp, endpoint: Endpoint, answerer: RemoteAnswerer) -> None:
+    endpoint.models = ["small", "large"]
+    app = make_app(answerer=answerer)
+    async with app.run_test() as pilot:
+        await until(pilot, lambda: app.facts is not None)
+        front(app).composer.put("/model huge")
+        await pilot.press("enter")
+        await until(pilot, lambda: any("has no model 'huge'" in note.message for note in app._notifications))
+        assert any("It has: small, large." in note.message for note in app._notifications)
+        front(app).composer.put("/model large")
+        await pilot.press("enter")
+        await until(pilot, lambda: app.facts is not None and app.facts.name == "large")
+        endpoint.models = []
+        front(app).composer.put("/model small")
+        await pilot.press("enter")
+        await until(pilot, lambda: any("lists no models" in note.message for note in app._notifications))
+        assert answerer.model == "large"
+
+
+@pytest.mark.asyncio
+async def test_a_model_of_this_machine_is_changed_on_its_own_screen(make_app: MakeApp) -> None:
+    app = make_app("Hello.")
+    async with app.run_test() as pilot:
+        await until(pilot, lambda: app.facts is not None)
+        front(app).composer.put("/model large")
+        await pilot.press("enter")
+        await until(pilot, lambda: any("F5 lists the models" in note.message for note in app._notifications))
+        front(app).composer.put("/model")
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(app.screen, ModelsScreen))
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("stopped", [False, True])
+async def test_the_first_token_is_waited_for_in_sight(
+    make_app: MakeApp, endpoint: Endpoint, answerer: RemoteAnswerer, stopped: bool
+) -> None:
+    endpoint.hold.clear()
+    app = make_app(answerer=answerer)
+    async with app.run_test() as pilot:
+        await until(pilot, lambda: app.facts is not None)
+        front(app).composer.put("Hi")
+        await pilot.press("enter")
+        await until(pilot, lambda: "waiting for the first token: 0 s" in status(app))
+        await until(pilot, lambda: "waiting for the first token: 1 s" in status(app))
+        if stopped:
+            await pilot.press("escape")
+        else:
+            endpoint.hold.set()
+        await answered(pilot)
+        await until(pilot, lambda: "waiting" not in status(app))
+        assert front(app).path[1].state == ("stopped" if stopped else "done")
+        assert "served-model" in status(app)
+    endpoint.hold.set()

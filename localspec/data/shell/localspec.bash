@@ -11,7 +11,7 @@ _shtab_localspec_bench_subparsers=(run passes make-pair)
 _shtab_localspec_subparsers=(help run chat chats corpus serve connect verify pull list show check suggest rm ps import search tune extract completion doctor bench)
 
 _shtab_localspec_help_option_strings=(-h --help --help-all)
-_shtab_localspec_run_option_strings=(-h --help --help-all -f --file --system --raw --json --stats --log-probs --batch --slots --target --draft --head --cross-tokenizer --context --fit --threads --no-wide --kernels --cache --no-tune --gpu-layers --device --draft-gpu-layers --draft-device --drafter --max-draft-tokens --draft-cap --rollback --branches --corpus --no-corpus --corpus-mb --min-ngram --max-ngram --verify-rule --exact --speculative-config --temperature --top-k --top-p --min-p --typical-p --repeat-penalty --presence-penalty --frequency-penalty --penalty-last-n --logit-bias --seed --max-tokens --stop)
+_shtab_localspec_run_option_strings=(-h --help --help-all -f --file --system --raw --json --stats --log-probs --batch --slots --endpoint --model --api-key-file --target --draft --head --cross-tokenizer --context --fit --threads --no-wide --kernels --cache --no-tune --gpu-layers --device --draft-gpu-layers --draft-device --drafter --max-draft-tokens --draft-cap --rollback --branches --corpus --no-corpus --corpus-mb --min-ngram --max-ngram --verify-rule --exact --speculative-config --temperature --top-k --top-p --min-p --typical-p --repeat-penalty --presence-penalty --frequency-penalty --penalty-last-n --logit-bias --seed --max-tokens --stop)
 _shtab_localspec_chat_option_strings=(-h --help --help-all --plain --new --system --stats --endpoint --model --api-key-file --chat-cache-gb --target --draft --head --cross-tokenizer --context --fit --threads --no-wide --kernels --cache --no-tune --gpu-layers --device --draft-gpu-layers --draft-device --drafter --max-draft-tokens --draft-cap --rollback --branches --corpus --no-corpus --corpus-mb --min-ngram --max-ngram --verify-rule --exact --speculative-config --temperature --top-k --top-p --min-p --typical-p --repeat-penalty --presence-penalty --frequency-penalty --penalty-last-n --logit-bias --seed --max-tokens --stop)
 _shtab_localspec_chats_list_option_strings=(-h --help --help-all --tag --limit --json)
 _shtab_localspec_chats_search_option_strings=(-h --help --help-all --limit --json)
@@ -51,6 +51,7 @@ _shtab_localspec_option_strings=(-h --help --help-all --version)
 _shtab_localspec_run__f_COMPGEN=_shtab_compgen_files
 _shtab_localspec_run___file_COMPGEN=_shtab_compgen_files
 _shtab_localspec_run___batch_COMPGEN=_shtab_compgen_files
+_shtab_localspec_run___api_key_file_COMPGEN=_shtab_compgen_files
 _shtab_localspec_run___target_COMPGEN=_shtab_compgen_files
 _shtab_localspec_run___draft_COMPGEN=_shtab_compgen_files
 _shtab_localspec_run___head_COMPGEN=_shtab_compgen_files

@@ -153,6 +153,8 @@ class ChatScreen(Screen[None]):
             self.sub_title = self.pane.chat.title
 
     def on_chat_pane_changed(self) -> None:
+        if all(pane.answer is None for pane in self._open):
+            self._meter.rest()
         self.show_titles()
         self.show_status()
 

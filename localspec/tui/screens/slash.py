@@ -114,6 +114,16 @@ class SlashCommands:
         else:
             raise UsageError(f"There is no theme {name!r}.", f"There are: {', '.join(self._app.available_themes)}.")
 
+    def model(self, name: str) -> None:
+        from localspec.tui.servers import choose_model
+
+        choose_model(self._screen, name)
+
+    def servers(self, _: str) -> None:
+        from localspec.tui.servers import find_server
+
+        find_server(self._screen)
+
     def stop(self, _: str) -> None:
         self._screen.front.stop()
 

@@ -37,6 +37,8 @@ class Meter(Static):
         self._drawn = 0.0
         self._note = self._reading = ""
         """Shown instead of figures: what the screen says, how far the prompt has been read."""
+        self._asked: float | None = None
+        """When the first token began to be waited for; None = it is not."""
 
     def tell(self, facts: Facts | None, loading: Loading | None, use: tuple[int, int] | None, note: str = "") -> None:
         """What is loaded, and how full the context is."""
@@ -48,20 +50,27 @@ class Meter(Static):
         elif not note:
             share = f" {loading.share:.0%}" if loading else ""
             self._note = f"{loading.what if loading else 'Loading'}{share} · you can write meanwhile"
-        if (self._model, self._use, self._note) != before:
+        if (self._model, self._use, self._note) != before or self._asked is not None:
+            self._show()
+
+    def rest(self) -> None:
+        """No answer is under way."""
+        if self._asked is not None or self._reading:
+            self._asked, self._reading = None, ""
             self._show()
 
     def hear(self, live: AnswerPart | AnswerEnded | Prefilled) -> None:
         """Takes the figures of an answer."""
         if isinstance(live, Prefilled):
-            read = f"reading the prompt: {live.done:,} of {live.total:,} tokens"
-            self._reading = read if live.done < live.total else ""
+            self._asked = monotonic() if live.total is None else None
+            total = live.total or 0
+            self._reading = f"reading the prompt: {live.done:,} of {total:,} tokens" if live.done < total else ""
         else:
             if live.answer is not self._answer:
                 self._answer, self._now = live.answer, Now()
             if isinstance(live, AnswerPart):
                 self._now.add(live.records)
-            self._stats, self._reading = live.stats, ""
+            self._stats, self._reading, self._asked = live.stats, "", None
         if monotonic() - self._drawn >= _REST_SECONDS or not isinstance(live, AnswerPart):
             self._show()
 
@@ -72,6 +81,8 @@ class Meter(Static):
         self._drawn = monotonic()
         width = self.size.width
         said = self._note or self._reading
+        if not said and self._asked is not None:
+            said = f"waiting for the first token: {monotonic() - self._asked:.0f} s"
         if said:
             line = Content(plain_text(said))
             self.update(line.truncate(width, ellipsis=True) if width else line, layout=False)

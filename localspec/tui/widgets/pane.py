@@ -21,6 +21,7 @@ from localspec.engine.stats import RequestStats
 from localspec.errors import LocalspecError
 from localspec.tui import attach
 from localspec.tui.answerer import Answer, AnswerEnded, AnswerPart, Prefilled, Question
+from localspec.tui.consent import agreed
 from localspec.tui.conversation import fit, question_of
 from localspec.tui.inbox import Inbox
 from localspec.tui.widgets.bubble import Bubble
@@ -193,6 +194,8 @@ class ChatPane(TabPane):
     @work(group="ask")
     async def ask(self, go_on: bool = False, again: int | None = None) -> None:
         """Answers the last message; or lets the last answer go on; or answers message `again` once more."""
+        if not await agreed(self.app):
+            return
         path = self.path
         if again is not None:
             path = path[: next(i for i, message in enumerate(path) if message.id == again) + 1]

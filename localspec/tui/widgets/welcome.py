@@ -67,7 +67,7 @@ def _who(app: ChatApp) -> str:
 def sentence(facts: Facts) -> str:
     """Who answers, and what to expect of it."""
     if facts.remote:
-        return f"{facts.name} answers, at an endpoint."
+        return f"{facts.name} answers, at an endpoint. /model chooses another of its models."
     drafted = f", and {facts.draft} drafts for it" if facts.draft else ""
     room = f" A chat can hold {facts.context:,} tokens." if facts.context else ""
     tiny = f" {_TINY}" if facts.bundled else ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from localspec.chat.reply import ReplyParser
-from localspec.tui.thinking import MARKS, apart, joined
+from localspec.chat.thinking import MARKS, apart, joined
 
 
 @pytest.mark.parametrize("size", [1, 3, 100])

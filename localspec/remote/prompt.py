@@ -1,0 +1,68 @@
+"""What an OpenAI-style server is asked: messages and settings as the body of a request."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from localspec.chat.template import Message
+from localspec.chat.thinking import joined
+from localspec.types import SamplingParams
+
+_SAMPLING = (
+    *("temperature", "top_p", "presence_penalty", "frequency_penalty"),  # OpenAI's
+    *("top_k", "min_p", "typical_p", "repeat_penalty"),  # vLLM's and llama-server's
+)
+_RENAMED = {"penalty_last_n": "repeat_last_n"}
+"""Settings that llama-server and Ollama call otherwise: {localspec's name: theirs}."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """One answer to ask for."""
+
+    messages: Sequence[Message]
+    """The conversation, system message included; ends with the user's turn."""
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    seed: int | None = None
+    """None = the server's choice."""
+    max_tokens: int | None = None
+    """At most so many new tokens; None = the server's limit."""
+    stop: tuple[str, ...] = ()
+    """Strings that end the answer; not part of it."""
+    prefix: str = ""
+    """What the answer already says: it is continued, and only what is new comes back."""
+    reasoning: str = ""
+    """What it has thought already."""
+    thinking: bool | None = None
+    """Sets the template's switch for thinking; None = the server's default."""
+
+    def body(self, model: str) -> dict[str, Any]:
+        """The request's JSON. Sampling settings at localspec's own defaults are left to the server."""
+        messages = [{"role": message.role, "content": message.content} for message in self.messages]
+        body: dict[str, Any] = {
+            "model": model,
+            "messages": messages,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+            **self._sampling(),
+        }
+        body |= {name: getattr(self, name) for name in ("seed", "max_tokens") if getattr(self, name) is not None}
+        if self.stop:
+            body["stop"] = list(self.stop)
+        if self.thinking is not None:
+            body["chat_template_kwargs"] = {"enable_thinking": self.thinking}
+        begun = joined(self.reasoning, self.prefix)
+        if begun:  # vLLM's words; llama-server continues a last assistant message by itself
+            body["messages"] = [*messages, {"role": "assistant", "content": begun}]
+            body |= {"continue_final_message": True, "add_generation_prompt": False}
+        return body
+
+    def _sampling(self) -> dict[str, Any]:
+        given, defaults = asdict(self.sampling), asdict(SamplingParams())
+        names = {name: name for name in _SAMPLING} | _RENAMED
+        changed = {theirs: given[own] for own, theirs in names.items() if given[own] != defaults[own]}
+        if self.sampling.logit_bias:
+            changed["logit_bias"] = {str(token): bias for token, bias in self.sampling.logit_bias}
+        return changed

@@ -1,0 +1,162 @@
+"""`/servers`: what answers on this machine is listed, and nothing goes there before the user agrees."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from textual.pilot import Pilot
+from textual.widgets import OptionList
+
+from localspec.remote import search
+from localspec.runtime.pool import Pool
+from localspec.tui.app import ChatApp
+from localspec.tui.dialogs import Choice
+from localspec.tui.local import LocalAnswerer
+from localspec.tui.remote import RemoteAnswerer
+from tests.remote.odd import Odd, serving
+from tests.server.live import COPIED, COPY, running
+from tests.tui.conftest import MakeApp, answered, front, say, until
+from tests.tui.endpoint import Endpoint, served
+
+pytestmark = pytest.mark.asyncio
+
+
+@pytest.fixture
+def endpoint(monkeypatch: pytest.MonkeyPatch) -> Iterator[Endpoint]:
+    """A server at the one usual port."""
+    with served(Endpoint()) as one:
+        at(monkeypatch, int(one.url.rpartition(":")[2]))
+        yield one
+
+
+def at(monkeypatch: pytest.MonkeyPatch, *ports: int) -> None:
+    """Only these are the usual ports, and a busy machine may take its time."""
+    monkeypatch.setattr(search, "PORTS", dict.fromkeys(ports, "Somebody"))
+    monkeypatch.setattr(search, "SECONDS", 5.0)
+
+
+async def write(pilot: Pilot[int], text: str) -> None:
+    app = pilot.app
+    assert isinstance(app, ChatApp)
+    front(app).composer.put(text)
+    await pilot.press("enter")
+
+
+def rows(app: ChatApp) -> list[list[str]]:
+    """The answers of the dialog in front, each with what it says below."""
+    return [str(option.prompt).split("\n") for option in app.screen.query_one(OptionList).options]
+
+
+async def asked(pilot: Pilot[int]) -> None:
+    await until(pilot, lambda: isinstance(pilot.app.screen, Choice))
+
+
+def said(app: ChatApp, text: str) -> bool:
+    return any(text in note.message for note in app._notifications)
+
+
+async def test_a_server_is_chosen_and_asked_only_after_a_yes(make_app: MakeApp, endpoint: Endpoint) -> None:
+    endpoint.models = ["sm\x1ball", "large"]
+    app = make_app("From here.")
+    async with app.run_test() as pilot:
+        await say(pilot, "Hi")
+        await write(pilot, "/servers")
+        await asked(pilot)
+        assert rows(app) == [[f"{endpoint.url} · Somebody's port", "sm␛all, large"]]
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(app.screen, Choice) and len(rows(app)) == 2)
+        await pilot.press("down", "enter")
+        await until(pilot, lambda: app.facts is not None and app.facts.name == "large")
+        assert front(app).chat.model == "large"
+        assert endpoint.requests == []
+
+        await write(pilot, "And there?")
+        await asked(pilot)
+        await pilot.press("down", "enter")  # no
+        await until(pilot, lambda: said(app, "Nothing was sent."))
+        assert [message.content for message in front(app).path][2:] == ["And there?"]
+        await pilot.press("ctrl+r")
+        await asked(pilot)
+        await pilot.press("escape")  # no
+        await until(pilot, lambda: not isinstance(app.screen, Choice))
+        assert endpoint.requests == []
+
+        await pilot.press("ctrl+r")
+        await asked(pilot)
+        await pilot.press("enter")  # yes
+        await until(pilot, lambda: len(front(app).path) == 4)
+        await answered(pilot)
+        assert front(app).path[-1].content == "Hello there."
+        await say(pilot, "Once more")  # nobody asks again
+    assert [request["model"] for request in endpoint.requests] == ["large", "large"]
+    assert all("Authorization" not in headers for headers in endpoint.headers)
+    app.answerer.close()
+
+
+async def test_nothing_is_looked_for_unless_asked(make_app: MakeApp, endpoint: Endpoint) -> None:
+    with serving(Odd({"/v1/models": {"data": []}})) as odd, pytest.MonkeyPatch.context() as patch:
+        at(patch, odd.port)
+        app = make_app("Hello.")
+        async with app.run_test() as pilot:
+            await say(pilot, "Hi")
+            assert odd.asked == []
+            await write(pilot, "/servers")
+            await asked(pilot)
+            assert rows(app)[0][1] == "it lists no models"
+            await pilot.press("enter")
+            await until(pilot, lambda: said(app, "load one there first"))
+            assert not isinstance(app.answerer, RemoteAnswerer)
+
+
+async def test_no_server_and_the_one_that_answers_already(make_app: MakeApp, endpoint: Endpoint) -> None:
+    remote = RemoteAnswerer(endpoint.url)
+    app = make_app(answerer=remote)
+    async with app.run_test() as pilot:
+        await until(pilot, lambda: app.facts is not None)
+        await write(pilot, "/servers")
+        await until(pilot, lambda: said(app, "No other server answers on this machine"))
+        await say(pilot, "Hi")  # named on the command line: nobody asks
+    assert len(endpoint.requests) == 1
+    remote.close()
+
+
+async def test_a_model_of_this_machine_takes_over_again(
+    make_app: MakeApp, endpoint: Endpoint, live: LocalAnswerer
+) -> None:
+    app = make_app("From here.", make=lambda target, draft, settings: live)
+    async with app.run_test() as pilot:
+        await until(pilot, lambda: app.facts is not None)
+        await write(pilot, "/servers")
+        await asked(pilot)
+        await pilot.press("enter")
+        await until(pilot, lambda: app.facts is not None and app.facts.remote)
+        app.load("tiny")
+        await until(pilot, lambda: app.facts is not None and not app.facts.remote)
+        await say(pilot, "Hi")
+        assert front(app).path[-1].content
+    assert endpoint.requests == []
+
+
+async def test_the_real_endpoint_answers_once_agreed(make_app: MakeApp, monkeypatch: pytest.MonkeyPatch) -> None:
+    pool = Pool(settings={"context": 512, "exact": "strict"})
+    with running(pool) as server:
+        at(monkeypatch, server.port)
+        app = make_app("From here.", begin={"temperature": 0.0})
+        async with app.run_test() as pilot:
+            await until(pilot, lambda: app.facts is not None)
+            await write(pilot, "/servers")
+            await asked(pilot)
+            assert rows(app)[0][1].startswith(server.service.pool.default)
+            await pilot.press("enter")
+            await until(pilot, lambda: isinstance(app.screen, Choice) and len(rows(app)) > 1)
+            await pilot.press("enter")
+            await until(pilot, lambda: app.facts is not None and app.facts.remote)
+            await write(pilot, COPY)
+            await asked(pilot)
+            await pilot.press("enter")
+            await until(pilot, lambda: len(front(app).path) == 2)
+            await answered(pilot)
+            assert front(app).path[-1].content == COPIED
+        app.answerer.close()
+    pool.close()
