@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -13,6 +15,8 @@ from pathlib import Path
 import pytest
 
 from localspec.llama.model import Model
+from tests.remote.odd import Odd, serving
+from tests.tui.endpoint import Endpoint, served
 
 pytestmark = [
     pytest.mark.trial,
@@ -76,7 +80,12 @@ class Terminal:
     def leave(self) -> None:
         """Ctrl+Q, and exit code 0."""
         self.press("C-q")
-        self.sees("Pane is dead")
+        deadline = time.monotonic() + SECONDS
+        while not self.tmux("display-message", "-p", "#{pane_dead_status}").strip():
+            assert time.monotonic() < deadline, f"it did not end:\n{self.screen()}"
+            server = int(self.tmux("display-message", "-p", "#{pid}"))
+            os.kill(server, signal.SIGCHLD)  # tmux 3.3a sometimes misses that its child has ended
+            time.sleep(0.05)
         assert self.tmux("display-message", "-p", "#{pane_dead_status}").strip() == "0"
         self.kill()
 
@@ -155,3 +164,56 @@ def test_no_terminal_wide_enough_is_too_small(terminal: Terminal) -> None:
     terminal.tmux("resize-window", "-x", "250", "-y", "60")
     terminal.sees("bundled pair answers", "Hi")
     terminal.leave()
+
+
+def test_a_server_answers(terminal: Terminal) -> None:
+    """`--endpoint`: the first token is waited for in sight, and another of the server's models is chosen."""
+    endpoint = Endpoint()
+    endpoint.models = ["small-one", "large-one"]
+    endpoint.hold.clear()
+    with served(endpoint):
+        terminal.start("chat", "--endpoint", endpoint.url)
+        terminal.sees("small-one answers, at an endpoint")
+        terminal.write("Say hello")
+        terminal.press("Enter")
+        terminal.sees("waiting for the first token: 2 s")
+        endpoint.hold.set()
+        terminal.sees("Hello there.", "tok/s")
+        terminal.write("/model")
+        terminal.press("Enter")
+        terminal.sees(f"Models of {endpoint.url}/v1", "answers now", "large-one")
+        terminal.press("Down", "Enter")
+        terminal.until(lambda screen: "large-one" in screen.rstrip().splitlines()[-2])
+        terminal.write("And now?")
+        terminal.press("Enter")
+        terminal.until(lambda screen: screen.count("Hello there.") == 2)
+        terminal.leave()
+    assert [request["model"] for request in endpoint.requests] == ["small-one", "large-one"]
+
+
+def test_a_server_of_this_machine_is_found(terminal: Terminal) -> None:
+    """`/servers` at a real usual port; nothing is sent without a yes."""
+    odd = Odd({"/v1/models": {"data": [{"id": "far-one"}]}})
+    try:
+        opened = serving(odd, port=4891)
+        opened.__enter__()
+    except OSError:
+        pytest.skip("another program uses the port")
+    try:
+        terminal.start("chat")
+        terminal.sees("bundled pair answers")
+        terminal.write("/servers")
+        terminal.press("Enter")
+        screen = terminal.sees("http://127.0.0.1:4891", "far-one")
+        marked = next(i for i, line in enumerate(screen[screen.index("which one") :].splitlines()) if "4891" in line)
+        terminal.press(*["Down"] * (marked // 2 - 1), "Enter")
+        terminal.sees("far-one answers, at an endpoint")
+        terminal.write("Hello")
+        terminal.press("Enter")
+        terminal.sees("Send this chat to http://127.0.0.1:4891?")
+        terminal.press("Down", "Enter")
+        terminal.sees("Nothing was sent.")
+        terminal.leave()
+    finally:
+        opened.__exit__(None, None, None)
+    assert {method for method, _, _ in odd.asked} == {"GET"}
