@@ -24,7 +24,7 @@ _MORE = re.compile(r'\s*(?:,\s*(?:"(?:[^"\\]*(?:"\s*(?::\s*(?:\d*|"(?:[^"\\]*"?\
 
 
 class NoCall(Exception):
-    """The text is no tool call, or none any more."""
+    """The text is no tool call."""
 
     def __init__(self, at: int) -> None:
         """`at`: where it stops to look like one; what comes before need not be looked at again."""
