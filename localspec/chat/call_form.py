@@ -50,12 +50,20 @@ class CallReader(Protocol):
 class CallForm(Protocol):
     """How a family of models writes calls."""
 
-    openings: tuple[str, ...]
-    """What a call begins with."""
-    markers: tuple[str, ...]
-    """Texts of it that may be tokens of their own."""
-    first_only: bool
-    """A call counts only where nothing but calls has come before it."""
+    @property
+    def openings(self) -> tuple[str, ...]:
+        """What a call begins with."""
+        ...
+
+    @property
+    def markers(self) -> tuple[str, ...]:
+        """Texts of it that may be tokens of their own."""
+        ...
+
+    @property
+    def first_only(self) -> bool:
+        """A call counts only where nothing but calls has come before it."""
+        ...
 
     def reader(self, tools: Sequence[Tool]) -> CallReader:
         """A reader for one call."""
@@ -109,11 +117,11 @@ def json_rule(schema: Mapping[str, Any]) -> str:
     return "%json " + json.dumps({"x-guidance": JSON_OPTIONS, **schema})
 
 
-def _object_rules(tools: Sequence[Tool], key: str) -> str:
-    """Rules `object` and below: {"name": ..., `key`: ...} of one of the tools."""
+def object_rules(tools: Sequence[Tool], key: str, name_key: str = "name") -> str:
+    """Rules `object` and below: {`name_key`: ..., `key`: ...} of one of the tools."""
     rules = ["object: " + " | ".join(f"object_{index}" for index in range(len(tools)))]
     for index, tool in enumerate(tools):
-        head = rf'/\{{ ?"name": ?"{re.escape(tool.name).replace("/", chr(92) + "/")}", ?"{key}": ?/'
+        head = rf'/\{{ ?"{name_key}": ?"{re.escape(tool.name).replace("/", chr(92) + "/")}", ?"{key}": ?/'
         rules.append(f'object_{index}: {head} arguments_{index} "}}"')
         rules.append(f"arguments_{index}: {json_rule(tool.schema)}")
     return "\n".join(rules)
@@ -133,11 +141,12 @@ class TaggedForm:
     def lark(self, tools: Sequence[Tool], many: bool, mark: Mark) -> str:
         calls = 'call ("\\n"? call)*' if many else "call"
         opening, closing = map(mark, self.markers)
-        return f'calls: {calls}\ncall: {opening} "\\n"? object "\\n"? {closing}\n{_object_rules(tools, "arguments")}'
+        return f'calls: {calls}\ncall: {opening} "\\n"? object "\\n"? {closing}\n{object_rules(tools, "arguments")}'
 
-    def written(self, call: ToolCall) -> str:
-        """A call as the model writes it."""
-        return f'<tool_call>{{"name": {json.dumps(call.name)}, "arguments": {call.arguments}}}</tool_call>'
+    def written(self, calls: Sequence[ToolCall]) -> str:
+        """Calls as the model writes them."""
+        shown = [f'{{"name": {json.dumps(call.name)}, "arguments": {call.arguments}}}' for call in calls]
+        return "".join(f"<tool_call>{text}</tool_call>" for text in shown)
 
 
 class BareForm:
@@ -154,7 +163,7 @@ class BareForm:
         return _ObjectReader(("<|python_tag|>", ""), "", names_of(tools), sure=False)
 
     def lark(self, tools: Sequence[Tool], many: bool, mark: Mark) -> str:
-        return f"calls: object\n{_object_rules(tools, 'parameters')}"
+        return f"calls: object\n{object_rules(tools, 'parameters')}"
 
 
 class ListForm:
@@ -175,7 +184,7 @@ class ListForm:
         opening = mark("[TOOL_CALLS]")
         if not self._named:
             calls = 'object (", "? object)*' if many else "object"
-            return f'calls: {opening} "[" {calls} "]"\n{_object_rules(tools, "arguments")}'
+            return f'calls: {opening} "[" {calls} "]"\n{object_rules(tools, "arguments")}'
         rules = [f"calls: {'call+' if many else 'call'}"]
         rules.append("call: " + " | ".join(f"call_{index}" for index in range(len(tools))))
         for index, tool in enumerate(tools):

@@ -19,9 +19,12 @@ _NAMED = re.compile(rf'\{{\s*(?:{_OTHER})*"(?:tool_)?name"\s*:\s*"([^"\\]*)"')
 _HEAD = re.compile(rf'{_NAMED.pattern}\s*,\s*(?:{_OTHER})*"(?:arguments|parameters)"\s*:\s*(?=\{{)')
 _BEGUN = re.compile(r'\s*(?:,\s*(?:"[a-z]*(?:"\s*(?::\s*)?)?)?)?')
 
+_MORE = re.compile(r'\s*(?:,\s*(?:"(?:[^"\\]*(?:"\s*(?::\s*(?:\d*|"(?:[^"\\]*"?\s*)?)?)?)?)?)?)?')
+"""What may be there of the rest of an object that was cut."""
+
 
 class NoCall(Exception):
-    """The text is no tool call, or none any more."""
+    """The text is no tool call."""
 
     def __init__(self, at: int) -> None:
         """`at`: where it stops to look like one; what comes before need not be looked at again."""
@@ -94,7 +97,7 @@ class Object:
             rest = json_span.members('{"": 0' + text[after:end])
             self.end = after if rest is None else end
         elif final:
-            self.end = after if text[after:].strip() else len(text)
+            self.end = len(text) if _MORE.fullmatch(text, after) else after
         return parts
 
     def _find_arguments(self, text: str) -> None:

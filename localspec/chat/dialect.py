@@ -10,10 +10,14 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from localspec.chat.array_form import COMMAND_R, COMMAND_R7B, GRANITE, ArrayForm
 from localspec.chat.call_form import BareForm, CallForm, ListForm, TaggedForm, json_rule
+from localspec.chat.gemma_form import FUNCTION_GEMMA, GEMMA
+from localspec.chat.named_form import DEEPSEEK_CALL, KIMI, NamedForm, deepseek
+from localspec.chat.pair_form import PairForm
 from localspec.chat.reply import ReplyParser, Thought
 from localspec.chat.template import Message
-from localspec.chat.tool import AUTO, Tool, ToolChoice
+from localspec.chat.tool import AUTO, Tool, ToolCall, ToolChoice
 from localspec.chat.xml_form import XmlForm
 from localspec.errors import UsageError
 from localspec.types import NO_TOKENS, Tokens
@@ -23,6 +27,8 @@ THOUGHTS = (
     Thought("[THINK]", "[/THINK]"),
     Thought("<seed:think>", "</seed:think>"),
     Thought("<thinking>", "</thinking>"),
+    Thought("<|START_THINKING|>", "<|END_THINKING|>"),
+    Thought("<|channel>thought", "<channel|>"),
 )
 """Marks of thoughts that models use."""
 
@@ -49,7 +55,10 @@ class Dialect:
         form = _form_of(source) if re.search(r"\btools\b", source) else None
         self.renders_tools = form is not None
         """Whether the template writes tools, calls and results by itself; else `turn` puts them into the messages."""
-        self.form: CallForm = form or TaggedForm()
+        self._renders_calls = "tool_calls" in source
+        self._spelling = deepseek("```json" in source) if DEEPSEEK_CALL in source else TaggedForm()
+        """How calls are spelled where the template does not help."""
+        self.form: CallForm = form or self._spelling
         named = [thought for thought in THOUGHTS if thought.opening in source or thought.closing in source]
         self.thought = next(iter(named or filter(self._has_tokens, THOUGHTS)), None)
         """Marks of its thoughts; None = it has none."""
@@ -110,6 +119,8 @@ class Dialect:
         if self.renders_tools:
             if isinstance(self.form, ListForm):
                 shown = [_with_short_ids(message) for message in shown]
+            if isinstance(self.form, ArrayForm) and not self._renders_calls:
+                shown = [_with_calls_spelled(message, self.form) for message in shown]
             if offered:
                 variables["tools"] = [tool.as_function() for tool in offered]
         else:
@@ -122,8 +133,7 @@ class Dialect:
         shown: list[Message] = []
         for message in messages:
             if message.tool_calls:
-                calls = "".join(TaggedForm().written(call) for call in message.tool_calls)
-                message = replace(message, content=message.content + calls, tool_calls=())
+                message = _with_calls_spelled(message, self._spelling)
             elif message.role == "tool" and own:
                 message = replace(message, content=f"<tool_result>{message.content}</tool_result>")
             elif message.role == "tool":
@@ -133,7 +143,7 @@ class Dialect:
                 message = Message("user", text)
             shown.append(message)
         if tools:
-            text = _signatures(tools) if own else _instructions(tools)
+            text = _signatures(tools) if own else _instructions(tools, self._spelling)
             system = shown.pop(0).content if shown and shown[0].role == "system" else ""
             shown.insert(0, Message("system", f"{system}\n\n{text}" if system else text))
         return shown
@@ -164,7 +174,7 @@ class Turn:
         texts = list(self.dialect.form.markers) if self.tools else []
         if self.dialect.thought is not None:
             texts += [self.dialect.thought.opening, self.dialect.thought.closing]
-        tokens = [token for token in map(self.dialect.token_of, texts) if token is not None]
+        tokens = {int(token) for text in texts for token in self.dialect.marked(text)}
         return frozenset(token for token in tokens if self.dialect.is_control(token))
 
     def parser(self, prompt: Tokens) -> ReplyParser:
@@ -245,11 +255,30 @@ def _form_of(source: str) -> CallForm | None:
         return ListForm(named="[ARGS]" in source)
     if "<function=" in source and "<parameter=" in source:
         return XmlForm()
-    if "<tool_call>" in source and "<arg_key>" not in source:
+    if "<tool_call>" in source and "<arg_key>" in source and "<arg_value>" in source:
+        return PairForm()
+    for mark, form in _BY_MARK.items():
+        if mark in source:
+            return form
+    if DEEPSEEK_CALL in source:
+        return deepseek(fenced="```json" in source)
+    if "<tool_call>" in source:
         return TaggedForm()
+    if "Action:" in source and "```json" in source and '"tool_name"' in source:
+        return COMMAND_R
     if "<|python_tag|>" in source or ("<|start_header_id|>" in source and '"parameters"' in source):
         return BareForm()
     return None
+
+
+_BY_MARK: dict[str, CallForm] = {
+    GEMMA.opening: GEMMA,
+    FUNCTION_GEMMA.opening: FUNCTION_GEMMA,
+    KIMI.call: KIMI,
+    COMMAND_R7B.opening: COMMAND_R7B,
+    GRANITE.opening: GRANITE,
+}
+"""Forms that one mark tells."""
 
 
 def _with_short_ids(message: Message) -> Message:
@@ -271,13 +300,20 @@ def _signatures(tools: Sequence[Tool]) -> str:
     return "Tools:\n" + "\n".join(f"{tool.name}({', '.join(tool.parameters.get('properties', {}))})" for tool in tools)
 
 
-def _instructions(tools: Sequence[Tool]) -> str:
+def _instructions(tools: Sequence[Tool], form: TaggedForm | NamedForm) -> str:
     """Tools for a model whose template says nothing about them."""
     listed = "\n".join(json.dumps(tool.as_function()["function"], ensure_ascii=False) for tool in tools)
+    example = form.written([ToolCall("", "the function's name", '{"an argument": "its value"}')])
     return (
         f"These functions can be called, one per line, with the JSON schema of their arguments:\n{listed}\n"
-        "To call one, answer with nothing but\n"
-        '<tool_call>{"name": "the function\'s name", "arguments": {"an argument": "its value"}}</tool_call>\n'
+        f"To call one, answer with nothing but\n{example}\n"
         "with one such line for every call. The results come back in <tool_response> tags. "
         "Where no function helps, answer in plain words."
     )
+
+
+def _with_calls_spelled(message: Message, form: TaggedForm | NamedForm | ArrayForm) -> Message:
+    """A message whose calls are part of its content."""
+    if not message.tool_calls:
+        return message
+    return replace(message, content=message.content + form.written(message.tool_calls), tool_calls=())

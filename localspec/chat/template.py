@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -128,6 +128,8 @@ def _to_json(
     """The filter `tojson` as models have seen its output in training; Jinja's own escapes for HTML and sorts."""
     if indent is not None:
         indent = max(0, min(indent, 16))  # a template is not trusted with memory
+    if isinstance(value, Iterator):  # what Jinja's `map` and `select` return
+        value = list(value)
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 

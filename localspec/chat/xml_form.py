@@ -94,7 +94,7 @@ class _XmlReader:
                 break
             if found is None:
                 return None
-            arguments[found[1]] = _value(found[2], properties.get(found[1]))
+            arguments[found[1]] = value_of(found[2], properties.get(found[1]))
             at = found.end()
         written = json.dumps(arguments, ensure_ascii=False)
         return ToolCall(new_call_id(), head[2], written[:-1] if cut else written)
@@ -105,7 +105,7 @@ def _begins_parameter(text: str) -> bool:
     return text.startswith("<parameter=") or any(end.startswith(text) for end in ("<parameter=", "</function>"))
 
 
-def _value(text: str, schema: object) -> object:
+def value_of(text: str, schema: object) -> object:
     """A parameter's value; its text stands between two newlines that are not part of it."""
     text = text.removeprefix("\n").removesuffix("\n")
     if isinstance(schema, dict) and schema.get("type") == "string":

@@ -9,9 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from localspec.chat.array_form import ArrayForm
 from localspec.chat.call_form import BareForm, CallForm, ListForm, TaggedForm
 from localspec.chat.call_part import CallArguments, CallBegun, CallEnded
 from localspec.chat.dialect import Dialect
+from localspec.chat.gemma_form import GemmaForm
+from localspec.chat.named_form import NamedForm
+from localspec.chat.pair_form import PairForm
 from localspec.chat.reply import Content, Part, Reasoning, Thought
 from localspec.chat.template import ChatTemplate, Message
 from localspec.chat.tool import Tool, ToolCall, ToolChoice, new_call_id
@@ -90,6 +94,12 @@ def test_the_bundled_model_is_told_of_tools_as_it_has_learned(model: Model) -> N
     [
         ("{% if tools %}<tool_call>{{ tools }}", TaggedForm),
         ("{{ tools }}<tool_call><function=x><parameter=y>", XmlForm),
+        ("{{ tools }}<tool_call>f<arg_key>k</arg_key><arg_value>", PairForm),
+        ("{{ tools }}<|tool_call>call:", GemmaForm),
+        ("{{ tools }}<start_function_call>", GemmaForm),
+        ("{{ tools }}<|tool_call|>", ArrayForm),
+        ("{{ tools }}<|START_ACTION|>", ArrayForm),
+        ("{{ tools }}<|tool_call_begin|>", NamedForm),
         (MISTRAL, ListForm),
         ("{{ tools }}[TOOL_CALLS]name[ARGS]", ListForm),
         ("{{ tools }}<|python_tag|>", BareForm),
@@ -105,9 +115,7 @@ def test_a_form_is_recognised_from_the_template(source: str, form: type[CallForm
     assert turn.variables == {"tools": [WEATHER.as_function()]}
 
 
-@pytest.mark.parametrize(
-    "source", ["{{ messages }}", "{{ tools }}<tool_call>f<arg_key>", "{{ tools }}<|unheard|>", None]
-)
+@pytest.mark.parametrize("source", ["{{ messages }}", "{{ tools }}<|unheard|>", None])
 def test_a_model_whose_template_does_not_help_is_told_in_words(source: str | None) -> None:
     call = ToolCall("x", "get_weather", "{}")
     dialect = Dialect(Spelled(source))

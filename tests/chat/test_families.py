@@ -1,0 +1,203 @@
+"""Calls as the families' own chat templates write them: rendered by the real template, read back, forced."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from localspec.chat.array_form import ArrayForm
+from localspec.chat.call_part import CallArguments, CallBegun, CallEnded
+from localspec.chat.dialect import Dialect
+from localspec.chat.named_form import NamedForm
+from localspec.chat.reply import Content, Part
+from localspec.chat.template import ChatTemplate, Message
+from localspec.chat.tool import Tool, ToolCall, ToolChoice
+from localspec.llama.grammar import Grammar
+from localspec.llama.matcher import Compiler
+from localspec.llama.model import Model
+from tests.chat.test_call_grammar import PROMPT, Disguised
+from tests.chat.test_dialect import Spelled
+
+TEMPLATES = Path(__file__).parent.parent / "data" / "templates"
+WEATHER = Tool(
+    "get_weather",
+    "Weather of a city",
+    {
+        "type": "object",
+        "properties": {
+            "city": {"type": "string", "description": "Its name"},
+            "days": {"type": "integer", "description": "How many"},
+            "at": {
+                "type": "object",
+                "description": "More",
+                "properties": {"units": {"type": "array", "items": {"type": "string"}}},
+                "additionalProperties": {"type": "boolean"},
+            },
+        },
+        "required": ["city"],
+    },
+)
+CLOCK = Tool("clock", "Time", {"type": "object", "properties": {}})
+GIVEN: dict[str, Any] = {"city": 'Köln "am Rhein", {1}', "days": 3, "at": {"units": ["°C", "km/h"], "wind": True}}
+ASKED = Message("user", "How is the weather?")
+CALL = ToolCall("abcdefghi", "get_weather", json.dumps(GIVEN, ensure_ascii=False))
+ENDS = (
+    *("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<eos>", "<|call|>", "<\uff5cend\u2581of\u2581sentence\uff5c>"),
+    *("<|end_of_text|>", "<|END_OF_TURN_TOKEN|>", "<|START_OF_TURN_TOKEN|>", "<|tool_response>", "<|observation|>"),
+)
+FAMILIES = {
+    "Hermes": "NousResearch-Hermes-3-Llama-3.1-8B-tool_use",
+    "Qwen3": "Qwen-Qwen3-0.6B",
+    "Qwen3-Coder": "Qwen3-Coder",
+    "Llama 3.1": "meta-llama-Llama-3.1-8B-Instruct",
+    "Mistral Nemo": "mistralai-Mistral-Nemo-Instruct-2407",
+    "Mistral Small 3.2": "Mistral-Small-3.2-24B-Instruct-2506",
+    "Devstral": "unsloth-mistral-Devstral-Small-2507",
+    "DeepSeek R1": "llama-cpp-deepseek-r1",
+    "DeepSeek V3.1": "deepseek-ai-DeepSeek-V3.1",
+    "Granite 4": "ibm-granite-granite-4.0",
+    "Command-R+": "CohereForAI-c4ai-command-r-plus-tool_use",
+    "Command-R7B": "CohereForAI-c4ai-command-r7b-12-2024-tool_use",
+    "Gemma 4": "google-gemma-4-31B-it",
+    "GLM 4.6": "GLM-4.6",
+    "Kimi K2": "moonshotai-Kimi-K2",
+}
+WHOLE = ("Qwen3-Coder", "Gemma 4", "GLM 4.6")
+"""Families whose arguments come in one piece."""
+
+
+def source_of(family: str) -> str:
+    return (TEMPLATES / f"{FAMILIES.get(family, family)}.jinja").read_text(encoding="utf-8")
+
+
+def written(family: str, tool: Tool = WEATHER, call: ToolCall = CALL, content: str = "") -> str:
+    """What the model says when it makes the call, by its template."""
+    template = ChatTemplate(source_of(family), bos="", eos="<eos>")
+    variables = {"tools": [tool.as_function()]}
+    prompt = template.render([ASKED], **variables)
+    said = Message("assistant", content, (call,))
+    whole = template.render([ASKED, said], add_generation_prompt=False, **variables)
+    if family == "Command-R+":  # it repeats its instructions before an answer
+        prompt = whole[: whole.rindex("<|CHATBOT_TOKEN|>") + len("<|CHATBOT_TOKEN|>")]
+    for thought in ("<|channel>thought\n<channel|>", "<think>\n"):  # left out of calls that were made before
+        prompt = prompt if whole.startswith(prompt) else prompt.removesuffix(thought)
+    assert whole.startswith(prompt)
+    answer = whole[len(prompt) :]
+    return answer[: min((at for end in ENDS if (at := answer.find(end)) >= 0), default=len(answer))]
+
+
+def read(family: str, pieces: list[str], tools: tuple[Tool, ...] = (WEATHER, CLOCK)) -> list[Part]:
+    parser = Dialect(Spelled(source_of(family))).turn([ASKED], tools).parser(PROMPT)
+    return [part for piece in pieces for part in parser.push(piece)] + parser.finish()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_call_of_the_template_is_read_back(family: str) -> None:
+    text = written(family)
+    for pieces in ([text], list(text)):
+        begun, *arguments, ended = read(family, pieces)
+        assert isinstance(begun, CallBegun)
+        assert begun.name == "get_weather"
+        told = "".join(part.text for part in arguments if isinstance(part, CallArguments))
+        assert json.loads(told) == GIVEN
+        assert ended == CallEnded(whole=True)
+        assert all(isinstance(part, CallArguments) for part in arguments)
+    assert (len(arguments) > 20) is (family not in WHOLE)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_call_of_a_tool_that_is_not_there_is_text(family: str) -> None:
+    text = re.sub(r"\s*<think>\s*</think>\s*", "", written(family))
+    for pieces in ([text], list(text)):
+        parts = read(family, pieces, (CLOCK,))
+        assert "".join(part.text for part in parts if isinstance(part, Content)).strip() == text.strip()
+        assert all(isinstance(part, Content) for part in parts)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_call_that_is_cut_anywhere_is_text_or_a_beginning_of_it(family: str) -> None:
+    text = written(family)
+    kinds = set()
+    for end in range(1, len(text)):
+        parts = read(family, [text[:end]])
+        assert parts == [] or not isinstance(parts[-1], CallArguments)
+        if any(isinstance(part, CallBegun) for part in parts):
+            kinds.add("call")
+            told = "".join(part.text for part in parts if isinstance(part, CallArguments))
+            assert not parts or all(not isinstance(part, Content) for part in parts)
+            assert isinstance(parts[-1], CallEnded)
+            assert not parts[-1].whole or json.loads(told) == GIVEN
+        else:
+            kinds.add("text")
+            assert "call" not in kinds, "what was a call becomes none by more of it"
+    assert "call" in kinds
+
+
+SIMPLE = ToolCall("abcdefghi", "get_weather", '{"city": "Oslo", "days": 3}')
+GRANITE_3 = "ibm-granite-granite-3.3-2B-Instruct"
+
+
+def spelled(family: str) -> str:
+    """A simple call with no more white space than the family's form needs."""
+    form = Dialect(Spelled(source_of(family))).form
+    if isinstance(form, ArrayForm | NamedForm):
+        lead = "\n```json\n" if family == "Command-R+" else ""
+        return form.written([SIMPLE]).replace("```json", lead, 1) if lead else form.written([SIMPLE])
+    text = re.sub(r"^\s*<think>\s*</think>\s*", "", written(family, call=SIMPLE))
+    return re.sub(rf', "id": "{SIMPLE.id}"|\[CALL_ID\]{SIMPLE.id}', "", text)  # the model need not write ids
+
+
+@pytest.fixture(scope="module")
+def model(tiny_target: Path) -> Iterator[Model]:
+    with Model.load(tiny_target) as loaded:
+        yield loaded
+
+
+@pytest.mark.parametrize("family", [*FAMILIES, GRANITE_3])
+def test_a_call_can_be_forced(family: str, model: Model) -> None:
+    text = spelled(family)
+    compiler = Compiler(model)
+    for tools, fits in (((WEATHER, CLOCK), True), ((CLOCK,), False)):
+        turn = Dialect(Disguised(model, source_of(family))).turn([ASKED], tools, ToolChoice("required"))
+        lark = turn.lark(PROMPT)
+        assert lark is not None
+        tokens = [*model.tokenize(text, special=True, add_bos=False).tolist(), model.eos]
+        assert (compiler.compile(Grammar.lark(lark)).fresh().fits(tokens) == len(tokens)) is fits
+    compiler.close()
+
+
+@pytest.mark.parametrize("family", [*FAMILIES, GRANITE_3])
+def test_what_is_forced_is_read_back(family: str) -> None:
+    begun, *arguments, ended = read(family, list(spelled(family)))
+    assert isinstance(begun, CallBegun)
+    told = "".join(part.text for part in arguments if isinstance(part, CallArguments))
+    assert (begun.name, json.loads(told), ended) == ("get_weather", {"city": "Oslo", "days": 3}, CallEnded(whole=True))
+
+
+@pytest.mark.parametrize("family", ["DeepSeek V3.1", GRANITE_3])
+def test_what_a_template_leaves_out_is_spelled(family: str) -> None:
+    """V3.1's template shows no tools, and Granite 3's no calls."""
+    said = [ASKED, Message("assistant", "", (SIMPLE,)), Message("tool", "3 degrees", (), SIMPLE.id), ASKED]
+    turn = Dialect(Spelled(source_of(family))).turn(said, [WEATHER])
+    prompt = ChatTemplate(source_of(family)).render(turn.messages, **turn.variables)
+    assert spelled(family) in prompt
+    assert "Weather of a city" in prompt
+    assert "3 degrees" in prompt
+
+
+GEMMA_TEXT = (
+    '<|tool_call>call:get_weather{city:<|"|>a}<tool<|"|>,days:-3,at:{units:[1.5,true,null,<|"|><|"|>]}}<tool_call|>'
+)
+
+
+def test_gemmas_notation() -> None:
+    _, arguments, _ = read("Gemma 4", list(GEMMA_TEXT))
+    assert isinstance(arguments, CallArguments)
+    assert json.loads(arguments.text) == {"city": "a}<tool", "days": -3, "at": {"units": [1.5, True, None, ""]}}
+    deep = "<|tool_call>call:get_weather{a:" + "{b:" * 2000 + "1" + "}" * 2001 + "<tool_call|>"
+    assert read("Gemma 4", [deep]) == [Content(deep)]
