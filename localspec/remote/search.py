@@ -24,7 +24,7 @@ PORTS: dict[int, str] = {
     11434: "Ollama",
     30000: "SGLang",
 }
-"""{port: whose default it is}, the defaults of these programs."""
+"""{port: the program whose default it is}."""
 _HOSTS = ("127.0.0.1", "[::1]")
 SECONDS = 0.3
 """For each request: a server of this machine that lists its models needs milliseconds."""
