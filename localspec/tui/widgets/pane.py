@@ -253,6 +253,7 @@ class ChatPane(TabPane):
         `thought_out`: an answer that goes on does not go on thinking.
         """
         if not await agreed(self.app):
+            self.hand_back()
             return
         path = self.path
         if again is not None:
