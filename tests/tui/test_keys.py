@@ -22,7 +22,7 @@ from localspec.tui.screens.find_model import FindModelScreen
 from localspec.tui.screens.import_file import ImportScreen
 from localspec.tui.screens.pull import PullScreen
 from localspec.tui.widgets.bubble import Bubble
-from localspec.tui.widgets.composer import Composer
+from localspec.tui.widgets.composer import Composer, Prompt
 from tests.tui.conftest import MakeApp, front, say, until
 from tests.tui.scenes import no_hub
 
@@ -127,6 +127,13 @@ async def test_every_key_reaches_its_action(make_app: MakeApp, folders: Path, mo
         await heard.press_all(pilot, app, names)
         front(app).composer.focus()
         await heard.press_all(pilot, front(app).query_one(Composer), names)
+        queue = front(app).queue
+        queue.add(Prompt("Wait"))
+        queue.focus()
+        await pilot.pause()
+        await heard.press_all(pilot, queue, names)
+        queue.pop_all()
+        await until(pilot, lambda: app.focused is front(app).composer)
         bubble = front(app).transcript.bubbles[-1]
         bubble.focus()
         await pilot.pause()

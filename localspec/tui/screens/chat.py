@@ -177,19 +177,19 @@ class ChatScreen(Screen[None]):
     # ---- sending
 
     async def on_composer_submitted(self, event: Composer.Submitted) -> None:
-        """Sends a message, or does what a slash command says."""
-        pane = self.front
-        name, _, rest = event.text.strip()[1:].partition(" ")
+        """Sends or queues a message, or does what a slash command says."""
+        pane, text = self.front, event.prompt.text
+        name, _, rest = text.strip()[1:].partition(" ")
         known = {row.name for row in commands()}
-        if event.text.startswith("/") and name in known and pane.editing is None:
+        if text.startswith("/") and name in known and pane.editing is None:
             pane.composer.take()
             await self.command(name, rest.strip())
-        elif event.text.startswith("/") and re.fullmatch(r"/[a-z]+", event.text.split(maxsplit=1)[0]):
+        elif text.startswith("/") and re.fullmatch(r"/[a-z]+", text.split(maxsplit=1)[0]):
             self.app.say(
                 f"There is no command /{name}; F1 lists them. A space in front sends it as text.", problem=True
             )
         else:
-            pane.send(event)
+            pane.send(event.prompt)
 
     async def command(self, name: str, rest: str) -> None:
         """Runs a slash command on the chat in front."""
@@ -208,7 +208,7 @@ class ChatScreen(Screen[None]):
         pane = self.front
         if pane.completion.shown:
             pane.completion.close()
-        elif pane.answer is not None:
+        elif pane.answer is not None or pane.queue.prompts:
             pane.stop()
         elif pane.editing is not None:
             pane.end_edit()

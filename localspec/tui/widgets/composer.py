@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import ClassVar
+from collections.abc import Callable, Sequence
+from typing import ClassVar, NamedTuple
 
 from textual import events
 from textual.binding import BindingType
@@ -18,13 +18,27 @@ _FOLD_CHARACTERS = 2_000
 """A paste of so many characters is folded even if it is one line."""
 
 
+class Prompt(NamedTuple):
+    """What was written, ready to be sent."""
+
+    text: str
+    attachments: tuple[Attachment, ...] = ()
+
+    @property
+    def whole(self) -> str:
+        """The text, and the attachments as text."""
+        return "\n\n".join(part for part in (self.text, *(item.content for item in self.attachments)) if part)
+
+
 class Composer(TextArea):
     """Posts `Submitted`, and `Asked` when the completion list must follow the text."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         bind("write.send", "enter", "send", "Send", "Send the message"),
         bind("write.line", "shift+enter,ctrl+j", "new_line", "New line", "Begin a new line; or end the line with \\"),
-        bind("write.older", "up", "older", "Older", "In the first line: the prompt before"),
+        bind(
+            "write.older", "up", "older", "Older", "The last queued prompt; else, in the first line, the prompt before"
+        ),
         bind("write.newer", "down", "newer", "Newer", "In the last line: the prompt after"),
         bind("write.complete", "tab", "complete", "Complete", "Take the suggestion"),
     ]
@@ -32,9 +46,9 @@ class Composer(TextArea):
     class Submitted(TextualMessage):
         """The text is to be sent."""
 
-        def __init__(self, composer: Composer, text: str, attachments: tuple[Attachment, ...]) -> None:
+        def __init__(self, composer: Composer, prompt: Prompt) -> None:
             super().__init__()
-            self.composer, self.text, self.attachments = composer, text, attachments
+            self.composer, self.prompt = composer, prompt
 
     class Moved(TextualMessage):
         """Text or cursor changed: suggestions may differ."""
@@ -59,6 +73,8 @@ class Composer(TextArea):
         self._folded: dict[str, Attachment] = {}
         self.steer: Callable[[str], bool] | None = None
         """Asked first with `up`, `down`, `accept`, `close`: an open list of suggestions takes them."""
+        self.take_queued: Callable[[], bool] | None = None
+        """Asked by Up in an empty input: the last queued prompt comes back; False = there is none."""
 
     # ---- sending
 
@@ -85,7 +101,7 @@ class Composer(TextArea):
             attachments = tuple(attached for mark, attached in self._folded.items() if mark in text)
             for mark in self._folded:
                 text = text.replace(mark, "")
-            self.post_message(self.Submitted(self, text.strip("\n"), attachments))
+            self.post_message(self.Submitted(self, Prompt(text.strip("\n"), attachments)))
 
     def put(self, text: str) -> None:
         """Replaces the text, cursor at its end."""
@@ -98,6 +114,25 @@ class Composer(TextArea):
         text = self.text
         self.put("")
         self._folded.clear()
+        return text
+
+    def restore(self, prompts: Sequence[Prompt]) -> None:
+        """Puts prompts before what is written, with blank lines between; their attachments are folded again."""
+        if prompts:
+            parts = [
+                " ".join(
+                    part for part in (prompt.text, *(self._mark(item.content) for item in prompt.attachments)) if part
+                )
+                for prompt in prompts
+            ]
+            self.put("\n\n".join(part for part in (*parts, self.text) if part))
+
+    @property
+    def whole(self) -> str:
+        """The text with folded pastes unfolded."""
+        text = self.text
+        for mark, attached in self._folded.items():
+            text = text.replace(mark, attached.content)
         return text
 
     # ---- pastes
@@ -113,15 +148,18 @@ class Composer(TextArea):
 
     def fold(self, text: str) -> None:
         """Puts a mark into the input for a long text, which goes along as an attachment."""
+        self.insert(self._mark(text))
+
+    def _mark(self, text: str) -> str:
         number = len(self._folded) + 1
         mark = f"[pasted text {number}: {text.count(chr(10)) + 1} lines]"
         self._folded[mark] = Attachment(f"pasted text {number}", text)
-        self.insert(mark)
+        return mark
 
     # ---- earlier prompts
 
     def action_older(self) -> None:
-        if self._steered("up"):
+        if self._steered("up") or (not self.text and self.take_queued is not None and self.take_queued()):
             return
         if not self.cursor_at_first_line:
             self.action_cursor_up()

@@ -26,7 +26,8 @@ from localspec.tui.conversation import fit, question_of
 from localspec.tui.inbox import Inbox
 from localspec.tui.widgets.bubble import Bubble
 from localspec.tui.widgets.completion import Completion
-from localspec.tui.widgets.composer import Composer
+from localspec.tui.widgets.composer import Composer, Prompt
+from localspec.tui.widgets.queue import Queue
 from localspec.tui.widgets.suggestions import Suggestions
 from localspec.tui.widgets.transcript import Transcript
 
@@ -76,6 +77,8 @@ class ChatPane(TabPane):
         """Somebody stopped the answer; what still comes of it is not shown."""
         self._unsaved: float | None = None
         self._put_aside = ""
+        self._sending: Prompt | None = None
+        """On its way into the archive."""
 
     def compose(self) -> ComposeResult:
         liked = self.app.preferences
@@ -83,7 +86,10 @@ class ChatPane(TabPane):
         self.composer = Composer(self._earlier_prompts, liked.enter_sends, liked.fold_paste_lines)
         suggestions = Suggestions()
         self.completion = Completion(self.composer, suggestions)
+        self.queue = Queue()
+        self.composer.take_queued = self.queue.take_last
         yield self.transcript
+        yield self.queue
         yield suggestions
         yield self.composer
 
@@ -129,27 +135,69 @@ class ChatPane(TabPane):
     def on_composer_moved(self) -> None:
         self._unsaved = monotonic()
         self.completion.follow()
+        if not self.composer.text:
+            self.queue.forget_place()
+
+    def on_queue_taken(self, event: Queue.Taken) -> None:
+        event.stop()
+        if self.editing is not None:
+            self.end_edit()
+        self.composer.restore([event.prompt])
+        self.composer.focus()
+
+    def on_queue_emptied(self, event: Queue.Emptied) -> None:
+        event.stop()
+        self.composer.focus()
+
+    @property
+    def busy(self) -> bool:
+        """Whether an answer is under way or about to be asked for."""
+        asking = (worker for worker in self.workers if worker.node is self and worker.group in ("send", "ask"))
+        return (self.answer is not None and not self._stopped) or any(not worker.is_finished for worker in asking)
+
+    def send(self, prompt: Prompt) -> None:
+        """Sends what was written; while an answer is under way it joins the queue."""
+        if self.editing is not None:
+            self._send(prompt)
+            return
+        self.composer.take()
+        if self.busy:
+            self.queue.add(prompt)
+        else:
+            self._sending = prompt
+            self._send(prompt)
+
+    def hand_back(self, *first: Prompt) -> None:
+        """Puts prompts that were not sent, and the queued ones, into the input before what is written there."""
+        prompts = [*first, *self.queue.pop_all()]
+        if self.editing is None:
+            self.composer.restore(prompts)
+        else:
+            self._put_aside = _joined([*(prompt.whole for prompt in prompts), self._put_aside])
 
     @work(group="send")
-    async def send(self, event: Composer.Submitted) -> None:
-        """Sends what was written, or the new version of an edited message, and asks."""
+    async def _send(self, prompt: Prompt) -> None:
+        """Sends a prompt, or the new version of an edited message, and asks."""
         try:
-            files = await asyncio.to_thread(attach.attached, event.text)
+            files = await asyncio.to_thread(attach.attached, prompt.text)
         except LocalspecError as error:
             self.app.say(str(error), problem=True)
+            if self._sending is not None:
+                self._sending = None
+                self.hand_back(prompt)
             return
-        archive, attachments = self.app.archive, (*event.attachments, *files)
+        archive, attachments = self.app.archive, (*prompt.attachments, *files)
         self._end("stopped", "", None)
-        if self.editing is None:
-            archive.append_user(self.chat_id, event.text, attachments=attachments)
-            self.composer.take()
-        else:
+        if self._sending is not None:
+            archive.append_user(self.chat_id, prompt.text, attachments=attachments)
+            self._sending = None
+        elif self.editing is not None:
             kept = archive.message(self.editing).attachments
             names = {attached.name for attached in attachments}
             kept = tuple(attached for attached in kept if attached.name not in names)
-            archive.edit(self.editing, event.text, attachments=(*kept, *attachments))
+            archive.edit(self.editing, prompt.text, attachments=(*kept, *attachments))
             self.end_edit()
-        self._unsaved = None
+        self._unsaved = monotonic()  # what is queued and what has been written since
         await self.transcript.show(self.path)
         self.transcript.to_end()
         self.post_message(self.Changed())
@@ -174,7 +222,7 @@ class ChatPane(TabPane):
         self._put_aside = ""
 
     def leave(self) -> None:
-        """The tab or the program is about to close: unsent text is kept, the answer stops."""
+        """The tab or the program is about to close: unsent and queued text is kept, the answer stops."""
         if self.editing is not None:
             self.end_edit()
         self._unsaved = 0.0
@@ -184,7 +232,12 @@ class ChatPane(TabPane):
     def _save_unsent(self) -> None:
         if self._unsaved is not None and self.editing is None and monotonic() - self._unsaved >= _SAVE_SECONDS:
             self._unsaved = None
-            self.app.archive.set_unsent(self.chat_id, self.composer.text)
+            self.app.archive.set_unsent(self.chat_id, self._draft())
+
+    def _draft(self) -> str:
+        """All that is written and not sent, as one text."""
+        prompts = [*([] if self._sending is None else [self._sending]), *self.queue.prompts]
+        return _joined([*(prompt.whole for prompt in prompts), self.composer.whole])
 
     def _earlier_prompts(self) -> list[str]:
         return self.app.archive.prompts(limit=500)
@@ -204,8 +257,10 @@ class ChatPane(TabPane):
             found = await asyncio.to_thread(fit, self.app.answerer, question)
         except LocalspecError as error:
             self.app.say(str(error), problem=True)
+            self.hand_back()
             return
         if found.full and found.tokens is not None and found.limit is not None and not go_on:
+            self.hand_back()
             self.post_message(self.Full(self, question, found.tokens, found.limit))
             return
         self.context_tokens = found.tokens
@@ -242,16 +297,27 @@ class ChatPane(TabPane):
         if event.answer is not self.answer:
             event.stop()
             return
-        self._end(*(("stopped", "") if self._stopped else _state(event)), event.stats)
+        state: Literal["done", "stopped", "error"]
+        state, note = ("stopped", "") if self._stopped else _state(event)
+        self._end(state, note, event.stats)
         if event.error is not None and event.finish is FinishReason.ERROR:
             self.app.say(str(event.error), problem=True)
+        if state != "done":
+            self.hand_back()
+        elif self.queue.prompts and not self.busy:
+            self._sending = self.queue.pop()
+            self._send(self._sending)
 
     def on_prefilled(self, event: Prefilled) -> None:
         if event.answer is not self.answer:
             event.stop()
 
     def stop(self) -> None:
-        """Ends the answer under way: nothing more is shown, and the model is not waited for longer than a moment."""
+        """Ends the answer under way: nothing more is shown, and the model is not waited for longer than a moment.
+
+        Queued prompts go back into the input.
+        """
+        self.hand_back()
         if self.answer is not None and self._inbox is not None and not self._stopped:
             self._stopped = True
             self._inbox.stop()
@@ -301,6 +367,10 @@ def _state(event: AnswerEnded) -> tuple[Literal["done", "stopped", "error"], str
         return "stopped", ""
     notes = {FinishReason.LENGTH: "ended at the token limit", FinishReason.CONTEXT: "the context is full"}
     return "done", notes.get(event.finish, "")
+
+
+def _joined(texts: list[str]) -> str:
+    return "\n\n".join(text for text in texts if text)
 
 
 def _label(chat: Chat) -> str:
