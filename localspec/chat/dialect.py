@@ -181,13 +181,16 @@ class Turn:
         """A parser for the answer to a prompt (`Engine.chat_tokens` of `messages` and `variables`)."""
         return self._parser(self.dialect.thought, self.dialect.ends_thinking(prompt))
 
-    def resume(self, prompt: Tokens, reasoning: str, content: str) -> tuple[Tokens, ReplyParser]:
+    def resume(
+        self, prompt: Tokens, reasoning: str, content: str, thought_out: bool = False
+    ) -> tuple[Tokens, ReplyParser]:
         """An answer that goes on, or begins, if nothing has been thought and said.
 
         Args:
             prompt: as for `parser`.
             reasoning: what it has thought; left out where the model has no marks for it.
             content: what it has said.
+            thought_out: the thought ends where it is, and the answer begins.
 
         Returns:
             int32[n], the prompt with the answer so far as the model would have written it, and a parser for the rest.
@@ -199,12 +202,12 @@ class Turn:
                 parts += [self.dialect.marked(thought.opening), self.dialect.spelled("\n")]
             parts.append(self.dialect.spelled(reasoning))
             inside = True
-        if thought is not None and inside and content:
+        if thought is not None and inside and (content or thought_out):
             closing = self.dialect.marked(thought.closing)
             parts += [self.dialect.spelled("\n"), closing, self.dialect.spelled("\n\n")]
             inside = False
         parts.append(self.dialect.spelled(content))
-        return np.concatenate(parts), self._parser(None if content else thought, inside)
+        return np.concatenate(parts), self._parser(None if content or thought_out else thought, inside)
 
     def _parser(self, thought: Thought | None, thinking: bool) -> ReplyParser:
         return ReplyParser(

@@ -67,6 +67,8 @@ class Question:
     """What the answer already says: it is continued, and only what is new comes back."""
     reasoning: str = ""
     """What it has thought already; the thinking goes on if it says nothing yet."""
+    thought_out: bool = False
+    """The thinking ends where it is, and the answer begins. Engines only."""
     thinking: bool | None = None
     """Sets the template's switch where it has one; None = the template's default."""
     drafter: str | None = None

@@ -18,8 +18,12 @@ ROOM = 256
 """Tokens kept free for an answer, where the context has so many."""
 
 
-def question_of(chat: Chat, path: Sequence[StoredMessage], facts: Facts | None, go_on: bool = False) -> Question:
+def question_of(
+    chat: Chat, path: Sequence[StoredMessage], facts: Facts | None, go_on: bool = False, thought_out: bool = False
+) -> Question:
     """What to ask so that the last message of a path is answered; or, with `go_on`, that the last answer continues.
+
+    With `thought_out` as well, its thinking ends where it is.
 
     Raises:
         UsageError: a parameter of the chat has an impossible value.
@@ -39,6 +43,7 @@ def question_of(chat: Chat, path: Sequence[StoredMessage], facts: Facts | None, 
         stop=tuple(params.get("stop") or ()),
         prefix=prefix,
         reasoning=reasoning,
+        thought_out=thought_out,
         thinking=params.get("thinking") if facts is not None and facts.can_think else None,
         drafter=params.get("drafter") if local else None,
         max_draft_tokens=params.get("max_draft_tokens") if local else None,

@@ -233,7 +233,7 @@ class _Asked:
         turn = dialect.turn(question.messages)
         wanted: dict[str, Any] = {} if question.thinking is None else {"enable_thinking": question.thinking}
         prompt = engine.chat_tokens(turn.messages, **turn.variables, **wanted)
-        self.prompt, self.reply = turn.resume(prompt, question.reasoning, question.prefix)
+        self.prompt, self.reply = turn.resume(prompt, question.reasoning, question.prefix, question.thought_out)
         self._preserved = turn.preserved
 
     def generation(self, answer: LocalAnswer, sink: Sink) -> Generation:

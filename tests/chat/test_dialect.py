@@ -203,6 +203,14 @@ def test_an_answer_goes_on_inside_its_thought_or_behind_it(
     assert reply.push("<think>a</think>b") + reply.finish() == more
 
 
+@pytest.mark.parametrize("prompt", [b"x", b"x<think>\n"])
+def test_a_thought_that_is_ended_early_is_closed_and_the_answer_begins(prompt: bytes) -> None:
+    dialect = Dialect(Spelled("{{ '<think>' }}", "<think>", "</think>"))
+    tokens, reply = dialect.turn(HI).resume(np.array(list(prompt), dtype=np.int32), "hm", "", thought_out=True)
+    assert written(tokens, dialect) == "x<think>\nhm\n</think>\n\n"
+    assert reply.push("so") + reply.finish() == [Content("so")]
+
+
 def test_what_was_thought_is_spelled_and_its_marks_are_tokens() -> None:
     dialect = Dialect(Spelled("{{ '<think>' }}", "<think>", "</think>"))
     tokens, _ = dialect.turn(HI).resume(PROMPT, "hm", "so")

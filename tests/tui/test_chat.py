@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 import pytest
-from textual.widgets import Collapsible
+from textual.widgets import Collapsible, Static
 
 from localspec.chat.archive import Archive
 from localspec.chat.template import Message
@@ -180,3 +180,53 @@ async def test_a_stopped_thought_goes_on_as_a_thought(make_app: MakeApp) -> None
         await until(pilot, lambda: len(answerer.questions) == 2)
         await answered(pilot)
         assert (answerer.questions[1].reasoning, answerer.questions[1].prefix) == ("first half", "")
+
+
+async def test_thinking_is_ended_by_a_key_and_the_answer_begins(make_app: MakeApp) -> None:
+    answers = [Recorded.of_text("<think>first half of it"), Recorded.of_text("So: four.")]
+    answerer = ReplayAnswerer(Recording(answers, {}))
+    answerer.hold = threading.Event()
+    app = make_app(answerer=answerer)
+    async with app.run_test() as pilot:
+        await pilot.press("ctrl+t")
+        assert answerer.questions == []
+        front(app).composer.put("2 + 2?")
+        await pilot.press("enter")
+        await until(
+            pilot, lambda: "first" in str(front(app).transcript.bubbles[-1].query_one(".thoughts", Static).content)
+        )
+        front(app).composer.put("And 3 + 3?")
+        await pilot.press("enter", "ctrl+t")
+        await until(pilot, lambda: len(answerer.questions) == 2)
+        begun = answerer.questions[1]
+        assert (begun.thought_out, begun.prefix, begun.messages) == (True, "", answerer.questions[0].messages)
+        assert "first half of it".startswith(begun.reasoning)
+        assert begun.reasoning
+        await until(pilot, lambda: front(app).path[1].content)
+        await pilot.press("ctrl+t")  # it answers: there is nothing to end
+        answerer.hold.set()
+        await until(pilot, lambda: len(front(app).path) == 4)
+        await answered(pilot)
+        assert len(answerer.questions) == 3
+        assert not answerer.questions[2].thought_out
+        first = front(app).path[1]
+        assert (first.state, first.reasoning, first.content) == ("done", begun.reasoning, "So: four.")
+        assert all(part.collapsed for part in front(app).transcript.query(Collapsible))
+
+
+async def test_the_thinking_of_an_endpoint_cannot_be_ended(make_app: MakeApp) -> None:
+    facts = Facts("far", remote=True, can_think=True)
+    answerer = ReplayAnswerer(Recording([Recorded.of_text("<think>on and on")], {}, facts))
+    answerer.hold = threading.Event()
+    app = make_app(answerer=answerer)
+    async with app.run_test() as pilot:
+        front(app).composer.put("2 + 2?")
+        await pilot.press("enter")
+        await until(pilot, lambda: front(app).transcript.bubbles[-1].query(".thoughts"))
+        await pilot.press("ctrl+t")
+        assert [note.message for note in app._notifications] == [
+            "A server's thinking cannot be ended early; Esc stops its answer."
+        ]
+        assert (len(answerer.questions), front(app).answer is None) == (1, False)
+        await pilot.press("escape")
+        answerer.hold.set()

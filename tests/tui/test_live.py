@@ -9,6 +9,7 @@ import pytest
 from localspec.runtime.engine import Engine
 from localspec.tui.answerer import AnswerPart
 from localspec.tui.app import ChatApp
+from localspec.tui.conversation import question_of
 from localspec.tui.local import LocalAnswerer
 from tests.tui.conftest import MakeApp, answered, front, until
 
@@ -88,3 +89,22 @@ async def test_a_model_that_cannot_be_loaded_is_said(make_app: MakeApp, tmp_path
         await pilot.press("enter")
         await answered(pilot)
         assert front(app).path[1].state == "error"
+
+
+@pytest.mark.asyncio
+async def test_the_pair_answers_once_its_thinking_is_ended(make_app: MakeApp, live: LocalAnswerer) -> None:
+    app = make_app(answerer=live, begin={"temperature": 0.0, "max_tokens": 12})
+    async with app.run_test(size=(100, 30)) as pilot:
+        await until(pilot, lambda: app.facts is not None)
+        pane = front(app)
+        asked = app.archive.append_user(pane.chat_id, "Say: red house")
+        writer = app.archive.begin_answer(asked.id, model="bundled pair")
+        writer.extend(reasoning="I say it.")
+        writer.finish("stopped")
+        on, ended = (question_of(pane.chat, pane.path, app.facts, True, thought_out) for thought_out in (False, True))
+        tokens = [live.count(question) or 0 for question in (on, ended)]
+        assert tokens[1] > tokens[0]  # the mark of the end
+        pane.ask(go_on=True, thought_out=True)
+        await until(pilot, lambda: pane.path[-1].content)
+        await answered(pilot)
+        assert (pane.path[-1].reasoning, pane.path[-1].state) == ("I say it.", "done")

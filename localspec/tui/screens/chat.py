@@ -38,6 +38,7 @@ class ChatScreen(Screen[None]):
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (50, "-wide")]  # noqa: RUF012 - Textual does not declare it as one of the class
     BINDINGS: ClassVar[list[BindingType]] = [
         bind("chat.stop", "escape", "stop", "Stop", "Stop the answer, close the list, give up editing", show=True),
+        bind("chat.end_thinking", "ctrl+t", "end_thinking", "Answer", "End the thinking; answer now", priority=True),
         bind("chat.new", "ctrl+n", "new", "New", "A new chat in a tab of its own", show=True, priority=True),
         bind("chat.close", "ctrl+f4", "close_tab", "Close", "Close this tab; the chat is kept", priority=True),
         bind("chat.next", "ctrl+pagedown", "tab(1)", "Next tab", "The chat in the next tab", priority=True),
@@ -215,6 +216,9 @@ class ChatScreen(Screen[None]):
         else:
             self.clear_selection()
             pane.composer.focus()
+
+    def action_end_thinking(self) -> None:
+        self.front.end_thinking()
 
     async def action_new(self) -> None:
         await self.open_chat()

@@ -75,6 +75,8 @@ class ChatPane(TabPane):
         """Through which the answer comes."""
         self._stopped = False
         """Somebody stopped the answer; what still comes of it is not shown."""
+        self._thinks = False
+        """The answer under way has thoughts and says nothing yet."""
         self._unsaved: float | None = None
         self._put_aside = ""
         self._sending: Prompt | None = None
@@ -245,15 +247,19 @@ class ChatPane(TabPane):
     # ---- asking
 
     @work(group="ask")
-    async def ask(self, go_on: bool = False, again: int | None = None) -> None:
-        """Answers the last message; or lets the last answer go on; or answers message `again` once more."""
+    async def ask(self, go_on: bool = False, again: int | None = None, thought_out: bool = False) -> None:
+        """Answers the last message; or lets the last answer go on; or answers message `again` once more.
+
+        `thought_out`: an answer that goes on does not go on thinking.
+        """
         if not await agreed(self.app):
+            self.hand_back()
             return
         path = self.path
         if again is not None:
             path = path[: next(i for i, message in enumerate(path) if message.id == again) + 1]
         try:
-            question = question_of(self.chat, path, self.app.facts, go_on)
+            question = question_of(self.chat, path, self.app.facts, go_on, thought_out)
             found = await asyncio.to_thread(fit, self.app.answerer, question)
         except LocalspecError as error:
             self.app.say(str(error), problem=True)
@@ -280,6 +286,7 @@ class ChatPane(TabPane):
         self._bubble = self.transcript.bubble(self._writer.message_id)
         self.transcript.to_end()
         self._inbox = Inbox(self)
+        self._thinks = False
         self.answer = answerer.answer(question, self._inbox)
         self.post_message(self.Changed())
 
@@ -288,6 +295,7 @@ class ChatPane(TabPane):
             event.stop()  # of an answer that was stopped
             return
         self._writer.extend(event.text, reasoning=event.thinking)
+        self._thinks = (self._thinks or bool(event.thinking.strip())) and not event.text.strip()
         for record in event.records:
             self._writer.extend(record=record)
         if self._bubble is not None:
@@ -323,6 +331,16 @@ class ChatPane(TabPane):
             self._inbox.stop()
             self.answer.cancel()
             self.set_timer(_STOP_SECONDS, partial(self._stop_waiting, self.answer))
+
+    def end_thinking(self) -> None:
+        """Lets the answer begin with what has been thought so far."""
+        if self.app.facts is not None and self.app.facts.remote:
+            self.app.say("A server's thinking cannot be ended early; Esc stops its answer.", problem=True)
+        elif self.answer is None or self._stopped or not self._thinks:
+            self.app.say("There is no thinking under way.", problem=True)
+        else:
+            self._end("stopped", "", None)
+            self.ask(go_on=True, thought_out=True)
 
     def _stop_waiting(self, answer: Answer) -> None:
         if self.answer is answer:
