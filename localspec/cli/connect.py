@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 from localspec.cli.clients import CLIENTS, KEY_VARIABLE, NO_KEY, Server, Setup, without_keys
 from localspec.cli.output import print_plain
 from localspec.errors import LocalspecError, UsageError
+from localspec.remote.endpoint import base_of
 
 if TYPE_CHECKING:
     import httpx2
@@ -93,15 +94,7 @@ def _ask(text: str, wanted: str | None, key: str) -> Server:
 
 def _address(text: str) -> str:
     """An endpoint's address without /v1."""
-    url = text.rstrip("/").removesuffix("/v1")
-    try:
-        parts = urlsplit(url)
-        sound = parts.scheme in ("http", "https") and parts.hostname and (parts.port is None or parts.port > 0)
-    except ValueError:
-        sound = False
-    if not sound or parts.query or parts.fragment or parts.username:
-        raise UsageError(f"--url is {text!r}; it must look like http://127.0.0.1:8080.")
-    return url
+    return base_of(text, "--url", "http://127.0.0.1:8080").removesuffix("/v1")
 
 
 def _get(client: httpx2.Client, path: str, **options: Any) -> dict[str, Any]:

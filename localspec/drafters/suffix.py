@@ -9,14 +9,11 @@ large language model inference"; the index is native (`native/suffix.c`).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
-
-import numpy as np
 
 from localspec.engine.interfaces import EMPTY_DRAFT, NEEDS_NOTHING, Draft, DraftRequest, History, Outcome
 from localspec.indexes import SuffixIndex
-from localspec.types import Tokens
 
 SHORTEST = 2
 """Tokens that must match; one alone is no evidence."""
@@ -46,8 +43,6 @@ class _Indexed:
     length: int = 0
     source: int = -1
     """Sequence of the corpus that the last guess is from; -1 = none."""
-    grafted: dict[int, int] = field(default_factory=dict)
-    """The same of guesses behind others' drafts, by the tokens of those."""
 
 
 class SuffixDecoding:
@@ -72,17 +67,11 @@ class SuffixDecoding:
     def draft(self, requests: Sequence[DraftRequest]) -> list[Draft]:
         return [self._guess(request) for request in requests]
 
-    def continued(self, request: DraftRequest, path: Tokens, nodes: int) -> Draft:
-        seen, history = self._known(request), request.history
-        whole = np.concatenate((history.tokens, path))
-        draft, seen.grafted[len(path)] = self._follow(seen, request, whole, nodes, nodes, False)
-        return draft
-
     def _guess(self, request: DraftRequest) -> Draft:
         nodes, depth = request.max_nodes, request.max_depth
         tree = not request.chain and (self._trees or nodes > depth)
-        seen, history = self._known(request), request.history
-        draft, seen.source = self._follow(seen, request, history.tokens, nodes, depth, tree)
+        seen = self._known(request)
+        draft, seen.source = self._follow(seen, request, nodes, depth, tree)
         return draft
 
     def _known(self, request: DraftRequest) -> _Indexed:
@@ -95,10 +84,9 @@ class SuffixDecoding:
             seen.history, seen.epoch, seen.length = history, history.epoch, 0
         return seen
 
-    def _follow(
-        self, seen: _Indexed, request: DraftRequest, tokens: Tokens, nodes: int, depth: int, tree: bool
-    ) -> tuple[Draft, int]:
-        """What follows the history, or `tokens` that begin with it, and the sequence of the corpus it is from."""
+    def _follow(self, seen: _Indexed, request: DraftRequest, nodes: int, depth: int, tree: bool) -> tuple[Draft, int]:
+        """What follows the history, and the sequence of the corpus it is from."""
+        tokens = request.history.tokens
         # With a corpus a text drawn by *rejection* or *block* would depend on earlier ones.
         other = None if self._corpus is None or request.needs_probs else self._corpus.borrow()
         try:
@@ -119,12 +107,9 @@ class SuffixDecoding:
             if seen is None:
                 continue
             right = [draft.origin_of(node) == self.name for node in outcome.verdict.accepted.tolist()]
-            if any(right):
-                source = seen.grafted.get(right.index(True), -1) if draft.origins else seen.source
-                if source >= 0:
-                    self._corpus.used(source)
+            if any(right) and seen.source >= 0:
+                self._corpus.used(seen.source)
             seen.source = -1
-            seen.grafted.clear()
 
     def close(self) -> None:
         for seen in self._slots.values():

@@ -283,20 +283,6 @@ class Drafter(Protocol):
 
 
 @runtime_checkable
-class Continuing(Protocol):
-    """A drafter that costs nothing and can go on behind another's guess."""
-
-    name: str
-
-    def continued(self, request: DraftRequest, path: Tokens, nodes: int) -> Draft:
-        """What follows once int32[n] `path` has been said behind the history: a chain of at most `nodes` tokens.
-
-        It is not told what came of it but by `observe`, as of any draft; the next one forgets the path.
-        """
-        ...
-
-
-@runtime_checkable
 class OnePass(Protocol):
     """A drafter that may guess all levels of a draft in one pass: the first costs what a whole draft does."""
 

@@ -40,7 +40,7 @@ class Table:
     def __init__(self, cells: Float64Array | None = None, breadth: float = 1.0) -> None:
         """
         Args:
-            cells: float64[2, SCORES + LEVELS], see `reference.weighing`; None = nothing is known.
+            cells: float64[2, SCORES + LEVELS], see `planning.weighing`; None = nothing is known.
             breadth: nodes per level of a draft: 1 for chains.
         """
         self.cells = _first_estimates() if cells is None else cells

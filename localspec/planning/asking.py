@@ -1,4 +1,4 @@
-"""A drafter that costs something: what it promises, what it has to read first, when it is probed (see `adaptive`)."""
+"""A drafter that costs something: its promise, what it must read first, when it is probed (see `planning.plan`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A pass before any drafter is asked: who takes part, and what it costs by width (see `adaptive`)."""
+"""A pass before any drafter is asked: who takes part, and what it costs by width (see `planning.plan`)."""
 
 from __future__ import annotations
 

@@ -138,8 +138,13 @@ class Reply:
         self.stats.verify_seconds = now - self._first
 
 
-def base_of(address: str) -> str:
+def base_of(address: str, option: str = "--endpoint", example: str = "http://127.0.0.1:8000/v1") -> str:
     """An endpoint's address, with /v1 at its end.
+
+    Args:
+        address: with or without /v1.
+        option: that gave it, for the error.
+        example: of an address, for the error.
 
     Raises:
         UsageError: it is none.
@@ -150,7 +155,7 @@ def base_of(address: str) -> str:
     except ValueError:
         sound = False
     if not sound or parts.query or parts.fragment or parts.username:
-        raise UsageError(f"--endpoint is {address!r}; it must look like http://127.0.0.1:8000/v1.")
+        raise UsageError(f"{option} is {address!r}; it must look like {example}.")
     base = address.rstrip("/")
     return base if base.endswith("/v1") else base + "/v1"
 

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from localspec import paths
@@ -100,9 +101,11 @@ def load_models(settings: EngineSettings, progress: Progress | None = None) -> L
 
 def _choose(settings: EngineSettings, target: Header, found: Sequence[Head], progress: Progress | None) -> Chosen:
     """Loads the target, with what its heads read of it."""
-    shape, total = shape_of(read_parts(settings.target)), ram().total_bytes
-    draft = None if settings.draft is None else shape_of(read_parts(settings.draft))
-    n_ctx = settings.context or default_context(shape, draft, settings.slots, total, _element(settings))
+    shape, total = _shape(settings.target), ram().total_bytes
+    n_ctx = settings.context
+    if not n_ctx:
+        draft = None if settings.draft is None else _shape(settings.draft)
+        n_ctx = default_context(shape, draft, settings.slots, total, _element(settings))
     widest = settings.slots * (1 + settings.longest_draft)
     return choose(
         settings.target,
@@ -201,17 +204,17 @@ def _know_costs(loaded: Loaded) -> None:
     ours, rates = _is_wide(loaded.model), None
     if ours and (measured := limits.read(paths.machine_dir(), context.threads)) is not None:
         rates = estimate.Rates.of(measured)
-    knowledge.costs = estimate.pass_costs(_shape(loaded.model), rows, (0, context.n_ctx), ours, rates)
+    knowledge.costs = estimate.pass_costs(_shape(loaded.model.path), rows, (0, context.n_ctx), ours, rates)
     if remembered.known:
         knowledge.costs.recall(remembered)
     draft = loaded.draft_model
     if draft is not None and DraftModel.NAME not in knowledge.draft_costs:
-        knowledge.draft_costs[DraftModel.NAME] = estimate.draft_costs(_shape(draft), _is_wide(draft), rates)
+        knowledge.draft_costs[DraftModel.NAME] = estimate.draft_costs(_shape(draft.path), _is_wide(draft), rates)
 
 
-def _shape(model: Model) -> ModelShape:
-    """Of all parts of its file."""
-    return shape_of(read_parts(model.path))
+def _shape(path: Path) -> ModelShape:
+    """Of all parts of a model's file."""
+    return shape_of(read_parts(path))
 
 
 def _is_wide(model: Model) -> bool:

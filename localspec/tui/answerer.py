@@ -155,7 +155,7 @@ class Prefilled(TextualMessage):
     """How far the prompt of an answer has been read."""
 
     def __init__(self, answer: Answer, done: int, total: int | None) -> None:
-        """`total`: tokens of the prompt; None = nobody knows (endpoints): the first token is waited for."""
+        """`total`: tokens of the prompt; None = unknown (endpoints): the first token is waited for."""
         super().__init__()
         self.answer, self.done, self.total = answer, done, total
 

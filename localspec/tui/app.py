@@ -99,7 +99,7 @@ class ChatApp(App[int]):
         self.failure = ""
         """Why there is no model; "" = there is one, or it is being loaded."""
         self.stranger = ""
-        """Address of the server that answers, while nobody has agreed yet that prompts go there; "" = they may."""
+        """Address of the server that answers, until the user has agreed that prompts go there; "" = they may."""
         self.loading: Loading | None = None
         """How far loading is; None = nothing is being loaded."""
         self.unseen: list[str] = []
