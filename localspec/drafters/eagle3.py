@@ -5,17 +5,17 @@ Files are GGUF of llama.cpp's architecture `eagle3`, as its own conversion write
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-
-import numpy as np
 
 from localspec.drafters.best_first import BestFirst
 from localspec.drafters.draft_model import DraftModelSettings
+from localspec.drafters.head_tokens import check_rows, guessed_ids
 from localspec.errors import ModelFileError, PairError
-from localspec.gguf import Header, Tensor
+from localspec.gguf import Header
 from localspec.llama.context import Context
-from localspec.llama.eagle3 import Eagle3Context, Eagle3Model
+from localspec.llama.eagle3 import Eagle3Context
+from localspec.llama.head_model import HeadModel
 from localspec.llama.model import Model, check_text_model
 from localspec.llama.states import SHOWS_LAYERS, SHOWS_NEXTN, Tap
 from localspec.models import pairing
@@ -23,7 +23,6 @@ from localspec.models.checkpoint import is_checkpoint
 from localspec.models.heads import check_forgets, draft_kind, nextn_layers
 
 _LAYERS = 3
-_TOKENS = "tokenizer.ggml.tokens"
 
 
 class Eagle3Head:
@@ -46,7 +45,7 @@ class Eagle3Head:
         """
         if self._model is None:
             like = target.model
-            self._model = Eagle3Model.load(self.path, gpu_layers=like.gpu_layers, device=like.device)
+            self._model = HeadModel.load(self.path, gpu_layers=like.gpu_layers, device=like.device)
         context = Eagle3Context(self._model, target, self.layers)
         settings = DraftModelSettings(branches)
         return BestFirst(context, target.model.end_tokens, settings, self.name, context.close)
@@ -132,23 +131,8 @@ def _check_tensors(header: Header, target: Header) -> None:
                 f"{header.path.name} cannot draft for {target.path.name}: it brings no {role}, and hidden size is"
                 f" {wide} in the target and {hidden} in the head."
             )
-    _check_rows(header, tensors, target)
-    if "d2t" in tensors:
-        _check_vocabulary(header, tensors["d2t"], tensors.get("output.weight"), target)
-
-
-def _check_rows(header: Header, tensors: Mapping[str, Tensor], target: Header) -> None:
-    """Every token needs its embedding, and every row of the output matrix its token."""
-    tokens, targets = header.count(_TOKENS), target.count(_TOKENS)
-    own = tensors.get("token_embd.weight")
-    rows = tokens if own is None else (*own.shape, 1)[1]
-    if rows < tokens:
-        raise ModelFileError(f"{header.path.name} is corrupt: it has embeddings of {rows} tokens, and {tokens} tokens.")
-    if not tensors.keys() & {"output.weight", "d2t"} and tokens != targets:
-        raise PairError(
-            f"{header.path.name} cannot draft for {target.path.name}: it brings no output matrix, and there are"
-            f" {targets} tokens in the target and {tokens} in the head."
-        )
+    check_rows(header, tensors, target)
+    guessed_ids(header, tensors, target)
 
 
 def _needed(header: Header) -> Iterator[str]:
@@ -159,18 +143,3 @@ def _needed(header: Header) -> Iterator[str]:
         yield f"blk.0.{part}"
     for part in ("ffn_norm", "ffn_gate", "ffn_up", "ffn_down"):
         yield f"blk.0.{part}"
-
-
-def _check_vocabulary(header: Header, ids: Tensor, output: Tensor | None, target: Header) -> None:
-    """The ids of the tokens that the head can guess must be ids of the target's, each once."""
-    if ids.type != "I64" or output is None or output.shape[-1:] != ids.shape:
-        raise ModelFileError(
-            f"{header.path} is corrupt: d2t is {ids.type}{list(ids.shape)}, which no output matrix fits."
-        )
-    found = np.frombuffer(header.read(ids.offset, ids.size), dtype="<i8")
-    size = min(target.count(_TOKENS), header.count(_TOKENS))
-    if len(found) and (found.min() < 0 or found.max() >= size):
-        wrong = int(found[(found < 0) | (found >= size)][0])
-        raise PairError(f"{header.path.name} guesses token {wrong}; {target.path.name} has 0 to {size - 1}.")
-    if len(np.unique(found)) != len(found):
-        raise ModelFileError(f"{header.path} is corrupt: d2t names a token twice.")

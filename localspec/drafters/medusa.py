@@ -23,7 +23,6 @@ from localspec.drafters.draft_model import DraftModelSettings
 from localspec.drafters.final_state import TAP, FinalState, check_sizes
 from localspec.errors import ModelFileError
 from localspec.gguf import Header
-from localspec.gguf.formats import ROLLS_BACK
 from localspec.kernels import Int8Matrix
 from localspec.llama.context import Context
 from localspec.models.heads import check_forgets
@@ -45,7 +44,7 @@ def load(path: Path, target: Header) -> MedusaHead:
         ModelFileError: damaged, or a tensor is missing or of another shape.
         PairError: made for another hidden size or vocabulary, or the target cannot forget what it rejects.
     """
-    check_forgets(target, ROLLS_BACK, "It answers without drafts.")
+    check_forgets(target)
     tensors = Tensors(path)
     layout = _layout(tensors)
     for _, blocks, out in layout:

@@ -21,7 +21,6 @@ from localspec.drafters.draft_model import DraftModelSettings
 from localspec.drafters.final_state import TAP, FinalState, check_sizes
 from localspec.errors import ModelFileError
 from localspec.gguf import Header
-from localspec.gguf.formats import ROLLS_BACK
 from localspec.kernels import Int8Matrix
 from localspec.llama.context import Context
 from localspec.models.checkpoint import config_of
@@ -83,7 +82,7 @@ def load(path: Path, target: Header) -> MlpHead:
         ModelFileError: damaged, or a tensor is missing or of another shape.
         PairError: made for another hidden size or vocabulary, or the target cannot forget what it rejects.
     """
-    check_forgets(target, ROLLS_BACK, "It answers without drafts.")
+    check_forgets(target)
     shape, tensors = Shape.of(path), Tensors(path)
     check_sizes(path, target, shape.hidden, shape.vocabulary)
     prefix = _prefix(tensors)

@@ -13,7 +13,6 @@ from weakref import WeakSet
 from localspec.drafters.draft_model import DraftModel, DraftModelSettings
 from localspec.errors import ModelFileError, PairError
 from localspec.gguf import Header
-from localspec.gguf.formats import ROLLS_BACK
 from localspec.gguf.split import read_parts
 from localspec.llama.context import Context
 from localspec.llama.model import Model, check_text_model
@@ -113,7 +112,7 @@ def load(path: Path, target: Header) -> MtpHead:
             f"llama.cpp cannot draft with {heads} multi-token-prediction layers of the architecture"
             f" {header.architecture}, which {path.name} has."
         )
-    check_forgets(target, ROLLS_BACK, "It answers without drafts.")
+    check_forgets(target)
     _check_shape(header, header.number("block_count") - heads)
     _check_tensors(header, heads)
     if not own:

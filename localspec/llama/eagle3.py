@@ -5,7 +5,6 @@ Sequences are llama.cpp's: the trunk carries all of a slot's, a guess the one of
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,17 +13,11 @@ import numpy as np
 from localspec.llama import lib
 from localspec.llama.context import Context
 from localspec.llama.handle import Handle
+from localspec.llama.head_batch import HeadBatch
 from localspec.llama.head_cache import ROWS, HeadCache, Row
 from localspec.llama.model import Model
 from localspec.llama.states import NEXTN
-from localspec.types import Float32Array, Tokens
-
-
-class Eagle3Model(Model):
-    """The weights of a head."""
-
-    def _check_decoder(self) -> None:
-        """llama.cpp takes the matrix that fuses the target's states for an encoder."""
+from localspec.types import Float32Array
 
 
 class Eagle3Context(HeadCache):
@@ -34,7 +27,7 @@ class Eagle3Context(HeadCache):
         """Allocates the cache.
 
         Args:
-            model: the head, an `Eagle3Model`; must stay open as long as this is used.
+            model: the head, a `HeadModel`; must stay open as long as this is used.
             target: made with a tap of what the head reads; must stay open, too.
             layers: whose inputs the head was trained on, in its own order; the target's number of layers stands for
                 what follows the last.
@@ -50,7 +43,7 @@ class Eagle3Context(HeadCache):
         self._memory = self._handle.memory
         lib.extension().llama_set_embeddings_nextn(self._handle.pointer, True, True)
         self._states_address: Callable[[int | None], Any] = lib.extension().llama_get_embeddings_nextn
-        self._batch = _Batch(ROWS, self._n_slots * self.n_paths)
+        self._batch = HeadBatch(ROWS, self._n_slots * self.n_paths)
 
     def _parameters(self, model: Model, target: Context) -> Any:
         params = self._api.llama_context_default_params()
@@ -70,13 +63,16 @@ class Eagle3Context(HeadCache):
 
     def _compute(self, rows: Sequence[Row], asked: bool) -> tuple[Float32Array, Float32Array] | None:
         """All rows are outputs or none: llama.cpp hands out the first ones, whichever were asked for."""
-        states = [row.state for row in rows]
+        states = np.stack([row.state for row in rows])
         if rows[0].sequence is None:
             first = self._api.llama_memory_seq_pos_max(self._memory, 0) + 1  # means nothing, but is checked
-            self._handle.call(self._api.llama_encode, self._batch.of_states(states, first))
-            states = list(self._last_states(len(rows)))
-        ids = [self._ids(row) for row in rows]
-        self._handle.call(self._api.llama_decode, self._batch.of_rows(rows, ids, states, asked))
+            positions = list(range(first, first + len(rows)))
+            batch = self._batch.of(positions, [(0, 1)] * len(rows), True, states=states)
+            self._handle.call(self._api.llama_encode, batch)
+            states = self._last_states(len(rows))
+        positions, tokens = [row.position for row in rows], [row.token for row in rows]
+        batch = self._batch.of(positions, [self._ids(row) for row in rows], asked, tokens=tokens, states=states)
+        self._handle.call(self._api.llama_decode, batch)
         if not asked:
             return None
         address = self._api.llama_get_logits(self._handle.pointer)
@@ -97,51 +93,3 @@ class Eagle3Context(HeadCache):
     def _fork(self, slot: int, source: int, sequence: int, start: int, stop: int) -> None:
         first = slot * self.n_paths
         self._api.llama_memory_seq_cp(self._memory, first + source, first + sequence, start, stop)
-
-
-class _Batch:
-    """A llama_batch whose rows have states, filled through numpy."""
-
-    def __init__(self, capacity: int, sequences: int) -> None:
-        self._token = np.zeros(capacity, dtype=np.int32)
-        self._position = np.zeros(capacity, dtype=np.int32)
-        self._id_count = np.ones(capacity, dtype=np.int32)
-        self._id_pointer = np.zeros(capacity + 1, dtype=np.uintp)
-        self._output = np.zeros(capacity, dtype=np.int8)
-        self._ids = np.arange(sequences, dtype=np.int32)
-        self._states = np.zeros(0, dtype=np.float32)
-        self._struct: Any = lib.api().llama_batch(n_tokens=0)
-        self._kinds = dict(self._struct._fields_)
-        arrays = {"pos": self._position, "n_seq_id": self._id_count, "seq_id": self._id_pointer, "logits": self._output}
-        for name, array in arrays.items():
-            self._point(name, array)
-
-    def _point(self, name: str, array: Any) -> None:
-        setattr(self._struct, name, ctypes.cast(0 if array is None else array.ctypes.data, self._kinds[name]))
-
-    def of_states(self, states: Sequence[Float32Array], first: int) -> Any:
-        """For the encoder: one row for each, all in sequence 0."""
-        count = len(states)
-        self._position[:count] = np.arange(first, first + count)
-        self._id_pointer[:count] = self._ids.ctypes.data
-        self._id_count[:count] = 1
-        self._output[:count] = 1
-        return self._finish(states, None)
-
-    def of_rows(
-        self, rows: Sequence[Row], ids: Sequence[tuple[int, int]], states: Sequence[Float32Array], output: bool
-    ) -> Any:
-        """For the decoder; `ids`: first sequence id of every row, and how many. Logits of all rows, or of none."""
-        for index, (row, (first, count)) in enumerate(zip(rows, ids, strict=True)):
-            self._token[index] = row.token
-            self._position[index] = row.position
-            self._id_pointer[index], self._id_count[index] = self._ids.ctypes.data + 4 * first, count
-        self._output[: len(rows)] = output
-        return self._finish(states, self._token)
-
-    def _finish(self, states: Sequence[Float32Array], token: Tokens | None) -> Any:
-        self._states = np.ascontiguousarray(np.stack(states), dtype=np.float32)
-        self._point("embd", self._states)
-        self._point("token", token)
-        self._struct.n_tokens = len(states)
-        return self._struct

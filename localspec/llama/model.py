@@ -298,7 +298,7 @@ def check_text_model(path: str | Path) -> Header:
         raise ModelFileError(f"{path} is an image projector (mmproj), not a language model.")
     if kind == "adapter":
         raise ModelFileError(f"{path} is a LoRA adapter, not a whole model.")
-    if header.metadata.get(f"{architecture}.attention.causal") is False:
+    if header.metadata.get(f"{architecture}.attention.causal") is False and architecture != "dflash":
         raise ModelFileError(f"{path} is an embedding model ({architecture}), not a model that generates text.")
     if not header.tensors:
         raise ModelFileError(f"{path} holds no weights.", "It may be a vocabulary file.")

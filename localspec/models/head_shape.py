@@ -12,8 +12,8 @@ from localspec.models import checkpoint
 from localspec.models.heads import nextn_layers
 from localspec.models.shape import ModelShape, shape_of
 
-_STATES = {"eagle3": 3, "pard": 0}
-"""Hidden states of the target that a method reads of each token, where not one."""
+_STATES = {"pard": 0}
+"""Hidden states of the target that a method reads of each token, where its file does not list layers, and not one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,9 @@ def head_shape(path: Path, method: str, target: Header) -> HeadShape:
 
 def gguf_head(parts: Sequence[Header], method: str, target: Header) -> HeadShape:
     """Of the headers of a GGUF file, the first part first; see `head_shape`."""
-    return HeadShape(shape_of(parts, nextn=nextn_layers(parts) > 0), token_bytes=_state_bytes(method, target))
+    listed = len(parts[0].array(f"{parts[0].architecture}.target_layers"))
+    states = _state_bytes(method, target, listed)
+    return HeadShape(shape_of(parts, nextn=nextn_layers(parts) > 0), token_bytes=states)
 
 
 def own_heads(target: Header | Sequence[Header]) -> tuple[HeadShape, ...]:
@@ -70,8 +72,9 @@ def own_heads(target: Header | Sequence[Header]) -> tuple[HeadShape, ...]:
     return (replace(head, model=replace(head.model, layers=layers, input_bytes=0, output_bytes=0)),)
 
 
-def _state_bytes(method: str, target: Header) -> int:
-    return 2 * _STATES.get(method, 1) * _width(target)
+def _state_bytes(method: str, target: Header, listed: int = 0) -> int:
+    """`listed`: layers whose inputs the head's file says that it reads."""
+    return 2 * (listed or _STATES.get(method, 1)) * _width(target)
 
 
 def _width(target: Header) -> int:

@@ -7,12 +7,13 @@ Declarations read here: the architecture (`eagle3`, `dflash`, `gemma4-assistant`
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from localspec.errors import PairError
 from localspec.gguf import Header
+from localspec.gguf.formats import ROLLS_BACK
 from localspec.gguf.split import read_parts
 from localspec.models.methods import METHODS
 
@@ -20,6 +21,11 @@ TARGET_SHA256 = "localspec.target_sha256"
 """Metadata of a head as GGUF: sha256 of the target's file it was trained for."""
 _ENCODERS = re.compile(r"(?:^|-)(?:bert|t5encoder)|bert$|embedding$")
 _STATE_KEYS = ("ssm.conv_kernel", "ssm.state_size", "wkv.head_size", "shortconv.l_cache", "kda.head_dim")
+_BLOCK_HEADS = {"selector_hidden.weight": "dflash2", "markov_w1.weight": "dspark"}
+"""A tensor that tells what kind a file of the architecture `dflash` is; without one it is plain DFlash."""
+_WRITTEN = {"dflash": "DFlash", "dflash2": "DFlash2", "dspark": "DSpark"}
+_FORKED = frozenset({"dflash-draft", "gemma4-dflash-draft", "dspark"})
+"""Architectures that forks wrote before llama.cpp read such heads; their tensors have other names."""
 _PARD = re.compile(r"\bPARD\d?\b", re.IGNORECASE)
 
 
@@ -49,9 +55,11 @@ def draft_kind(header: Header) -> DraftKind:
     if architecture == "eagle3":
         return DraftKind("eagle3", "an EAGLE-3 head", is_head=True)
     if architecture == "dflash":
-        if any(tensor.name.startswith("markov_w") for tensor in header.tensors):
-            return DraftKind("dspark", "a DSpark head", is_head=True)
-        return DraftKind("dflash", "a DFlash head", is_head=True)
+        held = {tensor.name for tensor in header.tensors}
+        method = next((method for tensor, method in _BLOCK_HEADS.items() if tensor in held), "dflash")
+        return DraftKind(method, f"a {_WRITTEN[method]} head", is_head=True)
+    if architecture in _FORKED:
+        return DraftKind("forked", f"a head in the format of a fork of llama.cpp ({architecture})", is_head=True)
     if architecture.endswith("-assistant") or _only_nextn(header):
         return DraftKind("mtp", "a multi-token-prediction head (MTP, NextN)", is_head=True)
     if header.flag(f"{architecture}.attention.causal") is False or _ENCODERS.search(architecture):
@@ -133,22 +141,17 @@ def keeps_state(header: Header) -> bool:
     return any(header.real(key) or header.array(f"{header.architecture}.{key}") for key in _STATE_KEYS)
 
 
-def check_forgets(target: Header, rolls_back: Container[str] = (), hint: str = "") -> None:
+def check_forgets(target: Header) -> None:
     """Whether tokens that a target rejects can be dropped from its cache.
 
-    Args:
-        target: of the model whose text is emitted.
-        rolls_back: architectures whose recurrent state is taken back.
-        hint: of the error.
-
     Raises:
-        PairError: it keeps another recurrent state.
+        PairError: it keeps a recurrent state that llama.cpp cannot take back.
     """
-    if keeps_state(target) and target.architecture not in rolls_back:
+    if keeps_state(target) and target.architecture not in ROLLS_BACK:
         raise PairError(
             f"{target.path.name} keeps a recurrent state ({target.architecture}), from which rejected tokens cannot be"
             " dropped.",
-            hint,
+            "It answers without drafts.",
         )
 
 
@@ -161,12 +164,13 @@ def check_head(kind: DraftKind, target: Header, head: Header) -> tuple[str, str,
     if kind.method == "eagle3" and not head.number("target_hidden_size"):
         return "hidden size", str(target.number("embedding_length")), "not stated"
     wanted = head.number("target_hidden_size")
-    if kind.method == "mtp" and not wanted:
+    if not wanted and (kind.method == "mtp" or kind.method in _WRITTEN):
         wanted = head.number("embedding_length_out") or head.number("embedding_length")
     width = target.number("embedding_length")
     if wanted and width and wanted != width:
         return "hidden size", str(width), str(wanted)
     layers = [layer for layer in head.array(f"{head.architecture}.target_layers") if isinstance(layer, int)]
-    if layers and max(layers) > target.n_layers:
-        return "number of layers", str(target.n_layers), f"made for one with at least {max(layers)}"
+    most = max(layers, default=0) + (kind.method in _WRITTEN)  # EAGLE-3 may read what follows the last layer
+    if layers and most > target.n_layers:
+        return "number of layers", str(target.n_layers), f"made for one with at least {most}"
     return None

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 HEADS: dict[str, str] = {
+    "dflash": "a DFlash head, all guesses in one pass (needs --head)",
+    "dflash2": "a DFlash2 head, all guesses in one pass (needs --head)",
+    "dspark": "a DSpark head, all guesses in one pass (needs --head)",
     "eagle": "an EAGLE-1 or EAGLE-2 head (needs --head)",
     "eagle3": "an EAGLE-3 head (needs --head)",
     "medusa": "Medusa heads (need --head)",
@@ -14,6 +17,3 @@ HEADS: dict[str, str] = {
 
 METHODS = ("draft", *HEADS)
 """Those that localspec drafts with: a draft model, and heads."""
-
-KNOWN = (*METHODS, "dflash", "dspark")
-"""Those that a pair may be listed with; what is not in `METHODS` is kept and not used yet."""

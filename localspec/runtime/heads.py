@@ -23,7 +23,7 @@ from localspec.models.heads import DraftKind, nextn_layers
 from localspec.types import Feed, Noise, SamplingParams
 
 _LOG = logging.getLogger("localspec")
-_MODULES = {"mlp": "mlp_speculator"}
+_MODULES = {"dflash2": "dflash", "dspark": "dflash", "mlp": "mlp_speculator"}
 """Of `localspec.drafters`, where it is not called as the method is."""
 _OWN = "mtp"
 """What a target may carry in its own file."""

@@ -16,7 +16,8 @@ from localspec.errors import LocalspecError, ModelFileError, PairError, UsageErr
 from localspec.gguf import read_header
 from localspec.gguf.reader import Array
 from localspec.llama.context import Context
-from localspec.llama.eagle3 import Eagle3Context, Eagle3Model
+from localspec.llama.eagle3 import Eagle3Context
+from localspec.llama.head_model import HeadModel
 from localspec.llama.model import Model
 from localspec.llama.settings import ContextSettings
 from localspec.runtime.engine import Engine
@@ -119,7 +120,7 @@ def target(tiny_target: Path) -> Iterator[Context]:
 
 @pytest.fixture(scope="module")
 def head_model() -> Iterator[Model]:
-    with Eagle3Model.load(HEAD) as model:
+    with HeadModel.load(HEAD) as model:
         yield model
 
 
