@@ -96,10 +96,6 @@ def load(path: Path, target: Header) -> MtpHead:
     header = check_text_model(path)
     own = header.path.resolve() == target.path.resolve()
     heads = nextn_layers(header)
-    if header.architecture.endswith("-assistant"):
-        raise PairError(
-            f"{path.name} ({header.architecture}) reads the target's own cache, which localspec cannot share with it."
-        )
     if not heads:
         raise PairError(f"{path.name} has no multi-token-prediction layers (MTP, NextN).")
     for fact, ours, theirs in _facts(target, header):

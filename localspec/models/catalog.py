@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from localspec import paths
 from localspec.errors import UsageError
-from localspec.models.methods import METHODS
+from localspec.models.methods import KNOWN
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -114,8 +114,8 @@ class PairEntry:
 
     def fault(self) -> str:
         """What is wrong with the entry; "" = nothing."""
-        if self.method not in METHODS:
-            return f"has method {self.method!r}; it must be one of {', '.join(METHODS)}"
+        if self.method not in KNOWN:
+            return f"has method {self.method!r}; it must be one of {', '.join(KNOWN)}"
         if self.acceptance != -1.0 and not 0.0 <= self.acceptance <= 1.0:
             return f"has acceptance {self.acceptance}; it must be between 0 and 1"
         return _day_fault(self.verified)

@@ -34,7 +34,7 @@ class DraftKind:
     """What a file can be used for in a pair."""
 
     method: str
-    """"draft", "pard", "eagle3", "dflash", "dspark", "mtp", or what else the file is."""
+    """One of `methods.KNOWN`, or what else the file is."""
     sentence: str
     """The same in words, with an article."""
     drafts: bool = True
@@ -60,7 +60,9 @@ def draft_kind(header: Header) -> DraftKind:
         return DraftKind(method, f"a {_WRITTEN[method]} head", is_head=True)
     if architecture in _FORKED:
         return DraftKind("forked", f"a head in the format of a fork of llama.cpp ({architecture})", is_head=True)
-    if architecture.endswith("-assistant") or _only_nextn(header):
+    if architecture.endswith("-assistant"):
+        return DraftKind("assistant", f"an assistant head ({architecture})", is_head=True)
+    if _only_nextn(header):
         return DraftKind("mtp", "a multi-token-prediction head (MTP, NextN)", is_head=True)
     if header.flag(f"{architecture}.attention.causal") is False or _ENCODERS.search(architecture):
         return DraftKind("embedding", f"an embedding model ({architecture})", drafts=False)
@@ -164,7 +166,7 @@ def check_head(kind: DraftKind, target: Header, head: Header) -> tuple[str, str,
     if kind.method == "eagle3" and not head.number("target_hidden_size"):
         return "hidden size", str(target.number("embedding_length")), "not stated"
     wanted = head.number("target_hidden_size")
-    if not wanted and (kind.method == "mtp" or kind.method in _WRITTEN):
+    if not wanted and kind.method in ("mtp", "assistant", *_WRITTEN):
         wanted = head.number("embedding_length_out") or head.number("embedding_length")
     width = target.number("embedding_length")
     if wanted and width and wanted != width:

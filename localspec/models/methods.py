@@ -17,3 +17,6 @@ HEADS: dict[str, str] = {
 
 METHODS = ("draft", *HEADS)
 """Those that localspec drafts with: a draft model, and heads."""
+
+KNOWN = (*METHODS, "assistant")
+"""Those that a pair may be listed with; what is not in `METHODS` is kept and not used yet."""

@@ -24,15 +24,15 @@ UNUSED = sorted(set(KNOWN) - set(NAMES))
 
 @pytest.fixture
 def head(tmp_path: Path, tiny_target: Path) -> Path:
-    """A DFlash head with the sizes of the bundled target, and no tokenizer."""
+    """A Gemma 4 assistant with the sizes of the bundled target, and no tokenizer."""
     width = read_header(tiny_target).number("embedding_length")
     metadata = {key: value for key, value in TINY_METADATA.items() if not key.startswith("tokenizer")}
-    metadata |= {"general.architecture": "dflash", "dflash.target_hidden_size": width}
+    metadata |= {"general.architecture": "gemma4-assistant", "gemma4-assistant.embedding_length_out": width}
     return write(tmp_path / "head.gguf", gguf_bytes(metadata))
 
 
 def test_every_method_is_used_or_said_not_to_be() -> None:
-    assert UNUSED == ["dflash", "dspark"]
+    assert UNUSED == ["assistant"]
     for method in ("draft", *HEADS):
         assert not_used(method) == ""
     for method in UNUSED:
@@ -54,8 +54,8 @@ def test_a_head_beside_its_target(
 ) -> None:
     result = command("check", str(tiny_target), str(head))
     assert result.code == 0
-    assert "can draft for tiny-target-q8_0.gguf, as a DFlash head." in result.out
-    assert f"note: {not_used('dflash')}" in result.out
+    assert "can draft for tiny-target-q8_0.gguf, as an assistant head (gemma4-assistant)." in result.out
+    assert f"note: {not_used('assistant')}" in result.out
     monkeypatch.setenv("LOCALSPEC_DATA", str(tmp_path / "data"))
     command("import", str(head), "--role", "draft")
     target = StoredFile.of(tiny_target, "0" * 64, "foreign")
@@ -69,9 +69,11 @@ def test_a_head_beside_its_target(
     for option in ("--draft", "--head"):
         refused = command("run", "Hi", "--target", "mine", option, "head")
         assert (refused.code, refused.out) == (3, "")
-        assert "head.gguf is a DFlash head, which localspec cannot draft with yet." in refused.err
+        assert (
+            "head.gguf is an assistant head (gemma4-assistant), which localspec cannot draft with yet." in refused.err
+        )
     suggested = command("suggest", "mine").out
-    assert not_used("dflash") in suggested
+    assert not_used("assistant") in suggested
     assert "--draft head" not in suggested
 
 

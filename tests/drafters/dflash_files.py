@@ -121,8 +121,7 @@ def write(
     if mask is not None:
         writer.add_uint32("tokenizer.ggml.mask_token_id", mask)
     for name, tensor in tensors.items():
-        kind = gguf.GGMLQuantizationType.I64 if tensor.dtype == np.int64 else None
-        writer.add_tensor(name, tensor, raw_dtype=kind)
+        writer.add_tensor(name, tensor, raw_dtype=gguf.GGMLQuantizationType.I64 if tensor.dtype == np.int64 else None)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

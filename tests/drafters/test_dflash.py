@@ -18,6 +18,7 @@ from localspec.gguf import read_header
 from localspec.llama.context import Context
 from localspec.llama.model import Model
 from localspec.llama.settings import ContextSettings
+from localspec.llama.states import Tap
 from localspec.llama.unpack import TensorRows
 from localspec.runtime.engine import Engine
 from localspec.types import Feed, Float32Array, Noise, Rule, SamplingParams, Tokens
@@ -34,7 +35,7 @@ def target(tiny_target: Path) -> Iterator[Context]:
     """Two slots of the bundled target, which keep what the heads read."""
     with Model.load(tiny_target) as model:
         settings = ContextSettings(n_ctx=256, n_slots=2, threads=1, type_v="bf16")
-        yield Context(model, settings, tap=dflash.Tap(LAYERS))
+        yield Context(model, settings, tap=Tap(LAYERS))
 
 
 @pytest.fixture(scope="module")
@@ -220,7 +221,7 @@ def count_passes(context: BlockContext) -> list[int]:
 def test_one_pass_for_each_draft(kind: str, branches: int, tiny_target: Path, tmp_path: Path) -> None:
     path, _ = files.head(tmp_path / "head.gguf", tiny_target, kind)
     with Model.load(tiny_target) as model:
-        alone = Context(model, ContextSettings(n_ctx=256, threads=1, max_leaves=8), tap=dflash.Tap(LAYERS))
+        alone = Context(model, ContextSettings(n_ctx=256, threads=1, max_leaves=8), tap=Tap(LAYERS))
         head = dflash.load(path, model.header)
         drafter = head.attach(alone, branches)
         passes = count_passes(drafter._block)

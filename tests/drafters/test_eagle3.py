@@ -274,6 +274,19 @@ def test_the_targets_output_matrix_must_be_of_the_heads_tokens(tiny_target: Path
         eagle3.load(path, fewer)
 
 
+def test_a_target_whose_state_llama_cpp_takes_back_may_have_a_head(tiny_target: Path) -> None:
+    header = read_header(tiny_target)
+    for architecture, fits in (("lfm2", True), ("minimax-01", False)):
+        metadata = {key.replace("llama.", f"{architecture}."): value for key, value in header.metadata.items()}
+        metadata |= {"general.architecture": architecture, f"{architecture}.shortconv.l_cache": 3}
+        other = dataclasses.replace(header, metadata=metadata)
+        if fits:
+            assert eagle3.load(HEAD, other).layers == (1, 3, 5)
+            continue
+        with pytest.raises(PairError, match=r"keeps a recurrent state \(minimax-01\).*answers without drafts"):
+            eagle3.load(HEAD, other)
+
+
 def test_what_is_no_head_and_what_shows_no_layers(tiny_target: Path, tiny_draft: Path) -> None:
     header = read_header(tiny_target)
     with pytest.raises(ModelFileError, match=r"localspec reads it as GGUF\. Convert it with llama\.cpp"):

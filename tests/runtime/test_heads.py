@@ -263,7 +263,8 @@ def test_without_memory_it_is_dropped_and_the_chat_goes_on(tiny_target: Path, fo
         ("wide", PairError, "hidden size: 256 in the target, 512 in the head"),
         ("twice", UsageError, "are both drafters called mlp"),
         ("whole", UsageError, "is a whole model, not a head"),
-        ("dflash", PairError, "is a DFlash head, which localspec cannot draft with yet"),
+        ("assistant", PairError, r"is an assistant head \(gemma4-assistant\), which localspec cannot draft with yet"),
+        ("forked", PairError, r"in the format of a fork of llama\.cpp \(dflash-draft\), which localspec cannot draft"),
         ("empty", ModelFileError, "holds no weights"),
         ("odd", PairError, "cannot draft: it is no head of a kind localspec knows"),
         ("none", UsageError, "`mlp` needs a head trained for the target"),
@@ -273,12 +274,15 @@ def test_a_wrong_file_is_refused_before_anything_is_loaded(
     given: str, error: type[LocalspecError], words: str, folder: Path, tiny_target: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "empty").mkdir()
-    dflash = gguf_bytes(TINY_METADATA | {"general.architecture": "dflash"})
+    assistant, forked = (
+        gguf_bytes(TINY_METADATA | {"general.architecture": name}) for name in ("gemma4-assistant", "dflash-draft")
+    )
     paths = {
         "wide": [nearest_head.write(tmp_path / "wide", 512)],
         "twice": [folder, nearest_head.write(tmp_path / "other")],
         "whole": [tiny_target],
-        "dflash": [write(tmp_path / "dflash.gguf", dflash)],
+        "assistant": [write(tmp_path / "assistant.gguf", assistant)],
+        "forked": [write(tmp_path / "forked.gguf", forked)],
         "empty": [tmp_path / "empty"],
         "odd": [nearest_head.write(tmp_path / "odd", model_type="bert")],
         "none": [],
