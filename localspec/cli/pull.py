@@ -17,7 +17,8 @@ from localspec.errors import Cancelled, UsageError
 
 if TYPE_CHECKING:
     from localspec.models.hub import Hub
-    from localspec.models.pull import Part, Plan
+    from localspec.models.part import Part
+    from localspec.models.pull import Plan
     from localspec.models.store import Entry
     from localspec.models.suggestion import Suggestion
 
@@ -27,6 +28,7 @@ _SUGGESTIONS = 3
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", metavar="NAME", help="pair or model of the catalogue, user/repo[:quant], or an address")
     parser.add_argument("--draft", default="", metavar="NAME", help="draft model to pull with it, checked against it")
+    parser.add_argument("--no-draft", action="store_true", help="the model alone: no drafter is looked for")
     parser.add_argument("--cross-tokenizer", action="store_true", help="the draft may have another tokenizer")
     parser.add_argument("--role", choices=["target", "draft"], default="target", help="what NAME is; default: target")
     parser.add_argument("--revision", default="", metavar="REV", help="branch, tag or commit; default: main")
@@ -41,16 +43,22 @@ def run(options: argparse.Namespace) -> int:
     from localspec.cli.output import print_plain
     from localspec.cli.places import places
     from localspec.cli.unused import not_used
+    from localspec.models.catalog import Catalog
     from localspec.models.hub import Hub
     from localspec.models.pull import check_disk, install, make_plan, wishes
     from localspec.models.store import Store
 
+    if options.no_draft and options.draft:
+        raise UsageError(f"--no-draft and --draft {options.draft} exclude each other.", "Give one of them.")
     hub, store = Hub(offline=options.offline), Store()
     wanted = wishes(options.name, hub, draft=options.draft, role=options.role, revision=options.revision)
-    plan = make_plan(wanted, hub, store, options.context, places(), options.cross_tokenizer)
+    if options.no_draft:
+        del wanted[1:]
+    catalog = None if options.no_draft else Catalog.load()
+    plan = make_plan(wanted, hub, store, options.context, places(), options.cross_tokenizer, catalog)
     if plan.match is not None and (unused := not_used(plan.match.method)):
         plan = replace(plan, notes=(*plan.notes, unused))
-    suggestions = drafts_for(plan)
+    suggestions = [] if options.no_draft else drafts_for(plan)
     before = as_dict(plan, hub, suggestions)
     if not options.json:
         print_plain(*plan_lines(plan, hub, suggestions))
@@ -62,10 +70,11 @@ def run(options: argparse.Namespace) -> int:
     if plan.missing_bytes and not options.yes:
         ask(plan)
     from localspec.cli.transfer import transfer_progress
+    from localspec.runtime.heads import find
 
     try:
         with transfer_progress(plan.missing_bytes) as report:
-            entries = install(plan, hub, store, report)
+            entries = install(plan, hub, store, report, load_head=find)
     except KeyboardInterrupt:
         raise Cancelled("Stopped.", "What came so far is kept; the same command goes on there.") from None
     if options.json:
@@ -101,6 +110,7 @@ def as_dict(plan: Plan, hub: Hub, suggestions: Sequence[Suggestion]) -> dict[str
         "free_bytes": plan.free_bytes,
         "folder": str(plan.folder),
         "notes": list(plan.notes),
+        "drafters": [one.as_dict() for one in plan.drafters],
         "suggestions": [one.as_dict() for one in suggestions],
     }
 
@@ -113,11 +123,12 @@ def drafts_for(plan: Plan) -> list[Suggestion]:
     from localspec.models.suggestion import suggest
 
     part = plan.parts[0]
-    if plan.is_pair or part.role != "target":
+    if part.role != "target" or plan.is_pair or any(one.taken for one in plan.drafters):
         return []
     names = {part.name, part.choice.files[0].name.rsplit("/", 1)[-1]}
     found = suggest(part.header, names, Catalog.load(), installed_models())
-    return [one for one in found if drafts(one.method)]
+    named = {one.name for one in plan.drafters}
+    return [one for one in found if drafts(one.method) and one.draft not in named]
 
 
 def plan_lines(plan: Plan, hub: Hub, suggestions: Sequence[Suggestion]) -> list[str]:
@@ -130,6 +141,7 @@ def plan_lines(plan: Plan, hub: Hub, suggestions: Sequence[Suggestion]) -> list[
     if plan.memory.doubt:
         lines.append(f"        {plan.memory.doubt}")
     lines += [f"        {note}" for note in plan.notes]
+    lines += [f"drafter {one.line()}" for one in plan.drafters]
     for one in suggestions[:_SUGGESTIONS]:
         how = f"localspec run {quote(plan.parts[0].name)} --draft {quote(one.draft)}" if one.installed else one.command
         lines.append(f"draft   suggested: {one.draft}, {one.why} ({how})")

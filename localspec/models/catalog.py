@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from pathlib import Path
@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from localspec import paths
 from localspec.errors import UsageError
 from localspec.models.methods import KNOWN
+from localspec.models.names import base_name
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -73,6 +74,10 @@ class ModelEntry:
         if not self.repository:
             return ""
         return f"{self.repository}/{self.file}" if self.file else f"{self.repository}:{self.quant}"
+
+    def is_called(self, names: Collection[str]) -> bool:
+        """Whether one of these names, of models or files, is its own."""
+        return self.name in names or (bool(self.file) and self.file in names)
 
     def fault(self) -> str:
         """What is wrong with the entry; "" = nothing."""
@@ -161,6 +166,15 @@ class Catalog:
         if name and close:
             return f"Did you mean {' or '.join(close)}?"
         return f"The pairs are: {', '.join(sorted(self.pairs))}."
+
+    def like(self, names: Collection[str]) -> list[ModelEntry]:
+        """Models with one of these names of models, files or repositories, and other quantisations of the same."""
+        bases = {base_name(name) for name in names} - {""}
+        return [
+            entry
+            for entry in self.models.values()
+            if entry.is_called(names) or base_name(entry.file or entry.repository) in bases
+        ]
 
     def drafts_for(self, target: str) -> list[PairEntry]:
         """Pairs whose target is this model."""

@@ -51,6 +51,8 @@ class Listing:
     commit: str
     files: tuple[RemoteFile, ...]
     gated: bool = False
+    made_from: tuple[str, ...] = ()
+    """Repositories of the models that these were made from (quantised, fine-tuned), as its tags say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +124,9 @@ class Hub:
             files.append(RemoteFile(sibling.rfilename, int(sibling.size or 0), url, sha256, blob))
         if not info.sha or not _COMMIT.fullmatch(info.sha):
             raise DownloadError(f"{self.host} does not say which commit of {repository} it shows.")
-        return Listing(repository, asked, info.sha, tuple(files), bool(info.gated))
+        tags = (tag.split(":") for tag in info.tags or () if tag.startswith("base_model:"))
+        made_from = tuple(dict.fromkeys(parts[-1] for parts in tags))
+        return Listing(repository, asked, info.sha, tuple(files), bool(info.gated), made_from)
 
     def _cached_listing(self, repository: str, revision: str) -> Listing:
         folder = self.folder(repository)

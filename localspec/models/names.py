@@ -28,7 +28,7 @@ _QUANT = re.compile(
 _UNFIT = re.compile(r"[\\:\x00-\x1f\x7f\ud800-\udfff]")
 _SIDE_FILES = re.compile(r"(?:^|[-._/])(?:mmproj|imatrix|ggml-vocab)", re.IGNORECASE)
 _DRAFTER_FILES = re.compile(
-    r"(?:^|[-_.])(?:mtp|nextn|dflash2?|dspark|eagle-?3|assistant|medusa)(?=$|[-_.])", re.IGNORECASE
+    r"(?:^|[-_.])(mtp|nextn|dflash2?|dspark|eagle-?3|assistant|medusa)(?=$|[-_.])", re.IGNORECASE
 )
 """Words in the names of drafters that lie beside the model they were made for."""
 
@@ -187,6 +187,15 @@ def quant_of(name: str) -> str:
     return found[-1].upper() if found else ""
 
 
+def base_name(name: str) -> str:
+    """What a file or repository calls the model, without folder, quantisation and ending, lower case."""
+    last = name.rsplit("/", 1)[-1].partition(":")[0].removesuffix(".gguf")
+    quant = quant_of(last)
+    if quant:
+        last = re.sub(rf"[-._]?{re.escape(quant)}$", "", last, flags=re.IGNORECASE)
+    return re.sub(r"-gguf$", "", last, flags=re.IGNORECASE).lower()
+
+
 def family(choice: Choice) -> str:
     """A choice's file name without its quantisation: the same for all quantisations of one model."""
     return _QUANT.sub("", _base(choice.stem)).lower()
@@ -203,7 +212,25 @@ def choices(files: Iterable[RemoteFile]) -> list[Choice]:
     A split model with a part missing is left out. So are drafters, unless the repository has nothing else.
     """
     found = _whole(files)
-    return [choice for choice in found if not _DRAFTER_FILES.search(_base(choice.stem))] or found
+    return [choice for choice in found if not drafter_word(choice)] or found
+
+
+def drafters(files: Iterable[RemoteFile]) -> list[Choice]:
+    """What lies beside the models among a repository's files and is a drafter by its name, sorted by size."""
+    found = _whole(files)
+    named = [choice for choice in found if drafter_word(choice)]
+    return named if len(named) < len(found) else []
+
+
+def drafter_word(choice: Choice) -> str:
+    """The word by which a file's name says that it is a drafter, lower case, such as "mtp"; "" = it does not."""
+    found = _DRAFTER_FILES.search(_base(choice.stem))
+    return found[1].lower().replace("-", "") if found else ""
+
+
+def folder_of(choice: Choice) -> str:
+    """The folder of its files in the repository; "" = the top."""
+    return choice.stem.rpartition("/")[0]
 
 
 def _whole(files: Iterable[RemoteFile]) -> list[Choice]:

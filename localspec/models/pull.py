@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from rich.filesize import decimal
 
-from localspec.errors import DownloadError, ModelError, ModelFileError, UsageError
-from localspec.gguf import Header, read_header, read_header_from
-from localspec.models import fit, names, pairing
-from localspec.models.catalog import Catalog, ModelEntry
+from localspec.errors import DownloadError, LocalspecError, ModelError, UsageError
+from localspec.gguf import Header, read_header
+from localspec.models import fit, names, pairing, sidecar
+from localspec.models.catalog import Catalog
 from localspec.models.context_length import default_context
 from localspec.models.download import fetch_all
 from localspec.models.fit import FitSettings, MemoryPlan
@@ -24,62 +24,16 @@ from localspec.models.heads import draft_kind
 from localspec.models.hub import Hub, Listing
 from localspec.models.memory import Place, ram, total_ram
 from localspec.models.methods import HEADS
-from localspec.models.names import Choice, RepositoryName, Url
+from localspec.models.names import Choice, Url
+from localspec.models.part import Part, Wish, chosen, part_of, wish_for
 from localspec.models.shape import shape_of
+from localspec.models.sidecar import Finding
 from localspec.models.store import Entry, Ownership, Store, StoredFile
-from localspec.models.transfer import Fetched, Report, Transfer, on_disk
+from localspec.models.transfer import Fetched, Report
 
+_LOG = logging.getLogger("localspec")
 SPARE_DISK = 256 << 20
 """Bytes of the disk that a pull leaves free."""
-
-
-@dataclass(frozen=True, slots=True)
-class Wish:
-    """One model somebody wants, before the net was asked."""
-
-    source: RepositoryName | Url
-    role: str = "target"
-    name: str = ""
-    """What it will be called; "" = after its source."""
-    revision: str = ""
-    sha256: str = ""
-    """Known beforehand, as from the catalogue."""
-    licence: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """One model of a plan."""
-
-    name: str
-    role: str
-    origin: str
-    """Repository or address."""
-    choice: Choice
-    headers: tuple[Header, ...]
-    """Of its files."""
-    transfers: tuple[Transfer, ...]
-    others: tuple[Choice, ...] = ()
-    """What else the repository has of this model."""
-    listing: Listing | None = None
-    licence: str = ""
-
-    @property
-    def header(self) -> Header:
-        """Of the first file, which describes the model."""
-        return self.headers[0]
-
-    def missing(self, hub: Hub) -> int:
-        """Bytes still to be fetched."""
-        return sum(transfer.file.size - on_disk(transfer, hub) for transfer in self.transfers)
-
-    def as_dict(self, hub: Hub) -> dict[str, Any]:
-        """For JSON."""
-        files = [{"file": file.name, "bytes": file.size, "sha256": file.sha256} for file in self.choice.files]
-        commit = self.listing.commit if self.listing else ""
-        facts = {"name": self.name, "role": self.role, "origin": self.origin, "revision": commit}
-        facts |= {"quant": self.choice.quant, "architecture": self.header.architecture, "licence": self.licence}
-        return {**facts, "bytes": self.choice.size, "missing_bytes": self.missing(hub), "files": files}
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +53,8 @@ class Plan:
     """On its disk; the smaller number where both folders are used."""
     notes: tuple[str, ...] = ()
     """Sentences about what was chosen, and why."""
+    drafters: tuple[Finding, ...] = ()
+    """Where a drafter was looked for, and what came of it."""
 
     @property
     def is_pair(self) -> bool:
@@ -117,8 +73,8 @@ def wishes(
     catalog = Catalog.load() if catalog is None else catalog
     pair = catalog.pairs.get(text)
     if pair is not None:
-        found = [_listed(catalog.models[pair.target], "target", revision)]
-        found.append(_one(draft, hub, catalog, "draft", "") if draft else _listed(catalog.models[pair.draft], "draft"))
+        found = [wish_for(catalog.models[pair.target], "target", revision)]
+        found.append(_one(draft, hub, catalog, "draft", "") if draft else wish_for(catalog.models[pair.draft], "draft"))
         return found
     found = [_one(text, hub, catalog, role, revision)]
     if draft:
@@ -129,7 +85,7 @@ def wishes(
 def _one(text: str, hub: Hub, catalog: Catalog, role: str, revision: str) -> Wish:
     entry = catalog.models.get(text)
     if entry is not None:
-        return _listed(entry, role, revision)
+        return wish_for(entry, role, revision)
     source = names.parse(text, (hub.host,))
     if source is None:
         raise ModelError(f"{text!r} is no model or pair, no user/repo[:quant] and no address.", catalog.nearest(text))
@@ -140,17 +96,6 @@ def _one(text: str, hub: Hub, catalog: Catalog, role: str, revision: str) -> Wis
     return Wish(source, role, revision=revision or source.revision)
 
 
-def _listed(entry: ModelEntry, role: str, revision: str = "") -> Wish:
-    if entry.bundled:
-        raise ModelError(
-            f"{entry.name!r} is shipped with localspec; there is nothing to pull.", "localspec run uses it."
-        )
-    source = RepositoryName(entry.repository, entry.quant, entry.file)
-    role = entry.role if role == "draft" else role
-    sha256 = "" if revision and revision != entry.revision else entry.sha256
-    return Wish(source, role, entry.name, revision or entry.revision, sha256, entry.licence)
-
-
 def make_plan(
     wanted: Sequence[Wish],
     hub: Hub,
@@ -158,6 +103,7 @@ def make_plan(
     context: int | None = None,
     places: Sequence[Place] = (),
     cross_tokenizer: bool = False,
+    catalog: Catalog | None = None,
 ) -> Plan:
     """Asks the hub, reads the headers by range, checks pair and memory; nothing is stored.
 
@@ -170,6 +116,8 @@ def make_plan(
         context: tokens to plan memory for; None = what the target was trained for, at most 4,096.
         places: devices to plan for; none = the CPU's memory.
         cross_tokenizer: whether the draft may have another tokenizer.
+        catalog: where a drafter is looked for, after the target's own file and repository, if a target is all that is
+            wanted; None = none is looked for.
 
     Raises:
         DownloadError: the hub cannot be reached or refuses.
@@ -177,7 +125,32 @@ def make_plan(
         PairError: target and draft do not share a tokenizer.
     """
     places = places or [ram()]
-    parts = tuple(_part(wish, hub, store) for wish in wanted)
+    plan = _fitting(wanted, hub, store, context, places, cross_tokenizer)
+    if catalog is None or len(wanted) > 1 or wanted[0].role != "target":
+        return plan
+    found = sidecar.search(plan.parts[0], hub, store, catalog)
+    if found.part is None:
+        return replace(plan, drafters=found.findings)
+    both = _planned((*plan.parts, found.part), hub, context, places)
+    if not both.memory.fits:
+        found = found.without("beside the model it does not fit the memory that is free now")
+    elif both.missing_bytes + SPARE_DISK > both.free_bytes:
+        found = found.without(f"the disk has no room for it in {both.folder}")
+    else:
+        plan = replace(both, notes=plan.notes)
+    return replace(plan, drafters=found.findings)
+
+
+def _fitting(
+    wanted: Sequence[Wish],
+    hub: Hub,
+    store: Store,
+    context: int | None,
+    places: Sequence[Place],
+    cross_tokenizer: bool,
+) -> Plan:
+    """The plan of what is wanted, with the largest quantisation that fits memory where none was named."""
+    parts = tuple(part_of(wish, hub, store) for wish in wanted)
     plan = _planned(parts, hub, context, places, cross_tokenizer)
     if plan.memory.fits:
         return plan
@@ -187,7 +160,7 @@ def make_plan(
         return replace(plan, notes=(_hopeless(plan, hub, context, places),))
     if not _is_open(wanted[0]):
         return replace(plan, notes=(f"{smaller.quant} would fit: localspec pull {parts[0].origin}:{smaller.quant}",))
-    parts = (_chosen(wanted[0], _listing(parts[0]), smaller, hub), *parts[1:])
+    parts = (chosen(wanted[0], _listing(parts[0]), smaller, hub), *parts[1:])
     note = f"{label} does not fit the memory that is free now; {smaller.quant} is the largest that does."
     return replace(_planned(parts, hub, context, places, cross_tokenizer), notes=(note,))
 
@@ -255,8 +228,25 @@ def check_disk(plan: Plan) -> None:
         )
 
 
-def install(plan: Plan, hub: Hub, store: Store, report: Report, stop: threading.Event | None = None) -> list[Entry]:
+def install(
+    plan: Plan,
+    hub: Hub,
+    store: Store,
+    report: Report,
+    stop: threading.Event | None = None,
+    load_head: Callable[[Path, Header], object] | None = None,
+) -> list[Entry]:
     """Fetches what is missing, checks everything, and lists it: all parts or none.
+
+    The target remembers its draft. A head that nobody asked for, and that turns out not to load, is not remembered.
+
+    Args:
+        plan: what to fetch.
+        hub: where from.
+        store: the index it goes into.
+        report: called with progress, from several threads.
+        stop: ends it when set.
+        load_head: reads a head's file for a target, and raises LocalspecError if it cannot draft; None = not tried.
 
     Raises:
         DownloadError: it could not be fetched, or has the wrong bytes.
@@ -275,73 +265,22 @@ def install(plan: Plan, hub: Hub, store: Store, report: Report, stop: threading.
         entries.append(_entry(part, files, ours))
         if part.listing is not None and not hub.offline:
             hub.remember(part.listing)
-    if plan.is_pair:
+    if plan.is_pair and _loads(plan, entries, load_head):
         entries[0] = replace(entries[0], draft=entries[1].name)
     return store.add(*entries)
 
 
-def _part(wish: Wish, hub: Hub, store: Store) -> Part:
-    if isinstance(wish.source, Url):
-        file = hub.url_file(wish.source)
-        choice = Choice(names.quant_of(file.name), (file,))
-        name = file.name.removesuffix(".gguf")
-        if any(entry.name == name and entry.origin != wish.source.url for entry in store.entries()):
-            name = f"{name}-{file.blob[:8]}"  # many addresses end in model.gguf
-        transfer = Transfer(file, folder=store.files / file.blob)
-        return Part(name, wish.role, wish.source.url, choice, _headers(wish, (transfer,), hub), (transfer,))
-    listing = hub.listing(wish.source.repository, wish.revision)
-    choice = names.choose(wish.source, listing.files)
-    if wish.sha256 and choice.files[0].sha256 not in ("", wish.sha256):
-        raise ModelError(
-            f"{choice.files[0].name} of {listing.repository} is not the file the catalogue lists (another sha256).",
-            f"Look at {hub.endpoint}/{listing.repository} and pull {listing.repository}:{choice.quant} by name.",
-        )
-    return _chosen(wish, listing, choice, hub)
-
-
-def _chosen(wish: Wish, listing: Listing, choice: Choice, hub: Hub) -> Part:
-    transfers = tuple(Transfer(file, listing.repository, listing.commit) for file in choice.files)
-    others = names.choices(listing.files)
-    alone = sum(other.quant == choice.quant for other in others) == 1
-    name = (
-        f"{listing.repository}:{choice.quant}"
-        if alone and choice.quant
-        else f"{listing.repository}/{choice.files[0].name}"
-    )
-    headers = _headers(wish, transfers, hub)
-    rest = tuple(other for other in others if other != choice)
-    return Part(
-        wish.name or name, wish.role, listing.repository, choice, headers, transfers, rest, listing, wish.licence
-    )
-
-
-def _headers(wish: Wish, transfers: Sequence[Transfer], hub: Hub) -> tuple[Header, ...]:
-    """Of all files; refuses what cannot be part of a pair."""
-    headers = tuple(_header(transfer, hub) for transfer in transfers)
-    kind = draft_kind(headers[0])
-    if not kind.drafts or (kind.is_head and wish.role == "target"):
-        name = f"{transfers[0].file.name} of {transfers[0].where}"
-        raise ModelError(f"{name} cannot be a {wish.role}: it is {kind.sentence}.")
-    return headers
-
-
-def _header(transfer: Transfer, hub: Hub) -> Header:
-    """By range, or from the disk where the file lies complete."""
-    file, local, called = transfer.file, _local(transfer, hub), f"{transfer.where}/{transfer.file.name}"
-    if local is not None:
-        try:
-            return replace(read_header(local), path=Path(called))  # not by its checksum in the cache
-        except ModelFileError:
-            if hub.offline:
-                raise
-    return read_header_from(hub.reader(file, transfer.where), file.size, called)
-
-
-def _local(transfer: Transfer, hub: Hub) -> Path | None:
-    if hub.offline:
-        return hub.folder(transfer.repository) / "snapshots" / transfer.commit / transfer.file.name
-    blob = transfer.blob(hub)
-    return blob if blob.is_file() and blob.stat().st_size == transfer.file.size else None
+def _loads(plan: Plan, entries: Sequence[Entry], load_head: Callable[[Path, Header], object] | None) -> bool:
+    """False for a head that was found, not asked for, and cannot be loaded."""
+    target, draft = entries
+    if load_head is None or not plan.drafters or draft.role != "head":
+        return True
+    try:
+        load_head(draft.path, read_header(target.path))
+    except LocalspecError as error:
+        _LOG.warning("%s It is installed and not used.", error)
+        return False
+    return True
 
 
 def _entry(part: Part, files: Sequence[Fetched], ours: set[Path]) -> Entry:

@@ -166,6 +166,7 @@ class Store:
             and entry.origin.lower() == repository.lower()
             and quant.lower() in ("", entry.quant.lower(), entry.quant.lower().removeprefix("ud-"))
         ]
+        fits = [entry for entry in fits if entry.role != "head"] or fits  # one beside its model has a name of its own
         if len({entry.path for entry in fits}) > 1:
             names = ", ".join(entry.name for entry in fits)
             raise ModelError(f"{name!r} means several installed models: {names}.", "Name one of them.")

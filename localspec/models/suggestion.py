@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -12,7 +11,6 @@ from typing import Any
 from localspec.errors import LocalspecError
 from localspec.gguf import Header, read_header
 from localspec.models.catalog import Catalog, ModelEntry
-from localspec.models.names import quant_of
 from localspec.models.pairing import match
 
 _MOST_BYTES = 0.7
@@ -56,12 +54,9 @@ def suggest(
     """
     known = set(names)
     called = quote(called or (str(target.path) if target is not None else "TARGET"))
-    bases = {base_name(name) for name in known}
     found: dict[str, Suggestion] = {}
-    for entry in catalog.models.values():
-        exactly = entry.name in known or entry.file in known - {""}
-        if not exactly and base_name(entry.file or entry.repository) not in bases:
-            continue
+    for entry in catalog.like(known):
+        exactly = entry.is_called(known)
         for pair in catalog.drafts_for(entry.name):
             draft = catalog.models[pair.draft]
             here = draft.bundled or draft.name in installed
@@ -80,15 +75,6 @@ def suggest(
             if name not in found and (one := _fitting(target, name, path, called)) is not None:
                 found[name] = one
     return sorted(found.values(), key=lambda one: (not one.installed, one.method != "draft", one.bytes))
-
-
-def base_name(name: str) -> str:
-    """What a file or repository calls the model, without folder, quantisation and ending, lower case."""
-    last = name.rsplit("/", 1)[-1].partition(":")[0].removesuffix(".gguf")
-    quant = quant_of(last)
-    if quant:
-        last = re.sub(rf"[-._]?{re.escape(quant)}$", "", last, flags=re.IGNORECASE)
-    return re.sub(r"-gguf$", "", last, flags=re.IGNORECASE).lower()
 
 
 def _command(pair: str, draft: str, here: bool, target: str) -> str:

@@ -7,7 +7,8 @@ from typing import Any
 from textual.content import Content
 
 from localspec.models.hub import Hub
-from localspec.models.pull import Part, Plan
+from localspec.models.part import Part
+from localspec.models.pull import Plan
 from localspec.tui.plots import amount
 from localspec.tui.safe_text import one_line
 
@@ -20,10 +21,11 @@ def plan_page(plan: Plan, hub: Hub) -> Content:
     if plan.match is not None:
         lines.append(_line("pair", plan.match.verdict, "$success" if plan.match.fits else "$error"))
         lines += [_line("", f"note: {warning}") for warning in plan.match.warnings]
-    elif plan.parts[0].role == "target":
+    elif plan.parts[0].role == "target" and not any(one.taken for one in plan.drafters):
         lines.append(_line("pair", "no draft model comes with it; prompt lookup guesses alone"))
     lines.append(_line("memory", plan.memory.sentence(), "$success" if plan.memory.fits else "$warning"))
     lines += [_line("", note) for note in plan.notes]
+    lines += [_line("drafter", one.line(), "$success" if one.taken else "") for one in plan.drafters]
     todo = f"{amount(plan.missing_bytes)} to load" if plan.missing_bytes else "nothing to load, all of it is here"
     lines.append(_line("disk", f"{todo}, {amount(plan.free_bytes)} free in {plan.folder}"))
     return Content("\n").join(lines)

@@ -42,6 +42,7 @@ class Repository:
     gated: bool = False
     branches: tuple[str, ...] = ("main",)
     downloads: int = 1
+    tags: tuple[str, ...] = ("gguf",)
 
     @property
     def commit(self) -> str:
@@ -350,7 +351,7 @@ def _card(repository: Repository) -> dict[str, Any]:
         "gated": "auto" if repository.gated else False,
         "private": False,
         "downloads": repository.downloads,
-        "tags": ["gguf"],
+        "tags": list(repository.tags),
     }
 
 

@@ -8,7 +8,8 @@ import pytest
 
 from localspec.gguf import read_header
 from localspec.models.catalog import Catalog
-from localspec.models.suggestion import base_name, neighbours, suggest
+from localspec.models.names import base_name
+from localspec.models.suggestion import neighbours, suggest
 from tests.llama.tiny_gguf import TINY_METADATA, gguf_bytes, tiny_tensors, write
 
 

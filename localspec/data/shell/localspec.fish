@@ -327,6 +327,7 @@ complete -c localspec -n '_shtab_localspec_using; and test $_shtab_localspec_npo
 complete -c localspec -n '_shtab_localspec_using pull' -s h -l help -d 'show this help message and exit'
 complete -c localspec -n '_shtab_localspec_using pull' -l help-all -d 'show every option and exit'
 complete -c localspec -n '_shtab_localspec_using pull' -l draft -x -d 'draft model to pull with it, checked against it'
+complete -c localspec -n '_shtab_localspec_using pull' -l no-draft -d 'the model alone: no drafter is looked for'
 complete -c localspec -n '_shtab_localspec_using pull' -l cross-tokenizer -d 'the draft may have another tokenizer'
 complete -c localspec -n '_shtab_localspec_using pull' -l role -xka "target draft" -d 'what NAME is; default: target'
 complete -c localspec -n '_shtab_localspec_using pull' -l revision -x -d 'branch, tag or commit; default: main'
