@@ -14,7 +14,7 @@ from textual.widgets import Footer, TabbedContent
 
 from localspec.chat.message import Chat, StoredMessage
 from localspec.errors import LocalspecError
-from localspec.tui import overflowing
+from localspec.tui import compacting, overflowing
 from localspec.tui.answerer import AnswerEnded, AnswerPart, Prefilled
 from localspec.tui.bindings import bind
 from localspec.tui.commands import commands
@@ -209,13 +209,16 @@ class ChatScreen(Screen[None]):
         pane = self.front
         if pane.completion.shown:
             pane.completion.close()
-        elif pane.answer is not None or pane.queue.prompts:
+        elif pane.answer is not None or pane.queue.prompts or pane.compactor.writing:
             pane.stop()
         elif pane.editing is not None:
             pane.end_edit()
         else:
             self.clear_selection()
             pane.composer.focus()
+
+    def action_compact(self) -> None:
+        compacting.begin(self.front)
 
     def action_end_thinking(self) -> None:
         self.front.end_thinking()

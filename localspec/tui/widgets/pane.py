@@ -15,16 +15,18 @@ from textual.widgets import TabPane
 
 from localspec.chat.answer import AnswerWriter
 from localspec.chat.message import Chat, StoredMessage
-from localspec.chat.plain_text import plain_text
 from localspec.engine.request import FinishReason
 from localspec.engine.stats import RequestStats
 from localspec.errors import LocalspecError
 from localspec.tui import attach
 from localspec.tui.answerer import Answer, AnswerEnded, AnswerPart, Prefilled, Question
+from localspec.tui.compacting import offer
 from localspec.tui.consent import agreed
 from localspec.tui.conversation import fit, question_of
 from localspec.tui.inbox import Inbox
+from localspec.tui.tab_label import tab_label
 from localspec.tui.widgets.bubble import Bubble
+from localspec.tui.widgets.compactor import Compactor
 from localspec.tui.widgets.completion import Completion
 from localspec.tui.widgets.composer import Composer, Prompt
 from localspec.tui.widgets.queue import Queue
@@ -38,6 +40,8 @@ _STOP_SECONDS = 0.02
 """How long a stopped answer may take to tell its figures; 0.025 went by before it was sure that Esc is Esc."""
 _SAVE_SECONDS = 0.7
 """How long after the last key unsent text is saved."""
+_ASKING = ("send", "ask", "compact")
+"""Groups of workers that lead to an answer, or to a summary."""
 
 
 class ChatPane(TabPane):
@@ -61,7 +65,7 @@ class ChatPane(TabPane):
         def app(self) -> ChatApp: ...  # type: ignore[override]
 
     def __init__(self, chat: Chat) -> None:
-        super().__init__(_label(chat), id=f"chat-{chat.id}")
+        super().__init__(tab_label(chat), id=f"chat-{chat.id}")
         self.chat_id = chat.id
         self.answer: Answer | None = None
         """The one under way."""
@@ -88,9 +92,10 @@ class ChatPane(TabPane):
         self.composer = Composer(self._earlier_prompts, liked.enter_sends, liked.fold_paste_lines)
         suggestions = Suggestions()
         self.completion = Completion(self.composer, suggestions)
-        self.queue = Queue()
+        self.compactor, self.queue = Compactor(), Queue()
         self.composer.take_queued = self.queue.take_last
         yield self.transcript
+        yield self.compactor
         yield self.queue
         yield suggestions
         yield self.composer
@@ -98,6 +103,7 @@ class ChatPane(TabPane):
     async def on_mount(self) -> None:
         chat = self.chat
         self.composer.put(chat.unsent)
+        await self.transcript.mark(chat)
         await self.transcript.show(self.path)
         self.count()
         self.set_interval(_SAVE_SECONDS / 2, self._save_unsent)
@@ -112,7 +118,7 @@ class ChatPane(TabPane):
     @property
     def label(self) -> str:
         """What stands on the tab."""
-        return _label(self.chat)
+        return tab_label(self.chat)
 
     @property
     def path(self) -> list[StoredMessage]:
@@ -154,8 +160,11 @@ class ChatPane(TabPane):
     @property
     def busy(self) -> bool:
         """Whether an answer is under way or about to be asked for."""
-        asking = (worker for worker in self.workers if worker.node is self and worker.group in ("send", "ask"))
-        return (self.answer is not None and not self._stopped) or any(not worker.is_finished for worker in asking)
+        asking = (
+            worker for worker in self.workers if worker.node is self and worker.group in ("send", "ask", "compact")
+        )
+        under_way = self.compactor.writing or (self.answer is not None and not self._stopped)
+        return under_way or any(not worker.is_finished for worker in asking)
 
     def send(self, prompt: Prompt) -> None:
         """Sends what was written; while an answer is under way it joins the queue."""
@@ -306,13 +315,18 @@ class ChatPane(TabPane):
             event.stop()
             return
         state: Literal["done", "stopped", "error"]
-        state, note = ("stopped", "") if self._stopped else _state(event)
+        state, note = ("stopped", "") if self._stopped else event.state
         self._end(state, note, event.stats)
         if event.error is not None and event.finish is FinishReason.ERROR:
             self.app.say(str(event.error), problem=True)
         if state != "done":
             self.hand_back()
-        elif self.queue.prompts and not self.busy:
+        elif not self.busy:
+            self.send_next()
+
+    def send_next(self) -> None:
+        """Sends the next queued prompt, if there is one."""
+        if self.queue.prompts:
             self._sending = self.queue.pop()
             self._send(self._sending)
 
@@ -326,6 +340,7 @@ class ChatPane(TabPane):
         Queued prompts go back into the input.
         """
         self.hand_back()
+        self.compactor.stop()
         if self.answer is not None and self._inbox is not None and not self._stopped:
             self._stopped = True
             self._inbox.stop()
@@ -370,27 +385,14 @@ class ChatPane(TabPane):
     async def count(self) -> None:
         """Finds out how much of the context the chat takes."""
         try:
-            found = await asyncio.to_thread(fit, self.app.answerer, self.question())
+            question = self.question()
+            found = await asyncio.to_thread(fit, self.app.answerer, question)
         except LocalspecError:
             return  # an empty chat, or one the template refuses: asking will say so
         self.context_tokens = found.tokens
+        offer(self, question, found)
         self.post_message(self.Changed())
-
-
-def _state(event: AnswerEnded) -> tuple[Literal["done", "stopped", "error"], str]:
-    """(state, note) of an answer that ended by itself."""
-    if event.finish is FinishReason.ERROR:
-        return "error", event.error.message if event.error else ""
-    if event.finish is FinishReason.CANCELLED:
-        return "stopped", ""
-    notes = {FinishReason.LENGTH: "ended at the token limit", FinishReason.CONTEXT: "the context is full"}
-    return "done", notes.get(event.finish, "")
 
 
 def _joined(texts: list[str]) -> str:
     return "\n\n".join(text for text in texts if text)
-
-
-def _label(chat: Chat) -> str:
-    title = plain_text(chat.title).replace("\n", " ").replace("[", "\\[") or "New chat"
-    return title if len(title) <= 24 else title[:23] + "…"
