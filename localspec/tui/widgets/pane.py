@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 from time import monotonic
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Literal
 
 from textual import work
 from textual.app import ComposeResult
-from textual.binding import BindingType
 from textual.message import Message as TextualMessage
 from textual.widgets import TabPane
 
@@ -28,7 +27,7 @@ from localspec.tui.tab_label import tab_label
 from localspec.tui.widgets.bubble import Bubble
 from localspec.tui.widgets.compactor import Compactor
 from localspec.tui.widgets.completion import Completion
-from localspec.tui.widgets.composer import Composer, Prompt
+from localspec.tui.widgets.composer import Composer, Prompt, joined
 from localspec.tui.widgets.queue import Queue
 from localspec.tui.widgets.suggestions import Suggestions
 from localspec.tui.widgets.transcript import Transcript
@@ -47,8 +46,6 @@ _ASKING = ("send", "ask", "compact")
 class ChatPane(TabPane):
     """A tab. Knows its chat's id; everything else of the chat is read from the archive."""
 
-    BINDINGS: ClassVar[list[BindingType]] = []
-
     class Changed(TextualMessage):
         """Title, context use or state differ: the screen should look again."""
 
@@ -64,9 +61,10 @@ class ChatPane(TabPane):
         @property
         def app(self) -> ChatApp: ...  # type: ignore[override]
 
-    def __init__(self, chat: Chat) -> None:
+    def __init__(self, chat: Chat, asleep: bool = False) -> None:
+        """`asleep`: its messages are drawn when it is woken."""
         super().__init__(tab_label(chat), id=f"chat-{chat.id}")
-        self.chat_id = chat.id
+        self.chat_id, self.key, self._asleep = chat.id, chat.key, asleep
         self.answer: Answer | None = None
         """The one under way."""
         self.editing: int | None = None
@@ -89,7 +87,8 @@ class ChatPane(TabPane):
     def compose(self) -> ComposeResult:
         liked = self.app.preferences
         self.transcript = Transcript(liked.messages_shown, liked.fold_thinking)
-        self.composer = Composer(self._earlier_prompts, liked.enter_sends, liked.fold_paste_lines)
+        earlier = partial(self.app.archive.prompts, limit=500)
+        self.composer = Composer(earlier, liked.enter_sends, liked.fold_paste_lines)
         suggestions = Suggestions()
         self.completion = Completion(self.composer, suggestions)
         self.compactor, self.queue = Compactor(), Queue()
@@ -103,10 +102,20 @@ class ChatPane(TabPane):
     async def on_mount(self) -> None:
         chat = self.chat
         self.composer.put(chat.unsent)
-        await self.transcript.mark(chat)
+        if not self._asleep:
+            await self._draw()
+        self.set_interval(_SAVE_SECONDS / 2, self._save_unsent)
+
+    async def wake(self) -> None:
+        """It is looked at: its messages are drawn, if they are not yet."""
+        if self._asleep:
+            self._asleep = False
+            await self._draw()
+
+    async def _draw(self) -> None:
+        await self.transcript.mark(self.chat)
         await self.transcript.show(self.path)
         self.count()
-        self.set_interval(_SAVE_SECONDS / 2, self._save_unsent)
 
     # ---- what is here
 
@@ -163,8 +172,8 @@ class ChatPane(TabPane):
         asking = (
             worker for worker in self.workers if worker.node is self and worker.group in ("send", "ask", "compact")
         )
-        under_way = self.compactor.writing or (self.answer is not None and not self._stopped)
-        return under_way or any(not worker.is_finished for worker in asking)
+        answering = self.answer is not None and not self._stopped
+        return answering or self.compactor.writing or any(not worker.is_finished for worker in asking)
 
     def send(self, prompt: Prompt) -> None:
         """Sends what was written; while an answer is under way it joins the queue."""
@@ -184,7 +193,7 @@ class ChatPane(TabPane):
         if self.editing is None:
             self.composer.restore(prompts)
         else:
-            self._put_aside = _joined([*(prompt.whole for prompt in prompts), self._put_aside])
+            self._put_aside = joined(prompts, self._put_aside)
 
     @work(group="send")
     async def _send(self, prompt: Prompt) -> None:
@@ -248,10 +257,7 @@ class ChatPane(TabPane):
     def _draft(self) -> str:
         """All that is written and not sent, as one text."""
         prompts = [*([] if self._sending is None else [self._sending]), *self.queue.prompts]
-        return _joined([*(prompt.whole for prompt in prompts), self.composer.whole])
-
-    def _earlier_prompts(self) -> list[str]:
-        return self.app.archive.prompts(limit=500)
+        return joined(prompts, self.composer.whole)
 
     # ---- asking
 
@@ -314,8 +320,7 @@ class ChatPane(TabPane):
         if event.answer is not self.answer:
             event.stop()
             return
-        state: Literal["done", "stopped", "error"]
-        state, note = ("stopped", "") if self._stopped else event.state
+        state, note = event.state if not self._stopped else ("stopped", "")
         self._end(state, note, event.stats)
         if event.error is not None and event.finish is FinishReason.ERROR:
             self.app.say(str(event.error), problem=True)
@@ -392,7 +397,3 @@ class ChatPane(TabPane):
         self.context_tokens = found.tokens
         offer(self, question, found)
         self.post_message(self.Changed())
-
-
-def _joined(texts: list[str]) -> str:
-    return "\n\n".join(text for text in texts if text)
