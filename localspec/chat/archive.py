@@ -114,6 +114,10 @@ class Archive:
         """A chat by id. Raises UsageError if there is none, as all methods that take one."""
         return self._database.read(lambda connection: chats.find(connection, chat_id))
 
+    def chat_of_key(self, key: str) -> Chat | None:
+        """A chat by its key; None = there is none, or it is deleted."""
+        return self._database.read(lambda connection: chats.of_key(connection, key))
+
     def chats(self, *, tag: str | None = None, limit: int | None = None) -> list[Chat]:
         """Pinned chats first, then those used last."""
         return self._database.read(lambda connection: chats.listed(connection, tag, limit))

@@ -84,6 +84,13 @@ def find(connection: sqlite3.Connection, chat_id: int) -> Chat:
     return _chat(row)
 
 
+def of_key(connection: sqlite3.Connection, key: str) -> Chat | None:
+    """The chat of this key, if it is not deleted."""
+    query = f"SELECT {_COLUMNS} FROM chat WHERE key = ? AND deletion IS NULL"
+    row = connection.execute(query, (clean(key),)).fetchone()
+    return None if row is None else _chat(row)
+
+
 def listed(connection: sqlite3.Connection, tag: str | None, limit: int | None) -> list[Chat]:
     """Chats in the order of the list: pinned first, then those used last."""
     tagged = "" if tag is None else "AND EXISTS (SELECT 1 FROM tag WHERE chat = chat.id AND tag = :tag)"

@@ -11,12 +11,14 @@ from typing import Any
 
 from localspec.chat.chats import clean
 from localspec.chat.message import Chat, StoredMessage
-from localspec.chat.prompt import with_attachments
+from localspec.chat.prompt import window_start, with_attachments
 
 FORMAT, VERSION = "localspec chats", 1
 """What a JSON export says it is."""
 NAMES = {"user": "You", "assistant": "Assistant", "system": "System", "tool": "Tool"}
 """How roles are called in front of people."""
+SUMMARISED = "From here on the model saw this summary instead of what stands above:"
+"""What stands before a summary in exports to read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +44,9 @@ def _markdown(export: ChatExport) -> str:
     parts = [f"# {title(export.chat)}"]
     if export.chat.system:
         parts.append(f"**System prompt**\n\n{_quoted(export.chat.system)}")
-    for message in export.path:
+    for at, message in enumerate(export.path):
+        if at == summarised(export):
+            parts.append(f"*{SUMMARISED}*\n\n{_quoted(export.chat.window_summary)}")
         parts.append(f"## {heading(message)}")
         if message.reasoning.strip():
             parts.append(f"<details><summary>Reasoning</summary>\n\n{_quoted(message.reasoning.strip())}\n\n</details>")
@@ -50,6 +54,11 @@ def _markdown(export: ChatExport) -> str:
         if remark(message):
             parts.append(f"*{remark(message)}*")
     return "\n\n".join(part.rstrip() for part in parts if part)
+
+
+def summarised(export: ChatExport) -> int | None:
+    """Index of the message before which the model was given a summary; None = it was given none."""
+    return window_start(export.chat, export.path) if export.chat.window_summary else None
 
 
 def _quoted(text: str) -> str:

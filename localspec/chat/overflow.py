@@ -14,7 +14,8 @@ Count = Callable[[Sequence[Message]], int]
 
 _SUMMARISE = (
     "Summarise our conversation so far for yourself, so that you can go on with it without seeing it. Keep facts, "
-    "names, numbers, decisions and open questions; leave out pleasantries. Answer with the summary alone."
+    "names, numbers, decisions and open questions; leave out pleasantries. Answer with the summary alone, in at most "
+    "400 words."
 )
 
 

@@ -7,7 +7,7 @@ from html import escape
 
 from markdown_it import MarkdownIt
 
-from localspec.chat.export import ChatExport, heading, remark, title
+from localspec.chat.export import SUMMARISED, ChatExport, heading, remark, summarised, title
 from localspec.chat.message import StoredMessage
 from localspec.chat.plain_text import plain_text
 
@@ -42,7 +42,10 @@ def to_html(exports: Sequence[ChatExport]) -> str:
         parts.append(f'<article id="c{at}"><h1>{_safe(title(export.chat))}</h1>')
         if export.chat.system:
             parts.append(_folded("System prompt", export.chat.system))
-        parts += [_section(message, markdown) for message in export.path]
+        for place, message in enumerate(export.path):
+            if place == summarised(export):
+                parts.append(_folded(SUMMARISED, export.chat.window_summary))
+            parts.append(_section(message, markdown))
         parts.append("</article>")
     return "\n".join(parts) + "\n</body></html>\n"
 

@@ -21,10 +21,9 @@ def prompt_messages(chat: Chat, path: Sequence[StoredMessage]) -> list[Message]:
 
     Reasoning is left out, as chat templates want it; so are answers that never got a word.
     """
-    ids = [message.id for message in path]
-    windowed = chat.window_first in ids
-    seen = path[ids.index(chat.window_first) :] if windowed and chat.window_first is not None else path
-    summary = f"{_SUMMARY}\n{chat.window_summary}" if windowed and chat.window_summary else ""
+    start = window_start(chat, path)
+    seen = path[start:]
+    summary = f"{_SUMMARY}\n{chat.window_summary}" if start is not None and chat.window_summary else ""
     system = "\n\n".join(part for part in (chat.system, summary) if part.strip())
     messages = [Message("system", system)] if system else []
     for message in seen:
@@ -32,6 +31,13 @@ def prompt_messages(chat: Chat, path: Sequence[StoredMessage]) -> list[Message]:
         if content.strip() or message.role != "assistant":
             messages.append(Message(message.role, content))
     return messages
+
+
+def window_start(chat: Chat, path: Sequence[StoredMessage]) -> int | None:
+    """Index of the first message of a path that the model sees, another version of it included; None = it sees all."""
+    if chat.window_first is None:
+        return None
+    return next((at for at, message in enumerate(path) if chat.window_first in message.siblings), None)
 
 
 def with_attachments(content: str, attachments: Sequence[Attachment]) -> str:

@@ -32,7 +32,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "name", nargs="?", metavar="NAME|FILE", help="installed model or pair, or GGUF file; as --target"
     )
     parser.add_argument("--plain", action="store_true", help="line by line, without screens: for screen readers, pipes")
-    parser.add_argument("--new", action="store_true", help="begin a new chat instead of going on with the last one")
+    parser.add_argument("--new", action="store_true", help="begin a new chat, beside the tabs of last time")
     parser.add_argument("--system", metavar="TEXT", help="system message")
     parser.add_argument("--stats", action="store_true", help="with --plain: figures after every answer")
     add_endpoint_options(parser)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Literal, Protocol
 
 from textual.message import Message as TextualMessage
 
@@ -197,3 +197,13 @@ class AnswerEnded(TextualMessage):
         self.answer, self.finish, self.stats = answer, finish, stats
         self.error = error
         """Set when `finish` is ERROR."""
+
+    @property
+    def state(self) -> tuple[Literal["done", "stopped", "error"], str]:
+        """State and note that are stored with the answer."""
+        if self.finish is FinishReason.ERROR:
+            return "error", self.error.message if self.error else ""
+        if self.finish is FinishReason.CANCELLED:
+            return "stopped", ""
+        notes = {FinishReason.LENGTH: "ended at the token limit", FinishReason.CONTEXT: "the context is full"}
+        return "done", notes.get(self.finish, "")

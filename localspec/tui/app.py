@@ -91,7 +91,7 @@ class ChatApp(App[int]):
         self.begin = dict(begin or {})
         """What new chats begin with because the command line says so."""
         self.resume = resume and preferences.resume and not self.begin
-        """Whether the last chat is opened at the start."""
+        """Whether an earlier chat is in front at the start; with tabs that come back it may be one of them."""
         self.answered: Signal[Live] = Signal(self, "answered")
         """Every message about answers of the chat panes."""
         self.readied: Signal[Facts | None] = Signal(self, "readied")

@@ -24,6 +24,7 @@ OWN = (
     CommandRow("system", "[TEXT]", "set this chat's system message, or remove it"),
     CommandRow("again", "", "answer the last message once more"),
     CommandRow("continue", "", "let the last answer go on"),
+    CommandRow("compact", "[off]", "let the model go on with a summary of what came before"),
     CommandRow("edit", "", "edit your last message and send it again"),
     CommandRow("copy", "[code]", "copy the last answer, or its last code block"),
     CommandRow("rename", "[TITLE]", "give this chat another title"),

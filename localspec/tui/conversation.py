@@ -8,7 +8,7 @@ from typing import Any
 
 from localspec.chat.message import Chat, StoredMessage
 from localspec.chat.overflow import drop_oldest, summary_request
-from localspec.chat.prompt import prompt_messages, sampling_params
+from localspec.chat.prompt import prompt_messages, sampling_params, window_start
 from localspec.chat.template import Message
 from localspec.engine.request import fresh_seed
 from localspec.errors import UsageError
@@ -16,6 +16,11 @@ from localspec.tui.answerer import Answerer, Facts, Question
 
 ROOM = 256
 """Tokens kept free for an answer, where the context has so many."""
+_NEARLY = 0.8
+"""Share of a prompt's longest length from which on a chat is nearly full: another turn of usual length still fits."""
+SUMMARY = 4096
+"""Tokens that a summary of a chat may have, thoughts included: ten times what is asked for, as some models think first
+and cannot be told not to. An eighth of the context where that is less."""
 
 
 def question_of(
@@ -81,6 +86,18 @@ class Fit:
         """No room is left for an answer worth the name."""
         return self.tokens is not None and self.limit is not None and self.tokens > self.limit - room(self.limit)
 
+    @property
+    def nearly_full(self) -> bool:
+        """It will be full soon."""
+        if self.tokens is None or self.limit is None:
+            return False
+        return self.tokens > _NEARLY * (self.limit - room(self.limit))
+
+    @property
+    def share(self) -> float:
+        """Of the context that the prompt takes; 0 = nobody can say."""
+        return self.tokens / self.limit if self.tokens is not None and self.limit else 0.0
+
 
 def room(limit: int) -> int:
     """Tokens to keep free for the answer in a context of so many."""
@@ -125,26 +142,41 @@ def window(answerer: Answerer, chat: Chat, path: Sequence[StoredMessage], questi
 
 def _seen(chat: Chat, path: Sequence[StoredMessage]) -> list[StoredMessage]:
     """The messages of a path that `prompt_messages` hands on, in order."""
-    ids = [message.id for message in path]
-    start = ids.index(chat.window_first) if chat.window_first in ids else 0
     return [
         message
-        for message in path[start:]
+        for message in path[window_start(chat, path) :]
         if message.role != "assistant" or message.content.strip() or message.attachments
     ]
 
 
+def last_turn(chat: Chat, path: Sequence[StoredMessage], question: Question) -> Window | None:
+    """A view that begins with the last message of the user's; None = nothing is before it."""
+    seen = _seen(chat, path)
+    start = max((at for at, message in enumerate(seen) if message.role == "user"), default=0)
+    if start == 0:
+        return None
+    system = sum(message.role == "system" for message in question.messages[:1])
+    return Window(seen[start], list(question.messages[: system + start]), True)
+
+
 def summary_question(answerer: Answerer, found: Window, question: Question) -> Question:
     """Asks for a summary of what is dropped; if that is too long itself, of its end. Counts: call it from a thread."""
-    assert answerer.facts is not None
-    assert answerer.facts.context is not None
-    limit = answerer.facts.context
-    longest = max(32, limit // 8)
+    facts = answerer.facts
+    limit = facts.context if facts is not None else None
+    longest = SUMMARY if limit is None else max(32, min(SUMMARY, limit // 8))
     asked = replace(
-        question, prefix="", reasoning="", max_tokens=longest, thinking=False if answerer.facts.can_think else None
+        question,
+        prefix="",
+        reasoning="",
+        stop=(),
+        max_tokens=longest,
+        thinking=False if facts is not None and facts.can_think else None,
     )
+    messages = summary_request(found.dropped)
+    if limit is None:
+        return replace(asked, messages=messages)
 
     def count(messages: Sequence[Message]) -> int:
         return answerer.count(replace(asked, messages=list(messages))) or 0
 
-    return replace(asked, messages=drop_oldest(summary_request(found.dropped), limit - longest, count).messages)
+    return replace(asked, messages=drop_oldest(messages, limit - longest, count).messages)

@@ -5,15 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from textual.message import Message as TextualMessage
-from textual.widget import Widget
-
-from localspec.engine.request import FinishReason
 from localspec.errors import LocalspecError
-from localspec.tui.answerer import AnswerEnded, Answerer, AnswerPart, Question
-from localspec.tui.conversation import Window, summary_question, window
+from localspec.tui.compacting import set_window, summarise
+from localspec.tui.conversation import window
 from localspec.tui.dialogs import Choice
-from localspec.tui.inbox import Inbox
 
 if TYPE_CHECKING:
     from localspec.tui.screens.chat import ChatScreen
@@ -58,60 +53,7 @@ async def _make_room(screen: ChatScreen, event: ChatPane.Full, with_summary: boo
         app.say("Even your last message alone does not fit; shorten it.", problem=True)
         pane.edit(pane.path[-1])
         return
-    summary = await _summary(screen, found, event.question) if with_summary else ""
-    app.archive.set_window(pane.chat_id, found.first.id, summary)
-    if with_summary:
-        app.say("The model goes on with this summary: " + summary)
-    pane.ask()
-
-
-async def _summary(screen: ChatScreen, found: Window, question: Question) -> str:
-    """Lets the model write it."""
-    screen.app.say("The model writes a summary …")
-    answerer = screen.app.answerer
-    reader = Reader(answerer, await asyncio.to_thread(summary_question, answerer, found, question))
-    await screen.mount(reader)
-    try:
-        return await reader.text()
-    finally:
-        await reader.remove()
-
-
-class Reader(Widget):
-    """Asks a question and collects the answer, unseen."""
-
-    DEFAULT_CSS = "Reader { display: none; }"
-
-    def __init__(self, answerer: Answerer, question: Question) -> None:
-        super().__init__()
-        self._answerer, self._question = answerer, question
-        self._parts: list[str] = []
-        self._done = asyncio.Event()
-        self._error: LocalspecError | None = None
-
-    async def text(self) -> str:
-        """Waits for the whole answer.
-
-        Raises:
-            LocalspecError: what went wrong.
-        """
-        answer = self._answerer.answer(self._question, Inbox(self))
-        try:
-            await self._done.wait()
-        finally:
-            answer.cancel()
-        if self._error is not None:
-            raise self._error
-        return "".join(self._parts).strip()
-
-    def on_answer_part(self, event: AnswerPart) -> None:
-        event.stop()
-        self._parts.append(event.text)
-
-    def on_answer_ended(self, event: AnswerEnded) -> None:
-        event.stop()
-        self._error = event.error if event.finish is FinishReason.ERROR else None
-        self._done.set()
-
-    def on_prefilled(self, event: TextualMessage) -> None:
-        event.stop()
+    summary = await summarise(pane, found, event.question) if with_summary else ""
+    if summary is not None:
+        await set_window(pane, found.first.id, summary)
+        pane.ask()

@@ -19,7 +19,7 @@ class Preferences:
     theme: str = "localspec-dark"
     """Colours: localspec-dark, localspec-light, or any theme of Textual's (Ctrl+P, Theme)."""
     resume: bool = True
-    """Start where you left off: the last chat is open, with its unsent text."""
+    """Start where you left off: every tab is back, with its unsent text, and the same one in front."""
     enter_sends: bool = True
     """Enter sends and Ctrl+J begins a line; off: Enter begins a line and Ctrl+J sends."""
     fold_thinking: bool = True

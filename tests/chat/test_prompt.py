@@ -44,6 +44,12 @@ def test_the_model_sees_system_window_and_files_but_no_reasoning(archive: Archiv
     summary = "Be brief.\n\nSummary of the conversation so far:\nThey counted to one."
     assert shown(windowed) == [("system", summary), ("user", file), ("assistant", "2")]
     assert len(prompt_messages(archive.chat(chat.id), path[:2])) == 3  # another branch: the window does not hold
+    archive.edit(question.id, "three", attachments=())  # another version of the window's first message
+    assert shown(prompt_messages(archive.chat(chat.id), archive.path(chat.id))) == [
+        ("system", summary),
+        ("user", "three"),
+    ]
+    archive.choose(question.id)
     empty = archive.begin_answer(question.id)
     assert shown(prompt_messages(chat, archive.path(chat.id)))[-1] == ("user", file)
     empty.finish("stopped")

@@ -121,7 +121,7 @@ complete -c localspec -n '_shtab_localspec_using; and test $_shtab_localspec_npo
 complete -c localspec -n '_shtab_localspec_using chat' -s h -l help -d 'show this help message and exit'
 complete -c localspec -n '_shtab_localspec_using chat' -l help-all -d 'show every option and exit'
 complete -c localspec -n '_shtab_localspec_using chat' -l plain -d 'line by line, without screens: for screen readers, pipes'
-complete -c localspec -n '_shtab_localspec_using chat' -l new -d 'begin a new chat instead of going on with the last one'
+complete -c localspec -n '_shtab_localspec_using chat' -l new -d 'begin a new chat, beside the tabs of last time'
 complete -c localspec -n '_shtab_localspec_using chat' -l system -x -d 'system message'
 complete -c localspec -n '_shtab_localspec_using chat' -l stats -d 'with --plain: figures after every answer'
 complete -c localspec -n '_shtab_localspec_using chat' -l endpoint -x -d 'let an OpenAI-style server answer: vLLM, llama-server, ...'

@@ -10,17 +10,19 @@ from textual import work
 from textual.app import ComposeResult, SystemCommand
 from textual.binding import BindingType
 from textual.screen import Screen
-from textual.widgets import Footer, TabbedContent
+from textual.widgets import Footer
 
 from localspec.chat.message import Chat, StoredMessage
 from localspec.errors import LocalspecError
-from localspec.tui import overflowing
+from localspec.tui import compacting, overflowing
 from localspec.tui.answerer import AnswerEnded, AnswerPart, Prefilled
 from localspec.tui.bindings import bind
 from localspec.tui.commands import commands
+from localspec.tui.open_tabs import chats_at_start
 from localspec.tui.registry import SCREENS, VIEWS
 from localspec.tui.screens.slash import SlashCommands
 from localspec.tui.widgets.bubble import MARKDOWN, Bubble
+from localspec.tui.widgets.chat_tabs import ChatTabs
 from localspec.tui.widgets.composer import Composer
 from localspec.tui.widgets.meter import Meter
 from localspec.tui.widgets.pane import ChatPane
@@ -64,8 +66,7 @@ class ChatScreen(Screen[None]):
         super().__init__()
         self._view = MARKDOWN
         # Kept, not looked up: a query goes through every block of every message.
-        self._tabs, self._unsaved, self._meter = TabbedContent(id="chats"), Unsaved(), Meter()
-        self._open: list[ChatPane] = []
+        self._tabs, self._unsaved, self._meter = ChatTabs(), Unsaved(), Meter()
 
     def compose(self) -> ComposeResult:
         yield self._tabs
@@ -74,8 +75,9 @@ class ChatScreen(Screen[None]):
         yield Footer(show_command_palette=False)
 
     async def on_mount(self) -> None:
-        last = self.app.archive.last_chat() if self.app.resume else None
-        await self.open_chat(last.id if last is not None else None)
+        chats, front = chats_at_start(self.app.archive, self.app.resume, self.app.preferences.resume)
+        pane = await self.open_chat(None if front is None else front.id)
+        self.call_after_refresh(self._tabs.bring_back, chats, pane)
         self.set_interval(1.0, self.show_status)
 
     # ---- tabs
@@ -83,25 +85,21 @@ class ChatScreen(Screen[None]):
     @property
     def panes(self) -> list[ChatPane]:
         """Open chats."""
-        return list(self._open)
+        return self._tabs.panes
 
     @property
     def pane(self) -> ChatPane | None:
         """The chat in front."""
-        active = self._tabs.active_pane
-        return active if isinstance(active, ChatPane) else None
+        return self._tabs.front
 
     async def open_chat(self, chat_id: int | None = None, message_id: int | None = None) -> ChatPane:
         """Shows a chat in its tab, or a new one; scrolls to a message if one is named."""
-        tabs = self._tabs
         chat = self._new_chat() if chat_id is None else self.app.archive.chat(chat_id)
         pane = next((pane for pane in self.panes if pane.chat_id == chat.id), None)
         if pane is None:
             pane = ChatPane(chat)
-            await tabs.add_pane(pane)
-            self._open.append(pane)
-        tabs.active = str(pane.id)
-        tabs.set_class(len(self.panes) < 2, "single")
+            await self._tabs.add(pane)
+        self._tabs.active = str(pane.id)
         if message_id is not None:
             path = self.app.archive.choose(message_id)
             await pane.transcript.show(path)
@@ -121,18 +119,18 @@ class ChatScreen(Screen[None]):
     async def close_chat(self, pane: ChatPane) -> None:
         """Closes a tab; a new chat takes the place of the last one."""
         pane.leave()
-        tabs = self._tabs
         if len(self.panes) == 1:
             await self.open_chat()
-        self._open.remove(pane)
-        await tabs.remove_pane(str(pane.id))
-        tabs.set_class(len(self.panes) < 2, "single")
+        await self._tabs.drop(pane)
         if self.pane is not None:
             self.pane.composer.focus()
 
-    def on_tabbed_content_tab_activated(self) -> None:
-        if self.pane is not None and self.pane.is_mounted and not isinstance(self.focused, Bubble):
-            self.pane.composer.focus()
+    async def on_tabbed_content_tab_activated(self) -> None:
+        self._tabs.remember()
+        if self.pane is not None and self.pane.is_mounted:
+            await self.pane.wake()
+            if not isinstance(self.focused, Bubble):
+                self.pane.composer.focus()
         self.show_status()
 
     # ---- status
@@ -154,7 +152,7 @@ class ChatScreen(Screen[None]):
             self.sub_title = self.pane.chat.title
 
     def on_chat_pane_changed(self) -> None:
-        if all(pane.answer is None for pane in self._open):
+        if all(pane.answer is None for pane in self.panes):
             self._meter.rest()
         self.show_titles()
         self.show_status()
@@ -209,13 +207,16 @@ class ChatScreen(Screen[None]):
         pane = self.front
         if pane.completion.shown:
             pane.completion.close()
-        elif pane.answer is not None or pane.queue.prompts:
+        elif pane.answer is not None or pane.queue.prompts or pane.compactor.writing:
             pane.stop()
         elif pane.editing is not None:
             pane.end_edit()
         else:
             self.clear_selection()
             pane.composer.focus()
+
+    def action_compact(self) -> None:
+        compacting.begin(self.front)
 
     def action_end_thinking(self) -> None:
         self.front.end_thinking()

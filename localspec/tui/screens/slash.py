@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from localspec.errors import UsageError
 from localspec.tui import exchange
+from localspec.tui.compacting import set_window
 from localspec.tui.dialogs import Line
 from localspec.tui.owner import forget_cache
 
@@ -50,6 +51,15 @@ class SlashCommands:
 
     def continue_(self, _: str) -> None:
         self._screen.action_go_on()
+
+    async def compact(self, off: str) -> None:
+        if off not in ("", "off"):
+            raise UsageError(f"/compact takes no {off!r}.", "/compact summarises, /compact off undoes it.")
+        if not off:
+            self._screen.action_compact()
+        else:
+            await set_window(self._screen.front, None)
+            self._app.say("The model sees the whole chat again.")
 
     def edit(self, _: str) -> None:
         self._screen.action_edit()

@@ -23,6 +23,7 @@ from localspec.tui.bindings import bind
 from localspec.tui.registry import VIEWS, load
 from localspec.tui.widgets.answer_text import AnswerText
 from localspec.tui.widgets.composer import Composer
+from localspec.tui.widgets.seam import Seam
 
 MARKDOWN = "markdown"
 """The view an answer has unless another is chosen."""
@@ -65,8 +66,12 @@ class Bubble(Vertical, can_focus=True):
     class Folded(TextualMessage):
         """The thinking was shown or folded by hand."""
 
-    def __init__(self, message: StoredMessage, view: str = MARKDOWN, fold_thinking: bool = True) -> None:
+    def __init__(
+        self, message: StoredMessage, view: str = MARKDOWN, fold_thinking: bool = True, summary: str | None = None
+    ) -> None:
+        """`summary`: the model's view begins here, with this summary of what came before; None = it does not."""
         super().__init__(classes=message.role)
+        self._summary = summary
         self.message = message
         self._view = view
         self._fold = fold_thinking
@@ -79,6 +84,8 @@ class Bubble(Vertical, can_focus=True):
         self._letter = ""
 
     def compose(self) -> ComposeResult:
+        if self._summary is not None:
+            yield Seam(self._summary)
         yield Static(self._head(), classes="head")
         if self.message.role == "user":
             yield Static(self._said(), classes="said")
@@ -134,6 +141,14 @@ class Bubble(Vertical, can_focus=True):
         if message.role == "assistant":
             self.query_one(".foot", Static).update(self._foot())
             self._show_parts()
+
+    async def mark(self, summary: str | None) -> None:
+        """Shows, or no longer, that the model's view begins here; `summary` as above."""
+        if summary != self._summary:
+            self._summary = summary
+            await self.query(Seam).remove()
+            if summary is not None:
+                await self.mount(Seam(summary), before=0)
 
     async def look(self, view: str) -> None:
         """Shows the body in another way: `markdown`, or a row of `registry.VIEWS`."""

@@ -30,6 +30,11 @@ class Prompt(NamedTuple):
         return "\n\n".join(part for part in (self.text, *(item.content for item in self.attachments)) if part)
 
 
+def joined(prompts: Sequence[Prompt], rest: str) -> str:
+    """Prompts as one text with another after them, blank lines between."""
+    return "\n\n".join(text for text in (*(prompt.whole for prompt in prompts), rest) if text)
+
+
 class Composer(TextArea):
     """Posts `Submitted`, and `Asked` when the completion list must follow the text."""
 

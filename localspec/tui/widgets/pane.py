@@ -5,28 +5,29 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 from time import monotonic
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Literal
 
 from textual import work
 from textual.app import ComposeResult
-from textual.binding import BindingType
 from textual.message import Message as TextualMessage
 from textual.widgets import TabPane
 
 from localspec.chat.answer import AnswerWriter
 from localspec.chat.message import Chat, StoredMessage
-from localspec.chat.plain_text import plain_text
 from localspec.engine.request import FinishReason
 from localspec.engine.stats import RequestStats
 from localspec.errors import LocalspecError
 from localspec.tui import attach
 from localspec.tui.answerer import Answer, AnswerEnded, AnswerPart, Prefilled, Question
+from localspec.tui.compacting import offer
 from localspec.tui.consent import agreed
 from localspec.tui.conversation import fit, question_of
 from localspec.tui.inbox import Inbox
+from localspec.tui.tab_label import tab_label
 from localspec.tui.widgets.bubble import Bubble
+from localspec.tui.widgets.compactor import Compactor
 from localspec.tui.widgets.completion import Completion
-from localspec.tui.widgets.composer import Composer, Prompt
+from localspec.tui.widgets.composer import Composer, Prompt, joined
 from localspec.tui.widgets.queue import Queue
 from localspec.tui.widgets.suggestions import Suggestions
 from localspec.tui.widgets.transcript import Transcript
@@ -38,12 +39,12 @@ _STOP_SECONDS = 0.02
 """How long a stopped answer may take to tell its figures; 0.025 went by before it was sure that Esc is Esc."""
 _SAVE_SECONDS = 0.7
 """How long after the last key unsent text is saved."""
+_ASKING = ("send", "ask", "compact")
+"""Groups of workers that lead to an answer, or to a summary."""
 
 
 class ChatPane(TabPane):
     """A tab. Knows its chat's id; everything else of the chat is read from the archive."""
-
-    BINDINGS: ClassVar[list[BindingType]] = []
 
     class Changed(TextualMessage):
         """Title, context use or state differ: the screen should look again."""
@@ -60,9 +61,10 @@ class ChatPane(TabPane):
         @property
         def app(self) -> ChatApp: ...  # type: ignore[override]
 
-    def __init__(self, chat: Chat) -> None:
-        super().__init__(_label(chat), id=f"chat-{chat.id}")
-        self.chat_id = chat.id
+    def __init__(self, chat: Chat, asleep: bool = False) -> None:
+        """`asleep`: its messages are drawn when it is woken."""
+        super().__init__(tab_label(chat), id=f"chat-{chat.id}")
+        self.chat_id, self.key, self._asleep = chat.id, chat.key, asleep
         self.answer: Answer | None = None
         """The one under way."""
         self.editing: int | None = None
@@ -85,12 +87,14 @@ class ChatPane(TabPane):
     def compose(self) -> ComposeResult:
         liked = self.app.preferences
         self.transcript = Transcript(liked.messages_shown, liked.fold_thinking)
-        self.composer = Composer(self._earlier_prompts, liked.enter_sends, liked.fold_paste_lines)
+        earlier = partial(self.app.archive.prompts, limit=500)
+        self.composer = Composer(earlier, liked.enter_sends, liked.fold_paste_lines)
         suggestions = Suggestions()
         self.completion = Completion(self.composer, suggestions)
-        self.queue = Queue()
+        self.compactor, self.queue = Compactor(), Queue()
         self.composer.take_queued = self.queue.take_last
         yield self.transcript
+        yield self.compactor
         yield self.queue
         yield suggestions
         yield self.composer
@@ -98,9 +102,20 @@ class ChatPane(TabPane):
     async def on_mount(self) -> None:
         chat = self.chat
         self.composer.put(chat.unsent)
+        if not self._asleep:
+            await self._draw()
+        self.set_interval(_SAVE_SECONDS / 2, self._save_unsent)
+
+    async def wake(self) -> None:
+        """It is looked at: its messages are drawn, if they are not yet."""
+        if self._asleep:
+            self._asleep = False
+            await self._draw()
+
+    async def _draw(self) -> None:
+        await self.transcript.mark(self.chat)
         await self.transcript.show(self.path)
         self.count()
-        self.set_interval(_SAVE_SECONDS / 2, self._save_unsent)
 
     # ---- what is here
 
@@ -112,7 +127,7 @@ class ChatPane(TabPane):
     @property
     def label(self) -> str:
         """What stands on the tab."""
-        return _label(self.chat)
+        return tab_label(self.chat)
 
     @property
     def path(self) -> list[StoredMessage]:
@@ -154,8 +169,11 @@ class ChatPane(TabPane):
     @property
     def busy(self) -> bool:
         """Whether an answer is under way or about to be asked for."""
-        asking = (worker for worker in self.workers if worker.node is self and worker.group in ("send", "ask"))
-        return (self.answer is not None and not self._stopped) or any(not worker.is_finished for worker in asking)
+        asking = (
+            worker for worker in self.workers if worker.node is self and worker.group in ("send", "ask", "compact")
+        )
+        answering = self.answer is not None and not self._stopped
+        return answering or self.compactor.writing or any(not worker.is_finished for worker in asking)
 
     def send(self, prompt: Prompt) -> None:
         """Sends what was written; while an answer is under way it joins the queue."""
@@ -175,7 +193,7 @@ class ChatPane(TabPane):
         if self.editing is None:
             self.composer.restore(prompts)
         else:
-            self._put_aside = _joined([*(prompt.whole for prompt in prompts), self._put_aside])
+            self._put_aside = joined(prompts, self._put_aside)
 
     @work(group="send")
     async def _send(self, prompt: Prompt) -> None:
@@ -239,10 +257,7 @@ class ChatPane(TabPane):
     def _draft(self) -> str:
         """All that is written and not sent, as one text."""
         prompts = [*([] if self._sending is None else [self._sending]), *self.queue.prompts]
-        return _joined([*(prompt.whole for prompt in prompts), self.composer.whole])
-
-    def _earlier_prompts(self) -> list[str]:
-        return self.app.archive.prompts(limit=500)
+        return joined(prompts, self.composer.whole)
 
     # ---- asking
 
@@ -305,14 +320,18 @@ class ChatPane(TabPane):
         if event.answer is not self.answer:
             event.stop()
             return
-        state: Literal["done", "stopped", "error"]
-        state, note = ("stopped", "") if self._stopped else _state(event)
+        state, note = event.state if not self._stopped else ("stopped", "")
         self._end(state, note, event.stats)
         if event.error is not None and event.finish is FinishReason.ERROR:
             self.app.say(str(event.error), problem=True)
         if state != "done":
             self.hand_back()
-        elif self.queue.prompts and not self.busy:
+        elif not self.busy:
+            self.send_next()
+
+    def send_next(self) -> None:
+        """Sends the next queued prompt, if there is one."""
+        if self.queue.prompts:
             self._sending = self.queue.pop()
             self._send(self._sending)
 
@@ -326,6 +345,7 @@ class ChatPane(TabPane):
         Queued prompts go back into the input.
         """
         self.hand_back()
+        self.compactor.stop()
         if self.answer is not None and self._inbox is not None and not self._stopped:
             self._stopped = True
             self._inbox.stop()
@@ -370,27 +390,10 @@ class ChatPane(TabPane):
     async def count(self) -> None:
         """Finds out how much of the context the chat takes."""
         try:
-            found = await asyncio.to_thread(fit, self.app.answerer, self.question())
+            question = self.question()
+            found = await asyncio.to_thread(fit, self.app.answerer, question)
         except LocalspecError:
             return  # an empty chat, or one the template refuses: asking will say so
         self.context_tokens = found.tokens
+        offer(self, question, found)
         self.post_message(self.Changed())
-
-
-def _state(event: AnswerEnded) -> tuple[Literal["done", "stopped", "error"], str]:
-    """(state, note) of an answer that ended by itself."""
-    if event.finish is FinishReason.ERROR:
-        return "error", event.error.message if event.error else ""
-    if event.finish is FinishReason.CANCELLED:
-        return "stopped", ""
-    notes = {FinishReason.LENGTH: "ended at the token limit", FinishReason.CONTEXT: "the context is full"}
-    return "done", notes.get(event.finish, "")
-
-
-def _joined(texts: list[str]) -> str:
-    return "\n\n".join(text for text in texts if text)
-
-
-def _label(chat: Chat) -> str:
-    title = plain_text(chat.title).replace("\n", " ").replace("[", "\\[") or "New chat"
-    return title if len(title) <= 24 else title[:23] + "…"

@@ -19,7 +19,7 @@ from textual.content import Content
 from textual.geometry import Size
 from textual.widgets import Static
 
-from localspec.chat.message import StoredMessage
+from localspec.chat.message import Chat, StoredMessage
 from localspec.tui.widgets.bubble import MARKDOWN, Bubble
 from localspec.tui.widgets.welcome import Welcome
 
@@ -53,6 +53,8 @@ class Transcript(VerticalScroll, can_focus=False):
         self._path: list[StoredMessage] = []
         self._first = 0
         self._view = MARKDOWN
+        self._window: tuple[int | None, str] = (None, "")
+        """First message that the model sees (None = all of them), and what it is told of those before."""
         self._near: WeakSet[Bubble] = WeakSet()
         """Drawn ones within a page of what is seen."""
         self._changing = asyncio.Lock()
@@ -143,6 +145,17 @@ class Transcript(VerticalScroll, can_focus=False):
             for bubble in self.bubbles:
                 await bubble.look(view)
 
+    async def mark(self, chat: Chat) -> None:
+        """Marks where the model's view of this chat begins."""
+        self._window = chat.window_first, chat.window_summary
+        for bubble in self.bubbles:
+            await bubble.mark(self._summary_before(bubble.message))
+
+    def _summary_before(self, message: StoredMessage) -> str | None:
+        """What the model is told of all before a message; None = its view does not begin there."""
+        first, summary = self._window
+        return summary if first in message.siblings else None
+
     def reveal_before(self) -> None:
         """The message above the first one that is drawn, if there is one."""
         if self._first > 0:
@@ -223,7 +236,7 @@ class Transcript(VerticalScroll, can_focus=False):
             await self.remove_children(old)
 
     def _make(self, message: StoredMessage) -> Bubble:
-        return Bubble(message, self._view, self._fold)
+        return Bubble(message, self._view, self._fold, self._summary_before(message))
 
     def _show_count(self) -> None:
         earlier = self.query_one(Earlier)
