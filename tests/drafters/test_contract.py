@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from localspec.drafters import HEADS, NAMES, PLAIN
+from localspec.drafters.dflash import BlockDrafter
 from localspec.drafters.draft_model import DraftModel, DraftModelSettings
 from localspec.drafters.forced import GrammarForced
 from localspec.drafters.pard import ParallelContext, PardDrafter
@@ -22,6 +23,7 @@ from localspec.drafters.suffix import SuffixDecoding
 from localspec.engine.interfaces import Draft, Drafter, DraftRequest, History
 from localspec.indexes import SuccessorIndex, SuffixIndex
 from localspec.types import LogitRows, Noise, SamplingParams, SparseProbs
+from tests.drafters.block_context import block_drafter
 from tests.drafters.made_tokenizers import MadeTokenizer, foreign_draft_model
 from tests.drafters.masked_context import MaskedContext
 from tests.fakes import FakeDraftContext, HashModel, paths
@@ -42,6 +44,10 @@ def draft_model(branches: int = 1) -> DraftModel:
 def pard(branches: int = 1) -> PardDrafter:
     context = MaskedContext(HashModel(VOCABULARY + 1, order=1, seed=4), VOCABULARY, CONTEXT)
     return PardDrafter(ParallelContext(context, VOCABULARY), END, DraftModelSettings(branches))
+
+
+def block(branches: int, kind: str) -> BlockDrafter:
+    return block_drafter(VOCABULARY, kind, branches, CONTEXT, END)
 
 
 def lookup() -> PromptLookup:
@@ -91,6 +97,11 @@ MAKERS: dict[str, Callable[[], Drafter]] = {
     "draft in one pass": pard,
     "draft in one pass, 2 branches": lambda: pard(2),
     "lookup of pairs": PromptLookup,
+    "draft of a block": lambda: block(1, "dflash"),
+    "draft of a block with a bias": lambda: block(1, "dspark"),
+    "draft of a block of candidates": lambda: block(1, "dflash2"),
+    "draft of a block with a bias, 3 branches": lambda: block(3, "dspark"),
+    "draft of a block of candidates, 3 branches": lambda: block(3, "dflash2"),
 }
 every = pytest.mark.parametrize("name", MAKERS)
 some_tokens = st.lists(st.integers(0, VOCABULARY - 1), min_size=1, max_size=CONTEXT + 4)
