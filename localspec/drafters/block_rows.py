@@ -31,10 +31,6 @@ class BlockRows(Protocol):
         """float32[vocabulary of the target]: logits of the token at a level, -inf for what it cannot be."""
         ...
 
-    def certainty(self, block: Block, level: int, previous: int) -> float | None:
-        """How likely the guess is to be taken, as the head was trained to say; None where it was not."""
-        ...
-
 
 @dataclass(frozen=True, slots=True)
 class Scaling:
@@ -63,12 +59,8 @@ class IndependentRows:
         self._scaling = scaling
 
     def row(self, block: Block, level: int, previous: int) -> Float32Array:
-        assert block.logits is not None
-        said: Float32Array = block.logits[1 + level]
+        said: Float32Array = block.rows[1 + level]
         return self._scaling.of(said)
-
-    def certainty(self, block: Block, level: int, previous: int) -> float | None:
-        return None
 
 
 class MarkovRows:
@@ -86,7 +78,6 @@ class MarkovRows:
         before: TensorRows,
         after: TensorRows,
         ids: npt.NDArray[np.int64] | None,
-        confidence: Float32Array | None,
         scaling: Scaling,
     ) -> None:
         """
@@ -96,20 +87,18 @@ class MarkovRows:
             before: `markov_w1`.
             after: `markov_w2`.
             ids: int64[rows of `after`], the tokens that the head can guess; None = all.
-            confidence: float32[rank], what the row of `before` adds to the head's own confidence; None = it has none.
             scaling: of logits before the bias.
         """
         self._first = 0 if from_anchor else 1
         self.levels = rows - self._first
-        self._before, self._after, self._confidence, self._scaling = before, after, confidence, scaling
+        self._before, self._after, self._scaling = before, after, scaling
         self._places = None
         if ids is not None:
             self._places = np.zeros(int(ids.max(initial=0)) + 1, dtype=np.int64)
             self._places[ids] = np.arange(len(ids))
 
     def row(self, block: Block, level: int, previous: int) -> Float32Array:
-        assert block.logits is not None
-        said: Float32Array = block.logits[self._first + level]
+        said: Float32Array = block.rows[self._first + level]
         assumed = self._assumed(block, level)
         if assumed == previous and self._scaling == Scaling():
             return said
@@ -120,20 +109,9 @@ class MarkovRows:
         row[likeliest] = self._scaling.of(said[likeliest] - after @ taken) + after @ wanted
         return row
 
-    def certainty(self, block: Block, level: int, previous: int) -> float | None:
-        if self._confidence is None or block.states is None:
-            return None
-        share, assumed = float(block.states[self._first + level, 0]), self._assumed(block, level)
-        if assumed == previous or not 0.0 < share < 1.0:
-            return share
-        wanted, taken = self._before.read(np.array([previous, assumed]))
-        logit = np.log(share / (1.0 - share)) + float(self._confidence @ (wanted - taken))
-        return float(1.0 / (1.0 + np.exp(-logit)))
-
     def _assumed(self, block: Block, level: int) -> int:
         """The token before, as llama.cpp took it: what the row before likes best."""
-        assert block.logits is not None
-        return int(block.logits[self._first + level - 1].argmax()) if level else int(block.tokens[-1])
+        return int(block.rows[self._first + level - 1].argmax()) if level else int(block.tokens[-1])
 
 
 class LatticeRows:
@@ -150,8 +128,7 @@ class LatticeRows:
         self._count, self._n_vocab = candidates, n_vocab
 
     def row(self, block: Block, level: int, previous: int) -> Float32Array:
-        assert block.states is not None
-        count, said = self._count, block.states[1 + level]
+        count, said = self._count, block.rows[1 + level]
         found = np.full(self._n_vocab, -np.inf, dtype=np.float32)
         before = np.flatnonzero(self._ids(block, level) == previous) if level else np.zeros(1, dtype=np.int64)
         if len(before):
@@ -159,13 +136,9 @@ class LatticeRows:
             found[said[:count].astype(np.int64)] = scores[before[0]]
         return found
 
-    def certainty(self, block: Block, level: int, previous: int) -> float | None:
-        return None
-
     def _ids(self, block: Block, row: int) -> npt.NDArray[np.int64]:
         """Candidates of a row."""
-        assert block.states is not None
-        return block.states[row, : self._count].astype(np.int64)
+        return block.rows[row, : self._count].astype(np.int64)
 
 
 def _likeliest(row: Float32Array, count: int) -> npt.NDArray[np.int64]:

@@ -81,10 +81,7 @@ def _rows(file: DFlashFile, n_vocab: int) -> BlockRows:
         return LatticeRows(rows, file.candidates, n_vocab)
     found = {tensor.name: tensor for tensor in file.header.tensors}
     before, after = (TensorRows(file.header, found[f"markov_{table}.weight"]) for table in ("w1", "w2"))
-    confidence = None
-    if "conf_proj.weight" in found:
-        confidence = TensorRows(file.header, found["conf_proj.weight"]).read(slice(0, 1))[0, -before.columns :]
-    return MarkovRows(rows, file.from_anchor, before, after, file.ids, confidence, file.scaling)
+    return MarkovRows(rows, file.from_anchor, before, after, file.ids, file.scaling)
 
 
 class BlockContext:
@@ -117,18 +114,6 @@ class BlockContext:
             known = {slot: block.tokens for slot, block in self._blocks.items()}
             self._blocks = self._context.blocks(known | histories)
         return [LogitRows.from_matrix(self._row(feed)[None, :]) for feed in feeds]
-
-    def certainty(self, slot: int, path: Tokens) -> float | None:
-        """How likely what is guessed after `path` is to be taken, as the head says; None where it does not.
-
-        Args:
-            path: int32[n], the history and what was guessed after it, of the last draft.
-        """
-        block = self._blocks.get(slot)
-        level = self._level(Feed(slot, path, len(path)))
-        if block is None or level is None or level >= self._rows.levels:
-            return None
-        return self._rows.certainty(block, level, int(path[-1]))
 
     def prefill_chunk(self, slot: int, tokens: Tokens, prompt_length: int) -> int:
         """One step towards a cache of all tokens but the last."""

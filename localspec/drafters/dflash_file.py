@@ -100,7 +100,6 @@ def read(path: Path, target: Header) -> DFlashFile:
             _mask(header),
             causal=header.flag("dflash.attention.causal") is True,
             logits=kind.method != "dflash2",
-            states=kind.method == "dflash2" or "conf_proj.weight" in tensors,
         ),
         Scaling(header.real("logit_scale") or 1.0, header.real("final_logit_softcapping")),
         ids,

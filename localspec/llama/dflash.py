@@ -39,21 +39,17 @@ class BlockShape:
     causal: bool = False
     """Whether a row sees only what comes before it."""
     logits: bool = True
-    """Whether rows come with logits; False for DFlash2, which shows candidates in its states."""
-    states: bool = False
-    """Whether rows come with states."""
+    """Whether rows come with logits; else they come with states, in which DFlash2 shows candidates."""
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """What one pass says about the tokens after a history: views of llama.cpp's rows, valid until the next pass."""
+    """What one pass says about the tokens after a history; a view of llama.cpp's rows, valid until the next pass."""
 
     tokens: Tokens
     """int32[n], the history."""
-    logits: Float32Array | None
-    """float32[rows, vocabulary of the target]."""
-    states: Float32Array | None
-    """float32[rows, n_embd]."""
+    rows: Float32Array
+    """float32[rows, n]: logits of the head's vocabulary, or the states of DFlash2."""
 
 
 @dataclass(slots=True)
@@ -92,8 +88,8 @@ class DFlashContext:
         self._handle = Handle(model, self._parameters(model, target, capacity), f"a context for {model.path.name}")
         self._memory = self._handle.memory
         self._api.llama_set_causal_attn(self._handle.pointer, shape.causal)
-        if shape.states:
-            self._extension.llama_set_embeddings_nextn(self._handle.pointer, True, shape.logits)
+        if not shape.logits:
+            self._extension.llama_set_embeddings_nextn(self._handle.pointer, True, False)
         sections = int(self._api.llama_model_rope_type(model.handle)) in _by_sections(self._api)
         self._batch = HeadBatch(capacity, self._n_slots, sections)
 
@@ -199,18 +195,12 @@ class DFlashContext:
         self._decode(self._batch.of(positions, ids, self.shape.logits, tokens=tokens.reshape(-1)), ready)
         for slot in ready:
             self._remove(slot, len(histories[slot]) - 1)
-        logits = self._rows(self._api.llama_get_logits, len(ready), self._width) if self.shape.logits else None
-        states = None
-        if self.shape.states:
-            states = self._rows(self._extension.llama_get_embeddings_nextn, len(ready), self._n_embd)
-        return {
-            slot: Block(
-                histories[slot].copy(),
-                None if logits is None else logits[index, :, : self.n_vocab],
-                None if states is None else states[index],
-            )
-            for index, slot in enumerate(ready)
-        }
+        read = self._api.llama_get_logits if self.shape.logits else self._extension.llama_get_embeddings_nextn
+        width = self._width if self.shape.logits else self._n_embd
+        found = np.ctypeslib.as_array(read(self._handle.pointer), shape=(len(ready), rows, width))
+        if self.shape.logits:
+            found = found[:, :, : self.n_vocab]
+        return {slot: Block(histories[slot].copy(), found[index]) for index, slot in enumerate(ready)}
 
     def _reach(self, slot: int, tokens: Tokens) -> bool:
         """Makes what is missing of the cells before the last token; False if the target's states do not lead there."""
@@ -219,10 +209,6 @@ class DFlashContext:
             return False
         self._make(slot, tokens, max(len(self._trunks[slot].tokens), start), stop)
         return True
-
-    def _rows(self, read: Any, blocks: int, width: int) -> Float32Array:
-        found: Float32Array = np.ctypeslib.as_array(read(self._handle.pointer), shape=(blocks, self.shape.rows, width))
-        return found
 
 
 def _by_sections(api: Any) -> tuple[int, ...]:

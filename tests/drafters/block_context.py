@@ -72,14 +72,14 @@ class FakeBlocks(FakeDraftContext):
         rows = np.stack([self.logits(np.concatenate([tokens, masks[:row]])) for row in range(ROWS)])
         if self.kind == "dflash2":
             self._given.append(self._lattice(rows, int(tokens[-1])))
-            return Block(tokens.copy(), None, self._given[-1])
+            return Block(tokens.copy(), self._given[-1])
         if self.kind == "dspark":
             previous = int(tokens[-1])
             for row in rows:
                 row += self.bias(previous)
                 previous = int(row.argmax())
         self._given.append(rows)
-        return Block(tokens.copy(), rows, None)
+        return Block(tokens.copy(), rows)
 
     def _lattice(self, rows: Float32Array, last: int) -> Float32Array:
         found, before = np.zeros((ROWS, 16), dtype=np.float32), [last] * CANDIDATES
@@ -100,7 +100,7 @@ def rows_of(blocks: FakeBlocks) -> BlockRows:
         return LatticeRows(ROWS, CANDIDATES, blocks.n_vocab)
     before: Any = Table(blocks.before)
     after: Any = Table(blocks.after)
-    return MarkovRows(ROWS, True, before, after, None, None, Scaling())
+    return MarkovRows(ROWS, True, before, after, None, Scaling())
 
 
 def block_drafter(

@@ -61,11 +61,6 @@ class DFlashForward:
         found: Matrix = logits + self._of("markov_w2") @ self._of("markov_w1")[previous]
         return found
 
-    def confidence(self, state: Matrix, previous: int) -> float:
-        """Of a DSpark row."""
-        found = np.concatenate([state, self._of("markov_w1")[previous]]) @ self._of("conf_proj")[0]
-        return float(1 / (1 + np.exp(-found - self.weights["conf_proj.bias"][0])))
-
     def chosen(self, state: Matrix, logits: Matrix, previous: int) -> dict[int, float]:
         """Candidates of a DFlash2 row, and what each is worth after a token."""
         ids = np.argsort(-logits)[:CANDIDATES]

@@ -67,10 +67,9 @@ def test_coupled_texts_are_plains(kind: str) -> None:
 def test_a_bias_of_another_token_takes_the_place_of_the_rows_own() -> None:
     blocks = FakeBlocks(50, "dspark")
     block, rows = blocks.blocks({0: prompt(1, 2)})[0], rows_of(blocks)
-    assert block.logits is not None
     for level in (0, 1, 3):
-        own = 2 if level == 0 else int(block.logits[level - 1].argmax())
-        base = block.logits[level] - blocks.bias(own)
+        own = 2 if level == 0 else int(block.rows[level - 1].argmax())
+        base = block.rows[level] - blocks.bias(own)
         for previous in (own, 7, 49):
             np.testing.assert_allclose(rows.row(block, level, previous), base + blocks.bias(previous), atol=1e-5)
 
@@ -78,19 +77,17 @@ def test_a_bias_of_another_token_takes_the_place_of_the_rows_own() -> None:
 def test_of_a_large_vocabulary_only_the_likeliest_tokens_get_another_bias() -> None:
     blocks = FakeBlocks(900, "dspark")
     block, rows = blocks.blocks({0: prompt(1, 2)})[0], rows_of(blocks)
-    assert block.logits is not None
-    said = rows.row(block, 1, 5 if int(block.logits[0].argmax()) != 5 else 6)
+    said = rows.row(block, 1, 5 if int(block.rows[0].argmax()) != 5 else 6)
     known = np.flatnonzero(np.isfinite(said))
     assert len(known) == 256
-    assert block.logits[1][known].min() >= np.delete(block.logits[1], known).max()
+    assert block.rows[1][known].min() >= np.delete(block.rows[1], known).max()
 
 
 def test_logits_are_capped_before_the_bias() -> None:
     blocks = FakeBlocks(50, "dspark")
     block = blocks.blocks({0: prompt(1, 2)})[0]
-    assert block.logits is not None
     before: Any = Table(blocks.before)
     after: Any = Table(blocks.after)
-    rows = MarkovRows(5, True, before, after, None, None, Scaling(2.0, 0.5))
-    wanted = 0.5 * np.tanh(2.0 * (block.logits[0] - blocks.bias(2)) / 0.5) + blocks.bias(2)
+    rows = MarkovRows(5, True, before, after, None, Scaling(2.0, 0.5))
+    wanted = 0.5 * np.tanh(2.0 * (block.rows[0] - blocks.bias(2)) / 0.5) + blocks.bias(2)
     np.testing.assert_allclose(rows.row(block, 0, 2), wanted, atol=1e-5)
