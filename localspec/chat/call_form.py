@@ -112,6 +112,13 @@ class _ObjectReader:
         return Found(parts, end)
 
 
+def marked(text: str, markers: Sequence[str], mark: Mark) -> str:
+    """A text in a grammar, the markers within it as they are named there."""
+    known = sorted(markers, key=len, reverse=True)
+    pieces = re.split("(" + "|".join(map(re.escape, known)) + ")", text)
+    return " ".join(mark(piece) if piece in known else json.dumps(piece) for piece in pieces if piece)
+
+
 def json_rule(schema: Mapping[str, Any]) -> str:
     """What stands for values of a JSON schema in a Lark grammar, with the white space that `Grammar` allows."""
     return "%json " + json.dumps({"x-guidance": JSON_OPTIONS, **schema})

@@ -66,6 +66,7 @@ FAMILIES = {
     "Gemma 4": "google-gemma-4-31B-it",
     "GLM 4.6": "GLM-4.6",
     "Kimi K2": "moonshotai-Kimi-K2",
+    "gpt-oss": "openai-gpt-oss-120b",
 }
 WHOLE = ("Qwen3-Coder", "Gemma 4", "GLM 4.6")
 """Families whose arguments come in one piece."""
