@@ -10,18 +10,17 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from localspec.chat.array_form import COMMAND_R, COMMAND_R7B, GRANITE, ArrayForm
-from localspec.chat.call_form import BareForm, CallForm, ListForm, TaggedForm, json_rule
-from localspec.chat.gemma_form import FUNCTION_GEMMA, GEMMA
-from localspec.chat.harmony_form import ANSWER, CONSTRAIN, HARMONY, NEXT, START, one_call_each, within
+from localspec.chat.array_form import ArrayForm
+from localspec.chat.call_form import CallForm, ListForm, TaggedForm, json_rule
+from localspec.chat.forms import form_of
+from localspec.chat.harmony_form import ANSWER, HARMONY, NEXT, START, one_call_each, within
 from localspec.chat.harmony_form import THOUGHT as HARMONY_THOUGHT
 from localspec.chat.harmony_reply import HarmonyParser
-from localspec.chat.named_form import DEEPSEEK_CALL, KIMI, NamedForm, deepseek
-from localspec.chat.pair_form import PairForm
+from localspec.chat.named_form import DEEPSEEK_CALL, NamedForm, deepseek
 from localspec.chat.reply import Parser, ReplyParser, Thought
 from localspec.chat.template import Message
 from localspec.chat.tool import AUTO, Tool, ToolCall, ToolChoice
-from localspec.chat.xml_form import XmlForm
+from localspec.engine.lazy import Trigger
 from localspec.errors import UsageError
 from localspec.types import NO_TOKENS, Tokens
 
@@ -38,6 +37,10 @@ THOUGHTS = (
 
 _HEAD = 24
 """Tokens of a prompt in which marks are looked for: at its end, or from where its last message begins."""
+
+
+_LONGEST_LAZY = 16 * 1024
+"""Characters of a grammar for calls that need not be made; longer ones would be tried elsewhere first, for seconds."""
 
 
 class Vocabulary(Protocol):
@@ -59,7 +62,7 @@ class Dialect:
     def __init__(self, vocabulary: Vocabulary) -> None:
         source = vocabulary.chat_template or ""
         self._vocabulary = vocabulary
-        form = _form_of(source) if re.search(r"\btools\b", source) else None
+        form = form_of(source) if re.search(r"\btools\b", source) else None
         self.renders_tools = form is not None
         """Whether the template writes tools, calls and results by itself; else `turn` puts them into the messages."""
         self._renders_calls = "tool_calls" in source
@@ -279,10 +282,38 @@ class Turn:
             return self._whole(prompt, f"calls\n{rules}")
         if free:
             return self._whole(prompt, f"calls | {free}{rules}")
-        opening = self._mark(self.dialect.form.openings[0])
-        if any(tool.strict for tool in self.tools) and opening.startswith("<") and opening in rules:
-            return self._whole(prompt, f"/(?s:.*)/ calls?\n{rules}")  # no text holds the token of the opening
         return None
+
+    def lazily(self, prompt: Tokens) -> tuple[str, Trigger] | None:
+        """The grammar of a call that the model need not make, and where it begins to hold; None = there is none.
+
+        Only tools that are strict hold their arguments to a schema.
+
+        Args:
+            prompt: as for `parser`.
+        """
+        dialect, form = self.dialect, self.dialect.form
+        opening = dialect.token_of(START if dialect.has_channels else form.openings[0])
+        if not self.tools or self.forced or opening is None:
+            return None
+        calls = form.lark([tool.opened() for tool in self.tools], self.parallel, self._mark)
+        if len(calls) > _LONGEST_LAZY and not any(tool.strict for tool in self.tools):
+            return None
+        if dialect.has_channels:
+            said = (
+                prompt[int(np.flatnonzero(prompt == opening)[-1]) :] if dialect.channel(prompt) is None else NO_TOKENS
+            )
+            return HARMONY.message(calls, self._mark), Trigger(opening, again=True, said=tuple(said.tolist()))
+        if not calls.startswith(("calls: call", f"calls: {self._mark(form.openings[0])}")):
+            return None
+        thought = dialect.thought
+        if thought is None:
+            return f"start: calls\n{calls}", Trigger(opening)
+        closing = dialect.token_of(thought.closing)
+        if closing is None:
+            return None
+        around = (int(dialect.marked(thought.opening)[0]), closing)
+        return f"start: calls\n{calls}", Trigger(opening, around, dialect.ends_thinking(prompt))
 
     def _whole(self, prompt: Tokens, start: str) -> str:
         if self.dialect.has_channels:
@@ -303,40 +334,6 @@ class Turn:
             text.startswith("<") and text.endswith(">")
         )  # as llguidance has it
         return f"<[{token}]>" if special else json.dumps(text)
-
-
-def _form_of(source: str) -> CallForm | None:
-    """The form that a template with tools asks for; None = one that is not known here."""
-    if all(mark in source for mark in HARMONY.markers if mark != CONSTRAIN):
-        return HARMONY
-    if "[TOOL_CALLS]" in source:
-        return ListForm(named="[ARGS]" in source)
-    if "<function=" in source and "<parameter=" in source:
-        return XmlForm()
-    if "<tool_call>" in source and "<arg_key>" in source and "<arg_value>" in source:
-        return PairForm()
-    for mark, form in _BY_MARK.items():
-        if mark in source:
-            return form
-    if DEEPSEEK_CALL in source:
-        return deepseek(fenced="```json" in source)
-    if "<tool_call>" in source:
-        return TaggedForm()
-    if "Action:" in source and "```json" in source and '"tool_name"' in source:
-        return COMMAND_R
-    if "<|python_tag|>" in source or ("<|start_header_id|>" in source and '"parameters"' in source):
-        return BareForm()
-    return None
-
-
-_BY_MARK: dict[str, CallForm] = {
-    GEMMA.opening: GEMMA,
-    FUNCTION_GEMMA.opening: FUNCTION_GEMMA,
-    KIMI.call: KIMI,
-    COMMAND_R7B.opening: COMMAND_R7B,
-    GRANITE.opening: GRANITE,
-}
-"""Forms that one mark tells."""
 
 
 def _with_short_ids(message: Message) -> Message:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
-from localspec.chat.call_form import CallReader, Found, Mark, json_rule, marked, names_of
+from localspec.chat.call_form import CallReader, Found, Mark, argument_rules, marked, names_of
 from localspec.chat.call_json import Arguments, NoCall
 from localspec.chat.call_part import CallBegun, CallEnded
 from localspec.chat.reply import Thought
@@ -47,12 +47,22 @@ class HarmonyForm:
         """Rules of a Lark grammar: one call of these tools; the model ends its turn after each."""
         rules = ["calls: " + " | ".join(f"call_{index}" for index in range(len(tools)))]
         rules.append(f'kind: " json" | " "? {mark(CONSTRAIN)} "json"')
+        names, arguments = argument_rules(tools)
         for index, tool in enumerate(tools):
             name = json.dumps(f" to=functions.{tool.name}")
             head = f'{mark(CHANNEL)} "commentary" {name} | {name} {mark(CHANNEL)} "commentary"'
-            rules.append(f"call_{index}: ({head}) kind? {mark(MESSAGE)} arguments_{index}")
-            rules.append(f"arguments_{index}: {json_rule(tool.schema)}")
-        return "\n".join(rules)
+            rules.append(f"call_{index}: ({head}) kind? {mark(MESSAGE)} {names[index]}")
+        return "\n".join([*rules, *arguments])
+
+    def message(self, calls: str, mark: Mark) -> str:
+        """A grammar for the header of one message, or a call.
+
+        Args:
+            calls: the rules of `lark`.
+            mark: names a marker.
+        """
+        header = f'{mark(CHANNEL)} ("analysis" | "commentary" | "final") {mark(MESSAGE)}'
+        return f"start: {self._marked(NEXT, mark)} (header | calls)\nheader: {header}\n{calls}"
 
     def whole(self, channel: str | None, start: str, mark: Mark) -> str:
         """A grammar for all that follows a prompt: a thought, if the model wants one, and what must come.

@@ -95,4 +95,6 @@ def _joined(turn: Turn, prompt: Tokens, form: Form | None) -> Form | None:
     if form is not None and not turn.tools and turn.dialect.begins_answer(prompt):
         return form
     lark = turn.lark(prompt, form.schema if form is not None else None)
+    if lark is None and (lazy := turn.lazily(prompt)) is not None:
+        return Form("lark", lazy[0], "tools", lazy[1])
     return None if lark is None else Form("lark", lark, form.field if form is not None else "tools")

@@ -16,7 +16,7 @@ from localspec.llama.grammar import Grammar
 from localspec.llama.matcher import Compiler
 from localspec.llama.model import Model
 from localspec.types import Tokens
-from tests.chat.harmony_file import TEMPLATE, write_model
+from tests.chat.marked_file import HARMONY, write_harmony
 from tests.chat.test_dialect import Spelled
 
 CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
@@ -104,12 +104,12 @@ def test_arguments_stream_as_they_are_written() -> None:
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Model]:
-    with Model.load(write_model(tmp_path_factory.mktemp("models") / "harmony.gguf")) as loaded:
+    with Model.load(write_harmony(tmp_path_factory.mktemp("models") / "harmony.gguf")) as loaded:
         yield loaded
 
 
 def prompt_of(model: Model, turn: Turn) -> Tokens:
-    text = ChatTemplate(TEMPLATE.read_text("utf-8")).render(turn.messages, **turn.variables)
+    text = ChatTemplate(HARMONY.read_text("utf-8")).render(turn.messages, **turn.variables)
     return model.tokenize(text, special=True, add_bos=False)
 
 
@@ -202,7 +202,7 @@ def test_the_template_takes_several_calls_words_before_them_and_thoughts() -> No
     said = Message("assistant", "I look.", calls, reasoning="Hm.")
     messages = [*HI, said, Message("tool", "3 degrees", (), "b"), Message("tool", "noon", (), "a")]
 
-    source = TEMPLATE.read_text("utf-8")
+    source = HARMONY.read_text("utf-8")
     turn = Dialect(Spelled(source)).turn(messages, TOOLS)
     text = ChatTemplate(source).render(turn.messages, **turn.variables)
     assert text.partition("Hi<|end|>")[2] == (

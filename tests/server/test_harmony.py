@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from localspec.runtime.pool import Pool
-from tests.chat.harmony_file import MARKS, write_model
+from tests.chat.marked_file import MARKS, write_harmony
 from tests.server.live import Live, running, user
 
 CITY = {
@@ -29,7 +29,7 @@ THINKS = {"logit_bias": {"<|channel|>": 30.0, "a": 12.0, "<|end|>": 10.0}, "max_
 @pytest.fixture(scope="module")
 def harmony(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     """A server of its own."""
-    path = write_model(tmp_path_factory.mktemp("models") / "harmony.gguf")
+    path = write_harmony(tmp_path_factory.mktemp("models") / "harmony.gguf")
     pool = Pool(str(path), settings={"slots": 1, "context": 4096, "exact": "off"})
     with running(pool) as server:
         yield server
