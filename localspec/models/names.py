@@ -212,19 +212,19 @@ def choices(files: Iterable[RemoteFile]) -> list[Choice]:
     A split model with a part missing is left out. So are drafters, unless the repository has nothing else.
     """
     found = _whole(files)
-    return [choice for choice in found if not drafter_word(choice)] or found
+    return [choice for choice in found if not drafter_word(choice.stem)] or found
 
 
 def drafters(files: Iterable[RemoteFile]) -> list[Choice]:
     """What lies beside the models among a repository's files and is a drafter by its name, sorted by size."""
     found = _whole(files)
-    named = [choice for choice in found if drafter_word(choice)]
+    named = [choice for choice in found if drafter_word(choice.stem)]
     return named if len(named) < len(found) else []
 
 
-def drafter_word(choice: Choice) -> str:
-    """The word by which a file's name says that it is a drafter, lower case, such as "mtp"; "" = it does not."""
-    found = _DRAFTER_FILES.search(_base(choice.stem))
+def drafter_word(stem: str) -> str:
+    """The word by which a file's name, without .gguf, says that it is a drafter, such as "mtp"; "" = it does not."""
+    found = _DRAFTER_FILES.search(_base(stem))
     return found[1].lower().replace("-", "") if found else ""
 
 

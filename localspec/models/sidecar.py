@@ -81,12 +81,8 @@ class Search:
 
 
 def method_of(header: Header) -> str:
-    """How a file drafts: `heads.DraftKind.method`, with DFlash2 and assistants told apart."""
-    if header.architecture.endswith("-assistant"):
-        return "assistant"
-    method = draft_kind(header).method
-    selects = any(tensor.name.startswith("selector_hidden") for tensor in header.tensors)
-    return "dflash2" if method == "dflash" and selects else method
+    """How a file drafts: `heads.DraftKind.method`, with assistants, which read the target's cache, told apart."""
+    return "assistant" if header.architecture.endswith("-assistant") else draft_kind(header).method
 
 
 def rank(method: str, mixture: bool = False) -> int:
@@ -120,7 +116,7 @@ def refusal(target: Sequence[Header], draft: Header, whole: bool = False) -> str
     if method == "assistant" or kind.method not in METHODS:
         what = f"an assistant ({draft.architecture})" if method == "assistant" else kind.sentence
         return f"it is {what}, which localspec cannot draft with yet"
-    if kind.method == "mtp" and (fault := _mtp_fault(target, draft)):
+    if fault := mtp_fault(target, draft):
         return fault
     found = pairing.match(model, draft)
     if not found.fits:
@@ -135,9 +131,13 @@ def forgets(model: Header) -> str:
     return ""
 
 
-def _mtp_fault(target: Sequence[Header], draft: Header) -> str:
-    """The first fact in which the layers of multi-token prediction are another model's."""
+def mtp_fault(target: Sequence[Header], draft: Header) -> str:
+    """The first fact in which layers of multi-token prediction are another model's: a clause; "" = none, or none are
+    in the file.
+    """
     model = target[0]
+    if method_of(draft) != "mtp":
+        return ""
     if draft.architecture != model.architecture:
         return f"architecture is {model.architecture} in the target and {draft.architecture} in the head"
     theirs = draft.n_layers - draft.number("nextn_predict_layers")
@@ -260,7 +260,7 @@ def _proposed(target: Part, group: Sequence[Choice], why: str) -> Finding:
 
 
 def _word(choice: Choice) -> str:
-    word = names.drafter_word(choice)
+    word = names.drafter_word(choice.stem)
     return _WORDS.get(word, word)
 
 

@@ -20,6 +20,7 @@ from localspec.tui.screens.import_file import ImportScreen
 from localspec.tui.screens.models import ModelsScreen, speeds_of
 from localspec.tui.screens.pull import PullScreen
 from localspec.tui.shelf import Item, Speeds, judged, shelf, timed
+from tests.hub import published
 from tests.hub.conftest import PAIR, _server, client, draft_bytes, local_hub, quick, store, target_bytes
 from tests.hub.server import LocalHub
 from tests.tui.conftest import MakeApp, until
@@ -117,6 +118,22 @@ async def test_a_pull_can_be_stopped_and_gone_on_with(
         await until(pilot, lambda: store.entries())
         size = len(local_hub.repositories[PAIR[0]].files["tiny-target-Q8_0.gguf"])
         assert sum(local_hub.sent.values()) < size + before
+
+
+async def test_a_pull_finds_the_models_drafter(
+    make_app: MakeApp, client: Hub, store: Store, local_hub: LocalHub
+) -> None:
+    files = {"m-Q8_0.gguf": published.model(), "mtp-m-Q8_0.gguf": published.mtp()}
+    local_hub.add("us/headed-GGUF", files)
+    app = make_app()
+    async with app.run_test(size=(160, 40)) as pilot:
+        await opened(app, pilot, client, store)
+        for draft, words in (("", "mtp-m-Q8_0.gguf (89.9 kB) taken: "), ("-", "no draft model comes with it")):
+            app.push_screen(PullScreen(lambda: client, store, "us/headed-GGUF", draft))
+            await until(pilot, lambda: isinstance(app.screen, PullScreen) and "y loads it" in text(app.screen, "#note"))
+            assert words in text(app.screen, "#plan")
+            assert ("drafter" in text(app.screen, "#plan")) == (draft == "")
+            await pilot.press("escape")
 
 
 @pytest.mark.parametrize(
