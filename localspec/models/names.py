@@ -223,14 +223,20 @@ def drafters(files: Iterable[RemoteFile]) -> list[Choice]:
 
 
 def drafter_word(stem: str) -> str:
-    """The word by which a file's name, without .gguf, says that it is a drafter, such as "mtp"; "" = it does not."""
-    found = _DRAFTER_FILES.search(_base(stem))
+    """The word by which a file's name, or else its folder's, says that it is a drafter, such as "mtp"; "" = neither.
+
+    Args:
+        stem: path in the repository, without .gguf.
+    """
+    folder = _base(stem.rpartition("/")[0])
+    found = _DRAFTER_FILES.search(_base(stem)) or _DRAFTER_FILES.fullmatch(folder)
     return found[1].lower().replace("-", "") if found else ""
 
 
 def folder_of(choice: Choice) -> str:
-    """The folder of its files in the repository; "" = the top."""
-    return choice.stem.rpartition("/")[0]
+    """The folder of its files in the repository, "" = the top; of drafters in a folder for such, the one above."""
+    folder = choice.stem.rpartition("/")[0]
+    return folder.rpartition("/")[0] if _DRAFTER_FILES.fullmatch(_base(folder)) else folder
 
 
 def _whole(files: Iterable[RemoteFile]) -> list[Choice]:

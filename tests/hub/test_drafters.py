@@ -69,8 +69,8 @@ LAYOUTS = [
         {"model-UD-Q4_K_XL.gguf": model(nextn=1), "dflash-model-Q8_0.gguf": dflash()} | EYES,
         "UD-Q4_K_XL",
         ("model-UD-Q4_K_XL.gguf",),
-        ("model-UD-Q4_K_XL.gguf taken: 1 MTP layer(s) inside, nothing to fetch",
-         "dflash-model-Q8_0.gguf ... not taken: mtp is taken"),
+        ("model-UD-Q4_K_XL.gguf taken: 1 layer(s) of multi-token prediction inside, nothing to fetch",
+         "dflash-model-Q8_0.gguf ... not taken: mtp comes first"),
     ),
     Layout(
         "ggml-org/gemma-4-31B-it-GGUF: all in one folder",
@@ -80,7 +80,7 @@ LAYOUTS = [
         "Q8_0",
         ("model-Q8_0.gguf", "mtp-model-Q8_0.gguf"),
         ("mtp-model-Q8_0.gguf ... taken: a multi-token-prediction head ... the best of 3 quantisations",
-         "eagle3-model-Q8_0.gguf ... not taken: mtp is taken"),
+         "eagle3-model-Q8_0.gguf ... not taken: mtp comes first"),
     ),
     Layout(
         "ggml-org/Qwen3.6-27B-GGUF: the head has no file of the model's quantisation",
@@ -116,7 +116,7 @@ LAYOUTS = [
         {f"model-A3B-MTP-{quant}.gguf": model(nextn=1, seed=seed) for seed, quant in enumerate(("Q4_K_M", "Q8_0"))},
         "Q8_0",
         ("model-A3B-MTP-Q8_0.gguf",),
-        ("model-A3B-MTP-Q8_0.gguf taken: 1 MTP layer(s) inside",),
+        ("model-A3B-MTP-Q8_0.gguf taken: 1 layer(s) of multi-token prediction inside",),
     ),
     Layout(
         "Muse-Glimmer-30B: a DFlash file without the model's name",
@@ -132,7 +132,7 @@ LAYOUTS = [
         "Q8_0",
         ("model-Q8_0.gguf", "dspark-model-Q8_0.gguf" if SPARK else "mtp-model-Q8_0.gguf"),
         (f"dspark-model-Q8_0.gguf ... {'taken: a DSpark head of blocks of 7' if SPARK else NOT_YET}",
-         f"mtp-model-Q8_0.gguf ... {'not taken: dspark is taken' if SPARK else 'taken: a multi-token'}",
+         f"mtp-model-Q8_0.gguf ... {'not taken: dspark comes first' if SPARK else 'taken: a multi-token'}",
          "dflash-model-Q8_0.gguf ... not taken", "eagle3-model-Q8_0.gguf ... not taken"),
     ),
     Layout(
@@ -141,14 +141,21 @@ LAYOUTS = [
         | {"dspark-model-Q8_0.gguf": dspark()},
         "Q8_0",
         ("model-Q8_0.gguf", "mtp-model-Q8_0.gguf"),
-        ("mtp-model-Q8_0.gguf ... taken", "dspark-model-Q8_0.gguf ... not taken: mtp is taken"),
+        ("mtp-model-Q8_0.gguf ... taken", "dspark-model-Q8_0.gguf ... not taken: mtp comes first"),
     ),
     Layout(
-        "google and unsloth: Gemma 4 with its assistant",
-        {"model-Q4_0.gguf": model(architecture="gemma4"), "mtp-model.gguf": assistant()},
+        "unsloth/gemma-4-31B-it-GGUF: an assistant in a folder for drafters",
+        {"model-Q4_0.gguf": model(architecture="gemma4"), "MTP/mtp-model.gguf": assistant()},
         "Q4_0",
         ("model-Q4_0.gguf",),
-        (f"mtp-model.gguf ... not taken: it is an assistant (gemma4-assistant), {NOT_YET}",),
+        (f"MTP/mtp-model.gguf ... not taken: it is an assistant (gemma4-assistant), {NOT_YET}",),
+    ),
+    Layout(
+        "a folder for drafters, whose files are called as the model is",
+        {"model-Q8_0.gguf": model(), "model-Q4_K_M.gguf": model(seed=1), "MTP/model-Q8_0.gguf": mtp()},
+        "Q8_0",
+        ("model-Q8_0.gguf", "MTP/model-Q8_0.gguf"),
+        ("MTP/model-Q8_0.gguf ... taken",),
     ),
     Layout(
         "an EAGLE-3 head alone, with a whole model that is called a drafter",
@@ -172,7 +179,7 @@ LAYOUTS = [
         | {"mtp-big-Q8_0.gguf": mtp(layers=6), "mtp-small-Q8_0.gguf": mtp(layers=2)},
         "Q4_0",
         ("small-Q4_0.gguf", "mtp-small-Q8_0.gguf"),
-        ("mtp-small-Q8_0.gguf ... taken", "mtp-big-Q8_0.gguf ... not taken: mtp is taken"),
+        ("mtp-small-Q8_0.gguf ... taken", "mtp-big-Q8_0.gguf ... not taken: mtp comes first"),
     ),
     Layout(
         "a head of three bits",
@@ -264,13 +271,12 @@ def test_no_more_headers_are_read_than_promised(client: Hub, store: Store, local
 
 def test_a_recurrent_model_that_takes_nothing_back_gets_no_head(client: Hub, store: Store, local_hub: LocalHub) -> None:
     jamba = partial(model, architecture="jamba", own__ssm__state_size=16)
-    local_hub.add(REPOSITORY, {"model-Q8_0.gguf": jamba(), "eagle3-model-Q8_0.gguf": eagle3()})
-    (finding,) = planned(client, store, REPOSITORY).drafters
-    assert "keeps a recurrent state (jamba)" in finding.why
-    local_hub.add(REPOSITORY, {"model-Q8_0.gguf": jamba(nextn=1)})
-    (finding,) = planned(client, store, REPOSITORY).drafters
-    assert not finding.taken
-    assert "keeps a recurrent state" in finding.why
+    for files in ({"m-Q8_0.gguf": jamba(), "eagle3-m-Q8_0.gguf": eagle3()}, {"m-Q8_0.gguf": jamba(nextn=1)}):
+        local_hub.add(REPOSITORY, files)
+        plan = planned(client, store, REPOSITORY)
+        (finding,) = plan.drafters
+        assert finding.line().startswith("m-Q8_0.gguf not taken: the model keeps a recurrent state (jamba)")
+        assert not plan.is_pair
 
 
 def test_what_memory_or_disk_has_no_room_for_is_not_taken(
@@ -364,7 +370,9 @@ def test_the_catalogue_comes_after_what_lies_beside(client: Hub, store: Store, l
     local_hub.add(REPOSITORY, {"model-Q8_0.gguf": model(), "mtp-model-Q8_0.gguf": mtp()})
     local_hub.add(OWN, {"head-F16.gguf": eagle3()})
     plan = planned(client, store, REPOSITORY, listed(OWN))
-    assert [one.name for one in plan.drafters] == ["mtp-model-Q8_0.gguf"]
+    assert [(one.name, one.taken) for one in plan.drafters] == [("mtp-model-Q8_0.gguf", True), ("the-head", False)]
+    assert plan.drafters[1].why == "mtp comes first"
+    assert not any(OWN in seen.path for seen in local_hub.seen)
     local_hub.add(REPOSITORY, {"model-Q8_0.gguf": model(), "mtp-model-Q8_0.gguf": mtp(layers=9)})
     plan = planned(client, store, REPOSITORY, listed(OWN))
     assert [(one.name, one.taken) for one in plan.drafters] == [("mtp-model-Q8_0.gguf", False), ("the-head", True)]
