@@ -19,6 +19,8 @@ from localspec.gguf.split import split_of
 HUB_HOSTS = ("huggingface.co", "www.huggingface.co", "hf.co")
 DEFAULT_QUANTS = ("Q4_K_M", "Q4_K_XL", "Q5_K_M", "Q4_K_S", "Q8_0", "Q4_0")
 """Tried in this order when no quantisation was named (llama.cpp's own order is Q4_K_M, Q8_0, then the first file)."""
+HEAD_QUANTS = ("Q8_0", "BF16", "F16")
+"""The same where a repository has only heads that are not part of a whole model: fewer bits guess worse."""
 
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _QUANT = re.compile(
@@ -280,9 +282,9 @@ def choose(name: RepositoryName, files: Sequence[RemoteFile]) -> Choice:
         if not fits:
             raise ModelError(f"{name.repository} has no quantisation {name.quant!r}.", _offer(found))
     else:
-        by_order = (
-            [choice for choice in found if choice.quant == quant] for quant in (*DEFAULT_QUANTS, found[0].quant)
-        )
+        heads = all(drafter_word(choice.stem) not in ("", "mtp", "nextn") for choice in found)
+        order = (*(HEAD_QUANTS if heads else ()), *DEFAULT_QUANTS, found[0].quant)
+        by_order = ([choice for choice in found if choice.quant == quant] for quant in order)
         fits = next(group for group in by_order if group)
     if len(fits) > 1:
         names = ", ".join(choice.files[0].name for choice in fits)

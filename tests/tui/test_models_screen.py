@@ -63,6 +63,9 @@ async def test_the_bundled_pair_is_here_and_fits(make_app: MakeApp, client: Hub,
         assert (first.name, first.state, first.draft, first.fits) == ("tiny", "here", "tiny-draft", True)
         assert "fits" in text(screen, "#detail")
         assert any(item.state == "hub" for item in screen.items)
+        alone = next(item for item in screen.items if item.name == "gpt-oss-20b")
+        assert (alone.state, alone.draft) == ("hub", "")
+        assert alone.why.startswith("ggml-org/gpt-oss-20b-GGUF; pulling it looks for the drafter")
         assert screen.query_one(DataTable).row_count == len(screen.items)
         await pilot.press("enter")
         assert loads.asked == [("tiny", None)]
@@ -298,6 +301,10 @@ async def test_a_model_is_searched_on_the_hub_and_planned(make_app: MakeApp, cli
         find.query_one("#words", Input).value = "no such words"
         await pilot.press("enter")
         await until(pilot, lambda: "Nothing was found" in text(find, "#note"))
+        find.query_one("#words", Input).value = "gpt-oss 120b"
+        await pilot.press("enter")
+        await until(pilot, lambda: find._names == ["gpt-oss-120b"])
+        assert "of the list: ggml-org" in str(find.query_one("#found").get_option_at_index(0).prompt)
         find.query_one("#words", Input).value = "US/tiny gguf"
         await pilot.press("enter")
         await until(pilot, lambda: find.query_one("#found").option_count == 2 and isinstance(app.focused, OptionList))
