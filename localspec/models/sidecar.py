@@ -48,7 +48,7 @@ class Finding:
     name: str
     """File of the repository, or model of the catalogue."""
     method: str
-    """What it drafts as, see `method_of`; before its header was read, as its name or the catalogue says."""
+    """How it drafts, as `heads.DraftKind` has it; before its header was read, as its name or the catalogue says."""
     taken: bool
     why: str
     """Why it was taken or not: a clause without a full stop."""
@@ -81,16 +81,11 @@ class Search:
         return Search(tuple(replace(one, taken=False, why=why) if one.taken else one for one in self.findings))
 
 
-def method_of(header: Header) -> str:
-    """How a file drafts: `heads.DraftKind.method`, with assistants, which read the target's cache, told apart."""
-    return "assistant" if header.architecture.endswith("-assistant") else draft_kind(header).method
-
-
 def rank(method: str, mixture: bool = False) -> int:
     """The place of a way to draft among all, 0 the most promising.
 
     Args:
-        method: see `method_of`.
+        method: as `heads.DraftKind` has it.
         mixture: whether the model has experts: each row of a pass reads some of its own, so short drafts come first.
     """
     if mixture and method == "mtp":
@@ -109,14 +104,13 @@ def refusal(target: Sequence[Header], draft: Header, whole: bool = False) -> str
     Raises:
         ModelFileError: a damaged tokenizer.
     """
-    kind, method, model = draft_kind(draft), method_of(draft), target[0]
+    kind, model = draft_kind(draft), target[0]
     if not kind.drafts:
         return f"it is {kind.sentence}"
     if kind.method == "draft" and not whole:
         return "it is a whole model, no head"
-    if method == "assistant" or kind.method not in METHODS:
-        what = f"an assistant ({draft.architecture})" if method == "assistant" else kind.sentence
-        return f"it is {what}, which localspec cannot draft with yet"
+    if kind.method not in METHODS:
+        return f"it is {kind.sentence}, which localspec cannot draft with yet"
     if fault := mtp_fault(target, draft):
         return fault
     found = pairing.match(model, draft)
@@ -137,7 +131,7 @@ def mtp_fault(target: Sequence[Header], draft: Header) -> str:
     in the file.
     """
     model = target[0]
-    if method_of(draft) != "mtp":
+    if draft_kind(draft).method != "mtp":
         return ""
     if draft.architecture != model.architecture:
         return f"architecture is {model.architecture} in the target and {draft.architecture} in the head"
@@ -245,7 +239,7 @@ def _tried(target: Part, read: Callable[[], Part], whole: bool = False) -> tuple
     """Reads a drafter's headers, and judges them."""
     try:
         part = read()
-        method, why = method_of(part.header), refusal(target.headers, part.header, whole)
+        method, why = draft_kind(part.header).method, refusal(target.headers, part.header, whole)
     except LocalspecError as error:
         return Finding("", "", False, str(error).rstrip(".")), None
     if why:

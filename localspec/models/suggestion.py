@@ -14,7 +14,7 @@ from localspec.models.catalog import Catalog, ModelEntry
 from localspec.models.heads import draft_kind, nextn_layers
 from localspec.models.names import drafter_word
 from localspec.models.pairing import match
-from localspec.models.sidecar import forgets, method_of, mtp_fault, rank
+from localspec.models.sidecar import forgets, mtp_fault, rank
 
 _MOST_BYTES = 0.7
 """A draft larger than this share of its target cannot pay."""
@@ -127,7 +127,6 @@ def _fitting(target: Header, name: str, path: Path, called: str) -> Suggestion |
     try:
         draft = read_header(path)
         same = target.path.exists() and path.samefile(target.path)  # a target on the hub has no file here
-        method = method_of(draft)
         small = draft.tensor_bytes <= _MOST_BYTES * target.tensor_bytes
         if same or not (small or draft_kind(draft).is_head) or mtp_fault([target], draft):
             return None
@@ -139,4 +138,4 @@ def _fitting(target: Header, name: str, path: Path, called: str) -> Suggestion |
     times = target.tensor_bytes / max(1, draft.tensor_bytes)
     command = f"localspec run --target {called} --draft {quote(name)}"
     why = f"its tokenizer fits, and the target is {times:.1f} times as large"
-    return Suggestion(name, method, True, draft.file_bytes, why, command, found.warnings)
+    return Suggestion(name, found.method, True, draft.file_bytes, why, command, found.warnings)
