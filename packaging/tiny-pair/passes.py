@@ -145,9 +145,7 @@ def main() -> None:
     options.add_argument("head", type=Path)
     options.add_argument("target", type=Path)
     options.add_argument("samples", type=Path, help="is written where there is none")
-    options.add_argument(
-        "--noise", type=float, default=1.0, help="share of the noise in drafts: 0 drafts the likeliest"
-    )
+    options.add_argument("--noise", type=float, default=1.0, help="share of the noise in drafts; 0: the likeliest")
     args = options.parse_args()
     torch.set_num_threads(1)
     target, head = warm.frozen(args.target), read(args.head)
