@@ -70,11 +70,16 @@ class Archive:
     def on_notice(self, listener: Callable[[str], None] | None) -> None:
         self._database.on_notice = listener
 
+    def save_back(self) -> bool:
+        """If what is written does not last: writes it into the file, if there is room by now. Whether it lasts then."""
+        return self._database.save_back()
+
     def close(self) -> None:
         """Ends running answers as stopped, and closes the file; a second call does nothing."""
         if not self._closed:
             self._closed = True
             self._flusher.close()
+            self._database.save_back()
             self._database.close()
             self._presence.release()
 

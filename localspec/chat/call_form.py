@@ -112,19 +112,33 @@ class _ObjectReader:
         return Found(parts, end)
 
 
+def marked(text: str, markers: Sequence[str], mark: Mark) -> str:
+    """A text in a grammar, the markers within it as they are named there."""
+    known = sorted(markers, key=len, reverse=True)
+    pieces = re.split("(" + "|".join(map(re.escape, known)) + ")", text)
+    return " ".join(mark(piece) if piece in known else json.dumps(piece) for piece in pieces if piece)
+
+
 def json_rule(schema: Mapping[str, Any]) -> str:
     """What stands for values of a JSON schema in a Lark grammar, with the white space that `Grammar` allows."""
     return "%json " + json.dumps({"x-guidance": JSON_OPTIONS, **schema})
 
 
+def argument_rules(tools: Sequence[Tool]) -> tuple[list[str], list[str]]:
+    """(name of the rule for each tool's arguments, the rules)."""
+    names = ["any_object" if tool.open else f"arguments_{index}" for index, tool in enumerate(tools)]
+    schemas = {name: tool.schema for name, tool in zip(names, tools, strict=True)}
+    return names, [f"{name}: {json_rule(schema)}" for name, schema in schemas.items()]
+
+
 def object_rules(tools: Sequence[Tool], key: str, name_key: str = "name") -> str:
     """Rules `object` and below: {`name_key`: ..., `key`: ...} of one of the tools."""
+    names, arguments = argument_rules(tools)
     rules = ["object: " + " | ".join(f"object_{index}" for index in range(len(tools)))]
     for index, tool in enumerate(tools):
         head = rf'/\{{ ?"{name_key}": ?"{re.escape(tool.name).replace("/", chr(92) + "/")}", ?"{key}": ?/'
-        rules.append(f'object_{index}: {head} arguments_{index} "}}"')
-        rules.append(f"arguments_{index}: {json_rule(tool.schema)}")
-    return "\n".join(rules)
+        rules.append(f'object_{index}: {head} {names[index]} "}}"')
+    return "\n".join([*rules, *arguments])
 
 
 class TaggedForm:
@@ -187,10 +201,10 @@ class ListForm:
             return f'calls: {opening} "[" {calls} "]"\n{object_rules(tools, "arguments")}'
         rules = [f"calls: {'call+' if many else 'call'}"]
         rules.append("call: " + " | ".join(f"call_{index}" for index in range(len(tools))))
+        names, arguments = argument_rules(tools)
         for index, tool in enumerate(tools):
-            rules.append(f"call_{index}: {opening} {json.dumps(tool.name)} {mark('[ARGS]')} arguments_{index}")
-            rules.append(f"arguments_{index}: {json_rule(tool.schema)}")
-        return "\n".join(rules)
+            rules.append(f"call_{index}: {opening} {json.dumps(tool.name)} {mark('[ARGS]')} {names[index]}")
+        return "\n".join([*rules, *arguments])
 
 
 class _ListReader:

@@ -14,9 +14,11 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import closing, suppress
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+from localspec.chat.arrears import Arrears
 from localspec.chat.schema import APPLICATION_ID, MIGRATIONS, TABLES, statements
 from localspec.errors import LocalspecError
 
@@ -52,6 +54,8 @@ class Database:
         self._lock = threading.RLock()
         self._apart_lock = threading.Lock()
         self._apart: sqlite3.Connection | None = None
+        self._arrears: Arrears | None = None
+        """What the file lacks; None = nothing, or it is not to be written."""
         self._connection = self._open()
 
     def write(self, change: Callable[[sqlite3.Connection], _Result]) -> _Result:
@@ -118,6 +122,39 @@ class Database:
         with self._lock:
             self._connection.close()
 
+    def save_back(self) -> bool:
+        """Writes what is in memory only into the file and goes on there, if that can be done by now.
+
+        Returns:
+            Whether what is written lasts.
+        """
+        with self._lock:
+            if self._arrears is None or self.path is None:
+                return self.persistent
+            new = not self.path.exists()
+            try:
+                file = _open_file(self.path)
+            except (_Refusal, OSError, sqlite3.Error):
+                return False
+            try:
+                _transaction(file, partial(self._arrears.pay, everything=new))
+            except sqlite3.Error:
+                file.close()
+                return False
+            self._connection.close()
+            self._connection, self._arrears = file, None
+            self.persistent, self.notice = True, ""
+        with self._apart_lock:  # the file may be another one than before
+            if self._apart is not None:
+                self._apart.close()
+                self._apart = None
+        return True
+
+    def _owing(self, memory: sqlite3.Connection) -> sqlite3.Connection:
+        """The same connection, whose changes are noted from now on."""
+        self._arrears = Arrears(memory)
+        return memory
+
     def _say(self, notice: str) -> None:
         self.notice = notice
         if self.on_notice is not None:
@@ -134,7 +171,7 @@ class Database:
         except (OSError, sqlite3.Error) as error:
             if not _is_damage(error):
                 self.notice = _sentence(self.path, error)
-                return _in_memory(self.path)
+                return self._owing(_in_memory(self.path))
             return self._begin_anew(self.path, error)
         self.persistent = True
         return connection
@@ -163,7 +200,7 @@ class Database:
             raise LocalspecError(
                 "The chat archive is in use by another program.", "Close that program, or try again."
             ) from None
-        memory = _copied(self._connection)
+        memory = self._owing(_copied(self._connection))
         self._connection.close()
         self._connection = memory
         self.persistent = False

@@ -10,15 +10,17 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from localspec.chat.array_form import COMMAND_R, COMMAND_R7B, GRANITE, ArrayForm
-from localspec.chat.call_form import BareForm, CallForm, ListForm, TaggedForm, json_rule
-from localspec.chat.gemma_form import FUNCTION_GEMMA, GEMMA
-from localspec.chat.named_form import DEEPSEEK_CALL, KIMI, NamedForm, deepseek
-from localspec.chat.pair_form import PairForm
-from localspec.chat.reply import ReplyParser, Thought
+from localspec.chat.array_form import ArrayForm
+from localspec.chat.call_form import CallForm, ListForm, TaggedForm, json_rule
+from localspec.chat.forms import form_of
+from localspec.chat.harmony_form import ANSWER, HARMONY, NEXT, START, one_call_each, within
+from localspec.chat.harmony_form import THOUGHT as HARMONY_THOUGHT
+from localspec.chat.harmony_reply import HarmonyParser
+from localspec.chat.named_form import DEEPSEEK_CALL, NamedForm, deepseek
+from localspec.chat.reply import Parser, ReplyParser, Thought
 from localspec.chat.template import Message
 from localspec.chat.tool import AUTO, Tool, ToolCall, ToolChoice
-from localspec.chat.xml_form import XmlForm
+from localspec.engine.lazy import Trigger
 from localspec.errors import UsageError
 from localspec.types import NO_TOKENS, Tokens
 
@@ -31,6 +33,14 @@ THOUGHTS = (
     Thought("<|channel>thought", "<channel|>"),
 )
 """Marks of thoughts that models use."""
+
+
+_HEAD = 24
+"""Tokens of a prompt in which marks are looked for: at its end, or from where its last message begins."""
+
+
+_LONGEST_LAZY = 16 * 1024
+"""Characters of a grammar for calls that need not be made; longer ones would be tried elsewhere first, for seconds."""
 
 
 class Vocabulary(Protocol):
@@ -52,14 +62,17 @@ class Dialect:
     def __init__(self, vocabulary: Vocabulary) -> None:
         source = vocabulary.chat_template or ""
         self._vocabulary = vocabulary
-        form = _form_of(source) if re.search(r"\btools\b", source) else None
+        form = form_of(source) if re.search(r"\btools\b", source) else None
         self.renders_tools = form is not None
         """Whether the template writes tools, calls and results by itself; else `turn` puts them into the messages."""
         self._renders_calls = "tool_calls" in source
         self._spelling = deepseek("```json" in source) if DEEPSEEK_CALL in source else TaggedForm()
         """How calls are spelled where the template does not help."""
         self.form: CallForm = form or self._spelling
-        named = [thought for thought in THOUGHTS if thought.opening in source or thought.closing in source]
+        self.has_channels = self.form is HARMONY
+        """Whether answers are messages with headers, as gpt-oss writes them."""
+        named = [HARMONY_THOUGHT] if self.has_channels else []
+        named += [thought for thought in THOUGHTS if thought.opening in source or thought.closing in source]
         self.thought = next(iter(named or filter(self._has_tokens, THOUGHTS)), None)
         """Marks of its thoughts; None = it has none."""
 
@@ -83,11 +96,24 @@ class Dialect:
         """Whether the token's text is left out of answers unless it is preserved."""
         return not self._vocabulary.piece(token) and token not in self._vocabulary.end_tokens
 
+    def channel(self, prompt: Tokens) -> str | None:
+        """The channel in which an answer goes on; None = a header comes first, or there are no channels."""
+        if not self.has_channels:
+            return None
+        start = self.token_of(START)
+        found = np.flatnonzero(prompt == start) if start is not None else NO_TOKENS
+        at = int(found[-1]) if len(found) else max(0, len(prompt) - _HEAD)
+        return within(self._vocabulary.detokenize(prompt[at : at + _HEAD], special=True))
+
     def ends_thinking(self, prompt: Tokens) -> bool:
         """Whether the template opened a thought at the end of a prompt."""
         if self.thought is None:
             return False
-        return self._vocabulary.detokenize(prompt[-24:], special=True).rstrip().endswith(self.thought.opening)
+        return self._vocabulary.detokenize(prompt[-_HEAD:], special=True).rstrip().endswith(self.thought.opening)
+
+    def begins_answer(self, prompt: Tokens) -> bool:
+        """Whether what comes next is the answer itself: no thought to be ended, no header."""
+        return self.channel(prompt) not in (None, "analysis") if self.has_channels else not self.ends_thinking(prompt)
 
     def turn(
         self,
@@ -117,6 +143,8 @@ class Dialect:
         variables: dict[str, Any] = {}
         shown = list(messages)
         if self.renders_tools:
+            if self.has_channels:
+                shown = one_call_each(shown)
             if isinstance(self.form, ListForm):
                 shown = [_with_short_ids(message) for message in shown]
             if isinstance(self.form, ArrayForm) and not self._renders_calls:
@@ -171,19 +199,23 @@ class Turn:
     @property
     def preserved(self) -> frozenset[int]:
         """Control tokens whose text the parser must see."""
-        texts = list(self.dialect.form.markers) if self.tools else []
+        texts = list(self.dialect.form.markers) if self.tools or self.dialect.has_channels else []
         if self.dialect.thought is not None:
             texts += [self.dialect.thought.opening, self.dialect.thought.closing]
         tokens = {int(token) for text in texts for token in self.dialect.marked(text)}
         return frozenset(token for token in tokens if self.dialect.is_control(token))
 
-    def parser(self, prompt: Tokens) -> ReplyParser:
+    def begun(self, content: str) -> str:
+        """The beginning of an answer, as it stands after the prompt's text."""
+        return f"{ANSWER}{content}" if content and self.dialect.has_channels else content
+
+    def parser(self, prompt: Tokens) -> Parser:
         """A parser for the answer to a prompt (`Engine.chat_tokens` of `messages` and `variables`)."""
+        if self.dialect.has_channels:
+            return self._channels(self.dialect.channel(prompt))
         return self._parser(self.dialect.thought, self.dialect.ends_thinking(prompt))
 
-    def resume(
-        self, prompt: Tokens, reasoning: str, content: str, thought_out: bool = False
-    ) -> tuple[Tokens, ReplyParser]:
+    def resume(self, prompt: Tokens, reasoning: str, content: str, thought_out: bool = False) -> tuple[Tokens, Parser]:
         """An answer that goes on, or begins, if nothing has been thought and said.
 
         Args:
@@ -195,6 +227,8 @@ class Turn:
         Returns:
             int32[n], the prompt with the answer so far as the model would have written it, and a parser for the rest.
         """
+        if self.dialect.has_channels:
+            return self._resume_channels(prompt, reasoning, content, thought_out)
         thought, inside = self.dialect.thought, self.dialect.ends_thinking(prompt)
         parts = [prompt]
         if thought is not None and reasoning:
@@ -208,6 +242,21 @@ class Turn:
             inside = False
         parts.append(self.dialect.spelled(content))
         return np.concatenate(parts), self._parser(None if content or thought_out else thought, inside)
+
+    def _resume_channels(
+        self, prompt: Tokens, reasoning: str, content: str, thought_out: bool
+    ) -> tuple[Tokens, Parser]:
+        dialect, answers = self.dialect, bool(content) or thought_out
+        parts = [prompt]
+        if reasoning:
+            parts += [dialect.marked(HARMONY_THOUGHT.opening), dialect.spelled(reasoning)]
+        if answers:
+            parts.append(dialect.marked((HARMONY_THOUGHT.closing + NEXT if reasoning else "") + ANSWER))
+            parts.append(dialect.spelled(content))
+        return np.concatenate(parts), self._channels("final" if answers else "analysis" if reasoning else None)
+
+    def _channels(self, channel: str | None) -> HarmonyParser:
+        return HarmonyParser(within=channel, tools=self.tools, parallel=self.parallel)
 
     def _parser(self, thought: Thought | None, thinking: bool) -> ReplyParser:
         return ReplyParser(
@@ -233,12 +282,42 @@ class Turn:
             return self._whole(prompt, f"calls\n{rules}")
         if free:
             return self._whole(prompt, f"calls | {free}{rules}")
-        opening = self._mark(self.dialect.form.openings[0])
-        if any(tool.strict for tool in self.tools) and opening.startswith("<") and opening in rules:
-            return self._whole(prompt, f"/(?s:.*)/ calls?\n{rules}")  # no text holds the token of the opening
         return None
 
+    def lazily(self, prompt: Tokens) -> tuple[str, Trigger] | None:
+        """The grammar of a call that the model need not make, and where it begins to hold; None = there is none.
+
+        Only tools that are strict hold their arguments to a schema.
+
+        Args:
+            prompt: as for `parser`.
+        """
+        dialect, form = self.dialect, self.dialect.form
+        opening = dialect.token_of(START if dialect.has_channels else form.openings[0])
+        if not self.tools or self.forced or opening is None:
+            return None
+        calls = form.lark([tool.opened() for tool in self.tools], self.parallel, self._mark)
+        if len(calls) > _LONGEST_LAZY and not any(tool.strict for tool in self.tools):
+            return None
+        if dialect.has_channels:
+            said = (
+                prompt[int(np.flatnonzero(prompt == opening)[-1]) :] if dialect.channel(prompt) is None else NO_TOKENS
+            )
+            return HARMONY.message(calls, self._mark), Trigger(opening, again=True, said=tuple(said.tolist()))
+        if not calls.startswith(("calls: call", f"calls: {self._mark(form.openings[0])}")):
+            return None
+        thought = dialect.thought
+        if thought is None:
+            return f"start: calls\n{calls}", Trigger(opening)
+        closing = dialect.token_of(thought.closing)
+        if closing is None:
+            return None
+        around = (int(dialect.marked(thought.opening)[0]), closing)
+        return f"start: calls\n{calls}", Trigger(opening, around, dialect.ends_thinking(prompt))
+
     def _whole(self, prompt: Tokens, start: str) -> str:
+        if self.dialect.has_channels:
+            return HARMONY.whole(self.dialect.channel(prompt), start, self._mark)
         thought = self.dialect.thought
         if thought is None or not self.dialect.ends_thinking(prompt):
             return f"start: {start}"
@@ -249,39 +328,12 @@ class Turn:
 
     def _mark(self, text: str) -> str:
         token = self.dialect.token_of(text)
-        return json.dumps(text) if token is None or not self.dialect.is_control(token) else f"<[{token}]>"
-
-
-def _form_of(source: str) -> CallForm | None:
-    """The form that a template with tools asks for; None = one that is not known here."""
-    if "[TOOL_CALLS]" in source:
-        return ListForm(named="[ARGS]" in source)
-    if "<function=" in source and "<parameter=" in source:
-        return XmlForm()
-    if "<tool_call>" in source and "<arg_key>" in source and "<arg_value>" in source:
-        return PairForm()
-    for mark, form in _BY_MARK.items():
-        if mark in source:
-            return form
-    if DEEPSEEK_CALL in source:
-        return deepseek(fenced="```json" in source)
-    if "<tool_call>" in source:
-        return TaggedForm()
-    if "Action:" in source and "```json" in source and '"tool_name"' in source:
-        return COMMAND_R
-    if "<|python_tag|>" in source or ("<|start_header_id|>" in source and '"parameters"' in source):
-        return BareForm()
-    return None
-
-
-_BY_MARK: dict[str, CallForm] = {
-    GEMMA.opening: GEMMA,
-    FUNCTION_GEMMA.opening: FUNCTION_GEMMA,
-    KIMI.call: KIMI,
-    COMMAND_R7B.opening: COMMAND_R7B,
-    GRANITE.opening: GRANITE,
-}
-"""Forms that one mark tells."""
+        if token is None:
+            return json.dumps(text)
+        special = self.dialect.is_control(token) or (
+            text.startswith("<") and text.endswith(">")
+        )  # as llguidance has it
+        return f"<[{token}]>" if special else json.dumps(text)
 
 
 def _with_short_ids(message: Message) -> Message:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from localspec.chat.call_form import CallReader, Found, Mark, closed, json_rule, names_of
+from localspec.chat.call_form import CallReader, Found, Mark, argument_rules, closed, marked, names_of
 from localspec.chat.call_json import Named, NoCall
 from localspec.chat.call_part import CallBegun, CallEnded
 from localspec.chat.tool import Tool, ToolCall, new_call_id
@@ -59,11 +59,11 @@ class NamedForm:
         calls = 'call ("\\n"? call)*' if many else "call"
         rules = [f"calls: {mark(self.begin)} {calls} {mark(self.end)}"]
         rules.append("call: " + " | ".join(f"call_{index}" for index in range(len(tools))))
+        names, arguments = argument_rules(tools)
         for index, tool in enumerate(tools):
             head = f"{mark(self.call)} {before} {json.dumps(tool.name)} {between}"
-            rules.append(f"call_{index}: {head} arguments_{index} {after}")
-            rules.append(f"arguments_{index}: {json_rule(tool.schema)}")
-        return "\n".join(rules)
+            rules.append(f"call_{index}: {head} {names[index]} {after}")
+        return "\n".join([*rules, *arguments])
 
     def written(self, calls: Sequence[ToolCall]) -> str:
         """Calls as the model writes them."""
@@ -72,10 +72,7 @@ class NamedForm:
         return self.begin + "".join(shown) + self.end
 
     def _marked(self, text: str, mark: Mark) -> str:
-        """A text in a grammar, the marks within it as they are named there."""
-        known = sorted(self.markers, key=len, reverse=True)
-        pieces = re.split("(" + "|".join(map(re.escape, known)) + ")", text)
-        return " ".join(mark(piece) if piece in known else json.dumps(piece) for piece in pieces if piece)
+        return marked(text, self.markers, mark)
 
 
 class _NamedReader:

@@ -48,6 +48,8 @@ class PairForm:
             for key in tool.parameters.get("properties", {}):
                 pair = f"({key_opening} {json.dumps(key)} {key_closing} /\\n?/ value /\\n?/)"
                 pairs.append(pair if key in required else pair + "?")
+            if tool.open:
+                pairs.append(f"({key_opening} /[^<\\n]+/ {key_closing} /\\n?/ value /\\n?/)*")
             rules.append(f"function_{index}: {json.dumps(tool.name)} /\\n?/ {' '.join(pairs)}")
         return "\n".join(rules)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from localspec.chat.call_form import CallForm, CallReader
 from localspec.chat.call_json import NoCall
@@ -44,6 +44,23 @@ class Thought:
 
     opening: str
     closing: str
+
+
+class Parser(Protocol):
+    """Takes one answer apart; `push` its text as it comes, `finish` when it has ended."""
+
+    calls: int
+    """Calls so far."""
+    done: bool
+    """The one call that was wanted is there: what the model would go on to write is not."""
+
+    def push(self, text: str) -> list[Part]:
+        """Takes text, returns what is certain by now."""
+        ...
+
+    def finish(self) -> list[Part]:
+        """The rest, when no more text comes."""
+        ...
 
 
 class ReplyParser:

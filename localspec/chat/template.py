@@ -43,6 +43,7 @@ class Message:
         if self.tool_calls:
             found["tool_calls"] = [_call_as_dict(call) for call in self.tool_calls]
         more = {"tool_call_id": self.tool_call_id, "name": self.name, "reasoning_content": self.reasoning}
+        more["thinking"] = self.reasoning  # gpt-oss's word for it
         found.update({key: value for key, value in more.items() if value})
         return found
 

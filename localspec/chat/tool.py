@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import secrets
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from localspec.errors import UsageError
@@ -37,6 +37,15 @@ class Tool:
     def schema(self) -> dict[str, Any]:
         """`parameters`, which may leave out that it is an object."""
         return {"type": "object", **self.parameters}
+
+    @property
+    def open(self) -> bool:
+        """Whether its arguments may be any object."""
+        return self.schema == {"type": "object"}
+
+    def opened(self) -> Tool:
+        """The same, taking any object unless it is strict."""
+        return self if self.strict else replace(self, parameters={})
 
     def as_function(self) -> dict[str, Any]:
         """As chat templates expect it."""

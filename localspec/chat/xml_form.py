@@ -40,6 +40,9 @@ class XmlForm:
                 names.append(name if key in required else name + "?")
                 head = re.escape(f"<parameter={key}>").replace("/", r"\/")
                 rules.append(rf"{name}[lazy]: /{head}\n(?s:.*)\n<\/parameter>\n/")
+            if tool.open:
+                rules.append(rf"parameter_{index}[lazy]: /<parameter=[^>\n]+>\n(?s:.*)\n<\/parameter>\n/")
+                names.append(f"parameter_{index}*")
             head = json.dumps(f"<function={tool.name}>\n")
             rules.append(f'function_{index}: {head} {" ".join(names)} "</function>"')
         return "\n".join(rules)

@@ -20,10 +20,14 @@ def run(options: argparse.Namespace) -> int:
     from localspec.models.hub import Hub
 
     words = [word.lower() for word in options.words]
-    pairs = [pair for pair in Catalog.load().pairs.values() if all(word in pair.name.lower() for word in words)]
+    catalog = Catalog.load()
+    pairs = [pair for pair in catalog.pairs.values() if all(word in pair.name.lower() for word in words)]
+    models = [entry for entry in catalog.alone() if all(word in entry.name.lower() for word in words)]
     if not options.json:
         for pair in pairs:
             print(f"pair  {pair.name}: {pair.target} with {pair.draft}", flush=True)
+        for entry in models:
+            print(f"model {entry.name}: {entry.reference}", flush=True)
     found = Hub().search(options.words, options.limit)
     if options.json:
         known = [{"name": pair.name, "target": pair.target, "draft": pair.draft, "why": pair.why} for pair in pairs]
@@ -31,13 +35,14 @@ def run(options: argparse.Namespace) -> int:
             {"repository": one.repository, "downloads": one.downloads, "gated": one.gated, "url": one.url}
             for one in found
         ]
-        print(json.dumps({"pairs": known, "repositories": remote}))
-        return 0 if known or remote else 1
+        alone = [{"name": entry.name, "repository": entry.repository} for entry in models]
+        print(json.dumps({"pairs": known, "models": alone, "repositories": remote}))
+        return 0 if known or alone or remote else 1
     width = max((len(one.repository) for one in found), default=0)
     for one in found:
         gated = "  gated" if one.gated else ""
         print_plain(f"{one.repository:{width}}  {one.downloads:>10,} downloads{gated}")
-    if not pairs and not found:
+    if not pairs and not models and not found:
         print("Nothing was found.")
         return 1
     return 0

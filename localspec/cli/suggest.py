@@ -37,8 +37,7 @@ def run(options: argparse.Namespace) -> int:
     else:
         header = read_header(path)
         names.add(path.name)
-        taken = {file.resolve() for file in installed.values()}
-        installed |= {near: file for near, file in neighbours(path).items() if file.resolve() not in taken}
+        installed |= neighbours(path, installed.values())
     found = suggest(header, names, catalog, installed, name if header is not None else "")
     if options.json:
         print(json.dumps([one.as_dict() | {"unused": not_used(one.method)} for one in found]))

@@ -35,7 +35,7 @@ def _fitting(draft: Draft, constraint: Constraint) -> Draft:
 
 
 def masked(rows: LogitRows, draft: Draft, constraint: Constraint) -> LogitRows:
-    """Copies of the rows in which tokens that the grammar forbids there have no probability.
+    """The rows, or copies of them in which tokens that the grammar forbids there have no probability.
 
     Args:
         rows: row 0 follows the last history token, row 1 + i follows node i; they stay as they are.
@@ -45,10 +45,14 @@ def masked(rows: LogitRows, draft: Draft, constraint: Constraint) -> LogitRows:
     Raises:
         KernelError: the grammar has become too complex.
     """
+    masks: list[npt.NDArray[np.bool_] | None] = []
+    for path in [[], *paths(draft)]:
+        mask = constraint.mask(path) if draft.probs is None or constraint.fits(path) == len(path) else None
+        masks.append(None if mask is None or mask.all() else mask)
+    if all(mask is None for mask in masks):
+        return rows
     matrix = np.empty((len(rows), rows.n_vocab), dtype=np.float32)
-    for index, path in enumerate([[], *paths(draft)]):
-        legal_here = draft.probs is None or constraint.fits(path) == len(path)
-        mask = constraint.mask(path) if legal_here else None
+    for index, mask in enumerate(masks):
         if mask is None:
             matrix[index] = rows[index]
         else:
@@ -67,6 +71,9 @@ def keep(out: Float32Array, row: Float32Array, mask: npt.NDArray[np.bool_]) -> N
         mask: bool[m], m >= n.
     """
     mask = mask[: len(row)]
+    if mask.all():
+        out[:] = row
+        return
     allowed = np.flatnonzero(mask)
     if 2 * len(allowed) < len(row):
         out.fill(-np.inf)

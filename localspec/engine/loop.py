@@ -15,7 +15,8 @@ import numpy as np
 
 from localspec import kernels
 from localspec.engine.constraint import masked
-from localspec.engine.interfaces import Draft, DraftRequest, History, Outcome, Target, Verdict
+from localspec.engine.interfaces import Constraint, Draft, DraftRequest, History, Outcome, Target, Verdict
+from localspec.engine.minimum import Minimum
 from localspec.engine.plan import Plan
 from localspec.engine.request import (
     TARGET_ORIGIN,
@@ -95,12 +96,20 @@ class Loop:
             stats,
             now if started is None else started,
             cancel,
-            None if request.constraint is None else request.constraint.fresh(),
+            self._constraint(request),
             progress,
             cached=stats.reused_tokens,
             last_arrival=now,
         )
         return slot
+
+    def _constraint(self, request: Request) -> Constraint | None:
+        """What a request's answer must follow, at its beginning."""
+        grammar = None if request.constraint is None else request.constraint.fresh()
+        if not request.min_tokens:
+            return grammar
+        ends = request.stop_tokens | (frozenset() if request.ignore_end else self.vocabulary.end_tokens)
+        return Minimum(request.min_tokens, ends, self.target.n_vocab, grammar)
 
     def step(self) -> list[Event]:
         """A chunk of what is unread of prompts, then a pass over all slots that decode; what came of it.
@@ -310,7 +319,8 @@ class Loop:
             if ends or token in request.stop_tokens:
                 finish = FinishReason.STOP
             else:
-                shown += slot.text.push(self.vocabulary.piece(token, token in request.preserved))
+                piece = self.vocabulary.piece(token, token in request.preserved)
+                shown += slot.text.push(piece, watch=slot.stats.generated + count > request.min_tokens)
                 if slot.text.stopped or (slot.constraint is not None and slot.constraint.complete):
                     finish = FinishReason.STOP
                 elif request.max_tokens is not None and slot.stats.generated + count >= request.max_tokens:

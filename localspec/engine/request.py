@@ -56,6 +56,8 @@ class Request:
     tokens or not. None = none."""
     max_tokens: int | None = None
     """At most this many new tokens; None = until the model ends or the context is full."""
+    min_tokens: int = 0
+    """No end token, no token of `stop_tokens` and no string of `stop` ends the answer before so many tokens."""
     preserved: frozenset[int] = frozenset()
     """Control tokens whose text is part of the answer, such as the marks around a tool call; others are left out."""
     stop: tuple[str, ...] = ()
@@ -68,9 +70,9 @@ class Request:
     """None = no log-probabilities; n = those of the emitted tokens and of the n most likely at each position."""
 
     def __post_init__(self) -> None:
-        for name in ("seed", "stream", "max_tokens", "max_draft_tokens", "top_log_probs"):
+        for name in ("seed", "stream", "min_tokens", "max_tokens", "max_draft_tokens", "top_log_probs"):
             value = getattr(self, name)
-            if type(value) is not int and not (value is None and name not in ("seed", "stream")):
+            if type(value) is not int and not (value is None and name not in ("seed", "stream", "min_tokens")):
                 raise UsageError(f"{name} is {value!r}; it must be a whole number.")
         if not (self.drafter is None or isinstance(self.drafter, str)):
             raise UsageError(f"drafter is {self.drafter!r}; it must be a name, or None for whoever pays.")
@@ -78,6 +80,12 @@ class Request:
             raise UsageError("The prompt is empty.", "Give it at least one token of text.")
         if self.max_tokens is not None and self.max_tokens < 1:
             raise UsageError(f"max_tokens is {self.max_tokens}; it must be 1 or more.")
+        if self.min_tokens < 0:
+            raise UsageError(f"min_tokens is {self.min_tokens}; it must be 0 or more.")
+        if self.max_tokens is not None and self.min_tokens > self.max_tokens:
+            raise UsageError(
+                f"min_tokens is {self.min_tokens}; it must not be more than max_tokens, {self.max_tokens}."
+            )
         if self.max_draft_tokens is not None and self.max_draft_tokens < 0:
             raise UsageError(f"max_draft_tokens is {self.max_draft_tokens}; it must be 0 or more.")
         if not 0 <= self.seed < 2**64:

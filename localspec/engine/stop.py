@@ -19,10 +19,18 @@ class TextStream:
         self.stopped = False
         """A stop string came; text behind it is dropped."""
 
-    def push(self, piece: bytes) -> str:
-        """Takes one token's bytes, returns the text that may be shown now."""
+    def push(self, piece: bytes, watch: bool = True) -> str:
+        """Takes one token's bytes, returns the text that may be shown now.
+
+        Args:
+            piece: the bytes.
+            watch: False = no stop string is looked for in them, nor begins in them.
+        """
         text = self._held + self._decoder.decode(piece)
         if not self._stop:
+            return text
+        if not watch:
+            self._held = ""
             return text
         return self._check(text)
 

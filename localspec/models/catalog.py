@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from localspec import paths
 from localspec.errors import UsageError
 from localspec.models.methods import KNOWN
-from localspec.models.names import base_name
+from localspec.models.names import RepositoryName, base_name
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -41,7 +41,7 @@ class ModelEntry:
     repository: str = ""
     """`user/repo` on the hub; "" = bundled."""
     quant: str = ""
-    """Which file of the repository, by quantisation, where its exact name is not known."""
+    """Which file of the repository, by quantisation, where its exact name is not known; without both, the usual one."""
     revision: str = ""
     """Commit, 40 hex digits; "" = the newest."""
     bytes: int = 0
@@ -70,10 +70,10 @@ class ModelEntry:
 
     @property
     def reference(self) -> str:
-        """What `localspec pull` understands: `user/repo/file` or `user/repo:quant`; "" if bundled."""
+        """What `localspec pull` understands: `user/repo/file`, `user/repo:quant` or `user/repo`; "" if bundled."""
         if not self.repository:
             return ""
-        return f"{self.repository}/{self.file}" if self.file else f"{self.repository}:{self.quant}"
+        return str(RepositoryName(self.repository, self.quant, self.file))
 
     def is_called(self, names: Collection[str]) -> bool:
         """Whether one of these names, of models or files, is its own."""
@@ -85,8 +85,8 @@ class ModelEntry:
             return f"has role {self.role!r}; it must be {' or '.join(ROLES)}"
         if bool(self.repository) == self.bundled:
             return "must either be bundled or name a repository"
-        if bool(self.file) == bool(self.quant):
-            return "must name either a file or a quant"
+        if self.file and self.quant:
+            return "must not name both a file and a quant"
         if self.bundled and not self.file:
             return "is bundled and names no file"
         for name, length in (("sha256", 64), ("revision", 40)):
@@ -175,6 +175,11 @@ class Catalog:
             for entry in self.models.values()
             if entry.is_called(names) or base_name(entry.file or entry.repository) in bases
         ]
+
+    def alone(self, methods: Collection[str] = KNOWN) -> list[ModelEntry]:
+        """Targets that are in no pair that drafts in one of these ways."""
+        paired = {pair.target for pair in self.pairs.values() if pair.method in methods}
+        return [entry for entry in self.models.values() if entry.role == "target" and entry.name not in paired]
 
     def drafts_for(self, target: str) -> list[PairEntry]:
         """Pairs whose target is this model."""

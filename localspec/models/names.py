@@ -19,6 +19,8 @@ from localspec.gguf.split import split_of
 HUB_HOSTS = ("huggingface.co", "www.huggingface.co", "hf.co")
 DEFAULT_QUANTS = ("Q4_K_M", "Q4_K_XL", "Q5_K_M", "Q4_K_S", "Q8_0", "Q4_0")
 """Tried in this order when no quantisation was named (llama.cpp's own order is Q4_K_M, Q8_0, then the first file)."""
+HEAD_QUANTS = ("Q8_0", "BF16", "F16")
+"""The same where a repository has only heads that are not part of a whole model: fewer bits guess worse."""
 
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _QUANT = re.compile(
@@ -212,25 +214,31 @@ def choices(files: Iterable[RemoteFile]) -> list[Choice]:
     A split model with a part missing is left out. So are drafters, unless the repository has nothing else.
     """
     found = _whole(files)
-    return [choice for choice in found if not drafter_word(choice)] or found
+    return [choice for choice in found if not drafter_word(choice.stem)] or found
 
 
 def drafters(files: Iterable[RemoteFile]) -> list[Choice]:
     """What lies beside the models among a repository's files and is a drafter by its name, sorted by size."""
     found = _whole(files)
-    named = [choice for choice in found if drafter_word(choice)]
+    named = [choice for choice in found if drafter_word(choice.stem)]
     return named if len(named) < len(found) else []
 
 
-def drafter_word(choice: Choice) -> str:
-    """The word by which a file's name says that it is a drafter, lower case, such as "mtp"; "" = it does not."""
-    found = _DRAFTER_FILES.search(_base(choice.stem))
+def drafter_word(stem: str) -> str:
+    """The word by which a file's name, or else its folder's, says that it is a drafter, such as "mtp"; "" = neither.
+
+    Args:
+        stem: path in the repository, without .gguf.
+    """
+    folder = _base(stem.rpartition("/")[0])
+    found = _DRAFTER_FILES.search(_base(stem)) or _DRAFTER_FILES.fullmatch(folder)
     return found[1].lower().replace("-", "") if found else ""
 
 
 def folder_of(choice: Choice) -> str:
-    """The folder of its files in the repository; "" = the top."""
-    return choice.stem.rpartition("/")[0]
+    """The folder of its files in the repository, "" = the top; of drafters in a folder for such, the one above."""
+    folder = choice.stem.rpartition("/")[0]
+    return folder.rpartition("/")[0] if _DRAFTER_FILES.fullmatch(_base(folder)) else folder
 
 
 def _whole(files: Iterable[RemoteFile]) -> list[Choice]:
@@ -274,9 +282,9 @@ def choose(name: RepositoryName, files: Sequence[RemoteFile]) -> Choice:
         if not fits:
             raise ModelError(f"{name.repository} has no quantisation {name.quant!r}.", _offer(found))
     else:
-        by_order = (
-            [choice for choice in found if choice.quant == quant] for quant in (*DEFAULT_QUANTS, found[0].quant)
-        )
+        heads = all(drafter_word(choice.stem) not in ("", "mtp", "nextn") for choice in found)
+        order = (*(HEAD_QUANTS if heads else ()), *DEFAULT_QUANTS, found[0].quant)
+        by_order = ([choice for choice in found if choice.quant == quant] for quant in order)
         fits = next(group for group in by_order if group)
     if len(fits) > 1:
         names = ", ".join(choice.files[0].name for choice in fits)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from itertools import groupby
 from shlex import quote
 from typing import Any
@@ -47,7 +48,7 @@ class Finding:
     name: str
     """File of the repository, or model of the catalogue."""
     method: str
-    """What it drafts as, see `method_of`; before its header was read, as its name or the catalogue says."""
+    """How it drafts, as `heads.DraftKind` has it; before its header was read, as its name or the catalogue says."""
     taken: bool
     why: str
     """Why it was taken or not: a clause without a full stop."""
@@ -80,20 +81,11 @@ class Search:
         return Search(tuple(replace(one, taken=False, why=why) if one.taken else one for one in self.findings))
 
 
-def method_of(header: Header) -> str:
-    """How a file drafts: `heads.DraftKind.method`, with DFlash2 and assistants told apart."""
-    if header.architecture.endswith("-assistant"):
-        return "assistant"
-    method = draft_kind(header).method
-    selects = any(tensor.name.startswith("selector_hidden") for tensor in header.tensors)
-    return "dflash2" if method == "dflash" and selects else method
-
-
 def rank(method: str, mixture: bool = False) -> int:
     """The place of a way to draft among all, 0 the most promising.
 
     Args:
-        method: see `method_of`.
+        method: as `heads.DraftKind` has it.
         mixture: whether the model has experts: each row of a pass reads some of its own, so short drafts come first.
     """
     if mixture and method == "mtp":
@@ -112,20 +104,19 @@ def refusal(target: Sequence[Header], draft: Header, whole: bool = False) -> str
     Raises:
         ModelFileError: a damaged tokenizer.
     """
-    kind, method, model = draft_kind(draft), method_of(draft), target[0]
+    kind, model = draft_kind(draft), target[0]
     if not kind.drafts:
         return f"it is {kind.sentence}"
     if kind.method == "draft" and not whole:
         return "it is a whole model, no head"
-    if method == "assistant" or kind.method not in METHODS:
-        what = f"an assistant ({draft.architecture})" if method == "assistant" else kind.sentence
-        return f"it is {what}, which localspec cannot draft with yet"
-    if kind.method == "mtp" and (fault := _mtp_fault(target, draft)):
+    if kind.method not in METHODS:
+        return f"it is {kind.sentence}, which localspec cannot draft with yet"
+    if fault := mtp_fault(target, draft):
         return fault
     found = pairing.match(model, draft)
-    if not found.fits:
-        return found.verdict.removeprefix(f"{draft.path.name} cannot draft for {model.path.name}: ").rstrip(".")
-    return forgets(model)
+    if found.fits:
+        return ""
+    return found.verdict.removeprefix(f"{draft.path.name} cannot draft for {model.path.name}: ").rstrip(".")
 
 
 def forgets(model: Header) -> str:
@@ -135,9 +126,13 @@ def forgets(model: Header) -> str:
     return ""
 
 
-def _mtp_fault(target: Sequence[Header], draft: Header) -> str:
-    """The first fact in which the layers of multi-token prediction are another model's."""
+def mtp_fault(target: Sequence[Header], draft: Header) -> str:
+    """The first fact in which layers of multi-token prediction are another model's: a clause; "" = none, or none are
+    in the file.
+    """
     model = target[0]
+    if draft_kind(draft).method != "mtp":
+        return ""
     if draft.architecture != model.architecture:
         return f"architecture is {model.architecture} in the target and {draft.architecture} in the head"
     theirs = draft.n_layers - draft.number("nextn_predict_layers")
@@ -152,34 +147,37 @@ def search(target: Part, hub: Hub, store: Store, catalog: Catalog) -> Search:
 
     What cannot be reached or read is a finding, never an error: the model does without.
     """
+    if why := forgets(target.header):
+        return Search((Finding(_file(target.choice), "", False, why),))
     inside = nextn_layers(target.headers)
-    if inside and not (why := forgets(target.header)):
-        own = Finding(_file(target.choice), "mtp", True, f"{inside} MTP layer(s) inside, nothing to fetch")
-        beside = (_proposed(target, group, "mtp is taken") for group in _groups(target))
-        return Search((own, *beside))
-    findings = [Finding(_file(target.choice), "mtp", False, why)] if inside else []
-    part = None
-    for looked in (_beside(target, hub), _listed(target, hub, store, catalog)):
-        for finding, found in looked:
-            findings.append(finding)
-            part = found or part
-        if part is not None:
-            break
-    return Search(tuple(findings), part)
+    found: list[tuple[Finding, Part | None]] = []
+    if inside:
+        why = f"{inside} layer(s) of multi-token prediction inside, nothing to fetch"
+        found.append((Finding(_file(target.choice), "mtp", True, why), None))
+    for look in (partial(_beside, target, hub), partial(_listed, target, hub, store, catalog)):
+        found += look(next((one.method for one, _ in found if one.taken), ""))
+    part = next((part for _, part in found if part is not None), None)
+    return Search(tuple(finding for finding, _ in found), part)
 
 
 # ---- beside the model
 
 
-def _beside(target: Part, hub: Hub) -> Iterator[tuple[Finding, Part | None]]:
-    """A finding for every drafter of the repository, the most promising first."""
-    taken, read = "", 0
+def _beside(target: Part, hub: Hub, taken: str) -> Iterator[tuple[Finding, Part | None]]:
+    """A finding for every drafter of the repository, the most promising first.
+
+    Args:
+        target: the model.
+        hub: where headers are read.
+        taken: method of what is taken already; "" = nothing.
+    """
+    read = 0
     for group in _groups(target):
         first = group[0]
         if not _is_above(first, target):
             yield _proposed(target, group, "it lies in another folder"), None
         elif taken:
-            yield _proposed(target, group, f"{taken} is taken"), None
+            yield _proposed(target, group, f"{taken} comes first"), None
         elif 0 < _bits(first.quant) < _FEWEST_BITS:
             yield _proposed(target, group, f"{first.quant} is too coarse for a head"), None
         elif read == _MOST_READ:
@@ -241,7 +239,7 @@ def _tried(target: Part, read: Callable[[], Part], whole: bool = False) -> tuple
     """Reads a drafter's headers, and judges them."""
     try:
         part = read()
-        method, why = method_of(part.header), refusal(target.headers, part.header, whole)
+        method, why = draft_kind(part.header).method, refusal(target.headers, part.header, whole)
     except LocalspecError as error:
         return Finding("", "", False, str(error).rstrip(".")), None
     if why:
@@ -260,7 +258,7 @@ def _proposed(target: Part, group: Sequence[Choice], why: str) -> Finding:
 
 
 def _word(choice: Choice) -> str:
-    word = names.drafter_word(choice)
+    word = names.drafter_word(choice.stem)
     return _WORDS.get(word, word)
 
 
@@ -276,11 +274,13 @@ def _command(target: Part, draft: str) -> str:
 # ---- in the catalogue
 
 
-def _listed(target: Part, hub: Hub, store: Store, catalog: Catalog) -> Iterator[tuple[Finding, Part | None]]:
-    """A finding for every pair of the catalogue whose target this is, the most promising first."""
+def _listed(
+    target: Part, hub: Hub, store: Store, catalog: Catalog, taken: str
+) -> Iterator[tuple[Finding, Part | None]]:
+    """A finding for every pair of the catalogue whose target this is, the most promising first; see `_beside`."""
     called = (target.name, _file(target.choice).rpartition("/")[2])
     pairs = {pair.draft: pair for entry in catalog.like(called) for pair in catalog.drafts_for(entry.name)}
-    mixture, taken = target.header.number("expert_count") > 0, ""
+    mixture = target.header.number("expert_count") > 0
     for pair in sorted(pairs.values(), key=lambda pair: rank(pair.method, mixture)):
         entry = catalog.models[pair.draft]
         if entry.bundled:
@@ -289,7 +289,7 @@ def _listed(target: Part, hub: Hub, store: Store, catalog: Catalog) -> Iterator[
         if pair.method not in METHODS:
             yield replace(proposed, why=f"localspec cannot draft with {pair.method} yet", command=""), None
         elif taken:
-            yield replace(proposed, why=f"{taken} is taken"), None
+            yield replace(proposed, why=f"{taken} comes first"), None
         elif _owner(entry.repository) not in _owners(target):
             yield replace(proposed, why=f"{entry.repository} is neither the model's repository nor its maker's"), None
         else:

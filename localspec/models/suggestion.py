@@ -11,7 +11,10 @@ from typing import Any
 from localspec.errors import LocalspecError
 from localspec.gguf import Header, read_header
 from localspec.models.catalog import Catalog, ModelEntry
+from localspec.models.heads import draft_kind, nextn_layers
+from localspec.models.names import drafter_word
 from localspec.models.pairing import match
+from localspec.models.sidecar import forgets, mtp_fault, rank
 
 _MOST_BYTES = 0.7
 """A draft larger than this share of its target cannot pay."""
@@ -23,7 +26,7 @@ class Suggestion:
     """Something that can draft for a target."""
 
     draft: str
-    """Name in the catalogue or the list of installed models, or a file."""
+    """Name in the catalogue or the list of installed models, or a file; the target's own if it drafts for itself."""
     method: str
     installed: bool
     bytes: int
@@ -70,11 +73,23 @@ def suggest(
                 (),
                 pair.doubt,
             )
+    mixture = False
     if target is not None:
+        if forgets(target):
+            return []
+        mixture = target.number("expert_count") > 0
+        found |= {one.draft: one for one in _inside(target, called)}
         for name, path in installed.items():
             if name not in found and (one := _fitting(target, name, path, called)) is not None:
                 found[name] = one
-    return sorted(found.values(), key=lambda one: (not one.installed, one.method != "draft", one.bytes))
+    return sorted(found.values(), key=lambda one: (not one.installed, rank(one.method, mixture), one.bytes))
+
+
+def _inside(target: Header, called: str) -> list[Suggestion]:
+    """Multi-token prediction in the target's own file; nothing can be said of one that is not here."""
+    count = nextn_layers(target) if target.path.exists() else 0
+    why = f"{count} layer(s) of multi-token prediction inside its own file, used unasked"
+    return [Suggestion(str(target.path), "mtp", True, 0, why, f"localspec run --target {called}")] if count else []
 
 
 def _command(pair: str, draft: str, here: bool, target: str) -> str:
@@ -85,13 +100,21 @@ def _command(pair: str, draft: str, here: bool, target: str) -> str:
     return f"{fetch}localspec run --target {target} --draft {draft}"
 
 
-def neighbours(path: Path) -> dict[str, Path]:
-    """Other GGUF files in the folder of a file, by path."""
+def neighbours(path: Path, known: Iterable[Path] = ()) -> dict[str, Path]:
+    """Other GGUF files in the folder of a file, and drafters by their names in the one above; by path.
+
+    Args:
+        path: of the file.
+        known: files that are left out.
+    """
+    taken = {file.resolve() for file in known}
     try:
-        files = sorted(path.parent.glob("*.gguf"))[:_MOST_NEIGHBOURS]
+        files = sorted(path.parent.glob("*.gguf"))
+        files += [file for file in sorted(path.parent.parent.glob("*.gguf")) if drafter_word(file.stem)]
     except OSError:
         return {}
-    return {str(file): file for file in files if file.is_file() and file.name != path.name}
+    others = (file for file in files[:_MOST_NEIGHBOURS] if file.is_file() and file != path)
+    return {str(file): file for file in others if file.resolve() not in taken}
 
 
 def _size(entry: ModelEntry, installed: dict[str, Path]) -> int:
@@ -104,7 +127,8 @@ def _fitting(target: Header, name: str, path: Path, called: str) -> Suggestion |
     try:
         draft = read_header(path)
         same = target.path.exists() and path.samefile(target.path)  # a target on the hub has no file here
-        if same or draft.tensor_bytes > _MOST_BYTES * target.tensor_bytes:
+        small = draft.tensor_bytes <= _MOST_BYTES * target.tensor_bytes
+        if same or not (small or draft_kind(draft).is_head) or mtp_fault([target], draft):
             return None
         found = match(target, draft)
     except (LocalspecError, OSError):

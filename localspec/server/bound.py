@@ -9,6 +9,7 @@ from typing import Any
 
 from anyio import to_thread
 
+from localspec.engine.lazy import Lazy
 from localspec.runtime.pool import Lease
 from localspec.server.errors import invalid
 from localspec.server.form import Form
@@ -38,6 +39,8 @@ async def bind(service: Service, lease: Lease, asked: Sequence[Asked]) -> None:
     except BaseException:
         lease.release()
         raise
+    if form.trigger is not None:
+        constraint = Lazy(constraint, form.trigger, lease.engine.loaded.model.n_vocab)
     for one in asked:
         one.options["grammar"] = constraint
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from localspec.engine.lazy import Trigger
 from localspec.server.errors import invalid
 from localspec.server.fields import Body, ResponseFormat
 
@@ -79,6 +80,8 @@ class Form:
     """A JSON schema as an object, or the text of the others."""
     field: str
     """Which field asks."""
+    trigger: Trigger | None = None
+    """Where it begins to hold; None = at once."""
 
     @property
     def schema(self) -> Schema | None:

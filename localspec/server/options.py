@@ -49,6 +49,7 @@ def engine_options(fields: GenerationFields, engine: Engine, max_tokens: int | N
         "sampling": sampling_params(fields, engine.loaded.model),
         "seed": fresh_seed() if fields.seed in (None, -1) else fields.seed,
         "max_tokens": None if limit == -1 else limit,
+        "min_tokens": fields.min_tokens or 0,
         "stop": tuple(stop),
         "stop_tokens": _stop_tokens(fields.stop_token_ids or (), engine.loaded.model),
         "ignore_end": bool(fields.ignore_eos),

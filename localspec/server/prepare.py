@@ -64,7 +64,7 @@ def chat_turn(fields: ChatFields, engine: Engine) -> tuple[Turn, Tokens]:
     parallel = fields.parallel_tool_calls is not False
     turn = Dialect(engine.loaded.model).turn(messages, tools, fields.choice_of_tool(), parallel)
     variables = fields.variables() | turn.variables
-    text = engine.chat_text(turn.messages, beginning=beginning, **variables)
+    text = engine.chat_text(turn.messages, beginning=turn.begun(beginning), **variables)
     check_text(text, engine, "messages")
     return turn, engine.prompt_tokens(text)
 
@@ -79,7 +79,11 @@ def chat_asked(fields: ChatFields, engine: Engine) -> tuple[Turn, Asked]:
         options["top_log_probs"] = fields.top_logprobs or 0
     elif fields.top_logprobs:
         raise invalid("top_logprobs needs logprobs to be true.", "top_logprobs", "invalid_value")
-    return turn, Asked(prompt, options, _joined(turn, prompt, fields.form()))
+    form = fields.form()
+    headed = turn.dialect.has_channels and not turn.dialect.begins_answer(prompt)
+    if form is not None and form.schema is None and headed:
+        prompt = turn.resume(prompt, "", "", thought_out=True)[0]  # a grammar knows of no header
+    return turn, Asked(prompt, options, _joined(turn, prompt, form))
 
 
 def _joined(turn: Turn, prompt: Tokens, form: Form | None) -> Form | None:
@@ -88,7 +92,9 @@ def _joined(turn: Turn, prompt: Tokens, form: Form | None) -> Form | None:
         if turn.tools:
             raise invalid(f"{form.field} and tools exclude each other.", form.field, "invalid_value")
         return form
-    if form is not None and not turn.tools and not turn.dialect.ends_thinking(prompt):
+    if form is not None and not turn.tools and turn.dialect.begins_answer(prompt):
         return form
     lark = turn.lark(prompt, form.schema if form is not None else None)
+    if lark is None and (lazy := turn.lazily(prompt)) is not None:
+        return Form("lark", lazy[0], "tools", lazy[1])
     return None if lark is None else Form("lark", lark, form.field if form is not None else "tools")

@@ -62,7 +62,6 @@ SWITCHES: Mapping[str, tuple[Any, ...]] = {
     "multimodal_data": ([], {}),
     "prompt_embeds": ([],),
     "best_of": (1,),
-    "min_tokens": (0,),
     "dimensions": (),
     "messages": ([],),
     "prompt": (),

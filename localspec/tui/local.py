@@ -9,7 +9,7 @@ from typing import Any
 
 from localspec import paths
 from localspec.chat.dialect import Dialect
-from localspec.chat.reply import Part, ReplyParser
+from localspec.chat.reply import Parser, Part
 from localspec.chat.thinking import apart
 from localspec.engine.request import Event, FinishReason, Origin, PassRecord
 from localspec.engine.stats import RequestStats
@@ -178,7 +178,7 @@ class LocalAnswer:
 class _Feed:
     """Joins events into posts."""
 
-    def __init__(self, answer: LocalAnswer, sink: Sink, reply: ReplyParser) -> None:
+    def __init__(self, answer: LocalAnswer, sink: Sink, reply: Parser) -> None:
         self._answer, self._sink, self._reply = answer, sink, reply
         self._said: list[str] = []
         """As the model says it, thinking and marks included."""

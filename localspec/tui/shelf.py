@@ -92,6 +92,7 @@ def shelf(catalog: Catalog, store: Store) -> list[Item]:
     """
     entries = {entry.name: entry for entry in store.entries()}
     items = [_pair(pair, catalog, entries) for pair in catalog.pairs.values() if pair.method in METHODS]
+    items += [_alone(model) for model in catalog.alone(METHODS) if not model.bundled and model.name not in entries]
     listed = {name for item in items if item.state != "hub" for name in item.removable}
     items += [
         _installed(entry, entries) for entry in entries.values() if entry.role == "target" and entry.name not in listed
@@ -116,6 +117,11 @@ def _pair(pair: PairEntry, catalog: Catalog, entries: Mapping[str, Entry]) -> It
         tuple(model.path if model.bundled else entries[model.name].path for model in models) if here else (),
         removable=tuple(entry.name for entry in mine),
     )
+
+
+def _alone(model: ModelEntry) -> Item:
+    why = f"{model.reference}; pulling it looks for the drafter that its maker published"
+    return Item(model.name, "", "hub", model.bytes, why, model.licence)
 
 
 def _size(model: ModelEntry, entries: Mapping[str, Entry]) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import torch
@@ -25,13 +26,15 @@ def orthogonalise(stack: Tensor, steps: int = 5) -> Tensor:
 class Optimiser:
     """One step for the whole model; learning rates are handed in each time."""
 
-    def __init__(self, model: nn.Module, momentum: float = 0.95, decay: float = 0.01) -> None:
+    def __init__(
+        self, model: nn.Module, momentum: float = 0.95, decay: float = 0.01, tables: Collection[str] = ("embedding",)
+    ) -> None:
         self.momentum = momentum
         self.decay = decay
         self.groups: dict[tuple[int, int], list[nn.Parameter]] = {}
         rest: list[nn.Parameter] = []
         for name, weight in model.named_parameters():
-            if weight.ndim == 2 and name != "embedding":
+            if weight.ndim == 2 and name not in tables:
                 rows, columns = weight.shape
                 self.groups.setdefault((min(rows, columns), max(rows, columns)), []).append(weight)
             else:

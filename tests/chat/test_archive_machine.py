@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -151,6 +152,17 @@ class ArchiveMachine(RuleBasedStateMachine):
         deletion = self.archive.delete_chat(self.chat.id)
         assert all(chat.id != self.chat.id for chat in self.archive.chats())
         self.archive.undo(deletion.id)
+
+    @precondition(lambda self: self.archive.persistent)
+    @rule()
+    def lose_the_file(self) -> None:
+        self.archive._database._give_up(sqlite3.OperationalError("database or disk is full"))
+        assert not self.archive.persistent
+
+    @rule()
+    def save_back(self) -> None:
+        assert self.archive.save_back()
+        assert (self.archive.persistent, self.archive.notice) == (True, "")
 
     @rule()
     def restart(self) -> None:

@@ -14,6 +14,7 @@ from localspec.chat.call_part import CallArguments, CallBegun, CallEnded
 from localspec.chat.dialect import Dialect, Turn
 from localspec.chat.template import Message
 from localspec.chat.tool import AUTO, Tool, ToolChoice
+from localspec.engine.lazy import Lazy
 from localspec.llama.grammar import Grammar
 from localspec.llama.matcher import Compiler
 from localspec.llama.model import Model
@@ -156,13 +157,45 @@ def test_parameters_that_say_nothing_are_those_of_an_object(model: Model, compil
     assert not fits(turn, '<tool_call>{"name": "go", "arguments": [1]}</tool_call>', model, compiler)
 
 
-def test_a_strict_tool_leaves_text_free_and_holds_calls_to_its_schema(model: Model, compiler: Compiler) -> None:
-    turn = turn_of(model, TEMPLATES["tagged"], AUTO, tools=[Tool("go", "", NESTED, strict=True)])
+def lazily(turn: Turn, text: str, model: Model, compiler: Compiler, prompt: Tokens = PROMPT) -> bool:
+    """Whether a text fits where calls are the model's to make."""
+    found = turn.lazily(prompt)
+    assert found is not None
+    lark, trigger = found
+    lazy = Lazy(compiler.compile(Grammar.lark(lark)).fresh(), trigger, model.n_vocab)
+    tokens = model.tokenize(text, special=True, add_bos=False).tolist()
+    return lazy.fits(tokens) == len(tokens)
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_text_is_free_and_a_call_that_begins_calls_a_tool(strict: bool, model: Model, compiler: Compiler) -> None:
+    turn = turn_of(model, TEMPLATES["tagged"], AUTO, tools=[Tool("go", "", NESTED, strict=strict)])
+    assert turn.lark(PROMPT) is None
     call = TEXTS["tagged"][1]
-    assert fits(turn, "Any words\nat all: {", model, compiler)
-    assert fits(turn, f"So: {call}", model, compiler)
-    assert not fits(turn, f"So: {call.replace('5', 'null')}", model, compiler)
-    assert turn_of(model, TEMPLATES["bare"], AUTO, tools=[Tool("go", strict=True)]).lark(PROMPT) is None
+    assert lazily(turn, "Any words\nat all: {", model, compiler)
+    assert lazily(turn, f"So: {call}", model, compiler)
+    assert not lazily(turn, f"So: {call.replace('go', 'run')}", model, compiler)
+    assert lazily(turn, f"So: {call.replace('5', 'null')}", model, compiler) is not strict
+    assert turn_of(model, TEMPLATES["bare"], AUTO, tools=[Tool("go", strict=True)]).lazily(PROMPT) is None
+    assert turn_of(model, TEMPLATES["tagged"]).lazily(PROMPT) is None, "it must be called at once"
+    assert turn_of(model, TEMPLATES["tagged"], ToolChoice("none")).lazily(PROMPT) is None
+
+
+def test_a_mark_within_a_thought_binds_nothing(model: Model, compiler: Compiler) -> None:
+    turn = turn_of(model, "{{ tools }}<tool_call><think>", AUTO)
+    odd = "<tool_call>maybe"
+    assert not lazily(turn, odd, model, compiler)
+    assert lazily(turn, f"<think>{odd}</think>{TEXTS['tagged'][1]}", model, compiler)
+    assert not lazily(turn, f"<think>{odd}</think>{odd}", model, compiler)
+    prompt = model.tokenize("x<think>\n", special=True, add_bos=True)
+    assert lazily(turn, f"{odd}</think>{TEXTS['tagged'][1]}", model, compiler, prompt)
+
+
+def test_too_many_tools_bind_nothing_unless_one_is_strict(model: Model) -> None:
+    many = [Tool(f"tool_number_{number}") for number in range(500)]
+    assert turn_of(model, TEMPLATES["tagged"], AUTO, tools=many).lazily(PROMPT) is None
+    assert turn_of(model, TEMPLATES["tagged"], AUTO, tools=many[:100]).lazily(PROMPT) is not None
+    assert turn_of(model, TEMPLATES["tagged"], AUTO, tools=[*many, Tool("f", strict=True)]).lazily(PROMPT) is not None
 
 
 @pytest.mark.parametrize("opening", ["<think>", "[THINK]"])

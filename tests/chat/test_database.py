@@ -156,8 +156,8 @@ def test_a_full_disk_is_said_once_and_the_chat_goes_on_in_memory(tmp_path: Path)
         assert "disk is full" in archive.notice == heard[0]
         assert not archive.persistent
         assert works(archive)
-    with Archive.open(tmp_path / "chats.sqlite3") as archive:  # what was written before is still there
-        assert archive.chats()[0].title == "before"
+        with Archive.open(tmp_path / "chats.sqlite3") as other:  # what was written before is still there
+            assert other.chats()[0].title == "before"
 
 
 def test_a_read_only_folder(open_folder: Path) -> None:

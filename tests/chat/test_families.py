@@ -13,13 +13,16 @@ import pytest
 from localspec.chat.array_form import ArrayForm
 from localspec.chat.call_part import CallArguments, CallBegun, CallEnded
 from localspec.chat.dialect import Dialect
+from localspec.chat.harmony_form import HarmonyForm
 from localspec.chat.named_form import NamedForm
 from localspec.chat.reply import Content, Part
 from localspec.chat.template import ChatTemplate, Message
 from localspec.chat.tool import Tool, ToolCall, ToolChoice
+from localspec.engine.lazy import Lazy
 from localspec.llama.grammar import Grammar
 from localspec.llama.matcher import Compiler
 from localspec.llama.model import Model
+from tests.chat.marked_file import CONTROL, USER_DEFINED, write_marked
 from tests.chat.test_call_grammar import PROMPT, Disguised
 from tests.chat.test_dialect import Spelled
 
@@ -66,6 +69,7 @@ FAMILIES = {
     "Gemma 4": "google-gemma-4-31B-it",
     "GLM 4.6": "GLM-4.6",
     "Kimi K2": "moonshotai-Kimi-K2",
+    "gpt-oss": "openai-gpt-oss-120b",
 }
 WHOLE = ("Qwen3-Coder", "Gemma 4", "GLM 4.6")
 """Families whose arguments come in one piece."""
@@ -169,6 +173,45 @@ def test_a_call_can_be_forced(family: str, model: Model) -> None:
         tokens = [*model.tokenize(text, special=True, add_bos=False).tolist(), model.eos]
         assert (compiler.compile(Grammar.lark(lark)).fresh().fits(tokens) == len(tokens)) is fits
     compiler.close()
+
+
+@pytest.mark.parametrize("kind", [CONTROL, USER_DEFINED], ids=["control", "user-defined"])
+@pytest.mark.parametrize("family", [*FAMILIES, GRANITE_3])
+def test_with_marks_that_are_tokens_a_call_is_free_to_come_and_bound_when_it_does(
+    family: str, kind: int, tmp_path: Path
+) -> None:
+    form = Dialect(Spelled(source_of(family))).form
+    thought = Dialect(Spelled(source_of(family))).thought
+    marks = {mark for mark in (*form.openings, *form.markers) if mark[-1] in ">]"}
+    if thought is not None and not isinstance(form, HarmonyForm):
+        marks |= {thought.opening.removesuffix("thought"), thought.closing}
+    file = write_marked(tmp_path / "marked.gguf", source_of(family), sorted(marks), kind)
+    with Model.load(file) as model:
+        compiler = Compiler(model)
+        turn = Dialect(model).turn([ASKED], (WEATHER, CLOCK))
+        lead = "<|start|>assistant" if isinstance(form, HarmonyForm) else ""
+        found = turn.lazily(model.tokenize(lead or "x", special=True, add_bos=False))
+        if family in ("Llama 3.1", "Command-R+"):
+            assert found is None, "no token tells its calls"
+            return
+        assert found is not None
+        lark, trigger = found
+        lazy = Lazy(compiler.compile(Grammar.lark(lark)).fresh(), trigger, model.n_vocab)
+        other = spelled(family).replace("get_weather", "get_whether")
+        for text, fits in (
+            (f"So: {spelled(family)}" if not lead else spelled(family), True),
+            (f"So: {other}" if not lead else other, False),
+            ("So: get_whether {}" if not lead else "<|channel|>final<|message|>So: get_whether {}", True),
+        ):
+            tokens = model.tokenize(text, special=True, add_bos=False).tolist()
+            assert (lazy.fits(tokens) == len(tokens)) is fits, text
+            forced = turn.dialect.turn([ASKED], (WEATHER, CLOCK), ToolChoice("required")).lark(PROMPT)
+            assert forced is not None
+            matcher = compiler.compile(Grammar.lark(forced)).fresh()
+            call = text.removeprefix("So: ")
+            tokens = model.tokenize(call, special=True, add_bos=False).tolist()
+            assert (matcher.fits(tokens) == len(tokens)) is (call == spelled(family)), call
+        compiler.close()
 
 
 @pytest.mark.parametrize("family", [*FAMILIES, GRANITE_3])

@@ -60,11 +60,6 @@ def dflash(**facts: Any) -> bytes:
     return _head("dflash", _FUSED, {"own__block_size": 8, "own__target_layers": [1, 2, 3]} | facts)
 
 
-def dflash2(**facts: Any) -> bytes:
-    more = {"own__block_size": 8, "own__target_layers": [1, 2, 3], "own__selector_rank": 8, "own__selector_top_k": 2}
-    return _head("dflash", [*_FUSED, ("selector_hidden.weight", (WIDTH, 8))], more | facts)
-
-
 def dspark(**facts: Any) -> bytes:
     more = {"own__block_size": 7, "own__target_layers": [1, 2, 3], "own__sample_from_anchor": True}
     return _head("dflash", [*_FUSED, ("markov_w1.weight", (8, 260)), ("markov_w2.weight", (8, 260))], more | facts)

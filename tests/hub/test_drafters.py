@@ -1,7 +1,4 @@
-"""Drafters found by `pull`: in layouts as published, from headers alone, with a line for every file that was not taken.
-
-Heads that localspec does not draft with yet are named; which those are changes, so the layouts ask `METHODS`.
-"""
+"""Drafters found by `pull`: in layouts as published, from headers alone, with a line for every file that was left."""
 
 from __future__ import annotations
 
@@ -13,25 +10,24 @@ from typing import Any
 
 import pytest
 
+from localspec.gguf import read_header
 from localspec.models import sidecar
 from localspec.models.catalog import Catalog
 from localspec.models.fit import MARGINS
+from localspec.models.heads import draft_kind
 from localspec.models.hub import Hub
 from localspec.models.installed import find
 from localspec.models.memory import Place
-from localspec.models.methods import METHODS
 from localspec.models.pull import Plan, install, make_plan, wishes
 from localspec.models.store import Store
 from tests.drafters.shipped_heads import SHIPPED
-from tests.hub import published
 from tests.hub.conftest import Inside, Program
-from tests.hub.published import assistant, dflash, dflash2, dspark, eagle3, model, mtp, split_model
+from tests.hub.published import assistant, dflash, dspark, eagle3, model, mtp, split_model
 from tests.hub.server import LocalHub, sha256
 
 ROOM = [Place("CPU", "cpu", 8 << 30, 8 << 30)]
 REPOSITORY = "maker/model-GGUF"
 EYES = {"mmproj-model-BF16.gguf": b"GGUF", "README.md": b"# model"}
-SPARK, FLASH = "dspark" in METHODS, "dflash" in METHODS
 NOT_YET = "which localspec cannot draft with yet"
 
 
@@ -70,8 +66,8 @@ LAYOUTS = [
         {"model-UD-Q4_K_XL.gguf": model(nextn=1), "dflash-model-Q8_0.gguf": dflash()} | EYES,
         "UD-Q4_K_XL",
         ("model-UD-Q4_K_XL.gguf",),
-        ("model-UD-Q4_K_XL.gguf taken: 1 MTP layer(s) inside, nothing to fetch",
-         "dflash-model-Q8_0.gguf ... not taken: mtp is taken"),
+        ("model-UD-Q4_K_XL.gguf taken: 1 layer(s) of multi-token prediction inside, nothing to fetch",
+         "dflash-model-Q8_0.gguf ... not taken: mtp comes first"),
     ),
     Layout(
         "ggml-org/gemma-4-31B-it-GGUF: all in one folder",
@@ -81,7 +77,7 @@ LAYOUTS = [
         "Q8_0",
         ("model-Q8_0.gguf", "mtp-model-Q8_0.gguf"),
         ("mtp-model-Q8_0.gguf ... taken: a multi-token-prediction head ... the best of 3 quantisations",
-         "eagle3-model-Q8_0.gguf ... not taken: mtp is taken"),
+         "eagle3-model-Q8_0.gguf ... not taken: mtp comes first"),
     ),
     Layout(
         "ggml-org/Qwen3.6-27B-GGUF: the head has no file of the model's quantisation",
@@ -117,24 +113,25 @@ LAYOUTS = [
         {f"model-A3B-MTP-{quant}.gguf": model(nextn=1, seed=seed) for seed, quant in enumerate(("Q4_K_M", "Q8_0"))},
         "Q8_0",
         ("model-A3B-MTP-Q8_0.gguf",),
-        ("model-A3B-MTP-Q8_0.gguf taken: 1 MTP layer(s) inside",),
+        ("model-A3B-MTP-Q8_0.gguf taken: 1 layer(s) of multi-token prediction inside",),
     ),
     Layout(
         "Muse-Glimmer-30B: a DFlash file without the model's name",
         {"model-Q4_K_M.gguf": model(), "dflash-kquant.gguf": dflash(own__attention__causal=False)},
         "",
-        ("model-Q4_K_M.gguf", *(["dflash-kquant.gguf"] if FLASH else [])),
-        (f"dflash-kquant.gguf ... {'taken: a DFlash head of blocks of 8' if FLASH else NOT_YET}",),
+        ("model-Q4_K_M.gguf", "dflash-kquant.gguf"),
+        ("dflash-kquant.gguf ... taken: a DFlash head of blocks of 8, beside the model",),
     ),
     Layout(
         "every kind at once",
         {"model-Q8_0.gguf": model(), "mtp-model-Q8_0.gguf": mtp(), "dflash-model-Q8_0.gguf": dflash()}
         | {"eagle3-model-Q8_0.gguf": eagle3(), "dspark-model-Q8_0.gguf": dspark()},
         "Q8_0",
-        ("model-Q8_0.gguf", "dspark-model-Q8_0.gguf" if SPARK else "mtp-model-Q8_0.gguf"),
-        (f"dspark-model-Q8_0.gguf ... {'taken: a DSpark head of blocks of 7' if SPARK else NOT_YET}",
-         f"mtp-model-Q8_0.gguf ... {'not taken: dspark is taken' if SPARK else 'taken: a multi-token'}",
-         "dflash-model-Q8_0.gguf ... not taken", "eagle3-model-Q8_0.gguf ... not taken"),
+        ("model-Q8_0.gguf", "dspark-model-Q8_0.gguf"),
+        ("dspark-model-Q8_0.gguf ... taken: a DSpark head of blocks of 7",
+         "mtp-model-Q8_0.gguf ... not taken: dspark comes first",
+         "dflash-model-Q8_0.gguf ... not taken: dspark comes first (localspec pull",
+         "eagle3-model-Q8_0.gguf ... not taken: dspark comes first"),
     ),
     Layout(
         "a mixture of experts: MTP first, whose passes are narrow",
@@ -142,14 +139,21 @@ LAYOUTS = [
         | {"dspark-model-Q8_0.gguf": dspark()},
         "Q8_0",
         ("model-Q8_0.gguf", "mtp-model-Q8_0.gguf"),
-        ("mtp-model-Q8_0.gguf ... taken", "dspark-model-Q8_0.gguf ... not taken: mtp is taken"),
+        ("mtp-model-Q8_0.gguf ... taken", "dspark-model-Q8_0.gguf ... not taken: mtp comes first"),
     ),
     Layout(
-        "google and unsloth: Gemma 4 with its assistant",
-        {"model-Q4_0.gguf": model(architecture="gemma4"), "mtp-model.gguf": assistant()},
+        "unsloth/gemma-4-31B-it-GGUF: an assistant in a folder for drafters",
+        {"model-Q4_0.gguf": model(architecture="gemma4"), "MTP/mtp-model.gguf": assistant()},
         "Q4_0",
         ("model-Q4_0.gguf",),
-        (f"mtp-model.gguf ... not taken: it is an assistant (gemma4-assistant), {NOT_YET}",),
+        (f"MTP/mtp-model.gguf ... not taken: it is an assistant head (gemma4-assistant), {NOT_YET}",),
+    ),
+    Layout(
+        "a folder for drafters, whose files are called as the model is",
+        {"model-Q8_0.gguf": model(), "model-Q4_K_M.gguf": model(seed=1), "MTP/model-Q8_0.gguf": mtp()},
+        "Q8_0",
+        ("model-Q8_0.gguf", "MTP/model-Q8_0.gguf"),
+        ("MTP/model-Q8_0.gguf ... taken",),
     ),
     Layout(
         "an EAGLE-3 head alone, with a whole model that is called a drafter",
@@ -173,7 +177,7 @@ LAYOUTS = [
         | {"mtp-big-Q8_0.gguf": mtp(layers=6), "mtp-small-Q8_0.gguf": mtp(layers=2)},
         "Q4_0",
         ("small-Q4_0.gguf", "mtp-small-Q8_0.gguf"),
-        ("mtp-small-Q8_0.gguf ... taken", "mtp-big-Q8_0.gguf ... not taken: mtp is taken"),
+        ("mtp-small-Q8_0.gguf ... taken", "mtp-big-Q8_0.gguf ... not taken: mtp comes first"),
     ),
     Layout(
         "a head of three bits",
@@ -217,6 +221,12 @@ def test_a_published_layout(client: Hub, store: Store, local_hub: LocalHub, layo
 
 WRONG: dict[str, tuple[str, bytes]] = {
     "hidden size is 32 in the target and 64 in the draft model": ("eagle3", eagle3(own__target_hidden_size=64)),
+    "hidden size is 32 in the target and 48 in the draft model": ("dspark", dspark(own__embedding_length=48)),
+    "number of layers is 4 in the target and made for one with at least 5": (
+        "dflash",
+        dflash(own__target_layers=[1, 2, 4]),
+    ),
+    "in the format of a fork of llama.cpp (dflash-draft)": ("dflash", model(architecture="dflash-draft")),
     "number of layers is 4 in the target": ("eagle3", eagle3(own__target_layers=[1, 2, 9])),
     "number of layers is 4 in the target and 7 in the head": ("mtp", mtp(layers=7)),
     "hidden size is 32": ("mtp", mtp(own__embedding_length_out=48)),
@@ -258,20 +268,19 @@ def test_no_more_headers_are_read_than_promised(client: Hub, store: Store, local
     wrong = {f"mtp-{letter}-Q8_0.gguf": mtp(layers=9, seed=number) for number, letter in enumerate("abcdefgh")}
     local_hub.add(REPOSITORY, {"model-Q8_0.gguf": model()} | wrong)
     plan = planned(client, store, REPOSITORY)
-    read = sum(local_hub.sent[sha256(data)] > 0 for data in wrong.values())
-    assert read == sidecar._MOST_READ
-    assert [one.why for one in plan.drafters[read:]] == ["6 others were read"] * 2
+    read = {sha256(data) for data in wrong.values() if any(sha256(data) in seen.path for seen in local_hub.seen)}
+    assert len(read) == sidecar._MOST_READ
+    assert [one.why for one in plan.drafters[len(read) :]] == ["6 others were read"] * 2
 
 
 def test_a_recurrent_model_that_takes_nothing_back_gets_no_head(client: Hub, store: Store, local_hub: LocalHub) -> None:
     jamba = partial(model, architecture="jamba", own__ssm__state_size=16)
-    local_hub.add(REPOSITORY, {"model-Q8_0.gguf": jamba(), "eagle3-model-Q8_0.gguf": eagle3()})
-    (finding,) = planned(client, store, REPOSITORY).drafters
-    assert "keeps a recurrent state (jamba)" in finding.why
-    local_hub.add(REPOSITORY, {"model-Q8_0.gguf": jamba(nextn=1)})
-    (finding,) = planned(client, store, REPOSITORY).drafters
-    assert not finding.taken
-    assert "keeps a recurrent state" in finding.why
+    for files in ({"m-Q8_0.gguf": jamba(), "eagle3-m-Q8_0.gguf": eagle3()}, {"m-Q8_0.gguf": jamba(nextn=1)}):
+        local_hub.add(REPOSITORY, files)
+        plan = planned(client, store, REPOSITORY)
+        (finding,) = plan.drafters
+        assert finding.line().startswith("m-Q8_0.gguf not taken: the model keeps a recurrent state (jamba)")
+        assert not plan.is_pair
 
 
 def test_what_memory_or_disk_has_no_room_for_is_not_taken(
@@ -365,7 +374,9 @@ def test_the_catalogue_comes_after_what_lies_beside(client: Hub, store: Store, l
     local_hub.add(REPOSITORY, {"model-Q8_0.gguf": model(), "mtp-model-Q8_0.gguf": mtp()})
     local_hub.add(OWN, {"head-F16.gguf": eagle3()})
     plan = planned(client, store, REPOSITORY, listed(OWN))
-    assert [one.name for one in plan.drafters] == ["mtp-model-Q8_0.gguf"]
+    assert [(one.name, one.taken) for one in plan.drafters] == [("mtp-model-Q8_0.gguf", True), ("the-head", False)]
+    assert plan.drafters[1].why == "mtp comes first"
+    assert not any(OWN in seen.path for seen in local_hub.seen)
     local_hub.add(REPOSITORY, {"model-Q8_0.gguf": model(), "mtp-model-Q8_0.gguf": mtp(layers=9)})
     plan = planned(client, store, REPOSITORY, listed(OWN))
     assert [(one.name, one.taken) for one in plan.drafters] == [("mtp-model-Q8_0.gguf", False), ("the-head", True)]
@@ -379,9 +390,8 @@ def test_a_head_of_the_catalogue_that_cannot_be_used(client: Hub, store: Store, 
     local_hub.add(OWN, {"head-F16.gguf": eagle3(own__target_hidden_size=64)})
     (finding,) = planned(client, store, REPOSITORY, listed(OWN)).drafters
     assert "hidden size is 32 in the target and 64" in finding.why
-    if not SPARK:
-        (finding,) = planned(client, store, REPOSITORY, listed(OWN, "dspark")).drafters
-        assert (finding.why, finding.command) == ("localspec cannot draft with dspark yet", "")
+    (finding,) = planned(client, store, REPOSITORY, listed(OWN, "assistant")).drafters
+    assert (finding.why, finding.command) == ("localspec cannot draft with assistant yet", "")
 
 
 # -- the command line ------------------------------------------------------------------------------------------------
@@ -408,7 +418,7 @@ def test_no_draft_looks_for_none(inside: Inside, local_hub: LocalHub) -> None:
     local_hub.add(REPOSITORY, {"model-Q8_0.gguf": model(), "mtp-model-Q8_0.gguf": mtp(seed=77)})
     plan = inside("pull", REPOSITORY, "--no-draft", "--dry-run", "--json").data["plan"]
     assert (len(plan["parts"]), plan["drafters"], plan["suggestions"]) == (1, [], [])
-    assert local_hub.sent[sha256(mtp(seed=77))] == 0
+    assert not any(sha256(mtp(seed=77)) in seen.path for seen in local_hub.seen)
     plan = inside("pull", REPOSITORY, "--dry-run", "--json").data["plan"]
     assert [(one["name"], one["method"], one["taken"]) for one in plan["drafters"]] == [
         ("mtp-model-Q8_0.gguf", "mtp", True)
@@ -439,10 +449,7 @@ def test_offline_finds_what_is_in_the_cache(inside: Inside, local_hub: LocalHub)
 
 def test_published_files_say_what_they_are(tmp_path: Path) -> None:
     """The files of these tests are what their names say, so that a layout tests what it claims to."""
-    from localspec.gguf import read_header
-
-    for make, method in ((dflash, "dflash"), (dflash2, "dflash2"), (dspark, "dspark"), (eagle3, "eagle3")):
+    for make in (dflash, dspark, eagle3, assistant, mtp):
         file = tmp_path / f"{make.__name__}.gguf"
         file.write_bytes(make())
-        assert sidecar.method_of(read_header(file)) == method
-    assert published.LAYERS == 4
+        assert draft_kind(read_header(file)).method == make.__name__

@@ -310,6 +310,10 @@ def test_a_plain_address(program: Program, local_hub: LocalHub, target_bytes: by
 def test_search_and_ps_and_rm(inside: Inside, local_hub: LocalHub) -> None:
     assert PAIR[0] in inside("search", "tiny").out
     assert inside("search", "nothing-like-it").code == 1
+    assert "model gpt-oss-20b: ggml-org/gpt-oss-20b-GGUF" in inside("search", "gpt-oss").out
+    named = inside("search", "qwen3.8", "--json").data
+    assert [one["name"] for one in named["models"]] == ["qwen3.8-flash-next"]
+    assert [one["name"] for one in named["pairs"]] == ["qwen3.8-27b-dflash2"]
     assert inside(*PULL).code == 0
     assert inside("ps", "--json").data == []
     kept = inside("rm", f"{PAIR[1]}:Q8_0")

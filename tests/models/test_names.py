@@ -125,6 +125,15 @@ def test_the_default_without_q4_k_m() -> None:
     assert chosen("u/r:Q4_K_XL", files("a-UD-Q4_K_XL.gguf")).quant == "UD-Q4_K_XL"
 
 
+def test_heads_alone_are_taken_with_eight_bits_or_more() -> None:
+    heads = files("m-DSpark-Q4_K_M.gguf", "m-DSpark-F16.gguf", "m-DSpark-Q8_0.gguf")
+    assert chosen("u/r", heads).quant == "Q8_0"
+    assert chosen("u/r", heads[:2]).quant == "F16"
+    assert chosen("u/r:Q4_K_M", heads).quant == "Q4_K_M"
+    whole = files("m-MTP-Q4_K_M.gguf", "m-MTP-Q8_0.gguf")
+    assert chosen("u/r", whole).quant == "Q4_K_M", "whole models have the word for what is inside"
+
+
 @pytest.mark.parametrize(
     "drafter",
     [

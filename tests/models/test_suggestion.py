@@ -10,6 +10,7 @@ from localspec.gguf import read_header
 from localspec.models.catalog import Catalog
 from localspec.models.names import base_name
 from localspec.models.suggestion import neighbours, suggest
+from tests.hub import published
 from tests.llama.tiny_gguf import TINY_METADATA, gguf_bytes, tiny_tensors, write
 
 
@@ -68,3 +69,34 @@ def test_by_tokenizer_only_smaller_models_that_fit(tmp_path: Path) -> None:
     assert found.draft == str(small)
     assert suggest(read_header(small), {"small.gguf"}, Catalog.load(), {"big": big, "small": small}) == []
     assert neighbours(Path("/no/such/folder/x.gguf")) == {}
+
+
+def test_what_is_inside_or_beside_comes_first(tmp_path: Path) -> None:
+    """The same rule as for `pull`: the header decides, the folder above counts where the name says what a file is."""
+    folder = tmp_path / "Q8_0"
+    folder.mkdir()
+    target = write(folder / "model.gguf", published.model())
+    files = {
+        "Q8_0/small.gguf": published.model(layers=1),
+        "Q8_0/eagle3-model.gguf": published.eagle3(),
+        "Q8_0/mtp-other.gguf": published.mtp(layers=7),
+        "Q8_0/mtp-model-assistant.gguf": published.assistant(),
+        "model-mtp.gguf": published.mtp(),
+        "unnamed.gguf": published.mtp(),
+    }
+    for name, data in files.items():
+        write(tmp_path / name, data)
+    found = suggest(read_header(target), {"model.gguf"}, Catalog({}, {}), neighbours(target))
+    assert [(Path(one.draft).name, one.method) for one in found] == [
+        ("model-mtp.gguf", "mtp"),
+        ("eagle3-model.gguf", "eagle3"),
+        ("small.gguf", "draft"),
+        ("mtp-model-assistant.gguf", "assistant"),
+    ]
+    assert neighbours(target, [tmp_path / name for name in files]) == {}
+    own = write(tmp_path / "own.gguf", published.model(nextn=2))
+    (first, *_) = suggest(read_header(own), {"own.gguf"}, Catalog({}, {}), {}, "own")
+    assert (first.draft, first.method, first.command) == (str(own), "mtp", "localspec run --target own")
+    assert first.why.startswith("2 layer(s)")
+    forgetful = write(tmp_path / "jamba.gguf", published.model(architecture="jamba", own__ssm__state_size=16))
+    assert suggest(read_header(forgetful), {"jamba.gguf"}, Catalog({}, {}), neighbours(forgetful)) == []

@@ -77,6 +77,23 @@ def test_a_token_ends_the_answer_and_is_no_part_of_it(live: Live) -> None:
     assert error_of(live.chat(COPY, stop_token_ids=[-1]))["param"] == "stop_token_ids"
 
 
+@pytest.mark.parametrize("path", ["chat", "complete"])
+def test_nothing_ends_an_answer_before_min_tokens(live: Live, path: str) -> None:
+    ask = live.chat if path == "chat" else live.complete
+    found = []
+    for more in ({}, {"speculative": {"enabled": False}}):
+        body = ask(COPY, temperature=0, min_tokens=60, max_tokens=64, **more).json()
+        assert body["usage"]["completion_tokens"] >= 60
+        choice = body["choices"][0]
+        found.append(choice["message"]["content"] if path == "chat" else choice["text"])
+    assert found[0] == found[1]
+    stopped = ask(COPY, temperature=0, min_tokens=8, max_tokens=64, stop=["a", "e", "n"]).json()
+    assert 9 <= stopped["usage"]["completion_tokens"] < 64
+    refused = ask(COPY, min_tokens=9, max_tokens=8)
+    assert refused.status_code == 400
+    assert "min_tokens is 9; it must not be more than max_tokens, 8." in error_of(refused)["message"]
+
+
 @pytest.mark.parametrize(
     ("fields", "said"),
     [

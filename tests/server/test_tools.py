@@ -157,6 +157,22 @@ def test_a_schema_that_nobody_can_read_is_an_error_of_the_request(live: Live) ->
     assert error_of(response)["type"] == "invalid_request_error"
 
 
+def test_a_call_that_begins_is_of_a_tool_that_there_is(live: Live) -> None:
+    """Hot enough that names are made up: then the mark of a call would stand in the text."""
+    calls = 0
+    for seed in range(40):
+        choice = ask(live, temperature=1.6, seed=seed, tools=[OTHER], max_tokens=50)
+        message = choice["message"]
+        assert choice["finish_reason"] == "length" or "<tool_call>" not in (message["content"] or "")
+        calls += len(message.get("tool_calls", []))
+    assert calls > 3
+
+
+def test_an_unusual_schema_is_no_error_where_the_model_may_call_or_not(live: Live) -> None:
+    bad = {"type": "object", "properties": {"a": {"type": "string", "pattern": "("}}}
+    ask(live, tools=[{"type": "function", "function": {"name": "a", "parameters": bad}}], max_tokens=5)
+
+
 @pytest.mark.trial
 def test_a_thousand_random_requests_call_only_tools_that_exist(live: Live) -> None:
     """Hot enough that names are made up; what is called is among the tools, whatever they are."""

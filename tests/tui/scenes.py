@@ -209,7 +209,7 @@ async def pull(app: ChatApp, pilot: Pilot[Any], folder: Path) -> None:
     transfers("Qwen/Qwen3-0.6B-GGUF/Qwen3-0.6B-Q8_0.gguf", 0, 640_000_000, "loading")
     transfers("Qwen/Qwen3-4B-GGUF/Qwen3-4B-Q4_K_M.gguf", 900_000_000, 2_500_000_000, "loading")
     transfers("Qwen/Qwen3-0.6B-GGUF/Qwen3-0.6B-Q8_0.gguf", 640_000_000, 640_000_000, "checking")
-    screen.query_one("#name", Input).value = "qwen3-4b"
+    screen.query_one("#name", Input).value = "qwen3-8b"
     screen.query_one("#plan", Static).update(transfers.lines(70, now=0.0))
     screen._say("Loading. Esc stops; what has come is kept, and the next pull goes on there.")
 

@@ -20,6 +20,7 @@ from localspec.tui.screens.import_file import ImportScreen
 from localspec.tui.screens.models import ModelsScreen, speeds_of
 from localspec.tui.screens.pull import PullScreen
 from localspec.tui.shelf import Item, Speeds, judged, shelf, timed
+from tests.hub import published
 from tests.hub.conftest import PAIR, _server, client, draft_bytes, local_hub, quick, store, target_bytes
 from tests.hub.server import LocalHub
 from tests.tui.conftest import MakeApp, until
@@ -62,6 +63,9 @@ async def test_the_bundled_pair_is_here_and_fits(make_app: MakeApp, client: Hub,
         assert (first.name, first.state, first.draft, first.fits) == ("tiny", "here", "tiny-draft", True)
         assert "fits" in text(screen, "#detail")
         assert any(item.state == "hub" for item in screen.items)
+        alone = next(item for item in screen.items if item.name == "gpt-oss-20b")
+        assert (alone.state, alone.draft) == ("hub", "")
+        assert alone.why.startswith("ggml-org/gpt-oss-20b-GGUF; pulling it looks for the drafter")
         assert screen.query_one(DataTable).row_count == len(screen.items)
         await pilot.press("enter")
         assert loads.asked == [("tiny", None)]
@@ -117,6 +121,22 @@ async def test_a_pull_can_be_stopped_and_gone_on_with(
         await until(pilot, lambda: store.entries())
         size = len(local_hub.repositories[PAIR[0]].files["tiny-target-Q8_0.gguf"])
         assert sum(local_hub.sent.values()) < size + before
+
+
+async def test_a_pull_finds_the_models_drafter(
+    make_app: MakeApp, client: Hub, store: Store, local_hub: LocalHub
+) -> None:
+    files = {"m-Q8_0.gguf": published.model(), "mtp-m-Q8_0.gguf": published.mtp()}
+    local_hub.add("us/headed-GGUF", files)
+    app = make_app()
+    async with app.run_test(size=(160, 40)) as pilot:
+        await opened(app, pilot, client, store)
+        for draft, words in (("", "mtp-m-Q8_0.gguf (89.9 kB) taken: "), ("-", "no draft model comes with it")):
+            app.push_screen(PullScreen(lambda: client, store, "us/headed-GGUF", draft))
+            await until(pilot, lambda: isinstance(app.screen, PullScreen) and "y loads it" in text(app.screen, "#note"))
+            assert words in text(app.screen, "#plan")
+            assert ("drafter" in text(app.screen, "#plan")) == (draft == "")
+            await pilot.press("escape")
 
 
 @pytest.mark.parametrize(
@@ -281,6 +301,10 @@ async def test_a_model_is_searched_on_the_hub_and_planned(make_app: MakeApp, cli
         find.query_one("#words", Input).value = "no such words"
         await pilot.press("enter")
         await until(pilot, lambda: "Nothing was found" in text(find, "#note"))
+        find.query_one("#words", Input).value = "gpt-oss 120b"
+        await pilot.press("enter")
+        await until(pilot, lambda: find._names == ["gpt-oss-120b"])
+        assert "of the list: ggml-org" in str(find.query_one("#found").get_option_at_index(0).prompt)
         find.query_one("#words", Input).value = "US/tiny gguf"
         await pilot.press("enter")
         await until(pilot, lambda: find.query_one("#found").option_count == 2 and isinstance(app.focused, OptionList))

@@ -1,45 +1,67 @@
-"""A full disk: a line that stays, and a question before the chat is left."""
+"""A full disk: a line that stays, everything is saved once there is room, and quitting asks until then."""
 
 from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from textual.widgets import OptionList
 
+from localspec.chat.archive import Archive
 from localspec.tui.app import ChatApp
 from localspec.tui.dialogs import Choice
+from localspec.tui.open_tabs import OpenTabs
+from localspec.tui.preferences import Preferences
 from localspec.tui.widgets.unsaved import Unsaved
+from tests.chat.test_arrears import no_room
 from tests.tui.conftest import MakeApp, front, say, until
+from tests.tui.replayer import Recorded, Recording, ReplayAnswerer
 
 pytestmark = pytest.mark.asyncio
+LONG = "words " * 20_000
+"""An answer that needs more room than there is."""
 
 
-def fill_the_disk(app: ChatApp) -> None:
-    """Its file may not grow any more."""
-    database = app.archive._database
-    pages = database.read(lambda connection: connection.execute("PRAGMA page_count").fetchone()[0])
-    database.read(lambda connection: connection.execute(f"PRAGMA max_page_count = {pages + 1}"))
+def answerer(text: str) -> ReplayAnswerer:
+    return ReplayAnswerer(Recording([Recorded.of_text(text)], {}))
 
 
 async def test_a_full_disk_is_said_in_a_line_that_stays_and_quitting_asks(make_app: MakeApp) -> None:
-    app = make_app("words " * 20_000)
+    app = make_app(LONG)
     async with app.run_test(size=(100, 30)) as pilot:
         line = app.chat_screen.query_one(Unsaved)
         await until(pilot, lambda: app.facts is not None)
         assert not line.display
-        fill_the_disk(app)
-        await say(pilot, "Go")
-        await until(pilot, lambda: not app.archive.persistent)
-        await until(pilot, lambda: line.display and "disk is full" in str(line.content))
-        assert len(front(app).path[-1].content) > 100_000, "the chat goes on"
+        with no_room(100_000):
+            await say(pilot, "Go")
+            await until(pilot, lambda: not app.archive.persistent)
+            await until(pilot, lambda: line.display and "cannot be written" in str(line.content))
+            assert len(front(app).path[-1].content) > 100_000, "the chat goes on"
+            await pilot.press("ctrl+q")
+            await until(pilot, lambda: isinstance(app.screen, Choice))
+            await pilot.press("ctrl+q", "enter")
+            await until(pilot, lambda: app.screen is app.chat_screen)
+            assert line.display
+            await pilot.press("ctrl+q")
+            await until(pilot, lambda: isinstance(app.screen, Choice) and app.screen.query(OptionList))
+            await pilot.press("down", "enter")
+            await until(pilot, lambda: app._exit)
+
+
+async def test_quitting_saves_and_does_not_ask_if_there_is_room_by_then(
+    make_app: MakeApp, archive: Archive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("localspec.tui.widgets.unsaved._TRY_SECONDS", 1e6)
+    app = make_app(LONG)
+    async with app.run_test(size=(100, 30)) as pilot:
+        with no_room(100_000):
+            await say(pilot, "Go")
+            await until(pilot, lambda: not archive.persistent)
         await pilot.press("ctrl+q")
-        await until(pilot, lambda: isinstance(app.screen, Choice))
-        await pilot.press("ctrl+q", "enter")
-        await until(pilot, lambda: app.screen is app.chat_screen)
-        assert line.display
-        await pilot.press("ctrl+q")
-        await until(pilot, lambda: isinstance(app.screen, Choice) and app.screen.query(OptionList))
-        await pilot.press("down", "enter")
         await until(pilot, lambda: app._exit)
+        assert archive.persistent
 
 
 async def test_quitting_does_not_ask_while_chats_last(make_app: MakeApp) -> None:
@@ -48,3 +70,50 @@ async def test_quitting_does_not_ask_while_chats_last(make_app: MakeApp) -> None
         await say(pilot, "Go")
         await pilot.press("ctrl+q")
         await until(pilot, lambda: app._exit)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 3 MB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=3m", "none", str(folder)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("a small disk cannot be mounted here")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+async def test_all_is_saved_once_there_is_room(
+    folders: Path, small_disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("localspec.tui.widgets.unsaved._TRY_SECONDS", 0.1)
+    ballast, file = small_disk / "ballast", small_disk / "chats.sqlite3"
+    with Archive.open(file) as archive:
+        app = ChatApp(answerer(LONG), archive, Preferences())
+        async with app.run_test(size=(100, 30)) as pilot:
+            line = app.chat_screen.query_one(Unsaved)
+            await until(pilot, lambda: app.facts is not None)
+            ballast.write_bytes(b"x" * 2_800_000)
+            await say(pilot, "Go")
+            await until(pilot, lambda: line.display and "disk is full" in str(line.content))
+            await pilot.press("ctrl+n")
+            await until(pilot, lambda: front(app).path == [])
+            await say(pilot, "Go on")
+            await pilot.press(*"draft")
+            assert not archive.persistent
+            ballast.unlink()
+            await until(pilot, lambda: archive.persistent)
+            await until(pilot, lambda: not line.display)
+            assert any("are saved" in note.message for note in app._notifications)
+            with Archive.open(file) as other:  # not only when it is left
+                paths = [[message.content for message in other.path(chat.id)] for chat in reversed(other.chats())]
+                assert paths == [["Go", LONG], ["Go on", LONG]]
+                assert len(OpenTabs.load(other).chats(other)) == 2
+            await pilot.press("ctrl+q")
+            await until(pilot, lambda: app._exit)
+    with Archive.open(file) as archive:
+        again = ChatApp(answerer("More."), archive, Preferences())
+        async with again.run_test(size=(100, 30)) as pilot:
+            await until(pilot, lambda: len(again.chat_screen.panes) == 2)
+            assert front(again).composer.text == "draft"

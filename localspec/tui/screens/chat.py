@@ -157,6 +157,11 @@ class ChatScreen(Screen[None]):
         self.show_titles()
         self.show_status()
 
+    def on_unsaved_saved(self) -> None:
+        self.app.say("The chats of this session are saved.")
+        self._tabs.remember()
+        self.show_status()
+
     def on_answer_part(self, event: AnswerPart) -> None:
         self._hear(event)
 

@@ -1,4 +1,4 @@
-"""Search on the hub: pairs of the catalogue and GGUF repositories by words; the one chosen is pulled."""
+"""Search on the hub: pairs and models of the catalogue and GGUF repositories by words; the one chosen is pulled."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from textual.widgets import Footer, Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from localspec.errors import LocalspecError
-from localspec.models.catalog import Catalog, PairEntry
+from localspec.models.catalog import Catalog, ModelEntry, PairEntry
 from localspec.tui.dialogs import Dialog
 from localspec.tui.errands import Errands, Tell
 from localspec.tui.safe_text import one_line, safe
@@ -21,6 +21,8 @@ from localspec.tui.safe_text import one_line, safe
 if TYPE_CHECKING:
     from localspec.models.hub import Found, Hub
 
+Listed = PairEntry | ModelEntry
+"""What the catalogue lists by name: pairs, and targets that are in none."""
 _LIMIT = 30
 """Repositories asked for: more words find better than a longer list."""
 HELP = "Enter searches; all words must be in the name. What is chosen from the list is planned before it is pulled."
@@ -60,7 +62,9 @@ class FindModelScreen(Dialog[str | None]):
 
     def _search(self, words: Sequence[str], tell: Tell) -> None:
         try:
-            pairs = [pair for pair in Catalog.load().pairs.values() if _holds(pair, words)]
+            catalog = Catalog.load()
+            pairs: list[Listed] = [pair for pair in catalog.pairs.values() if _holds(pair, words)]
+            pairs += [entry for entry in catalog.alone() if _holds(entry, words)]
             tell(self._show, pairs, [], "Asking the hub ...")
             found = self._make_hub().search(words, _LIMIT)
         except LocalspecError as error:
@@ -71,11 +75,11 @@ class FindModelScreen(Dialog[str | None]):
             nothing = "" if pairs or found else "Nothing was found. "
             tell(self._show, pairs, found, nothing + HELP)
 
-    def _show(self, pairs: Sequence[PairEntry], found: Sequence[Found], note: str) -> None:
+    def _show(self, pairs: Sequence[Listed], found: Sequence[Found], note: str) -> None:
         self._names = [pair.name for pair in pairs] + [one.repository for one in found]
         entries = self.query_one("#found", OptionList)
         entries.clear_options()
-        entries.add_options(Option(_of_pair(pair)) for pair in pairs)
+        entries.add_options(Option(_of_list(one)) for one in pairs)
         entries.add_options(Option(_of_repository(one)) for one in found)
         entries.display = bool(self._names)
         self._say(note)
@@ -92,12 +96,13 @@ class FindModelScreen(Dialog[str | None]):
         note.set_class(bad, "bad")
 
 
-def _holds(pair: PairEntry, words: Sequence[str]) -> bool:
-    return all(word.lower() in pair.name.lower() for word in words)
+def _holds(listed: Listed, words: Sequence[str]) -> bool:
+    return all(word.lower() in listed.name.lower() for word in words)
 
 
-def _of_pair(pair: PairEntry) -> Content:
-    return Content.assemble((one_line(pair.name), "bold"), f"  pair of the list: {one_line(pair.target)}")
+def _of_list(listed: Listed) -> Content:
+    what = f"pair of the list: {listed.target}" if isinstance(listed, PairEntry) else f"of the list: {listed.reference}"
+    return Content.assemble((one_line(listed.name), "bold"), f"  {one_line(what)}")
 
 
 def _of_repository(found: Found) -> Content:

@@ -16,6 +16,7 @@ from textual.worker import Worker, get_current_worker
 from localspec.chat.archive import Archive
 from localspec.errors import LocalspecError
 from localspec.models.catalog import Catalog
+from localspec.models.methods import METHODS
 from localspec.models.store import Removal, Store
 from localspec.models.suggestion import Suggestion, neighbours, suggest
 from localspec.runtime.memory import places
@@ -215,21 +216,25 @@ class ModelsScreen(Page):
             known = {entry.name: entry.path for entry in catalog.models.values() if entry.bundled}
             known |= {entry.name: entry.path for entry in self._store.entries() if not entry.fault}
             target = item.files[0]
-            found = suggest(read_header(target), [item.name, target.name], catalog, known | neighbours(target))
+            known |= neighbours(target, known.values())
+            found = suggest(read_header(target), [item.name, target.name], catalog, known)
         except LocalspecError as error:
             if self.is_running:
                 self.app.call_from_thread(self._say, str(error))
             return
         if self.is_running:
-            self.app.call_from_thread(self._offer, item, [one for one in found if one.installed])
+            usable = [one for one in found if one.installed and one.method in METHODS]
+            self.app.call_from_thread(self._offer, item, usable)
 
     def _offer(self, item: Item, found: Sequence[Suggestion]) -> None:
-        answers = [(one.draft, one.draft, f"{amount(one.bytes)}, {one.why}") for one in found]
-        answers.append((_NO_DRAFT, "No draft model", "prompt lookup guesses alone"))
+        own = str(item.files[0])
+        answers = [(one.draft, one.draft, f"{amount(one.bytes)}, {one.why}") for one in found if one.draft != own]
+        inside = next((one.why for one in found if one.draft == own), "prompt lookup guesses alone")
+        answers.append((_NO_DRAFT, "No draft model", inside))
 
         def take(answer: str | None) -> None:
             if answer == _NO_DRAFT:
-                self._load(str(item.files[0]))  # a plain file brings no draft along
+                self._load(own)  # a plain file brings no draft along
             elif answer is not None:
                 self._load(item.name, answer)
 

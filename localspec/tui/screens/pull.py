@@ -15,6 +15,7 @@ from textual.timer import Timer
 from textual.widgets import Footer, Input, Static
 
 from localspec.errors import Cancelled, LocalspecError
+from localspec.models.catalog import Catalog
 from localspec.models.store import Entry, Store
 from localspec.runtime.memory import places
 from localspec.tui.bindings import bind
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from localspec.models.hub import Hub
     from localspec.models.pull import Plan
 
+_NO_DRAFT = "-"
+"""What is typed for a draft where none is wanted."""
 _FRAMES = 8
 """Progress is drawn so often a second."""
 
@@ -65,7 +68,7 @@ class PullScreen(Dialog[str | None]):
         with Vertical(classes="dialog"):
             yield Static("Pull a model", classes="question", markup=False)
             yield Input(self._wanted, placeholder="pair, user/repo[:quant] or address; Enter plans", id="name")
-            yield Input(self._draft, placeholder="draft model for it (may stay empty)", id="draft")
+            yield Input(self._draft, placeholder="draft model for it; empty: looks for its own; -: none", id="draft")
             with VerticalScroll(id="plan-scroll", can_focus=False):
                 yield Static("", id="plan", markup=False)
             yield Static("", id="note", markup=False)
@@ -114,8 +117,9 @@ class PullScreen(Dialog[str | None]):
 
         try:
             hub = self._make_hub()
-            wanted = wishes(name, hub, draft=draft)
-            plan = make_plan(wanted, hub, self._store, None, places())
+            alone = draft == _NO_DRAFT
+            wanted = wishes(name, hub, draft="" if alone else draft)[: 1 if alone else 2]
+            plan = make_plan(wanted, hub, self._store, None, places(), catalog=None if alone else Catalog.load())
             page = plan_page(plan, hub)
             refusal = ""
             try:
@@ -155,9 +159,10 @@ class PullScreen(Dialog[str | None]):
 
     def _install(self, plan: Plan, hub: Hub, tell: Tell) -> None:
         from localspec.models.pull import install
+        from localspec.runtime.heads import find
 
         try:
-            entries = install(plan, hub, self._store, self._transfers, self._stop)
+            entries = install(plan, hub, self._store, self._transfers, self._stop, find)
         except LocalspecError as error:
             tell(self._failed, error)
         except Exception as error:  # noqa: BLE001 - the worker's edge: whoever waits must hear of it

@@ -1,10 +1,14 @@
-"""What the chat says while its archive cannot be written: a line that stays, and a question before it is left."""
+"""While the archive cannot be written: a line that stays, and a question before the chat is left. All that is in memory
+only is saved as soon as there is room."""
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
+from textual import work
 from textual.content import Content
+from textual.message import Message as TextualMessage
 from textual.widgets import Static
 
 from localspec.chat.plain_text import plain_text
@@ -13,6 +17,8 @@ from localspec.tui.dialogs import Choice
 if TYPE_CHECKING:
     from localspec.tui.app import ChatApp
 
+_TRY_SECONDS = 5.0
+"""How often it is tried to save what is in memory only: a person who has made room does not wait long."""
 _QUESTION = "The chats of this session are kept in memory only, and are lost when localspec ends. Leave?"
 _ANSWERS = (
     ("stay", "Stay", "/export FILE writes the chat in front to a file; it may be on another disk."),
@@ -25,8 +31,28 @@ class Unsaved(Static):
 
     DEFAULT_CSS = "Unsaved { height: auto; padding: 0 2; color: $text-warning; display: none; }"
 
+    class Saved(TextualMessage):
+        """All that was in memory only lasts now."""
+
+    if TYPE_CHECKING:
+
+        @property
+        def app(self) -> ChatApp: ...  # type: ignore[override]
+
     def __init__(self) -> None:
         super().__init__(markup=False)
+
+    def on_mount(self) -> None:
+        self.set_interval(_TRY_SECONDS, self._try)
+
+    def _try(self) -> None:
+        if self.display:
+            self._save_back()
+
+    @work(thread=True, exclusive=True, group="save-back")
+    def _save_back(self) -> None:
+        if self.app.archive.save_back():
+            self.post_message(self.Saved())
 
     def tell(self, app: ChatApp) -> None:
         """Looks at the archive; does nothing else while all is well."""
@@ -43,5 +69,7 @@ def would_lose(app: ChatApp) -> bool:
 
 
 async def may_leave(app: ChatApp) -> bool:
-    """Asks whether what would be lost may be."""
+    """Saves what would be lost if that can be done by now; else asks whether it may be lost."""
+    if await asyncio.to_thread(app.archive.save_back):
+        return True
     return await app.push_screen_wait(Choice(_QUESTION, _ANSWERS)) == "leave"
