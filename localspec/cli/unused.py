@@ -14,4 +14,4 @@ def not_used(method: str) -> str:
     """What localspec does not do with a draft of this method (`heads.DraftKind.method`); "" = it uses it in full."""
     if method in NAMES:
         return ""
-    return f"localspec has no {method} drafter yet: the head is kept and not used, prompt lookup drafts alone"
+    return "localspec cannot draft with such a file yet: it is kept and not used, prompt lookup drafts alone"

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from localspec import paths
 from localspec.errors import UsageError
-from localspec.models.methods import KNOWN
+from localspec.models.methods import METHODS
 from localspec.models.names import RepositoryName, base_name
 
 if sys.version_info >= (3, 11):
@@ -119,8 +119,8 @@ class PairEntry:
 
     def fault(self) -> str:
         """What is wrong with the entry; "" = nothing."""
-        if self.method not in KNOWN:
-            return f"has method {self.method!r}; it must be one of {', '.join(KNOWN)}"
+        if self.method not in METHODS:
+            return f"has method {self.method!r}; it must be one of {', '.join(METHODS)}"
         if self.acceptance != -1.0 and not 0.0 <= self.acceptance <= 1.0:
             return f"has acceptance {self.acceptance}; it must be between 0 and 1"
         return _day_fault(self.verified)
@@ -176,7 +176,7 @@ class Catalog:
             if entry.is_called(names) or base_name(entry.file or entry.repository) in bases
         ]
 
-    def alone(self, methods: Collection[str] = KNOWN) -> list[ModelEntry]:
+    def alone(self, methods: Collection[str] = METHODS) -> list[ModelEntry]:
         """Targets that are in no pair that drafts in one of these ways."""
         paired = {pair.target for pair in self.pairs.values() if pair.method in methods}
         return [entry for entry in self.models.values() if entry.role == "target" and entry.name not in paired]

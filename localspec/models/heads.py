@@ -34,7 +34,7 @@ class DraftKind:
     """What a file can be used for in a pair."""
 
     method: str
-    """One of `methods.KNOWN`, or what else the file is."""
+    """One of `methods.METHODS`, or what else the file is."""
     sentence: str
     """The same in words, with an article."""
     drafts: bool = True

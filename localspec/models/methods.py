@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 HEADS: dict[str, str] = {
+    "assistant": "a Gemma 4 assistant, which reads the target's own cache (needs --head)",
     "dflash": "a DFlash head, all guesses in one pass (needs --head)",
     "dflash2": "a DFlash2 head, all guesses in one pass (needs --head)",
     "dspark": "a DSpark head, all guesses in one pass (needs --head)",
@@ -17,6 +18,3 @@ HEADS: dict[str, str] = {
 
 METHODS = ("draft", *HEADS)
 """Those that localspec drafts with: a draft model, and heads."""
-
-KNOWN = (*METHODS, "assistant")
-"""Those that a pair may be listed with; what is not in `METHODS` is kept and not used yet."""

@@ -29,7 +29,7 @@ from localspec.models.names import Choice, RepositoryName
 from localspec.models.part import Part, Wish, chosen, part_of, wish_for
 from localspec.models.store import Store
 
-_KINDS = ("dspark", "dflash2", "mtp", "dflash", "eagle3", "eagle", "medusa", "mlp", "pard", "draft")
+_KINDS = ("dspark", "dflash2", "mtp", "assistant", "dflash", "eagle3", "eagle", "medusa", "mlp", "pard", "draft")
 """Ways to draft, the most promising for a dense model first, as users found them in late 2026."""
 _WORDS = {"nextn": "mtp", "assistant": "mtp"}
 """Words of file names, where they are not a kind's own."""
@@ -286,9 +286,7 @@ def _listed(
         if entry.bundled:
             continue
         proposed = Finding(entry.name, pair.method, False, "", entry.bytes, _command(target, entry.name))
-        if pair.method not in METHODS:
-            yield replace(proposed, why=f"localspec cannot draft with {pair.method} yet", command=""), None
-        elif taken:
+        if taken:
             yield replace(proposed, why=f"{taken} comes first"), None
         elif _owner(entry.repository) not in _owners(target):
             yield replace(proposed, why=f"{entry.repository} is neither the model's repository nor its maker's"), None

@@ -12,36 +12,33 @@ from localspec.cli.unused import not_used
 from localspec.drafters import HEADS, NAMES
 from localspec.gguf import read_header
 from localspec.models.catalog import Catalog
-from localspec.models.methods import KNOWN
+from localspec.models.methods import METHODS
 from localspec.models.store import Entry, Store, StoredFile
 from tests.cli.conftest import Command
 from tests.drafters.shipped_heads import SHIPPED
 from tests.llama.tiny_gguf import TINY_METADATA, gguf_bytes, write
 from tests.runtime import nearest_head
 
-UNUSED = sorted(set(KNOWN) - set(NAMES))
-
 
 @pytest.fixture
 def head(tmp_path: Path, tiny_target: Path) -> Path:
-    """A Gemma 4 assistant with the sizes of the bundled target, and no tokenizer."""
+    """A head in the format of a fork, with the sizes of the bundled target, and no tokenizer."""
     width = read_header(tiny_target).number("embedding_length")
     metadata = {key: value for key, value in TINY_METADATA.items() if not key.startswith("tokenizer")}
-    metadata |= {"general.architecture": "gemma4-assistant", "gemma4-assistant.embedding_length_out": width}
+    metadata |= {"general.architecture": "dflash-draft", "dflash-draft.target_hidden_size": width}
     return write(tmp_path / "head.gguf", gguf_bytes(metadata))
 
 
 def test_every_method_is_used_or_said_not_to_be() -> None:
-    assert UNUSED == ["assistant"]
+    assert set(METHODS) <= set(NAMES)
     for method in ("draft", *HEADS):
         assert not_used(method) == ""
-    for method in UNUSED:
-        assert f"no {method} drafter yet" in not_used(method)
+    assert "cannot draft with such a file yet" in not_used("forked")
 
 
 def test_pairs_of_the_catalogue_are_all_used(command: Command) -> None:
     pairs = Catalog.load().pairs.values()
-    assert not [pair.name for pair in pairs if pair.method in UNUSED]
+    assert not [pair.name for pair in pairs if pair.method not in METHODS]
     (pair, *_) = [pair for pair in pairs if pair.method == "eagle3"]
     assert "no drafter yet" not in command("list", "--catalog").out
     assert "no such drafter" not in command("show", pair.name).out
@@ -54,8 +51,11 @@ def test_a_head_beside_its_target(
 ) -> None:
     result = command("check", str(tiny_target), str(head))
     assert result.code == 0
-    assert "can draft for tiny-target-q8_0.gguf, as an assistant head (gemma4-assistant)." in result.out
-    assert f"note: {not_used('assistant')}" in result.out
+    assert (
+        "can draft for tiny-target-q8_0.gguf, as a head in the format of a fork of llama.cpp (dflash-draft)."
+        in result.out
+    )
+    assert f"note: {not_used('forked')}" in result.out
     monkeypatch.setenv("LOCALSPEC_DATA", str(tmp_path / "data"))
     command("import", str(head), "--role", "draft")
     target = StoredFile.of(tiny_target, "0" * 64, "foreign")
@@ -69,11 +69,9 @@ def test_a_head_beside_its_target(
     for option in ("--draft", "--head"):
         refused = command("run", "Hi", "--target", "mine", option, "head")
         assert (refused.code, refused.out) == (3, "")
-        assert (
-            "head.gguf is an assistant head (gemma4-assistant), which localspec cannot draft with yet." in refused.err
-        )
+        assert "(dflash-draft), which localspec cannot draft with yet." in refused.err
     suggested = command("suggest", "mine").out
-    assert not_used("assistant") in suggested
+    assert not_used("forked") in suggested
     assert "--draft head" not in suggested
 
 

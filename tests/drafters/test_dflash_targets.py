@@ -66,7 +66,8 @@ def test_keys_turned_by_sections_give_the_same_rows(tmp_path: Path) -> None:
             drafter = loaded.attach(context, 1)
             drafter._block.begin()
             paths = [history, np.append(history, [5]).astype(np.int32)]
-            found += [drafter._block.decode([Feed(0, tokens, len(tokens))])[0][0].copy() for tokens in paths]
+            for said in [drafter._block.decode([Feed(0, tokens, len(tokens))])[0] for tokens in paths]:
+                found.append(said[0].copy())  # noqa: PERF401
             drafter.close()
             loaded.close()
             context.close()

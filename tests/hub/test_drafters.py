@@ -28,7 +28,6 @@ from tests.hub.server import LocalHub, sha256
 ROOM = [Place("CPU", "cpu", 8 << 30, 8 << 30)]
 REPOSITORY = "maker/model-GGUF"
 EYES = {"mmproj-model-BF16.gguf": b"GGUF", "README.md": b"# model"}
-NOT_YET = "which localspec cannot draft with yet"
 
 
 def planned(client: Hub, store: Store, text: str, catalog: str = "", room: list[Place] = ROOM) -> Plan:
@@ -145,8 +144,8 @@ LAYOUTS = [
         "unsloth/gemma-4-31B-it-GGUF: an assistant in a folder for drafters",
         {"model-Q4_0.gguf": model(architecture="gemma4"), "MTP/mtp-model.gguf": assistant()},
         "Q4_0",
-        ("model-Q4_0.gguf",),
-        (f"MTP/mtp-model.gguf ... not taken: it is an assistant head (gemma4-assistant), {NOT_YET}",),
+        ("model-Q4_0.gguf", "MTP/mtp-model.gguf"),
+        ("MTP/mtp-model.gguf ... taken: an assistant head (gemma4-assistant)",),
     ),
     Layout(
         "a folder for drafters, whose files are called as the model is",
@@ -390,8 +389,6 @@ def test_a_head_of_the_catalogue_that_cannot_be_used(client: Hub, store: Store, 
     local_hub.add(OWN, {"head-F16.gguf": eagle3(own__target_hidden_size=64)})
     (finding,) = planned(client, store, REPOSITORY, listed(OWN)).drafters
     assert "hidden size is 32 in the target and 64" in finding.why
-    (finding,) = planned(client, store, REPOSITORY, listed(OWN, "assistant")).drafters
-    assert (finding.why, finding.command) == ("localspec cannot draft with assistant yet", "")
 
 
 # -- the command line ------------------------------------------------------------------------------------------------

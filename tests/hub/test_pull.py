@@ -135,11 +135,11 @@ def test_a_head_that_nothing_can_use_is_not_said_to_draft(
 ) -> None:
     metadata = {key: value for key, value in TINY_METADATA.items() if not key.startswith("tokenizer")}
     width = read_header(tiny_target).number("embedding_length")
-    metadata |= {"general.architecture": "gemma4-assistant", "gemma4-assistant.embedding_length_out": width}
+    metadata |= {"general.architecture": "dflash-draft", "dflash-draft.target_hidden_size": width}
     local_hub.add("us/head", {"head-F32.gguf": gguf_bytes(metadata)})
     done = inside("pull", PAIR[0], "--draft", "us/head", "--dry-run")
-    assert "as an assistant head" in done.out
-    assert not_used("assistant") in done.out
+    assert "as a head in the format of a fork" in done.out
+    assert not_used("forked") in done.out
 
 
 def test_a_pair_that_does_not_fit_costs_no_download(inside: Inside, local_hub: LocalHub) -> None:

@@ -263,7 +263,6 @@ def test_without_memory_it_is_dropped_and_the_chat_goes_on(tiny_target: Path, fo
         ("wide", PairError, "hidden size: 256 in the target, 512 in the head"),
         ("twice", UsageError, "are both drafters called mlp"),
         ("whole", UsageError, "is a whole model, not a head"),
-        ("assistant", PairError, r"is an assistant head \(gemma4-assistant\), which localspec cannot draft with yet"),
         ("forked", PairError, r"in the format of a fork of llama\.cpp \(dflash-draft\), which localspec cannot draft"),
         ("empty", ModelFileError, "holds no weights"),
         ("odd", PairError, "cannot draft: it is no head of a kind localspec knows"),
@@ -274,14 +273,11 @@ def test_a_wrong_file_is_refused_before_anything_is_loaded(
     given: str, error: type[LocalspecError], words: str, folder: Path, tiny_target: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "empty").mkdir()
-    assistant, forked = (
-        gguf_bytes(TINY_METADATA | {"general.architecture": name}) for name in ("gemma4-assistant", "dflash-draft")
-    )
+    forked = gguf_bytes(TINY_METADATA | {"general.architecture": "dflash-draft"})
     paths = {
         "wide": [nearest_head.write(tmp_path / "wide", 512)],
         "twice": [folder, nearest_head.write(tmp_path / "other")],
         "whole": [tiny_target],
-        "assistant": [write(tmp_path / "assistant.gguf", assistant)],
         "forked": [write(tmp_path / "forked.gguf", forked)],
         "empty": [tmp_path / "empty"],
         "odd": [nearest_head.write(tmp_path / "odd", model_type="bert")],
