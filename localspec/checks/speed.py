@@ -39,7 +39,7 @@ class Spent:
     plain: float
     """Of answers that know it."""
     compared: float
-    """Decode time of those."""
+    """Time of the passes whose plain time that is."""
 
     @classmethod
     def of(cls, answers: Sequence[Mapping[str, Any]]) -> Spent:
@@ -61,13 +61,19 @@ class Spent:
             total("host_seconds"),
             total("prefill_seconds"),
             total("plain_seconds"),
-            sum(total(f"{part}_seconds", known) for part in ("draft", "verify", "host")),
+            sum(map(_compared, known)),
         )
 
     @property
     def decode(self) -> float:
         """Draft, verify and host together."""
         return self.draft + self.verify + self.host
+
+
+def _compared(answer: Mapping[str, Any]) -> float:
+    """Seconds of an answer's passes whose plain time is known; of an older version's answer, of all."""
+    parts = (float(answer.get(f"{part}_seconds") or 0) for part in ("draft", "verify", "host"))
+    return float(answer.get("compared_seconds") or 0) or sum(parts)
 
 
 def examine_answers(answers: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:

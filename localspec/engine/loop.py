@@ -7,7 +7,9 @@ so the baseline others are compared with is this very code. Next to read: `inter
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
+from statistics import median
 from time import perf_counter
 from typing import Protocol
 
@@ -46,6 +48,10 @@ class Vocabulary(Protocol):
         ...
 
 
+_LATELY = 16
+"""Plain passes whose gaps say what is usual now: enough that a stall does not count, few enough to follow the load."""
+
+
 class Loop:
     """Generates for up to n slots of one target. Not thread-safe: one thread calls it."""
 
@@ -56,8 +62,8 @@ class Loop:
         self.active: dict[int, Slot] = {}
         self._events: list[Event] = []
         """Made, but not handed out yet."""
-        self._around = 0.0
-        """Seconds that plain decoding takes from one pass to the next, at least; 0 = unknown."""
+        self._around: deque[float] = deque(maxlen=_LATELY)
+        """Seconds that plain decoding took from one pass to the next, lately."""
 
     def admit(
         self,
@@ -217,15 +223,15 @@ class Loop:
                 self._release(slot)  # last: it may decode, and then the rows are gone
         end = perf_counter()
         if review.plain:
-            around = end - start - passed
-            self._around = min(around, self._around or around)
-        plain = review.plain_seconds + self._around if review.plain_seconds else 0.0
+            self._around.append(end - start - passed)
+        plain = review.plain_seconds + median(self._around or [0.0]) if review.plain_seconds else 0.0
         for slot in slots:
             stats = slot.stats
             stats.draft_seconds += drafted - start
             stats.verify_seconds += decoded - drafted
             stats.host_seconds += end - decoded
-            stats.plain_seconds += plain * (len(slot.history) - lengths[slot.index])
+            if plain:
+                stats.compare(len(slot.history) - lengths[slot.index], plain, end - start)
             stats.guarded_passes += review.guarded
 
     def _requests(self, slots: list[Slot]) -> list[DraftRequest]:

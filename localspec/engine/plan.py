@@ -26,7 +26,7 @@ class Review:
     """What a plan says of a pass when it is over."""
 
     plain_seconds: float = 0.0
-    """What plain decoding's pass would have taken for each token of a slot; 0 = unknown."""
+    """What plain decoding's pass would have taken for each token of a slot; 0 = unknown: none has run yet."""
     plain: bool = False
     """It was plain decoding: no drafter was asked, and nothing was decided."""
     guarded: bool = False

@@ -4,7 +4,7 @@ acceptance_rate      = accepted / drafted               (drafted = nodes sent to
 mean_accepted_tokens = accepted / passes that carried a draft
 mean_accepted_length = 1 + mean_accepted_tokens         (next token included, as in llama.cpp and vLLM)
 tokens_per_pass      = generated / passes               (all passes, also those without a draft)
-estimated_speedup    = plain_seconds / decode_seconds   (plain decoding's time is an estimate; 0 = unknown)
+estimated_speedup    = plain_seconds / compared_seconds (both of the passes whose plain time is known; 0 = unknown)
 """
 
 from __future__ import annotations
@@ -50,8 +50,12 @@ class RequestStats:
     host_seconds: float = 0.0
     """Everything else between two passes: kernels, bookkeeping, text."""
     plain_seconds: float = 0.0
-    """What plain decoding would have taken for the same tokens, by what one-row passes cost at these lengths and the
-    least that was ever between two of them; 0 = unknown."""
+    """What plain decoding would have taken for `compared` tokens: for each pass, what a plain one costs with as many
+    requests, at this length, at the machine's pace by then; 0 = unknown."""
+    compared: int = 0
+    """Tokens of passes whose plain time is known."""
+    compared_seconds: float = 0.0
+    """What these passes took, with drafting and all between them."""
     guarded_passes: int = 0
     """Passes whose draft a setting forced, where the plan's guard would have decoded plain."""
     ttft_seconds: float = 0.0
@@ -89,8 +93,8 @@ class RequestStats:
 
     @property
     def estimated_speedup(self) -> float:
-        """Plain decoding's time, as far as it is known, over the time taken; drafting and its reading included."""
-        return self.plain_seconds / self.decode_seconds if self.decode_seconds else 0.0
+        """Plain decoding's time over the time taken, drafting and its reading included; of the same passes."""
+        return self.plain_seconds / self.compared_seconds if self.compared_seconds else 0.0
 
     @property
     def itl_p50_seconds(self) -> float:
@@ -123,6 +127,12 @@ class RequestStats:
         for depth in range(len(accepted)):
             self.accepted_per_position[depth] += 1
 
+    def compare(self, tokens: int, plain: float, seconds: float) -> None:
+        """Counts a pass that brought so many tokens in `seconds`, where plain decoding takes `plain` for each."""
+        self.compared += tokens
+        self.plain_seconds += plain * tokens
+        self.compared_seconds += seconds
+
     def as_dict(self) -> dict[str, Any]:
         """Plain data for JSON, names as in the glossary."""
         return {
@@ -150,6 +160,8 @@ class RequestStats:
             "verify_seconds": round(self.verify_seconds, 6),
             "host_seconds": round(self.host_seconds, 6),
             "plain_seconds": round(self.plain_seconds, 6),
+            "compared_tokens": self.compared,
+            "compared_seconds": round(self.compared_seconds, 6),
             "estimated_speedup": round(self.estimated_speedup, 4),
             "guarded_passes": self.guarded_passes,
             "exact": self.exact,

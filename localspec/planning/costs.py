@@ -78,6 +78,10 @@ class PassCosts:
         """Widths that were measured or observed."""
         return frozenset(self._known) - self._estimated
 
+    def is_timed(self, width: int) -> bool:
+        """Whether passes of this width were measured or observed."""
+        return width in self._known and width not in self._estimated
+
     @property
     def widest(self) -> int:
         """Widest pass that can be asked for."""

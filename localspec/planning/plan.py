@@ -288,6 +288,7 @@ class AdaptivePlan:
         for drafter in self.drafters:
             drafter.observe(outcomes)
         now = proposal.now
+        compares = self._costs[now.active].is_timed(now.active)
         said: list[list[int]] = [[] for _ in now.requests]
         places = {one.slot: place for place, one in enumerate(now.requests)}
         for outcome in outcomes:
@@ -307,7 +308,7 @@ class AdaptivePlan:
             self._warm = True
         if now.plain and outcomes and not self._forces:
             self._book(proposal, sum(map(len, said)) / now.active)
-        return Review(now.plain, not (proposal.planned or proposal.expected), proposal.guarded)
+        return Review(now.plain if compares else 0.0, not (proposal.planned or proposal.expected), proposal.guarded)
 
     def _heard(self, asked: Asked, now: Coming, hit: bool) -> None:
         """What a drafter that costs something took, and when it is probed next."""

@@ -35,7 +35,7 @@ class Figures:
     plain_seconds: float = 0.0
     """What plain decoding would have taken, by what one-row passes cost; of `compared_seconds`' answers only."""
     compared_seconds: float = 0.0
-    """Decode time of the answers whose plain time is known."""
+    """Time of the passes whose plain time is known."""
     inexact: int = 0
     """Answers with a pass that was not exact."""
     rates: list[float] = field(default_factory=list)
@@ -76,7 +76,9 @@ class Figures:
 
     def _compare(self, stats: Mapping[str, Any]) -> None:
         plain = _number(stats, "plain_seconds")
-        spent = sum(_number(stats, f"{part}_seconds") for part in ("draft", "verify", "host"))
+        spent = _number(stats, "compared_seconds")
+        if not spent:  # of an older version
+            spent = sum(_number(stats, f"{part}_seconds") for part in ("draft", "verify", "host"))
         if rate := _number(stats, "tokens_per_second"):
             self.rates.append(rate)
         if plain > 0 and spent > 0:

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 _RECENT = 12
 """Passes that "now" means."""
 _COMPARED = 100
-"""Tokens from which on an answer is compared with plain decoding: the first passes, which run cold, say little."""
+"""Tokens, in passes whose plain time is known, from which on an answer is compared with plain decoding: the first
+passes, which run cold, say little."""
 _GAP = "  "
 _IMPORTANT = 5
 """Ranks up to this one are spelled out before others come in."""
@@ -105,9 +106,7 @@ def _length(parts: Iterable[Content]) -> int:
 
 def _speed(stats: RequestStats, now: tuple[str, int] | None) -> list[Segment]:
     found = [_plain(0, f"{_number(stats.tokens_per_second)} tok/s")]
-    if (
-        stats.plain_seconds and stats.drafted and stats.generated >= _COMPARED
-    ):  # without a draft it is plain decoding, whatever the estimate says
+    if stats.drafted and stats.compared >= _COMPARED:  # without a draft it is plain decoding, whatever estimates say
         found.append(_plain(1, f"{stats.estimated_speedup:.2f}x plain"))
     if stats.drafted:
         found.append(_labelled(3, "acceptance ", "acc ", f"{stats.acceptance_rate:.0%}"))

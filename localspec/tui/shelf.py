@@ -73,7 +73,8 @@ class Speeds:
         self.seconds[model] = self.seconds.get(model, 0.0) + seconds
         if plain := float(stats.get("plain_seconds") or 0):
             self.plain[model] = self.plain.get(model, 0.0) + plain
-            self.compared[model] = self.compared.get(model, 0.0) + seconds
+            compared = float(stats.get("compared_seconds") or seconds)  # older versions did not tell
+            self.compared[model] = self.compared.get(model, 0.0) + compared
 
     def of(self, names: Iterable[str]) -> tuple[float, float]:
         """(tokens/s, estimated speedup) of a model known by any of these names; 0 = not known."""

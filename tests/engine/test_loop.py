@@ -174,4 +174,6 @@ def test_plain_decodings_time_holds_what_it_takes_between_passes(monkeypatch: py
     found = answer(loop, Request(prompt(HEL), GREEDY, max_tokens=5, ignore_end=True))
     between = 0.03  # looks at the clock before a pass and behind it
     assert found.stats.plain_seconds == pytest.approx(2.0 + (2.0 + between) * 3)
+    assert found.stats.compared == 4, "not the pass whose plain time is unknown"
+    assert found.stats.decode_seconds - found.stats.compared_seconds == pytest.approx(1.0 + 0.05, abs=0.02)
     assert found.stats.host_seconds > 3.0

@@ -81,6 +81,16 @@ def test_acceptance_by_position_is_of_the_guesses_made_there() -> None:
     assert found[1].rate == 0.5
 
 
+def test_only_passes_whose_plain_time_is_known_are_compared() -> None:
+    one = answer([("draft", 4, 3)])
+    one.compare(4, 0.1, 0.2)
+    figures = Figures.of([one.as_dict()])
+    assert figures.plain_seconds == pytest.approx(0.4)
+    assert figures.compared_seconds == pytest.approx(0.2)
+    assert figures.decode_seconds == pytest.approx(0.5)
+    assert figures.estimated_speedup == one.estimated_speedup == pytest.approx(2.0)
+
+
 @pytest.mark.parametrize("width", [40, 80, 120])
 def test_the_page_says_it_all_and_fits(width: int) -> None:
     figures = Figures.of([one.as_dict() for one in ANSWERS])

@@ -25,6 +25,8 @@ def stats() -> RequestStats:
         verify_seconds=0.2,
         host_seconds=0.02,
         plain_seconds=0.64,
+        compared=120,
+        compared_seconds=0.32,
     )
 
 
@@ -40,8 +42,8 @@ def test_it_never_overflows(width: int) -> None:
 
 
 def test_short_answers_are_not_compared_with_plain_decoding() -> None:
-    assert "x plain" not in meter_line(replace(stats(), generated=99), None, 120).plain
-    assert "x plain" in meter_line(replace(stats(), generated=100), None, 120).plain
+    assert "x plain" not in meter_line(replace(stats(), compared=99), None, 120).plain
+    assert "x plain" in meter_line(replace(stats(), compared=100), None, 120).plain
 
 
 def test_narrow_lines_keep_the_speed() -> None:
