@@ -9,6 +9,7 @@ LocalspecError                 exit 1
 ├── ContextOverflowError       exit 4   the prompt does not fit the context
 ├── DecodeError                exit 5   llama.cpp could not evaluate a pass
 ├── KernelError                exit 5   a logits row or an argument no verdict can be made from
+│   └── GrammarError           exit 2   a grammar or schema became too complex while an answer was written
 ├── DownloadError              exit 6   a model could not be fetched: network, hub, access, disk
 └── Cancelled                  exit 130 the caller asked to stop
 """
@@ -73,6 +74,12 @@ class KernelError(LocalspecError):
     """A logits row (NaN, nothing left to sample) or an argument that no verdict can be made from."""
 
     exit_code = 5
+
+
+class GrammarError(KernelError):
+    """A grammar or schema passed when it was read, and became too complex while an answer was written."""
+
+    exit_code = 2
 
 
 class DownloadError(LocalspecError):

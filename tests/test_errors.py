@@ -19,6 +19,7 @@ CODES = {
     "ContextOverflowError": 4,
     "DecodeError": 5,
     "KernelError": 5,
+    "GrammarError": 2,
     "DownloadError": 6,
     "Cancelled": 130,
 }

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from localspec.engine.interfaces import Constraint
+from localspec.errors import KernelError
 from localspec.types import NO_TOKENS, Tokens
 
 
@@ -41,11 +42,16 @@ class Minimum:
     def fits(self, path: Sequence[int]) -> int:
         fitting = len(path) if self._grammar is None else self._grammar.fits(path)
         for index in range(min(fitting, self._least - self._written)):
-            if path[index] in self._ends:
-                mask = self.mask(path[:index])
-                if mask is None or not mask[path[index]]:
-                    return index
+            if path[index] in self._ends and not self._allowed(path[:index], path[index]):
+                return index
         return fitting
+
+    def _allowed(self, path: Sequence[int], token: int) -> bool:
+        try:
+            mask = self.mask(path)
+        except KernelError:  # whoever asks for the mask hears of it
+            return False
+        return mask is not None and bool(mask[token])
 
     def mask(self, path: Sequence[int]) -> npt.NDArray[np.bool_] | None:
         early = self._written + len(path) < self._least

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from localspec.errors import KernelError, LocalspecError, UsageError
+from localspec.errors import GrammarError, KernelError, LocalspecError, UsageError
 from localspec.llama import lib
 from localspec.llama.deep_stack import deeply
 from localspec.llama.grammar import Grammar
@@ -80,11 +80,11 @@ class Compiler:
         matcher = LLMatcher(self._tokenizer, grammar.source, log_level=0)
         if matcher.is_error():
             raise UsageError(f"The {grammar.kind} cannot be used: {_reason(matcher)}.")
-        first = Matcher(matcher, self._tokenizer.eos_token, self._model.end_tokens, self._model.n_vocab)
+        first = Matcher(matcher, self._tokenizer.eos_token, self._model.end_tokens, self._model.n_vocab, grammar.kind)
         try:
             mask = first.mask(())
-        except KernelError as error:
-            raise UsageError(f"The {grammar.kind} admits no answer: {error.message}") from error
+        except GrammarError as error:
+            raise UsageError(f"The {grammar.kind} cannot be used: {_reason(matcher)}.", error.hint) from error
         if mask is not None and not mask.any():
             raise UsageError(f"The {grammar.kind} admits no answer.")
         return first
@@ -99,14 +99,18 @@ class Compiler:
 class Matcher:
     """Implements `engine.interfaces.Constraint`: how far an answer has come in a grammar."""
 
-    def __init__(self, matcher: LLMatcher, end: int, end_tokens: frozenset[int], n_vocab: int) -> None:
+    def __init__(
+        self, matcher: LLMatcher, end: int, end_tokens: frozenset[int], n_vocab: int, kind: str = "grammar"
+    ) -> None:
         """
         Args:
             matcher: llguidance's, in the state of the answer so far.
             end: the only end token that llguidance knows.
             end_tokens: all of them; each stands for `end`.
             n_vocab: entries of a logits row.
+            kind: what it is, for messages.
         """
+        self._kind = kind
         self._matcher, self._end, self._end_tokens, self._n_vocab = matcher, end, end_tokens, n_vocab
         self._ends = np.array(sorted(end_tokens), dtype=np.int64)
         self._masks: dict[tuple[int, ...], Mask | None] = {}
@@ -116,7 +120,7 @@ class Matcher:
         """The same grammar at the beginning of an answer."""
         copy = self._matcher.deep_copy()
         copy.reset()
-        return Matcher(copy, self._end, self._end_tokens, self._n_vocab)
+        return Matcher(copy, self._end, self._end_tokens, self._n_vocab, self._kind)
 
     @property
     def complete(self) -> bool:
@@ -136,17 +140,17 @@ class Matcher:
     def _mask(self, path: tuple[int, ...]) -> Mask | None:
         matcher = self._matcher
         if matcher.is_error():
-            raise KernelError(f"The grammar has become too complex here: {_reason(matcher)}.")
+            raise self._too_complex()
         if matcher.is_stopped() or not self._end_tokens.isdisjoint(path):
             return None
         if path and not matcher.consume_tokens(list(path)):
-            raise KernelError(f"The grammar could not follow the answer: {_reason(matcher)}.")
+            raise self._too_complex()
         try:
             if matcher.is_stopped():
                 return None
             packed = np.frombuffer(matcher.compute_bitmask(), dtype=np.uint8)
             if matcher.is_error():
-                raise KernelError(f"The grammar has become too complex here: {_reason(matcher)}.")
+                raise self._too_complex()
         finally:
             if path:
                 matcher.rollback(len(path))
@@ -154,14 +158,23 @@ class Matcher:
         mask[self._ends] = mask[self._end]
         return mask
 
+    def _too_complex(self) -> GrammarError:
+        why = _reason(self._matcher).partition(";")[0].removeprefix("Parser Error: ")
+        return GrammarError(
+            f"The {self._kind} became too complex while the answer was written: {why}.",
+            "Give it fewer alternatives that begin alike, and smaller bounds.",
+        )
+
     def forced(self) -> Tokens:
-        if self._matcher.is_stopped():
+        if self._matcher.is_stopped() or self._matcher.is_error():
             return np.empty(0, dtype=np.int32)
         return np.array(self._matcher.compute_ff_tokens(), dtype=np.int32)
 
     def advance(self, token: int) -> None:
         self._masks.clear()
         if not self._matcher.consume_token(*self._known([token])):
+            if "satisfy the grammar" not in _reason(self._matcher):
+                raise self._too_complex()
             raise KernelError(f"The grammar does not take token {token}: {_reason(self._matcher)}.")
 
     def _known(self, path: Sequence[int]) -> list[int]:

@@ -12,6 +12,7 @@ from starlette.responses import JSONResponse
 from localspec.errors import (
     Cancelled,
     ContextOverflowError,
+    GrammarError,
     LocalspecError,
     NoRoomError,
     UsageError,
@@ -132,7 +133,7 @@ def from_localspec(error: LocalspecError) -> ApiError:
         return error
     if isinstance(error, ContextOverflowError):
         return ApiError(400, "exceed_context_size_error", str(error), code="context_length_exceeded")
-    if isinstance(error, UsageError):
+    if isinstance(error, UsageError | GrammarError):
         return invalid(str(error))
     if isinstance(error, NoRoomError | Cancelled):
         return overloaded(str(error))

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from localspec.errors import KernelError, LocalspecError, UsageError
+from localspec.errors import GrammarError, KernelError, LocalspecError, UsageError
 from localspec.llama.grammar import Grammar
 from localspec.llama.matcher import Compiler, Matcher
 from localspec.llama.model import Model
@@ -113,6 +113,25 @@ def test_an_end_token_ends_it_and_only_where_it_may(compiler: Compiler, model: M
         assert matcher.fits(tokens_of(model, "a")) == 0
         with pytest.raises(KernelError, match="does not take token"):
             compiler.compile(Grammar.regex("[ab]+")).fresh().advance(end)
+
+
+def alike(count: int) -> dict[str, Any]:
+    """A schema that is small, and whose alternatives begin alike, each in as many ways."""
+    inner = [{"type": "array", "items": {"type": "integer"}, "minItems": least} for least in range(count)]
+    outer = [{"type": "array", "items": {"anyOf": inner}, "minItems": least} for least in range(count)]
+    return {"anyOf": outer}
+
+
+def test_a_schema_that_becomes_too_complex_while_answering_says_so(compiler: Compiler, model: Model) -> None:
+    matcher = compiler.compile(Grammar.json_schema(alike(60))).fresh()
+    with pytest.raises(GrammarError, match="The JSON schema became too complex while the answer was written: C") as e:
+        matcher.advance(tokens_of(model, "[")[0])
+    assert "\n" not in str(e.value)
+    assert "alternatives that begin alike" in e.value.hint
+    assert len(matcher.forced()) == matcher.fits(tokens_of(model, "[")) == 0
+    with pytest.raises(GrammarError):
+        matcher.mask(())
+    assert compiler.compile(Grammar.json_schema(alike(60))).fresh().fits(tokens_of(model, "[")) == 1
 
 
 def test_a_matcher_begins_anew_whatever_became_of_the_one_before(compiler: Compiler, model: Model) -> None:

@@ -17,6 +17,7 @@ from localspec.runtime.pool import Pool
 from localspec.server import listen
 from localspec.server.settings import ServerSettings
 from localspec.types import Tokens
+from tests.llama.test_grammar import alike
 from tests.server.conftest import CONTEXT
 from tests.server.held import eventually
 from tests.server.live import Live, error_of, running, user
@@ -209,3 +210,16 @@ def test_unknown_paths_and_methods_have_the_error_shape(live: Live) -> None:
 def test_impossible_settings_are_refused(name: str, value: float) -> None:
     with pytest.raises(UsageError, match=name):
         ServerSettings(**{name: value})  # type: ignore[arg-type]
+
+
+def test_a_schema_that_becomes_too_complex_while_answering_is_the_requests_error(live: Live) -> None:
+    form = {"type": "json_schema", "json_schema": {"schema": alike(60)}}
+    fields: dict[str, Any] = {"response_format": form, "max_tokens": 20, "seed": 1}
+    response = live.chat(**fields)
+    assert response.status_code == 400
+    error = error_of(response)
+    assert error["type"] == "invalid_request_error"
+    assert "schema became too complex while the answer was written" in error["message"]
+    *_, event, done = live.stream("/v1/chat/completions", messages=[user("Hi")], **fields)
+    assert (event["error"], done) == (error, "[DONE]")
+    assert live.chat(temperature=0, max_tokens=30).status_code == 200
