@@ -363,7 +363,8 @@ def test_a_head_of_the_catalogue(
     assert finding.command == f"localspec pull {model_in}:Q5_K_M --draft the-head"
     if taken:
         assert finding.line().startswith("the-head (")
-        assert finding.why == f"an EAGLE-3 head, of the catalogue, from {head_in}"
+        assert finding.why.startswith(f"an EAGLE-3 head, of the catalogue, from {head_in}, ")
+        assert finding.why.endswith(" more memory")
         entries = install(plan, client, store, lambda *state: None)
         assert find(model_in, store, Catalog({}, {})) == (entries[0].path, entries[1].path)
         assert (entries[1].name, entries[1].role) == ("the-head", "head")
@@ -402,8 +403,8 @@ def test_a_head_of_the_catalogue_that_cannot_be_used(client: Hub, store: Store, 
 @pytest.mark.parametrize(
     ("method", "words"),
     [
-        ("eagle3", "eagle3-tiny-Q8_0.gguf (...) taken: an EAGLE-3 head, beside the model"),
-        ("dspark", "dspark-tiny-Q8_0.gguf (...) taken: a DSpark head of blocks of 8, beside the model"),
+        ("eagle3", "eagle3-tiny-Q8_0.gguf  taken: an EAGLE-3 head, beside the model"),
+        ("dspark", "dspark-tiny-Q8_0.gguf  taken: a DSpark head of blocks of 8, beside the model"),
         ("mtp", "tiny-Q8_0.gguf taken: 1 layer(s) of multi-token prediction inside, nothing to fetch"),
     ],
 )
@@ -423,11 +424,24 @@ def test_what_was_found_drafts_in_an_answer(
     done = program("pull", "us/headed-GGUF", "-y")
     assert done.code == 0, done.err
     (line,) = (line for line in done.out.splitlines() if line.startswith("drafter"))
-    assert re.sub(r"\(.*?\)", "(...)", line, count=1) == f"drafter {words.replace('(s)', '(...)')}"
+    assert re.sub(r"\(\d.*?B\)|, \d.*? more memory", "", line) == f"drafter {words}"
     short = ("Count: one two", "--max-tokens", "12", "--seed", "1", "--exact", "off", "--json", "--drafter", method)
     answer = program("run", "us/headed-GGUF", *short)
     assert answer.code == 0, answer.err
     assert answer.data["stats"]["drafted_by_drafter"][method] > 0
+
+
+def test_a_head_goes_with_its_model(inside: Inside, local_hub: LocalHub, target_bytes: bytes) -> None:
+    head = SHIPPED["eagle3"].read_bytes()
+    files = {"tiny-Q8_0.gguf": target_bytes, "tiny-F16.gguf": target_bytes, "eagle3-tiny-Q8_0.gguf": head}
+    local_hub.add("us/headed-GGUF", files)
+    for quant in ("Q8_0", "F16"):
+        assert inside("pull", f"us/headed-GGUF:{quant}", "-y").code == 0
+    assert len(inside.store.entries()) == 3
+    assert inside("rm", "us/headed-GGUF:F16").code == 0
+    assert [entry.role for entry in inside.store.entries()] == ["head", "target"]
+    assert inside("rm", "us/headed-GGUF").code == 0
+    assert inside.store.entries() == []
 
 
 def test_no_draft_looks_for_none(inside: Inside, local_hub: LocalHub) -> None:
