@@ -64,7 +64,15 @@ def _models(names: list[str], store: Store) -> list[str]:
             if users and pair.draft in found:
                 found.remove(pair.draft)
                 print(f"{pair.draft}: kept: it is the draft of {', '.join(users)} too.", file=sys.stderr)
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys([*found, *_heads_of(found, store)]))
+
+
+def _heads_of(doomed: list[str], store: Store) -> list[str]:
+    """Heads that came with these models and that no other model uses: nothing else can."""
+    entries = store.entries()
+    mine = {entry.draft for entry in entries if entry.name in doomed}
+    others = {entry.draft for entry in entries if entry.name not in doomed}
+    return [entry.name for entry in entries if entry.role == "head" and entry.name in mine - others]
 
 
 def _check_unused(name: str, store: Store, doomed: list[str]) -> None:

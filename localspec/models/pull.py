@@ -137,6 +137,9 @@ def make_plan(
     elif both.missing_bytes + SPARE_DISK > both.free_bytes:
         found = found.without(f"the disk has no room for it in {both.folder}")
     else:
+        more = both.memory.total_bytes - plan.memory.total_bytes
+        if more > 0 and both.memory.context == plan.memory.context:
+            found = found.noting(f"{decimal(more)} more memory")
         plan = replace(both, notes=plan.notes)
     return replace(plan, drafters=found.findings)
 

@@ -80,6 +80,11 @@ class Search:
         """The same, its file not taken after all."""
         return Search(tuple(replace(one, taken=False, why=why) if one.taken else one for one in self.findings))
 
+    def noting(self, fact: str) -> Search:
+        """The same, with one more fact about what is taken."""
+        told = (replace(one, why=f"{one.why}, {fact}") if one.taken else one for one in self.findings)
+        return replace(self, findings=tuple(told))
+
 
 def rank(method: str, mixture: bool = False) -> int:
     """The place of a way to draft among all, 0 the most promising.

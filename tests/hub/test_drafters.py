@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -20,6 +21,7 @@ from localspec.models.installed import find
 from localspec.models.memory import Place
 from localspec.models.pull import Plan, install, make_plan, wishes
 from localspec.models.store import Store
+from tests.drafters.dflash_files import head as block_head
 from tests.drafters.shipped_heads import SHIPPED
 from tests.hub.conftest import Inside, Program
 from tests.hub.published import assistant, dflash, dspark, eagle3, model, mtp, split_model
@@ -360,7 +362,8 @@ def test_a_head_of_the_catalogue(
     assert finding.command == f"localspec pull {model_in}:Q5_K_M --draft the-head"
     if taken:
         assert finding.line().startswith("the-head (")
-        assert finding.why == f"an EAGLE-3 head, of the catalogue, from {head_in}"
+        assert finding.why.startswith(f"an EAGLE-3 head, of the catalogue, from {head_in}, ")
+        assert finding.why.endswith(" more memory")
         entries = install(plan, client, store, lambda *state: None)
         assert find(model_in, store, Catalog({}, {})) == (entries[0].path, entries[1].path)
         assert (entries[1].name, entries[1].role) == ("the-head", "head")
@@ -394,21 +397,48 @@ def test_a_head_of_the_catalogue_that_cannot_be_used(client: Hub, store: Store, 
 # -- the command line ------------------------------------------------------------------------------------------------
 
 
-def test_pull_and_run_with_the_head_beside_the_model(
-    program: Program, local_hub: LocalHub, target_bytes: bytes
+@pytest.mark.parametrize(
+    ("method", "words"),
+    [
+        ("eagle3", "eagle3-tiny-Q8_0.gguf  taken: an EAGLE-3 head, beside the model"),
+        ("dspark", "dspark-tiny-Q8_0.gguf  taken: a DSpark head of blocks of 8, beside the model"),
+        ("mtp", "tiny-Q8_0.gguf taken: 1 layer(s) of multi-token prediction inside, nothing to fetch"),
+    ],
+)
+def test_what_was_found_drafts_in_an_answer(
+    program: Program, local_hub: LocalHub, tiny_target: Path, tmp_path: Path, method: str, words: str
 ) -> None:
-    """The whole way: said before anything is fetched, remembered, and drafting in an answer."""
-    head = SHIPPED["eagle3"].read_bytes()
-    local_hub.add("us/headed-GGUF", {"tiny-Q8_0.gguf": target_bytes, "eagle3-tiny-Q8_0.gguf": head})
+    """The whole way: said before anything is fetched, remembered, and drafting."""
+    files = {"tiny-Q8_0.gguf": tiny_target.read_bytes()}
+    if method == "mtp":
+        files = {"tiny-Q8_0.gguf": SHIPPED["mtp"].read_bytes()}
+    elif method == "eagle3":
+        files["eagle3-tiny-Q8_0.gguf"] = SHIPPED["eagle3"].read_bytes()
+    else:
+        made, _ = block_head(tmp_path / "head.gguf", tiny_target, method)
+        files[f"{method}-tiny-Q8_0.gguf"] = made.read_bytes()
+    local_hub.add("us/headed-GGUF", files)
     done = program("pull", "us/headed-GGUF", "-y")
     assert done.code == 0, done.err
     (line,) = (line for line in done.out.splitlines() if line.startswith("drafter"))
-    assert line.startswith("drafter eagle3-tiny-Q8_0.gguf (")
-    assert "taken: an EAGLE-3 head, beside the model" in line
-    short = ("Count: one two", "--max-tokens", "12", "--seed", "1", "--exact", "off", "--json", "--drafter", "eagle3")
+    assert re.sub(r"\(\d.*?B\)|, \d.*? more memory", "", line) == f"drafter {words}"
+    short = ("Count: one two", "--max-tokens", "12", "--seed", "1", "--exact", "off", "--json", "--drafter", method)
     answer = program("run", "us/headed-GGUF", *short)
     assert answer.code == 0, answer.err
-    assert answer.data["stats"]["drafted_by_drafter"]["eagle3"] > 0
+    assert answer.data["stats"]["drafted_by_drafter"][method] > 0
+
+
+def test_a_head_goes_with_its_model(inside: Inside, local_hub: LocalHub, target_bytes: bytes) -> None:
+    head = SHIPPED["eagle3"].read_bytes()
+    files = {"tiny-Q8_0.gguf": target_bytes, "tiny-F16.gguf": target_bytes, "eagle3-tiny-Q8_0.gguf": head}
+    local_hub.add("us/headed-GGUF", files)
+    for quant in ("Q8_0", "F16"):
+        assert inside("pull", f"us/headed-GGUF:{quant}", "-y").code == 0
+    assert len(inside.store.entries()) == 3
+    assert inside("rm", "us/headed-GGUF:F16").code == 0
+    assert [entry.role for entry in inside.store.entries()] == ["head", "target"]
+    assert inside("rm", "us/headed-GGUF").code == 0
+    assert inside.store.entries() == []
 
 
 def test_no_draft_looks_for_none(inside: Inside, local_hub: LocalHub) -> None:
