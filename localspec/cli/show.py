@@ -160,6 +160,7 @@ def _rows(facts: Facts) -> list[tuple[str, str]]:
         ("file", f"{facts.file} ({decimal(facts.bytes)}{parts}, GGUF version {facts.gguf_version})"),
         ("what it is", facts.kind),
         *([("trained for", trained_for(facts.made_for))] if facts.made_for else []),
+        *([("reads", facts.reads)] if facts.reads else []),
         ("architecture", f"{facts.architecture}, {facts.layers} layers, {_count(facts.parameters)} parameters"),
         ("quantisation", f"{facts.quantisation} (tensors: {types})" if types else facts.quantisation),
         ("tokenizer", _tokenizer(facts.tokenizer)),

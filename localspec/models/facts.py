@@ -11,7 +11,7 @@ from localspec.gguf import Header
 from localspec.gguf.formats import ROLLS_BACK
 from localspec.models.context_length import default_context
 from localspec.models.fit import FitSettings, plan
-from localspec.models.heads import draft_kind, keeps_state, nextn_layers, trained_for
+from localspec.models.heads import draft_kind, keeps_state, nextn_layers, reads, trained_for
 from localspec.models.memory import Place, total_ram
 from localspec.models.pairing import template_marks
 from localspec.models.shape import shape_of
@@ -59,6 +59,8 @@ class Facts:
     """What it is in a pair: see `heads.DraftKind`."""
     made_for: str
     """sha256 of the file it was trained for, where it is a head and says so; "" where not."""
+    reads: str
+    """What it takes from its target, where it is a head and says so; "" where not."""
     architecture: str
     parameters: int
     layers: int
@@ -107,6 +109,7 @@ def describe(parts: Sequence[Header], settings: FitSettings, places: Sequence[Pl
         gguf_version=header.version,
         kind=_kind(header, whole),
         made_for=trained_for(header),
+        reads=reads(header),
         architecture=header.architecture,
         parameters=sum(part.parameters for part in parts),
         layers=shape.n_layers,

@@ -106,6 +106,30 @@ def trained_for(header: Header) -> str:
     return header.text(TARGET_SHA256)
 
 
+def reads(header: Header) -> str:
+    """What a head in a GGUF file takes from its target, in words; "" where the file does not list layers.
+
+    Raises:
+        ModelFileError: the file has changed since its header was read.
+    """
+    own = f"{header.architecture}."
+    layers = [str(layer) for layer in header.array(f"{own}target_layers")]
+    if not layers:
+        return ""
+    held = {tensor.name for tensor in header.tensors}
+    tables = {"token_embd.weight": "embeddings", "output.weight": "output matrix"}
+    shared = [words for name, words in tables.items() if name not in held]
+    rows, window = header.number("block_size"), header.number("attention.sliding_window")
+    words = [
+        f"what goes into layers {', '.join(layers)} of its target",
+        *([f"its {' and '.join(shared)}"] if shared else []),
+        *([f"in blocks of {rows} tokens"] if rows > 0 else []),
+        *([f"with a window of {window} tokens"] if window > 0 else []),
+        *(["each token sees only those before it"] if header.flag(f"{own}attention.causal") else []),
+    ]
+    return ", ".join(words)
+
+
 def nextn_layers(header: Header | Sequence[Header]) -> int:
     """Multi-token-prediction layers that a whole model carries inside its own files.
 

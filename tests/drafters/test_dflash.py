@@ -20,6 +20,7 @@ from localspec.llama.model import Model
 from localspec.llama.settings import ContextSettings
 from localspec.llama.states import Tap
 from localspec.llama.unpack import TensorRows
+from localspec.models.heads import reads
 from localspec.runtime.engine import Engine
 from localspec.types import Feed, Float32Array, Noise, Rule, SamplingParams, Tokens
 from tests.drafters import dflash_files as files
@@ -357,6 +358,20 @@ def test_what_is_no_head_and_what_shows_no_layers(tiny_target: Path, tiny_draft:
     other = dataclasses.replace(header, metadata={**metadata, "general.architecture": "gemma3"})
     with pytest.raises(PairError, match="does not show what goes into layers of the architecture gemma3"):
         dflash.load(path, other)
+
+
+def test_what_a_head_reads_is_said(tiny_target: Path, tmp_path: Path) -> None:
+    metadata = files.facts("dspark") | {
+        "attention.sliding_window": 32,
+        "attention.sliding_window_pattern": [True, False],
+    }
+    path = files.write(tmp_path / "head.gguf", tiny_target, metadata, files.weights("dspark", tables=True))
+    assert reads(read_header(path)) == (
+        "what goes into layers 1, 3, 5 of its target, in blocks of 8 tokens, with a window of 32 tokens"
+    )
+    path, _ = files.head(tmp_path / "shared.gguf", tiny_target, "dflash")
+    assert "of its target, its embeddings and output matrix, in blocks" in reads(read_header(path))
+    assert reads(read_header(tiny_target)) == ""
 
 
 def test_a_file_of_a_fork_is_named(tiny_target: Path, tmp_path: Path) -> None:
