@@ -217,3 +217,86 @@ def test_a_server_of_this_machine_is_found(terminal: Terminal) -> None:
     finally:
         opened.__exit__(None, None, None)
     assert {method for method, _, _ in odd.asked} == {"GET"}
+
+
+WORDS = [f"word{number:02}" for number in range(1, 41)]
+"""Long enough to fill several lines, each one to be told apart."""
+
+
+def test_every_word_of_an_answer_is_there_at_every_width(terminal: Terminal) -> None:
+    """From 20 columns on nothing is cut on the right, in paragraphs, lists, quotes, code and tables."""
+    endpoint = Endpoint()
+    parts = [WORDS[at : at + 8] for at in range(0, 40, 8)]
+    table = "| " + " | ".join(parts[4][:4]) + " |\n" + "|---" * 4 + "|\n| " + " | ".join(parts[4][4:]) + " |"
+    text = "\n\n".join(
+        [" ".join(parts[0]), "- " + " ".join(parts[1]), "> " + " ".join(parts[2]), f"`{' '.join(parts[3])}`", table]
+    )
+    endpoint.deltas = [{"content": text}]
+    with served(endpoint):
+        terminal.start("chat", "--endpoint", endpoint.url)
+        terminal.sees("answers, at an endpoint")
+        terminal.write("Go")
+        terminal.press("Enter")
+        terminal.sees("word40", "tok/s")
+        for width in (60, 40, 30, 20, 100):
+            terminal.tmux("resize-window", "-x", str(width), "-y", "80")
+            screen = terminal.until(lambda screen: all(word in screen for word in WORDS))
+            assert max(map(len, screen.splitlines())) <= width
+        terminal.tmux("resize-window", "-x", "15", "-y", "6")
+        terminal.write("narrow")
+        terminal.sees("narrow")
+        terminal.tmux("resize-window", "-x", "100", "-y", "30")
+        terminal.sees("word40", "narrow")
+        terminal.leave()
+
+
+def test_an_answer_is_copied_inside_tmux(terminal: Terminal) -> None:
+    """By tmux itself, which lets no sequence through; what was copied is in its buffer, and the note says no more."""
+    endpoint = Endpoint()
+    endpoint.deltas = [{"content": "Two lines,\nand ünï¢ode.\n\n```\nx = 1\n```"}]
+    with served(endpoint):
+        terminal.start("chat", "--endpoint", endpoint.url)
+        terminal.tmux("set-option", "-g", "allow-passthrough", "off")
+        terminal.sees("answers, at an endpoint")
+        terminal.write("Go")
+        terminal.press("Enter")
+        terminal.sees("x = 1", "tok/s")
+        terminal.press("C-l")
+        terminal.sees("Message copied to tmux, which hands it to your")
+        assert terminal.tmux("show-buffer") == endpoint.deltas[0]["content"]
+        terminal.write("/copy code")
+        terminal.press("Enter")
+        terminal.sees("Code block copied to tmux")
+        assert terminal.tmux("show-buffer") == "x = 1\n"
+        terminal.leave()
+
+
+def test_a_chat_is_compacted_and_its_tabs_are_back_after_a_kill(terminal: Terminal) -> None:
+    """A summary in the chat, two tabs, `kill -9`, and all of it again."""
+    endpoint = Endpoint()
+    endpoint.deltas = [{"content": "First answer."}]
+    with served(endpoint):
+        terminal.start("chat", "--endpoint", endpoint.url)
+        terminal.sees("answers, at an endpoint")
+        for question in ("About zebras", "About lions"):
+            terminal.write(question)
+            terminal.press("Enter")
+            terminal.sees(question, "First answer.", "tok/s")
+        terminal.until(lambda screen: screen.count("First answer.") == 2)
+        endpoint.deltas = [{"content": "They spoke of zebras."}]
+        terminal.write("/compact")
+        terminal.press("Enter")
+        terminal.sees("The model sees a summary of what stands above")
+        terminal.press("C-n")
+        terminal.sees("New chat")
+        terminal.write("Second tab")
+        terminal.press("Enter")
+        terminal.until(lambda screen: screen.count("Second tab") >= 2 and "tok/s" in screen)
+        terminal.press("C-PPage")
+        terminal.sees("About lions")
+        os.kill(int(terminal.tmux("display-message", "-p", "#{pane_pid}")), signal.SIGKILL)
+        terminal.tmux("respawn-pane", "-k")  # the same command once more
+        terminal.sees("About zebras", "Second tab", "About lions", "The model sees a summary of what stands above")
+        terminal.press("C-NPage")
+        terminal.sees("They spoke of zebras.")  # which is what the second tab's answer says
+        terminal.leave()
