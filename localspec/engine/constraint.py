@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from localspec.engine.interfaces import Constraint, Draft, DraftRequest
+from localspec.errors import GrammarError
 from localspec.types import Float32Array, LogitRows
 
 
@@ -34,7 +35,7 @@ def _fitting(draft: Draft, constraint: Constraint) -> Draft:
     return replace(draft, tokens=draft.tokens[nodes], parents=parents, confidence=confidence, origins=origins)
 
 
-def masked(rows: LogitRows, draft: Draft, constraint: Constraint) -> LogitRows:
+def masked(rows: LogitRows, draft: Draft, constraint: Constraint) -> tuple[LogitRows, GrammarError | None]:
     """The rows, or copies of them in which tokens that the grammar forbids there have no probability.
 
     Args:
@@ -42,22 +43,32 @@ def masked(rows: LogitRows, draft: Draft, constraint: Constraint) -> LogitRows:
         draft: chain or tree.
         constraint: in the state of the history.
 
+    Returns:
+        The rows, and the error of a node after which the grammar becomes too complex, and whose row has no probability
+        at all: an answer that does not take the node hears nothing of it.
+
     Raises:
-        KernelError: the grammar has become too complex.
+        GrammarError: it is too complex for row 0.
     """
     masks: list[npt.NDArray[np.bool_] | None] = []
+    failure: GrammarError | None = None
     for path in [[], *paths(draft)]:
-        mask = constraint.mask(path) if draft.probs is None or constraint.fits(path) == len(path) else None
+        try:
+            mask = constraint.mask(path) if draft.probs is None or constraint.fits(path) == len(path) else None
+        except GrammarError as error:
+            if not path:
+                raise
+            failure, mask = error, np.zeros(rows.n_vocab, dtype=np.bool_)
         masks.append(None if mask is None or mask.all() else mask)
     if all(mask is None for mask in masks):
-        return rows
+        return rows, None
     matrix = np.empty((len(rows), rows.n_vocab), dtype=np.float32)
     for index, mask in enumerate(masks):
         if mask is None:
             matrix[index] = rows[index]
         else:
             keep(matrix[index], rows[index], mask)
-    return LogitRows.from_matrix(matrix)
+    return LogitRows.from_matrix(matrix), failure
 
 
 def keep(out: Float32Array, row: Float32Array, mask: npt.NDArray[np.bool_]) -> None:

@@ -201,14 +201,16 @@ class Loop:
         events: list[Event] = []
         outcomes: list[Outcome] = []
         for slot, slot_rows, draft, request in zip(slots, rows, drafts, requests, strict=True):
+            seen, failure = slot_rows, None
             try:
-                seen = slot_rows if slot.constraint is None else masked(slot_rows, draft, slot.constraint)
+                if slot.constraint is not None:
+                    seen, failure = masked(slot_rows, draft, slot.constraint)
                 verdict = verify(
                     seen, draft, request.sampling, request.history.tokens, request.noise, slot.request.rule
                 )
                 events.append(self._emit(slot, slot_rows, draft, verdict))
             except KernelError as error:
-                slot.failure, slot.finish = error, FinishReason.ERROR
+                slot.failure, slot.finish = failure or error, FinishReason.ERROR
                 events.append(Event(slot.index, "", (), (), (), slot.finish, slot.stats))
                 continue
             outcomes.append(Outcome(slot.index, slot.history, draft, verdict, slot_rows))

@@ -100,7 +100,13 @@ class Matcher:
     """Implements `engine.interfaces.Constraint`: how far an answer has come in a grammar."""
 
     def __init__(
-        self, matcher: LLMatcher, end: int, end_tokens: frozenset[int], n_vocab: int, kind: str = "grammar"
+        self,
+        matcher: LLMatcher,
+        end: int,
+        end_tokens: frozenset[int],
+        n_vocab: int,
+        kind: str = "grammar",
+        first: LLMatcher | None = None,
     ) -> None:
         """
         Args:
@@ -109,8 +115,12 @@ class Matcher:
             end_tokens: all of them; each stands for `end`.
             n_vocab: entries of a logits row.
             kind: what it is, for messages.
+            first: the same at the beginning of an answer, which is not advanced; None = `matcher` is.
         """
         self._kind = kind
+        self._first = first
+        self._said: list[int] = []
+        """Tokens that `matcher` has taken since it was at the beginning."""
         self._matcher, self._end, self._end_tokens, self._n_vocab = matcher, end, end_tokens, n_vocab
         self._ends = np.array(sorted(end_tokens), dtype=np.int64)
         self._masks: dict[tuple[int, ...], Mask | None] = {}
@@ -120,7 +130,7 @@ class Matcher:
         """The same grammar at the beginning of an answer."""
         copy = self._matcher.deep_copy()
         copy.reset()
-        return Matcher(copy, self._end, self._end_tokens, self._n_vocab, self._kind)
+        return Matcher(copy, self._end, self._end_tokens, self._n_vocab, self._kind, self._first or self._matcher)
 
     @property
     def complete(self) -> bool:
@@ -144,19 +154,27 @@ class Matcher:
         if matcher.is_stopped() or not self._end_tokens.isdisjoint(path):
             return None
         if path and not matcher.consume_tokens(list(path)):
-            raise self._too_complex()
+            raise self._behind(path)
         try:
-            if matcher.is_stopped():
+            if matcher.is_stopped() and not matcher.is_error():
                 return None
             packed = np.frombuffer(matcher.compute_bitmask(), dtype=np.uint8)
             if matcher.is_error():
-                raise self._too_complex()
+                raise self._behind(path)
         finally:
             if path:
                 matcher.rollback(len(path))
         mask = np.unpackbits(packed, count=self._n_vocab, bitorder="little").view(np.bool_)
         mask[self._ends] = mask[self._end]
         return mask
+
+    def _behind(self, path: tuple[int, ...]) -> GrammarError:
+        """What happened after a path; an answer that does not take it goes on, though llguidance leaves no error."""
+        error = self._too_complex()
+        if path and self._first is not None:
+            self._matcher = self._first.deep_copy()
+            self._matcher.consume_tokens(self._said)
+        return error
 
     def _too_complex(self) -> GrammarError:
         why = _reason(self._matcher).partition(";")[0].removeprefix("Parser Error: ")
@@ -172,7 +190,9 @@ class Matcher:
 
     def advance(self, token: int) -> None:
         self._masks.clear()
-        if not self._matcher.consume_token(*self._known([token])):
+        known = self._known([token])
+        self._said += known
+        if not self._matcher.consume_token(*known):
             if "satisfy the grammar" not in _reason(self._matcher):
                 raise self._too_complex()
             raise KernelError(f"The grammar does not take token {token}: {_reason(self._matcher)}.")

@@ -19,7 +19,7 @@ from localspec.engine.constraint import legal, masked
 from localspec.engine.interfaces import Constraint, Draft, Drafter, DraftRequest, History
 from localspec.engine.loop import Loop
 from localspec.engine.request import FinishReason, Request
-from localspec.errors import KernelError
+from localspec.errors import GrammarError
 from localspec.planning.costs import PassCosts
 from localspec.planning.fixed import FixedPlan
 from localspec.planning.knowledge import Knowledge
@@ -204,7 +204,7 @@ def test_forbidden_nodes_are_cut_with_all_that_hangs_on_them() -> None:
 def test_rows_are_masked_in_copies_on_their_own_path() -> None:
     raw = np.random.default_rng(0).standard_normal((3, SIZE)).astype(np.float32)
     rows = LogitRows.from_matrix(raw.copy())
-    seen = masked(rows, Draft(prompt(2, 4), prompt(-1, -1)), Counting())
+    seen, _ = masked(rows, Draft(prompt(2, 4), prompt(-1, -1)), Counting())
     evens, odds = list(range(0, 22, 2)), list(range(1, 22, 2))
     for index, allowed in enumerate([evens, odds, odds]):
         finite = np.flatnonzero(np.isfinite(seen[index])).tolist()
@@ -221,8 +221,39 @@ class Broken(Counting):
 
     def mask(self, path: Sequence[int]) -> npt.NDArray[np.bool_] | None:
         if len(self.said) + len(path) > 7:
-            raise KernelError("The grammar has become too complex here.")
+            raise GrammarError("The grammar has become too complex here.")
         return super().mask(path)
+
+
+class Knotted(Counting):
+    """Too complex after one token, wherever it comes."""
+
+    KNOT = 6
+
+    def fresh(self) -> Knotted:
+        return Knotted(self.pairs)
+
+    def mask(self, path: Sequence[int]) -> npt.NDArray[np.bool_] | None:
+        if self.KNOT in (*self.said, *path):
+            raise GrammarError("The grammar has become too complex here.")
+        return super().mask(path)
+
+
+@pytest.mark.parametrize("name", [*NAMES, "all"])
+def test_what_only_a_draft_would_say_harms_no_answer(name: str) -> None:
+    ends = set()
+    for seed in range(24):
+        request = replace(request_for(seed, 1.0), constraint=Knotted())
+        expected = plain(request)
+        known = [*expected.tokens[:2], Knotted.KNOT, *expected.tokens[3:]]
+        found = answer(Loop(FakeTarget(MODEL, SIZE), FixedPlan(drafters_of(name, known), 5, None), VOCABULARY), request)
+        assert found.finish is expected.finish
+        if found.finish is FinishReason.ERROR:
+            assert expected.tokens[: len(found.tokens)] == found.tokens
+        else:
+            assert found.tokens == expected.tokens
+        ends.add(found.finish)
+    assert ends == {FinishReason.STOP, FinishReason.ERROR}
 
 
 @pytest.mark.parametrize("name", ["draft", "lookup"])
@@ -234,5 +265,5 @@ def test_a_grammar_that_becomes_too_complex_ends_its_own_request_only(name: str)
     while loop.active:
         for event in loop.step():
             tokens += event.tokens if event.slot == 0 else ()
-    assert isinstance(slots[1].failure, KernelError)
+    assert isinstance(slots[1].failure, GrammarError)
     assert tokens == plain(good).tokens
