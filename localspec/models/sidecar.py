@@ -33,7 +33,7 @@ Reach: TypeAlias = Callable[[Sequence[Header], Sequence[Header]], str]
 """Why a head, by its headers, cannot be run on a target, by its own; "" = it can, for all that is known."""
 _KINDS = ("dspark", "dflash2", "mtp", "assistant", "dflash", "eagle3", "eagle", "medusa", "mlp", "pard", "draft")
 """Ways to draft, the most promising for a dense model first, as users found them in late 2026."""
-_WORDS = {"nextn": "mtp", "assistant": "mtp"}
+_WORDS = {"nextn": "mtp"}
 """Words of file names, where they are not a kind's own."""
 _BEST_BITS, _FEWEST_BITS = 8, 4
 """Bits of a weight: heads of fewer than eight guess worse, and those of fewer than four are not taken unasked."""
@@ -95,7 +95,7 @@ def rank(method: str, mixture: bool = False) -> int:
         method: as `heads.DraftKind` has it.
         mixture: whether the model has experts: each row of a pass reads some of its own, so short drafts come first.
     """
-    if mixture and method == "mtp":
+    if mixture and method in ("mtp", "assistant"):
         return -1
     return _KINDS.index(method) if method in _KINDS else len(_KINDS)
 
@@ -118,7 +118,7 @@ def refusal(target: Sequence[Header], draft: Header, whole: bool = False) -> str
         return "it is a whole model, no head"
     if kind.method not in METHODS:
         return f"it is {kind.sentence}, which localspec cannot draft with yet"
-    if fault := mtp_fault(target, draft):
+    if fault := misfit(target, draft):
         return fault
     found = pairing.match(model, draft)
     if found.fits:
@@ -133,18 +133,15 @@ def forgets(model: Header) -> str:
     return ""
 
 
-def mtp_fault(target: Sequence[Header], draft: Header) -> str:
-    """The first fact in which layers of multi-token prediction are another model's: a clause; "" = none, or none are
-    in the file.
-    """
-    model = target[0]
-    if draft_kind(draft).method != "mtp":
-        return ""
-    if draft.architecture != model.architecture:
-        return f"architecture is {model.architecture} in the target and {draft.architecture} in the head"
+def misfit(target: Sequence[Header], draft: Header) -> str:
+    """The first fact by which a head that is part of one family of models is another's: a clause; "" = none."""
+    method, model = draft_kind(draft).method, target[0]
+    family = draft.architecture.removesuffix("-assistant")
+    if method in ("mtp", "assistant") and family != model.architecture:
+        return f"architecture is {model.architecture} in the target and {family} in the head"
     theirs = draft.n_layers - draft.number("nextn_predict_layers")
     ours = {model.n_layers - count for count in (nextn_layers(target), model.number("nextn_predict_layers"))}
-    if theirs in ours:  # a model whose layers of this kind were taken out may still count them
+    if method != "mtp" or theirs in ours:  # a model whose MTP layers were taken out may still count them
         return ""
     return f"number of layers is {max(ours)} in the target and {theirs} in the head"
 

@@ -227,6 +227,7 @@ WRONG: dict[str, tuple[str, bytes]] = {
         "dflash",
         dflash(own__target_layers=[1, 2, 4]),
     ),
+    "architecture is llama in the target and gemma4 in the head": ("mtp", assistant()),
     "in the format of a fork of llama.cpp (dflash-draft)": ("dflash", model(architecture="dflash-draft")),
     "number of layers is 4 in the target": ("eagle3", eagle3(own__target_layers=[1, 2, 9])),
     "number of layers is 4 in the target and 7 in the head": ("mtp", mtp(layers=7)),
