@@ -47,6 +47,7 @@ def run(options: argparse.Namespace) -> int:
     from localspec.models.hub import Hub
     from localspec.models.pull import check_disk, install, make_plan, wishes
     from localspec.models.store import Store
+    from localspec.runtime.heads import find, out_of_reach
 
     if options.no_draft and options.draft:
         raise UsageError(f"--no-draft and --draft {options.draft} exclude each other.", "Give one of them.")
@@ -55,7 +56,8 @@ def run(options: argparse.Namespace) -> int:
     if options.no_draft:
         del wanted[1:]
     catalog = None if options.no_draft else Catalog.load()
-    plan = make_plan(wanted, hub, store, options.context, places(), options.cross_tokenizer, catalog)
+    cross = options.cross_tokenizer
+    plan = make_plan(wanted, hub, store, options.context, places(), cross, catalog, out_of_reach)
     if plan.match is not None and (unused := not_used(plan.match.method)):
         plan = replace(plan, notes=(*plan.notes, unused))
     suggestions = [] if options.no_draft else drafts_for(plan)
@@ -70,7 +72,6 @@ def run(options: argparse.Namespace) -> int:
     if plan.missing_bytes and not options.yes:
         ask(plan)
     from localspec.cli.transfer import transfer_progress
-    from localspec.runtime.heads import find
 
     try:
         with transfer_progress(plan.missing_bytes) as report:

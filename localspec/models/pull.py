@@ -27,7 +27,7 @@ from localspec.models.methods import HEADS
 from localspec.models.names import Choice, Url
 from localspec.models.part import Part, Wish, chosen, part_of, wish_for
 from localspec.models.shape import shape_of
-from localspec.models.sidecar import Finding
+from localspec.models.sidecar import Finding, Reach
 from localspec.models.store import Entry, Ownership, Store, StoredFile
 from localspec.models.transfer import Fetched, Report
 
@@ -104,6 +104,7 @@ def make_plan(
     places: Sequence[Place] = (),
     cross_tokenizer: bool = False,
     catalog: Catalog | None = None,
+    reach: Reach = lambda target, head: "",
 ) -> Plan:
     """Asks the hub, reads the headers by range, checks pair and memory; nothing is stored.
 
@@ -118,6 +119,7 @@ def make_plan(
         cross_tokenizer: whether the draft may have another tokenizer.
         catalog: where a drafter is looked for, after the target's own file and repository, if a target is all that is
             wanted; None = none is looked for.
+        reach: says which heads cannot be run; those are not taken.
 
     Raises:
         DownloadError: the hub cannot be reached or refuses.
@@ -128,7 +130,7 @@ def make_plan(
     plan = _fitting(wanted, hub, store, context, places, cross_tokenizer)
     if catalog is None or len(wanted) > 1 or wanted[0].role != "target":
         return plan
-    found = sidecar.search(plan.parts[0], hub, store, catalog)
+    found = sidecar.search(plan.parts[0], hub, store, catalog, reach)
     if found.part is None:
         return replace(plan, drafters=found.findings)
     both = _planned((*plan.parts, found.part), hub, context, places)

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import groupby
 from shlex import quote
-from typing import Any
+from typing import Any, TypeAlias
 
 from rich.filesize import decimal
 
@@ -29,9 +29,11 @@ from localspec.models.names import Choice, RepositoryName
 from localspec.models.part import Part, Wish, chosen, part_of, wish_for
 from localspec.models.store import Store
 
+Reach: TypeAlias = Callable[[Sequence[Header], Sequence[Header]], str]
+"""Why a head, by its headers, cannot be run on a target, by its own; "" = it can, for all that is known."""
 _KINDS = ("dspark", "dflash2", "mtp", "assistant", "dflash", "eagle3", "eagle", "medusa", "mlp", "pard", "draft")
 """Ways to draft, the most promising for a dense model first, as users found them in late 2026."""
-_WORDS = {"nextn": "mtp", "assistant": "mtp"}
+_WORDS = {"nextn": "mtp"}
 """Words of file names, where they are not a kind's own."""
 _BEST_BITS, _FEWEST_BITS = 8, 4
 """Bits of a weight: heads of fewer than eight guess worse, and those of fewer than four are not taken unasked."""
@@ -93,7 +95,7 @@ def rank(method: str, mixture: bool = False) -> int:
         method: as `heads.DraftKind` has it.
         mixture: whether the model has experts: each row of a pass reads some of its own, so short drafts come first.
     """
-    if mixture and method == "mtp":
+    if mixture and method in ("mtp", "assistant"):
         return -1
     return _KINDS.index(method) if method in _KINDS else len(_KINDS)
 
@@ -116,7 +118,7 @@ def refusal(target: Sequence[Header], draft: Header, whole: bool = False) -> str
         return "it is a whole model, no head"
     if kind.method not in METHODS:
         return f"it is {kind.sentence}, which localspec cannot draft with yet"
-    if fault := mtp_fault(target, draft):
+    if fault := misfit(target, draft):
         return fault
     found = pairing.match(model, draft)
     if found.fits:
@@ -131,35 +133,40 @@ def forgets(model: Header) -> str:
     return ""
 
 
-def mtp_fault(target: Sequence[Header], draft: Header) -> str:
-    """The first fact in which layers of multi-token prediction are another model's: a clause; "" = none, or none are
-    in the file.
-    """
-    model = target[0]
-    if draft_kind(draft).method != "mtp":
-        return ""
-    if draft.architecture != model.architecture:
-        return f"architecture is {model.architecture} in the target and {draft.architecture} in the head"
+def misfit(target: Sequence[Header], draft: Header) -> str:
+    """The first fact by which a head that is part of one family of models is another's: a clause; "" = none."""
+    method, model = draft_kind(draft).method, target[0]
+    family = draft.architecture.removesuffix("-assistant")
+    if method in ("mtp", "assistant") and family != model.architecture:
+        return f"architecture is {model.architecture} in the target and {family} in the head"
     theirs = draft.n_layers - draft.number("nextn_predict_layers")
     ours = {model.n_layers - count for count in (nextn_layers(target), model.number("nextn_predict_layers"))}
-    if theirs in ours:  # a model whose layers of this kind were taken out may still count them
+    if method != "mtp" or theirs in ours:  # a model whose MTP layers were taken out may still count them
         return ""
     return f"number of layers is {max(ours)} in the target and {theirs} in the head"
 
 
-def search(target: Part, hub: Hub, store: Store, catalog: Catalog) -> Search:
+def search(target: Part, hub: Hub, store: Store, catalog: Catalog, reach: Reach = lambda target, head: "") -> Search:
     """Looks for the drafter of a model: inside, beside, in the catalogue; the first that fits is taken.
 
     What cannot be reached or read is a finding, never an error: the model does without.
+
+    Args:
+        target: the model.
+        hub: where it is from, and where headers are read.
+        store: what is installed.
+        catalog: the last place that is looked at.
+        reach: says which heads cannot be run.
     """
     if why := forgets(target.header):
         return Search((Finding(_file(target.choice), "", False, why),))
     inside = nextn_layers(target.headers)
     found: list[tuple[Finding, Part | None]] = []
     if inside:
-        why = f"{inside} layer(s) of multi-token prediction inside, nothing to fetch"
-        found.append((Finding(_file(target.choice), "mtp", True, why), None))
-    for look in (partial(_beside, target, hub), partial(_listed, target, hub, store, catalog)):
+        cannot = reach(target.headers, target.headers)
+        why = cannot or f"{inside} layer(s) of multi-token prediction inside, nothing to fetch"
+        found.append((Finding(_file(target.choice), "mtp", not cannot, why), None))
+    for look in (partial(_beside, target, hub, reach), partial(_listed, target, hub, store, catalog, reach)):
         found += look(next((one.method for one, _ in found if one.taken), ""))
     part = next((part for _, part in found if part is not None), None)
     return Search(tuple(finding for finding, _ in found), part)
@@ -168,12 +175,13 @@ def search(target: Part, hub: Hub, store: Store, catalog: Catalog) -> Search:
 # ---- beside the model
 
 
-def _beside(target: Part, hub: Hub, taken: str) -> Iterator[tuple[Finding, Part | None]]:
+def _beside(target: Part, hub: Hub, reach: Reach, taken: str) -> Iterator[tuple[Finding, Part | None]]:
     """A finding for every drafter of the repository, the most promising first.
 
     Args:
         target: the model.
         hub: where headers are read.
+        reach: says which cannot be run.
         taken: method of what is taken already; "" = nothing.
     """
     read = 0
@@ -189,7 +197,7 @@ def _beside(target: Part, hub: Hub, taken: str) -> Iterator[tuple[Finding, Part 
             yield _proposed(target, group, f"{read} others were read"), None
         else:
             read += 1
-            finding, part = _read(target, group, hub)
+            finding, part = _read(target, group, hub, reach)
             taken = finding.method if part else ""
             yield finding, part
 
@@ -225,13 +233,13 @@ def _is_above(choice: Choice, target: Part) -> bool:
     return not folder or f"{home}/".startswith(f"{folder}/")
 
 
-def _read(target: Part, group: Sequence[Choice], hub: Hub) -> tuple[Finding, Part | None]:
+def _read(target: Part, group: Sequence[Choice], hub: Hub, reach: Reach) -> tuple[Finding, Part | None]:
     """What the header says."""
     choice, listing = group[0], target.listing
     assert listing is not None
     source = RepositoryName(listing.repository, file=choice.files[0].name)
     wish = Wish(source, "draft", f"{listing.repository}/{choice.files[0].name}")
-    found, part = _tried(target, lambda: chosen(wish, listing, choice, hub))
+    found, part = _tried(target, lambda: chosen(wish, listing, choice, hub), reach)
     finding = replace(found, name=_file(choice), bytes=choice.size, method=found.method or _word(choice))
     if part is not None:
         of_several = f", the best of {len(group)} quantisations" if len(group) > 1 else ""
@@ -240,11 +248,12 @@ def _read(target: Part, group: Sequence[Choice], hub: Hub) -> tuple[Finding, Par
     return finding, part
 
 
-def _tried(target: Part, read: Callable[[], Part], whole: bool = False) -> tuple[Finding, Part | None]:
+def _tried(target: Part, read: Callable[[], Part], reach: Reach, whole: bool = False) -> tuple[Finding, Part | None]:
     """Reads a drafter's headers, and judges them."""
     try:
         part = read()
         method, why = draft_kind(part.header).method, refusal(target.headers, part.header, whole)
+        why = why or ("" if whole else reach(target.headers, part.headers))
     except LocalspecError as error:
         return Finding("", "", False, str(error).rstrip(".")), None
     if why:
@@ -280,7 +289,7 @@ def _command(target: Part, draft: str) -> str:
 
 
 def _listed(
-    target: Part, hub: Hub, store: Store, catalog: Catalog, taken: str
+    target: Part, hub: Hub, store: Store, catalog: Catalog, reach: Reach, taken: str
 ) -> Iterator[tuple[Finding, Part | None]]:
     """A finding for every pair of the catalogue whose target this is, the most promising first; see `_beside`."""
     called = (target.name, _file(target.choice).rpartition("/")[2])
@@ -296,13 +305,15 @@ def _listed(
         elif _owner(entry.repository) not in _owners(target):
             yield replace(proposed, why=f"{entry.repository} is neither the model's repository nor its maker's"), None
         else:
-            finding, part = _of_pair(target, pair, entry, hub, store)
+            finding, part = _of_pair(target, pair, entry, hub, store, reach)
             taken = finding.method if part else ""
             yield finding, part
 
 
-def _of_pair(target: Part, pair: PairEntry, entry: ModelEntry, hub: Hub, store: Store) -> tuple[Finding, Part | None]:
-    found, part = _tried(target, lambda: part_of(wish_for(entry, "draft"), hub, store), pair.method == "draft")
+def _of_pair(
+    target: Part, pair: PairEntry, entry: ModelEntry, hub: Hub, store: Store, reach: Reach
+) -> tuple[Finding, Part | None]:
+    found, part = _tried(target, lambda: part_of(wish_for(entry, "draft"), hub, store), reach, pair.method == "draft")
     finding = replace(found, name=entry.name, method=found.method or pair.method, bytes=entry.bytes)
     if part is None:
         return finding, None

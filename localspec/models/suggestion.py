@@ -14,7 +14,7 @@ from localspec.models.catalog import Catalog, ModelEntry
 from localspec.models.heads import draft_kind, nextn_layers
 from localspec.models.names import drafter_word
 from localspec.models.pairing import match
-from localspec.models.sidecar import forgets, mtp_fault, rank
+from localspec.models.sidecar import forgets, misfit, rank
 
 _MOST_BYTES = 0.7
 """A draft larger than this share of its target cannot pay."""
@@ -128,7 +128,7 @@ def _fitting(target: Header, name: str, path: Path, called: str) -> Suggestion |
         draft = read_header(path)
         same = target.path.exists() and path.samefile(target.path)  # a target on the hub has no file here
         small = draft.tensor_bytes <= _MOST_BYTES * target.tensor_bytes
-        if same or not (small or draft_kind(draft).is_head) or mtp_fault([target], draft):
+        if same or not (small or draft_kind(draft).is_head) or misfit([target], draft):
             return None
         found = match(target, draft)
     except (LocalspecError, OSError):

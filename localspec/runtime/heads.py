@@ -16,6 +16,8 @@ from localspec.errors import DecodeError, LocalspecError, ModelError, UsageError
 from localspec.gguf import Header, read_header
 from localspec.llama.context import Context
 from localspec.llama.model import file_sha256
+from localspec.llama.mtp import runs
+from localspec.llama.states import SHOWS_LAYERS, SHOWS_NEXTN
 from localspec.models import checkpoint
 from localspec.models import heads as formats
 from localspec.models.head_shape import HeadShape, head_shape
@@ -94,6 +96,21 @@ def find_all(settings: EngineSettings, target: Header) -> list[Head]:
     if settings.drafter in HEADS and settings.drafter not in found:
         raise missing(settings.drafter)
     return list(found.values())
+
+
+def out_of_reach(target: Sequence[Header], head: Sequence[Header]) -> str:
+    """Why llama.cpp cannot run a head on a target, by their architectures alone: a clause; "" = nothing is known.
+
+    Args:
+        target: headers of all its files.
+        head: the same; the target's own for multi-token prediction inside it.
+    """
+    kind, layers = head[0].architecture, nextn_layers(head)
+    if layers and not (runs(kind, layers) and kind in SHOWS_NEXTN):
+        return f"llama.cpp cannot draft with {layers} multi-token-prediction layers of the architecture {kind}"
+    if head[0].array(f"{kind}.target_layers") and target[0].architecture not in SHOWS_LAYERS:
+        return f"llama.cpp does not show what goes into layers of the architecture {target[0].architecture}"
+    return ""
 
 
 def may_have(method: str, settings: EngineSettings) -> bool:

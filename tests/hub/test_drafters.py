@@ -227,6 +227,7 @@ WRONG: dict[str, tuple[str, bytes]] = {
         "dflash",
         dflash(own__target_layers=[1, 2, 4]),
     ),
+    "architecture is llama in the target and gemma4 in the head": ("mtp", assistant()),
     "in the format of a fork of llama.cpp (dflash-draft)": ("dflash", model(architecture="dflash-draft")),
     "number of layers is 4 in the target": ("eagle3", eagle3(own__target_layers=[1, 2, 9])),
     "number of layers is 4 in the target and 7 in the head": ("mtp", mtp(layers=7)),
@@ -442,13 +443,13 @@ def test_a_head_goes_with_its_model(inside: Inside, local_hub: LocalHub, target_
 
 
 def test_no_draft_looks_for_none(inside: Inside, local_hub: LocalHub) -> None:
-    local_hub.add(REPOSITORY, {"model-Q8_0.gguf": model(), "mtp-model-Q8_0.gguf": mtp(seed=77)})
+    local_hub.add(REPOSITORY, {"model-Q8_0.gguf": model(), "eagle3-model-Q8_0.gguf": eagle3(general__seed=77)})
     plan = inside("pull", REPOSITORY, "--no-draft", "--dry-run", "--json").data["plan"]
     assert (len(plan["parts"]), plan["drafters"], plan["suggestions"]) == (1, [], [])
-    assert not any(sha256(mtp(seed=77)) in seen.path for seen in local_hub.seen)
+    assert not any(sha256(eagle3(general__seed=77)) in seen.path for seen in local_hub.seen)
     plan = inside("pull", REPOSITORY, "--dry-run", "--json").data["plan"]
     assert [(one["name"], one["method"], one["taken"]) for one in plan["drafters"]] == [
-        ("mtp-model-Q8_0.gguf", "mtp", True)
+        ("eagle3-model-Q8_0.gguf", "eagle3", True)
     ]
     both = inside("pull", REPOSITORY, "--no-draft", "--draft", "x/y")
     assert both.code == 2
@@ -464,8 +465,25 @@ def test_a_head_that_does_not_load_is_not_remembered(inside: Inside, local_hub: 
     assert names == [(f"{REPOSITORY}/eagle3-model-Q8_0.gguf", ""), (f"{REPOSITORY}:Q8_0", "")]
 
 
+def test_what_llama_cpp_cannot_run_is_not_fetched(inside: Inside, local_hub: LocalHub) -> None:
+    """By the architectures: layers of MTP of this one, and what goes into another's layers."""
+    phi = model(architecture="phi3")
+    for files, why in (
+        ({"model-Q8_0.gguf": model(), "mtp-model-Q8_0.gguf": mtp()}, "1 multi-token-prediction layers of the"),
+        ({"model-Q8_0.gguf": model(nextn=1)}, "1 multi-token-prediction layers of the architecture llama"),
+        (
+            {"model-Q8_0.gguf": phi, "dspark-model-Q8_0.gguf": dspark()},
+            "what goes into layers of the architecture phi3",
+        ),
+    ):
+        local_hub.add(REPOSITORY, files)
+        (finding,) = inside("pull", REPOSITORY, "--dry-run", "--json").data["plan"]["drafters"]
+        assert not finding["taken"]
+        assert why in finding["why"]
+
+
 def test_offline_finds_what_is_in_the_cache(inside: Inside, local_hub: LocalHub) -> None:
-    local_hub.add(REPOSITORY, {"model-Q8_0.gguf": model(), "mtp-model-Q8_0.gguf": mtp()})
+    local_hub.add(REPOSITORY, {"model-Q8_0.gguf": model(), "eagle3-model-Q8_0.gguf": eagle3()})
     assert inside("pull", REPOSITORY, "-y").code == 0
     local_hub.reset()
     plan = inside("pull", REPOSITORY, "--offline", "--dry-run", "--json").data["plan"]

@@ -89,7 +89,6 @@ def test_what_is_inside_or_beside_comes_first(tmp_path: Path) -> None:
     found = suggest(read_header(target), {"model.gguf"}, Catalog({}, {}), neighbours(target))
     assert [(Path(one.draft).name, one.method) for one in found] == [
         ("model-mtp.gguf", "mtp"),
-        ("mtp-model-assistant.gguf", "assistant"),
         ("eagle3-model.gguf", "eagle3"),
         ("small.gguf", "draft"),
     ]

@@ -126,12 +126,15 @@ async def test_a_pull_can_be_stopped_and_gone_on_with(
 async def test_a_pull_finds_the_models_drafter(
     make_app: MakeApp, client: Hub, store: Store, local_hub: LocalHub
 ) -> None:
-    files = {"m-Q8_0.gguf": published.model(), "mtp-m-Q8_0.gguf": published.mtp()}
+    files = {"m-Q8_0.gguf": published.model(), "eagle3-m-Q8_0.gguf": published.eagle3()}
     local_hub.add("us/headed-GGUF", files)
     app = make_app()
     async with app.run_test(size=(160, 40)) as pilot:
         await opened(app, pilot, client, store)
-        for draft, words in (("", "mtp-m-Q8_0.gguf (89.9 kB) taken: "), ("-", "no draft model comes with it")):
+        for draft, words in (
+            ("", "eagle3-m-Q8_0.gguf (60.7 kB) taken: an EAGLE-3 head"),
+            ("-", "no draft model comes with it"),
+        ):
             app.push_screen(PullScreen(lambda: client, store, "us/headed-GGUF", draft))
             await until(pilot, lambda: isinstance(app.screen, PullScreen) and "y loads it" in text(app.screen, "#note"))
             assert words in text(app.screen, "#plan")

@@ -113,13 +113,15 @@ class PullScreen(Dialog[str | None]):
 
     def _make_plan(self, name: str, draft: str, tell: Tell) -> None:
         from localspec.models.pull import check_disk, make_plan, wishes
+        from localspec.runtime.heads import out_of_reach
         from localspec.tui.plan_page import plan_page
 
         try:
             hub = self._make_hub()
             alone = draft == _NO_DRAFT
             wanted = wishes(name, hub, draft="" if alone else draft)[: 1 if alone else 2]
-            plan = make_plan(wanted, hub, self._store, None, places(), catalog=None if alone else Catalog.load())
+            catalog = None if alone else Catalog.load()
+            plan = make_plan(wanted, hub, self._store, None, places(), catalog=catalog, reach=out_of_reach)
             page = plan_page(plan, hub)
             refusal = ""
             try:
