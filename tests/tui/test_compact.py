@@ -123,6 +123,23 @@ async def test_escape_stops_it_and_changes_nothing(make_app: MakeApp) -> None:
         assert "zebra zebra" in answerer.questions[3].messages[0].content
 
 
+async def test_closing_the_tab_stops_it(make_app: MakeApp) -> None:
+    answerer = small("one", "two", "A summary of everything that was said.")
+    app = make_app(answerer=answerer)
+    async with app.run_test(size=(100, 40)) as pilot:
+        await filled(pilot)
+        answerer.hold = threading.Event()
+        await command(pilot, "/compact")
+        await until(pilot, lambda: front(app).compactor.writing)
+        pane = front(app)
+        await pilot.press("ctrl+f4")
+        await until(pilot, lambda: front(app) is not pane and not pane.is_attached)
+        await until(pilot, lambda: not any(worker.group == "compact" for worker in app.workers))
+        answerer.hold.set()
+        assert not pane.compactor.writing
+        assert app.archive.chat(pane.chat_id).window_first is None
+
+
 async def test_what_is_sent_meanwhile_is_answered_after_it(make_app: MakeApp) -> None:
     answerer = small("one", "two", "A summary.", "three")
     app = make_app(answerer=answerer)
