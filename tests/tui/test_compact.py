@@ -14,6 +14,7 @@ from textual.widgets import Collapsible
 from localspec.chat.archive import Archive
 from localspec.tui.answerer import Facts
 from localspec.tui.app import ChatApp
+from localspec.tui.local import LocalAnswerer
 from localspec.tui.preferences import Preferences
 from localspec.tui.remote import RemoteAnswerer
 from localspec.tui.widgets.seam import Seam
@@ -123,6 +124,23 @@ async def test_escape_stops_it_and_changes_nothing(make_app: MakeApp) -> None:
         assert "zebra zebra" in answerer.questions[3].messages[0].content
 
 
+async def test_closing_the_tab_stops_it(make_app: MakeApp) -> None:
+    answerer = small("one", "two", "A summary of everything that was said.")
+    app = make_app(answerer=answerer)
+    async with app.run_test(size=(100, 40)) as pilot:
+        await filled(pilot)
+        answerer.hold = threading.Event()
+        await command(pilot, "/compact")
+        await until(pilot, lambda: front(app).compactor.writing)
+        pane = front(app)
+        await pilot.press("ctrl+f4")
+        await until(pilot, lambda: front(app) is not pane and not pane.is_attached)
+        await until(pilot, lambda: not any(worker.group == "compact" for worker in app.workers))
+        answerer.hold.set()
+        assert not pane.compactor.writing
+        assert app.archive.chat(pane.chat_id).window_first is None
+
+
 async def test_what_is_sent_meanwhile_is_answered_after_it(make_app: MakeApp) -> None:
     answerer = small("one", "two", "A summary.", "three")
     app = make_app(answerer=answerer)
@@ -201,3 +219,40 @@ async def test_exports_to_read_show_the_summary_where_it_counts(make_app: MakeAp
             text = app.archive.export([chat], kind)
             assert text.count(summary) == 1
             assert text.index("zebra zebra") < text.index("this summary instead") < text.index("second second")
+
+
+async def test_the_mark_and_the_summary_are_whole_on_a_narrow_screen(make_app: MakeApp) -> None:
+    app = make_app(answerer=small("one", "two", "Everybody spoke of zebras."))
+    async with app.run_test(size=(20, 60)) as pilot:
+        await filled(pilot)
+        await command(pilot, "/compact")
+        await until(pilot, lambda: seams(app))
+        seams(app)[0].query_one(Collapsible).collapsed = False
+        words = "The model sees a summary of what stands above Everybody spoke of zebras."
+        await until(pilot, lambda: words in " ".join(screen(app).split()))
+
+
+def screen(app: ChatApp) -> str:
+    """What is seen of the mark, without its arrow."""
+    seam = seams(app)[0].region
+    strips = app.screen._compositor.render_strips()
+    return " ".join(strip.crop(seam.x, seam.right).text for strip in strips[seam.y : seam.bottom]).replace("▼", "")
+
+
+async def test_the_pair_itself_is_asked(make_app: MakeApp, live: LocalAnswerer) -> None:
+    """It is too small to summarise well; it is asked all the same, and the chat goes on with what it says."""
+    app = make_app(answerer=live, begin={"temperature": 0.0, "seed": 1})
+    async with app.run_test(size=(100, 40)) as pilot:
+        app.archive.set_params(front(app).chat_id, {"max_tokens": 10, "temperature": 0.0})
+        for text in ("Repeat: " + "Maria bought 12 lanterns in Lisbon. " * 40, "Say: red house"):
+            await say(pilot, text)
+        await command(pilot, "/compact")
+        await until(pilot, lambda: front(app).compactor.writing)
+        await until(pilot, lambda: not front(app).busy)
+        chat = front(app).chat
+        assert (chat.window_first is not None) == noted(app, "goes on with a summary"), [
+            note.message for note in app._notifications
+        ]
+        before = front(app).path[-1].stats["prompt_tokens"]
+        await say(pilot, "Say: blue boat")
+        assert (front(app).path[-1].stats["prompt_tokens"] < before) == (chat.window_first is not None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from textual import work
 from textual.widgets import TabbedContent
 
 from localspec.chat.message import Chat
@@ -51,6 +52,7 @@ class ChatTabs(TabbedContent):
         self.set_class(len(self._panes) < 2, "single")
         self.remember()
 
+    @work(group="tabs")
     async def bring_back(self, chats: list[Chat], front: ChatPane) -> None:
         """Tabs of chats on both sides of the one in front; their messages are drawn when they are looked at."""
         before: ChatPane | None = front
@@ -58,7 +60,7 @@ class ChatTabs(TabbedContent):
             if chat.id == front.chat_id:
                 before = None
             elif all(pane.chat_id != chat.id for pane in self._panes):
-                await self.add(ChatPane(chat, asleep=True), before)
+                await self.add(ChatPane(chat, asleep=True), before if before in self._panes else None)
         self._settled = True
         self.remember()
 

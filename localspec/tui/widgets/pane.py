@@ -104,7 +104,6 @@ class ChatPane(TabPane):
         self.composer.put(chat.unsent)
         if not self._asleep:
             await self._draw()
-        self.set_interval(_SAVE_SECONDS / 2, self._save_unsent)
 
     async def wake(self) -> None:
         """It is looked at: its messages are drawn, if they are not yet."""
@@ -116,6 +115,7 @@ class ChatPane(TabPane):
         await self.transcript.mark(self.chat)
         await self.transcript.show(self.path)
         self.count()
+        self.set_interval(_SAVE_SECONDS / 2, self._save_unsent)
 
     # ---- what is here
 
@@ -245,6 +245,7 @@ class ChatPane(TabPane):
         """The tab or the program is about to close: unsent and queued text is kept, the answer stops."""
         if self.editing is not None:
             self.end_edit()
+        self.compactor.stop()
         self._unsaved = 0.0
         self._save_unsent()
         self._end("stopped", "", None)

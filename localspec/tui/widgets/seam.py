@@ -15,7 +15,9 @@ class Seam(Vertical):
 
     DEFAULT_CSS = """
     Seam { height: auto; color: $text-warning; margin-bottom: 1; }
-    Seam .summary { height: auto; padding: 0 1; color: $text-muted; }
+    Seam Collapsible, Seam CollapsibleTitle { width: 1fr; height: auto; padding: 0; }
+    Seam Contents { padding: 0 0 0 2; }
+    Seam .summary { height: auto; color: $text-muted; }
     """
 
     def __init__(self, summary: str) -> None:

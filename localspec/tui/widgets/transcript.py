@@ -68,7 +68,7 @@ class Transcript(VerticalScroll, can_focus=False):
 
     def on_mount(self) -> None:
         self.anchor()
-        self.set_interval(_LOOK_SECONDS, self._look_around)
+        self._looking = self.set_interval(_LOOK_SECONDS, self._look_around, pause=True)
 
     def _size_updated(self, size: Size, virtual_size: Size, container_size: Size, layout: bool = True) -> bool:
         """Asks for no second layout while text streams in at the end, as Textual would for each new height."""
@@ -117,6 +117,7 @@ class Transcript(VerticalScroll, can_focus=False):
             if not stay:
                 self._first = max(0, len(path) - self._shown)
             self._path = list(path)
+            self._looking.resume()
             with self.app.batch_update():
                 if gone:
                     await self.remove_children(gone)
