@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from localspec.chat.call_form import CallReader
 from localspec.chat.call_json import NoCall
 from localspec.chat.call_part import CallEnded
 from localspec.chat.harmony_form import CHANNEL, END, HARMONY, HEADER, LONGEST_HEADER, MESSAGE, NEXT, called
 from localspec.chat.reply import Content, Part, Reasoning
+from localspec.chat.template import Message
 from localspec.chat.tool import Tool
 from localspec.engine.stop import overlap
 
@@ -133,6 +135,17 @@ class HarmonyParser:
             parts[-1] = kind(last.text + text)
         else:
             parts.append(kind(text))
+
+
+def unheaded(message: Message) -> Message:
+    """A message for the template, which refuses headers: those of an answer as the model wrote it are taken out."""
+    if message.role != "assistant" or CHANNEL not in message.content:
+        return message
+    parser = HarmonyParser(within=None)
+    parts = [*parser.push(message.content), *parser.finish()]
+    content = "".join(part.text for part in parts if isinstance(part, Content))
+    thought = "".join(part.text for part in parts if isinstance(part, Reasoning))
+    return replace(message, content=content, reasoning=message.reasoning or thought)
 
 
 def _may_become_header(text: str) -> bool:

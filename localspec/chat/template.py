@@ -72,6 +72,8 @@ class ChatTemplate:
         """The Jinja text; "" = there is none."""
         self._template = None
         self._bos, self._eos = bos, eos
+        self.has_channels = "<|channel|>analysis<|message|>" in self.source
+        """Whether answers are messages with headers, as gpt-oss writes them."""
         if source is None:
             return
         import jinja2  # 30 ms, only when a model is loaded
@@ -106,6 +108,10 @@ class ChatTemplate:
             raise ModelError("The model has no chat template.", "Use `localspec run --raw` to complete plain text.")
         import jinja2
 
+        if self.has_channels:
+            from localspec.chat.harmony_reply import unheaded  # only gpt-oss needs it
+
+            messages = [unheaded(message) for message in messages]
         try:
             return self._template.render(
                 messages=[message.as_dict() for message in messages],

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from localspec.chat.dialect import THOUGHTS
+from localspec.chat.harmony_reply import HarmonyParser
 from localspec.chat.reply import Content, Part, Reasoning
 
 MARKS = THOUGHTS[0]
@@ -28,3 +29,31 @@ def joined(thinking: str, text: str) -> str:
         return text
     thought = f"{MARKS.opening}\n{thinking}"
     return f"{thought}\n{MARKS.closing}\n\n{text}" if text else thought
+
+
+class Retelling:
+    """An answer as it streams, where what a model writes is shown: gpt-oss's headers become the marks of `joined`."""
+
+    def __init__(self, channels: bool) -> None:
+        """`channels`: the answer has such headers; else it stays as it is."""
+        self._parser = HarmonyParser(within=None) if channels else None
+        self._thinking = False
+
+    def push(self, text: str) -> str:
+        """What is certain by now."""
+        return text if self._parser is None else self._told(self._parser.push(text))
+
+    def finish(self) -> str:
+        """The rest, when no more text comes."""
+        return "" if self._parser is None else self._told(self._parser.finish())
+
+    def _told(self, parts: Iterable[Part]) -> str:
+        told = ""
+        for part in parts:
+            if isinstance(part, Content | Reasoning):
+                thinks = isinstance(part, Reasoning)
+                if thinks is not self._thinking:
+                    told += f"{MARKS.opening}\n" if thinks else f"\n{MARKS.closing}\n\n"
+                self._thinking = thinks
+                told += part.text
+        return told

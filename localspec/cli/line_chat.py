@@ -62,7 +62,7 @@ class EngineSpeaker:
 
     def say(self, messages: Sequence[Message], arguments: dict[str, Any], parts: list[str]) -> FinishReason | None:
         self._last = self._engine.chat(messages, **arguments)
-        output.stream_answer(self._last, parts)
+        output.stream_answer(self._last, parts, self._engine.template.has_channels)
         return self._last.finish
 
     def print_stats(self) -> None:

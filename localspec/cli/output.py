@@ -37,23 +37,34 @@ def print_plain(*lines: str) -> None:
     print(plain_text("\n".join(lines)))
 
 
-def stream_answer(generation: Generation, parts: list[str] | None = None) -> None:
+def stream_answer(generation: Generation, parts: list[str] | None = None, channels: bool = False) -> None:
     """Writes an answer as it comes, and a newline behind it; collects its text in `parts`.
 
     Ctrl-C cancels the answer, keeps what has come, and raises KeyboardInterrupt.
+
+    Args:
+        generation: the answer.
+        parts: gets the text as the model says it.
+        channels: it has gpt-oss's headers, in whose place the marks of other models' thoughts are written.
     """
-    parts = [] if parts is None else parts
-    with answer_lines(parts) as write:
+    from localspec.chat.thinking import Retelling
+
+    parts, retelling = [] if parts is None else parts, Retelling(channels)
+    with answer_lines([]) as write:
         try:
             for event in generation:
-                write(event.text)
+                parts.append(event.text)
+                write(retelling.push(event.text))
         except KeyboardInterrupt:
             generation.cancel()
-            write(generation.text())  # at most one more pass
+            parts.append(generation.text())  # at most one more pass
+            write(retelling.push(parts[-1]))
             raise
         except BaseException:
             generation.cancel()
             raise
+        finally:
+            write(retelling.finish())
 
 
 @contextmanager

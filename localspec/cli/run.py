@@ -68,7 +68,7 @@ def run(options: argparse.Namespace) -> int:
         if options.json:
             return _print_json(generation, engine.loaded.configuration)
         try:
-            output.stream_answer(generation)
+            output.stream_answer(generation, channels=engine.template.has_channels and not options.raw)
         finally:
             if options.stats:
                 output.print_stats(generation, engine.loaded.configuration)

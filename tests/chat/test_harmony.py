@@ -213,3 +213,19 @@ def test_the_template_takes_several_calls_words_before_them_and_thoughts() -> No
         '<|start|>functions.get_weather to=assistant<|channel|>commentary<|message|>"3 degrees"<|end|>'
         f"{NEXT}"
     )
+
+
+@pytest.mark.parametrize(
+    ("said", "shown_to_the_model"),
+    [
+        (f"{THOUGHT}{NEXT}{FINAL}", "Yes."),
+        (f"{THOUGHT}{NEXT}", ""),
+        ("The mark <|channel|> begins a header.", "The mark <|channel|> begins a header."),
+    ],
+)
+def test_an_answer_with_its_headers_can_be_part_of_a_conversation(said: str, shown_to_the_model: str) -> None:
+    """`chat --plain`, `verify` and callers of the Python API keep answers as the model wrote them."""
+    template = ChatTemplate(HARMONY.read_text("utf-8"))
+    text = template.render([*HI, Message("assistant", said), *HI])
+    assert f"{NEXT}<|channel|>final<|message|>{shown_to_the_model}<|end|><|start|>user" in text
+    assert text.count("Hm.") == 0

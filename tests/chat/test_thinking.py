@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from localspec.chat.reply import ReplyParser
-from localspec.chat.thinking import MARKS, apart, joined
+from localspec.chat.thinking import MARKS, Retelling, apart, joined
 
 
 @pytest.mark.parametrize("size", [1, 3, 100])
@@ -18,3 +18,15 @@ def test_joined_is_what_is_taken_apart_whatever_the_cuts(thinking: str, text: st
     reply = ReplyParser(thought=MARKS)
     parts = [part for at in range(0, len(whole), size) for part in reply.push(whole[at : at + size])]
     assert apart([*parts, *reply.finish()]) == (text, thinking)
+
+
+@pytest.mark.parametrize("size", [1, 4, 100])
+@pytest.mark.parametrize(("thinking", "text"), [("hm", "yes"), ("", "yes"), ("hm", ""), ("", "")])
+def test_headers_are_retold_as_other_models_write_thoughts(thinking: str, text: str, size: int) -> None:
+    written = f"<|channel|>analysis<|message|>{thinking}<|end|><|start|>assistant" if thinking else ""
+    written += f"<|channel|>final<|message|>{text}" if text else ""
+    retelling = Retelling(channels=True)
+    told = [retelling.push(written[at : at + size]) for at in range(0, len(written), size)]
+    assert "".join([*told, retelling.finish()]) == joined(thinking, text)
+    plain = Retelling(channels=False)
+    assert (plain.push(written), plain.finish()) == (written, "")

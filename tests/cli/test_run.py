@@ -6,10 +6,15 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from localspec.cli.output import stream_answer
+from localspec.engine.request import Event, Request
+from localspec.runtime.generation import Generation
 from tests.cli.conftest import Command
 
 PROMPT = "Repeat this text exactly: seven green boats and a red lamp"
@@ -174,3 +179,24 @@ def test_a_reader_that_leaves_early_is_no_error() -> None:
     shell = f"{sys.executable} -m localspec run '{PROMPT}' --max-tokens 30 | head -c 1"
     done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
     assert done.stderr == ""
+
+
+class Said(Generation):
+    """An answer that is there, in pieces."""
+
+    def __iter__(self) -> Iterator[Event]:
+        for text in (
+            "<|channel|>analysis<|message|>Hm",
+            ".<|end|><|start|>assist",
+            "ant<|channel|>final<|message|>Yes",
+        ):
+            yield Event(0, text, (), (), (), None, self.stats)
+
+
+@pytest.mark.parametrize("channels", [False, True])
+def test_headers_are_written_as_the_marks_of_other_models(capsys: pytest.CaptureFixture[str], channels: bool) -> None:
+    said, parts = Said(Request(np.array([1], dtype=np.int32))), list[str]()
+    stream_answer(said, parts, channels)
+    whole = "".join(event.text for event in said)
+    assert capsys.readouterr().out == ("<think>\nHm.\n</think>\n\nYes\n" if channels else f"{whole}\n")
+    assert "".join(parts) == whole, "the conversation goes on with what the model said"
