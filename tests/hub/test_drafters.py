@@ -385,6 +385,17 @@ def test_the_catalogue_comes_after_what_lies_beside(client: Hub, store: Store, l
     assert [(one.name, one.taken) for one in plan.drafters] == [("mtp-model-Q8_0.gguf", False), ("the-head", True)]
 
 
+def test_a_plain_address_gets_proposals_alone(client: Hub, store: Store, local_hub: LocalHub) -> None:
+    """What lies beside it cannot be listed, and whose it is is not known."""
+    data = model()
+    local_hub.add(REPOSITORY, {"model-Q8_0.gguf": data, "mtp-model-Q8_0.gguf": mtp()})
+    url = f"{local_hub.content_url}/{sha256(data)}/model-Q8_0.gguf"
+    plan = planned(client, store, url, listed(OWN))
+    (finding,) = plan.drafters
+    assert (finding.name, finding.taken, plan.is_pair) == ("the-head", False, False)
+    assert finding.command == f"localspec pull {url} --draft the-head"
+
+
 def test_a_head_of_the_catalogue_that_cannot_be_used(client: Hub, store: Store, local_hub: LocalHub) -> None:
     local_hub.add(REPOSITORY, {"model-Q8_0.gguf": model()})
     (finding,) = planned(client, store, REPOSITORY, listed(OWN)).drafters
