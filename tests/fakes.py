@@ -153,6 +153,9 @@ class FakeTarget:
     def pending(self, slot: int, tokens: Tokens) -> int:
         return len(tokens) - self.reusable(slot, tokens, len(tokens))
 
+    def longest_draft(self, length: int) -> int:
+        return 64
+
     def pass_widths(self, rows: Mapping[int, int]) -> list[int]:
         if not self.streams:
             return [sum(rows.values())]

@@ -331,6 +331,10 @@ class Target(Protocol):
         """Widths of the passes llama.cpp really runs for so many rows per slot."""
         ...
 
+    def longest_draft(self, length: int) -> int:
+        """Most nodes of a draft after a history of so many tokens, whatever room there is."""
+        ...
+
     def forget(self, slot: int, keep: int = 0) -> None:
         """Drops what the slot's cache holds beyond its first `keep` tokens."""
         ...

@@ -240,7 +240,7 @@ class Loop:
         requests = []
         for slot in slots:
             room = self.target.n_ctx - len(slot.history)
-            nodes = room
+            nodes = min(room, self.target.longest_draft(len(slot.history)))
             if slot.room is not None:
                 room = min(room, slot.room)
                 nodes = min(nodes, slot.room - 1)  # the pass brings the next token by itself

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -18,6 +18,7 @@ from localspec.llama import exactness, tiles, wide
 from localspec.llama import probe as probes
 from localspec.llama import widths as probing
 from localspec.llama.configuration import ALL_KERNELS, DEFAULT_CACHE, CacheFormat, Configuration, Kernels
+from localspec.llama.constant_width import WIDTH, ConstantWidth
 from localspec.llama.context import Context
 from localspec.llama.exactness import Exactness
 from localspec.llama.model import Model
@@ -103,12 +104,14 @@ def choose(
     report = progress or (lambda what, share: None)
     model = load(path, configuration.kernels, gpu_layers, device, nextn=tap.nextn, progress=report)
     try:
-        context = Context(model, configuration.apply(settings), tap=tap)
+        context = _context(model, configuration.apply(settings), exact, gpu_layers, tap)
         proof = _proof(context, widest, check)
         why = _why(context, proof, exact)
         if proof.prefill:
             context.reuse_all()
-        if exact == "strict" and not proof.widths and context.most_nodes:
+        if isinstance(context, ConstantWidth):
+            context.exact_widths, why = _of_one_width(context), f"all passes have {context.width} rows"
+        elif exact == "strict" and not proof.widths and context.most_nodes:
             context.exact_widths = _examined(context, widest, cache_dir, report)
             why = "bits of real passes were compared"
         elif exact != "off" and (proof.widths or not context.most_nodes):
@@ -120,6 +123,24 @@ def choose(
     word = "inexact" if context.exact_widths is None else "exact"
     used = check if model.kernels == "wide" else None
     return Chosen(model, context, configuration, proof, f"{word}: {configuration} ({why})", used)
+
+
+def _context(model: Model, settings: ContextSettings, exact: Mode, gpu_layers: int, tap: Tap) -> Context:
+    """On a GPU `strict` has passes of one width, where one slot is served: others would cost as much there."""
+    if exact != "strict" or not gpu_layers or settings.n_slots > 1 or not model.can_trim:
+        return Context(model, settings, tap=tap)
+    chains = replace(settings, max_leaves=1, reuse="chunks", n_ctx=settings.n_ctx + WIDTH - 1)
+    return ConstantWidth(model, chains, WIDTH, tap)
+
+
+def _of_one_width(context: ConstantWidth) -> frozenset[int]:
+    """Exact widths of such a context: as many rows as count."""
+    if not context.same_bits():
+        raise ModelError(
+            f"Rows of {context.model.path.name} differ on this GPU even in passes of one width.",
+            "--gpu-layers 0 is exact.",
+        )
+    return frozenset(range(1, 1 + context.width))
 
 
 def _self_check(

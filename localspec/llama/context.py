@@ -235,6 +235,10 @@ class Context:
             return [sum(rows.values())] if rows else []
         return split_equal(rows, self.settings.grid)
 
+    def longest_draft(self, length: int) -> int:
+        """Most nodes of a draft after a history of `length` tokens, whatever room there is."""
+        return self.most_nodes
+
     def cached(self, slot: int) -> int:
         """How many tokens the slot's cache holds."""
         return self._cells[slot].length

@@ -1,0 +1,141 @@
+"""A target each of whose passes that decode has the same number of rows, whatever is drafted.
+
+llama.cpp chooses its kernels by the width of a pass, so a row's bits depend on the width. In passes of one width they
+do not: a row has the same bits at every place of such a pass, whatever the other rows hold. A pass with fewer rows
+is filled up with tokens that count for nothing. GPUs gain from it, too: their graphs are captured once.
+Attention also depends on how many blocks of 256 cells a pass reads, so a draft ends where its pass would read a block
+that the pass of its last token alone would not, or the other way round (docs/design.md, "Exact by construction").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from localspec.errors import Cancelled, UsageError
+from localspec.llama.context import Context
+from localspec.llama.model import Model
+from localspec.llama.settings import ContextSettings
+from localspec.llama.states import NO_TAP, Tap
+from localspec.llama.tree import Layout, checked_layout
+from localspec.types import Feed, LogitRows, Tokens
+
+_BLOCK = 256
+"""Cells that llama.cpp's attention reads at a time: it pads their number to a multiple."""
+_SHORT = 40
+"""Tokens of a history well within the first block."""
+WIDTH = 8
+"""Rows of a pass on a GPU: with 9 or more, most of them change to kernels that cost much more (issue 49)."""
+
+
+class ConstantWidth(Context):
+    """A `Context` of one slot that takes chains."""
+
+    def __init__(
+        self, model: Model, settings: ContextSettings, width: int, tap: Tap = NO_TAP, *, keep_states: bool = True
+    ) -> None:
+        """
+        Args:
+            model: whose cache can be trimmed.
+            settings: one slot and one leaf; the last `width` - 1 cells are kept free for rows that count for nothing.
+            width: rows of every pass that decodes.
+            tap: see `Context`.
+            keep_states: see `Context`.
+
+        Raises:
+            UsageError: several slots or leaves, a recurrent model, or a width that does not fit.
+            ModelError: see `Context`.
+        """
+        if settings.n_slots > 1 or settings.max_leaves > 1 or not model.can_trim:
+            raise UsageError("Passes of one width need one slot, chains, and a cache that can be trimmed.")
+        if not 1 < width <= min(settings.max_rows, _BLOCK // 2) or settings.n_ctx <= width:
+            raise UsageError(f"A pass of {width} rows does not fit; 2 to {min(settings.max_rows, _BLOCK // 2)} do.")
+        super().__init__(model, settings, tap=tap, keep_states=keep_states)
+        self.width = width
+        self._chain = np.arange(-1, width - 2, dtype=np.int32)
+        self.n_ctx = settings.n_ctx - (width - 1)
+
+    def decode(self, feeds: Sequence[Feed]) -> list[LogitRows]:
+        """See `Context.decode`. What a pass would take along besides the last token is decoded before, token by token.
+
+        Raises:
+            UsageError: more than one feed, or a draft with more nodes than a pass has room for.
+        """
+        if len(feeds) > 1:
+            raise UsageError("Passes of one width serve one slot.")
+        return [self._filled(feed) for feed in feeds]
+
+    def pending(self, slot: int, tokens: Tokens) -> int:
+        """Always 1: nothing joins a pass."""
+        return 1
+
+    def pass_widths(self, rows: Mapping[int, int]) -> list[int]:
+        """Rows that count; all of them up to the width have the same bits."""
+        return list(rows.values())
+
+    def longest_draft(self, length: int) -> int:
+        """Nodes that a draft may have after a history of `length` tokens: no row may see another block of cells than
+        in a pass of its own.
+        """
+        return min(self.width - 1, -(length - 1 + self.width) % _BLOCK)
+
+    def prefill_chunk(
+        self, slot: int, tokens: Tokens, prompt_length: int, cancel: Callable[[], bool] | None = None
+    ) -> int:
+        """See `Context.prefill_chunk`. Generated tokens are decoded one by one, in passes as wide as all others."""
+        self._check(slot, tokens)
+        start, total = self._sync(slot, tokens, prompt_length), len(tokens) - 1
+        if start == total or start < min(prompt_length - 1, total):
+            return super().prefill_chunk(slot, tokens, prompt_length, cancel)
+        if cancel is not None and cancel():
+            raise Cancelled("Stopped while reading the prompt.")
+        self._pass(Feed(slot, tokens[: start + 1], prompt_length))
+        return start + 1
+
+    def same_bits(self) -> bool:
+        """Whether every row of a full pass has the bits of its own pass here: tried at a few lengths, before and after
+        the step at 256 cells. The cache is empty then.
+
+        Raises:
+            DecodeError: llama.cpp failed.
+        """
+        tokens = np.random.default_rng(1).integers(0, self.n_vocab, self.n_ctx).astype(np.int32)
+        for length in (_SHORT, _BLOCK - self.width, _BLOCK + 1):
+            nodes = self.longest_draft(length)
+            if length + nodes > self.n_ctx:
+                continue
+            own = [self._pass_bits(tokens[: length + row], length) for row in range(1 + nodes)]
+            self.forget(0, length - 1)
+            draft = tokens[length : length + nodes]
+            (rows,) = self.decode([Feed(0, tokens[:length], length, draft, self._chain[:nodes])])
+            if any(rows[row].tobytes() != bits for row, bits in enumerate(own)):
+                return False
+        self.forget(0)
+        return True
+
+    def _pass_bits(self, tokens: Tokens, prompt_length: int) -> bytes:
+        (rows,) = self.decode([Feed(0, tokens, prompt_length)])
+        return rows[0].tobytes()
+
+    def _filled(self, feed: Feed) -> LogitRows:
+        most = self.longest_draft(len(feed.tokens))
+        if len(feed.draft_tokens) > most:
+            raise UsageError(f"a draft has {len(feed.draft_tokens)} tokens; this pass takes {most}.")
+        self._layout(feed)
+        self.prefill(feed.slot, feed.tokens, feed.prompt_length)
+        return self._pass(feed)
+
+    def _pass(self, feed: Feed) -> LogitRows:
+        """One pass over the last token of a feed and its draft; all tokens before it are cached."""
+        nodes = len(feed.draft_tokens)
+        fill = np.full(self.width - 1 - nodes, feed.tokens[-1], dtype=np.int32)
+        drafted = np.concatenate([feed.draft_tokens, fill])
+        (rows,) = super().decode([replace(feed, draft_tokens=drafted, draft_parents=self._chain)])
+        self.forget(feed.slot, len(feed.tokens) + nodes)
+        return LogitRows(rows.pointers[: 1 + nodes], self.n_vocab, rows)
+
+    def _layout(self, feed: Feed) -> Layout | None:
+        """Rows that count for nothing may stand in the cells that are kept free for them."""
+        return checked_layout(feed, self.settings.n_ctx, 1)
