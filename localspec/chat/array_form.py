@@ -11,6 +11,9 @@ from localspec.chat.call_form import CallReader, Found, Mark, closed, names_of, 
 from localspec.chat.call_json import Array, NoCall
 from localspec.chat.tool import Tool, ToolCall
 
+_NUMBERED = r'"tool_call_id": ?"[0-9]+", ?'
+"""What Command-R7B writes before a name, as a regular expression."""
+
 
 @dataclass(frozen=True)
 class ArrayForm:
@@ -46,7 +49,8 @@ class ArrayForm:
         lead = f'"\\n" {json.dumps(self.lead)} "\\n"' if self.lead else '"\\n"?'
         closing = mark(self.closing) if self.closing else '""'
         head = f"calls: {mark(self.opening)} {lead} /\\[\\s*/ {calls} /\\s*\\]/ {closing}"
-        return f"{head}\n{object_rules(tools, self.argument_key, self.name_key)}"
+        lead = _NUMBERED if self.name_key == "tool_name" else ""
+        return f"{head}\n{object_rules(tools, self.argument_key, self.name_key, lead)}"
 
     def written(self, calls: Sequence[ToolCall]) -> str:
         """Calls as the model writes them."""

@@ -18,6 +18,9 @@ from localspec.chat.call_part import CallPart
 from localspec.chat.tool import Tool, ToolCall
 from localspec.llama.grammar import JSON_OPTIONS
 
+_GAP = r"( |\n{1,2}[ \t]{0,20})?"
+"""White space that may stand around a call's name, as in `JSON_OPTIONS`: no more, so that it ends."""
+
 Mark = Callable[[str], str]
 """A marker's text as a grammar names it: a token, or a quoted string where it is no token of the model."""
 
@@ -131,13 +134,22 @@ def argument_rules(tools: Sequence[Tool]) -> tuple[list[str], list[str]]:
     return names, [f"{name}: {json_rule(schema)}" for name, schema in schemas.items()]
 
 
-def object_rules(tools: Sequence[Tool], key: str, name_key: str = "name") -> str:
-    """Rules `object` and below: {`name_key`: ..., `key`: ...} of one of the tools."""
+def object_rules(tools: Sequence[Tool], key: str, name_key: str = "name", lead: str = "", tail: str = "") -> str:
+    """Rules `object` and below: {`name_key`: ..., `key`: ...} of one of the tools.
+
+    Args:
+        tools: what may be called.
+        key: of the arguments.
+        name_key: of the name.
+        lead, tail: regular expressions of members that may stand before the name and after the arguments.
+    """
     names, arguments = argument_rules(tools)
     rules = ["object: " + " | ".join(f"object_{index}" for index in range(len(tools)))]
+    rules.append(rf'before: /\{{{_GAP}({lead})?"{name_key}":{_GAP}/')
+    rules.append(rf'between: /,{_GAP}"{key}":{_GAP}/')
+    rules.append(rf"behind: /({tail})?{_GAP}\}}/")
     for index, tool in enumerate(tools):
-        head = rf'/\{{ ?"{name_key}": ?"{re.escape(tool.name).replace("/", chr(92) + "/")}", ?"{key}": ?/'
-        rules.append(f'object_{index}: {head} {names[index]} "}}"')
+        rules.append(f"object_{index}: before {json.dumps(json.dumps(tool.name))} between {names[index]} behind")
     return "\n".join([*rules, *arguments])
 
 
@@ -198,12 +210,14 @@ class ListForm:
         opening = mark("[TOOL_CALLS]")
         if not self._named:
             calls = 'object (", "? object)*' if many else "object"
-            return f'calls: {opening} "[" {calls} "]"\n{object_rules(tools, "arguments")}'
+            objects = object_rules(tools, "arguments", tail=r', ?"id": ?"[a-zA-Z0-9]+"')
+            return f'calls: {opening} "[" {calls} "]"\n{objects}'
         rules = [f"calls: {'call+' if many else 'call'}"]
         rules.append("call: " + " | ".join(f"call_{index}" for index in range(len(tools))))
         names, arguments = argument_rules(tools)
+        rules.append(f"id: {mark('[CALL_ID]')} /[a-zA-Z0-9]+/")
         for index, tool in enumerate(tools):
-            rules.append(f"call_{index}: {opening} {json.dumps(tool.name)} {mark('[ARGS]')} {names[index]}")
+            rules.append(f"call_{index}: {opening} {json.dumps(tool.name)} id? {mark('[ARGS]')} {names[index]}")
         return "\n".join([*rules, *arguments])
 
 

@@ -131,12 +131,12 @@ class Database:
         with self._lock:
             if self._arrears is None or self.path is None:
                 return self.persistent
-            new = not self.path.exists()
             try:
                 file = _open_file(self.path)
             except (_Refusal, OSError, sqlite3.Error):
                 return False
             try:
+                new = file.execute("SELECT 1 FROM chat").fetchone() is None
                 _transaction(file, partial(self._arrears.pay, everything=new))
             except sqlite3.Error:
                 file.close()

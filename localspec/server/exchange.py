@@ -57,6 +57,7 @@ class Exchange:
         request, tokens, model = self.generation.request, self.generation.tokens, self.engine.loaded.model
         if not request.stop or self.generation.finish is not FinishReason.STOP or tokens[-1] in model.end_tokens:
             return None
-        text = b"".join(model.piece(token, token in request.preserved) for token in tokens).decode("utf-8", "replace")
+        pieces = [model.piece(token, token in request.preserved) for token in tokens[request.min_tokens :]]
+        text = b"".join(pieces).decode("utf-8", "replace")
         found = [(at, stop) for stop in request.stop if (at := text.find(stop)) >= 0]
         return min(found)[1] if found else None

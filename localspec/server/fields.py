@@ -137,6 +137,7 @@ class SamplingFields(Body):
     presence_penalty: float | None = Field(default=None, ge=-100, le=100)
     frequency_penalty: float | None = Field(default=None, ge=-100, le=100)
     logit_bias: LogitBias | None = Field(default=None, description="By token id or text; false bans.")
+    min_tokens: int | None = Field(default=None, ge=0, description="Nothing ends the answer before so many tokens.")
 
     def drawn(self) -> dict[str, Any]:
         """These fields of any API, by name."""

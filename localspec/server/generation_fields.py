@@ -28,7 +28,6 @@ class GenerationFields(Harmless, SamplingFields, FormFields):
     stream_options: StreamOptions | None = None
     n: int | None = Field(default=None, ge=1, le=MOST_CHOICES, description="Choices; each has its own random numbers.")
     max_tokens: int | None = Field(default=None, ge=-1, description="Most new tokens; -1 = until the model ends.")
-    min_tokens: int | None = Field(default=None, ge=0, description="Nothing ends the answer before so many tokens.")
     stop: str | Annotated[list[str], Field(max_length=MOST_STOPS)] | None = None
     stop_token_ids: Annotated[list[int], Field(max_length=MOST_STOPS)] | None = Field(
         default=None, description="Tokens that end the answer, besides the model's own."

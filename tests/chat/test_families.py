@@ -175,6 +175,21 @@ def test_a_call_can_be_forced(family: str, model: Model) -> None:
     compiler.close()
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_call_as_the_template_writes_it_can_be_forced(family: str, model: Model) -> None:
+    """The model has seen it so: ids, numbers and white space included."""
+    text = re.sub(r"^\s*<think>\s*</think>\s*", "", written(family, call=SIMPLE))
+    text = text.strip() if family == "Command-R+" else text
+    compiler = Compiler(model)
+    turn = Dialect(Disguised(model, source_of(family))).turn([ASKED], (WEATHER, CLOCK), ToolChoice("required"))
+    lark = turn.lark(PROMPT)
+    assert lark is not None
+    tokens = model.tokenize(text, special=True, add_bos=False).tolist()
+    taken = compiler.compile(Grammar.lark(lark)).fresh().fits(tokens)
+    assert taken == len(tokens), model.detokenize(tokens[:taken], special=True)
+    compiler.close()
+
+
 @pytest.mark.parametrize("kind", [CONTROL, USER_DEFINED], ids=["control", "user-defined"])
 @pytest.mark.parametrize("family", [*FAMILIES, GRANITE_3])
 def test_with_marks_that_are_tokens_a_call_is_free_to_come_and_bound_when_it_does(

@@ -94,6 +94,18 @@ def test_nothing_ends_an_answer_before_min_tokens(live: Live, path: str) -> None
     assert "min_tokens is 9; it must not be more than max_tokens, 8." in error_of(refused)["message"]
 
 
+def test_min_tokens_holds_in_the_other_dialects(live: Live) -> None:
+    sent: dict[str, Any] = {"temperature": 0, "min_tokens": 60}
+    message = live.http.post("/v1/messages", json=sent | {"messages": [user(COPY)], "max_tokens": 64}).json()
+    assert message["usage"]["output_tokens"] >= 60
+    response = live.http.post("/v1/responses", json=sent | {"input": COPY, "max_output_tokens": 64}).json()
+    assert response["usage"]["output_tokens"] >= 60
+    stops = {"stop_sequences": ["12", "lanterns"], "min_tokens": 12, "messages": [user(COPY)], "max_tokens": 64}
+    stopped = live.http.post("/v1/messages", json={"temperature": 0} | stops).json()
+    assert "12" in stopped["content"][0]["text"], "it came before it counted"
+    assert (stopped["stop_reason"], stopped["stop_sequence"]) == ("stop_sequence", "lanterns")
+
+
 @pytest.mark.parametrize(
     ("fields", "said"),
     [

@@ -14,6 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.llama.test_grammar import alike
 from tests.server.held import eventually
 from tests.server.live import user
 from tests.server.test_end import process
@@ -35,6 +36,7 @@ ATTACKS: dict[str, tuple[dict[str, Any], int]] = {
     "too long": ({"grammar": "root ::= " + '"a" ' * 200_000}, 400),
     "chain": ({"json_schema": CHAIN}, 400),
     "large": ({"json_schema": LARGE}, 200),
+    "alike": ({"json_schema": alike(60)}, 400),
     "messages": ({"messages": [user("")] * 100_000}, 400),
     "parts": ({"messages": [user([{"type": "text", "text": ""}] * 200_000)]}, 400),
     "empty values": ({"metadata": [{}] * 2_000_000}, 413),

@@ -94,6 +94,24 @@ async def test_a_new_chat_at_the_start_comes_after_the_tabs_of_last_time(make_ap
         assert questions(quiet) == [""], "who does not want to go on where they left off"
 
 
+async def test_a_tab_that_was_not_looked_at_leaves_what_another_localspec_wrote(
+    make_app: MakeApp, archive: Archive
+) -> None:
+    app = make_app("An answer.")
+    async with app.run_test(size=(100, 30)) as pilot:
+        await three(pilot, app)
+        await pilot.press("ctrl+q")
+    again = make_app("Another.")
+    async with again.run_test(size=(100, 30)) as pilot:
+        await back(pilot, again, 3)
+        third = again.chat_screen.panes[2].chat_id
+        assert archive.chat(third).unsent == "draft"
+        archive.set_unsent(third, "")  # it was sent there
+        await pilot.press("ctrl+q")
+        await until(pilot, lambda: again._exit)
+    assert archive.chat(third).unsent == ""
+
+
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"tabs": 3}', '{"tabs": ["none", "none", 5], "front": null}'])
 async def test_a_file_that_says_nothing_leaves_the_last_chat(make_app: MakeApp, archive: Archive, content: str) -> None:
     app = make_app("An answer.")

@@ -246,7 +246,7 @@ class ChatPane(TabPane):
         if self.editing is not None:
             self.end_edit()
         self.compactor.stop()
-        self._unsaved = 0.0
+        self._unsaved = None if self._asleep else 0.0
         self._save_unsent()
         self._end("stopped", "", None)
 
