@@ -197,4 +197,7 @@ def _methods(parts: Sequence[Header]) -> list[Method]:
     why = (
         "a head trained for it, as GGUF" if reads else f"llama.cpp hands out no hidden states of {header.architecture}"
     )
-    return [*found, Method("eagle3", reads, why)]
+    found += [Method("eagle3", reads, why), Method("dflash", reads, f"{why}; so for dflash2 and dspark")]
+    if header.architecture == "gemma4":
+        found.append(Method("assistant", True, "the assistant published with it, as GGUF"))
+    return found

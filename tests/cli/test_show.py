@@ -27,6 +27,7 @@ def test_show_explains_a_file(command: Command, tiny_target: Path) -> None:
         "512 tokens: ",
         "lookup  yes",
         "eagle3  yes  a head trained for it, as GGUF",
+        "dflash  yes  a head trained for it, as GGUF; so for dflash2 and dspark",
     ):
         assert words in result.out
     assert "\x1b" not in result.out
