@@ -12,9 +12,10 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from localspec import kernels
 from localspec.llama.dflash import Block
 from localspec.llama.unpack import TensorRows
-from localspec.types import Float32Array
+from localspec.types import Float32Array, LogitRows, Tokens
 
 _CANDIDATES = 256
 """Tokens of a DSpark row whose bias is computed anew when a guess is not the row's own; the others get no chance.
@@ -102,7 +103,7 @@ class MarkovRows:
         assumed = self._assumed(block, level)
         if assumed == previous and self._scaling == Scaling():
             return said
-        likeliest = _likeliest(said, _CANDIDATES)
+        likeliest = _likeliest(said)
         wanted, taken = self._before.read(np.array([previous, assumed]))
         after = self._after.read(likeliest if self._places is None else self._places[likeliest])
         row = np.full(len(said), -np.inf, dtype=np.float32)
@@ -141,7 +142,7 @@ class LatticeRows:
         return block.rows[row, : self._count].astype(np.int64)
 
 
-def _likeliest(row: Float32Array, count: int) -> npt.NDArray[np.int64]:
-    """int64[at most `count`]: the tokens of the highest logits, none of those that are -inf."""
-    found = np.arange(len(row)) if len(row) <= count else np.argpartition(row, len(row) - count)[len(row) - count :]
+def _likeliest(row: Float32Array) -> Tokens:
+    """int32[at most `_CANDIDATES`]: the tokens of the highest logits, none of those that are -inf."""
+    found, _ = kernels.top_log_probs(LogitRows.from_matrix(row[None, :]), 0, min(_CANDIDATES, len(row)))
     return found[np.isfinite(row[found])]
