@@ -16,12 +16,13 @@ from rich.filesize import decimal
 
 from localspec.config import LONGEST_DRAFT
 from localspec.errors import UsageError
-from localspec.gguf import TENSOR_TYPES, TYPE_NUMBERS, Header
+from localspec.gguf import TYPE_NUMBERS, Header
 from localspec.models.context_length import default_context
 from localspec.models.head_shape import HeadShape, own_heads
 from localspec.models.memory import Place, total_ram
 from localspec.models.rollback import rollback
 from localspec.models.shape import ModelShape, shape_of
+from localspec.models.share import Share, Use, element_bytes, offloaded, shares_of
 
 MIB = 1 << 20
 MARGINS = {"cpu": 512 * MIB, "gpu": 1024 * MIB}
@@ -30,7 +31,6 @@ SMALLEST_CONTEXT = 4096
 """`choose` does not go below this many tokens, unless the model was trained for fewer."""
 _LEAST_ROWS = 64
 _TAKEN_ALONG = 16
-_PAD = 256
 
 Headers = Header | Sequence[Header]
 
@@ -70,23 +70,6 @@ class FitSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
-    """What one model takes on one device, in bytes."""
-
-    place: str
-    model: str
-    """"target", "draft" or "heads"."""
-    weights: int = 0
-    cache: int = 0
-    compute: int = 0
-    """Intermediate results of a pass, and its logits."""
-
-    @property
-    def total(self) -> int:
-        return self.weights + self.cache + self.compute
-
-
-@dataclass(frozen=True, slots=True)
 class MemoryPlan:
     """What a pair takes, and whether that is there."""
 
@@ -112,8 +95,12 @@ class MemoryPlan:
         return sum(share.total for share in self.shares if share.place == place)
 
     def missing(self, place: Place) -> int:
-        """Bytes a device lacks, its margin included; 0 where what is free is unknown."""
+        """Bytes a device lacks, its margin included; 0 where what is free is unknown. What is put on GPUs without
+        memory of their own is missing on the CPU.
+        """
         needed = self.needed(place.name)
+        if place.kind == "cpu":
+            needed += sum(self.needed(other.name) for other in self.places if other.unified)
         return max(0, needed + MARGINS[place.kind] - place.free_bytes) if needed and place.free_bytes else 0
 
     @property
@@ -243,26 +230,26 @@ def _gpus_fit(found: MemoryPlan) -> bool:
 
 
 def _plan(main: ModelShape, small: ModelShape | None, settings: FitSettings, places: Sequence[Place]) -> MemoryPlan:
-    element = (_element_bytes(settings.type_k) + _element_bytes(settings.type_v)) / 2.0
+    element = (element_bytes(settings.type_k) + element_bytes(settings.type_v)) / 2.0
     context = settings.context or default_context(main, small, settings.slots, total_ram(places), element)
     rows = settings.slots * (1 + settings.max_draft_tokens)
     most_rows = max(_LEAST_ROWS, rows)
     trees = settings.branches > 1 and settings.slots == 1
-    use = _Use(
+    use = Use(
         cells=context + (most_rows if trees else 0),
         slots=settings.slots,
         rows=max(settings.grid, most_rows + settings.slots * _TAKEN_ALONG),
         outputs=most_rows,
         logits=rows,
-        key_bytes=_element_bytes(settings.type_k),
-        value_bytes=_element_bytes(settings.type_v),
+        key_bytes=element_bytes(settings.type_k),
+        value_bytes=element_bytes(settings.type_v),
         flash_attention=settings.flash_attention,
         states=1 + (rollback(main, total_ram(places), settings.rollback) if settings.slots == 1 else 0),
     )
     if any(head.all_rows for head in settings.heads):
         use = replace(use, outputs=use.rows, logits=use.rows)
-    shares = list(_shares("target", main, use, settings.gpu_layers, places))
-    layers, draft_layers = _offloaded(main, settings.gpu_layers, places), 0
+    shares = list(shares_of("target", main, use, settings.gpu_layers, places))
+    layers, draft_layers = offloaded(main, settings.gpu_layers, places), 0
     if small is not None:
         draft_use = replace(
             use,
@@ -275,125 +262,21 @@ def _plan(main: ModelShape, small: ModelShape | None, settings: FitSettings, pla
             flash_attention=True,
             states=1,
         )
-        shares += _shares("draft", small, draft_use, settings.draft_gpu_layers, places)
-        draft_layers = _offloaded(small, settings.draft_gpu_layers, places)
+        shares += shares_of("draft", small, draft_use, settings.draft_gpu_layers, places)
+        draft_layers = offloaded(small, settings.draft_gpu_layers, places)
     shares += _head_shares(settings, use, context * settings.slots, places)
     guessed = main.guessed or (small is not None and small.guessed)
     kinds = settings.type_k, settings.type_v
     return MemoryPlan(context, *kinds, layers, draft_layers, tuple(shares), tuple(places), guessed)
 
 
-def _head_shares(settings: FitSettings, use: _Use, tokens: int, places: Sequence[Place]) -> Iterator[Share]:
+def _head_shares(settings: FitSettings, use: Use, tokens: int, places: Sequence[Place]) -> Iterator[Share]:
     """Those of every head; llama.cpp runs them where layers of the target are."""
     use = replace(use, cells=use.cells + use.outputs, logits=use.outputs, states=1)
     use = replace(use, key_bytes=max(2.0, use.key_bytes), value_bytes=max(2.0, use.value_bytes))
     cpu = next((place.name for place in places if place.kind == "cpu"), "CPU")
     layers = -1 if settings.gpu_layers else 0
     for head in settings.heads:
-        *on_gpus, rest = _shares("heads", head.model, use, layers, places) if head.model else [Share(cpu, "heads")]
+        *on_gpus, rest = shares_of("heads", head.model, use, layers, places) if head.model else [Share(cpu, "heads")]
         yield from on_gpus
         yield replace(rest, weights=rest.weights + head.weights, cache=rest.cache + head.token_bytes * tokens)
-
-
-@dataclass(frozen=True, slots=True)
-class _Use:
-    """How a context is used, in llama.cpp's terms."""
-
-    cells: int
-    """Tokens a slot can hold."""
-    slots: int
-    rows: int
-    """Most rows of a pass."""
-    outputs: int
-    """Most rows with logits a pass may have."""
-    logits: int
-    """Rows with logits that passes do have, kept in a buffer that grows with them."""
-    key_bytes: float
-    """Of an element."""
-    value_bytes: float
-    flash_attention: bool
-    states: int = 1
-    """Of a recurrent layer, that a slot keeps: the last one, and one for each token that can be dropped."""
-
-    @property
-    def padded(self) -> int:
-        return -(-self.cells // _PAD) * _PAD
-
-
-def _element_bytes(name: str) -> float:
-    _, block, size = TENSOR_TYPES[TYPE_NUMBERS[name.upper()]]
-    return size / block
-
-
-def _offloaded(shape: ModelShape, layers: int, places: Sequence[Place]) -> int:
-    """Layers on GPUs, the output matrix counted as one (llama.cpp's n_gpu_layers)."""
-    if not any(place.kind == "gpu" for place in places):
-        return 0
-    return shape.n_layers + 1 if layers < 0 else min(layers, shape.n_layers + 1)
-
-
-def _shares(who: str, shape: ModelShape, use: _Use, layers: int, places: Sequence[Place]) -> Iterator[Share]:
-    gpus = [place for place in places if place.kind == "gpu"]
-    cpu = next((place.name for place in places if place.kind == "cpu"), "CPU")
-    count = _offloaded(shape, layers, places)
-    start = shape.n_layers + 1 - count
-    on_gpu: dict[str, list[int]] = {gpu.name: [] for gpu in gpus}
-    for index in range(start, shape.n_layers + 1):
-        on_gpu[_gpu_of(index - start, count, gpus)].append(index)
-    peak = compute_bytes(shape, use)
-    for gpu in gpus:
-        if mine := on_gpu[gpu.name]:
-            weights = sum(_weights(shape, index) for index in mine)
-            yield Share(gpu.name, who, weights, _cache(shape, use, mine), peak)
-    rest = list(range(start))
-    weights = shape.input_bytes + sum(_weights(shape, index, tied=False) for index in rest)
-    if count:  # inputs, results and what goes between devices
-        peak = 0 if start == 0 else peak
-        peak = max(peak, use.rows * (use.padded * 2 + 8 * shape.embedding))
-    output = 4 * shape.vocabulary * use.logits
-    yield Share(cpu, who, weights, _cache(shape, use, rest), peak + output)
-
-
-def _gpu_of(place: int, count: int, gpus: Sequence[Place]) -> str:
-    """The GPU of one of `count` offloaded layers: by free memory, in order."""
-    total = sum(gpu.free_bytes for gpu in gpus) or len(gpus)
-    reached = 0.0
-    for gpu in gpus[:-1]:
-        reached += (gpu.free_bytes or 1) / total
-        if place / count < reached:
-            return gpu.name
-    return gpus[-1].name
-
-
-def _weights(shape: ModelShape, index: int, tied: bool = True) -> int:
-    """Bytes of a layer; the one behind the last is the output matrix, on a GPU a copy if tied."""
-    if index < shape.n_layers:
-        return shape.layers[index].weights
-    return 0 if shape.tied and not tied else shape.output_bytes
-
-
-def _cache(shape: ModelShape, use: _Use, layers: Sequence[int]) -> int:
-    found = 0.0
-    for layer in (shape.layers[index] for index in layers if index < shape.n_layers):
-        found += (layer.key * use.key_bytes + layer.value * use.value_bytes) * use.padded * use.slots
-        found += 4 * layer.state * use.slots * use.states
-    return int(found)
-
-
-def compute_bytes(shape: ModelShape, use: _Use) -> int:
-    """The peak of one pass: masks and the wider of feed-forward and attention, or the logits.
-
-    The factors are those of llama.cpp's graphs as its allocator packs them, measured over shapes and settings
-    (tests/models/test_fit.py compares).
-    """
-    row, width, flash = 4 * use.rows, shape.embedding, use.flash_attention
-    masks = (2 if shape.windows else 1) * use.padded * use.rows * (2 if flash else 4)
-    peak = 0
-    for layer in shape.layers:
-        # what attention leaves free holds the three rows of a narrow feed-forward, and is lost beside a wide one
-        feed = layer.feed_forward + width * (4 if layer.feed_forward > 3 * width else 2)
-        attention = width * (2 if flash else 3) + 2 * layer.query + layer.key + layer.value
-        scores = layer.heads * use.padded if layer.key and not flash else 0
-        peak = max(peak, feed, attention + scores)
-    logits = 4 * use.outputs * shape.vocabulary + 2 * row * shape.embedding
-    return max(masks + row * peak, logits)

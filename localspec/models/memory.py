@@ -22,6 +22,10 @@ class Place:
     free_bytes: int
     """What can be had without swapping; 0 = unknown."""
     total_bytes: int = 0
+    description: str = ""
+    """What llama.cpp says of a GPU, such as "NVIDIA GeForce RTX 4090"."""
+    unified: bool = False
+    """Whether a GPU's memory is the CPU's, so that what is put there is missing here."""
 
 
 def total_ram(places: Sequence[Place]) -> int:

@@ -6,6 +6,7 @@ import gc
 from pathlib import Path
 
 from localspec.errors import LocalspecError
+from localspec.models import gpu
 from localspec.models.memory import Place, ram
 
 _MEMINFO = Path("/proc/meminfo")
@@ -38,15 +39,28 @@ def settle() -> None:
     gc.freeze()
 
 
-def places() -> list[Place]:
-    """The CPU's memory, and that of the GPUs llama.cpp finds."""
-    found = [ram()]
+def gpus() -> list[Place]:
+    """Every GPU that llama.cpp lists, in its order; none without llama.cpp."""
     try:
         from localspec.llama import lib
 
         devices = lib.devices()
     except LocalspecError:
-        return found  # a header can be explained without llama.cpp
-    return found + [
-        Place(device.name, "gpu", device.free_bytes, device.total_bytes) for device in devices if device.kind == "gpu"
+        return []  # a header can be explained without llama.cpp
+    return [
+        Place(
+            device.name,
+            "gpu",
+            device.free_bytes,
+            device.total_bytes,
+            device.description,
+            gpu.is_unified(device.name, device.description, device.kind == "igpu"),
+        )
+        for device in devices
+        if device.kind in ("gpu", "igpu")
     ]
+
+
+def places() -> list[Place]:
+    """The CPU's memory, and that of the GPUs that are used unless told otherwise (see `models.gpu`)."""
+    return [ram(), *gpu.used(gpus())]

@@ -179,6 +179,19 @@ def test_two_gpus_share_by_what_is_free(big: Header) -> None:
     assert weights["CUDA0"] > 2 * weights["CUDA1"] > 0
 
 
+def test_unified_memory_is_taken_once(big: Header) -> None:
+    def shared(unified: bool, room: int) -> MemoryPlan:
+        apple = Place("MTL0", "gpu", 40 << 30, 48 << 30, "Apple M2 Pro", unified)
+        return plan(big, None, FitSettings(gpu_layers=-1), [replace(CPU, free_bytes=room), apple])
+
+    whole = shared(True, 64 << 30)
+    enough = whole.total_bytes + 512 * MIB
+    assert whole.fits
+    assert shared(True, enough).fits
+    assert not shared(True, enough - 1).fits
+    assert shared(False, enough - 1).fits  # memory of its own
+
+
 def test_choosing_without_a_limit_takes_the_whole_context(big: Header, small: Header) -> None:
     found = choose(big, small, FitSettings(), [CPU])
     assert (found.context, found.type_k, found.fits) == (32768, "f16", True)
