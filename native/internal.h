@@ -2,6 +2,7 @@
 #ifndef LS_INTERNAL_H
 #define LS_INTERNAL_H
 
+#include "gpu/request.h"
 #include "localspec.h"
 #include "real.h"
 
@@ -109,6 +110,8 @@ struct ls_workspace {
     int32_t *window; /* the tail of the history that counts, then the path */
     int64_t window_start, window_end;
     ls_seen seen;
+    int64_t n_sparse;
+    float *sparse; /* [n_sparse] a row with little in it; all -inf between calls */
     int64_t n_inputs_room;
     int16_t *inputs; /* ls_matvec's, rounded */
 };
@@ -135,6 +138,8 @@ int32_t ls_top(ls_workspace *w, const float *row, int32_t n_vocab, ls_key *best)
 int32_t ls_top_k(ls_workspace *w, const float *row, int32_t n_vocab, int64_t k, ls_key *keys, int64_t *n);
 /* Fills `out` on a patched row. */
 int32_t ls_find_support(ls_workspace *w, const ls_sampling *s, float *row, int32_t n_vocab, ls_support *out);
+/* Its last steps, on a top-k: typical, top-p, min-p. */
+int32_t ls_filter_support(ls_workspace *w, const ls_sampling *s, ls_support *out);
 /* out[i] (may be NULL) = exp((logit - top) / temperature) over the support; returns their sum. */
 double ls_softmax(ls_workspace *w, const ls_support *support, double temperature, double *out);
 double ls_lane_sum(const double *x, int64_t n);
@@ -148,6 +153,12 @@ int32_t ls_target_of(ls_workspace *w, const ls_sampling *s, float *row, int32_t 
 void ls_fill_words(uint32_t words[LS_WORD_STEPS]);
 int32_t ls_draw(ls_workspace *w, const ls_sampling *s, const ls_support *support, const uint32_t key[2],
                 const uint32_t counter[4], int32_t count, int32_t *tokens, int32_t *n_out);
+
+/* lists.c */
+int32_t ls_list_mode(const ls_sampling *s, int32_t rule); /* of native/gpu/request.h, or -1: no list is enough. */
+/* The token that a row draws, of which a list is there, or LS_NEED_ROW. */
+int32_t ls_listed_token(ls_workspace *w, const ls_row *row, int32_t n_vocab, const ls_sampling *s, const ls_noise *noise,
+                        uint32_t position, int32_t *token);
 
 LS_INLINE int32_t ls_support_token(const ls_support *s, int64_t i) {
     return s->full ? (int32_t)i : ls_key_token(s->keys[i]);

@@ -14,7 +14,7 @@
 #define LS_API __attribute__((visibility("default")))
 #endif
 
-#define LS_ABI_VERSION 2 /* Raised by every change of this page that a caller can notice. */
+#define LS_ABI_VERSION 3 /* Raised by every change of this page that a caller can notice. */
 
 typedef enum ls_status {
     LS_OK = 0,           /* All went well. */
@@ -24,7 +24,8 @@ typedef enum ls_status {
     LS_NO_SUPPORT = 4,   /* Every token of a row is excluded (-inf); ls_fault says which row. */
     LS_BAD_TREE = 5,     /* A node comes before its parent, or the block rule met a fork; ls_fault: row = 1 + node. */
     LS_BAD_DRAFT = 6,    /* A draft token has no probability in its own draft distribution; ls_fault: row = 1 + node. */
-    LS_NO_ISA = 7        /* This machine or build cannot run the instruction set asked for. */
+    LS_NO_ISA = 7,       /* This machine or build cannot run the instruction set asked for. */
+    LS_NEED_ROW = 8      /* A list is not enough; ls_fault: the row that is needed whole, -1 = no list would do. */
 } ls_status;
 
 typedef enum ls_isa { LS_ISA_BEST = 0, LS_ISA_SCALAR = 1, LS_ISA_NEON = 2, LS_ISA_AVX2 = 3, LS_ISA_AVX512 = 4 } ls_isa;
@@ -141,6 +142,30 @@ LS_API int32_t ls_top_log_probs(ls_workspace *w, const float *row, int32_t n_voc
 LS_API int32_t ls_verify(ls_workspace *w, float *const *rows, int32_t n_vocab, const ls_draft *draft,
                          const ls_sampling *sampling, const int32_t *window, int32_t n_window, const ls_noise *noise,
                          uint32_t position, int32_t rule, int32_t *accepted, int32_t *n_accepted, int32_t *next_token);
+
+/* lists.c: rows that stay where they were computed (native/gpu); of each only a list of entries comes here. */
+#define LS_REQUEST_WORDS 10 /* What the kernel is asked for (native/gpu/request.h). */
+#define LS_LIST_ROOM 512    /* Entries of a list. */
+#define LS_MOST_PATCHED 192 /* Tokens with a bias or a penalty, of which each list holds the logit. */
+/* A row, whole or as a list. */
+typedef struct ls_row {
+    float *logits;         /* float32[n_vocab], or NULL: the list is all there is. */
+    int32_t n;             /* Entries found; more than LS_LIST_ROOM: the list is cut off and not used. */
+    const int32_t *tokens; /* int32[n]; the patched ones of the request first, then in no order. */
+    const float *values;   /* float32[n], raw logits. */
+} ls_row;
+/* What to ask for before a verdict with the same arguments: request uint32[LS_REQUEST_WORDS], patched
+ * int32[LS_MOST_PATCHED], positions uint32[1 + draft->n]. LS_NEED_ROW where lists cannot decide: another rule than coupled,
+ * top-p or typical without top-k, a temperature beside 0 that is not from 0.01 to 100, too many entries or penalties. */
+LS_API int32_t ls_list_request(ls_workspace *w, int32_t n_vocab, const ls_draft *draft, const ls_sampling *sampling,
+                               const int32_t *window, int32_t n_window, const ls_noise *noise, uint32_t position,
+                               int32_t rule, uint32_t request[LS_REQUEST_WORDS], int32_t *patched, uint32_t *positions);
+/* ls_verify on rows[1 + draft->n], each whole or as a list: the same verdict, or LS_NEED_ROW; then call again with the
+ * row that ls_fault names made whole. */
+LS_API int32_t ls_verify_rows(ls_workspace *w, const ls_row *rows, int32_t n_vocab, const ls_draft *draft,
+                              const ls_sampling *sampling, const int32_t *window, int32_t n_window, const ls_noise *noise,
+                              uint32_t position, int32_t rule, int32_t *accepted, int32_t *n_accepted,
+                              int32_t *next_token);
 
 /* trial.c: for tests. The engine's loop on order-2 Markov tables: row a * n_vocab + b follows tokens a, b. */
 typedef struct ls_trial {

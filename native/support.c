@@ -206,7 +206,6 @@ static void keep_min_p(ls_workspace *w, ls_support *support, double min_p) {
 }
 
 int32_t ls_find_support(ls_workspace *w, const ls_sampling *s, float *row, int32_t n_vocab, ls_support *out) {
-    const bool warm = s->temperature >= LS_COLD;
     *out = (ls_support){.row = row, .n_vocab = n_vocab, .full = s->top_k <= 0, .keys = w->keys, .n = n_vocab};
     int32_t status;
     if (out->full) {
@@ -218,6 +217,12 @@ int32_t ls_find_support(ls_workspace *w, const ls_sampling *s, float *row, int32
         return status;
     }
     out->top = ls_key_logit(w->keys[0]);
+    return ls_filter_support(w, s, out);
+}
+
+int32_t ls_filter_support(ls_workspace *w, const ls_sampling *s, ls_support *out) {
+    const bool warm = s->temperature >= LS_COLD;
+    int32_t status = LS_OK;
     if (warm && s->typical_p < 1.0) {
         keep_typical(w, out, s->typical_p);
     }

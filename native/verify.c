@@ -4,7 +4,8 @@
 /* One call's constants, and where on the path it is. */
 typedef struct walk {
     ls_workspace *w;
-    float *const *rows;
+    float *const *rows;   /* or NULL: */
+    const ls_row *listed; /* rows, whole or as lists */
     int32_t n_vocab;
     const ls_draft *draft;
     const ls_sampling *sampling;
@@ -50,13 +51,20 @@ static int32_t check_draft(walk *v, int32_t rule) {
     return LS_OK;
 }
 
+/* The whole row, or NULL: only a list of it is there. */
+static float *whole_row(const walk *v, int32_t row) { return v->listed ? v->listed[row].logits : v->rows[row]; }
+
 /* coupled: the target's own token, drawn with the same noise as plain decoding draws it, picks the child. */
 static int32_t coupled_token(walk *v, int32_t *token) {
     uint32_t key[2], counter[4];
     ls_support support;
     ls_key best;
     int32_t n;
-    float *row = v->rows[1 + v->node];
+    float *row = whole_row(v, 1 + v->node);
+    if (!row) {
+        return ls_listed_token(v->w, &v->listed[1 + v->node], v->n_vocab, v->sampling, v->noise,
+                               v->position + (uint32_t)v->depth, token);
+    }
     int32_t status = ls_patch(v->w, v->sampling, row, v->n_vocab);
     if (status) {
         return status;
@@ -206,8 +214,9 @@ static int32_t verify_rejection(walk *v, int32_t *next_token) {
     int32_t child = 0;
     while (child >= 0) {
         ls_target target;
-        float *row = v->rows[1 + v->node];
-        int32_t status = ls_patch(v->w, v->sampling, row, v->n_vocab);
+        float *row = whole_row(v, 1 + v->node);
+        int32_t status = row ? LS_OK : LS_NEED_ROW;
+        status = status ? status : ls_patch(v->w, v->sampling, row, v->n_vocab);
         if (status) {
             return status;
         }
@@ -242,15 +251,15 @@ static double block_residual(const walk *v, const ls_target *t, double share, in
  * the share of the prefix that ends with it? */
 static int32_t block_step(walk *v, int32_t i, double *share, double *share_kept) {
     ls_target target;
-    float *row = v->rows[i];
+    float *row = whole_row(v, i);
     const ls_draft *d = v->draft;
     const double q = draft_prob(v, i);
     if (!(q > 0.0)) {
         return ls_fail(v->w, LS_BAD_DRAFT, 1 + i, d->tokens[i]);
     }
-    int32_t status = ls_patch(v->w, v->sampling, row, v->n_vocab);
+    int32_t status = row ? ls_patch(v->w, v->sampling, row, v->n_vocab) : LS_NEED_ROW;
     if (status) {
-        return status;
+        return fail_at(v, i, status);
     }
     status = ls_target_of(v->w, v->sampling, row, v->n_vocab, &target);
     if (!status) {
@@ -274,15 +283,15 @@ static int32_t block_step(walk *v, int32_t i, double *share, double *share_kept)
 /* Draws the token behind the `v->depth` accepted nodes. */
 static int32_t block_next(walk *v, double share, int32_t *next_token) {
     ls_target target;
-    float *row = v->rows[v->depth];
+    float *row = whole_row(v, v->depth);
     int32_t status = ls_window_start(v->w, v->sampling, v->window, v->n_window, v->draft->n);
     for (int32_t i = 0; i < v->depth && !status; i++) {
         v->accepted[i] = i;
         ls_window_push(v->w, v->sampling, v->draft->tokens[i]);
     }
-    status = status ? status : ls_patch(v->w, v->sampling, row, v->n_vocab);
+    status = status ? status : row ? ls_patch(v->w, v->sampling, row, v->n_vocab) : LS_NEED_ROW;
     if (status) {
-        return status;
+        return fail_at(v, v->depth, status);
     }
     status = ls_target_of(v->w, v->sampling, row, v->n_vocab, &target);
     if (!status && v->depth < v->draft->n) {
@@ -314,25 +323,38 @@ static int32_t verify_block(walk *v, int32_t *next_token) {
     return block_next(v, share_kept, next_token);
 }
 
-int32_t ls_verify(ls_workspace *w, float *const *rows, int32_t n_vocab, const ls_draft *draft,
-                  const ls_sampling *sampling, const int32_t *window, int32_t n_window, const ls_noise *noise,
-                  uint32_t position, int32_t rule, int32_t *accepted, int32_t *n_accepted, int32_t *next_token) {
-    walk v = {w, rows, n_vocab, draft, sampling, window, n_window, noise, position, accepted, 0, -1};
+static int32_t verify(walk *v, int32_t rule, int32_t *n_accepted, int32_t *next_token) {
+    ls_workspace *w = v->w;
+    const ls_draft *d = v->draft;
     *n_accepted = 0;
     *next_token = -1;
     w->fault_row = w->fault_token = -1;
-    if (n_vocab < 1 || n_window < 0 || draft->n < 0 || sampling->n_bias < 0 || rule < LS_COUPLED || rule > LS_BLOCK) {
+    if (v->n_vocab < 1 || v->n_window < 0 || d->n < 0 || v->sampling->n_bias < 0 || rule < LS_COUPLED || rule > LS_BLOCK) {
         return ls_fail(w, LS_BAD_ARGUMENT, -1, -1);
     }
-    int32_t status = ls_reserve(w, n_vocab);
-    status = status ? status : check_draft(&v, rule);
-    status = status ? status : ls_window_start(w, sampling, window, n_window, draft->n);
+    int32_t status = ls_reserve(w, v->n_vocab);
+    status = status ? status : check_draft(v, rule);
+    status = status ? status : ls_window_start(w, v->sampling, v->window, v->n_window, d->n);
     if (!status) {
-        status = rule == LS_COUPLED     ? verify_coupled(&v, next_token)
-                 : rule == LS_REJECTION ? verify_rejection(&v, next_token)
-                                        : verify_block(&v, next_token);
-        status = fail_at(&v, 1 + v.node, status);
+        status = rule == LS_COUPLED     ? verify_coupled(v, next_token)
+                 : rule == LS_REJECTION ? verify_rejection(v, next_token)
+                                        : verify_block(v, next_token);
+        status = fail_at(v, 1 + v->node, status);
     }
-    *n_accepted = status ? 0 : v.depth;
+    *n_accepted = status ? 0 : v->depth;
     return status;
+}
+
+int32_t ls_verify(ls_workspace *w, float *const *rows, int32_t n_vocab, const ls_draft *draft,
+                  const ls_sampling *sampling, const int32_t *window, int32_t n_window, const ls_noise *noise,
+                  uint32_t position, int32_t rule, int32_t *accepted, int32_t *n_accepted, int32_t *next_token) {
+    walk v = {w, rows, NULL, n_vocab, draft, sampling, window, n_window, noise, position, accepted, 0, -1};
+    return verify(&v, rule, n_accepted, next_token);
+}
+
+int32_t ls_verify_rows(ls_workspace *w, const ls_row *rows, int32_t n_vocab, const ls_draft *draft,
+                       const ls_sampling *sampling, const int32_t *window, int32_t n_window, const ls_noise *noise,
+                       uint32_t position, int32_t rule, int32_t *accepted, int32_t *n_accepted, int32_t *next_token) {
+    walk v = {w, NULL, rows, n_vocab, draft, sampling, window, n_window, noise, position, accepted, 0, -1};
+    return verify(&v, rule, n_accepted, next_token);
 }

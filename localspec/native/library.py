@@ -15,7 +15,7 @@ import localspec
 from localspec.errors import KernelError
 from localspec.types import Noise, SamplingParams
 
-ABI_VERSION = 2
+ABI_VERSION = 3
 ISAS = {"best": 0, "scalar": 1, "neon": 2, "avx2": 3, "avx512": 4}
 FILE_NAME = "localspec_native" + {"win32": ".dll", "darwin": ".dylib"}.get(sys.platform, ".so")
 
@@ -38,6 +38,8 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "ls_log_probs": (_I32, [_PTR, _PTR, _I32, _PTR, _I32, _PTR]),
     "ls_top_log_probs": (_I32, [_PTR, _PTR, _I32, _I32, _PTR, _PTR, _PTR]),
     "ls_verify": (_I32, [_PTR, _PTR, _I32, _PTR, _PTR, _PTR, _I32, _PTR, _U32, _I32, _PTR, _PTR, _PTR]),
+    "ls_list_request": (_I32, [_PTR, _I32, _PTR, _PTR, _PTR, _I32, _PTR, _U32, _I32, _PTR, _PTR, _PTR]),
+    "ls_verify_rows": (_I32, [_PTR, _PTR, _I32, _PTR, _PTR, _PTR, _I32, _PTR, _U32, _I32, _PTR, _PTR, _PTR]),
     "ls_matvec": (_I32, [_PTR, _PTR, _PTR, _I64, _I64, _PTR, _I64, _PTR]),
     "ls_ngram_new": (_I32, [_I32, _I32, _PTR]),
     "ls_ngram_free": (None, [_PTR]),
@@ -68,7 +70,7 @@ let go, whoever reads the answer would take it and have the pass wait for as lon
 the pass it has time."""
 MOST_BRIEF = 512
 """Tokens to work on from which on that is not brief: indexing takes 0.1 ms a thousand."""
-NO_MEMORY, BAD_ARGUMENT, NOT_FINITE, NO_SUPPORT, BAD_TREE, BAD_DRAFT, NO_ISA = range(1, 8)
+NO_MEMORY, BAD_ARGUMENT, NOT_FINITE, NO_SUPPORT, BAD_TREE, BAD_DRAFT, NO_ISA, NEED_ROW = range(1, 9)
 
 
 class NoiseStruct(ctypes.Structure):
