@@ -31,7 +31,7 @@ def optimisation() -> list[str]:
 
 
 def compile_host(folder: Path, kernel: str | None = None) -> Path:
-    """Builds native/gpu/host.cpp into `folder`; another text in place of kernel.h, if one is given, and then plainly."""
+    """Builds native/gpu/host.cpp into `folder`; with another text in place of kernel.h, plainly, if one is given."""
     source, how = NATIVE, optimisation()
     if kernel is not None:
         source, how = folder / "native", ["-O0"]
