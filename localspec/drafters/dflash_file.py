@@ -25,8 +25,8 @@ from localspec.models.heads import check_forgets, draft_kind, nextn_layers
 
 KINDS = ("dflash", "dflash2", "dspark")
 MOST_ROWS = 8
-"""Rows of a block at most: passes of the target with more cost much more on most GPUs and on CPUs (issue 48). A head
-that was trained for longer blocks guesses a little worse in shorter ones."""
+"""Rows of a block at most: passes of the target with more cost much more on most GPUs and on CPUs (issue 48). Rows of
+a head depend on the length of its block, so one that was trained for longer blocks may guess worse in these."""
 _USUAL_ROWS = 16
 """Of a DFlash file that does not say how long its blocks are, as llama.cpp takes it."""
 _BLOCK = (
