@@ -46,8 +46,8 @@ LS_FN float log32(float x) {
     const float z = s * s;
     const float w = z * z;
     const float r = z * (0.66666662693f + w * 0.28498786688f) + w * (0.40000972152f + w * 0.24279078841f);
-    const float half = 0.5f * f * f;
-    return s * (half + r) + k * 9.0580006145e-06f - half + f + k * 6.9313812256e-01f;
+    const float hfsq = 0.5f * f * f;
+    return s * (hfsq + r) + k * 9.0580006145e-06f - hfsq + f + k * 6.9313812256e-01f;
 }
 
 /* The gumbel of a random word; see ls_to_gumbel. The upper half goes by 1 - uniform, where uniform itself would be rounded
@@ -96,23 +96,23 @@ LS_FN uint32_t stripes_of(uint32_t n_vocab) { return (n_vocab + LS_STRIPE - 1) /
 
 /* Phase 1, a thread for each stripe: its best rank. Stripe i holds tokens i, i + stripes, i + 2 stripes, ...: threads side
  * by side read logits side by side. */
-LS_FN void tops_phase(uint32_t row, uint32_t thread, LS_GLOBAL const float *logits, LS_GLOBAL const uint32_t *request,
+LS_FN void tops_phase(uint32_t row, uint32_t tid, LS_GLOBAL const float *logits, LS_GLOBAL const uint32_t *request,
                       LS_GLOBAL const uint32_t *positions, LS_GLOBAL uint32_t *tops) {
     const uint32_t n_vocab = request[LS_REQUEST_VOCAB], stripes = stripes_of(n_vocab);
     uint32_t best = LS_EXCLUDED;
-    if (thread >= stripes) {
+    if (tid >= stripes) {
         return;
     }
-    for (uint32_t token = thread; token < n_vocab; token += stripes) {
+    for (uint32_t token = tid; token < n_vocab; token += stripes) {
         const uint32_t rank = rank_of(request, positions[row], token, logits[row * n_vocab + token]);
         best = rank > best ? rank : best;
     }
-    tops[row * stripes + thread] = best;
+    tops[row * stripes + tid] = best;
 }
 
 /* Phase 2 begins: the counters are 0. */
-LS_FN void limit_start_phase(uint32_t thread, uint32_t threads, LS_GROUP ls_counter *counters) {
-    for (uint32_t i = thread; i <= LS_HIGHEST; i += threads) {
+LS_FN void limit_start_phase(uint32_t tid, uint32_t threads, LS_GROUP ls_counter *counters) {
+    for (uint32_t i = tid; i <= LS_HIGHEST; i += threads) {
         LS_WRITE(counters + i, 0u);
     }
 }
@@ -127,13 +127,13 @@ LS_FN uint32_t found_so_far(LS_GROUP ls_counter *counters, uint32_t rounds, uint
 }
 
 /* Phase 2, one group of threads for each row and a barrier after each round: how many tops have the next bit? */
-LS_FN void limit_round_phase(uint32_t row, uint32_t thread, uint32_t threads, uint32_t round,
+LS_FN void limit_round_phase(uint32_t row, uint32_t tid, uint32_t threads, uint32_t round,
                              LS_GLOBAL const uint32_t *request, LS_GLOBAL const uint32_t *tops,
                              LS_GROUP ls_counter *counters) {
     const uint32_t stripes = stripes_of(request[LS_REQUEST_VOCAB]);
     const uint32_t wanted = found_so_far(counters, round, request[LS_REQUEST_COUNT]) | 0x80000000u >> round;
     uint32_t reach = 0, highest = 0;
-    for (uint32_t i = thread; i < stripes; i += threads) {
+    for (uint32_t i = tid; i < stripes; i += threads) {
         const uint32_t top = tops[row * stripes + i];
         reach += top >= wanted;
         highest = top > highest ? top : highest;
@@ -148,7 +148,7 @@ LS_FN void limit_round_phase(uint32_t row, uint32_t thread, uint32_t threads, ui
  *
  * By noise: let B bound |logit| / temperature of the entries that matter. A gumbel is between -3.2 and 22.9, so B is at most
  * 24 + the larger of |t| and |highest|. The scaled logit is off by at most 2.1 B 2^-24 (1 / temperature, the product), the
- * sum by (B + 23) 2^-24, gumbel32 by 3e-6 (tests/native/test_gumbel.py goes through all words), so 2 e < B 2^-21 + 1e-5;
+ * sum by (B + 23) 2^-24, gumbel32 by 3e-6 (tests/native/gpu/test_gumbel.py goes through all words), so 2 e < B 2^-21 + 1e-5;
  * taken off are B 2^-20 + 1e-4, which leaves room for the rounding of this line.
  * By share: C keeps logit - top >= log(min-p) in double, where top is at least t. */
 LS_FN uint32_t lowered(LS_GLOBAL const uint32_t *request, uint32_t limit, uint32_t highest) {
@@ -177,20 +177,20 @@ LS_FN void limit_end_phase(uint32_t row, LS_GLOBAL const uint32_t *request, LS_G
 
 /* Phase 3, a thread for each stripe: the patched tokens, then every entry at or above the limit, in no order. `found` goes
  * on counting where the list is full. */
-LS_FN void list_phase(uint32_t row, uint32_t thread, uint32_t threads, uint32_t room, LS_GLOBAL const float *logits,
+LS_FN void list_phase(uint32_t row, uint32_t tid, uint32_t threads, uint32_t room, LS_GLOBAL const float *logits,
                       LS_GLOBAL const uint32_t *request, LS_GLOBAL const uint32_t *positions,
                       LS_GLOBAL const int32_t *patched, LS_GLOBAL const uint32_t *tops,
                       LS_GLOBAL const uint32_t *limits, LS_GLOBAL ls_counter *found, LS_GLOBAL int32_t *tokens,
                       LS_GLOBAL float *values) {
     const uint32_t n_vocab = request[LS_REQUEST_VOCAB], stripes = stripes_of(n_vocab);
-    for (uint32_t i = thread; i < request[LS_REQUEST_PATCHED]; i += threads) {
+    for (uint32_t i = tid; i < request[LS_REQUEST_PATCHED]; i += threads) {
         tokens[row * room + i] = patched[i];
         values[row * room + i] = logits[row * n_vocab + (uint32_t)patched[i]];
     }
-    if (thread >= stripes || tops[row * stripes + thread] < limits[row]) {
+    if (tid >= stripes || tops[row * stripes + tid] < limits[row]) {
         return;
     }
-    for (uint32_t token = thread; token < n_vocab; token += stripes) {
+    for (uint32_t token = tid; token < n_vocab; token += stripes) {
         const float logit = logits[row * n_vocab + token];
         if (rank_of(request, positions[row], token, logit) >= limits[row]) {
             const uint32_t place = LS_ADD(found + row, 1u);
@@ -212,10 +212,10 @@ LS_FN uint32_t match_at(LS_GLOBAL const int32_t *history, uint32_t length, uint3
 }
 
 /* Phase 1 of a lookup, one group of threads for each slot; best[0] and best[1] are 0: the longest match. */
-LS_FN void match_phase(uint32_t thread, uint32_t threads, LS_GLOBAL const int32_t *history, uint32_t length,
+LS_FN void match_phase(uint32_t tid, uint32_t threads, LS_GLOBAL const int32_t *history, uint32_t length,
                        uint32_t max_ngram, LS_GROUP ls_counter *best) {
     uint32_t longest = 0;
-    for (uint32_t end = 1 + thread; end < length; end += threads) {
+    for (uint32_t end = 1 + tid; end < length; end += threads) {
         const uint32_t n = match_at(history, length, end, max_ngram);
         longest = n > longest ? n : longest;
     }
@@ -223,25 +223,25 @@ LS_FN void match_phase(uint32_t thread, uint32_t threads, LS_GLOBAL const int32_
 }
 
 /* Phase 2: where it ended last. */
-LS_FN void place_phase(uint32_t thread, uint32_t threads, LS_GLOBAL const int32_t *history, uint32_t length,
+LS_FN void place_phase(uint32_t tid, uint32_t threads, LS_GLOBAL const int32_t *history, uint32_t length,
                        uint32_t min_ngram, LS_GROUP ls_counter *best) {
     const uint32_t longest = LS_READ(best);
     uint32_t last = 0;
-    for (uint32_t end = 1 + thread; end < length && longest >= min_ngram; end += threads) {
+    for (uint32_t end = 1 + tid; end < length && longest >= min_ngram; end += threads) {
         last = match_at(history, length, end, longest) >= longest ? end : last;
     }
     LS_MAX(best + 1, last);
 }
 
 /* Phase 3: match[0] = tokens that matched (0 = none), and what followed them, going on in circles. */
-LS_FN void follow_phase(uint32_t thread, uint32_t threads, LS_GLOBAL const int32_t *history, uint32_t length,
+LS_FN void follow_phase(uint32_t tid, uint32_t threads, LS_GLOBAL const int32_t *history, uint32_t length,
                         uint32_t max_tokens, LS_GROUP ls_counter *best, LS_GLOBAL int32_t *out,
                         LS_GLOBAL int32_t *match) {
     const uint32_t end = LS_READ(best + 1), period = length - end;
-    if (thread == 0) {
+    if (tid == 0) {
         match[0] = end > 0 ? (int32_t)LS_READ(best) : 0;
     }
-    for (uint32_t i = thread; i < max_tokens && end > 0; i += threads) {
+    for (uint32_t i = tid; i < max_tokens && end > 0; i += threads) {
         out[i] = history[end + i % period];
     }
 }

@@ -20,7 +20,7 @@ MORE_TURNED = [
     ("highest = top > highest ?", "highest = top < highest ?"),
     ("scaled > LS_LARGEST ?", "scaled < LS_LARGEST ?"),
     ("mode == LS_BY_NOISE ? t", "mode != LS_BY_NOISE ? t"),
-    ("tops[row * stripes + thread] < limits[row]", "tops[row * stripes + thread] >= limits[row]"),
+    ("tops[row * stripes + tid] < limits[row]", "tops[row * stripes + tid] >= limits[row]"),
     ("place < room", "place >= room"),
     ("longest = n > longest ?", "longest = n < longest ?"),
 ]

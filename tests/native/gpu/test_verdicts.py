@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from localspec.types import Noise, Rule, SamplingParams
+from localspec.types import NO_TOKENS, Noise, Rule, SamplingParams
 
 from ..backends import NATIVE
 from ..test_kernel_agreement import Pass, random_pass
@@ -87,6 +88,15 @@ def small_cases(host: Host, verifier: Verifier, seeds: range) -> Counter[str]:
         rule = Rule.BLOCK if seed % 16 == 0 else rule
         ways[compare(host, verifier, p, random_sampling(rng, p.matrix.shape[1]), rule)] += 1
     return ways
+
+
+def test_a_penalty_of_the_path_brings_an_unlikely_token_to_the_top(host: Host, verifier: Verifier) -> None:
+    """The first row's token is not among the second row's best, and wins there for having been said."""
+    p = replace(large_pass(3, 9000), window=NO_TOKENS)
+    p.matrix[0, p.tokens[0]], p.matrix[1, p.tokens[0]] = 30.0, -8.0
+    greedy = SamplingParams(temperature=0.0, top_k=0, presence_penalty=-50.0)
+    assert compare(host, verifier, p, greedy, Rule.COUPLED) == "lists"
+    assert verifier.whole(p, greedy, Rule.COUPLED).accepted == (0, 1)
 
 
 LARGE = [
