@@ -13,6 +13,8 @@ Exactness = Literal["auto", "strict", "off"]
 KernelChoice = Literal["auto", "wide", "repacked", "plain"]
 CacheChoice = Literal["auto", "f16", "bf16", "q8_0", "unfused"]
 CorpusChoice = Literal["auto", "on", "off"]
+GpuLayers = int | Literal["auto"]
+"""Layers on a GPU: -1 = all; "auto" = as many as fit."""
 LONGEST_DRAFT, LONGEST_COSTLY, LONGEST_OF_SEVERAL = 15, 7, 4
 """Of the plan's own choice: a chain of a drafter that costs nothing (text that is copied), other drafts, and with
 several slots, where what speculation may spend shrinks as they fill up."""
@@ -74,14 +76,15 @@ class EngineSettings:
     ("unfused"). `auto` = f16."""
     threads: int | None = None
     """CPU threads; None = the physical cores this process may use. The count changes the bits of a text."""
-    gpu_layers: int = 0
-    """Layers of the target on the GPU; -1 = all. Needs a llama-cpp-python built for that GPU."""
+    gpu_layers: GpuLayers = "auto"
+    """Layers of the target on the GPU; -1 = all. `auto` = as many as its whole memory holds, on GPUs that are worth it
+    (see `models.gpu`). Needs a llama-cpp-python built for that GPU."""
     device: str | None = None
-    """llama.cpp device for the target, such as CUDA0; None = llama.cpp's choice."""
-    draft_gpu_layers: int = 0
-    """Layers of the draft model on the GPU; -1 = all."""
+    """llama.cpp device for the target, such as CUDA0, or several with commas; None = the GPUs that are worth it."""
+    draft_gpu_layers: GpuLayers = "auto"
+    """Layers of the draft model on the GPU; -1 = all. `auto` = all, if those of the target leave room there."""
     draft_device: str | None = None
-    """llama.cpp device for the draft model; None = llama.cpp's choice."""
+    """llama.cpp device for the draft model; None = those of the target."""
     chat_cache_gb: float = 4.0
     """Disk for the KV caches of chats that are not in memory, in units of 10^9 bytes: a chat that goes on is then not
     read anew. Those not used for longest make room; 0 = none are kept. With one slot only."""
@@ -126,8 +129,10 @@ class EngineSettings:
             raise UsageError(f"chat_cache_gb is {self.chat_cache_gb}; it must be between 0 and 1,000,000.")
         if not 0.1 <= self.corpus_mb <= 1000:
             raise UsageError(f"corpus_mb is {self.corpus_mb}; it must be between 0.1 and 1,000.")
-        if self.gpu_layers < -1 or self.draft_gpu_layers < -1:
-            raise UsageError("gpu_layers must be -1 (all), 0 (none) or more.")
+        for name in ("gpu_layers", "draft_gpu_layers"):
+            layers = getattr(self, name)
+            if layers != "auto" and (not isinstance(layers, int) or layers < -1):
+                raise UsageError(f"{name} is {layers!r}; it must be auto, -1 (all), 0 (none) or more.")
 
     @property
     def longest_draft(self) -> int:

@@ -63,13 +63,14 @@ class Answering:
         return Timing(seconds, generation.stats.generated, generation.stats.exact)
 
     def about(self) -> dict[str, Any]:
-        """What it runs with: configuration in words, exactness, threads, wide kernels or not, drafting or not."""
+        """What it runs with: configuration in words, exactness, threads, wide kernels, a GPU, drafting or not."""
         loaded = self._engine.loaded
         return {
             "configuration": loaded.configuration,
             "exact": loaded.context.exact_widths is not None,
             "threads": loaded.context.threads,
             "wide": loaded.model.kernels == "wide",
+            "gpu": loaded.model.gpu_layers != 0,
             "drafts": bool(self._engine.drafters),
         }
 

@@ -33,7 +33,7 @@ def challengers(aspect: str, base: Mapping[str, Any], running: Mapping[str, Any]
     if aspect == "threads":
         usual = lib.default_threads()
         found = [{"threads": count} for count in sorted({1, usual // 2, usual - 1, _logical_cpus()} - {0, usual})]
-    elif aspect == "kernels" and not base.get("gpu_layers"):
+    elif aspect == "kernels" and base.get("gpu_layers") in (None, 0, "auto") and not running.get("gpu"):
         names = ["repacked", "plain"] if not base.get("wide", True) or not wide.available() else []
         names = names or ["wide", "repacked", "plain"]
         found = [{"kernels": name} for name in names if base.get("cache", "auto") in ("auto", "f16") or name != "wide"]

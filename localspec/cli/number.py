@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Callable
+from typing import Literal
 
 MOST = 2**31 - 1
 """Largest whole number that llama.cpp's int32 fields hold."""
@@ -49,6 +50,20 @@ def real(least: float = -math.inf, most: float = math.inf) -> Callable[[str], fl
         return value
 
     return read
+
+
+def auto_or(read: Callable[[str], int]) -> Callable[[str], int | Literal["auto"]]:
+    """A reader of `auto`, or of what another one reads, for argparse's `type`; raises as that one."""
+
+    def read_either(text: str) -> int | Literal["auto"]:
+        if text == "auto":
+            return "auto"
+        try:
+            return read(text)
+        except argparse.ArgumentTypeError as error:
+            raise argparse.ArgumentTypeError(f"{error}, or auto") from None
+
+    return read_either
 
 
 def _unfit(text: str, kind: str, least: float, most: float, too_large: bool = False) -> argparse.ArgumentTypeError:

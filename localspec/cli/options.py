@@ -9,7 +9,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from localspec.cli.number import MOST_SEED, real, whole
+from localspec.cli.number import MOST_SEED, auto_or, real, whole
 from localspec.errors import UsageError
 
 if TYPE_CHECKING:
@@ -54,11 +54,19 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
         "--no-tune", dest="tuned", action="store_false", help="leave aside what `localspec tune` stored for the pair"
     )
     group.add_argument(
-        "--gpu-layers", type=whole(-1), default=0, metavar="N", help="layers of the target on the GPU, -1 all"
+        "--gpu-layers",
+        type=auto_or(whole(-1)),
+        default="auto",
+        metavar="N",
+        help="layers of the target on the GPU, -1 all; default: auto, as many as fit",
     )
-    group.add_argument("--device", metavar="NAME", help="device of the target, such as CUDA0")
+    group.add_argument("--device", metavar="NAME", help="device of the target, such as CUDA0; several with commas")
     group.add_argument(
-        "--draft-gpu-layers", type=whole(-1), default=0, metavar="N", help="the same for the draft model"
+        "--draft-gpu-layers",
+        type=auto_or(whole(-1)),
+        default="auto",
+        metavar="N",
+        help="the same for the draft model",
     )
     group.add_argument("--draft-device", metavar="NAME", help="device of the draft model")
     _add_speculation_options(parser)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.filesize import decimal
 
-from localspec.cli.number import whole
+from localspec.cli.number import auto_or, whole
 from localspec.config import PLANNED
 from localspec.errors import ModelError
 from localspec.runtime.memory import places as places
@@ -36,7 +36,11 @@ def add_memory_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--cache-type", default="f16", metavar="TYPE", help="of keys and values: f16 (default), q8_0")
     parser.add_argument(
-        "--gpu-layers", type=whole(-1), default=0, metavar="N", help="layers of the target on the GPU, -1 all"
+        "--gpu-layers",
+        type=auto_or(whole(-1)),
+        default="auto",
+        metavar="N",
+        help="layers of the target on the GPU, -1 all; default: auto, as many as fit",
     )
 
 
@@ -50,7 +54,6 @@ def fit_settings(options: argparse.Namespace) -> FitSettings:
         type_k=options.cache_type,
         type_v=options.cache_type,
         gpu_layers=options.gpu_layers,
-        draft_gpu_layers=-1 if options.gpu_layers else 0,
     )
 
 

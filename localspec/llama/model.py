@@ -92,8 +92,8 @@ class Model:
         Args:
             path: a .gguf file (the first part of a split one).
             gpu_layers: layers to put on a GPU; -1 = all.
-            device: llama.cpp's name of the only device to use ("CUDA0"); None = all it has, the CPU alone when
-                `gpu_layers` is 0.
+            device: llama.cpp's names of the only devices to use ("CUDA0", "CUDA0,CUDA1"); None = all it has, the CPU
+                alone when `gpu_layers` is 0.
             kernels: who computes passes on the CPU: "wide" packs the weights for localspec's own library as they load,
                 "repacked" lets llama.cpp reorder them (its `use_extra_bufts`), "plain" leaves them as they are.
             use_mmap: map the file instead of reading it.
@@ -380,13 +380,14 @@ def _device_list(device: str | None, gpu_layers: int) -> Any:
     """A NULL-terminated array for llama_model_params, or None for "all devices"."""
     if device is None:
         return (ctypes.c_void_p * 1)(None) if gpu_layers == 0 else None
-    names = [found.name for found in lib.devices()]
-    if device not in names:
-        raise UsageError(f"there is no device {device!r}; llama.cpp has {', '.join(names)}.")
-    index = names.index(device)
-    if lib.devices()[index].kind == "cpu":
-        return (ctypes.c_void_p * 1)(None)
-    return (ctypes.c_void_p * 2)(lib.device_handles()[index], None)
+    there, handles = {found.name: (index, found.kind) for index, found in enumerate(lib.devices())}, []
+    for name in device.split(","):
+        if name not in there:
+            raise UsageError(f"there is no device {name!r}; llama.cpp has {', '.join(there)}.")
+        index, kind = there[name]
+        if kind != "cpu":  # which computes what is left, anyway
+            handles.append(lib.device_handles()[index])
+    return (ctypes.c_void_p * (len(handles) + 1))(*handles, None)
 
 
 def _hint(reason: str) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 
 from rich.filesize import decimal
 
-from localspec.config import LONGEST_DRAFT
+from localspec.config import LONGEST_DRAFT, GpuLayers
 from localspec.errors import UsageError
 from localspec.gguf import TYPE_NUMBERS, Header
 from localspec.models.context_length import default_context
@@ -27,6 +27,8 @@ from localspec.models.share import Share, Use, element_bytes, offloaded, shares_
 MIB = 1 << 20
 MARGINS = {"cpu": 512 * MIB, "gpu": 1024 * MIB}
 """What is left free: Python and llama.cpp themselves on the CPU, other programs and scratch memory on a GPU."""
+UNIFIED_SHARE = 0.75
+"""Of the CPU's memory, what a GPU without memory of its own may take: what macOS lets Metal have of 64 GB and more."""
 SMALLEST_CONTEXT = 4096
 """`choose` does not go below this many tokens, unless the model was trained for fewer."""
 _LEAST_ROWS = 64
@@ -49,9 +51,9 @@ class FitSettings:
     max_draft_tokens: int = LONGEST_DRAFT
     rollback: int | None = None
     branches: int = 1
-    gpu_layers: int = 0
-    """Of the target; -1 = all."""
-    draft_gpu_layers: int = 0
+    gpu_layers: GpuLayers = "auto"
+    """Of the target; -1 = all, "auto" = as many as fit (see `layers`)."""
+    draft_gpu_layers: GpuLayers = "auto"
     grid: int = 512
     """Prompt tokens per pass."""
     heads: tuple[HeadShape, ...] = ()
@@ -145,7 +147,47 @@ def plan(target: Headers, draft: Headers | None, settings: FitSettings, places: 
     Raises:
         ModelFileError: a header that no model has.
     """
-    return _plan(shape_of(target), None if draft is None else shape_of(draft), _with_own_head(settings, target), places)
+    main, small = shape_of(target), None if draft is None else shape_of(draft)
+    return _plan(main, small, _decided(main, small, _with_own_head(settings, target), places), places)
+
+
+def layers(target: Headers, draft: Headers | None, settings: FitSettings, places: Sequence[Place]) -> tuple[int, int]:
+    """Layers of target and draft on GPUs, -1 = all: numbers in place of "auto".
+
+    The target's come first: as many as fit, caches counted. The draft goes beside them whole if they leave room, else
+    not at all. Devices count with all their memory, not with what is free, so the same files have the same layers at
+    every start.
+
+    Args:
+        target, draft, settings, places: as for `plan`.
+    """
+    main, small = shape_of(target), None if draft is None else shape_of(draft)
+    found = _decided(main, small, _with_own_head(settings, target), places)
+    assert found.gpu_layers != "auto"
+    assert found.draft_gpu_layers != "auto"
+    return found.gpu_layers, found.draft_gpu_layers
+
+
+def _decided(main: ModelShape, small: ModelShape | None, one: FitSettings, places: Sequence[Place]) -> FitSettings:
+    """The settings with numbers of layers; see `layers`."""
+    given, beside = one.gpu_layers, one.draft_gpu_layers
+    whole = [replace(place, free_bytes=_all_of(place, places)) for place in places]
+    if not any(place.kind == "gpu" for place in places):
+        given, beside = (0 if number == "auto" else number for number in (given, beside))
+    if given == "auto":
+        alone = replace(one, draft_gpu_layers=0 if beside == "auto" else beside)
+        everything = _plan(main, small, replace(alone, gpu_layers=-1), whole)
+        given = -1 if _gpus_fit(everything) else _most(main, small, alone, whole)
+    if beside == "auto":
+        both = replace(one, gpu_layers=given, draft_gpu_layers=-1)
+        beside = -1 if given and small is not None and _gpus_fit(_plan(main, small, both, whole)) else 0
+    return replace(one, gpu_layers=given, draft_gpu_layers=beside)
+
+
+def _all_of(place: Place, places: Sequence[Place]) -> int:
+    """Bytes of a device that models may take; 0 = unknown."""
+    most = int(UNIFIED_SHARE * total_ram(places)) if place.unified else 0
+    return min(place.total_bytes, most) if most else place.total_bytes
 
 
 def _with_own_head(settings: FitSettings, target: Headers) -> FitSettings:
@@ -175,7 +217,8 @@ def choose(
     main, small = shape_of(target), None if draft is None else shape_of(draft)
     settings = _with_own_head(settings, target)
     gpus = any(place.kind == "gpu" for place in places)
-    everything = replace(settings, gpu_layers=-1, draft_gpu_layers=-1) if gpus else settings
+    layers = -1 if gpus else 0
+    everything = replace(settings, gpu_layers=layers, draft_gpu_layers=layers)
     best: MemoryPlan | None = None
     for one in _smaller(everything, main, cache_types):
         best = _plan(main, small, one, places)
@@ -213,16 +256,22 @@ def _most_layers(main: ModelShape, small: ModelShape | None, one: FitSettings, p
     """The plan with the most layers of the target on GPUs that fits; the draft goes to the GPU whole, or not at all."""
     found = None
     for draft_layers in (-1, 0):
-        low, high = 0, main.n_layers
-        while low < high:
-            middle = (low + high + 1) // 2
-            tried = _plan(main, small, replace(one, gpu_layers=middle, draft_gpu_layers=draft_layers), places)
-            low, high = (middle, high) if _gpus_fit(tried) else (low, middle - 1)
-        found = _plan(main, small, replace(one, gpu_layers=low, draft_gpu_layers=draft_layers), places)
+        tried = replace(one, draft_gpu_layers=draft_layers)
+        found = _plan(main, small, replace(tried, gpu_layers=_most(main, small, tried, places)), places)
         if found.fits:
             break
     assert found is not None
     return found
+
+
+def _most(main: ModelShape, small: ModelShape | None, one: FitSettings, places: Sequence[Place]) -> int:
+    """Most layers of the target, but all, with which GPUs have what is asked of them."""
+    low, high = 0, main.n_layers
+    while low < high:
+        middle = (low + high + 1) // 2
+        tried = _plan(main, small, replace(one, gpu_layers=middle), places)
+        low, high = (middle, high) if _gpus_fit(tried) else (low, middle - 1)
+    return low
 
 
 def _gpus_fit(found: MemoryPlan) -> bool:
@@ -230,6 +279,10 @@ def _gpus_fit(found: MemoryPlan) -> bool:
 
 
 def _plan(main: ModelShape, small: ModelShape | None, settings: FitSettings, places: Sequence[Place]) -> MemoryPlan:
+    """The plan for settings with numbers of layers."""
+    on_gpu, draft_on_gpu = settings.gpu_layers, settings.draft_gpu_layers
+    assert on_gpu != "auto"
+    assert draft_on_gpu != "auto"
     element = (element_bytes(settings.type_k) + element_bytes(settings.type_v)) / 2.0
     context = settings.context or default_context(main, small, settings.slots, total_ram(places), element)
     rows = settings.slots * (1 + settings.max_draft_tokens)
@@ -248,8 +301,8 @@ def _plan(main: ModelShape, small: ModelShape | None, settings: FitSettings, pla
     )
     if any(head.all_rows for head in settings.heads):
         use = replace(use, outputs=use.rows, logits=use.rows)
-    shares = list(shares_of("target", main, use, settings.gpu_layers, places))
-    layers, draft_layers = offloaded(main, settings.gpu_layers, places), 0
+    shares = list(shares_of("target", main, use, on_gpu, places))
+    layers, draft_layers = offloaded(main, on_gpu, places), 0
     if small is not None:
         draft_use = replace(
             use,
@@ -262,8 +315,8 @@ def _plan(main: ModelShape, small: ModelShape | None, settings: FitSettings, pla
             flash_attention=True,
             states=1,
         )
-        shares += shares_of("draft", small, draft_use, settings.draft_gpu_layers, places)
-        draft_layers = offloaded(small, settings.draft_gpu_layers, places)
+        shares += shares_of("draft", small, draft_use, draft_on_gpu, places)
+        draft_layers = offloaded(small, draft_on_gpu, places)
     shares += _head_shares(settings, use, context * settings.slots, places)
     guessed = main.guessed or (small is not None and small.guessed)
     kinds = settings.type_k, settings.type_v

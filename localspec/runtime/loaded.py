@@ -42,6 +42,8 @@ class Loaded:
     """Where it is kept; None = nowhere."""
     self_check: SelfCheck | None = None
     """Of our kernels, where they serve the target."""
+    gpu_fault: str = ""
+    """Why the CPU serves although a GPU was to: what went wrong, now or at an earlier start; "" = nothing."""
     cache_key: bytes = b""
     """Names what the bits of the target's cache depend on; empty = caches of chats are not kept."""
     corpus: Corpus | None = None

@@ -23,7 +23,7 @@ from localspec.drafters.translated_context import TranslatedContext
 from localspec.drafters.translation import Translator
 from localspec.engine.interfaces import Drafter
 from localspec.engine.plan import Plan
-from localspec.errors import Cancelled, ModelError, UsageError
+from localspec.errors import Cancelled, DecodeError, ModelError, UsageError
 from localspec.gguf import Header
 from localspec.gguf.split import read_parts
 from localspec.llama import choice, limits, saved_cache
@@ -42,12 +42,14 @@ from localspec.models.rollback import rollback
 from localspec.models.shape import ModelShape, shape_of
 from localspec.planning.fixed import FixedPlan
 from localspec.planning.plan import AdaptivePlan, Forced
-from localspec.runtime import estimate, heads
+from localspec.runtime import estimate, heads, placement
 from localspec.runtime.corpus import Corpus, file_of
 from localspec.runtime.knowledge import Store
 from localspec.runtime.loaded import Loaded
+from localspec.runtime.placement import number
 
 _LOG = logging.getLogger("localspec")
+_CPU_SERVES = "The CPU serves, now and at later starts; `--gpu-layers -1` tries the GPU again."
 _LOOKUP_FIRST = 3.0
 """Tokens prompt lookup must match before it is preferred to the draft model; odds suffix decoding must have;
 recycling's confidence, a chance, never reaches it."""
@@ -65,7 +67,7 @@ def load_models(settings: EngineSettings, progress: Progress | None = None) -> L
         ModelError: the target could not be shown to be exact under `strict`, or there is no memory.
         PairError: target and draft model share no tokenizer, or too few tokens; a head is for another target, or was
             given as one.
-        UsageError: no such device, or a drafter without what it needs.
+        UsageError: no such device, no GPU for layers that are to be on one, or a drafter without what it needs.
     """
     target_header, match = check_text_model(settings.target), None
     check_target(target_header)
@@ -74,6 +76,33 @@ def load_models(settings: EngineSettings, progress: Progress | None = None) -> L
         draft_header = check_text_model(settings.draft)  # before minutes are spent on the target
         match = pairing.check(target_header, draft_header, cross_tokenizer=settings.cross_tokenizer)
     settings = replace(settings, branches=1) if keeps_state(target_header) else settings  # a state follows one chain
+    placed = placement.place(settings)
+
+    try:
+        loaded = _load_parts(placed.settings, target_header, match, found, progress)
+    except (ModelError, DecodeError) as error:
+        if placed.chosen:
+            failed, found = placement.on_cpu(placed, error.message), heads.find_all(settings, target_header)
+            loaded = _load_parts(failed.settings, target_header, match, found, progress)  # or it is the file's fault
+            _LOG.warning("The GPU (%s) failed: %s %s", placed.settings.device, error.message, _CPU_SERVES)
+            placed = failed
+        elif placed.settings.gpu_layers and (words := placement.shortage(placed)):
+            raise type(error)(error.message, f"{words} Give fewer --gpu-layers, or leave them out.") from error
+        else:
+            raise
+    placement.remember(placed)
+    loaded.gpu_fault = placed.fault
+    return loaded
+
+
+def _load_parts(
+    settings: EngineSettings,
+    target_header: Header,
+    match: pairing.Match | None,
+    found: list[Head],
+    progress: Progress | None,
+) -> Loaded:
+    """Target, drafters and what is known of them, where the settings put them."""
     try:
         chosen = _choose(settings, target_header, found, progress)
     except ModelError as error:
@@ -124,7 +153,7 @@ def _choose(settings: EngineSettings, target: Header, found: Sequence[Head], pro
         kernels=_wished_kernels(settings),
         cache=DEFAULT_CACHE if settings.cache == "auto" else CACHE_NAMES[settings.cache],
         widest=widest,
-        gpu_layers=settings.gpu_layers,
+        gpu_layers=number(settings.gpu_layers),
         device=settings.device,
         cache_dir=paths.machine_dir(),
         progress=progress,
@@ -178,10 +207,11 @@ def _load_draft(loaded: Loaded, match: pairing.Match, progress: Progress | None)
     shape = ContextSettings(
         n_ctx=loaded.context.n_ctx, n_slots=settings.slots, threads=settings.threads or 0, grid_prefill=False
     )
+    layers = number(settings.draft_gpu_layers)
     loaded.draft_model = choice.load(
         settings.draft,
-        choice.kernels_beside(loaded.model, settings.draft_gpu_layers),
-        settings.draft_gpu_layers,
+        choice.kernels_beside(loaded.model, layers),
+        layers,
         settings.draft_device,
         progress=progress,
         role="draft model",
@@ -223,9 +253,10 @@ def _is_wide(model: Model) -> bool:
 
 def _store(loaded: Loaded) -> Store:
     settings, context = loaded.settings, loaded.context
-    facts = [shared_facts(settings.target, context.settings, settings.gpu_layers, settings.device)]
+    facts = [shared_facts(settings.target, context.settings, number(settings.gpu_layers), settings.device)]
     if settings.draft is not None:
-        facts.append(shared_facts(settings.draft, context.settings, settings.draft_gpu_layers, settings.draft_device))
+        layers = number(settings.draft_gpu_layers)
+        facts.append(shared_facts(settings.draft, context.settings, layers, settings.draft_device))
     pair: dict[str, Any] = {"files": [one["model"] for one in facts]}
     if loaded.heads:
         pair["heads"] = [heads.identity(head) for head in loaded.heads]

@@ -20,6 +20,7 @@ from localspec.errors import LocalspecError
 from localspec.llama import lib, wide
 from localspec.llama import probe as probes
 from localspec.llama.model import file_sha256
+from localspec.runtime.placement import on_gpu
 
 _VERSION = 1
 _CONFIGURATION = frozenset({"kernels", "cache"})
@@ -55,7 +56,7 @@ class Tuning:
         """
         asked = {name: given.get(name, _DEFAULTS[name]) for name in ("exact", "gpu_layers", "device", "wide", "slots")}
         out = {name for group in _TOGETHER if not group.isdisjoint(given) for name in group}
-        if asked["exact"] != self.exact or asked["gpu_layers"] or asked["device"] or not asked["wide"]:
+        if asked["exact"] != self.exact or on_gpu(asked["gpu_layers"]) or asked["device"] or not asked["wide"]:
             out |= _CONFIGURATION
         if asked["slots"] > 1:
             out.add("draft_cap")

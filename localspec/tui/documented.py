@@ -26,6 +26,8 @@ class Setting(NamedTuple):
     default: Any
     doc: str
     """The field's own doc line."""
+    words: tuple[str, ...] = ()
+    """What may stand in place of a number, such as `auto`."""
 
     @property
     def label(self) -> str:
@@ -49,6 +51,8 @@ class Setting(NamedTuple):
         text = text.strip()
         if not text:
             return None if self.optional else self.default
+        if text in self.words:
+            return text
         if self.choices and text not in self.choices:
             raise UsageError(f"{self.label} is {text!r}; it must be one of {', '.join(self.choices)}.")
         if self.kind is tuple:
@@ -56,7 +60,7 @@ class Setting(NamedTuple):
         try:
             return self.kind(text)
         except ValueError:
-            wanted = "a whole number" if self.kind is int else "a number"
+            wanted = " or ".join(("a whole number" if self.kind is int else "a number", *self.words))
             raise UsageError(f"{self.label} is {text!r}; it must be {wanted}.") from None
 
 
@@ -67,9 +71,12 @@ def settings_of(owner: type) -> tuple[Setting, ...]:
     found = []
     for field in fields(owner):
         kind, optional, choices = _kind(hints[field.name])
+        words: tuple[str, ...] = ()
+        if kind is int:  # the words beside a number are no choices
+            words, choices = choices, ()
         if kind is not None:
             default = None if field.default is MISSING else field.default
-            found.append(Setting(field.name, kind, optional, choices, default, docs.get(field.name, "")))
+            found.append(Setting(field.name, kind, optional, choices, default, docs.get(field.name, ""), words))
     return tuple(found)
 
 
@@ -79,6 +86,8 @@ def _kind(hint: Any) -> tuple[type | None, bool, tuple[str, ...]]:
     if origin in (Union, UnionType) and NoneType in arguments:
         kind, _, choices = _kind(next(part for part in arguments if part is not NoneType))
         return kind, True, choices
+    if origin in (Union, UnionType) and arguments[0] is int and get_origin(arguments[1]) is Literal:
+        return int, False, tuple(str(word) for word in get_args(arguments[1]))
     if origin is Literal:
         return str, False, tuple(str(choice) for choice in arguments)
     if origin is tuple:

@@ -97,6 +97,14 @@ def test_a_damaged_file_is_said_before_the_chat_opens(command: Command, tmp_path
         (("run", "hi", "--temperature", "1e9"), "--temperature is 1e9; it must be a number between 0 and 100."),
         (("run", "hi", "--temperature", "nan"), "--temperature is nan; it must be a number between 0 and 100."),
         (("run", "hi", "--top-k", "9" * 5000), f"--top-k is {'9' * 40}...; it must be a whole number of 0 or more."),
+        (
+            ("run", "hi", "--gpu-layers", "all"),
+            "--gpu-layers is 'all'; it must be a whole number of -1 or more, or auto.",
+        ),
+        (
+            ("show", "tiny", "--gpu-layers", "-2"),
+            "--gpu-layers is -2; it must be a whole number of -1 or more, or auto.",
+        ),
         (("chat", "--context", "-5"), "--context is -5; it must be a whole number of 16 or more."),
         (
             ("chat", "--context", str(1 << 31)),

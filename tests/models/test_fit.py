@@ -17,7 +17,7 @@ from localspec.llama.model import Model
 from localspec.llama.quantize import quantize
 from localspec.llama.settings import ContextSettings
 from localspec.models.context_length import default_context
-from localspec.models.fit import MIB, FitSettings, MemoryPlan, choose, plan
+from localspec.models.fit import MIB, FitSettings, MemoryPlan, choose, layers, plan
 from localspec.models.memory import Place
 from localspec.models.shape import shape_of
 from tests.models.made_models import Made, write_model
@@ -160,7 +160,7 @@ def test_layers_go_to_the_gpu_from_the_last(big: Header) -> None:
     places = [CPU, gpu(8 << 30)]
     whole = plan(big, None, FitSettings(gpu_layers=-1), places)
     half = plan(big, None, FitSettings(gpu_layers=4), places)
-    none = plan(big, None, FitSettings(), places)
+    none = plan(big, None, FitSettings(gpu_layers=0), places)
     shape = shape_of(big)
     by_place = {share.place: share for share in whole.shares}
     assert (whole.gpu_layers, half.gpu_layers, none.gpu_layers) == (9, 4, 0)
@@ -177,6 +177,75 @@ def test_two_gpus_share_by_what_is_free(big: Header) -> None:
     found = plan(big, None, FitSettings(gpu_layers=-1), [CPU, gpu(6 << 30), gpu(2 << 30, "CUDA1")])
     weights = {share.place: share.weights for share in found.shares}
     assert weights["CUDA0"] > 2 * weights["CUDA1"] > 0
+
+
+def room_for(plans: MemoryPlan) -> int:
+    """All the memory of a GPU that holds just this."""
+    return plans.needed("CUDA0") + 1024 * MIB
+
+
+def with_gpu(total: int, free: int = 0) -> list[Place]:
+    return [CPU, Place("CUDA0", "gpu", free or total, total, "a card")]
+
+
+def test_auto_is_nothing_without_a_gpu(big: Header, small: Header) -> None:
+    assert layers(big, small, FitSettings(), [CPU]) == (0, 0)
+    assert plan(big, small, FitSettings(), [CPU]) == plan(big, small, FitSettings(gpu_layers=0), [CPU])
+
+
+def test_auto_puts_the_target_first_and_the_draft_beside_it(big: Header, small: Header) -> None:
+    roomy = with_gpu(80 << 30)
+    target = plan(big, small, FitSettings(gpu_layers=-1, draft_gpu_layers=0), roomy)
+    both = plan(big, small, FitSettings(gpu_layers=-1, draft_gpu_layers=-1), roomy)
+    assert layers(big, small, FitSettings(), roomy) == (-1, -1)
+    assert layers(big, small, FitSettings(), with_gpu(room_for(both))) == (-1, -1)
+    assert layers(big, small, FitSettings(), with_gpu(room_for(both) - 1)) == (-1, 0)
+    assert layers(big, small, FitSettings(), with_gpu(room_for(target))) == (-1, 0)
+    some, draft = layers(big, small, FitSettings(), with_gpu(room_for(target) - 1))
+    assert 0 < some <= 8
+    assert draft == -1  # it fits into what is too little for another layer
+    full = plan(big, small, FitSettings(gpu_layers=some, draft_gpu_layers=0), roomy)
+    assert layers(big, small, FitSettings(), with_gpu(room_for(full))) == (some, 0)
+    assert layers(big, small, FitSettings(), with_gpu(1 << 20)) == (0, 0)
+
+
+@pytest.mark.parametrize("some", range(9))
+def test_auto_takes_as_many_layers_as_fit(big: Header, some: int) -> None:
+    told = plan(big, None, FitSettings(gpu_layers=some), with_gpu(80 << 30))
+    assert layers(big, None, FitSettings(), with_gpu(room_for(told)))[0] == some
+
+
+def test_auto_counts_caches(big: Header) -> None:
+    room = with_gpu(room_for(plan(big, None, FitSettings(gpu_layers=-1, context=4096), with_gpu(80 << 30))))
+    assert layers(big, None, FitSettings(context=4096), room)[0] == -1
+    assert 0 < layers(big, None, FitSettings(context=8192), room)[0] < 9
+    assert 0 < layers(big, None, FitSettings(context=4096, slots=2), room)[0] < 9
+
+
+def test_auto_looks_at_all_memory_and_not_at_what_is_free(big: Header, small: Header) -> None:
+    free = [layers(big, small, FitSettings(), with_gpu(80 << 30, free)) for free in (1, 1 << 30, 80 << 30)]
+    assert free == [(-1, -1)] * 3
+    busy = [replace(CPU, free_bytes=1), *with_gpu(80 << 30)[1:]]
+    assert layers(big, small, FitSettings(), busy) == (-1, -1)
+
+
+def test_auto_keeps_the_numbers_that_are_given(big: Header, small: Header) -> None:
+    roomy = with_gpu(80 << 30)
+    assert layers(big, small, FitSettings(gpu_layers=3), roomy) == (3, -1)
+    assert layers(big, small, FitSettings(gpu_layers=0), roomy) == (0, 0)
+    assert layers(big, small, FitSettings(draft_gpu_layers=0), roomy) == (-1, 0)
+    assert layers(big, small, FitSettings(gpu_layers=0, draft_gpu_layers=2), roomy) == (0, 2)
+
+
+def test_auto_leaves_the_system_a_quarter_of_unified_memory(big: Header) -> None:
+    def shared(ram: int) -> list[Place]:
+        return [replace(CPU, total_bytes=ram), Place("MTL0", "gpu", ram, ram, "Apple M2 Pro", True)]
+
+    wanted = FitSettings(context=4096)
+    needed = plan(big, None, replace(wanted, gpu_layers=-1), shared(80 << 30)).needed("MTL0") + 1024 * MIB
+    assert layers(big, None, wanted, shared(needed * 4 // 3 + 4))[0] == -1
+    assert layers(big, None, wanted, shared(needed * 4 // 3 - 4))[0] != -1
+    assert layers(big, None, wanted, shared(needed))[0] != -1
 
 
 def test_unified_memory_is_taken_once(big: Header) -> None:

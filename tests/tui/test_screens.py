@@ -174,6 +174,18 @@ async def test_every_engine_and_sampling_setting_is_in_a_form_with_its_doc(make_
         assert {"threads", "context", "exact", "wide", "slots"} <= {row.name for row in settings_of(EngineSettings)}
 
 
+def test_a_number_that_may_be_a_word_is_read_as_either() -> None:
+    from localspec.config import EngineSettings
+    from localspec.errors import UsageError
+    from localspec.tui.documented import settings_of
+
+    (layers,) = [row for row in settings_of(EngineSettings) if row.name == "gpu_layers"]
+    assert [layers.read(text) for text in ("", " auto ", "-1", "12")] == ["auto", "auto", -1, 12]
+    assert (layers.show("auto"), layers.show(12)) == ("auto", "12")
+    with pytest.raises(UsageError, match="gpu layers is 'all'; it must be a whole number or auto"):
+        layers.read("all")
+
+
 async def test_settings_are_saved_and_wrong_ones_are_refused(make_app: MakeApp, folders: Path) -> None:
     app = make_app("a")
     async with app.run_test(size=(100, 40)) as pilot:

@@ -1,0 +1,195 @@
+"""How many layers of target and draft go to which GPUs: numbers in place of `auto`, remembered from start to start.
+
+The numbers follow from files, settings, devices and all their memory (`models.fit.layers`), not from what is free. A
+machine without a GPU is done at once: nothing is read, written or said.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from localspec import paths
+from localspec.config import PLANNED, EngineSettings, GpuLayers
+from localspec.errors import UsageError
+from localspec.gguf.split import read_parts
+from localspec.llama import probe as probes
+from localspec.llama.configuration import CACHE_NAMES, DEFAULT_CACHE
+from localspec.models import fit
+from localspec.models import gpu as gpus
+from localspec.models.fit import FitSettings
+from localspec.models.memory import Place, ram
+from localspec.runtime.heads import may_predict, shapes
+from localspec.runtime.memory import gpus as listed_gpus
+
+_ASKED = (*PLANNED, "heads", "drafter", "cache", "draft_gpu_layers")
+"""Settings besides the files that `auto` depends on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where the models go."""
+
+    settings: EngineSettings
+    """With numbers of layers, and the devices that have them."""
+    chosen: bool = False
+    """Whether layers are on a GPU that the user did not ask for: if it fails, the CPU serves."""
+    key: str = ""
+    """Under which it is remembered; "" = it is not."""
+    fault: str = ""
+    """Why a GPU is not used although it was to be: what went wrong at an earlier start; "" = nothing."""
+
+
+def place(settings: EngineSettings) -> Placement:
+    """Decides where the models go.
+
+    Raises:
+        UsageError: layers were asked for, and llama.cpp has no GPU.
+        ModelFileError: a header that no model has.
+    """
+    listed = listed_gpus()
+    asked = [value for value in (settings.gpu_layers, settings.draft_gpu_layers) if value not in ("auto", 0)]
+    there = _devices(settings.device, listed, bool(asked))
+    if not there:
+        if asked and settings.device is None and settings.draft_device is None:
+            raise UsageError(
+                f"gpu_layers is {asked[0]}, but llama.cpp finds no GPU here.",
+                "Leave --gpu-layers out; `localspec doctor` says how to build llama.cpp for a GPU.",
+            )
+        return Placement(_numbered(settings, 0, _beside(settings, listed, 0)))
+    places = [ram(), *there]
+    key = _key(settings, places)
+    free = not asked and settings.gpu_layers == "auto" and settings.device is None and settings.draft_device is None
+    known = _remembered(key) if free else None
+    if known is not None:
+        (target, draft), fault = known["layers"], known["fault"]
+    else:
+        (target, draft), fault = _layers(settings, places), ""
+        if free:
+            probes.write(_folder(), key, {"layers": [target, draft], "fault": ""})
+    placed = _numbered(settings, target, _beside(settings, listed, draft))
+    names = settings.device or ",".join(one.name for one in there)
+    placed = replace(
+        placed,
+        device=names if target else settings.device,
+        draft_device=settings.draft_device or (names if placed.draft_gpu_layers else None),
+    )
+    return Placement(placed, free and bool(target or draft), key, fault)
+
+
+def on_cpu(found: Placement, fault: str) -> Placement:
+    """The placement once a GPU that was not asked for has failed."""
+    settings = replace(found.settings, gpu_layers=0, draft_gpu_layers=0, device=None, draft_device=None)
+    return Placement(settings, key=found.key, fault=fault)
+
+
+def remember(found: Placement) -> None:
+    """Keeps a fault, so that later starts have the same layers; forgets it once layers that were asked for load."""
+    if found.key and found.fault:
+        probes.write(_folder(), found.key, {"layers": [0, 0], "fault": found.fault})
+    elif found.key and not found.chosen and found.settings.gpu_layers:
+        known = _remembered(found.key)
+        if known is not None and known["fault"]:
+            with contextlib.suppress(OSError):
+                (_folder() / f"{found.key}.json").unlink()
+
+
+def on_gpu(gpu_layers: GpuLayers) -> bool:
+    """Whether such a setting may put layers on a GPU here."""
+    return bool(gpus.used(listed_gpus())) if gpu_layers == "auto" else gpu_layers != 0
+
+
+def number(gpu_layers: GpuLayers) -> int:
+    """Layers of a setting that `place` has decided; `auto`, which it left to nothing, is none."""
+    return 0 if gpu_layers == "auto" else gpu_layers
+
+
+def shortage(found: Placement) -> str:
+    """In a sentence, what layers that were asked for take beyond what is free; "" = nothing."""
+    settings = found.settings
+    there = [one for one in listed_gpus() if one.name in (settings.device or "").split(",")]
+    target, draft = read_parts(settings.target), None if settings.draft is None else read_parts(settings.draft)
+    plan = fit.plan(target, draft, fit_settings(settings), [ram(), *there])
+    return "" if plan.fits else plan.sentence()
+
+
+def fit_settings(settings: EngineSettings) -> FitSettings:
+    """An engine's settings as those of a memory plan."""
+    wanted = {name: getattr(settings, name) for name in PLANNED} | {"max_draft_tokens": settings.longest_draft}
+    cache = DEFAULT_CACHE if settings.cache == "auto" else CACHE_NAMES[settings.cache]
+    return FitSettings(
+        **wanted,
+        type_k=cache.type_k,
+        type_v=cache.type_v,
+        flash_attention=cache.flash_attention is not False,
+        gpu_layers=settings.gpu_layers,
+        draft_gpu_layers=settings.draft_gpu_layers,
+        heads=shapes(read_parts(settings.target)[0], settings.heads),
+        nextn=may_predict(settings.drafter),
+    )
+
+
+def _numbered(settings: EngineSettings, target: int, draft: int) -> EngineSettings:
+    """With these numbers of layers in place of `auto`."""
+    return replace(
+        settings,
+        gpu_layers=target if settings.gpu_layers == "auto" else settings.gpu_layers,
+        draft_gpu_layers=draft if settings.draft_gpu_layers == "auto" else settings.draft_gpu_layers,
+    )
+
+
+def _beside(settings: EngineSettings, listed: Sequence[Place], draft: int) -> int:
+    """Layers of the draft model: all where a GPU was named for it, none where the CPU was."""
+    if settings.draft is None or settings.draft_device is None:
+        return draft
+    return -1 if _devices(settings.draft_device, listed, True) else 0
+
+
+def _devices(device: str | None, listed: Sequence[Place], asked: bool) -> list[Place]:
+    """The GPUs that may have layers: the one that was asked for, or those worth it; else any hardware, if layers were
+    asked for.
+    """
+    if device is not None:
+        return [one for one in listed if one.name in device.split(",")]
+    worth = gpus.used(listed)
+    return worth or ([one for one in listed if not gpus.is_software(one)] if asked else [])
+
+
+def _layers(settings: EngineSettings, places: Sequence[Place]) -> tuple[int, int]:
+    target, draft = read_parts(settings.target), None if settings.draft is None else read_parts(settings.draft)
+    return fit.layers(target, draft, fit_settings(settings), places)
+
+
+def _folder() -> Path:
+    return paths.data_dir() / "layers"
+
+
+def _remembered(key: str) -> dict[str, Any] | None:
+    """What was decided at an earlier start; None = nothing, or it cannot be read."""
+    try:
+        data = json.loads((_folder() / f"{key}.json").read_text("utf-8"))
+        target, draft = data["layers"]
+        return {"layers": (int(target), int(draft)), "fault": str(data["fault"])}
+    except probes.DAMAGE:
+        return None
+
+
+def _key(settings: EngineSettings, places: Sequence[Place]) -> str:
+    """Files, devices with all their memory, and settings, hashed."""
+    facts = {
+        "files": [_identity(path) for path in (settings.target, settings.draft, *settings.heads) if path is not None],
+        "devices": [[one.name, one.description, one.total_bytes, one.unified] for one in places],
+        "settings": [str(getattr(settings, name)) for name in _ASKED],
+    }
+    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]
+
+
+def _identity(path: Path) -> list[Any]:
+    """Path, size and time of change."""
+    status = path.stat()
+    return [str(path.resolve()), status.st_size, status.st_mtime_ns]

@@ -1,0 +1,245 @@
+"""Layers on GPUs by default: decided once, remembered, and the CPU serves where a GPU fails.
+
+The GPU is a fake: llama.cpp is told of no device, so what "loads" there is computed on the CPU; what fails does so
+where llama.cpp is asked for a model.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from localspec import paths
+from localspec.config import EngineSettings
+from localspec.errors import ModelFileError, UsageError
+from localspec.llama import lib
+from localspec.runtime import placement
+from localspec.runtime.engine import Engine
+from localspec.runtime.loading import load_models
+
+GIB = 1 << 30
+CARD = lib.Device("CUDA0", "NVIDIA GeForce RTX 4090", "gpu", 20 * GIB, 24 * GIB)
+SLOW = lib.Device("Vulkan0", "Intel(R) UHD Graphics 770", "igpu", 8 * GIB, 8 * GIB)
+SOFTWARE = lib.Device("Vulkan0", "llvmpipe (LLVM 15.0.6, 256 bits)", "gpu", 8 * GIB, 8 * GIB)
+
+
+@pytest.fixture(autouse=True)
+def own_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("LOCALSPEC_DATA", str(tmp_path / "data"))
+
+
+def list_gpus(monkeypatch: pytest.MonkeyPatch, *gpus: lib.Device) -> None:
+    """Has llama.cpp list these besides the CPU."""
+    real = lib.devices()
+    handles: list[int | None] = [*lib.device_handles(), *(None for _ in gpus)]
+    monkeypatch.setattr(lib, "devices", lambda: [*real, *gpus])
+    monkeypatch.setattr(lib, "device_handles", lambda: handles)
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """n_gpu_layers of each model that llama.cpp was asked for."""
+    found: list[int] = []
+    real = lib.api().llama_model_load_from_file
+
+    def load(path: bytes, params: Any) -> Any:
+        found.append(params.n_gpu_layers)
+        return real(path, params)
+
+    monkeypatch.setattr(lib.api(), "llama_model_load_from_file", load)
+    return found
+
+
+@pytest.fixture
+def broken(monkeypatch: pytest.MonkeyPatch, asked: list[int]) -> list[int]:
+    """As `asked`; whatever is to be on a GPU fails."""
+    before = lib.api().llama_model_load_from_file
+
+    def load(path: bytes, params: Any) -> Any:
+        found = before(path, params)
+        if params.n_gpu_layers:
+            lib.api().llama_model_free(found)
+            return None
+        return found
+
+    monkeypatch.setattr(lib.api(), "llama_model_load_from_file", load)
+    return asked
+
+
+@pytest.fixture
+def pair(tiny_target: Path, tiny_draft: Path) -> EngineSettings:
+    return EngineSettings(tiny_target, tiny_draft, context=256, exact="off")
+
+
+def kept() -> list[dict[str, Any]]:
+    return [json.loads(path.read_text()) for path in (paths.data_dir() / "layers").glob("*.json")]
+
+
+def test_a_machine_without_a_gpu_keeps_and_says_nothing(pair: EngineSettings, caplog: pytest.LogCaptureFixture) -> None:
+    found = placement.place(pair)
+    assert found == placement.Placement(replace(pair, gpu_layers=0, draft_gpu_layers=0))
+    load_models(pair).close()
+    assert (kept(), caplog.records) == ([], [])
+
+
+@pytest.mark.parametrize("gpu", [SLOW, SOFTWARE])
+def test_a_gpu_that_is_not_worth_it_changes_nothing(
+    monkeypatch: pytest.MonkeyPatch, pair: EngineSettings, gpu: lib.Device
+) -> None:
+    list_gpus(monkeypatch, gpu)
+    assert placement.place(pair) == placement.Placement(replace(pair, gpu_layers=0, draft_gpu_layers=0))
+    assert kept() == []
+
+
+def test_what_fits_goes_to_the_gpu(monkeypatch: pytest.MonkeyPatch, pair: EngineSettings, asked: list[int]) -> None:
+    list_gpus(monkeypatch, SLOW, CARD)
+    loaded = load_models(pair)
+    try:
+        placed = loaded.settings
+        assert (placed.gpu_layers, placed.draft_gpu_layers) == (-1, -1)
+        assert (placed.device, placed.draft_device) == ("CUDA0", "CUDA0")
+        assert asked == [-1, -1]
+        assert loaded.gpu_fault == ""
+    finally:
+        loaded.close()
+    assert kept() == [{"layers": [-1, -1], "fault": ""}]
+
+
+def test_what_is_remembered_stays(monkeypatch: pytest.MonkeyPatch, pair: EngineSettings) -> None:
+    list_gpus(monkeypatch, CARD)
+    placement.place(pair)
+    (file,) = (paths.data_dir() / "layers").glob("*.json")
+    file.write_text('{"layers": [3, 0], "fault": ""}')
+
+    def numbers(settings: EngineSettings) -> tuple[Any, Any]:
+        placed = placement.place(settings).settings
+        return placed.gpu_layers, placed.draft_gpu_layers
+
+    assert numbers(pair) == (3, 0)
+    assert numbers(replace(pair, context=300)) == (-1, -1)  # other caches
+    assert numbers(replace(pair, gpu_layers=2)) == (2, -1)
+    file.write_text("[]")
+    assert numbers(pair) == (-1, -1)
+
+
+def test_another_device_or_more_memory_decides_anew(monkeypatch: pytest.MonkeyPatch, pair: EngineSettings) -> None:
+    for gpu in (CARD, replace(CARD, total_bytes=48 * GIB), replace(CARD, description="another"), CARD):
+        with monkeypatch.context() as patch:
+            list_gpus(patch, gpu)
+            placement.place(pair)
+    list_gpus(monkeypatch, replace(CARD, free_bytes=1))  # what is free is no reason
+    placement.place(pair)
+    assert len(kept()) == 3
+
+
+def test_the_cpu_serves_where_the_gpu_fails_and_it_is_said(
+    monkeypatch: pytest.MonkeyPatch, pair: EngineSettings, broken: list[int], caplog: pytest.LogCaptureFixture
+) -> None:
+    list_gpus(monkeypatch, CARD)
+    with caplog.at_level(logging.WARNING, "localspec"), Engine(load_models(pair)) as engine:
+        assert (engine.settings.gpu_layers, engine.settings.draft_gpu_layers, engine.settings.device) == (0, 0, None)
+        assert list(engine.generate("a b c", max_tokens=4, ignore_end=True))[-1].finish == "length"
+        assert "cannot load" in engine.loaded.gpu_fault
+    assert broken == [-1, 0, 0]
+    (record,) = caplog.records
+    assert record.getMessage().startswith("The GPU (CUDA0) failed: llama.cpp cannot load ")
+    assert record.getMessage().endswith(
+        "The CPU serves, now and at later starts; `--gpu-layers -1` tries the GPU again."
+    )
+    broken.clear()
+    caplog.clear()
+    loaded = load_models(pair)  # a later start does not try it, and says nothing
+    loaded.close()
+    assert (broken, caplog.records) == ([0, 0], [])
+    assert "cannot load" in loaded.gpu_fault
+
+
+def test_layers_that_load_when_asked_for_end_a_fault(
+    monkeypatch: pytest.MonkeyPatch, pair: EngineSettings, asked: list[int]
+) -> None:
+    list_gpus(monkeypatch, CARD)
+    placement.remember(placement.on_cpu(placement.place(pair), "it broke"))
+    assert placement.place(pair).fault == "it broke"
+    load_models(replace(pair, gpu_layers=-1)).close()
+    assert placement.place(pair).fault == ""
+    assert placement.place(pair).settings.gpu_layers == -1
+
+
+@pytest.mark.usefixtures("broken")
+@pytest.mark.parametrize("given", [{"gpu_layers": -1}, {"gpu_layers": 2}, {"device": "CUDA0"}])
+def test_a_gpu_that_was_asked_for_and_fails_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, pair: EngineSettings, given: dict[str, Any]
+) -> None:
+    list_gpus(monkeypatch, CARD)
+    with pytest.raises(ModelFileError, match=r"llama\.cpp cannot load"):
+        load_models(replace(pair, **given))
+    assert kept() == []
+
+
+@pytest.mark.usefixtures("broken")
+def test_more_layers_than_fit_are_said(monkeypatch: pytest.MonkeyPatch, pair: EngineSettings) -> None:
+    list_gpus(monkeypatch, replace(CARD, free_bytes=GIB))
+    with pytest.raises(ModelFileError) as caught:
+        load_models(replace(pair, gpu_layers=-1))
+    assert "does not fit: " in caught.value.hint
+    assert "too little, with a margin) on CUDA0" not in caught.value.hint
+    assert caught.value.hint.endswith("Give fewer --gpu-layers, or leave them out.")
+
+
+def test_a_damaged_file_is_no_fault_of_the_gpu(
+    monkeypatch: pytest.MonkeyPatch, pair: EngineSettings, asked: list[int]
+) -> None:
+    list_gpus(monkeypatch, CARD)
+    monkeypatch.setattr(lib.api(), "llama_model_load_from_file", lambda path, params: None)
+    with pytest.raises(ModelFileError):
+        load_models(pair)
+    assert [data["fault"] for data in kept()] == [""]
+    assert asked == []
+
+
+@pytest.mark.parametrize("listed", [(), (SOFTWARE,)])
+def test_layers_without_a_gpu_are_refused(
+    monkeypatch: pytest.MonkeyPatch, pair: EngineSettings, listed: tuple[lib.Device, ...]
+) -> None:
+    list_gpus(monkeypatch, *listed)
+    with pytest.raises(UsageError, match=r"gpu_layers is 8, but llama\.cpp finds no GPU here"):
+        placement.place(replace(pair, gpu_layers=8))
+
+
+def test_a_device_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch, pair: EngineSettings) -> None:
+    list_gpus(monkeypatch, CARD)
+    with pytest.raises(UsageError, match=r"there is no device 'CUDA7'; llama\.cpp has .*CUDA0"):
+        load_models(replace(pair, device="CUDA7"))
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"gpu_layers": 4}, (4, -1, "Vulkan0", "Vulkan0")),  # an integrated one, as it was asked for
+        ({"device": "Vulkan0"}, (-1, -1, "Vulkan0", "Vulkan0")),
+        ({"device": "CPU"}, (0, 0, "CPU", None)),
+        ({"draft_device": "Vulkan0"}, (0, -1, None, "Vulkan0")),
+        ({"gpu_layers": 4, "draft_device": "CPU"}, (4, 0, "Vulkan0", "CPU")),
+        ({"gpu_layers": 4, "draft_gpu_layers": 1}, (4, 1, "Vulkan0", "Vulkan0")),
+    ],
+)
+def test_what_is_asked_for_is_done(
+    monkeypatch: pytest.MonkeyPatch, pair: EngineSettings, given: dict[str, Any], expected: tuple[Any, ...]
+) -> None:
+    list_gpus(monkeypatch, SLOW)
+    placed = placement.place(replace(pair, **given)).settings
+    assert (placed.gpu_layers, placed.draft_gpu_layers, placed.device, placed.draft_device) == expected
+    assert kept() == []
+
+
+@pytest.mark.parametrize("value", ["all", -2, 1.5])
+def test_nonsense_is_refused(pair: EngineSettings, value: Any) -> None:
+    make: Callable[..., Any] = replace
+    with pytest.raises(UsageError, match=r"^draft_gpu_layers is .*; it must be auto, -1 \(all\), 0 \(none\) or more"):
+        make(pair, draft_gpu_layers=value)
