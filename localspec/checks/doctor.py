@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator
 
 from localspec import __version__, kernels, paths
 from localspec.checks.finding import Finding
+from localspec.checks.openmp import examine_openmp
 from localspec.llama import lib, limits, wide
 from localspec.runtime import tuning
 from localspec.runtime.engine import Engine
@@ -38,8 +39,10 @@ def examine_machine(with_wide: bool = True) -> Iterator[Finding]:
     )
     yield Finding("CPU features", kernels.cpu_features())
     info = lib.info()
-    yield Finding("llama.cpp", f"{info.version}: {info.system}")
+    modules = "".join(f" ({name})" for name in lib.backends())
+    yield Finding("llama.cpp", f"{info.version}{modules}: {info.system}")
     yield _wide_kernels(with_wide)
+    yield from examine_openmp()  # once all that uses it is loaded
     yield from _devices(info)
     yield Finding("threads", f"{lib.default_threads()} (of {os.cpu_count()} logical CPUs)")
     yield _cache_folder()

@@ -118,8 +118,46 @@ def api() -> Any:
     callback = module.llama_log_callback(_on_log)
     _captures[:] = [functools.partial(module.llama_log_set, callback, ctypes.c_void_p(0))]
     log.mark()
+    _load_backends(module)
     module.llama_backend_init()
     return module
+
+
+_backends: list[str] = []
+"""File names of the modules that `_load_backends` had llama.cpp load."""
+
+
+def _load_backends(module: Any) -> None:
+    """Loads the backends of a build whose backends are modules (GGML_BACKEND_DL) from the folder of its own libraries.
+
+    Without this call `llama_backend_init` would look for them in the program's folder and in the current directory,
+    where anybody can plant one. A build with backends linked in has registered them by now, and is left alone.
+
+    Raises:
+        LocalspecError: the folder has no module that this CPU can run, or the build lacks ggml's functions.
+    """
+    count = _function(module, "ggml_backend_reg_count", ctypes.c_size_t)
+    if count():
+        return
+    folder, mark = Path(module._lib._name).absolute().parent, log.mark()
+    _function(module, "ggml_backend_load_all_from_path", None, ctypes.c_char_p)(os.fsencode(folder))
+    if not count():
+        raise LocalspecError(
+            f"llama.cpp has no backend: {folder} has no module that this CPU can run.",
+            f"Run: pip install --force-reinstall llama-cpp-python=={PINNED}",
+        )
+    found = (re.search(r"load_backend: loaded .+ backend from (.+)", line) for _, line in log.since(mark))
+    _backends[:] = [Path(one[1]).name for one in found if one]
+
+
+def backends() -> tuple[str, ...]:
+    """File names of the modules that llama.cpp computes with, such as "libggml-cpu-zen4.so"; () = they are linked in.
+
+    Raises:
+        LocalspecError: llama-cpp-python cannot be used (see `api`).
+    """
+    api()
+    return tuple(_backends)
 
 
 def _binding(name: str) -> Any:
@@ -157,7 +195,12 @@ def c_function(name: str, restype: Any, *argtypes: Any) -> Any:
     Raises:
         LocalspecError: this build does not export it.
     """
-    library = ctypes.CDLL(api()._lib._name)  # its own handle: argtypes are not shared
+    return _function(api(), name, restype, *argtypes)
+
+
+def _function(module: Any, name: str, restype: Any, *argtypes: Any) -> Any:
+    """`c_function` of a binding that is not started yet."""
+    library = ctypes.CDLL(module._lib._name)  # its own handle: argtypes are not shared
     try:
         function = getattr(library, name)
     except AttributeError as error:
@@ -308,10 +351,11 @@ def _memory_quota() -> int:
 
 @functools.cache
 def build_id() -> str:
-    """Names the llama.cpp in use: package, version, compile options, and the library file itself."""
+    """Names the llama.cpp in use: package, version, compile options, the library file itself, and its modules."""
     status = Path(api()._lib._name).stat()
     found = info()
-    return f"{found.package_version} {found.version} {found.system} {status.st_size} {status.st_mtime_ns}"
+    words = (found.package_version, found.version, found.system, status.st_size, status.st_mtime_ns, *backends())
+    return " ".join(str(word) for word in words)
 
 
 def cache_bytes(mark: int) -> int:
