@@ -8,6 +8,7 @@ from localspec import paths
 
 FOLDER = Path(__file__).parents[1] / "data" / "heads"
 SHIPPED = {
+    "dflash": FOLDER / "tiny-dflash-q8_0.gguf",
     "dspark": FOLDER / "tiny-dspark-q8_0.gguf",
     "eagle3": FOLDER / "tiny-eagle3-q8_0.gguf",
     "medusa": FOLDER / "tiny-medusa",

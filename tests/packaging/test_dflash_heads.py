@@ -28,7 +28,7 @@ MARKOV = {
 }  # fmt: skip
 
 
-@pytest.fixture(scope="module", params=["dspark"])
+@pytest.fixture(scope="module", params=["dspark", "dflash"])
 def head(request: pytest.FixtureRequest) -> Header:
     return read_header(HEADS / f"tiny-{request.param}-q8_0.gguf")
 

@@ -298,7 +298,7 @@ def test_one_trained_for_another_file_is_said(
     assert "was trained for another file (sha256 abababababab...)" in caplog.text
 
 
-@pytest.mark.parametrize("method", ["dspark", "eagle3", "medusa", "mtp", "pard"])
+@pytest.mark.parametrize("method", ["dflash", "dspark", "eagle3", "medusa", "mtp", "pard"])
 def test_no_less_memory_is_planned_than_it_takes(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lib, "log", lib.Log(100_000))
     file, target, length = SHIPPED[method], read_header(target_of(method)), 512
