@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -97,6 +98,36 @@ def test_a_penalty_of_the_path_brings_an_unlikely_token_to_the_top(host: Host, v
     greedy = SamplingParams(temperature=0.0, top_k=0, presence_penalty=-50.0)
     assert compare(host, verifier, p, greedy, Rule.COUPLED) == "lists"
     assert verifier.whole(p, greedy, Rule.COUPLED).accepted == (0, 1)
+
+
+class Broken:
+    """A device whose lists hold `token` in place of their first entry."""
+
+    def __init__(self, host: Host, token: int) -> None:
+        self._host, self._token = host, token
+
+    def lists(self, *arguments: Any) -> Any:
+        found, tokens, values = self._host.lists(*arguments)
+        tokens[:, 0] = self._token
+        return found, tokens, values
+
+
+@pytest.mark.parametrize("token", [-1, 9000, 2**31 - 1])
+def test_a_token_that_is_none_makes_c_ask_for_the_row(host: Host, verifier: Verifier, token: int) -> None:
+    p, greedy = large_pass(4, 9000), SamplingParams(temperature=0.0, top_k=0)
+    listed = verifier.listed(Broken(host, token), p, greedy, Rule.COUPLED)
+    assert listed.whole > 0
+    assert listed.answer == verifier.whole(p, greedy, Rule.COUPLED)
+
+
+def test_a_list_without_its_patched_token_leaves_nothing_for_the_next_verdict(host: Host, verifier: Verifier) -> None:
+    p = replace(large_pass(4, 9000), window=NO_TOKENS)
+    biased = SamplingParams(temperature=0.0, top_k=0, logit_bias=((8000, 1e30),))
+    plain = SamplingParams(temperature=0.0, top_k=0)
+    wanted = verifier.whole(p, plain, Rule.COUPLED)
+    verifier.listed(Broken(host, 1), p, biased, Rule.COUPLED)
+    assert verifier.listed(host, p, plain, Rule.COUPLED).answer == wanted
+    assert verifier.listed(host, p, replace(plain, logit_bias=((8000, 1.0),)), Rule.COUPLED).answer == wanted
 
 
 LARGE = [

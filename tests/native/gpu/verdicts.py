@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -12,9 +12,15 @@ from localspec.native.library import NEED_ROW, DraftStruct, PackedSampling, find
 from localspec.types import Rule, SamplingParams
 
 from ..test_kernel_agreement import Pass
-from .host import Host
 
 REQUEST_WORDS, MOST_PATCHED = 10, 192
+
+
+class Device(Protocol):
+    """What runs the kernel."""
+
+    def lists(self, *arguments: Any) -> Any:
+        """Of each row: entries found, their tokens and their logits."""
 
 
 class RowStruct(ctypes.Structure):
@@ -68,7 +74,7 @@ class Verifier:
         pointers = np.array([row.ctypes.data for row in p.matrix], dtype=np.uintp)
         return self._verify("ls_verify", pointers.ctypes.data, p, sampling, rule)
 
-    def listed(self, host: Host, p: Pass, sampling: SamplingParams, rule: Rule) -> Listed:
+    def listed(self, device: Device, p: Pass, sampling: SamplingParams, rule: Rule) -> Listed:
         request = np.zeros(REQUEST_WORDS, dtype=np.uint32)
         patched = np.zeros(MOST_PATCHED, dtype=np.int32)
         positions = np.zeros(len(p.matrix), dtype=np.uint32)
@@ -81,7 +87,7 @@ class Verifier:
                 row.logits = logits.ctypes.data
         else:
             assert status == 0
-            found, tokens, values = host.lists(p.matrix, request, patched, positions)
+            found, tokens, values = device.lists(p.matrix, request, patched, positions)
             for i, row in enumerate(rows):
                 row.n, row.tokens, row.values = found[i], tokens[i].ctypes.data, values[i].ctypes.data
         for whole in range(len(rows) + 1):
