@@ -10,6 +10,7 @@ import sys
 from collections.abc import Collection, Iterator
 
 from localspec import __version__, kernels, paths
+from localspec.checks.devices import examine_devices, examine_layers
 from localspec.checks.finding import Finding
 from localspec.checks.openmp import examine_openmp
 from localspec.llama import lib, limits, wide
@@ -43,7 +44,7 @@ def examine_machine(with_wide: bool = True) -> Iterator[Finding]:
     yield Finding("llama.cpp", f"{info.version}{modules}: {info.system}")
     yield _wide_kernels(with_wide)
     yield from examine_openmp()  # once all that uses it is loaded
-    yield from _devices(info)
+    yield from examine_devices(info)
     yield Finding("threads", f"{lib.default_threads()} (of {os.cpu_count()} logical CPUs)")
     yield _cache_folder()
 
@@ -72,21 +73,6 @@ def _wide_kernels(wanted: bool) -> Finding:
     return Finding(name, f"not used: {found.reason}")
 
 
-def _devices(info: lib.Info) -> Iterator[Finding]:
-    for device in info.devices:
-        memory = f", {device.free_bytes / 2**30:.1f} of {device.total_bytes / 2**30:.1f} GiB free"
-        yield Finding(f"device {device.name}", f"{device.description}{memory if device.total_bytes else ''}")
-    if not info.gpu_offload:
-        advice = command = ""
-        if shutil.which("nvidia-smi"):
-            advice = "This machine seems to have an NVIDIA GPU; build llama-cpp-python for it."
-            command = (
-                'CMAKE_ARGS="-DGGML_CUDA=on" pip install --force-reinstall --no-binary :all: llama-cpp-python=='
-                + info.package_version
-            )
-        yield Finding("GPU", "this llama-cpp-python was built without GPU support", advice, command)
-
-
 def _version(package: str) -> str:
     try:
         return importlib.metadata.version(package)
@@ -113,6 +99,7 @@ def examine_engine(engine: Engine) -> Iterator[Finding]:
     yield Finding("draft model", "none" if draft is None else f"{draft.path} ({draft.kernels} kernels)")
     for head in loaded.heads:
         yield Finding(f"{head.name} head", str(head.path))
+    yield from examine_layers(loaded)
     yield _tuning(engine)
     widths = loaded.context.exact_widths
     advice = command = ""

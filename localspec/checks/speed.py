@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from localspec.checks.finding import Finding
+from localspec.models import gpu
+from localspec.runtime import memory
 from localspec.runtime.engine import Engine
 
 _ENOUGH_DRAFTED = 40
@@ -185,9 +187,7 @@ def examine_use(engine: Engine, context_use: int = 0) -> Iterator[Finding]:
 
 
 def _gpu(engine: Engine) -> Iterator[Finding]:
-    from localspec.llama import lib
-
-    found = [device for device in lib.devices() if device.kind == "gpu"]
+    found = gpu.used(memory.gpus())
     if found and engine.settings.gpu_layers == 0:
         yield Finding(
             "GPU",

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from localspec.cli.output import print_plain
-from localspec.cli.places import add_memory_options, fit_settings, memory_lines, places
+from localspec.cli.places import add_memory_options, fit_settings, gpu_lines, memory_lines, places
 from localspec.errors import PairError, UsageError
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def run(options: argparse.Namespace) -> int:
         if shared is not None and not options.cross_tokenizer:
             count = f"{len(shared)} of the target's {shared.target_size} tokens are shared"
         notes = (f"  note: {note}" for note in (unused, count, *match.warnings) if note)
-        print_plain(match.verdict, *notes, *memory_lines(plan))
+        print_plain(match.verdict, *notes, *gpu_lines(plan), *memory_lines(plan))
     return 0 if match.fits and plan.fits else 1
 
 
@@ -85,5 +85,5 @@ def _check_head(options: argparse.Namespace, target: Sequence[Header], path: Pat
     if options.json:
         print(json.dumps({"match": match.as_dict(), "memory": plan.as_dict(), "unused": ""}))
     else:
-        print_plain(match.verdict, *memory_lines(plan))
+        print_plain(match.verdict, *gpu_lines(plan), *memory_lines(plan))
     return 0 if match.fits and plan.fits else 1

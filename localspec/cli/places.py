@@ -12,6 +12,7 @@ from rich.filesize import decimal
 from localspec.cli.number import auto_or, whole
 from localspec.config import PLANNED
 from localspec.errors import ModelError
+from localspec.runtime.memory import gpus as gpus
 from localspec.runtime.memory import places as places
 
 if TYPE_CHECKING:
@@ -90,6 +91,24 @@ def fitted(settings: dict[str, Any]) -> dict[str, Any]:
     print(plan.sentence(), file=sys.stderr)
     found = {"context": plan.context, "gpu_layers": plan.gpu_layers, "draft_gpu_layers": plan.draft_gpu_layers}
     return found | ({"cache": "q8_0"} if may_shrink and plan.type_k == "q8_0" else {})
+
+
+def gpu_lines(plan: MemoryPlan) -> list[str]:
+    """What of a plan runs on which GPU, and why another is not used; nothing on a machine without a GPU."""
+    from localspec.models.gpu import why_unused
+
+    listed, lines = gpus(), []
+    for one in listed:
+        models = [share.model for share in plan.shares if share.place == one.name]
+        why = why_unused(one, listed)
+        if models:
+            layers = [("target", plan.gpu_layers), ("draft", plan.draft_gpu_layers)]
+            words = ", ".join(f"{count} layers of the {who}" for who, count in layers if who in models)
+            among = " between the GPUs" if len({share.place for share in plan.shares}) > 2 else ""
+            lines.append(f"{one.name} ({one.description}): {words}{among}")
+        else:
+            lines.append(f"{one.name} ({one.description}): not used{f', {why}' if why else ''}")
+    return lines
 
 
 def installed_models() -> dict[str, Path]:

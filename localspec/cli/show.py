@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rich.filesize import decimal
 
 from localspec.chat.plain_text import plain_text
-from localspec.cli.places import add_memory_options, fit_settings, places
+from localspec.cli.places import add_memory_options, fit_settings, gpu_lines, places
 from localspec.errors import LocalspecError, ModelError, ModelFileError
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ def run(options: argparse.Namespace) -> int:
     from localspec.models import checkpoint
     from localspec.models.catalog import Catalog
     from localspec.models.facts import describe
+    from localspec.models.fit import plan
     from localspec.models.installed import find
 
     catalog = Catalog.load()
@@ -56,7 +57,9 @@ def run(options: argparse.Namespace) -> int:
     for index, (facts, said) in enumerate(zip(found, exact, strict=True)):
         if index:
             print()
-        _print([*_rows(facts), *([("exact", said[1])] if said is not None else [])])
+        where = [] if said is None else gpu_lines(plan(read_parts(Path(facts.file)), None, settings, there))
+        rows = [("" if line else "GPU", words) for line, words in enumerate(where)]
+        _print([*_rows(facts), *rows, *([("exact", said[1])] if said is not None else [])])
     return 0
 
 

@@ -22,24 +22,12 @@ from localspec.llama import lib
 from localspec.runtime import placement
 from localspec.runtime.engine import Engine
 from localspec.runtime.loading import load_models
-
-GIB = 1 << 30
-CARD = lib.Device("CUDA0", "NVIDIA GeForce RTX 4090", "gpu", 20 * GIB, 24 * GIB)
-SLOW = lib.Device("Vulkan0", "Intel(R) UHD Graphics 770", "igpu", 8 * GIB, 8 * GIB)
-SOFTWARE = lib.Device("Vulkan0", "llvmpipe (LLVM 15.0.6, 256 bits)", "gpu", 8 * GIB, 8 * GIB)
+from tests.fake_gpus import CARD, GIB, SLOW, SOFTWARE, list_gpus
 
 
 @pytest.fixture(autouse=True)
 def own_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("LOCALSPEC_DATA", str(tmp_path / "data"))
-
-
-def list_gpus(monkeypatch: pytest.MonkeyPatch, *gpus: lib.Device) -> None:
-    """Has llama.cpp list these besides the CPU."""
-    real = lib.devices()
-    handles: list[int | None] = [*lib.device_handles(), *(None for _ in gpus)]
-    monkeypatch.setattr(lib, "devices", lambda: [*real, *gpus])
-    monkeypatch.setattr(lib, "device_handles", lambda: handles)
 
 
 @pytest.fixture

@@ -174,7 +174,7 @@ async def test_every_engine_and_sampling_setting_is_in_a_form_with_its_doc(make_
         assert {"threads", "context", "exact", "wide", "slots"} <= {row.name for row in settings_of(EngineSettings)}
 
 
-def test_a_number_that_may_be_a_word_is_read_as_either() -> None:
+async def test_a_number_that_may_be_a_word_is_read_as_either() -> None:
     from localspec.config import EngineSettings
     from localspec.errors import UsageError
     from localspec.tui.documented import settings_of

@@ -1,0 +1,60 @@
+"""What `show`, `check` and `doctor` say of GPUs, on devices that llama.cpp is made to list."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Command
+from tests.fake_gpus import CARD, SLOW, SOFTWARE, list_gpus
+
+
+@pytest.fixture(autouse=True)
+def own_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("LOCALSPEC_DATA", str(tmp_path))
+
+
+@pytest.mark.parametrize("words", [("show", "tiny"), ("check", "tiny")])
+def test_without_a_gpu_none_is_named(command: Command, words: tuple[str, ...]) -> None:
+    told = command(*words).out
+    assert "GPU" not in told
+    assert "not used" not in told
+
+
+def test_check_says_what_runs_where(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    list_gpus(monkeypatch, SLOW, CARD)
+    lines = command("check", "tiny").out.splitlines()
+    assert "CUDA0 (NVIDIA GeForce RTX 4090): 7 layers of the target, 3 layers of the draft" in lines
+    assert "Vulkan0 (Intel(R) UHD Graphics 770): not used, there is a GPU with memory of its own" in lines
+    assert any(line.startswith("target on CUDA0: ") for line in lines)
+    lines = command("check", "tiny", "--gpu-layers", "2").out.splitlines()
+    assert "CUDA0 (NVIDIA GeForce RTX 4090): 2 layers of the target, 3 layers of the draft" in lines
+    lines = command("check", "tiny", "--gpu-layers", "0").out.splitlines()
+    assert "CUDA0 (NVIDIA GeForce RTX 4090): not used" in lines
+    assert not any("on CUDA0: " in line for line in lines)
+
+
+def test_two_gpus_share_the_layers(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    list_gpus(monkeypatch, CARD, replace(CARD, name="CUDA1"))
+    lines = command("check", "tiny").out.splitlines()
+    for name in ("CUDA0", "CUDA1"):
+        assert any(re.match(rf"{name} .*: 7 layers of the target.* between the GPUs$", line) for line in lines)
+
+
+def test_show_says_what_runs_where(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    list_gpus(monkeypatch, SOFTWARE)
+    told = command("show", "tiny-target").out
+    assert re.search(r"^GPU +Vulkan0 \(llvmpipe .*\): not used, the CPU computes in its name$", told, re.MULTILINE)
+    list_gpus(monkeypatch, CARD)
+    told = command("show", "tiny-target").out
+    assert re.search(r"^GPU +.*\n +CUDA0 \(NVIDIA GeForce RTX 4090\): 7 layers of the target$", told, re.MULTILINE)
+
+
+def test_doctor_says_what_runs_where(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    list_gpus(monkeypatch, CARD)
+    told = command("doctor", "--exact", "off").out
+    assert re.search(r"^layers +target: all layers on CUDA0; draft model: all layers on CUDA0$", told, re.MULTILINE)
+    assert re.search(r"^device CUDA0 +.*; used by default$", told, re.MULTILINE)
