@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,6 @@ from localspec.llama.context import Context
 from localspec.llama.model import Model
 from localspec.llama.settings import ContextSettings
 from localspec.planning.fixed import FixedPlan
-from localspec.runtime.engine import Engine
 from localspec.types import Feed, SamplingParams, Tokens
 from tests.fakes import FakeDrafter, answer, parrot
 from tests.llama.conftest import chain, same_bits
@@ -134,22 +134,20 @@ def test_the_end_of_the_context_and_what_does_not_fit(repacked: Model, words: To
             ConstantWidth(repacked, SETTINGS, width)
 
 
-def test_strict_on_a_gpu_has_passes_of_one_width(tiny_target: Path) -> None:
+def test_strict_on_a_gpu_has_passes_of_one_width(tiny_target: Path, words: Tokens) -> None:
     """Where no device is found llama.cpp computes the offloaded layers on the CPU, with its own kernels."""
-    with Engine.load(tiny_target, exact="strict", gpu_layers=99, context=400, threads=1, corpus="off") as engine:
-        context = engine.loaded.context
-        assert isinstance(context, ConstantWidth)
-        assert (context.n_ctx, context.exact_widths) == (400, frozenset(range(1, 9)))
-        plain, drafted = (
-            engine.generate("Count: 1 2 3 4 1 2 3 4", seed=1, max_tokens=40, ignore_end=True, drafter=drafter)
-            for drafter in ("none", "lookup")
-        )
-        assert drafted.text() == plain.text()
-        assert drafted.stats.drafted > 5
-        assert drafted.stats.exact
-    for options in ({"exact": "auto"}, {"slots": 2, "exact": "off"}):
-        with Engine.load(tiny_target, gpu_layers=99, context=400, threads=1, corpus="off", **options) as engine:
-            assert not isinstance(engine.loaded.context, ConstantWidth)
+    settings = replace(SETTINGS, n_ctx=400, max_leaves=3)
+    chosen = choose(tiny_target, settings, exact="strict", gpu_layers=99)
+    context = chosen.context
+    assert isinstance(context, ConstantWidth)
+    assert (context.n_ctx, context.exact_widths) == (400, frozenset(range(1, 9)))
+    differ, accepted = forks(context, words[:330], 2)
+    assert (differ, accepted > 5) == (0, True)
+    chosen.close()
+    for slots, exact in ((1, "auto"), (2, "off")):
+        other = choose(tiny_target, replace(SETTINGS, n_slots=slots), exact=exact, gpu_layers=99)  # type: ignore[arg-type]
+        assert not isinstance(other.context, ConstantWidth)
+        other.close()
 
 
 def test_one_width_that_does_not_help_is_no_exactness(tiny_target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
