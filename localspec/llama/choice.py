@@ -106,23 +106,29 @@ def choose(
     try:
         context = _context(model, configuration.apply(settings), exact, gpu_layers, tap)
         proof = _proof(context, widest, check)
-        why = _why(context, proof, exact)
-        if proof.prefill:
-            context.reuse_all()
-        if isinstance(context, ConstantWidth):
-            context.exact_widths, why = _of_one_width(context), f"all passes have {context.width} rows"
-        elif exact == "strict" and not proof.widths and context.most_nodes:
-            context.exact_widths = _examined(context, widest, cache_dir, report)
-            why = "bits of real passes were compared"
-        elif exact != "off" and (proof.widths or not context.most_nodes):
-            context.exact_widths = frozenset(range(1, 1 + (settings.max_rows if context.most_nodes else 1)))
-            context.watch = StepWatch(proof.steps) if proof.widths else None
+        why = _settle(context, proof, exact, lambda: _examined(context, widest, cache_dir, report))
     except BaseException:
         model.close()
         raise
     word = "inexact" if context.exact_widths is None else "exact"
     used = check if model.kernels == "wide" else None
     return Chosen(model, context, configuration, proof, f"{word}: {configuration} ({why})", used)
+
+
+def _settle(context: Context, proof: Exactness, exact: Mode, examined: Callable[[], frozenset[int]]) -> str:
+    """Tells the context its exact widths and what of its cache counts; why these, in words."""
+    if proof.prefill:
+        context.reuse_all()
+    if isinstance(context, ConstantWidth):
+        context.exact_widths = _of_one_width(context)
+        return f"all passes have {context.width} rows"
+    if exact == "strict" and not proof.widths and context.most_nodes:
+        context.exact_widths = examined()
+        return "bits of real passes were compared"
+    if exact != "off" and (proof.widths or not context.most_nodes):
+        context.exact_widths = frozenset(range(1, 1 + (context.settings.max_rows if context.most_nodes else 1)))
+        context.watch = StepWatch(proof.steps) if proof.widths else None
+    return _why(context, proof, exact)
 
 
 def _context(model: Model, settings: ContextSettings, exact: Mode, gpu_layers: int, tap: Tap) -> Context:
