@@ -75,7 +75,7 @@ def place(settings: EngineSettings) -> Placement:
         if free:
             probes.write(_folder(), key, {"layers": [target, draft], "fault": ""})
     placed = _numbered(settings, target, _beside(settings, listed, draft))
-    names = settings.device or _text(there)
+    names = settings.device or _text(there, parts=settings.gpu_layers == "auto")
     placed = replace(
         placed,
         device=names if target else settings.device,
@@ -164,14 +164,16 @@ def _devices(device: str | None, listed: Sequence[Place], asked: bool) -> list[P
     return worth or ([one for one in listed if not gpus.is_software(one)] if asked else [])
 
 
-def _text(there: Sequence[Place]) -> str:
-    """Devices as llama.cpp is to take them; the parts of several are as all their memory is, in whole GiB, not as what
-    is free.
+def _text(there: Sequence[Place], parts: bool) -> str:
+    """Devices as llama.cpp is to take them.
+
+    Args:
+        parts: several share the layers as all their memory is, in whole GiB; else llama.cpp goes by what is free.
     """
     sizes = [max(1, round(one.total_bytes / 2**30)) for one in there]
     unit = math.gcd(*sizes)
-    if len(there) == 1:
-        return there[0].name
+    if len(there) == 1 or not parts:
+        return ",".join(one.name for one in there)
     return ",".join(f"{one.name}={size // unit}" for one, size in zip(there, sizes, strict=True))
 
 

@@ -249,6 +249,7 @@ def test_several_gpus_share_by_all_their_memory(
     loaded.close()
     assert (loaded.settings.device, loaded.settings.draft_device) == ("CUDA0=3,CUDA1=2", "CUDA0=3,CUDA1=2")
     assert splits == [[3, 2], [3, 2]]
+    assert placement.place(replace(pair, gpu_layers=-1)).settings.device == "CUDA0,CUDA1"  # --fit goes by what is free
     splits.clear()
     load_models(replace(pair, device="CUDA1=1,CUDA0=4", draft_gpu_layers=0)).close()
     load_models(replace(pair, device="CUDA1")).close()
