@@ -80,7 +80,8 @@ class EngineSettings:
     """Layers of the target on the GPU; -1 = all. `auto` = as many as its whole memory holds, on GPUs that are worth it
     (see `models.gpu`). Needs a llama-cpp-python built for that GPU."""
     device: str | None = None
-    """llama.cpp device for the target, such as CUDA0, or several with commas; None = the GPUs that are worth it."""
+    """llama.cpp device for the target, such as CUDA0, or several with commas, which share the layers by free memory, or
+    by parts (CUDA0=3,CUDA1=1); None = the GPUs that are worth it."""
     draft_gpu_layers: GpuLayers = "auto"
     """Layers of the draft model on the GPU; -1 = all. `auto` = all, if those of the target leave room there."""
     draft_device: str | None = None

@@ -60,7 +60,11 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="layers of the target on the GPU, -1 all; default: auto, as many as fit",
     )
-    group.add_argument("--device", metavar="NAME", help="device of the target, such as CUDA0; several with commas")
+    group.add_argument(
+        "--device",
+        metavar="NAME",
+        help="device of the target, such as CUDA0, or several: CUDA0=3,CUDA1=1",
+    )
     group.add_argument(
         "--draft-gpu-layers",
         type=auto_or(whole(-1)),

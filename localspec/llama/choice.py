@@ -86,8 +86,7 @@ def choose(
         kernels: who computes passes on the CPU; None = ours where they can be used, else llama.cpp's.
         cache: how keys and values are kept.
         widest: widest pass the engine will ask for (1 + most draft nodes, over all slots).
-        gpu_layers: as in `Model.load`.
-        device: as in `Model.load`.
+        gpu_layers, device: as in `Model.load`.
         cache_dir: folder of what `strict` has examined; None = examine anew and keep nothing.
         progress: see `Progress`.
         tap: hidden states that the context hands out; they change no bit.

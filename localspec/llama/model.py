@@ -16,7 +16,7 @@ import numpy as np
 from localspec.errors import Cancelled, ModelError, ModelFileError, UsageError
 from localspec.gguf import Header, Value, read_header
 from localspec.gguf.split import read_parts
-from localspec.llama import lib, wide
+from localspec.llama import device_list, lib, wide
 from localspec.llama.configuration import Kernels
 from localspec.llama.fewest import FewestTokens
 from localspec.types import Tokens
@@ -92,8 +92,8 @@ class Model:
         Args:
             path: a .gguf file (the first part of a split one).
             gpu_layers: layers to put on a GPU; -1 = all.
-            device: llama.cpp's names of the only devices to use ("CUDA0", "CUDA0,CUDA1"); None = all it has, the CPU
-                alone when `gpu_layers` is 0.
+            device: llama.cpp's names of the only devices to use, with commas, and their parts of the layers, if any
+                ("CUDA0", "CUDA0=3,CUDA1=1"); None = all it has, the CPU alone when `gpu_layers` is 0.
             kernels: who computes passes on the CPU: "wide" packs the weights for localspec's own library as they load,
                 "repacked" lets llama.cpp reorder them (its `use_extra_bufts`), "plain" leaves them as they are.
             use_mmap: map the file instead of reading it.
@@ -113,8 +113,9 @@ class Model:
         api, mark = lib.api(), lib.log.mark()
         params = _parameters(gpu_layers, kernels, use_mmap, weights)
         params.load_mtp = nextn and _has_nextn(header)
-        devices = _device_list(device, gpu_layers)
+        devices, parts = device_list.pointers(device, gpu_layers)
         params.devices = ctypes.cast(devices, ctypes.c_void_p) if devices is not None else None
+        params.tensor_split = ctypes.cast(parts, ctypes.POINTER(ctypes.c_float)) if parts is not None else None
         watch = _Progress(progress)
         params.progress_callback = callback = api.llama_progress_callback(watch)
         with wide.switched(wide.ROWS if kernels == "wide" else 0):
@@ -374,20 +375,6 @@ def _parameters(gpu_layers: int, kernels: Kernels, use_mmap: bool, weights: bool
     params.load_mode = api.LLAMA_LOAD_MODE_AUTO if use_mmap and weights else api.LLAMA_LOAD_MODE_NONE
     params.no_alloc = not weights
     return params
-
-
-def _device_list(device: str | None, gpu_layers: int) -> Any:
-    """A NULL-terminated array for llama_model_params, or None for "all devices"."""
-    if device is None:
-        return (ctypes.c_void_p * 1)(None) if gpu_layers == 0 else None
-    there, handles = {found.name: (index, found.kind) for index, found in enumerate(lib.devices())}, []
-    for name in device.split(","):
-        if name not in there:
-            raise UsageError(f"there is no device {name!r}; llama.cpp has {', '.join(there)}.")
-        index, kind = there[name]
-        if kind != "cpu":  # which computes what is left, anyway
-            handles.append(lib.device_handles()[index])
-    return (ctypes.c_void_p * (len(handles) + 1))(*handles, None)
 
 
 def _hint(reason: str) -> str:

@@ -26,6 +26,8 @@ class Place:
     """What llama.cpp says of a GPU, such as "NVIDIA GeForce RTX 4090"."""
     unified: bool = False
     """Whether a GPU's memory is the CPU's, so that what is put there is missing here."""
+    part: float = 0.0
+    """Of the layers on GPUs, in any unit; 0 = as its free memory is to that of the others."""
 
 
 def total_ram(places: Sequence[Place]) -> int:

@@ -98,11 +98,11 @@ def shares_of(who: str, shape: ModelShape, use: Use, layers: int, places: Sequen
 
 
 def _gpu_of(place: int, count: int, gpus: Sequence[Place]) -> str:
-    """The GPU of one of `count` offloaded layers: by free memory, in order."""
-    total = sum(gpu.free_bytes for gpu in gpus) or len(gpus)
+    """The GPU of one of `count` offloaded layers: by the parts that were asked for, or by free memory, in order."""
+    parts = [gpu.part or gpu.free_bytes or 1 for gpu in gpus]
     reached = 0.0
-    for gpu in gpus[:-1]:
-        reached += (gpu.free_bytes or 1) / total
+    for gpu, part in zip(gpus[:-1], parts, strict=False):
+        reached += part / sum(parts)
         if place / count < reached:
             return gpu.name
     return gpus[-1].name

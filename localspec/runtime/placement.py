@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from localspec import paths
 from localspec.config import PLANNED, EngineSettings, GpuLayers
 from localspec.errors import UsageError
 from localspec.gguf.split import read_parts
+from localspec.llama import device_list
 from localspec.llama import probe as probes
 from localspec.llama.configuration import CACHE_NAMES, DEFAULT_CACHE
 from localspec.models import fit
@@ -73,7 +75,7 @@ def place(settings: EngineSettings) -> Placement:
         if free:
             probes.write(_folder(), key, {"layers": [target, draft], "fault": ""})
     placed = _numbered(settings, target, _beside(settings, listed, draft))
-    names = settings.device or ",".join(one.name for one in there)
+    names = settings.device or _text(there, parts=settings.gpu_layers == "auto")
     placed = replace(
         placed,
         device=names if target else settings.device,
@@ -112,7 +114,7 @@ def number(gpu_layers: GpuLayers) -> int:
 def shortage(found: Placement) -> str:
     """In a sentence, what layers that were asked for take beyond what is free; "" = nothing."""
     settings = found.settings
-    there = [one for one in listed_gpus() if one.name in (settings.device or "").split(",")]
+    there = _devices(settings.device, listed_gpus(), True)
     target, draft = read_parts(settings.target), None if settings.draft is None else read_parts(settings.draft)
     plan = fit.plan(target, draft, fit_settings(settings), [ram(), *there])
     return "" if plan.fits else plan.sentence()
@@ -155,9 +157,24 @@ def _devices(device: str | None, listed: Sequence[Place], asked: bool) -> list[P
     asked for.
     """
     if device is not None:
-        return [one for one in listed if one.name in device.split(",")]
+        known = {one.name: one for one in listed}
+        parts = device_list.read(device)
+        return [replace(known[name], part=part) for name, part in parts.items() if name in known]
     worth = gpus.used(listed)
     return worth or ([one for one in listed if not gpus.is_software(one)] if asked else [])
+
+
+def _text(there: Sequence[Place], parts: bool) -> str:
+    """Devices as llama.cpp is to take them.
+
+    Args:
+        parts: several share the layers as all their memory is, in whole GiB; else llama.cpp goes by what is free.
+    """
+    sizes = [max(1, round(one.total_bytes / 2**30)) for one in there]
+    unit = math.gcd(*sizes)
+    if len(there) == 1 or not parts:
+        return ",".join(one.name for one in there)
+    return ",".join(f"{one.name}={size // unit}" for one, size in zip(there, sizes, strict=True))
 
 
 def _layers(settings: EngineSettings, places: Sequence[Place]) -> tuple[int, int]:

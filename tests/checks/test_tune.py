@@ -200,6 +200,9 @@ def test_what_the_user_decided_is_not_tried() -> None:
     assert challengers("ngram", {}, {"wide": False, "drafts": False}) == []
     assert challengers("cache", {}, {"wide": True, "drafts": True}) == []
     assert "wide" not in [one.changes["kernels"] for one in challengers("kernels", {"wide": False}, running)]
+    assert challengers("kernels", {"gpu_layers": "auto"}, running) == challengers("kernels", {}, running) != []
+    assert challengers("kernels", {"gpu_layers": "auto"}, running | {"gpu": True}) == []
+    assert challengers("kernels", {"gpu_layers": 3}, running) == []
     usual = lib.default_threads()
     assert usual not in [one.changes["threads"] for one in challengers("threads", {}, running)]
 

@@ -177,6 +177,9 @@ def test_two_gpus_share_by_what_is_free(big: Header) -> None:
     found = plan(big, None, FitSettings(gpu_layers=-1), [CPU, gpu(6 << 30), gpu(2 << 30, "CUDA1")])
     weights = {share.place: share.weights for share in found.shares}
     assert weights["CUDA0"] > 2 * weights["CUDA1"] > 0
+    asked = [CPU, replace(gpu(6 << 30), part=1.0), replace(gpu(2 << 30, "CUDA1"), part=3.0)]
+    weights = {share.place: share.weights for share in plan(big, None, FitSettings(gpu_layers=-1), asked).shares}
+    assert weights["CUDA1"] > 1.9 * weights["CUDA0"] > 0
 
 
 def room_for(plans: MemoryPlan) -> int:

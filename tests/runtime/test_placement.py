@@ -45,6 +45,20 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @pytest.fixture
+def splits(monkeypatch: pytest.MonkeyPatch) -> list[list[float]]:
+    """Parts of devices of each model that llama.cpp was asked for; [] = none were given."""
+    found: list[list[float]] = []
+    real = lib.api().llama_model_load_from_file
+
+    def load(path: bytes, params: Any) -> Any:
+        found.append([part for part in params.tensor_split[:16] if part] if params.tensor_split else [])
+        return real(path, params)
+
+    monkeypatch.setattr(lib.api(), "llama_model_load_from_file", load)
+    return found
+
+
+@pytest.fixture
 def broken(monkeypatch: pytest.MonkeyPatch, asked: list[int]) -> list[int]:
     """As `asked`; whatever is to be on a GPU fails."""
     before = lib.api().llama_model_load_from_file
@@ -224,6 +238,39 @@ def test_what_is_asked_for_is_done(
     placed = placement.place(replace(pair, **given)).settings
     assert (placed.gpu_layers, placed.draft_gpu_layers, placed.device, placed.draft_device) == expected
     assert kept() == []
+
+
+def test_several_gpus_share_by_all_their_memory(
+    monkeypatch: pytest.MonkeyPatch, pair: EngineSettings, splits: list[list[float]]
+) -> None:
+    small = lib.Device("CUDA1", "NVIDIA GeForce RTX 4060 Ti", "gpu", 1 * GIB, 16 * GIB)
+    list_gpus(monkeypatch, CARD, small)
+    loaded = load_models(pair)
+    loaded.close()
+    assert (loaded.settings.device, loaded.settings.draft_device) == ("CUDA0=3,CUDA1=2", "CUDA0=3,CUDA1=2")
+    assert splits == [[3, 2], [3, 2]]
+    assert placement.place(replace(pair, gpu_layers=-1)).settings.device == "CUDA0,CUDA1"  # --fit goes by what is free
+    splits.clear()
+    load_models(replace(pair, device="CUDA1=1,CUDA0=4", draft_gpu_layers=0)).close()
+    load_models(replace(pair, device="CUDA1")).close()
+    assert splits == [[1, 4], [], [], []]
+
+
+@pytest.mark.parametrize(
+    ("device", "words"),
+    [
+        ("CUDA0=x", "the part of device CUDA0 is 'x'; it must be a number above 0"),
+        ("CUDA0=0", "the part of device CUDA0 is '0'; it must be a number above 0"),
+        ("CUDA0=inf", "the part of device CUDA0 is 'inf'"),
+        ("CUDA0=1,CUDA1", "give all devices a part of the layers, or none"),
+    ],
+)
+def test_parts_that_are_none_are_refused(
+    monkeypatch: pytest.MonkeyPatch, pair: EngineSettings, device: str, words: str
+) -> None:
+    list_gpus(monkeypatch, CARD)
+    with pytest.raises(UsageError, match=words):
+        placement.place(replace(pair, device=device))
 
 
 @pytest.mark.parametrize("value", ["all", -2, 1.5])

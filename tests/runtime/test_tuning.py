@@ -17,6 +17,7 @@ from localspec.config import EngineSettings
 from localspec.errors import LocalspecError
 from localspec.runtime import tuning
 from localspec.runtime.tuning import Tuning
+from tests.fake_gpus import CARD, SLOW, list_gpus
 
 FOUND = Tuning({"threads": 1, "min_ngram": 3, "max_ngram": 6, "draft_cap": 5}, 1.2, 1.1, 1.3, "auto", "2026-11-21", "x")
 CONFIGURED = replace(FOUND, settings={"kernels": "repacked", "cache": "bf16", "threads": 1})
@@ -113,6 +114,7 @@ def test_a_folder_that_cannot_be_written_is_said(tiny_target: Path) -> None:
         ({"kernels": "wide"}, {"kernels", "cache"}),
         ({"cache": "q8_0"}, {"kernels", "cache"}),
         ({"exact": "strict"}, {"kernels", "cache"}),
+        ({"gpu_layers": "auto"}, set()),
         ({"gpu_layers": -1}, {"kernels", "cache"}),
         ({"wide": False}, {"kernels", "cache"}),
         ({"max_ngram": 3}, {"min_ngram", "max_ngram"}),
@@ -155,3 +157,12 @@ def test_a_pinned_configuration_is_what_runs(tiny_target: Path, tiny_draft: Path
     with Engine.load(tiny_target, tiny_draft, context=256) as engine:
         assert engine.loaded.configuration == "F16 keys, BF16 values, repacked weights"
         assert engine.generate("Copy: a b c", max_tokens=4, seed=1).text() is not None
+
+
+def test_with_a_gpu_that_is_used_by_default_kernels_stay_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    configured = replace(FOUND, settings={**FOUND.settings, **CONFIGURED.settings})
+    list_gpus(monkeypatch, SLOW)
+    assert "kernels" in configured.applied({})
+    list_gpus(monkeypatch, CARD)
+    assert "kernels" not in configured.applied({})
+    assert "kernels" in configured.applied({"gpu_layers": 0})
