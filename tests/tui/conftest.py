@@ -13,6 +13,7 @@ from textual.css.query import NoMatches
 from textual.pilot import Pilot
 
 from localspec.chat.archive import Archive
+from localspec.models.memory import Place
 from localspec.runtime.engine import Engine
 from localspec.tui.app import ChatApp
 from localspec.tui.local import LocalAnswerer
@@ -57,6 +58,13 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(f"{module}.wait_for_idle", _no_idling)
     monkeypatch.setattr(Pilot, "press", _press)
     monkeypatch.setattr(Pilot, "pause", _pause)
+
+
+@pytest.fixture(autouse=True)
+def _same_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is offered to pull does not depend on the machine that the tests run on."""
+    monkeypatch.setattr("localspec.models.offer.ram", lambda: Place("CPU", "cpu", 12 * 10**9))
+    monkeypatch.setattr("localspec.models.offer._free_disk", lambda: 100 * 10**9)
 
 
 @pytest.fixture

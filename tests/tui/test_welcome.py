@@ -9,6 +9,7 @@ import pytest
 from rich.style import Style
 
 from localspec.errors import ModelError
+from localspec.models.store import Entry, Store, StoredFile
 from localspec.tui.answerer import Facts, LoadFailed
 from localspec.tui.app import ChatApp
 from localspec.tui.widgets.welcome import Welcome
@@ -35,6 +36,7 @@ async def test_an_empty_chat_says_who_answers_and_the_first_keys(make_app: MakeA
         await until(pilot, lambda: "bundled pair answers, and tiny-draft-q8_0 drafts for it." in said(app))
         assert "4,096 tokens" in said(app)
         assert "It is the tiny pair that comes with localspec" in said(app)
+        assert "a demonstration" in said(app)
         assert "take a larger model" in said(app)
         lines = said(app).splitlines()
         assert any(line.startswith("f12") and "better ones" in line for line in lines), "as remapped"
@@ -44,6 +46,21 @@ async def test_an_empty_chat_says_who_answers_and_the_first_keys(make_app: MakeA
         await pilot.press("ctrl+n")
         await until(pilot, lambda: front(app).path == [])
         await until(pilot, lambda: "bundled pair answers" in said(app))
+
+
+async def test_models_that_fit_are_offered_until_one_is_installed(make_app: MakeApp, tiny_target: Path) -> None:
+    app = make_app()
+    async with app.run_test(size=(100, 40)) as pilot:
+        await until(pilot, lambda: "These fit this machine, each with its drafter:" in said(app))
+        offered = [line.split("  ") for line in said(app).splitlines() if "  about " in line]
+        assert [line[0] for line in offered] == ["lfm2.5-8b-a1b-dspark", "qwen3.5-4b-dflash", "lfm2.5-2.6b-dspark"]
+        assert "about 5.2 GB, drafter: dspark" in said(app)
+        assert "localspec pull NAME" in said(app)
+        assert app.facts is not None
+        Store().add(Entry("mine", (StoredFile.of(tiny_target, "0" * 64, "foreign"),)))
+        app.readied.publish(app.facts)
+        await until(pilot, lambda: "localspec pull" not in said(app))
+        assert "bundled pair answers" in said(app)
 
 
 async def test_only_the_bundled_pair_is_called_tiny(make_app: MakeApp) -> None:

@@ -1,13 +1,16 @@
-"""What stands where a new chat has no messages yet: who answers, where better models are, and the first keys."""
+"""What stands where a new chat has no messages yet: who answers, which models to pull, and the first keys."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from rich.filesize import decimal
 from textual.content import Content
 from textual.widgets import Static
 
 from localspec.chat.plain_text import plain_text
+from localspec.errors import LocalspecError
+from localspec.models.offer import first_offers
 from localspec.tui.bindings import shown
 
 if TYPE_CHECKING:
@@ -15,8 +18,8 @@ if TYPE_CHECKING:
     from localspec.tui.app import ChatApp
 
 _TINY = (
-    "It is the tiny pair that comes with localspec, so that everything works at once: it repeats, sorts and fills in "
-    "short texts, and gets much else wrong. For good answers take a larger model."
+    "It is the tiny pair that comes with localspec, a demonstration, so that everything works at once: it repeats, "
+    "sorts and fills in short texts, and gets much else wrong. For good answers take a larger model."
 )
 _KEYS = {
     "open.models": "models: better ones, search on the hub, files of your own",
@@ -51,7 +54,25 @@ class Welcome(Static):
         parts: list[str | tuple[str, str]] = [("localspec\n\n", "bold $primary"), (_who(app), "$text"), "\n\n"]
         for key, doc in rows:
             parts += [(f"{key:<10}", "bold $accent"), f"{doc}\n"]
+        parts[3:3] = _offered(app, keys["open.models"])
         self.update(Content.assemble(*parts))
+
+
+def _offered(app: ChatApp, key: str) -> list[str | tuple[str, str]]:
+    """Models to pull, as long as there is only the bundled pair; how, with the key that opens the models."""
+    if app.facts is None or not app.facts.bundled:
+        return []
+    try:
+        found = first_offers()
+    except LocalspecError:
+        return []  # the screen of models says what is wrong with the catalogue
+    if not found:
+        return []
+    width = max(len(one.name) for one in found)
+    parts: list[str | tuple[str, str]] = ["These fit this machine, each with its drafter:\n"]
+    for one in found:
+        parts += [(f"{one.name:{width}}", "bold $accent"), f"  about {decimal(one.bytes)}, {one.drafter}\n"]
+    return [*parts, f"{key} and Enter on one pulls it, or in a shell: localspec pull NAME\n\n"]
 
 
 def _who(app: ChatApp) -> str:
