@@ -5,12 +5,23 @@ from __future__ import annotations
 import argparse
 import json
 from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from localspec.cli.options import add_model_options, load_engine
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from localspec.checks.finding import Finding
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="the findings as JSON")
+    parser.add_argument("--check-updates", action="store_true", help="ask PyPI whether a newer localspec is out")
+    parser.add_argument(
+        "--bundle", metavar="FILE", help="write a report for an issue as JSON, without prompts and keys"
+    )
     add_model_options(parser)
 
 
@@ -19,16 +30,31 @@ def run(options: argparse.Namespace) -> int:
     from localspec.checks.machine import examine_machine_state
 
     findings = [*examine_machine(options.wide), *examine_machine_state()]
+    if options.check_updates:
+        from localspec.checks.updates import examine_updates
+
+        findings.append(examine_updates())
     with load_engine(options) as engine:
         findings += examine_engine(engine)
+        settings = asdict(engine.settings)
+    if options.bundle:
+        from localspec.checks.bundle import write_bundle
+
+        write_bundle(Path(options.bundle), findings, settings)
     if options.json:
         print(json.dumps([asdict(finding) for finding in findings]))
     else:
-        width = max(len(finding.name) for finding in findings)
-        for finding in findings:
-            print(f"{finding.name:{width}}  {finding.value}")
-            if finding.advice:
-                print(f"{'':{width}}  -> {finding.advice}")
-            if finding.command:
-                print(f"{'':{width}}     {finding.command}")
+        _print(findings)
+        if options.bundle:
+            print(f"Wrote {options.bundle}. Read it before you attach it to an issue.")
     return 1 if any(finding.advice for finding in findings) else 0
+
+
+def _print(findings: Sequence[Finding]) -> None:
+    width = max(len(finding.name) for finding in findings)
+    for finding in findings:
+        print(f"{finding.name:{width}}  {finding.value}")
+        if finding.advice:
+            print(f"{'':{width}}  -> {finding.advice}")
+        if finding.command:
+            print(f"{'':{width}}     {finding.command}")

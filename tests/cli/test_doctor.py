@@ -1,0 +1,42 @@
+"""doctor: the report for an issue, and that nothing is asked of the net unless it is wanted."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from localspec.checks import updates
+from localspec.checks.finding import Finding
+from tests.cli.conftest import Command
+
+
+def test_the_bundle_holds_what_doctor_found_and_the_settings(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ask() -> Finding:
+        raise AssertionError("PyPI was asked")
+
+    monkeypatch.setattr(updates, "examine_updates", ask)
+    monkeypatch.setenv("LOCALSPEC_API_KEY", "sk-very-secret")
+    file = tmp_path / "report.json"
+    result = command("doctor", "--json", "--bundle", str(file), "--context", "512")
+    assert result.code in (0, 1), result.err
+    text = file.read_text(encoding="utf-8")
+    found = json.loads(text)
+    assert "sk-very-secret" not in text
+    assert [one["name"] for one in found["findings"]] == [one["name"] for one in json.loads(result.out)]
+    assert found["settings"]["context"] == 512
+
+
+def test_updates_are_looked_for_when_asked(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(updates, "examine_updates", lambda: Finding("updates", "none"))
+    assert "updates" in [one["name"] for one in json.loads(command("doctor", "--json", "--check-updates").out)]
+
+
+def test_a_bundle_that_cannot_be_written_is_a_sentence(command: Command, tmp_path: Path) -> None:
+    result = command("doctor", "--bundle", str(tmp_path / "none" / "report.json"))
+    assert result.code == 1
+    assert "No such file or directory" in result.err
+    assert "Traceback" not in result.err
