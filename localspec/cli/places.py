@@ -93,14 +93,32 @@ def fitted(settings: dict[str, Any]) -> dict[str, Any]:
     return found | ({"cache": "q8_0"} if may_shrink and plan.type_k == "q8_0" else {})
 
 
-def gpu_lines(plan: MemoryPlan) -> list[str]:
-    """What of a plan runs on which GPU, and why another is not used; nothing on a machine without a GPU."""
+def after_fault(wanted: FitSettings, target: Path, draft: Path | None) -> tuple[FitSettings, str]:
+    """The settings, without a GPU where one failed for these files at an earlier start, and what went wrong."""
+    from dataclasses import replace
+
+    from localspec.config import EngineSettings
+    from localspec.runtime.placement import known_fault
+
+    if wanted.gpu_layers != "auto":
+        return wanted, ""
+    fault = known_fault(EngineSettings(target, draft, context=wanted.context, slots=wanted.slots))
+    return replace(wanted, gpu_layers=0, draft_gpu_layers=0) if fault else wanted, fault
+
+
+def gpu_lines(plan: MemoryPlan, fault: str = "") -> list[str]:
+    """What of a plan runs on which GPU, and why another is not used; nothing on a machine without a GPU.
+
+    Args:
+        plan: as made for the places of this machine.
+        fault: what went wrong at an earlier start.
+    """
     from localspec.models.gpu import why_unused
 
     listed, lines = gpus(), []
     for one in listed:
         models = [share.model for share in plan.shares if share.place == one.name]
-        why = why_unused(one, listed)
+        why = why_unused(one, listed) or (f"it failed at an earlier start: {fault}" if fault else "")
         if models:
             layers = [("target", plan.gpu_layers), ("draft", plan.draft_gpu_layers)]
             words = ", ".join(f"{count} layers of the {who}" for who, count in layers if who in models)

@@ -101,6 +101,13 @@ def remember(found: Placement) -> None:
                 (_folder() / f"{found.key}.json").unlink()
 
 
+def known_fault(settings: EngineSettings) -> str:
+    """What went wrong on a GPU at an earlier start with these files and settings; "" = nothing that is known."""
+    there = _devices(None, listed_gpus(), False)
+    known = _remembered(_key(settings, [ram(), *there])) if there else None
+    return "" if known is None else str(known["fault"])
+
+
 def on_gpu(gpu_layers: GpuLayers) -> bool:
     """Whether such a setting may put layers on a GPU here."""
     return bool(gpus.used(listed_gpus())) if gpu_layers == "auto" else gpu_layers != 0

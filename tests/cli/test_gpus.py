@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from localspec.config import EngineSettings
+from localspec.runtime import placement
 from tests.cli.conftest import Command
 from tests.fake_gpus import CARD, SLOW, SOFTWARE, list_gpus
 
@@ -58,3 +60,16 @@ def test_doctor_says_what_runs_where(command: Command, monkeypatch: pytest.Monke
     told = command("doctor", "--exact", "off").out
     assert re.search(r"^layers +target: all layers on CUDA0; draft model: all layers on CUDA0$", told, re.MULTILINE)
     assert re.search(r"^device CUDA0 +.*; used by default$", told, re.MULTILINE)
+
+
+def test_a_gpu_that_failed_is_told_until_it_is_asked_for(
+    command: Command, monkeypatch: pytest.MonkeyPatch, tiny_target: Path, tiny_draft: Path
+) -> None:
+    list_gpus(monkeypatch, CARD)
+    pair = EngineSettings(tiny_target, tiny_draft)
+    placement.remember(placement.on_cpu(placement.place(pair), "no memory."))
+    line = "CUDA0 (NVIDIA GeForce RTX 4090): not used, it failed at an earlier start: no memory."
+    assert line in command("check", "tiny").out.splitlines()
+    assert line in command("show", "tiny").out
+    assert line not in command("check", "tiny", "--gpu-layers", "-1").out
+    assert line not in command("check", "tiny", "--context", "300").out  # other caches were never tried
