@@ -1,4 +1,4 @@
-"""`localspec show`: explains a model from its header, without loading it."""
+"""`localspec show`: explains a model from its header, without loading it; or says how another engine serves it."""
 
 from __future__ import annotations
 
@@ -18,9 +18,20 @@ if TYPE_CHECKING:
     from localspec.models.facts import Facts
 
 
+ENGINES = ("vllm", "sglang", "llama-server", "tensorrt-llm")
+"""Engines whose command `--as` prints: those of `models.elsewhere.NAMES`, which help does not import."""
+
+
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", metavar="NAME|FILE", help="pair, model, GGUF file or head")
     parser.add_argument("--json", action="store_true", help="everything as JSON, also the chat template's marks")
+    parser.add_argument(
+        "--as",
+        dest="engine",
+        choices=ENGINES,
+        metavar="ENGINE",
+        help=f"print the command that serves the same pair there instead: {', '.join(ENGINES)}",
+    )
     add_memory_options(parser)
 
 
@@ -32,6 +43,10 @@ def run(options: argparse.Namespace) -> int:
     from localspec.models.fit import plan
     from localspec.models.installed import find
 
+    if options.engine:
+        from localspec.cli.serve_elsewhere import show_serving
+
+        return show_serving(options.name, options.engine, options.json)
     catalog = Catalog.load()
     pair = catalog.pairs.get(options.name)
     try:

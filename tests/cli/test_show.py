@@ -195,3 +195,39 @@ def test_suggest_nothing(command: Command, tmp_path: Path) -> None:
     result = command("suggest", "nobody")
     assert result.code == 3
     assert "no model, pair or file called 'nobody'" in result.err
+
+
+def test_show_as_another_engine_of_a_pair_that_is_here_and_of_one_that_is_not(
+    command: Command, tiny_target: Path, tiny_draft: Path
+) -> None:
+    result = command("show", "tiny", "--as", "llama-server")
+    words = ["-m", str(tiny_target), "-md", str(tiny_draft), "--spec-type", "draft-simple", "--spec-draft-n-max", "3"]
+    assert (result.code, result.out.split(), result.err) == (0, ["llama-server", *words], "")
+    result = command("show", "qwen3-8b", "--as", "llama-server")
+    assert result.out.startswith(
+        "llama-server -hf Qwen/Qwen3-8B-GGUF:Q4_K_M -hfd Qwen/Qwen3-0.6B-GGUF:Q8_0 --spec-type"
+    )
+    result = command("show", "qwen3.5-4b-dflash", "--as", "sglang")
+    assert "--speculative-algorithm DFLASH" in result.out
+    assert "note: sglang reads checkpoints, not GGUF files: put the one that unsloth/Qwen3.5-4B-GGUF" in result.err
+
+
+def test_show_as_another_engine_says_what_it_cannot(command: Command, tiny_target: Path) -> None:
+    result = command("show", "qwen3.8-27b-dflash2", "--as", "vllm")
+    assert (result.code, result.out) == (2, "")
+    assert "vllm documents no drafting by dflash2." in result.err
+    result = command("show", str(tiny_target), "--as", "vllm")
+    assert (result.code, result.err) == (
+        2,
+        f"localspec: Nothing is known that drafts for {tiny_target}. Name a pair: localspec list --catalog\n",
+    )
+    assert command("show", "qwen3.8-27b", "--as", "vllm").err == (
+        "localspec: qwen3.8-27b is not installed, so that nothing tells what drafts for it. "
+        "Try: localspec pull qwen3.8-27b\n"
+    )
+
+
+def test_show_as_another_engine_as_json(command: Command) -> None:
+    found = json.loads(command("show", "tiny", "--as", "vllm", "--json").out)
+    assert found["command"].startswith("vllm serve TARGET_CHECKPOINT --speculative-config ")
+    assert len(found["notes"]) == 2

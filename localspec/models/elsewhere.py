@@ -1,0 +1,151 @@
+"""The command that serves a target with its drafter in another engine, by that engine's own documentation.
+
+Read in November 2026:
+
+- llama-server: the page on speculative decoding in llama.cpp's own docs, and the hub's, which has the commands for
+  DFlash, MTP and EAGLE-3 (`-hf`, `-hfd`, `-m`, `-md`, `--spec-type`, `--spec-draft-n-max`).
+- vLLM: docs.vllm.ai, features/speculative_decoding: the pages draft_model, parallel_draft_model (PARD), eagle and mtp
+  (`--speculative-config` with `method`, `model`, `num_speculative_tokens`, `parallel_drafting`); `medusa` in the API
+  page of vllm.config.speculative; `dflash` in the README of z-lab/dflash.
+- SGLang: docs.sglang.io, advanced_features/speculative_decoding (`--speculative-algorithm`,
+  `--speculative-draft-model-path`, `--speculative-num-steps`, `--speculative-eagle-topk`,
+  `--speculative-num-draft-tokens`).
+- TensorRT-LLM: nvidia.github.io/TensorRT-LLM, commands/trtllm-serve (`--extra_llm_api_options`) and the llm-api
+  reference of each DecodingConfig (`decoding_type`, `max_draft_len`, `speculative_model`).
+
+What stands in none of them is refused, not guessed.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from localspec.errors import UsageError
+
+NAMES: dict[str, dict[str, str]] = {
+    "vllm": {
+        "draft": "draft_model",
+        "pard": "draft_model",
+        "eagle": "eagle",
+        "eagle3": "eagle3",
+        "mtp": "mtp",
+        "dflash": "dflash",
+        "medusa": "medusa",
+    },
+    "sglang": {"draft": "STANDALONE", "eagle": "EAGLE", "eagle3": "EAGLE3", "mtp": "EAGLE", "dflash": "DFLASH"},
+    "llama-server": {
+        "draft": "draft-simple",
+        "eagle3": "draft-eagle3",
+        "mtp": "draft-mtp",
+        "dflash": "draft-dflash",
+        "dflash2": "draft-dflash",
+        "dspark": "draft-dspark",
+    },
+    "tensorrt-llm": {
+        "draft": "Draft_Target",
+        "pard": "PARD",
+        "eagle": "Eagle",
+        "eagle3": "Eagle3",
+        "mtp": "MTP",
+        "dflash": "DFlash",
+    },
+}
+"""What each engine calls a method of ours."""
+_CHAIN, _BLOCK = 3, 7
+"""Drafted tokens a pass: of drafters that guess one token after another, and of those that guess a block at once. The
+hub's page on speculative decoding has them for MTP and DFlash."""
+_BLOCKS = ("dflash", "dflash2", "dspark", "pard")
+_TARGET, _DRAFT = "TARGET_CHECKPOINT", "DRAFT_CHECKPOINT"
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A model, as other engines can find it."""
+
+    called: str
+    """For people: name, file or repository."""
+    file: str = ""
+    """GGUF file on this machine; "" = none."""
+    repository: str = ""
+    """`user/repo[:quant]` of the GGUF file on the hub."""
+    checkpoint: str = ""
+    """Repository of the checkpoint that the GGUF file was made from; "" = not stated."""
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """How to serve a pair in another engine."""
+
+    command: str
+    """For a shell."""
+    notes: tuple[str, ...]
+    """What to put in place of a word of the command, a sentence each."""
+
+
+def serving(engine: str, method: str, target: Model, draft: Model | None) -> Serving:
+    """The command that serves a target with its drafter.
+
+    Args:
+        engine: a key of `NAMES`.
+        method: how it drafts, as the catalogue calls it.
+        target: whose text is emitted.
+        draft: None = layers of the target's own file draft.
+
+    Raises:
+        UsageError: the engine's documentation has no such method.
+    """
+    name = NAMES[engine].get(method)
+    if name is None:
+        known = ", ".join(NAMES[engine])
+        raise UsageError(f"{engine} documents no drafting by {method}.", f"Its documentation has: {known}.")
+    if engine == "llama-server":
+        return Serving(_llama_server(name, method, target, draft), ())
+    tokens = _BLOCK if method in _BLOCKS else _CHAIN
+    makers: dict[str, Callable[[str, str, int, str, str], str]] = {
+        "vllm": _vllm,
+        "sglang": _sglang,
+        "tensorrt-llm": _tensorrt_llm,
+    }
+    words = (target.checkpoint or _TARGET, "" if draft is None else draft.checkpoint or _DRAFT)
+    notes = tuple(
+        f"{engine} reads checkpoints, not GGUF files: put the one that {model.called} was made from "
+        f"in place of {placeholder}."
+        for model, placeholder in ((target, _TARGET), (draft, _DRAFT))
+        if model is not None and not model.checkpoint
+    )
+    return Serving(makers[engine](name, method, tokens, *words), notes)
+
+
+def _llama_server(name: str, method: str, target: Model, draft: Model | None) -> str:
+    words = ["llama-server", *(("-m", target.file) if target.file else ("-hf", target.repository))]
+    if draft is not None:
+        words += ("-md", draft.file) if draft.file else ("-hfd", draft.repository)
+    tokens = _BLOCK if method in _BLOCKS else _CHAIN
+    return shlex.join([*words, "--spec-type", name, "--spec-draft-n-max", str(tokens)])
+
+
+def _vllm(name: str, method: str, tokens: int, target: str, draft: str) -> str:
+    settings: dict[str, object] = {"method": name, "num_speculative_tokens": tokens}
+    settings |= {"model": draft} if draft else {}
+    settings |= {"parallel_drafting": True} if method == "pard" else {}
+    return shlex.join(["vllm", "serve", target, "--speculative-config", json.dumps(settings)])
+
+
+def _sglang(name: str, method: str, tokens: int, target: str, draft: str) -> str:
+    words = ["python", "-m", "sglang.launch_server", "--model-path", target, "--speculative-algorithm", name]
+    words += ["--speculative-draft-model-path", draft] if draft else []
+    if method in _BLOCKS:
+        return shlex.join([*words, "--speculative-num-draft-tokens", str(tokens + 1)])  # the token before counts
+    chain = ["--speculative-num-steps", str(tokens), "--speculative-eagle-topk", "1"]
+    return shlex.join([*words, *chain, "--speculative-num-draft-tokens", str(tokens + 1)])
+
+
+def _tensorrt_llm(name: str, _: str, tokens: int, target: str, draft: str) -> str:
+    settings: dict[str, object] = {"decoding_type": name, "max_draft_len": tokens}
+    settings |= {"speculative_model": draft} if draft else {}
+    file = "speculative.yaml"
+    made = shlex.join(["echo", json.dumps({"speculative_config": settings})])  # JSON is YAML
+    return f"{made} > {file} && {shlex.join(['trtllm-serve', target, '--extra_llm_api_options', file])}"
