@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from localspec.tui.app import ChatApp
 
 _TINY = (
-    "It is the tiny pair that comes with localspec, a demonstration, so that everything works at once: it repeats, "
-    "sorts and fills in short texts, and gets much else wrong. For good answers take a larger model."
+    "It is the tiny pair that comes with localspec, a demonstration: it repeats, sorts and fills in short texts, and "
+    "gets much else wrong. For good answers take a larger model."
 )
 _KEYS = {
     "open.models": "models: better ones, search on the hub, files of your own",
@@ -29,6 +29,8 @@ _KEYS = {
     "open.race": "a race of plain decoding against speculation, on one prompt",
 }
 """The bindings that are worth knowing at first."""
+_FIRST_KEYS = ("open.models", "open.help")
+"""Those that are shown beside models to pull, so that all fits a terminal of 24 lines."""
 _SIGNS = {"/": "at the beginning of a message: commands", "@": "and a path: a file is attached"}
 
 
@@ -50,11 +52,13 @@ class Welcome(Static):
     def _show(self) -> None:
         app = self.app
         keys = {binding.id: shown(app, binding) for binding in app.known_keys if binding.id in _KEYS}
-        rows = [(keys[name], doc) for name, doc in _KEYS.items()] + list(_SIGNS.items())
+        offered = _offered(app, keys["open.models"])
+        rows = [(keys[name], doc) for name, doc in _KEYS.items() if not offered or name in _FIRST_KEYS]
+        rows += _SIGNS.items()
         parts: list[str | tuple[str, str]] = [("localspec\n\n", "bold $primary"), (_who(app), "$text"), "\n\n"]
         for key, doc in rows:
             parts += [(f"{key:<10}", "bold $accent"), f"{doc}\n"]
-        parts[3:3] = _offered(app, keys["open.models"])
+        parts[3:3] = offered
         self.update(Content.assemble(*parts))
 
 
