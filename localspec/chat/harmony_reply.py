@@ -7,9 +7,8 @@ from dataclasses import replace
 
 from localspec.chat.call_form import CallReader
 from localspec.chat.call_json import NoCall
-from localspec.chat.call_part import CallEnded
 from localspec.chat.harmony_form import CHANNEL, END, HARMONY, HEADER, LONGEST_HEADER, MESSAGE, NEXT, called
-from localspec.chat.reply import Content, Part, Reasoning
+from localspec.chat.reply import Content, Parser, Part, Reasoning
 from localspec.chat.template import Message
 from localspec.chat.tool import Tool
 from localspec.engine.stop import overlap
@@ -20,7 +19,7 @@ _BETWEEN = "\n\n"
 """Between two messages of one kind."""
 
 
-class HarmonyParser:
+class HarmonyParser(Parser):
     """As `ReplyParser`: the channel *analysis* is thinking, a recipient makes a call, and anything else is content.
 
     Headers are no part of any text. What has none, or calls a tool that there is not, is content as it stands.
@@ -33,39 +32,21 @@ class HarmonyParser:
             tools: what it may call.
             parallel: as for `ReplyParser`.
         """
-        self._tools, self._parallel = tools, parallel
+        super().__init__(parallel)
+        self._tools = tools
         self._kind: type[Content] | type[Reasoning] | None = None
         """Of the message that is being read; None = a header comes next."""
         if within is not None:
             self._kind = Reasoning if within == "analysis" else Content
-        self._held = ""  # text that is not decided yet
-        self._reader: CallReader | None = None
         self._said: set[type[Part]] = set()
         self._fresh = False  # a message has begun and nothing of it was said
-        self.calls = 0
-        self.done = False
 
-    def push(self, text: str) -> list[Part]:
-        """Takes text, returns what is certain by now."""
-        return self._read(text, final=False)
-
-    def finish(self) -> list[Part]:
-        """The rest, when no more text comes."""
-        return self._read("", final=True)
-
-    def _read(self, text: str, final: bool) -> list[Part]:
-        parts: list[Part] = []
-        self._held += text
-        while not self.done:
-            if self._reader is not None:
-                more = self._read_call(parts, self._reader, final)
-            elif self._kind is None:
-                more = self._read_header(parts, final)
-            else:
-                more = self._read_message(parts, self._kind, final)
-            if not more:
-                break
-        return parts
+    def _next(self, parts: list[Part], final: bool) -> bool:
+        if self._reader is not None:
+            return self._read_call(parts, self._reader, final)
+        if self._kind is None:
+            return self._read_header(parts, final)
+        return self._read_message(parts, self._kind, final)
 
     def _read_header(self, parts: list[Part], final: bool) -> bool:
         """Finds out what kind of message comes; False = more text is needed, or none is left."""
@@ -112,11 +93,7 @@ class HarmonyParser:
             self._held = self._held[no_call.at :]
             return True
         for part in found.parts:
-            if not self.done:
-                parts.append(part)
-            if isinstance(part, CallEnded):
-                self.calls += 1
-                self.done = not self._parallel
+            self._take(parts, part)
         if found.end is None:
             return False
         self._reader = self._kind = None

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from localspec.chat.call_form import CallReader, Found, Mark
 from localspec.chat.call_json import NoCall
-from localspec.chat.call_part import parts_of
-from localspec.chat.tool import Tool, ToolCall, new_call_id
-from localspec.chat.xml_form import value_of
+from localspec.chat.tool import Tool
+from localspec.chat.value_reader import ValueReader
 
 
 class PairForm:
@@ -54,53 +52,26 @@ class PairForm:
         return "\n".join(rules)
 
 
-class _PairReader:
-    _HEAD = re.compile(r"<tool_call>\s*([^\s<]+)\s*")
-    _PAIR = re.compile(r"<arg_key>(.*?)</arg_key>\s*<arg_value>(.*?)</arg_value>\s*", re.DOTALL)
+class _PairReader(ValueReader):
+    HEAD = re.compile(r"<tool_call>\s*(?P<name>[^\s<]+)\s*")
+    ARGUMENT = re.compile(r"<arg_key>(.*?)</arg_key>\s*<arg_value>(.*?)</arg_value>\s*", re.DOTALL)
     _CLOSING = "</tool_call>"
 
-    def __init__(self, schemas: Mapping[str, dict[str, Any]]) -> None:
-        self._schemas = schemas
-        self._from = 0
-
     def read(self, text: str, final: bool) -> Found:
-        head = self._HEAD.match(text)
-        if head is not None and not _begins(text[head.end() :]):
-            raise NoCall(head.start(1))
+        head = self.HEAD.match(text)
+        if head is not None and not self.begins(text[head.end() :]):
+            raise NoCall(head.start("name"))
         at = text.find(self._CLOSING, self._from)
         if at < 0:
             self._from = max(0, len(text) - len(self._CLOSING))
             return self._cut(text) if final else Found([], None)
-        call = self._call(text[:at], cut=False)
-        if call is None:
-            raise NoCall(at + len(self._CLOSING))
-        return Found(parts_of(call), at + len(self._CLOSING))
+        end = at + len(self._CLOSING)
+        return self._whole(text[:at], end, end)
 
-    def _cut(self, text: str) -> Found:
-        """A call with the pairs that are complete."""
-        call = self._call(text, cut=True)
-        if call is None:
-            raise NoCall(len(text))
-        return Found(parts_of(call, whole=False), len(text))
+    @staticmethod
+    def key(text: str) -> str:
+        return text.strip()
 
-    def _call(self, text: str, cut: bool) -> ToolCall | None:
-        head = self._HEAD.match(text)
-        if head is None or head[1] not in self._schemas:
-            return None
-        arguments, at = {}, head.end()
-        properties = self._schemas[head[1]].get("properties", {})
-        while at < len(text):
-            found = self._PAIR.match(text, at)
-            if found is None and cut and _begins(text[at:]):
-                break
-            if found is None:
-                return None
-            arguments[found[1].strip()] = value_of(found[2], properties.get(found[1].strip()))
-            at = found.end()
-        written = json.dumps(arguments, ensure_ascii=False)
-        return ToolCall(new_call_id(), head[1], written[:-1] if cut else written)
-
-
-def _begins(text: str) -> bool:
-    """Whether a text is the beginning of a pair, or of what ends a call."""
-    return any(text.startswith(tag) or tag.startswith(text) for tag in ("<arg_key>", "</tool_call>"))
+    @staticmethod
+    def begins(text: str) -> bool:
+        return any(text.startswith(tag) or tag.startswith(text) for tag in ("<arg_key>", "</tool_call>"))

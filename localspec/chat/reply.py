@@ -8,9 +8,10 @@ for a part of the form.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 from localspec.chat.call_form import CallForm, CallReader
 from localspec.chat.call_json import NoCall
@@ -46,25 +47,49 @@ class Thought:
     closing: str
 
 
-class Parser(Protocol):
+class Parser(ABC):
     """Takes one answer apart; `push` its text as it comes, `finish` when it has ended."""
 
-    calls: int
-    """Calls so far."""
-    done: bool
-    """The one call that was wanted is there: what the model would go on to write is not."""
+    def __init__(self, parallel: bool) -> None:
+        """`parallel`: whether more than one call is wanted; if not, the first ends the answer (`done`)."""
+        self._parallel = parallel
+        self._held = ""  # text that is not decided yet
+        self._reader: CallReader | None = None
+        self.calls = 0
+        """Calls so far."""
+        self.done = False
+        """The one call that was wanted is there: what the model would go on to write is not."""
 
     def push(self, text: str) -> list[Part]:
         """Takes text, returns what is certain by now."""
-        ...
+        return self._read(text, final=False)
 
     def finish(self) -> list[Part]:
         """The rest, when no more text comes."""
-        ...
+        return self._read("", final=True)
+
+    @abstractmethod
+    def _next(self, parts: list[Part], final: bool) -> bool:
+        """Says what is certain of the held text; False = more text is needed, or none is left."""
+
+    def _read(self, text: str, final: bool) -> list[Part]:
+        parts: list[Part] = []
+        self._held += text
+        while not self.done and self._next(parts, final):
+            pass
+        return parts
+
+    def _take(self, parts: list[Part], part: CallPart) -> None:
+        if self.done:
+            return
+        parts.append(part)
+        if isinstance(part, CallEnded):
+            self.calls += 1
+            self.done = not self._parallel
 
 
-class ReplyParser:
-    """Reads one answer; `push` its text as it comes, `finish` when it has ended."""
+class ReplyParser(Parser):
+    """Reads an answer in which thoughts and calls stand between marks."""
 
     def __init__(
         self,
@@ -83,42 +108,21 @@ class ReplyParser:
             tools: what it may call.
             parallel: whether more than one call is wanted; if not, the first ends the answer (`done`).
         """
+        super().__init__(parallel)
         self._thought = thought
         self._thinking = thinking and thought is not None
         self._form = form
         self._tools = tools
-        self._parallel = parallel
-        self._held = ""  # text that is not decided yet
         self._space = ""  # white space before the call that is being read
-        self._reader: CallReader | None = None
         self._said = False  # anything but thoughts, calls and white space
         self._trim = self._thinking  # white space that comes next belongs to a form
-        self.calls = 0
-        """Calls so far."""
-        self.done = False
-        """The one call that was wanted is there: what the model would go on to write is not."""
 
-    def push(self, text: str) -> list[Part]:
-        """Takes text, returns what is certain by now."""
-        return self._read(text, final=False)
-
-    def finish(self) -> list[Part]:
-        """The rest, when no more text comes."""
-        return self._read("", final=True)
-
-    def _read(self, text: str, final: bool) -> list[Part]:
-        parts: list[Part] = []
-        self._held += text
-        while not self.done:
-            if self._reader is not None:
-                more = self._read_call(parts, self._reader, final)
-            elif self._thinking:
-                more = self._read_thought(parts, final)
-            else:
-                more = self._read_content(parts, final)
-            if not more:
-                break
-        return parts
+    def _next(self, parts: list[Part], final: bool) -> bool:
+        if self._reader is not None:
+            return self._read_call(parts, self._reader, final)
+        if self._thinking:
+            return self._read_thought(parts, final)
+        return self._read_content(parts, final)
 
     def _read_thought(self, parts: list[Part], final: bool) -> bool:
         assert self._thought is not None
@@ -186,14 +190,6 @@ class ReplyParser:
         self._held = self._held[found.end :]
         self._trim = True
         return True
-
-    def _take(self, parts: list[Part], part: CallPart) -> None:
-        if self.done:
-            return
-        parts.append(part)
-        if isinstance(part, CallEnded):
-            self.calls += 1
-            self.done = not self._parallel
 
     def _say_certain(
         self, parts: list[Part], kind: type[Content] | type[Reasoning], markers: Sequence[str], final: bool

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from localspec.chat import json_span
 from localspec.chat.call_form import CallReader, Found, Mark, closed
 from localspec.chat.call_json import NoCall
-from localspec.chat.call_part import parts_of
-from localspec.chat.tool import Tool, ToolCall, new_call_id
+from localspec.chat.tool import Tool
+from localspec.chat.value_reader import ValueReader
 
 
 class XmlForm:
@@ -48,15 +47,11 @@ class XmlForm:
         return "\n".join(rules)
 
 
-class _XmlReader:
-    _HEAD = re.compile(r"(<tool_call>)?\s*<function=([^>\s]*)>\s*")
-    _PARAMETER = re.compile(r"<parameter=([^>]*)>(.*?)</parameter>\s*", re.DOTALL)
+class _XmlReader(ValueReader):
+    HEAD = re.compile(r"(<tool_call>)?\s*<function=(?P<name>[^>\s]*)>\s*")
+    ARGUMENT = re.compile(r"<parameter=([^>]*)>(.*?)</parameter>\s*", re.DOTALL)
     _BODY_END = re.compile(r"</function>\s*")
     _CLOSING = "</tool_call>"
-
-    def __init__(self, schemas: Mapping[str, dict[str, Any]]) -> None:
-        self._schemas = schemas
-        self._from = 0
 
     def read(self, text: str, final: bool) -> Found:
         tagged = text.startswith("<tool_call>")
@@ -73,47 +68,8 @@ class _XmlReader:
             end = closed(text, body.end(), self._CLOSING, final)
             if end is None:
                 return Found([], None)
-        call = self._call(text[: body.start()], cut=False)
-        if call is None:
-            raise NoCall(end or len(text))
-        return Found(parts_of(call), end)
+        return self._whole(text[: body.start()], end, end or len(text))
 
-    def _cut(self, text: str) -> Found:
-        """A call with the parameters that are complete."""
-        call = self._call(text, cut=True)
-        if call is None:
-            raise NoCall(len(text))
-        return Found(parts_of(call, whole=False), len(text))
-
-    def _call(self, text: str, cut: bool) -> ToolCall | None:
-        head = self._HEAD.match(text)
-        if head is None or head[2] not in self._schemas:
-            return None
-        arguments, at = {}, head.end()
-        properties = self._schemas[head[2]].get("properties", {})
-        while at < len(text):
-            found = self._PARAMETER.match(text, at)
-            if found is None and cut and _begins_parameter(text[at:]):
-                break
-            if found is None:
-                return None
-            arguments[found[1]] = value_of(found[2], properties.get(found[1]))
-            at = found.end()
-        written = json.dumps(arguments, ensure_ascii=False)
-        return ToolCall(new_call_id(), head[2], written[:-1] if cut else written)
-
-
-def _begins_parameter(text: str) -> bool:
-    """Whether a text that was cut is the beginning of a parameter, or of what ends a call."""
-    return text.startswith("<parameter=") or any(end.startswith(text) for end in ("<parameter=", "</function>"))
-
-
-def value_of(text: str, schema: object) -> object:
-    """A parameter's value; its text stands between two newlines that are not part of it."""
-    text = text.removeprefix("\n").removesuffix("\n")
-    if isinstance(schema, dict) and schema.get("type") == "string":
-        return text
-    try:
-        return json_span.parse(text)
-    except (ValueError, RecursionError):
-        return text
+    @staticmethod
+    def begins(text: str) -> bool:
+        return text.startswith("<parameter=") or any(end.startswith(text) for end in ("<parameter=", "</function>"))
