@@ -8,7 +8,6 @@ assistant's own. All guesses of a draft stand at the position of the first, as t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,7 @@ from localspec.llama.handle import Handle
 from localspec.llama.head_batch import HeadBatch
 from localspec.llama.model import Model
 from localspec.llama.parameters import context_parameters
-from localspec.llama.states import NEXTN, NO_TAP
+from localspec.llama.states import NEXTN, NO_TAP, Tapped
 from localspec.types import Feed, Float32Array, LogitRows, Tokens
 
 
@@ -42,14 +41,12 @@ class AssistantContext:
         if target.states is None or not target.states.tap.nextn:
             raise UsageError("An assistant needs a target that keeps the states it starts from.")
         self.n_ctx, self.n_vocab = target.n_ctx, min(model.n_vocab, target.n_vocab)
-        self._target, self._states = target, target.states
+        self._target, self._tapped = target, Tapped(target.states, (NEXTN,))
         self._api, self._extension = lib.api(), lib.extension()
         self._width = int(self._api.llama_model_n_embd_out(model.handle))
         self._rows = model.n_vocab
         n_slots = target.settings.n_slots
-        params = context_parameters(model, replace(target.settings, rollback=0), target.threads, NO_TAP)
-        params.n_ctx, params.n_seq_max = _cells(target), _sequences(target)
-        params.kv_unified = n_slots == 1
+        params = context_parameters(model, target.settings, target.threads, NO_TAP)
         params.ctx_type = self._api.LLAMA_CONTEXT_TYPE_MTP
         params.ctx_other = target.handle.pointer
         try:
@@ -93,15 +90,14 @@ class AssistantContext:
 
     def _start(self, slot: int, tokens: Tokens) -> tuple[int, Float32Array] | None:
         """The position of the pass and the state before the last token; None where that is not there."""
-        start, stop = self._states.span(slot, tokens, NEXTN)
-        known = min(stop, len(tokens) - 1)
-        if start >= known:
+        start, known = self._tapped.span(slot, tokens)
+        if start == known:
             return None
         if known == len(tokens) - 1:
             if self._target.held(slot)[0].size > known:
                 self._target.forget(slot, known)  # rejected guesses, which the pass would see
             self._own[slot].clear()
-            return known, self._states.read(slot, NEXTN, known - 1, known)[0]
+            return known, self._tapped.read(slot, known - 1, known)[0]
         path, state = self._own[slot].get(len(tokens) - 1, (tokens, None))
         if state is None or common_prefix(path, tokens) < len(path):
             return None
@@ -130,13 +126,3 @@ class AssistantContext:
     def _view(self, read: Any, rows: int, width: int) -> Float32Array:
         found: Float32Array = np.ctypeslib.as_array(read(self._handle.pointer), shape=(rows, width))
         return found
-
-
-def _cells(target: Context) -> int:
-    """Cells of the target's cache, which the shared one must have, too."""
-    return int(lib.api().llama_n_ctx(target.handle.pointer))
-
-
-def _sequences(target: Context) -> int:
-    """Sequences of the target's cache."""
-    return int(lib.api().llama_n_seq_max(target.handle.pointer))

@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from localspec.errors import UsageError
 from localspec.llama import lib
 from localspec.llama.cells import common_prefix
 from localspec.llama.context import Context
 from localspec.llama.handle import Handle
 from localspec.llama.head_batch import HeadBatch
 from localspec.llama.model import Model
+from localspec.llama.states import Tapped
 from localspec.types import NO_TOKENS, Float32Array, Tokens
 
 _READ = 64
@@ -81,7 +81,7 @@ class DFlashContext:
         self.n_ctx, self.n_vocab = target.n_ctx, min(model.n_vocab, target.n_vocab)
         self.shape = shape
         self._api, self._extension = lib.api(), lib.extension()
-        self._states, self._layers, self._n_slots = target.states, tuple(layers), target.settings.n_slots
+        self._tapped, self._n_slots = Tapped(target.states, layers), target.settings.n_slots
         self._width, self._n_embd = model.n_vocab, int(self._api.llama_model_n_embd(model.handle))
         self._trunks = [_Trunk() for _ in range(self._n_slots)]
         capacity = max(_READ, self._n_slots * shape.rows)
@@ -113,7 +113,7 @@ class DFlashContext:
 
     def reusable(self, slot: int, tokens: Tokens) -> int:
         """Tokens less those that must be read: one for each cell to make, at least the last one."""
-        start, stop = self._span(slot, tokens)
+        start, stop = self._tapped.span(slot, tokens)
         return len(tokens) - max(1, stop - max(self._kept(slot, tokens, start, stop), start))
 
     def prefill_chunk(self, slot: int, tokens: Tokens) -> int:
@@ -123,14 +123,6 @@ class DFlashContext:
         self._make(slot, tokens, begin, min(stop, begin + _CHUNK))
         return self.reusable(slot, tokens)
 
-    def _span(self, slot: int, tokens: Tokens) -> tuple[int, int]:
-        """(start, stop): positions of cells that can be made from the target's states."""
-        if not 0 <= slot < self._n_slots:
-            raise UsageError(f"slot {slot} does not exist; the context has {self._n_slots}.")
-        start, stop = self._states.span(slot, tokens, self._layers[0])
-        stop = min(len(tokens) - 1, stop)
-        return min(start, stop), stop
-
     def _kept(self, slot: int, tokens: Tokens, start: int, stop: int) -> int:
         """Where the cells end that can stay: those of the same tokens, if the new ones follow them without a gap."""
         trunk = self._trunks[slot]
@@ -138,21 +130,19 @@ class DFlashContext:
         return kept if trunk.start < kept and trunk.start <= start <= kept else 0
 
     def _sync(self, slot: int, tokens: Tokens) -> tuple[int, int]:
-        """Drops cells that do not serve `tokens`; returns `_span`."""
-        start, stop = self._span(slot, tokens)
+        """Drops cells that do not serve `tokens`; returns the span."""
+        start, stop = self._tapped.span(slot, tokens)
         kept, trunk = self._kept(slot, tokens, start, stop), self._trunks[slot]
-        if kept < len(trunk.tokens):
+        if kept < len(trunk.tokens) or not kept:
             self._remove(slot, kept)
-            self._trunks[slot] = _Trunk(trunk.tokens[:kept], trunk.start) if kept else _Trunk(NO_TOKENS)
-        if not kept:
-            self._trunks[slot].start = start
+            self._trunks[slot] = _Trunk(trunk.tokens[:kept], trunk.start) if kept else _Trunk(start=start)
         return start, stop
 
     def _make(self, slot: int, tokens: Tokens, start: int, stop: int) -> None:
         """Cells [start, stop), in passes without outputs."""
         for begin in range(start, stop, self._batch.capacity):
             end = min(begin + self._batch.capacity, stop)
-            states = np.concatenate([self._states.read(slot, layer, begin, end) for layer in self._layers], axis=1)
+            states = self._tapped.read(slot, begin, end)
             batch = self._batch.of(list(range(begin, end)), [(slot, 1)] * (end - begin), False, states=states)
             self._decode(batch, (slot,))
             self._trunks[slot].tokens = tokens[:end].copy()

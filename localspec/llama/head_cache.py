@@ -18,6 +18,7 @@ import numpy as np
 from localspec.errors import UsageError
 from localspec.llama.cells import common_prefix
 from localspec.llama.context import Context
+from localspec.llama.states import Tapped
 from localspec.types import NO_TOKENS, Feed, Float32Array, LogitRows, Tokens
 
 ROWS = 64
@@ -90,7 +91,7 @@ class HeadCache(ABC):
         self.n_vocab = min(n_vocab, target.n_vocab)
         self.n_paths = target.max_leaves
         """Most paths of a slot that go different ways."""
-        self._states, self._tapped, self._n_slots = target.states, tuple(tapped), target.settings.n_slots
+        self._tapped, self._n_slots = Tapped(target.states, tapped), target.settings.n_slots
         self._trunks = [Trunk() for _ in range(self._n_slots)]
 
     @abstractmethod
@@ -140,7 +141,7 @@ class HeadCache(ABC):
 
     def prefill_chunk(self, slot: int, tokens: Tokens, prompt_length: int) -> int:
         """Reads up to 512 tokens, the last left out; how many count as cached then (see `reusable`)."""
-        start, stop = self._span(slot, tokens)
+        start, stop = self._tapped.span(slot, tokens)
         self._sync(slot, tokens, start, stop)
         begin = max(self._trunks[slot].stop, start)
         self._read(slot, tokens, begin, min(stop - 1, begin + _CHUNK))
@@ -148,19 +149,11 @@ class HeadCache(ABC):
 
     def reusable(self, slot: int, tokens: Tokens, prompt_length: int) -> int:
         """Tokens less those that must be read: one for each cell to compute, at least the last one."""
-        start, stop = self._span(slot, tokens)
+        start, stop = self._tapped.span(slot, tokens)
         kept = self._kept(self._trunks[slot], tokens, start, stop)
         return len(tokens) - max(1, stop - max(kept, start))
 
     # -- the trunk ----------------------------------------------------------------------------------------------
-
-    def _span(self, slot: int, tokens: Tokens) -> tuple[int, int]:
-        """(start, stop): positions of cells that can be computed from the target's states."""
-        if not 0 <= slot < self._n_slots:
-            raise UsageError(f"slot {slot} does not exist; the context has {self._n_slots}.")
-        start, stop = self._states.span(slot, tokens, self._tapped[0])
-        stop = min(len(tokens) - 1, stop)
-        return min(start, stop), stop
 
     def _kept(self, trunk: Trunk, tokens: Tokens, start: int, stop: int) -> int:
         """Where the cells end that can stay: those of the same tokens, if the new ones follow them."""
@@ -186,7 +179,7 @@ class HeadCache(ABC):
 
     def _grow(self, slot: int, tokens: Tokens) -> int:
         """Where the trunk under `tokens` will end; reads what is more than a pass takes. 0 = there are no states."""
-        start, stop = self._span(slot, tokens)
+        start, stop = self._tapped.span(slot, tokens)
         self._sync(slot, tokens, start, stop)
         if start == stop:
             return 0
@@ -212,7 +205,7 @@ class HeadCache(ABC):
                 self._trunks[slot].tokens = ends[slot].copy()
 
     def _trunk_rows(self, slot: int, tokens: Tokens, start: int, stop: int) -> list[Row]:
-        states = np.concatenate([self._states.read(slot, what, start, stop) for what in self._tapped], axis=1)
+        states = self._tapped.read(slot, start, stop)
         return [
             Row(slot, int(tokens[position + 1]), position, None, states[position - start], None)
             for position in range(start, stop)
