@@ -104,5 +104,5 @@ def _over(grammar: Constraint, path: list[int]) -> bool:
     """Whether a grammar is complete after a path that it takes."""
     try:
         return grammar.mask(path) is None
-    except KernelError:  # whoever asks for the mask hears of it
+    except KernelError:  # asking for the mask raises it again
         return False

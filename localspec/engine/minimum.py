@@ -49,7 +49,7 @@ class Minimum:
     def _allowed(self, path: Sequence[int], token: int) -> bool:
         try:
             mask = self.mask(path)
-        except KernelError:  # whoever asks for the mask hears of it
+        except KernelError:  # asking for the mask raises it again
             return False
         return mask is not None and bool(mask[token])
 

@@ -243,7 +243,7 @@ def install(
 ) -> list[Entry]:
     """Fetches what is missing, checks everything, and lists it: all parts or none.
 
-    The target remembers its draft. A head that nobody asked for, and that turns out not to load, is not remembered.
+    The target remembers its draft. A head that was found unasked, and that turns out not to load, is not remembered.
 
     Args:
         plan: what to fetch.

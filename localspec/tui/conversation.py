@@ -78,7 +78,7 @@ class Fit:
     """Whether a question fits the context."""
 
     tokens: int | None
-    """Of the prompt; None = nobody can say."""
+    """Of the prompt; None = it is not known."""
     limit: int | None
 
     @property
@@ -95,7 +95,7 @@ class Fit:
 
     @property
     def share(self) -> float:
-        """Of the context that the prompt takes; 0 = nobody can say."""
+        """Of the context that the prompt takes; 0 = it is not known."""
         return self.tokens / self.limit if self.tokens is not None and self.limit else 0.0
 
 
