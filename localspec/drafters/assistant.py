@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from localspec.drafters.draft_model import DraftModel, DraftModelSettings
+from localspec.drafters.head import Weights
 from localspec.errors import ModelFileError, PairError
 from localspec.gguf import Header
 from localspec.llama.assistant import AssistantContext
@@ -36,7 +37,7 @@ class AssistantHead:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._model: Model | None = None
+        self._weights = Weights(path, Model)
 
     def attach(self, target: Context, branches: int) -> DraftModel:
         """Makes a drafter over the target's cache, which is emptied; the weights are loaded once, and freed with the
@@ -46,17 +47,12 @@ class AssistantHead:
             ModelFileError: the file is damaged.
             ModelError: llama.cpp refuses it, or there is no memory.
         """
-        if self._model is None:
-            like = target.model
-            self._model = Model.load(self.path, gpu_layers=like.gpu_layers, device=like.device, nextn=True)
-        context = AssistantContext(self._model, target)
+        context = AssistantContext(self._weights.beside(target.model, nextn=True), target)
         end_tokens = target.model.end_tokens
         return DraftModel(context, end_tokens, DraftModelSettings(branches), self.name, context.close)
 
     def close(self) -> None:
-        model, self._model = self._model, None
-        if model is not None:
-            model.close()
+        self._weights.close()
 
 
 def load(path: Path, target: Header) -> AssistantHead:

@@ -18,13 +18,13 @@ from localspec.drafters.best_first import BestFirst
 from localspec.drafters.block_rows import BlockRows, IndependentRows, LatticeRows, MarkovRows
 from localspec.drafters.dflash_file import DFlashFile
 from localspec.drafters.draft_model import DraftModelSettings
+from localspec.drafters.head import Weights
 from localspec.engine.interfaces import Draft, DraftRequest
 from localspec.gguf import Header
 from localspec.llama.cells import common_prefix
 from localspec.llama.context import Context
 from localspec.llama.dflash import Block, DFlashContext
 from localspec.llama.head_model import HeadModel
-from localspec.llama.model import Model
 from localspec.llama.states import Tap
 from localspec.llama.unpack import TensorRows
 from localspec.types import Feed, Float32Array, LogitRows, Tokens
@@ -50,7 +50,7 @@ class DFlashHead:
     def __init__(self, file: DFlashFile) -> None:
         self.name, self.path, self.file = file.kind, file.header.path, file
         self.tap = Tap(tuple(sorted(set(file.layers))))
-        self._model: Model | None = None
+        self._weights = Weights(self.path, HeadModel)
 
     def attach(self, target: Context, branches: int) -> BlockDrafter:
         """Makes a drafter with a cache of its own; the weights are loaded once, and freed with the head.
@@ -59,17 +59,13 @@ class DFlashHead:
             ModelFileError: the file is damaged.
             ModelError: llama.cpp refuses it, or there is no memory.
         """
-        if self._model is None:
-            like = target.model
-            self._model = HeadModel.load(self.path, gpu_layers=like.gpu_layers, device=like.device)
-        context = DFlashContext(self._model, target, self.file.layers, self.file.shape)
+        model = self._weights.beside(target.model)
+        context = DFlashContext(model, target, self.file.layers, self.file.shape)
         reading = BlockContext(context, _rows(self.file, context.n_vocab), target.max_leaves)
         return BlockDrafter(reading, target.model.end_tokens, DraftModelSettings(branches), self.name)
 
     def close(self) -> None:
-        model, self._model = self._model, None
-        if model is not None:
-            model.close()
+        self._weights.close()
 
 
 def _rows(file: DFlashFile, n_vocab: int) -> BlockRows:

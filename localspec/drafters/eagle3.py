@@ -10,13 +10,14 @@ from pathlib import Path
 
 from localspec.drafters.best_first import BestFirst
 from localspec.drafters.draft_model import DraftModelSettings
+from localspec.drafters.head import Weights
 from localspec.drafters.head_tokens import check_rows, guessed_ids
 from localspec.errors import ModelFileError, PairError
 from localspec.gguf import Header
 from localspec.llama.context import Context
 from localspec.llama.eagle3 import Eagle3Context
 from localspec.llama.head_model import HeadModel
-from localspec.llama.model import Model, check_text_model
+from localspec.llama.model import check_text_model
 from localspec.llama.states import SHOWS_LAYERS, SHOWS_NEXTN, Tap
 from localspec.models import pairing
 from localspec.models.checkpoint import is_checkpoint
@@ -34,7 +35,7 @@ class Eagle3Head:
         """`layers`: of the target's `n_layers`, in the head's own order. Use `load`."""
         self.path, self.layers = path, layers
         self.tap = Tap(tuple(sorted({layer for layer in layers if layer < n_layers})), nextn=n_layers in layers)
-        self._model: Model | None = None
+        self._weights = Weights(path, HeadModel)
 
     def attach(self, target: Context, branches: int) -> BestFirst:
         """Makes a drafter with a cache of its own; the weights are loaded once, and freed with the head.
@@ -43,17 +44,12 @@ class Eagle3Head:
             ModelFileError: the file is damaged.
             ModelError: llama.cpp refuses it, or there is no memory.
         """
-        if self._model is None:
-            like = target.model
-            self._model = HeadModel.load(self.path, gpu_layers=like.gpu_layers, device=like.device)
-        context = Eagle3Context(self._model, target, self.layers)
+        context = Eagle3Context(self._weights.beside(target.model), target, self.layers)
         settings = DraftModelSettings(branches)
         return BestFirst(context, target.model.end_tokens, settings, self.name, context.close)
 
     def close(self) -> None:
-        model, self._model = self._model, None
-        if model is not None:
-            model.close()
+        self._weights.close()
 
 
 def load(path: Path, target: Header) -> Eagle3Head:

@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Protocol
 
 from localspec.engine.interfaces import Drafter
+from localspec.llama.configuration import Kernels
 from localspec.llama.context import Context
+from localspec.llama.model import Model
 from localspec.llama.states import Tap
 
 
@@ -45,3 +47,36 @@ class Head(Protocol):
     def close(self) -> None:
         """Frees what it loaded, without which its drafters cannot guess; a second call does nothing."""
         ...
+
+
+class Weights:
+    """The model of a head's file: loaded once, when a drafter is first made, and freed with the head."""
+
+    def __init__(self, path: Path, kind: type[Model]) -> None:
+        """`kind`: how it is loaded."""
+        self._path, self._kind = path, kind
+        self._model: Model | None = None
+
+    def beside(self, like: Model, *, kernels: Kernels = "repacked", nextn: bool = False) -> Model:
+        """The loaded model.
+
+        Args:
+            like: the target, on whose devices it goes.
+            kernels: as in `Model.load`.
+            nextn: as in `Model.load`.
+
+        Raises:
+            ModelFileError: the file is damaged.
+            ModelError: there is no memory.
+        """
+        if self._model is None:
+            self._model = self._kind.load(
+                self._path, gpu_layers=like.gpu_layers, device=like.device, kernels=kernels, nextn=nextn
+            )
+        return self._model
+
+    def close(self) -> None:
+        """Frees it; a second call does nothing."""
+        model, self._model = self._model, None
+        if model is not None:
+            model.close()

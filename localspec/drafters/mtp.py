@@ -11,6 +11,7 @@ from pathlib import Path
 from weakref import WeakSet
 
 from localspec.drafters.draft_model import DraftModel, DraftModelSettings
+from localspec.drafters.head import Weights
 from localspec.errors import ModelFileError, PairError
 from localspec.gguf import Header
 from localspec.gguf.split import read_parts
@@ -48,8 +49,8 @@ class MtpHead:
         self.path = path
         self.own = own
         self._drafters: WeakSet[DraftModel] = WeakSet()
-        self._model: Model | None = None
-        """What was loaded for it; None where the target's own layers serve."""
+        self._weights = Weights(path, Model)
+        """Used where the target's own layers do not serve."""
 
     def attach(self, target: Context, branches: int) -> DraftModel:
         """Makes a drafter with a cache of its own. Layers in the target's own file serve as they are, if the target
@@ -60,25 +61,16 @@ class MtpHead:
             ModelError: llama.cpp refuses it, or there is no memory.
         """
         like = target.model
-        model = like if self.own and like.has_nextn else self._loaded(like)
+        model = like if self.own and like.has_nextn else self._weights.beside(like, kernels=like.kernels, nextn=True)
         context = MtpContext(model, target)
         drafter = DraftModel(context, like.end_tokens, DraftModelSettings(branches), self.name, context.close)
         self._drafters.add(drafter)
         return drafter
 
-    def _loaded(self, like: Model) -> Model:
-        if self._model is None:
-            self._model = Model.load(
-                self.path, gpu_layers=like.gpu_layers, device=like.device, kernels=like.kernels, nextn=True
-            )
-        return self._model
-
     def close(self) -> None:
         for drafter in self._drafters:
             drafter.close()
-        model, self._model = self._model, None
-        if model is not None:
-            model.close()
+        self._weights.close()
 
 
 def load(path: Path, target: Header) -> MtpHead:
