@@ -123,7 +123,7 @@ class SuffixIndex:
         tree: bool = False,
         other: SuffixIndex | None = None,
     ) -> Followed:
-        """All that a drafter does in a pass: `sync` to int32[n] `tokens`, then the better of two guesses behind them.
+        """All that a drafter does in a pass: `sync` to int32[n] `tokens`, then the better of two guesses after them.
 
         Args:
             tokens: a conversation, whole; the newest sequence.
@@ -160,7 +160,7 @@ class SuffixIndex:
 
 
 class SuccessorIndex:
-    """Knows the likeliest tokens behind each token (`SUCCESSORS` of them), as rows of logits said last.
+    """Knows the likeliest tokens after each token (`SUCCESSORS` of them), as rows of logits said last.
 
     64 bytes a token of the vocabulary: 9.7 MB for 151,936, and never more; memory is taken only as tokens are met.
     """
@@ -195,7 +195,7 @@ class SuccessorIndex:
         max_depth: int,
         breadth: int = 1,
     ) -> Guess:
-        """A tree of guesses behind a token: the next is always the one that is likeliest to be reached.
+        """A tree of guesses after a token: the next is always the one that is likeliest to be reached.
 
         Args:
             token: the last one there is.
@@ -204,13 +204,13 @@ class SuccessorIndex:
             position: absolute, of the first guess.
             max_nodes: of the tree; 64 at most.
             max_depth: most guesses in a row.
-            breadth: most guesses behind a token, from 1 (a chain) to `SUCCESSORS`.
+            breadth: most guesses after a token, from 1 (a chain) to `SUCCESSORS`.
 
         Raises:
             KernelError: a number is out of range.
         """
         if max_nodes < 0 or max_depth < 0 or not 1 <= breadth <= SUCCESSORS:
-            raise KernelError(f"{max_nodes} nodes of depth {max_depth} and {breadth} behind each were asked for.")
+            raise KernelError(f"{max_nodes} nodes of depth {max_depth} and {breadth} after each were asked for.")
         if not temperature >= 0.0:
             raise KernelError(f"the temperature is {temperature}; it must be 0 or more.")
         max_nodes, max_depth = min(max_nodes, MOST_NODES), min(max_depth, MOST_NODES)

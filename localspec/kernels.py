@@ -271,7 +271,7 @@ def verify(
     position: int,
     rule: Rule,
 ) -> tuple[Tokens, int]:
-    """What the target says to a draft: which nodes it would have said itself, and its own token behind them.
+    """What the target says to a draft: which nodes it would have said itself, and its own token after them.
 
     *coupled* draws the target's token of each row with the noise that plain decoding would use and follows the child
     that equals it. *rejection* accepts a child with probability min(1, target_probs / draft_probs), else takes what is
@@ -280,7 +280,7 @@ def verify(
 
     Args:
         rows: Row 0 follows the history, row 1 + i follows node i. Rows off the path are not touched (*block*: rows
-            behind the accepted prefix may be).
+            after the accepted prefix may be).
         tokens: int32[n] draft nodes; siblings are distinct.
         parents: int32[n], -1 is the history's last token; parents before children, siblings in trial order.
         probs: What each token was drawn from, given that its earlier siblings were not it; None for deterministic

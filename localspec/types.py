@@ -132,7 +132,7 @@ class LogitRows:
         self.pointers = np.asarray(pointers, dtype=np.uintp)
         """uintp[n], address of each row's first float32."""
         self.n_vocab = n_vocab
-        self._keep = keep  # whoever owns the memory
+        self._keep = keep  # the owner of the memory
 
     @classmethod
     def from_matrix(cls, matrix: Float32Array) -> LogitRows:
@@ -152,7 +152,7 @@ class LogitRows:
 
 @dataclass(frozen=True, slots=True)
 class Feed:
-    """What one slot puts into a pass: its whole history and the draft to check behind it."""
+    """What one slot puts into a pass: its whole history and the draft to check after it."""
 
     slot: int
     tokens: Tokens

@@ -80,7 +80,7 @@ typedef struct ls_followed {
     float confidence[LS_MOST_FOLLOWED]; /* Chance given the parent below one half, odds from there on. */
 } ls_followed;
 
-#define LS_MOST_SUCCESSORS 8 /* Tokens kept behind each token. */
+#define LS_MOST_SUCCESSORS 8 /* Tokens kept after each token. */
 /* A tree of guesses; parents as in a draft. */
 typedef struct ls_guess {
     int32_t nodes; /* How many of the next three are filled in. */
@@ -92,7 +92,7 @@ typedef struct ls_guess {
 typedef struct ls_workspace ls_workspace; /* Scratch memory and the chosen instruction set. */
 typedef struct ls_ngram ls_ngram;         /* Index of the n-grams of one history. */
 typedef struct ls_suffix ls_suffix;       /* Index of many sequences, sorted by what stands before each token. */
-typedef struct ls_successors ls_successors; /* The likeliest tokens behind each token. */
+typedef struct ls_successors ls_successors; /* The likeliest tokens after each token. */
 
 /* backend.c: what this build is, and scratch memory. */
 LS_API int32_t ls_abi_version(void);          /* LS_ABI_VERSION of the library. */
@@ -181,7 +181,7 @@ typedef struct ls_trial {
     const float *claimed;        /* The same, of the draft_probs handed to the rule: draft, if honest. */
     const ls_sampling *sampling; /* For both models. */
 } ls_trial;
-/* Runs n_seeds generations behind the history 0, 0; counts int64[n_vocab^length] of what came out are added to. */
+/* Runs n_seeds generations after the history 0, 0; counts int64[n_vocab^length] of what came out are added to. */
 LS_API int32_t ls_run_trial(ls_workspace *w, const ls_trial *trial, uint64_t first_seed, int64_t n_seeds,
                             int64_t *counts);
 
@@ -208,7 +208,7 @@ LS_API int64_t ls_ngram_bytes(const ls_ngram *index);  /* Memory held. */
 /* suffix.c: suffix decoding. Tokens are 0 or more; `depth` (1 to 64) of those before a token count. */
 LS_API int32_t ls_suffix_new(int32_t depth, ls_suffix **out);
 LS_API void ls_suffix_free(ls_suffix *index); /* NULL is fine. */
-/* Adds n sequences that stand one behind the other in `tokens`; they are called *first, *first + 1, ... */
+/* Adds n sequences that stand one after the other in `tokens`; they are called *first, *first + 1, ... */
 LS_API int32_t ls_suffix_add(ls_suffix *index, const int32_t *tokens, const int64_t *lengths, int32_t n,
                              int32_t *first);
 LS_API int32_t ls_suffix_remove(ls_suffix *index, int32_t sequence);
@@ -236,8 +236,8 @@ LS_API void ls_successors_free(ls_successors *index); /* NULL is fine. */
  * token, and tokens outside the vocabulary. Another n_vocab than before: everything is forgotten. */
 LS_API int32_t ls_successors_learn(ls_successors *index, ls_workspace *w, float *const *rows, int32_t n_vocab,
                                    const int32_t *tokens, int32_t n);
-/* Guesses behind a token, the next always the likeliest to be reached: at most max_nodes (64 at most), max_depth in a row,
- * `breadth` (1 to LS_MOST_SUCCESSORS) behind each. With a temperature the noise of LS_SAMPLE ranks them, as the target
+/* Guesses after a token, the next always the likeliest to be reached: at most max_nodes (64 at most), max_depth in a row,
+ * `breadth` (1 to LS_MOST_SUCCESSORS) after each. With a temperature the noise of LS_SAMPLE ranks them, as the target
  * will; `position` = of the first one. */
 LS_API int32_t ls_successors_guess(const ls_successors *index, const ls_workspace *w, int32_t token,
                                    double temperature, const ls_noise *noise, uint32_t position, int32_t max_nodes,

@@ -3,7 +3,7 @@
  * earlier[n][e] is that place for the n-gram that ends before token e (0 = nowhere), so a lookup reads one number per n.
  * A hash table per n maps an n-gram to the place where it ended last. Tokens leave in the reverse of the order in which they
  * came, so truncation undoes insertion step by step, and a slot of an open-addressed table can simply be emptied:
- * whatever was put behind it came later and has left already. */
+ * whatever was put after it came later and has left already. */
 #include "internal.h"
 
 #include <stdlib.h>

@@ -36,7 +36,7 @@ static void draw_from_list(ls_workspace *w, const ls_support *support, double te
         int32_t tokens[8];
         double noise[8];
         if ((double)ls_key_logit(support->keys[i]) / temperature + LS_GUMBEL_MAX < to_beat(b)) {
-            return; /* the list is sorted: nothing behind can win */
+            return; /* the list is sorted: nothing after can win */
         }
         for (int64_t j = 0; j < m; j++) {
             tokens[j] = ls_key_token(support->keys[i + j]);

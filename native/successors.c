@@ -1,4 +1,4 @@
-/* Token recycling: the likeliest tokens behind each token, as the target saw them last, and guesses that go from token to
+/* Token recycling: the likeliest tokens after each token, as the target saw them last, and guesses that go from token to
  * token through them. */
 #include "internal.h"
 
@@ -6,7 +6,7 @@
 
 #define KEPT LS_MOST_SUCCESSORS
 #define AMONG 32   /* Likeliest tokens of a row, of which shares are: their probabilities among all take 20 to 50 times as long. */
-#define LEAST 0.03 /* Behind a guess that is less likely to be reached nothing more is guessed. */
+#define LEAST 0.03 /* After a guess that is less likely to be reached nothing more is guessed. */
 
 struct ls_successors {
     int32_t n_vocab; /* 0 = no row was seen. */
@@ -62,7 +62,7 @@ int32_t ls_successors_learn(ls_successors *s, ls_workspace *w, float *const *row
         }
         status = ls_sample(w, rows[i], n_vocab, &likeliest, NULL, 0, &none, 0, n_vocab < KEPT ? n_vocab : KEPT, best,
                            shares, &found);
-        if (status == LS_NOT_FINITE || status == LS_NO_SUPPORT) { /* behind a wrong guess, where nobody looked before */
+        if (status == LS_NOT_FINITE || status == LS_NO_SUPPORT) { /* after a wrong guess, where nobody looked before */
             status = LS_OK;
         } else if (!status) {
             memcpy(s->tokens + (int64_t)tokens[i] * KEPT, best, sizeof best);
@@ -117,7 +117,7 @@ static void weigh(const growth *g, const int32_t *tokens, const float *shares, i
     }
 }
 
-/* The likeliest guesses behind a token join those that are open. */
+/* The likeliest guesses after a token join those that are open. */
 static void open_children(growth *g, int32_t token, int32_t parent, int32_t level, double reach) {
     double chances[KEPT];
     int32_t n = 0;

@@ -1,8 +1,8 @@
 /* Suffix decoding: what followed, wherever the longest end of a context stood before?
  *
  * Every token of every sequence is a place, and all places are sorted by the tokens before them, read backwards, up to
- * `depth` of them: a suffix array of the reversed text. Places behind the same n tokens are neighbours, so the longest
- * match of a context is found by one search for where it would stand, and the number of places behind any string is the
+ * `depth` of them: a suffix array of the reversed text. Places after the same n tokens are neighbours, so the longest
+ * match of a context is found by one search for where it would stand, and the number of places after any string is the
  * difference of two ranks (suffix_guess.c).
  *
  * The order is kept by a balanced tree whose nodes are the places themselves (suffix_order.c): 16 bytes a token in all,
@@ -67,7 +67,7 @@ static void put(ls_suffix *x, int64_t place, int32_t token) {
     x->places[place] = (ls_place){.token = token, .left = 0, .right = 0, .size = 0};
 }
 
-/* Writes tokens and the gap behind them, from `place` on; they are in no tree yet. */
+/* Writes tokens and the gap after them, from `place` on; they are in no tree yet. */
 static void write(ls_suffix *x, int64_t place, const int32_t *tokens, int64_t n) {
     for (int64_t i = 0; i < n; i++) {
         put(x, place + i, tokens[i]);
@@ -103,7 +103,7 @@ static void close_gaps(ls_suffix *x) {
             order[i] += fresh[sequence] - x->starts[sequence];
         }
         for (int32_t i = 0; i < x->n_sequences; i++) {
-            if (x->lengths[i] >= 0) { /* with the gap behind it */
+            if (x->lengths[i] >= 0) { /* with the gap after it */
                 memmove(p + fresh[i], p + x->starts[i], (size_t)(x->lengths[i] + 1) * sizeof *p);
             }
             x->starts[i] = fresh[i];

@@ -1,6 +1,6 @@
 /* What followed the longest end of a context, as a chain or a tree of guesses (suffix.c has the order of the places).
  *
- * The places behind the longest match vote for what comes next; when there are many, some of them, evenly spaced. Those
+ * The places after the longest match vote for what comes next; when there are many, some of them, evenly spaced. Those
  * that agree with a guess vote for what follows it, and so on. A token for which c of n places vote is said with
  * probability c / (n + 1 / m), m being the length of the match so far: the more evidence and the longer the match, the
  * surer. A guess is worth the product of the probabilities on its way, and the sum over all guesses is the number of
@@ -104,7 +104,7 @@ static int32_t *select_ranks(const ls_place *p, int32_t t, int64_t base, const i
     return out;
 }
 
-/* What a place votes for behind a node of `depth` tokens on whose way it agrees; -1 = nothing. */
+/* What a place votes for after a node of `depth` tokens on whose way it agrees; -1 = nothing. */
 static int32_t vote(guess *g, int32_t voter, int32_t node, int32_t depth) {
     if (!g->ends[voter]) {
         const int32_t token = g->x->places[g->places[voter] + depth].token;
@@ -201,7 +201,7 @@ static void choose_voters(guess *g, const int32_t *end, int32_t top) {
     }
 }
 
-/* Fills in a guess behind the context that ends at `end`; what it is worth. No nodes = nothing is known. */
+/* Fills in a guess after the context that ends at `end`; what it is worth. No nodes = nothing is known. */
 static double guessed(guess *g, const ls_suffix *index, const int32_t *end, int64_t n_context, int32_t max_nodes,
                       int32_t max_depth, int32_t shape) {
     g->x = index;

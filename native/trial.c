@@ -9,7 +9,7 @@
 
 typedef struct draft_buffers {
     int32_t tokens[MAX_NODES], parents[MAX_NODES], depths[MAX_NODES];
-    int32_t contexts[MAX_NODES + 1]; /* row of the table behind the history and behind each node */
+    int32_t contexts[MAX_NODES + 1]; /* row of the table after the history and after each node */
     int64_t offsets[MAX_NODES + 1];
     int32_t q_tokens[MAX_NODES * MAX_VOCAB];
     double q_probs[MAX_NODES * MAX_VOCAB];
@@ -20,7 +20,7 @@ static int32_t after(const ls_trial *t, int32_t context, int32_t token) {
     return context % t->n_vocab * t->n_vocab + token; /* the last two tokens, in base n_vocab */
 }
 
-/* The path's tokens behind the history, as the window of a node's children. */
+/* The path's tokens after the history, as the window of a node's children. */
 static int32_t write_path(const draft_buffers *d, int32_t node, int32_t *history, int32_t length) {
     const int32_t depth = node < 0 ? 0 : d->depths[node];
     for (int32_t i = node, at = length + depth; i >= 0; i = d->parents[i]) {

@@ -280,7 +280,7 @@ static int32_t block_step(walk *v, int32_t i, double *share, double *share_kept)
     return fail_at(v, i, status);
 }
 
-/* Draws the token behind the `v->depth` accepted nodes. */
+/* Draws the token after the `v->depth` accepted nodes. */
 static int32_t block_next(walk *v, double share, int32_t *next_token) {
     ls_target target;
     float *row = whole_row(v, v->depth);

@@ -156,7 +156,7 @@ class Cell:
 
     @cached_property
     def share_of_tuned(self) -> float | None:
-        """localspec's speed over that of whoever tries all fixed lengths and keeps the fastest: in every round that
+        """localspec's speed over that of the fastest of all fixed lengths: in every round that
         which was fastest in the others, and the median over rounds. None = fewer than two rounds, or no fixed length.
 
         `best_fixed` is chosen on the rounds that it is scored on: of several as fast, noise makes one the best. This

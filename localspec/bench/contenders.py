@@ -46,7 +46,7 @@ class Experience:
         return cls(knowledge.acceptance, knowledge.budget)
 
     def apart(self) -> Experience:
-        """The same to begin with, and nobody else's from then on."""
+        """The same to begin with, and its own from then on."""
         return Experience(Acceptance.from_json(self.acceptance.to_json()), Budget())
 
     def lend(self, engine: Engine) -> None:
@@ -128,7 +128,7 @@ class EngineContender:
 
     def answer(self, turn: Turn) -> Answer:
         if isinstance(self._engine.loaded.corpus, TrialCorpus):
-            self._engine.loaded.corpus.wait()  # nobody asks again within milliseconds
+            self._engine.loaded.corpus.wait()  # a user does not ask again within milliseconds
         start = perf_counter()
         generation = self._engine.generate(
             turn.tokens,

@@ -1,8 +1,8 @@
 """Another program's server as a contender: the same prompts to any OpenAI-style endpoint, timed as they arrive.
 
-The prompt goes out as the target's own chat template renders it, to `/v1/completions`, so that nobody's template and
-nobody's tokenizer settings come between; an endpoint that has only `/v1/chat/completions` gets the messages, and
-`facts` say so. What OpenAI's fields cannot say (top-k, min-p, going on behind the end, forgetting the last prompt) goes
+The prompt goes out as the target's own chat template renders it, to `/v1/completions`, so that no other template and
+no other tokenizer settings come between; an endpoint that has only `/v1/chat/completions` gets the messages, and
+`facts` say so. What OpenAI's fields cannot say (top-k, min-p, going on after the end, forgetting the last prompt) goes
 out in llama-server's words, unless the endpoint refuses them.
 """
 
@@ -31,7 +31,7 @@ class EndpointSettings:
     """Where it is and how it is asked."""
 
     url: str
-    """`http://host:port`, with or without `/v1` behind it."""
+    """`http://host:port`, with or without `/v1` after it."""
     name: str = ""
     """In tables; "" = host and port."""
     model: str = ""
@@ -43,7 +43,7 @@ class EndpointSettings:
     begin_of_text: str = ""
     """What the endpoint puts before a prompt by itself (the begin-of-sequence token's text); it is cut off ours."""
     reuse: bool = False
-    """Let it keep what it has read of an earlier conversation: for timing answers behind a long common prompt."""
+    """Let it keep what it has read of an earlier conversation: for timing answers after a long common prompt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,14 +85,14 @@ class _Reading:
 
 
 class Endpoint:
-    """A contender (`run.Contender`) behind a URL."""
+    """A contender (`run.Contender`) at a URL."""
 
     def __init__(self, settings: EndpointSettings) -> None:
         """Asks for one token, to learn what it understands and whether it answers at all.
 
         Raises:
             UsageError: the URL cannot be one.
-            LocalspecError: nobody answers there, or not as an OpenAI-style endpoint.
+            LocalspecError: nothing answers there, or not as an OpenAI-style endpoint.
         """
         self.settings, self.base = settings, _base_of(settings.url)
         self.name = settings.name or f"{self.base.host}:{self.base.port or _default_port(self.base)}"
@@ -235,7 +235,7 @@ class Endpoint:
 
     def _gone(self, error: httpx.HTTPError, begun: bool) -> LocalspecError:
         if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
-            return LocalspecError(f"Nobody answers at {self.base}: {error}.", "Is the server running?")
+            return LocalspecError(f"Nothing answers at {self.base}: {error}.", "Is the server running?")
         if isinstance(error, httpx.TimeoutException):
             return LocalspecError(
                 f"{self.name} said nothing for {self.settings.timeout:g} seconds.", "Allow more with --against-timeout."

@@ -9,7 +9,7 @@ end:
            cost(1 + k rows) + k * cost of a level + T(p + k + 1)
 
 Every run of the same prompt, temperature and seed has the same text, so all their logs speak of the same positions.
-The limit leaves out what a drafter has to read first, and nobody reaches it: who knew what is right would need no
+The limit leaves out what a drafter has to read first, and no plan reaches it: one that knew what is right would need no
 target.
 """
 

@@ -29,7 +29,7 @@ def held_out(model: Model) -> str:
 
 
 def windows(model: Model, text: str, count: int, size: int) -> Iterator[Tokens]:
-    """int32[size] pieces of the text, `count` tokens in all, each behind the begin-of-sequence token."""
+    """int32[size] pieces of the text, `count` tokens in all, each after the begin-of-sequence token."""
     tokens = model.tokenize(text, special=True, add_bos=False)[:count]
     first = [] if model.bos is None or not model.add_bos else [model.bos]
     for start in range(0, len(tokens) - 1, size):

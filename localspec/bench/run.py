@@ -31,7 +31,7 @@ class Turn:
     seed: int
     max_tokens: int
     ignore_end: bool = False
-    """Go on to `max_tokens` behind end-of-generation tokens."""
+    """Go on to `max_tokens` after end-of-generation tokens."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,7 +70,7 @@ class Session:
         """Keeps a finished run; it is on disk when this returns."""
         row = run.to_json()
         self._write({"run": row})
-        self.runs[run.key] = Run.from_json(row)  # times as they were written: whoever reads the file sees the same
+        self.runs[run.key] = Run.from_json(row)  # times as they were written: a reader of the file sees the same
 
     def note(self, kind: str, facts: Any) -> None:
         """Keeps plain data about an invocation, once if it says nothing new."""

@@ -25,7 +25,7 @@ SHIPPED: dict[str, str] = {
     "multi-turn": "several small tasks in one conversation",
     "random": "text that goes on from random words, to the last token asked for",
     "long-code": "a long program again, with one name changed, at 2,000 tokens of context",
-    "long-chat": "a question behind a long conversation, at 2,000 tokens of context",
+    "long-chat": "a question after a long conversation, at 2,000 tokens of context",
     "code-twice": "a program asked about twice, another name each time; the second answer is measured",
     "rewrite": "a long text written down, and again with some words changed; the second answer is measured",
     "again": "an open question asked again in a new conversation; the second answer is measured",
@@ -45,7 +45,7 @@ class Prompt:
     text: str = ""
     """Raw text, where there are no messages."""
     ignore_end: bool = False
-    """Go on behind end-of-generation tokens."""
+    """Go on after end-of-generation tokens."""
     apart: bool = False
     """Every message is a conversation of its own, and what is measured is the last answer: who keeps answers and
     searches them (`localspec corpus`) may."""
@@ -78,7 +78,7 @@ def load_workloads(names: Sequence[str] = (), path: Path | None = None, limit: i
     """Reads JSON lines with `messages`, `prompt` (a user's message) or `text` (raw), and optionally `workload`,
     `ignore_end` and `apart` (see `Prompt`).
 
-    Answers that stand in `messages` are taken as they are; what has none is answered by whoever is measured.
+    Answers that stand in `messages` are taken as they are; what has none is answered by the contender.
 
     Args:
         names: those to keep, in this order; none = all.
@@ -129,7 +129,7 @@ def _prompt(workload: str, index: int, line: dict[str, Any]) -> Prompt:
     messages = line.get("messages") or [{"role": "user", "content": line["prompt"]}]
     kept = tuple(Message(str(message["role"]), _said(message["content"])) for message in messages)
     if kept[-1].role in ("system", "assistant"):
-        raise ValueError("nobody asks anything")
+        raise ValueError("there is no question")
     return Prompt(workload, index, kept, ignore_end=ignore_end, apart=bool(line.get("apart", False)))
 
 

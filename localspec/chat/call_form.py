@@ -176,7 +176,7 @@ class TaggedForm:
 
 
 class BareForm:
-    """`{"name": ..., "parameters": {...}}` and nothing else, maybe behind `<|python_tag|>`: Llama 3.
+    """`{"name": ..., "parameters": {...}}` and nothing else, maybe after `<|python_tag|>`: Llama 3.
 
     An answer that only looks like a call is told apart by its name: it must be that of a tool.
     """

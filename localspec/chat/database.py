@@ -85,7 +85,7 @@ class Database:
                 return question(self._connection)
 
     def read_apart(self, question: Callable[[sqlite3.Connection], _Result]) -> _Result:
-        """The same for what may take long: on another connection, so that nobody waits for it."""
+        """The same for what may take long: on another connection, so that nothing waits for it."""
         if not self.persistent or self.path is None:
             return self.read(question)
         with self._apart_lock:

@@ -271,7 +271,7 @@ class Turn:
         """The grammar that the answer must follow, in Lark's syntax as llguidance reads it; None = it is free.
 
         Args:
-            prompt: as for `parser`; behind a thought that the template opened the model may finish thinking first.
+            prompt: as for `parser`; after a thought that the template opened the model may finish thinking first.
             answer: JSON schema of an answer that is no call; None = any text.
         """
         free = "" if answer is None else f"answer\nanswer: {json_rule(answer)}\n"

@@ -22,7 +22,7 @@ class JsonSpan:
         self._in_string = False
 
     def end(self, text: str) -> int | None:
-        """Index behind its closing bracket; None = not there yet.
+        """Index after its closing bracket; None = not there yet.
 
         Args:
             text: all of the text so far; what was passed before must be its beginning.
@@ -62,7 +62,7 @@ def members(text: str) -> dict[str, str] | None:
         at = skip_space(text, at + 1)
         while text[at] != "}":
             key, at = _DECODER.raw_decode(text, at)
-            start = skip_space(text, skip_space(text, at) + 1)  # behind the colon
+            start = skip_space(text, skip_space(text, at) + 1)  # after the colon
             _, at = _DECODER.raw_decode(text, start)
             found[key] = text[start:at]
             at = skip_space(text, at)

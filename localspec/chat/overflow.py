@@ -25,7 +25,7 @@ class Trimmed:
 
     messages: list[Message]
     dropped: int
-    """How many of the messages behind the system prompt were left out; they were the first."""
+    """How many of the messages after the system prompt were left out; they were the first."""
     tokens: int
     fits: bool
     """False: even the last turn alone is too long."""

@@ -11,7 +11,7 @@ import re
 _BIDI = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
 _UNSAFE = re.compile(f"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ufff9-\ufffb{_BIDI}]")
 _STRING_STARTS = "]P_^X"
-"""Behind an escape: OSC, DCS, APC, PM, SOS, each of which takes a string."""
+"""After an escape: OSC, DCS, APC, PM, SOS, each of which takes a string."""
 _C1_STRINGS = "\x90\x98\x9d\x9e\x9f"
 _LONGEST = 4096
 """A sequence longer than that is none: its rest is shown."""
@@ -22,7 +22,7 @@ class PlainText:
 
     def __init__(self) -> None:
         self._within = ""
-        """"" text, "escape", "control" (CSI), "string" (OSC and the like), "return" (behind a carriage return)."""
+        """"" text, "escape", "control" (CSI), "string" (OSC and the like), "return" (after a carriage return)."""
         self._length = 0
 
     def push(self, piece: str) -> str:

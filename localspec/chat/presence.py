@@ -22,7 +22,7 @@ class Presence:
     """Held by one open archive for as long as it is open."""
 
     def __init__(self, archive: Path | None) -> None:
-        """archive: the database's file; None = it is in memory, and nobody else looks."""
+        """archive: the database's file; None = it is in memory, and has no other reader."""
         self._archive = archive
         self._file: IO[bytes] | None = None
         self._lock = threading.Lock()
@@ -48,7 +48,7 @@ class Presence:
 
 
 def living(archive: Path) -> set[str]:
-    """Names of all holders that live; removes what dead ones left behind."""
+    """Names of all holders that live; removes what dead ones left."""
     start = _place(archive, "").name
     with suppress(OSError):
         places = [path for path in archive.parent.iterdir() if path.name.startswith(start)]

@@ -1,6 +1,6 @@
 """The archive's tables, and how older ones become them. `PRAGMA user_version` counts the steps taken.
 
-A step is never changed once it was released; a new one is added behind it.
+A step is never changed once it was released; a new one is added after it.
 """
 
 from __future__ import annotations

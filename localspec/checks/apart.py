@@ -100,7 +100,7 @@ class Apart:
 
 
 def _serve(pipe: Connection, make: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
-    """The other process: whoever asks decides when it ends, so Ctrl-C is theirs alone."""
+    """The other process: the one that asks decides when it ends and handles Ctrl-C."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     def report(what: str, share: float) -> None:

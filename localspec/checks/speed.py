@@ -181,7 +181,7 @@ def examine_use(engine: Engine, context_use: int = 0) -> Iterator[Finding]:
             "Free memory and load the models again, or take a smaller draft.",
         )
     if not loaded.context.most_nodes:
-        yield Finding("who guesses", "nobody: this architecture's cache cannot be trimmed")
+        yield Finding("who guesses", "none: this architecture's cache cannot be trimmed")
     yield from _gpu(engine)
     yield from examine_context(loaded.pass_seconds, context_use)
 

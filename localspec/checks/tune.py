@@ -2,7 +2,7 @@
 
 Every aspect (threads, kernels, cache, n-grams, draft length) is searched in turn, starting from the best so far: the
 best so far and a challenger answer the same prompts, taking turns, in processes of their own; a challenger that is
-surely faster becomes the best so far. Whoever picks the best of many picks luck, too, so the settings found are
+surely faster becomes the best so far. The best of many is partly luck, so the settings found are
 measured once more against the defaults, on prompts that were not searched with, and that is the figure reported. If its
 interval does not lie above 1, the defaults stay.
 """
@@ -107,7 +107,7 @@ def tune(
         check: asked in the last comparison with the defaults.
         plan: what to try.
         progress: see `Progress`.
-        report: filled in as results come, for whoever is interrupted.
+        report: filled in as results come, so that an interrupted run has some.
         open_side: makes an engine with these settings; None = `Answering` in a process of its own.
 
     Raises:

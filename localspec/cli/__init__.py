@@ -49,7 +49,7 @@ FOR_ANOTHER = ("connect",)
 
 
 def module_of(command: str) -> str:
-    """Where a command is written: its own name, with a _ behind it where Python has the word for something else."""
+    """Where a command is written: its own name, with a _ after it where Python has the word for something else."""
     taken = iskeyword(command) or hasattr(builtins, command)
     return f"localspec.cli.{command}{'_' if taken else ''}"
 

@@ -30,7 +30,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def against(options: argparse.Namespace, engine: Engine) -> list[Contender]:
-    """The endpoints, each asked for one token to see that it answers; whoever gets them closes them.
+    """The endpoints, each asked for one token to see that it answers; the caller closes them.
 
     Raises:
         UsageError: no URL, a name twice, or an empty variable.

@@ -130,7 +130,7 @@ def _answerer(options: argparse.Namespace, liked: Preferences) -> Answerer:
 
 def _local(options: argparse.Namespace, target: str | None, draft: str | None, liked: dict[str, Any]) -> Answerer:
     """An engine with the options of the command line; another target leaves the line's target, draft and heads
-    behind."""
+    after."""
     from localspec.tui.local import LocalAnswerer
 
     values = dict(vars(options))

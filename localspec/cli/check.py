@@ -43,7 +43,7 @@ def run(options: argparse.Namespace) -> int:
     elif pair is not None:
         draft = find_one(pair.draft)  # a head, too, which `find` leaves out
     if draft is None:
-        raise UsageError(f"{options.target} is no pair.", "Name a draft behind it, or try: localspec suggest")
+        raise UsageError(f"{options.target} is no pair.", "Name a draft after it, or try: localspec suggest")
     if checkpoint.is_checkpoint(draft):
         return _check_head(options, read_parts(target), draft)
     parts, draft_parts = read_parts(target), read_parts(draft)

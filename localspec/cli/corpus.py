@@ -36,7 +36,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     _add_shared(actions.add_parser("trim", help=trim))
     one = actions.add_parser("add", help="add text files, or all text files of folders")
     one.add_argument(
-        "files", nargs="+", metavar="FILE", help="what hides behind a dot and what is not UTF-8 is left out"
+        "files", nargs="+", metavar="FILE", help="names that begin with a dot and text that is not UTF-8 are left out"
     )
     _add_shared(one)
 

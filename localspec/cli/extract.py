@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from localspec.types import Tokens
 
 _DESCRIPTION = """\
-Reads texts with the target and writes, for every token, its final state (behind the last norm) and what goes into the
+Reads texts with the target and writes, for every token, its final state (after the last norm) and what goes into the
 layers named, as 32-bit numbers. A text longer than the window is cut into pieces, each read by itself. For
 piece 0, 1, ... the file holds
 

@@ -76,7 +76,7 @@ def _bundled() -> list[dict[str, Any]]:
 
 
 def _print_catalog(as_json: bool) -> int:
-    """Pairs first, as they are what one pulls; "~" where nobody of localspec has compared the entry with the file."""
+    """Pairs first, as they are what one pulls; "~" where the entry was not compared with the file yet."""
     from localspec.cli.unused import not_used
     from localspec.models.catalog import Catalog
 

@@ -38,7 +38,7 @@ def print_plain(*lines: str) -> None:
 
 
 def stream_answer(generation: Generation, parts: list[str] | None = None, channels: bool = False) -> None:
-    """Writes an answer as it comes, and a newline behind it; collects its text in `parts`.
+    """Writes an answer as it comes, and a newline after it; collects its text in `parts`.
 
     Ctrl-C cancels the answer, keeps what has come, and raises KeyboardInterrupt.
 

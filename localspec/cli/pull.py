@@ -90,7 +90,7 @@ def ask(plan: Plan) -> None:
 
     Raises:
         Cancelled: the answer is no.
-        UsageError: there is nobody to ask.
+        UsageError: it cannot ask, as there is no terminal.
     """
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise UsageError("There is no terminal to ask on.", "-y loads without asking; --dry-run only plans.")

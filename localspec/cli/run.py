@@ -30,9 +30,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "words",
         nargs="*",
         metavar="[NAME] PROMPT",
-        help="installed model or pair (or --target), and the prompt; standard input or -f is put behind it",
+        help="installed model or pair (or --target), and the prompt; standard input or -f is put after it",
     )
-    parser.add_argument("-f", "--file", metavar="FILE", help="text file to put behind the prompt")
+    parser.add_argument("-f", "--file", metavar="FILE", help="text file to put after the prompt")
     parser.add_argument("--system", metavar="TEXT", help="system message")
     parser.add_argument("--raw", action="store_true", help="complete the text as it is, without the chat template")
     parser.add_argument("--json", action="store_true", help="one JSON object with text, tokens, seed and stats")

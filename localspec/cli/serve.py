@@ -51,7 +51,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="seconds for running answers at the end; default: 10",
     )
     group.add_argument(
-        "--idle-unload", type=real(0, MOST_SECONDS), metavar="S", help="unload a model nobody used for S seconds"
+        "--idle-unload", type=real(0, MOST_SECONDS), metavar="S", help="unload a model that was not used for S seconds"
     )
     parser.add_argument(
         "--alias", action="append", default=[], metavar="NAME", help="one more name for the default model"

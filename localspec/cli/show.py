@@ -134,7 +134,7 @@ def _listed_rows(entry: ModelEntry) -> list[tuple[str, str]]:
         ("sha256", entry.sha256),
         ("revision", entry.revision),
         ("says who", entry.source),
-        ("checked", entry.verified or "by nobody of localspec yet"),
+        ("checked", entry.verified or "not yet"),
         ("in doubt", entry.doubt),
     ]
     return [(name, value) for name, value in rows if value]

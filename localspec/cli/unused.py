@@ -6,7 +6,7 @@ from localspec.drafters import NAMES
 
 
 def drafts(method: str) -> bool:
-    """Whether a draft of this method can be named behind `--draft`."""
+    """Whether a draft of this method can be named after `--draft`."""
     return method in NAMES
 
 

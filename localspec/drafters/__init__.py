@@ -15,7 +15,7 @@ NAMES: dict[str, str] = {
     "grammar": "what the request's grammar or JSON schema forces",
     "lookup": "prompt lookup (n-grams of this conversation, and text that a request predicts)",
     PLAIN: "plain decoding",
-    "recycling": "token recycling (what the target thought of saying behind a token)",
+    "recycling": "token recycling (what the target thought of saying after a token)",
     "suffix": "suffix decoding (the longest match in this conversation and in past answers that are kept)",
     **HEADS,
 }

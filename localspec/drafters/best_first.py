@@ -1,6 +1,6 @@
 """Draft trees that grow where they are likeliest to be reached (EAGLE-2: Li et al. 2024, arXiv 2406.16858).
 
-A level costs one pass of whoever guesses, however many paths it goes on: each time the most promising guesses so far
+A level costs one pass of the draft model, however many paths it goes on: each time the most promising guesses so far
 are followed, wherever they stand, and in the end the best ones are sent, which always form a tree.
 """
 
@@ -41,7 +41,7 @@ class _Node:
     """Chance that it and all before it are right."""
     confidence: float = 1.0
     followed: bool = False
-    """Guessed behind, which needs a path in the context."""
+    """Guessed after, which needs a path in the context."""
 
 
 class BestFirst(DraftModel):
@@ -82,7 +82,7 @@ class BestFirst(DraftModel):
         return self._chosen(request, guesses)
 
     def _behind(self, request: DraftRequest, node: _Node, rows: LogitRows) -> list[_Node]:
-        """The best few guesses behind a node, in trial order."""
+        """The best few guesses after a node, in trial order."""
         sampling, noise, count = request.sampling, request.noise, self.settings.branches
         try:
             rows = masked(request, node.path, rows)
@@ -96,12 +96,12 @@ class BestFirst(DraftModel):
         ]
 
     def _worth_following(self, request: DraftRequest, guesses: Sequence[_Node], ways: int) -> tuple[list[_Node], int]:
-        """The most promising guesses that nobody has followed, and how many ways the context's paths then go."""
+        """The most promising guesses that were not followed yet, and how many ways the context's paths then go."""
         best = _best(guesses, request.max_nodes)
         if not best or not request.price.pays(_likeliest(best), len(best)):
             return [], ways
         found: list[_Node] = []
-        least = best[-1].reach if len(best) == request.max_nodes else _LEAST  # what is behind it would not be sent
+        least = best[-1].reach if len(best) == request.max_nodes else _LEAST  # what is after it would not be sent
         for node in best:
             full = node.depth >= request.max_depth or len(node.path) >= self._n_ctx
             if node.followed or full or node.reach <= max(least, _LEAST) or int(node.path[-1]) in self._end_tokens:
@@ -128,7 +128,7 @@ class BestFirst(DraftModel):
 
 
 def _best(guesses: Sequence[_Node], count: int) -> list[_Node]:
-    """The likeliest to be reached, which form a tree: nobody is likelier than its parent, and of equals the first is
+    """The likeliest to be reached, which form a tree: none is likelier than its parent, and of equals the first is
     taken, which is the parent, or the sibling that is tried first.
     """
     return sorted(guesses, key=lambda node: -node.reach)[:count]

@@ -139,7 +139,7 @@ class Custom:
         if max(depth) > deepest:
             raise _Nonsense(f"it guessed {max(depth)} deep where {deepest} were asked for")
         if len(set(zip(parents, tokens, strict=True))) < len(tokens):
-            raise _Nonsense("it guessed the same token twice behind one token")
+            raise _Nonsense("it guessed the same token twice after one token")
         leaves = len(tokens) - len(set(parents) - {-1})
         if leaves > self._max_leaves:
             raise _Nonsense(f"it guessed a tree of {leaves} leaves where {self._max_leaves} fit")

@@ -28,7 +28,7 @@ class DraftContext(Protocol):
     n_vocab: int
 
     def decode(self, feeds: Sequence[Feed]) -> list[LogitRows]:
-        """One pass; the row behind the last token of every feed, all -inf where there is nothing to guess."""
+        """One pass; the row after the last token of every feed, all -inf where there is nothing to guess."""
         ...
 
     def prefill_chunk(self, slot: int, tokens: Tokens, prompt_length: int) -> int:
@@ -80,7 +80,7 @@ class _Growing:
 
 
 class DraftModel:
-    """Drafts with a model behind a `DraftContext`, which may be a trained head's."""
+    """Drafts with a model that a `DraftContext` evaluates, which may be a trained head's."""
 
     NAME = "draft"
     needs = NEEDS_NOTHING
@@ -97,10 +97,10 @@ class DraftModel:
         """
         Args:
             context: the draft model's cache.
-            end_tokens: behind one of these nothing is guessed (the answer is over).
+            end_tokens: after one of these nothing is guessed (the answer is over).
             settings: None = the defaults.
             name: the drafter's: of the method, for a head.
-            release: frees a cache that was made for this drafter alone; None = whoever made it frees it.
+            release: frees a cache that was made for this drafter alone; None = the caller frees it.
         """
         self.name = name
         self._context: DraftContext | None = context
@@ -216,7 +216,7 @@ def _passing() -> Iterator[None]:
 
 
 def masked(request: DraftRequest, path: Tokens, rows: LogitRows) -> LogitRows:
-    """The row behind `path`, which begins with the history, with the request's grammar applied; one of nothing but -inf
+    """The row after `path`, which begins with the history, with the request's grammar applied; one of nothing but -inf
     where the answer is over.
     """
     if request.constraint is None:
@@ -231,7 +231,7 @@ def masked(request: DraftRequest, path: Tokens, rows: LogitRows) -> LogitRows:
 def _drawn_from(probs: SparseProbs, drawn: Tokens) -> list[SparseProbs]:
     """The distribution each of `drawn` (without replacement) came from: what its earlier siblings left.
 
-    Temperature 0 leaves nothing behind the first; the others are then the next most likely, a certain guess each.
+    Temperature 0 leaves nothing after the first; the others are then the next most likely, a certain guess each.
     """
     found: list[SparseProbs] = []
     for token in drawn:

@@ -1,5 +1,5 @@
 """EAGLE-1 and EAGLE-2 heads (Li et al. 2024, arXiv 2401.15077, 2406.16858): one decoder layer over pairs of the
-target's final state and the token behind it, read through the target's own output matrix.
+target's final state and the token after it, read through the target's own output matrix.
 
 The two share their heads and differ in the tree (`best_first`). Files are as published (yuhuili/EAGLE-*): config.json
 of a one-layer llama, and `embed_tokens`, `fc` and `layers.0` as safetensors or a pickle of torch's. llama.cpp does not
@@ -140,7 +140,7 @@ def load(path: Path, target: Header) -> EagleHead:
         target: of the model whose text is emitted.
 
     Raises:
-        ModelFileError: damaged, without a tensor that it needs, or of a shape nobody published.
+        ModelFileError: damaged, without a tensor that it needs, or of an unknown shape.
         PairError: made for another model; the message names the fact that differs.
     """
     shape = Shape.of(path)
@@ -208,7 +208,7 @@ class Layer:
         return np.asarray(np.einsum("ghn,ngd->ghd", shares, values), dtype=np.float32).reshape(-1)
 
     def leave(self, x: Float32Array, mixed: Float32Array, threads: int) -> Float32Array:
-        """float32[n, hidden] states behind the layer."""
+        """float32[n, hidden] states after the layer."""
         x = x + self._linear(f"{_LAYER}self_attn.o_proj", mixed, threads)
         h = self._norm(x, self._behind)
         gate, up = (self._linear(f"{_LAYER}mlp.{name}_proj", h, threads) for name in ("gate", "up"))
@@ -217,7 +217,7 @@ class Layer:
 
 
 class EagleContext(HeadCache):
-    """Evaluates histories and what is guessed behind them; keys and values are kept in float32."""
+    """Evaluates histories and what is guessed after them; keys and values are kept in float32."""
 
     def __init__(self, layer: Layer, target: Context) -> None:
         """`target`: made with `EagleHead.tap`; must stay open as long as this is used."""

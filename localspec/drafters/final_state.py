@@ -1,7 +1,7 @@
 """What heads share that guess from the target's last final state alone (Medusa, MLP speculators).
 
-They have no cache: the state of the last evaluated token is there or it is not (right behind a prompt, whose states
-nobody asked for, it is not), so there is nothing to read and nothing to forget.
+They have no cache: the state of the last evaluated token is there or it is not (right after a prompt, whose states
+were not asked for, it is not), so there is nothing to read and nothing to forget.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Medusa heads (Cai et al. 2024, arXiv 2401.10774): several guesses at once from the target's last final state.
 
-Head d guesses the token d + 1 places behind the last one without knowing what the heads before it guessed, so that
+Head d guesses the token d + 1 places after the last one without knowing what the heads before it guessed, so that
 every combination of their guesses is a path, and the likeliest of those make the tree. The target decides as about any
 draft; the *typical acceptance* of the paper, which changes the text, is not offered.
 
@@ -131,7 +131,7 @@ class MedusaHead:
 
 @dataclass(slots=True)
 class _Guesses:
-    """What the heads say behind one state."""
+    """What the heads say after one state."""
 
     state: Float32Array
     rows: dict[int, LogitRows] = field(default_factory=dict)
@@ -139,7 +139,7 @@ class _Guesses:
 
 
 class MedusaContext(FinalState):
-    """A `best_first.TreeContext`: the row behind a path is that of the head which guesses so far ahead."""
+    """A `best_first.TreeContext`: the row after a path is that of the head which guesses so far ahead."""
 
     def __init__(self, target: Context, weights: Sequence[_Weights]) -> None:
         super().__init__(target)
@@ -147,7 +147,7 @@ class MedusaContext(FinalState):
         self._said: dict[int, _Guesses] = {}
 
     def decode(self, feeds: Sequence[Feed]) -> list[LogitRows]:
-        """The row behind each feed, all -inf further ahead than there are heads, or where the state is not held."""
+        """The row after each feed, all -inf further ahead than there are heads, or where the state is not held."""
         places = [self._place(feed) for feed in feeds]
         for head in sorted({place[1] for place in places if place is not None}):
             said = {id(place[0]): place[0] for place in places if place is not None and place[1] == head}
@@ -155,7 +155,7 @@ class MedusaContext(FinalState):
         return [self._row(None) if place is None else place[0].rows[place[1]] for place in places]
 
     def _place(self, feed: Feed) -> tuple[_Guesses, int] | None:
-        """What is known behind the last state, and the head that guesses what comes next; None = there is none."""
+        """What is known after the last state, and the head that guesses what comes next; None = there is none."""
         last = self._last(feed.slot, feed.tokens)
         if last is None:
             return None

@@ -1,4 +1,4 @@
-"""MLP speculators (Wertheimer et al. 2024, arXiv 2404.19124): a small recurrence behind the target's last final state.
+"""MLP speculators (Wertheimer et al. 2024, arXiv 2404.19124): a small recurrence after the target's last final state.
 
 A step mixes the state so far with the embedding of the token that was guessed last, and an output matrix reads the
 next guess. Files are as ibm-ai-platform publishes its accelerators: config.json (`model_type` "mlp_speculator") and
@@ -160,26 +160,26 @@ class MlpHead:
 
 @dataclass(frozen=True, slots=True)
 class _Thought:
-    """The speculator's own state behind a path, and what it says there."""
+    """The speculator's own state after a path, and what it says there."""
 
     state: Float32Array
     row: LogitRows
 
 
 class MlpContext(FinalState):
-    """A `best_first.TreeContext`; keeps the states of the paths behind the target's last one."""
+    """A `best_first.TreeContext`; keeps the states of the paths after the target's last one."""
 
     def __init__(self, target: Context, shape: Shape, steps: Sequence[_Step]) -> None:
         super().__init__(target)
         self._steps, self._shape = steps, shape
         kept = 0.5 ** (0.5 / shape.steps)
         self._token_weight = np.float32(math.sqrt((1.0 - kept**2) * (shape.inner / 2)) / kept)
-        """Of a token's embedding beside the state; the norm behind it takes care of the sum."""
+        """Of a token's embedding beside the state; the norm after it takes care of the sum."""
         self._roots: dict[int, tuple[Float32Array, dict[bytes, _Thought]]] = {}
-        """By slot: the target's state, and what followed it, by the bytes of the tokens behind it."""
+        """By slot: the target's state, and what followed it, by the bytes of the tokens after it."""
 
     def decode(self, feeds: Sequence[Feed]) -> list[LogitRows]:
-        """The row behind each feed, all -inf further ahead than it was trained for, or where the state is not held."""
+        """The row after each feed, all -inf further ahead than it was trained for, or where the state is not held."""
         return [self._thought(feed) for feed in feeds]
 
     def _thought(self, feed: Feed) -> LogitRows:

@@ -77,7 +77,7 @@ def load(path: Path, target: Header) -> MtpHead:
     """Reads the header of a file and compares it with its target's.
 
     Args:
-        path: a GGUF file with MTP layers, alone or behind a whole model; may be the target's own.
+        path: a GGUF file with MTP layers, alone or after a whole model; may be the target's own.
         target: of the model whose text is emitted.
 
     Raises:

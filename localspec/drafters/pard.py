@@ -1,4 +1,4 @@
-"""PARD: a small model that guesses K tokens in one pass, from K - 1 mask tokens behind the last token.
+"""PARD: a small model that guesses K tokens in one pass, from K - 1 mask tokens after the last token.
 
 An, Bai, Liu et al. 2025, "PARD: Accelerating LLM Inference with Low-Cost PARallel Draft Model Adaptation": the row of
 the last token predicts the next one, the row of each mask the token one further on, none of them knowing what the ones
@@ -64,7 +64,7 @@ def mask_token(header: Header) -> int:
     published for that family.
 
     Raises:
-        ModelFileError: nobody says, or it is not in the vocabulary.
+        ModelFileError: the file does not say, or it is not in the vocabulary.
     """
     size = header.count("tokenizer.ggml.tokens")
     stated = header.metadata.get("tokenizer.ggml.mask_token_id", _configured(header.path))
@@ -159,7 +159,7 @@ class ParallelContext:
     """A `DraftContext` over that of a model with a mask token: one pass computes the rows of a whole draft."""
 
     def __init__(self, context: DraftContext, mask: int) -> None:
-        """`context`: takes drafts, for `MOST_LEVELS` rows a slot; whoever made it frees it."""
+        """`context`: takes drafts, for `MOST_LEVELS` rows a slot; the caller frees it."""
         self.n_ctx, self.n_vocab = context.n_ctx, context.n_vocab
         self._context, self._mask = context, mask
         self._ends: dict[int, int] = {}
@@ -167,7 +167,7 @@ class ParallelContext:
         """By slot: a history, and the rows that follow it level by level, valid until the next pass."""
 
     def begin(self, ends: dict[int, int]) -> None:
-        """A draft begins, with passes from the real tokens: what was computed behind others is not used any more.
+        """A draft begins, with passes from the real tokens: what was computed after others is not used any more.
 
         Args:
             ends: by slot, the length that history and draft may reach together.
@@ -176,7 +176,7 @@ class ParallelContext:
         self._rows.clear()
 
     def decode(self, feeds: Sequence[Feed]) -> list[LogitRows]:
-        """The row behind each feed's last token: out of the last pass, where that has it for all of them."""
+        """The row after each feed's last token: out of the last pass, where that has it for all of them."""
         found = self._computed(feeds)
         if len(found) < len(feeds):
             self._rows.clear()

@@ -48,7 +48,7 @@ class Setup:
     max_leaves: int
     """Ends a draft may have: 1 = chains only."""
     end_tokens: frozenset[int]
-    """Behind one of these an answer is over."""
+    """After one of these an answer is over."""
     tokenize: Callable[[str], Tokens]
     """Text to int32[n] tokens, without a begin-of-sequence token."""
     piece: Callable[[int], bytes]

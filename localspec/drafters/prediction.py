@@ -49,7 +49,7 @@ class Prediction:
         return expected, self._matched if len(expected) else 0
 
     def _find(self, history: Tokens) -> None:
-        """The place behind the longest match of the history's end: of equals the next one, else the last before."""
+        """The place after the longest match of the history's end: of equals the next one, else the last before."""
         places = np.arange(1, len(self.tokens) + 1)
         self._matched, last = 0, self._place
         for length in range(1, min(self._longest, len(history)) + 1):

@@ -1,4 +1,4 @@
-"""Token recycling: what did the target think of saying the last time it stood behind this token?
+"""Token recycling: what did the target think of saying the last time it stood after this token?
 
 Every row of a pass names more than the one token that is emitted: the next best ones, and what would follow guesses
 that were wrong. The best few of every row are kept, by the token that the row follows, and a draft goes from token to
@@ -84,7 +84,7 @@ class TokenRecycling:
         self._asked.clear()
 
     def _learn(self, outcome: Outcome) -> None:
-        """Keeps what the rows say: those behind wrong guesses first, so that the text's own have the last word."""
+        """Keeps what the rows say: those after wrong guesses first, so that the text's own have the last word."""
         history = outcome.history.tokens
         if not len(outcome.draft):
             if len(history) > 1 and history[-1] == outcome.verdict.next_token:
@@ -95,9 +95,9 @@ class TokenRecycling:
         said = [*(drafted[node] for node in path), outcome.verdict.next_token]
         if history[-len(said) :].tolist() != said or len(history) == len(said):
             return  # a stop cut the end off: what stood before is not known
-        behind = {-1: int(history[-len(said) - 1])} | dict(enumerate(drafted))
-        nodes = [*(set(behind) - {-1, *path}), -1, *path]
-        self._successors.learn(outcome.rows, [1 + node for node in nodes], [behind[node] for node in nodes])
+        before = {-1: int(history[-len(said) - 1])} | dict(enumerate(drafted))
+        nodes = [*(set(before) - {-1, *path}), -1, *path]
+        self._successors.learn(outcome.rows, [1 + node for node in nodes], [before[node] for node in nodes])
 
     def close(self) -> None:
         pass

@@ -75,7 +75,7 @@ class SuffixDecoding:
         return draft
 
     def _known(self, request: DraftRequest) -> _Indexed:
-        """The slot's index, which may lag behind the history."""
+        """The slot's index, which may be shorter than the history."""
         history = request.history
         seen = self._slots.get(request.slot)
         if seen is None:

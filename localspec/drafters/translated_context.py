@@ -2,7 +2,7 @@
 
 Token-level intersection (TLI: Timor et al. 2025, "Accelerating LLM Inference with Lossless Speculative Decoding
 Algorithms for Heterogeneous Vocabularies"): its logits for tokens that both vocabularies have stand at the target's
-ids, all others are -inf. So whoever draws from a row draws from the restricted distribution, and every rule of
+ids, all others are -inf. So a token drawn from a row comes from the restricted distribution, and every rule of
 verification is as exact as with a draft model that shares the tokenizer.
 """
 
@@ -23,7 +23,7 @@ class TranslatedContext:
     """A `DraftContext` in the target's tokens over one in the draft model's."""
 
     def __init__(self, context: DraftContext, translator: Translator, shared: SharedVocabulary) -> None:
-        """`context`: the draft model's cache; whoever made it frees it."""
+        """`context`: the draft model's cache; the caller frees it."""
         self.n_ctx = 2**31 - 1
         """No limit in the target's tokens: where the draft model's run out of room, rows are empty."""
         self.n_vocab = shared.target_size
@@ -61,7 +61,7 @@ class TranslatedContext:
         return max(0, len(tokens) - left - (len(translated) - done))
 
     def reusable(self, slot: int, tokens: Tokens, prompt_length: int) -> int:
-        """How many leading tokens are cached, so that those behind them are as many as the draft model must read (of
+        """How many leading tokens are cached, so that those after them are as many as the draft model must read (of
         those not translated yet, as many as they are); all but the last where it cannot read the history."""
         translated, left = self._translated(slot, tokens)
         if not self._fits(translated):

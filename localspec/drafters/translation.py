@@ -20,7 +20,7 @@ from localspec.types import NO_TOKENS, Tokens
 
 _CUT = re.compile(rb"(?<=\S)(?= )")
 _LONGEST = 128
-"""Bytes of a piece; one without a cut ends at the first character behind them."""
+"""Bytes of a piece; one without a cut ends at the first character after them."""
 _FOLLOWING = frozenset(range(0x80, 0xC0))
 """Bytes in the middle of a UTF-8 character, of which there are three at most."""
 _NOT_UTF8 = re.compile("([\udc80-\udcff]+)")
@@ -105,7 +105,7 @@ class Translation:
         self._history = NO_TOKENS
         first = translator.beginning
         self._states: list[tuple[int, bytes, bool]] = [(len(first), b"", True)]
-        """Before each token of the history, and behind the last: how many tokens are final, the unfinished piece, and
+        """Before each token of the history, and after the last: how many tokens are final, the unfinished piece, and
         whether a text starts with it."""
         self._buffer = np.array([*first, *[0] * 256], dtype=np.int32)
         self._length = len(first)

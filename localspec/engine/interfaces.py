@@ -66,7 +66,7 @@ class History:
 
 
 class Constraint(Protocol):
-    """What a grammar lets an answer say, in the state of the tokens said so far. A *path* is tokens behind those."""
+    """What a grammar lets an answer say, in the state of the tokens said so far. A *path* is tokens after those."""
 
     @property
     def complete(self) -> bool:
@@ -82,7 +82,7 @@ class Constraint(Protocol):
         ...
 
     def mask(self, path: Sequence[int]) -> npt.NDArray[np.bool_] | None:
-        """bool[n_vocab], what may follow a path that it allows; None if the answer is over behind it.
+        """bool[n_vocab], what may follow a path that it allows; None if the answer is over after it.
 
         Raises:
             KernelError: the grammar has become too complex.
@@ -131,11 +131,11 @@ class DraftRequest:
     sampling: SamplingParams
     noise: Noise
     price: Price = ANY_PRICE
-    """Asked behind every level, by drafters whose levels cost something."""
+    """Asked after every level, by drafters whose levels cost something."""
     room: int = 2**31
     """Tokens the request may still bring."""
     drafter: str | None = None
-    """Name of the only drafter that may guess here; None = any. Whoever asks drafters keeps to it (`allows`)."""
+    """Name of the only drafter that may guess here; None = any. Code that asks drafters keeps to it (`allows`)."""
     prediction: Tokens = field(default_factory=lambda: NO_TOKENS)
     """int32[m], tokens the answer is expected to hold; the same array for the whole request."""
     constraint: Constraint | None = None
@@ -184,7 +184,7 @@ class Draft:
     origin: str = ""
     """Name of the drafter that made it, for statistics and display."""
     origins: tuple[str, ...] = ()
-    """Per node, who guessed it, where several did (one went on behind another's); empty = `origin` guessed all."""
+    """Per node, who guessed it, where several did (one went on after another's); empty = `origin` guessed all."""
 
     def origin_of(self, node: int) -> str:
         """Who guessed a node."""
@@ -225,7 +225,7 @@ class Verdict:
     accepted: Tokens
     """int32[a], node indices along the accepted path."""
     next_token: int
-    """The target's own token behind them: a correction or a bonus."""
+    """The target's own token after them: a correction or a bonus."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,7 +263,7 @@ class Drafter(Protocol):
     name: str
     needs: Needs
     free: bool
-    """Asking costs next to nothing, so it is asked whoever else is, and scored whether its draft is sent or not."""
+    """Asking costs next to nothing, so it is always asked, and scored whether its draft is sent or not."""
 
     def missing(self, slot: int, history: History) -> int:
         """Tokens it would have to read before it can guess, the last one included; 0 if it reads for nothing."""
@@ -291,7 +291,7 @@ class OnePass(Protocol):
 
 
 class Target(Protocol):
-    """The model whose text is emitted, behind a cache that knows its own tokens (`llama.context.Context`)."""
+    """The model whose text is emitted, and a cache that knows its own tokens (`llama.context.Context`)."""
 
     n_ctx: int
     """Tokens a slot can hold."""

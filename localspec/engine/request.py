@@ -48,7 +48,7 @@ class Request:
     max_draft_tokens: int | None = None
     """At most so many nodes a draft for this request; 0 = plain decoding; None = whatever the plan finds best."""
     drafter: str | None = None
-    """The only drafter that may guess for this request; "none" = plain decoding; None = whoever pays."""
+    """The only drafter that may guess for this request; "none" = plain decoding; None = the plan chooses."""
     prediction: Tokens = field(default_factory=lambda: NO_TOKENS)
     """int32[m], tokens the answer is expected to hold: prompt lookup searches them, too. Never changes the text."""
     constraint: Constraint | None = None
@@ -65,7 +65,7 @@ class Request:
     stop_tokens: frozenset[int] = frozenset()
     """Tokens that end the answer as the model's own end tokens do, and whose text is no part of it."""
     ignore_end: bool = False
-    """Go on behind end-of-generation tokens (benchmarks)."""
+    """Go on after end-of-generation tokens (benchmarks)."""
     top_log_probs: int | None = None
     """None = no log-probabilities; n = those of the emitted tokens and of the n most likely at each position."""
 
@@ -75,7 +75,7 @@ class Request:
             if type(value) is not int and not (value is None and name not in ("seed", "stream", "min_tokens")):
                 raise UsageError(f"{name} is {value!r}; it must be a whole number.")
         if not (self.drafter is None or isinstance(self.drafter, str)):
-            raise UsageError(f"drafter is {self.drafter!r}; it must be a name, or None for whoever pays.")
+            raise UsageError(f"drafter is {self.drafter!r}; it must be a name, or None to let the plan choose.")
         if len(self.prompt) == 0:
             raise UsageError("The prompt is empty.", "Give it at least one token of text.")
         if self.max_tokens is not None and self.max_tokens < 1:
@@ -126,7 +126,7 @@ class PassRecord(NamedTuple):
     """What happened in one pass of a slot: enough to show the draft, the verdict and the price."""
 
     drafter: str
-    """Who guessed, or began to; "" = nobody."""
+    """The drafter that guessed, or began to; "" = none."""
     guesses: tuple[int, ...]
     """Tokens of the draft's nodes, in the order they were sent."""
     parents: tuple[int, ...]
@@ -134,7 +134,7 @@ class PassRecord(NamedTuple):
     accepted: tuple[int, ...]
     """Node indices along the accepted path."""
     next_token: int
-    """The target's own token behind them, even if a stop cut it off."""
+    """The target's own token after them, even if a stop cut it off."""
     width: int
     """Rows of the pass, over all slots that shared it."""
     seconds: float
@@ -153,7 +153,7 @@ class Event:
 
     slot: int
     text: str
-    """New text, whole characters only; may lag behind the tokens."""
+    """New text, whole characters only; may be later than the tokens."""
     tokens: tuple[int, ...]
     origins: tuple[Origin, ...]
     """Same length as `tokens`."""
@@ -164,4 +164,4 @@ class Event:
     stats: RequestStats
     """Live statistics of the request, updated by every pass."""
     record: PassRecord | None = None
-    """The pass behind the event; None where there was none (a cancelled request) or it failed."""
+    """The pass after the event; None where there was none (a cancelled request) or it failed."""

@@ -17,7 +17,7 @@ class TextStream:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._held = ""
         self.stopped = False
-        """A stop string came; text behind it is dropped."""
+        """A stop string came; text after it is dropped."""
 
     def push(self, piece: bytes, watch: bool = True) -> str:
         """Takes one token's bytes, returns the text that may be shown now.

@@ -50,7 +50,7 @@ def open_file(path: Path) -> BinaryIO:
     try:
         if path.is_dir():
             raise ModelFileError(f"{path} is a directory, not a model file.", "Name a .gguf file inside it.")
-        if path.exists() and not path.is_file():  # opening a pipe would wait for whoever writes to it
+        if path.exists() and not path.is_file():  # opening a pipe would wait for its writer
             raise ModelFileError(f"{path} is a pipe or device, not a model file.")
         return open(path, "rb")
     except FileNotFoundError as error:

@@ -89,7 +89,7 @@ class Batch:
         return self._struct
 
     def add(self, part: Part, row: int) -> int:
-        """Writes a part's missing tokens and draft from `row` on; returns the row behind them.
+        """Writes a part's missing tokens and draft from `row` on; returns the row after them.
 
         Raises:
             UsageError: a token id outside the vocabulary.
@@ -120,7 +120,7 @@ class Batch:
         self.id_count[row:end] = [many for _, many in ranges]
 
     def add_history(self, slot: int, tokens: Tokens, start: int, row: int) -> int:
-        """Writes tokens of one slot at positions from `start` on, without logits; returns the row behind them.
+        """Writes tokens of one slot at positions from `start` on, without logits; returns the row after them.
 
         A slot's sequence id is its number; where trees are possible there is one slot, and its cells carry all ids.
 

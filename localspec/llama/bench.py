@@ -19,7 +19,7 @@ from localspec.llama.tree import layout
 from localspec.types import Feed, LogitRows, Tokens
 
 _SEED_LENGTH = 128
-_REACH = 32  # tokens behind a length that passes may use
+_REACH = 32  # tokens after a length that passes may use
 
 
 @dataclass(slots=True)
@@ -70,7 +70,7 @@ class Bench:
         self.context.close()
 
     def reach(self, length: int) -> int:
-        """How many tokens behind `length` can be decoded."""
+        """How many tokens after `length` can be decoded."""
         return max(0, min(_REACH, self.settings.n_ctx - length - 1))
 
     def _fill_seed(self) -> None:
@@ -114,7 +114,7 @@ class Bench:
     # -- bits -----------------------------------------------------------------------------------------------------
 
     def reference(self, length: int, count: int, cancel: Callable[[], bool] | None = None) -> None:
-        """Decodes `count` tokens one by one behind `length` and keeps their rows for comparison.
+        """Decodes `count` tokens one by one after `length` and keeps their rows for comparison.
 
         Raises:
             Cancelled: as `go_to`.
@@ -128,7 +128,7 @@ class Bench:
         self._references[length] = rows
 
     def chain_equals(self, length: int, width: int) -> bool:
-        """Whether chains of `width` rows give the reference's bits: one, or one behind the other over a step of 256.
+        """Whether chains of `width` rows give the reference's bits: one, or one after the other over a step of 256.
 
         At such a step llama.cpp shows attention more cells. Passes that catch up on tokens are tried too.
         """
@@ -151,7 +151,7 @@ class Bench:
         return rows[0].tobytes() == self._references[length][width - 1].logits
 
     def rollback_equals(self, length: int, width: int) -> bool:
-        """Whether rows behind rejected drafts have the reference's bits, where snapshots of a state bring it back.
+        """Whether rows after rejected drafts have the reference's bits, where snapshots of a state bring it back.
 
         A chain of `width` rows that is wrong from its first node on, one that is from its middle on, then one row.
         """
@@ -170,7 +170,7 @@ class Bench:
     def tree_equals(self, length: int, width: int) -> bool:
         """Whether trees of `width` rows, the true chain beside wrong ones, give the reference's bits.
 
-        Beside one, row behind row; and, where the context takes it, beside one row and in turn with another chain, as
+        Beside one, row after row; and, where the context takes it, beside one row and in turn with another chain, as
         where the likeliest node comes next whichever chain it is in.
         """
         if not self._side_equals(length, *beside(width - 1)):
@@ -198,7 +198,7 @@ class Bench:
     def comb_equals(self, length: int, width: int) -> bool:
         """Whether the true chain with a wrong leaf beside each node gives the reference's bits.
 
-        As many leaves as the context takes. Also that the next pass does, behind the accepted chain.
+        As many leaves as the context takes. Also that the next pass does, after the accepted chain.
         """
         expected = self._references[length]
         self.go_to(length)
@@ -255,13 +255,13 @@ class Bench:
 
 
 def beside(nodes: int) -> tuple[list[int], list[int]]:
-    """Parents of two chains behind the same token, of two nodes or more in all, and the nodes of the second one."""
+    """Parents of two chains after the same token, of two nodes or more in all, and the nodes of the second one."""
     main = nodes - nodes // 2
     return [*range(-1, main - 1), -1, *range(main, nodes - 1)], list(range(main, nodes))
 
 
 def in_turn(nodes: int) -> tuple[list[int], list[int]]:
-    """Parents of a leaf and two chains behind the same token, whose nodes take turns, and those of the first chain."""
+    """Parents of a leaf and two chains after the same token, whose nodes take turns, and those of the first chain."""
     return [-1 if node < 3 else node - 2 for node in range(nodes)], list(range(1, nodes, 2))
 
 

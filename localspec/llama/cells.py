@@ -50,17 +50,17 @@ class Cells:
         return self._buffer[: self.length]
 
     def put(self, start: int, tokens: Tokens) -> None:
-        """The cache now holds `tokens` from position `start` on, and nothing behind them."""
+        """The cache now holds `tokens` from position `start` on, and nothing after them."""
         end = start + len(tokens)
         self._buffer[start:end] = tokens
         self.length, self.droppable = end, max(0, min(self.rollback or 0, len(tokens) - 1))
 
     def may_keep(self, keep: int) -> bool:
-        """Whether what is behind `keep` cells can be dropped."""
+        """Whether what is after `keep` cells can be dropped."""
         return self.rollback is None or self.length - keep <= self.droppable
 
     def cut(self, length: int) -> None:
-        """The cache now ends behind `length` cells."""
+        """The cache now ends after `length` cells."""
         self.length, self.droppable = length, 0
 
     def keep(self, tokens: Tokens, prompt_length: int) -> int:

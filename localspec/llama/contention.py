@@ -8,7 +8,7 @@ long our threads wanted a CPU and had none, and GNU OpenMP's threads are put to 
 libgomp has no call for it, but its threads sleep almost at once while it has more threads than there are CPUs
 (`gomp_throttled_spin_count_var`, libgomp/config/linux/wait.h). A parked thread with enough idle threads of its own
 makes it so; ending that thread undoes it. The bits of a pass do not depend on it. Linux and GNU OpenMP only: elsewhere
-nothing is measured and nothing done. Whoever sets GOMP_SPINCOUNT or OMP_WAIT_POLICY has decided, and is left alone.
+nothing is measured and nothing done. Where the user has set GOMP_SPINCOUNT or OMP_WAIT_POLICY, that stands.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _TASKS = Path("/proc/self/task")
 
 
 class Contention:
-    """Watches one process and decides for it; see the module. Called by whoever computes passes, on any thread."""
+    """Watches one process and decides for it; see the module. Called where passes are computed, on any thread."""
 
     def __init__(self) -> None:
         self.begun = 0
@@ -55,7 +55,7 @@ class Contention:
 
     @contextlib.contextmanager
     def passing(self) -> Iterator[None]:
-        """Around every pass; behind some the system is asked how long our threads waited for a CPU."""
+        """Around every pass; after some the system is asked how long our threads waited for a CPU."""
         begun = perf_counter()
         with self._lock:
             self.begun += 1
@@ -152,4 +152,4 @@ def _openmp() -> ctypes.CDLL | None:
 
 
 cpus = Contention()
-"""Of this process: OpenMP's threads are its, whoever computes."""
+"""Of this process: OpenMP's threads are its, whatever computes."""

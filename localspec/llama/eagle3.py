@@ -21,7 +21,7 @@ from localspec.types import Float32Array
 
 
 class Eagle3Context(HeadCache):
-    """Evaluates histories and what is guessed behind them."""
+    """Evaluates histories and what is guessed after them."""
 
     def __init__(self, model: Model, target: Context, layers: Sequence[int]) -> None:
         """Allocates the cache.
@@ -51,7 +51,7 @@ class Eagle3Context(HeadCache):
         params.n_batch = params.n_ubatch = params.n_outputs_max = ROWS
         params.n_seq_max = self._n_slots * self.n_paths
         params.n_threads = params.n_threads_batch = target.threads
-        params.kv_unified = True  # nobody relies on its bits, and paths need it
+        params.kv_unified = True  # nothing relies on its bits, and paths need it
         params.op_offload = model.gpu_layers != 0
         params.no_perf = True
         params.ctx_other = target.handle.pointer  # whose embeddings and output matrix serve a head without its own

@@ -1,7 +1,7 @@
 """How few tokens a text can have, told from its bytes, before llama.cpp makes tokens of it.
 
 For every special token that llama.cpp finds it walks the list of what it has found, from the start: its steps grow with
-the square of their number, and megabytes take minutes. Whoever takes texts from strangers asks here first.
+the square of their number, and megabytes take minutes. Code that takes texts from strangers asks here first.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ class Handle:
         Args:
             model: whose kernels compute its passes.
             params: a llama_context_params.
-            what: what is made, as an error names it behind "llama.cpp could not make".
+            what: what is made, as an error names it after "llama.cpp could not make".
             hint: what to do about such an error.
             rows: most rows of a pass that decodes.
 

@@ -1,6 +1,6 @@
 """What heads share that guess step by step from what their target saw: a cache that knows its own tokens.
 
-Cell p pairs the target's state at position p with the token at p + 1, and its row says what comes at p + 2. Behind the
+Cell p pairs the target's state at position p with the token at p + 1, and its row says what comes at p + 2. After the
 last state that the target has given (the *trunk*) the head's own state takes the place of the target's: such cells are
 guesses, and are computed anew as soon as the target's states of their positions are known. Guesses may branch; each
 path that goes its own way has a *sequence*.
@@ -26,12 +26,12 @@ ROWS = 64
 _CHUNK = 512
 """Most tokens that `prefill_chunk` reads."""
 Path: TypeAlias = tuple[int, ...]
-"""Tokens guessed behind the trunk."""
+"""Tokens guessed after the trunk."""
 
 
 @dataclass(slots=True)
 class Guess:
-    """What the head says behind one path."""
+    """What the head says after one path."""
 
     sequence: int
     """That its cell and all before it belong to."""
@@ -71,9 +71,9 @@ class Row:
     sequence: int | None
     """None = a cell of the trunk, which belongs to all of the slot's."""
     state: Float32Array
-    """float32: the target's (of all that is tapped, one behind the other), or the head's own behind a guess."""
+    """float32: the target's (of all that is tapped, one after the other), or the head's own after a guess."""
     path: Path | None
-    """Whose guess it is; None = nobody asks what it says."""
+    """Whose guess it is; None = what it says is not asked for."""
 
 
 class HeadCache(ABC):
@@ -96,15 +96,15 @@ class HeadCache(ABC):
 
     @abstractmethod
     def _compute(self, rows: Sequence[Row], asked: bool) -> tuple[Float32Array, Float32Array] | None:
-        """A pass over at most `ROWS` rows, each of a cell behind those of its sequence.
+        """A pass over at most `ROWS` rows, each of a cell after those of its sequence.
 
         Args:
             rows: of the trunk, or of guesses; never of both.
-            asked: whether anybody asks what they say.
+            asked: whether what they say is asked for.
 
         Returns:
-            float32[n, n_embd] states and float32[n, at least n_vocab] logits, kept by whoever made them until the next
-            pass; None if nobody asked.
+            float32[n, n_embd] states and float32[n, at least n_vocab] logits, kept by their maker until the next
+            pass; None if not asked for.
         """
 
     @abstractmethod
@@ -118,7 +118,7 @@ class HeadCache(ABC):
     # -- the DraftContext protocol ------------------------------------------------------------------------------
 
     def decode(self, feeds: Sequence[Feed]) -> list[LogitRows]:
-        """The row behind the last token of every feed, in the target's vocabulary: -inf for what the head cannot say,
+        """The row after the last token of every feed, in the target's vocabulary: -inf for what the head cannot say,
         and for all where the target has given no states. Feeds of one slot begin with the same history.
 
         Raises:
@@ -255,7 +255,7 @@ class HeadCache(ABC):
         return LogitRows.from_matrix(row[None, :])
 
     def _run(self, rows: Sequence[Row]) -> None:
-        """A pass; keeps what it says behind every row whose path is asked for."""
+        """A pass; keeps what it says after every row whose path is asked for."""
         try:
             found = self._compute(rows, any(row.path is not None for row in rows))
         except BaseException:

@@ -27,7 +27,7 @@ class HiddenStates:
     """Layer -> float32[n, n_embd], what goes into it: the residual stream before its own norm. Layer 0's are the token
     embeddings; those of layer i come out of layer i - 1."""
     final: Float32Array
-    """float32[n, n_embd], behind the final norm: what the output matrix turns into logits."""
+    """float32[n, n_embd], after the final norm: what the output matrix turns into logits."""
 
 
 def check_layers(model: Model, layers: Sequence[int]) -> tuple[int, ...]:

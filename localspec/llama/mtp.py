@@ -1,7 +1,7 @@
-"""Multi-token prediction (MTP, NextN): a layer behind the model that guesses on from the target's own states.
+"""Multi-token prediction (MTP, NextN): a layer after the model that guesses on from the target's own states.
 
-Row t of its cache reads token t together with the state behind token t - 1 and guesses what follows token t. Where the
-target has computed that state, it is the target's; behind the end of what the target knows it is the layer's own, of
+Row t of its cache reads token t together with the state after token t - 1 and guesses what follows token t. Where the
+target has computed that state, it is the target's; after the end of what the target knows it is the layer's own, of
 its row t - 1. Cells that were computed from guessed states give way to true ones as soon as the target has them.
 
 A model may bring several layers (*heads*), one for each depth of the guess: then every head reads what the target
@@ -56,7 +56,7 @@ class _Slot:
     sure: int = 0
     """Cells before this one were computed from the target's states."""
     own: dict[int, Float32Array] = field(default_factory=dict)
-    """Position -> float32[n_embd], the layer's own state behind it."""
+    """Position -> float32[n_embd], the layer's own state after it."""
 
     def cut(self, length: int) -> None:
         """Forgets cells from position `length` on."""
@@ -131,7 +131,7 @@ class MtpContext:
     # -- what a DraftModel asks ---------------------------------------------------------------------------------
 
     def decode(self, feeds: Sequence[Feed]) -> list[LogitRows]:
-        """The guess behind the last token of every feed, in one pass as a rule.
+        """The guess after the last token of every feed, in one pass as a rule.
 
         Returns:
             Per feed one row; all -inf where the target's states do not lead there, or where no head reaches so deep.
@@ -173,7 +173,7 @@ class MtpContext:
     # -- what comes next ----------------------------------------------------------------------------------------
 
     def _next(self, slot: int, tokens: Tokens) -> _Step | None:
-        """The next rows towards a guess behind `tokens`; None = there is nothing to compute them from."""
+        """The next rows towards a guess after `tokens`; None = there is nothing to compute them from."""
         held, count = self._slots[slot], len(tokens)
         start, stop = self._states.span(slot, tokens, NEXTN)
         known = min(stop + 1, count) if stop > start else int(count == 1)
@@ -242,7 +242,7 @@ class MtpContext:
             raise
 
     def _states_before(self, step: _Step) -> Float32Array:
-        """float32[rows, n_embd]: behind the token before each row's; nothing is before the first token of all."""
+        """float32[rows, n_embd]: after the token before each row's; nothing is before the first token of all."""
         if not step.true:
             own = self._slots[step.slot].own
             return np.stack([own[position - 1] for position in range(step.start, step.stop)])

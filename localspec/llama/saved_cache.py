@@ -26,7 +26,7 @@ from localspec.types import Tokens
 
 _MAGIC = b"lspcKV01"
 _HEAD = struct.Struct("<8s32sIIQ32s")
-"""Magic and version, key, prompt length, tokens, bytes of state, SHA-256 of the state. Behind it the tokens as int32,
+"""Magic and version, key, prompt length, tokens, bytes of state, SHA-256 of the state. After it the tokens as int32,
 SHA-256 of all that, and the state as `Context.save` made it."""
 _DIGEST = hashlib.sha256().digest_size
 
@@ -101,7 +101,7 @@ def write(path: Path, name: bytes, saved: SavedCache) -> None:
         saved: what `take` gave.
 
     Raises:
-        OSError: it cannot be written, or the disk is full; nothing is left behind.
+        OSError: it cannot be written, or the disk is full; nothing is left.
     """
     digest = hashlib.sha256(saved.state).digest()
     head = _HEAD.pack(_MAGIC, name, saved.prompt_length, len(saved.tokens), len(saved.state), digest)

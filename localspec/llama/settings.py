@@ -35,7 +35,7 @@ class ContextSettings:
     """What a new history may keep of the cache: "all" = the longest common prefix; "chunks" = only what a fresh run
     would have computed in the same passes, so that a text never depends on what was asked before."""
     grid_prefill: bool = True
-    """False for draft models, whose bits nobody relies on: a few missing tokens ride along in the next pass."""
+    """False for draft models, whose bits do not matter: a few missing tokens ride along in the next pass."""
     max_rows: int = 64
     """Most rows with logits in a pass over all slots; bounds llama.cpp's output buffer."""
     rollback: int = 0

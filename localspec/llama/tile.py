@@ -1,7 +1,7 @@
 """Makes a long cache out of a short one by repeating its cells, so that a probe need not prefill thousands of tokens.
 
 Works on the bytes of `Context.save`. What a cell holds does not matter for the cost of a pass or the order in which
-it adds numbers; how many there are does. A recurrent state is the same size behind any number of tokens.
+it adds numbers; how many there are does. A recurrent state is the same size after any number of tokens.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _F32 = 0
 
 
 class _Other(Exception):
-    """Not a plain attention cache, with or without recurrent states behind it."""
+    """Not a plain attention cache, with or without recurrent states after it."""
 
 
 def tile(state: bytes, cells: int) -> bytes | None:

@@ -3,7 +3,7 @@
 Attention admits cells that carry a row's first sequence id at positions up to its own. So every leaf gets an id of
 its own, inner nodes carry the ids of all leaves below them, and each row sees exactly its ancestors. Leaves are
 numbered depth first, so that the ids of a node are a contiguous range. The main chain (first child of first child
-...) comes first in the batch: its cells lie in position order behind the history and may be kept.
+...) comes first in the batch: its cells lie in position order after the history and may be kept.
 """
 
 from __future__ import annotations
@@ -99,5 +99,5 @@ def checked_layout(feed: Feed, n_ctx: int, max_leaves: int) -> Layout | None:
         if tree.leaves > max_leaves:
             raise UsageError(f"a draft has {tree.leaves} leaves, but the context was made for {max_leaves}.")
     if len(feed.tokens) + depth > n_ctx:
-        raise UsageError(f"a draft {depth} deep does not fit behind {len(feed.tokens)} tokens in a context of {n_ctx}.")
+        raise UsageError(f"a draft {depth} deep does not fit after {len(feed.tokens)} tokens in a context of {n_ctx}.")
     return tree

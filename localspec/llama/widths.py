@@ -109,7 +109,7 @@ def _equal(bench: Bench, length: int, width: int, settings: ContextSettings, sho
 
     These are a chain; where the context takes trees, two chains side by side or in turn (suffix decoding, token
     recycling) and a chain with a leaf beside each node (draft model); and in a context of several slots, equal chains
-    of several slots. Where a rejected draft cannot just be trimmed, the rows behind it count, too.
+    of several slots. Where a rejected draft cannot just be trimmed, the rows after it count, too.
     """
     if not bench.chain_equals(length, width):
         return False

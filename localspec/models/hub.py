@@ -162,7 +162,7 @@ class Hub:
             os.replace(fresh, reference)
 
     def url_file(self, url: Url) -> RemoteFile:
-        """The file behind an address, at its present version.
+        """The file at an address, at its present version.
 
         Raises:
             DownloadError: unreachable, not found, or the server does not state the size.

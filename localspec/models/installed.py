@@ -48,7 +48,7 @@ def find(name: str | os.PathLike[str] | None, store: Store | None = None, catalo
     if text in catalog.models:
         raise ModelError(f"{text!r} is not installed.", f"Try: localspec pull {text}")
     if Path(text).exists() or (text.endswith(".gguf") and parse(text) is None) or Path(text).is_absolute():
-        return Path(text), None  # whoever opens it says what is wrong with it
+        return Path(text), None  # opening it says what is wrong with it
     return _nothing(text, store, catalog)
 
 
@@ -74,7 +74,7 @@ def usable(store: Store | None = None, catalog: Catalog | None = None) -> dict[s
 
 
 def name_of(sha256: str, store: Store | None = None, catalog: Catalog | None = None) -> str:
-    """What a file with this checksum is called here, be it installed, bundled or listed; "" = nobody knows it."""
+    """What a file with this checksum is called here, be it installed, bundled or listed; "" = unknown."""
     catalog = Catalog.load() if catalog is None else catalog
     store = Store() if store is None else store
     for entry in store.entries():

@@ -113,7 +113,7 @@ def _lock(file: IO[str]) -> bool:
     except BlockingIOError:
         return False
     except OSError:
-        return True  # a file system without locks: nobody will see this process, and trying again would not help
+        return True  # a file system without locks: no other process will see this one, and trying again would not help
     return os.fstat(file.fileno()).st_nlink > 0  # else it was deleted before it could be locked
 
 

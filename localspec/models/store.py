@@ -188,7 +188,7 @@ class Store:
                 if entry.fault:
                     raise ModelFileError(f"{entry.name} was not installed: {entry.fault}.", "Try again.")
                 _write(database, entry)
-            # Behind all of them, as the new ones may use the old one's files; under the lock, as in `remove`.
+            # After all of them, as the new ones may use the old one's files; under the lock, as in `remove`.
             now = _read(database)
             for file in (file for entry in before if entry.name in names for file in entry.files):
                 if not any(used.path == file.path for entry in now for used in entry.files):
@@ -252,7 +252,7 @@ class Store:
         (version,) = database.execute("PRAGMA user_version").fetchone()
         if version == 0:
             database.execute("BEGIN IMMEDIATE")
-            if database.execute("PRAGMA user_version").fetchone() == (0,):  # nobody was faster
+            if database.execute("PRAGMA user_version").fetchone() == (0,):  # no other process was faster
                 for statement in filter(str.strip, _TABLES.split(";")):
                     database.execute(statement)
                 database.execute(f"PRAGMA user_version = {VERSION}")
@@ -288,7 +288,7 @@ def _write(database: sqlite3.Connection, entry: Entry) -> None:
 
 
 def _delete(file: StoredFile, others: Sequence[Entry]) -> Removal:
-    """Deletes a file's link and bytes as far as they are ours and nobody else needs them."""
+    """Deletes a file's link and bytes as far as they are ours and nothing else needs them."""
     path = file.path
     try:
         real = path.resolve(strict=True)

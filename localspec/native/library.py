@@ -66,8 +66,8 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
 }
 BRIEF = ("ls_gumbel", "ls_ngram_sync", "ls_ngram_lookup", "ls_suffix_follow", "ls_successors_guess")
 """Functions that take microseconds while a pass is planned; of the library's `brief`, they keep Python's lock. Were it
-let go, whoever reads the answer would take it and have the pass wait for as long as that takes, up to a millisecond. In
-the pass it has time."""
+let go, the thread that reads the answer would take it, and the pass would wait for up to a millisecond. In the
+pass it has time."""
 MOST_BRIEF = 512
 """Tokens to work on from which on that is not brief: indexing takes 0.1 ms a thousand."""
 NO_MEMORY, BAD_ARGUMENT, NOT_FINITE, NO_SUPPORT, BAD_TREE, BAD_DRAFT, NO_ISA, NEED_ROW = range(1, 9)

@@ -11,7 +11,7 @@ class DraftPrice(Price):
     """Goes on while some longer draft is worth more than the best one that could be sent now.
 
     With reach[i] = probability that the first i guesses are all accepted (from the confidences so far), a draft of m
-    nodes is worth sum(reach[1..m]) - rate * (pass_seconds[m] - pass_seconds[0]) tokens. Behind level k the guesses to
+    nodes is worth sum(reach[1..m]) - rate * (pass_seconds[m] - pass_seconds[0]) tokens. After level k the guesses to
     come are taken at their typical acceptance, and every further level costs the drafter `level_seconds`. Looking
     ahead over all lengths, not one node, is what carries it over a bad width to a good one.
     """

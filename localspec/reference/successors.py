@@ -1,4 +1,4 @@
-"""Token recycling with numpy: the likeliest tokens behind each token, and guesses that go from token to token."""
+"""Token recycling with numpy: the likeliest tokens after each token, and guesses that go from token to token."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from localspec.reference.rows import COLD, sample
 from localspec.types import NO_TOKENS, Float32Array, Float64Array, LogitRows, Noise, Purpose, SamplingParams, Tokens
 
 SUCCESSORS = 8
-"""Tokens kept behind each token."""
+"""Tokens kept after each token."""
 MOST_NODES = 64
 """Of a guess."""
 _BEST = SamplingParams(temperature=0.0, top_k=32)
 """Finds the likeliest tokens of a row, and their shares of the 32 likeliest."""
 _NO_NOISE = Noise(0)
 _LEAST = 0.03
-"""Behind a guess that is less likely than this to be reached nothing more is guessed."""
+"""After a guess that is less likely than this to be reached nothing more is guessed."""
 
 
 class Guess(NamedTuple):
@@ -55,7 +55,7 @@ class SuccessorIndex:
                 continue
             try:
                 found, shares = sample(rows, index, _BEST, NO_TOKENS, _NO_NOISE, 0, SUCCESSORS)
-            except KernelError:  # behind a wrong guess, where nobody looked before
+            except KernelError:  # after a wrong guess, where nobody looked before
                 continue
             self._tokens[token, : len(found)] = found
             self._shares[token] = 0.0
@@ -89,7 +89,7 @@ class SuccessorIndex:
         )
 
     def _weighed(self, token: int, temperature: float, noise: Noise, position: int) -> tuple[Tokens, Float64Array]:
-        """int32[n] tokens kept behind a token, and how likely each is to be the target's own at that position, together
+        """int32[n] tokens kept after a token, and how likely each is to be the target's own at that position, together
         as likely as all that is kept.
 
         With p its share, the target takes the largest log p / T + g, or log p + T g, where g is the noise there.

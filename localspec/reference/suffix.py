@@ -25,7 +25,7 @@ class Continuation(NamedTuple):
     parents: Tokens
     """int32[n], -1 = the context; best first."""
     chances: Float64Array
-    """float64[n], of being right if the parent is: c of n places agree, behind a match of m: c / (n + 1 / m)."""
+    """float64[n], of being right if the parent is: c of n places agree, after a match of m: c / (n + 1 / m)."""
     score: float
     """Tokens expected to be right: the sum over all nodes of the products of chances."""
     match: int

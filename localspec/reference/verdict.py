@@ -41,7 +41,7 @@ class Walk:
         return self.accepted[-1] if self.accepted else -1
 
     def children(self) -> Iterator[int]:
-        """Nodes behind the last accepted one, in trial order."""
+        """Nodes after the last accepted one, in trial order."""
         return (int(i) for i in np.flatnonzero(self.parents == self.node))
 
     def path(self) -> Tokens:

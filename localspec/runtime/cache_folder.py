@@ -20,7 +20,7 @@ _ABANDONED = 3600.0
 
 
 class CacheFolder:
-    """Files that hold conversations: nobody but their owner can read them. Trouble with the disk is no error."""
+    """Files that hold conversations: only their owner can read them. Trouble with the disk is no error."""
 
     def __init__(self, budget: int = 0, directory: Path | None = None) -> None:
         """At most `budget` bytes in all (0 = nothing is written); `directory` None = "chats" in the cache folder."""

@@ -37,7 +37,7 @@ class ChatCaches:
         brought back if it spares more of the prompt than what is there.
 
         Args:
-            chat: whose prompt it is; None = nobody's, its cache is not kept.
+            chat: whose prompt it is; None = no chat's, its cache is not kept.
             prompt: int32[n].
         """
         if chat == self._chat:

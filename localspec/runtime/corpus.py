@@ -134,7 +134,7 @@ class Corpus:
         """Whatever goes wrong is said once, and answers go on."""
         try:
             work(*arguments)
-        except Exception as error:  # noqa: BLE001 - nobody looks at what becomes of the work
+        except Exception as error:  # noqa: BLE001 - no caller looks at what becomes of the work
             if not self._said:
                 self._said = True
                 reason = (error.strerror if isinstance(error, OSError) else "") or str(error)

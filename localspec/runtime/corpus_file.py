@@ -1,9 +1,9 @@
 """Token sequences in one file that only grows, until it is made anew without those of least use.
 
-Every record carries its own checksum, and reading goes on behind what is damaged: a write that was interrupted costs
-the record it was writing. Writers lock a file beside it, so that several processes can share one; whoever makes it anew
-renames the new one over the old. The file may grow to the largest budget that any writer was given (kept in the locked
-file), so that one with a smaller budget does not cut what another keeps. Nobody but the owner can read it.
+Every record carries its own checksum, and reading goes on after what is damaged: a write that was interrupted costs
+the record it was writing. Writers lock a file beside it, so that several processes can share one; a new one is made
+beside it and renamed over the old. The file may grow to the largest budget that any writer was given (kept in the
+locked file), so that one with a smaller budget does not cut what another keeps. Only the owner can read it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ else:
 
 _MAGIC = b"\xf5lsC"
 _HEAD = struct.Struct("<4sBxxxI16sdI")
-"""Magic, kind, tokens, name, seconds since 1970, CRC-32 of all but itself. Behind it the tokens as int32."""
+"""Magic, kind, tokens, name, seconds since 1970, CRC-32 of all but itself. After it the tokens as int32."""
 _TOKENS, _USED = 1, 2
 """Kinds of a record: a sequence, and that one was of use."""
 _MOST_TOKENS = 1 << 24
@@ -104,7 +104,7 @@ class CorpusFile:
             return self._read()
 
     def add(self, sequences: Iterable[Sequence]) -> None:
-        """Writes sequences behind what is there, and makes room if they are too many.
+        """Writes sequences after what is there, and makes room if they are too many.
 
         Raises:
             OSError: they cannot be written, or the disk is full; what was there is as it was.
@@ -238,7 +238,7 @@ class CorpusFile:
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[IO[bytes]]:
-        """While nobody else reads or writes. The system lets go of the lock however a process ends."""
+        """While no other process reads or writes. The system lets go of the lock however a process ends."""
         with open(self.path.with_name(f"{self.path.name}.lock"), "a+b", buffering=0) as file:
             file.seek(0)
             if sys.platform == "win32":
@@ -249,7 +249,7 @@ class CorpusFile:
 
 
 def _agreed(lock: IO[bytes]) -> int:
-    """The largest budget that a writer was given, in bytes; 0 = nobody has written yet, or it cannot be read."""
+    """The largest budget that a writer was given, in bytes; 0 = nothing was written yet, or it cannot be read."""
     lock.seek(0)
     with contextlib.suppress(ValueError):
         return int(lock.read(32))

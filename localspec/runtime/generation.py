@@ -19,7 +19,7 @@ class Generation:
     ) -> None:
         self.request = request
         self.chat = chat
-        """Whose KV cache is kept when the slot is needed for another; None = nobody's."""
+        """Whose KV cache is kept when the slot is needed for another; None = none's."""
         self.kept = True
         """Whether its answer may go into the corpus; not if its chat was deleted meanwhile."""
         self.on_prefill = on_prefill
@@ -52,7 +52,7 @@ class Generation:
     def notify(self, arrived: Callable[[], None]) -> None:
         """Has `arrived()` called on the engine thread whenever there is something to `poll`, and here, once, now."""
         self._arrived = arrived
-        arrived()  # something may have come before anybody listened
+        arrived()  # something may have come before there was a listener
 
     def _read(self, item: Event | BaseException) -> Event:
         if isinstance(item, BaseException):

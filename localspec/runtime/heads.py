@@ -161,7 +161,7 @@ def _attach(head: Head, target: Context, settings: EngineSettings) -> Drafter:
 
 
 def displace(drafters: Sequence[Drafter], target: Context) -> dict[str, str]:
-    """Has drafters guess behind three tokens of no meaning in slot 0, so that no cache of theirs holds another text.
+    """Has drafters guess after three tokens of no meaning in slot 0, so that no cache of theirs holds another text.
 
     Returns:
         Names of those that failed, and why.

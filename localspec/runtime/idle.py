@@ -124,7 +124,7 @@ class Cache(Protocol):
         ...
 
     def forget(self, slot: int, keep: int = 0) -> None:
-        """Drops what the slot's cache holds behind its first `keep` tokens."""
+        """Drops what the slot's cache holds after its first `keep` tokens."""
         ...
 
 

@@ -23,7 +23,7 @@ _MOST_SHOWN = 8
 
 @dataclass(slots=True)
 class Loaded:
-    """Models and contexts in memory; whoever holds it closes it."""
+    """Models and contexts in memory; the holder closes it."""
 
     settings: EngineSettings
     model: Model
@@ -49,7 +49,7 @@ class Loaded:
     corpus: Corpus | None = None
     """Past answers that are searched, and where new ones go."""
     successors: SuccessorIndex = field(default_factory=SuccessorIndex)
-    """What the target thought of saying behind each token, in any answer."""
+    """What the target thought of saying after each token, in any answer."""
     unusable: dict[str, str] = field(default_factory=dict)
     """Installed packages' drafters that could not be made, and why."""
     heads: list[Head] = field(default_factory=list)

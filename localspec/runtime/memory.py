@@ -14,7 +14,7 @@ _SHORT = 192 * 2**20
 
 
 def available_bytes(source: Path = _MEMINFO) -> int | None:
-    """Memory that programs could still get without swapping; None where nobody says (anywhere but on Linux)."""
+    """Memory that programs could still get without swapping; None where that is unknown (anywhere but on Linux)."""
     try:
         for line in source.read_text("ascii", "replace").splitlines():
             if line.startswith("MemAvailable:"):

@@ -154,7 +154,7 @@ class Pool:
             return Lease(self, name, engine)
 
     def unload_idle(self) -> list[str]:
-        """Closes engines that nobody has used for `idle_unload` seconds; returns their names."""
+        """Closes engines that were not used for `idle_unload` seconds; returns their names."""
         if self.idle_unload is None:
             return []
         with self._loading:
@@ -226,7 +226,7 @@ class Pool:
         return plan(target, draft, FitSettings(**wanted), self._room())
 
     def _unload(self, names: Sequence[str]) -> list[str]:
-        """Closes those of these engines that nobody uses; returns their names. The caller holds `_loading`."""
+        """Closes those of these engines that are not used; returns their names. The caller holds `_loading`."""
         with self._lock:
             idle = [name for name in names if not self._held[name].users]
             closing = [self._held.pop(name) for name in idle]

@@ -29,7 +29,7 @@ class Arrival:
 class Answers:
     """Generations of one request, merged as their events come. Belongs to the event loop it was made on.
 
-    Nothing polls: the engine's thread wakes the loop when it has delivered an event. Whoever makes one closes it,
+    Nothing polls: the engine's thread wakes the loop when it has delivered an event. The maker of one closes it,
     whatever happens; then what still runs is cancelled, and its slot is free within a pass. Until then the model may
     be used to spell and to count what came.
     """
@@ -44,7 +44,7 @@ class Answers:
         Args:
             generations: one for each choice; there may be none.
             ended: called on the event loop, once for each of them, when its last event has come, read or not.
-            over: called on the event loop, once, when all have ended and `close` was called: nobody needs the model.
+            over: called on the event loop, once, when all have ended and `close` was called: the model is free.
         """
         self.generations = tuple(generations)
         self._ended, self._over = ended, over
@@ -52,7 +52,7 @@ class Answers:
         self._running = set(range(len(generations)))
         self._arrived: asyncio.Queue[Arrival | ApiError] = asyncio.Queue()
         self._loop = asyncio.get_running_loop()
-        self._unread = set(self._running)  # choices whose last event nobody has read
+        self._unread = set(self._running)  # choices whose last event was not read
         for index, generation in enumerate(generations):
             generation.notify(partial(self._wake, index))
 
@@ -76,7 +76,7 @@ class Answers:
             yield item
 
     def stop(self, error: ApiError) -> None:
-        """Ends the request with an error, for whoever reads it, and what still runs."""
+        """Ends the request with an error for its reader, and what still runs."""
         self._arrived.put_nowait(error)
         self._cancel()
 
@@ -104,7 +104,7 @@ class Answers:
 
     def _wake(self, index: int) -> None:
         """Engine thread: something has arrived."""
-        with suppress(RuntimeError):  # the loop is closed: nobody waits for it any more
+        with suppress(RuntimeError):  # the loop is closed: nothing waits for it any more
             self._loop.call_soon_threadsafe(self._take, index)
 
     def _take(self, index: int) -> None:

@@ -47,7 +47,7 @@ def create_app(
     *,
     on_start: Callable[[Service], Coroutine[Any, Any, None]] | None = None,
 ) -> FastAPI:
-    """The ASGI application over a pool of engines, which whoever made it closes.
+    """The ASGI application over a pool of engines, which the pool's maker closes.
 
     Args:
         pool: where engines come from.

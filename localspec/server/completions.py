@@ -25,7 +25,7 @@ from localspec.server.completion_shapes import TextChoice, TextCompletion
 from localspec.server.errors import invalid
 from localspec.server.generation_fields import GenerationFields
 from localspec.server.lengths import check_length, check_text
-from localspec.server.log_probs import behind, prompt_log_probs, text_log_probs
+from localspec.server.log_probs import joined, prompt_log_probs, text_log_probs
 from localspec.server.options import engine_options
 from localspec.server.prepare import Asked, prepared
 from localspec.server.route import JsonRoute
@@ -48,7 +48,7 @@ class CompletionFields(GenerationFields):
     """POST /v1/completions."""
 
     prompt: Prompts
-    suffix: str | None = Field(default=None, description="Text behind the gap that the answer fills.")
+    suffix: str | None = Field(default=None, description="Text after the gap that the answer fills.")
     echo: bool | None = Field(default=None, description="Begin the text with the prompt.")
     logprobs: int | None = Field(default=None, ge=0, le=MOST_TOP)
     best_of: int | None = Field(default=None, ge=1, description="Must equal n.")
@@ -184,7 +184,7 @@ class _Choice:
         found = text_log_probs(self._log_probs, self._model, self._spelled)
         self._spelled += sum(map(len, found.tokens))
         self._log_probs = []
-        return found if echoed is None else behind(echoed, found)
+        return found if echoed is None else joined(echoed, found)
 
     @property
     def finish(self) -> FinishWord:

@@ -103,7 +103,7 @@ def unknown_model(name: str, names: Sequence[str]) -> ApiError:
 
 
 def client_gone() -> ApiError:
-    """499, for the log: the client has left, and nobody reads it."""
+    """499, for the log: the client has left, and does not read it."""
     return ApiError(499, "client_closed_request", "The client has left.")
 
 

@@ -17,7 +17,7 @@ from localspec.server.service import Service
 
 
 class Exchange:
-    """Make one with `begin`; whoever does reads `parts` to the end, or closes `answers`."""
+    """Make one with `begin`; its maker reads `parts` to the end, or closes `answers`."""
 
     def __init__(self, model: str, engine: Engine, answers: Answers, choice: Choice) -> None:
         self.model = model

@@ -83,7 +83,7 @@ class Speculative(Body):
     """How drafts are made for this request. The text does not depend on it."""
 
     enabled: bool = Field(default=True, description="false = plain decoding.")
-    drafter: str | None = Field(default=None, description="Who guesses, by name; null = whoever pays.")
+    drafter: str | None = Field(default=None, description="Which drafter guesses, by name; null = the plan chooses.")
     max_draft_tokens: int | None = Field(default=None, ge=0, le=64, description="Longest draft; null = what pays.")
 
 

@@ -20,7 +20,7 @@ _FIELDS = ("client", "method", "path", "status", "seconds")
 
 
 class AccessLog:
-    """Outermost ASGI middleware: writes a line when a request has ended, and answers what nobody foresaw with 500."""
+    """Outermost ASGI middleware: writes a line when a request has ended, and answers unforeseen errors with 500."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app

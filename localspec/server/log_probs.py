@@ -56,7 +56,7 @@ def prompt_log_probs(first: int | None, found: Sequence[TokenLogProb], model: Mo
     return told
 
 
-def behind(one: TextLogProbs, other: TextLogProbs) -> TextLogProbs:
+def joined(one: TextLogProbs, other: TextLogProbs) -> TextLogProbs:
     """Two stretches of a text as one."""
     tops = [*(one.top_logprobs or [None] * len(one.tokens)), *(other.top_logprobs or [None] * len(other.tokens))]
     return TextLogProbs(

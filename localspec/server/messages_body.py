@@ -77,7 +77,7 @@ class ThinkingBlock(Block):
 
 
 class RedactedThinkingBlock(Block):
-    """A thought of another server that nobody here can read."""
+    """A thought of another server that cannot be read here."""
 
     type: Literal["redacted_thinking"]
     data: str

@@ -24,7 +24,7 @@ ROUTER = APIRouter(tags=["monitoring"], route_class=JsonRoute)
 @ROUTER.head("/health", include_in_schema=False)
 @ROUTER.head("/v1/health", include_in_schema=False)
 async def health(request: Request) -> dict[str, str]:
-    """200 once the default model was loaded (also while it is unloaded because nobody asks), else 503."""
+    """200 once the default model was loaded (also while it is unloaded for want of requests), else 503."""
     service: Service = request.app.state.service
     if service.ending or not service.ready:
         words = "The server is ending." if service.ending else "Loading model"

@@ -76,7 +76,7 @@ class Service:
         return self.pool.default if not name or name in self.settings.aliases else name
 
     async def lease(self, name: str | None) -> Lease:
-        """The engine of a model, loaded if need be. Whoever gets it releases it, or hands it to `answer`.
+        """The engine of a model, loaded if need be. The caller releases it, or hands it to `answer`.
 
         Raises:
             ApiError: 404 no such model; 503 no memory for it, too many wait for it, or the server is ending; 500 it
@@ -231,7 +231,7 @@ class Service:
         Args:
             name: of the model, for the meter.
             tokens: of the text.
-            work: `Engine.embed` or `Engine.score`, to be given what says whether nobody wants the result any more.
+            work: `Engine.embed` or `Engine.score`, to be given what says whether the result is not wanted any more.
             left: is done when the client has left.
 
         Raises:

@@ -19,7 +19,7 @@ class ServerSettings:
     port: int = 8080
     """TCP port; 0 = any free one."""
     api_keys: tuple[str, ...] = field(default=(), repr=False)
-    """Keys that open the endpoint; empty = nobody is asked for one."""
+    """Keys that open the endpoint; empty = none is asked for."""
     allowed_hosts: tuple[str, ...] = ()
     """Names in the Host header that are accepted besides this machine's own; "*" = any."""
     cors_origins: tuple[str, ...] = ()
@@ -41,7 +41,7 @@ class ServerSettings:
     write_seconds: float = 30.0
     """How long a client may take nothing of what is sent to it; then its connection is cut and its slot is free."""
     ping_seconds: float = 15.0
-    """A silent stream gets a comment line this often, so that nobody on the way takes it for dead."""
+    """A silent stream gets a comment line this often, so that no proxy takes it for dead."""
     drain_seconds: float = 10.0
     """How long running answers may go on once the server was told to end."""
 

@@ -31,7 +31,7 @@ class NextToken(BaseModel):
 
 
 class SlotState(BaseModel):
-    """A slot, under llama-server's names; prompts and texts are nobody else's business and left out."""
+    """A slot, under llama-server's names; prompts and texts are private and left out."""
 
     id: int
     n_ctx: int

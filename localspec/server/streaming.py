@@ -62,7 +62,7 @@ class ErrorEvent(BaseModel):
 
 
 def told(error: Exception) -> ApiError:
-    """An error as the client may read it; what nobody foresaw is logged, and told without its insides."""
+    """An error as the client may read it; an unforeseen one is logged, and told without its details."""
     if isinstance(error, ApiError):
         return error
     LOG.error("internal error: %r", error)

@@ -41,7 +41,7 @@ def usage(generations: Sequence[Generation], prompts: Sequence[int], reasoning: 
     """Tokens of all choices; a prompt that several choices share is counted once.
 
     Args:
-        generations: all choices, those of a prompt behind one another; none if prompts were only read.
+        generations: all choices, those of a prompt after one another; none if prompts were only read.
         prompts: tokens of each prompt.
         reasoning: tokens of thoughts among those that were generated.
     """

@@ -1,4 +1,4 @@
-"""Whoever answers: the seam between the screens and models. `local`, `remote` and recordings implement it.
+"""What answers: the seam between the screens and models. `local`, `remote` and recordings implement it.
 
 An answerer works on threads of its own and speaks to a screen only by posting the messages below, at most about
 `POSTS_PER_SECOND` parts a second, to an `Inbox`, so that neither waits for the other.
@@ -39,7 +39,7 @@ class Facts:
     context: int | None = None
     """Tokens a chat can hold; None = unknown (endpoints)."""
     draft: str | None = None
-    """Name of the draft model; None = there is none, or nobody says."""
+    """Name of the draft model; None = there is none, or it is unknown."""
     configuration: str = ""
     """What the target's passes run on, in one line; "" = unknown."""
     can_think: bool = False
@@ -119,7 +119,7 @@ class Answerer(Protocol):
 
     @property
     def piece(self) -> Callable[[int], bytes] | None:
-        """The bytes of a token of an answer, for views that show tokens; None = nobody knows (endpoints)."""
+        """The bytes of a token of an answer, for views that show tokens; None = unknown (endpoints)."""
         ...
 
     def close(self) -> None:
@@ -176,7 +176,7 @@ class AnswerPart(TextualMessage):
         super().__init__()
         self.answer = answer
         self.text = text
-        """New text of the answer, whole characters; may lag behind the tokens."""
+        """New text of the answer, whole characters; may be later than the tokens."""
         self.thinking = thinking
         """New text of the model's thinking, which is no part of the answer."""
         self.tokens, self.origins = tokens, origins

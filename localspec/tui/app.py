@@ -38,7 +38,7 @@ _GARBAGE = (5_000, 5, 1_000_000)
 makes thousands of short life. The old ones are searched only when it is quiet: with them it takes longer than a frame.
 """
 _QUIET_SECONDS = 2.0
-"""It is quiet when so long nobody has touched a key or the mouse, and no answer is under way."""
+"""It is quiet when for so long no key and no mouse was touched, and no answer is under way."""
 _SWITCH_SECONDS = 0.0005
 """How long the engine's thread waits for the interpreter while the screen draws, instead of Python's 0.005: a pass of a
 small model takes 0.001 and needs the interpreter several times."""
@@ -48,7 +48,7 @@ MakeAnswerer = Callable[[str | None, str | None, dict[str, Any]], Answerer]
 
 
 class ChatApp(App[int]):
-    """Owns the answerer, the archive and the preferences; screens ask it, and it asks nobody."""
+    """Owns the answerer, the archive and the preferences; screens ask it, and it asks none of them."""
 
     TITLE = "localspec"
     # Whole paths: an app that inherits finds them. With the default screen's, which Textual does not load itself.

@@ -18,7 +18,7 @@ _MENTION = re.compile(r"(?:^|(?<=\s))@(\"[^\"]+\"|\S+)")
 
 
 def attached(text: str, folder: Path | None = None) -> tuple[Attachment, ...]:
-    """The files a message mentions as `@path` or `@"path with spaces"`; other words behind an @ are only words.
+    """The files a message mentions as `@path` or `@"path with spaces"`; other words after an @ are only words.
 
     Raises:
         UsageError: a mentioned file exists and cannot be attached; says which and why.
@@ -80,7 +80,7 @@ def _entries(folder: Path) -> Iterator[os.DirEntry[str]]:
 
 
 def matching(known: Sequence[str], typed: str, limit: int = 8) -> list[str]:
-    """Paths for what is typed behind the @: a folder's content for `~`, `/` and `..`, else the best of `known`."""
+    """Paths for what is typed after the @: a folder's content for `~`, `/` and `..`, else the best of `known`."""
     if typed.startswith(("~", "/", "..")):
         return _listing(typed, limit)
     typed = typed.lower()

@@ -13,7 +13,7 @@ class CommandRow(NamedTuple):
 
     name: str
     usage: str
-    """What stands behind the name; "" = nothing."""
+    """The words after the name; "" = none."""
     doc: str
     """What it does, in half a sentence."""
 

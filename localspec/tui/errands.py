@@ -1,4 +1,4 @@
-"""What may wait for the network: done on threads that nobody waits for, not even the end of the program."""
+"""What may wait for the network: done on threads that nothing waits for, not even the end of the program."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Tell(Protocol):
-    """Calls a function on the app's thread, soon, unless nobody wants to hear it any more; never blocks."""
+    """Calls a function on the app's thread, soon, unless it is not wanted any more; never blocks."""
 
     def __call__(self, call: Callable[..., object], *arguments: object) -> None: ...
 

@@ -54,7 +54,7 @@ def kind_of(drafter: str) -> Kind:
 
 
 def sign(drafter: str, depth: int) -> str:
-    """One character: the letter at position 1, the position behind it, + beyond 9; · for the target's own."""
+    """One character: the letter at position 1, the position after it, + beyond 9; · for the target's own."""
     if not drafter or depth < 1:
         return OWN
     if depth == 1:

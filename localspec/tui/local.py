@@ -92,7 +92,7 @@ class LocalAnswerer:
         except LocalspecError as error:
             self._error = error
             sink.post_message(LoadFailed(error))
-        except Exception as error:  # noqa: BLE001 - the worker's edge: whoever waits must hear of it
+        except Exception as error:  # noqa: BLE001 - the worker's edge: the waiting side must hear of it
             self._error = LocalspecError(f"The model could not be loaded: {error!r}.")
             sink.post_message(LoadFailed(self._error))
         else:
@@ -145,7 +145,7 @@ class LocalAnswerer:
         except LocalspecError as error:
             finish = FinishReason.CANCELLED if isinstance(error, Cancelled) else FinishReason.ERROR
             sink.post_message(AnswerEnded(answer, finish, stats, error))
-        except Exception as error:  # noqa: BLE001 - the worker's edge: whoever waits must hear of it
+        except Exception as error:  # noqa: BLE001 - the worker's edge: the waiting side must hear of it
             failure = LocalspecError(f"The answer failed: {error!r}.", "LOCALSPEC_DEBUG=1 shows more.")
             sink.post_message(AnswerEnded(answer, FinishReason.ERROR, stats, failure))
 

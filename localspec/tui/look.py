@@ -42,7 +42,7 @@ class Look:
         self.theme = Theme(markdown)
         """What Rich needs to draw Markdown."""
         self.code = self.rich("$text on $boost")
-        """Behind blocks of code."""
+        """After blocks of code."""
 
     def rich(self, style: str | Style) -> RichStyle:
         """A style in Textual's words, such as `bold $primary`; needs the running app, whose theme it asks."""

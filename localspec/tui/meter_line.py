@@ -65,7 +65,7 @@ def meter_line(
 
     Args:
         stats: of the answer, live or over; without a token there are no figures.
-        now: who drafts and the width of passes; None = nobody knows (endpoints).
+        now: who drafts and the width of passes; None = unknown (endpoints).
         width: cells there are.
         context: (tokens in use, tokens there are); None = unknown.
         model: its name, shown where there is room.

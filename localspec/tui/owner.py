@@ -1,4 +1,4 @@
-"""How widgets of speculation reach what the app holds: the archive, whoever answers, an engine if there is one."""
+"""How widgets of speculation reach what the app holds: the archive, the answerer, an engine if there is one."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def archive_of(node: DOMNode) -> Archive:
 
 
 def answerer_of(node: DOMNode) -> Answerer:
-    """Whoever answers now."""
+    """What answers now."""
     return app_of(node).answerer
 
 
@@ -62,5 +62,5 @@ def forget_cache(node: DOMNode, chat: str) -> None:
 
 
 def piece_of(answerer: Answerer) -> Callable[[int], bytes]:
-    """The bytes of a token of the model that answers; nothing where nobody knows."""
+    """The bytes of a token of the model that answers; nothing where that is unknown."""
     return answerer.piece or (lambda token: b"")

@@ -46,7 +46,7 @@ class Pass:
     """One decode of the target."""
 
     drafter: str
-    """Who guessed; "" = nobody."""
+    """The drafter that guessed; "" = none."""
     guesses: tuple[Guess, ...]
     """As they were sent."""
     emitted: tuple[Emitted, ...]
@@ -118,7 +118,7 @@ def read_passes(records: Iterable[PassRecord], piece: Piece, text: str | None = 
     Args:
         records: in order.
         piece: of the model that made them.
-        text: of the answer; what was generated behind it (the end of a turn, a stop string) is left out. None = all.
+        text: of the answer; what was generated after it (the end of a turn, a stop string) is left out. None = all.
     """
     reader = PassReader(piece)
     passes = [reader.read(record) for record in records]
@@ -150,7 +150,7 @@ def cut_to(passes: Iterable[Pass], text: str) -> Iterator[Pass]:
 
 
 def joined(stored: Sequence[PassRecord], live: Sequence[PassRecord]) -> list[PassRecord]:
-    """Records read from disk and records heard live of the same answer, as one list; disk may lag behind, or overlap.
+    """Records read from disk and records heard live of the same answer, as one list; both may overlap.
 
     What both have is found by comparing; seconds are rounded on disk and do not count.
     """

@@ -10,7 +10,7 @@ _LEVELS = "▁▂▃▄▅▆▇█"
 
 
 def bar(share: float, width: int) -> str:
-    """A horizontal bar of `width` cells, filled to a share of 0 to 1; blanks behind it."""
+    """A horizontal bar of `width` cells, filled to a share of 0 to 1; blanks after it."""
     eighths = round(8 * width * min(1.0, max(0.0, share)))
     full, rest = divmod(eighths, 8)
     return ("█" * full + (_EIGHTHS[rest] if rest else "")).ljust(width)

@@ -73,7 +73,7 @@ def _hard(text: str, place: int, line: str, fence: str, table: str) -> Cut:
 
 
 def _fence_after(line: str, fence: str) -> str:
-    """The opening line of the code block that is open behind this line; "" = none."""
+    """The opening line of the code block that is open after this line; "" = none."""
     mark = _FENCE.match(line)
     if not mark:
         return fence

@@ -21,7 +21,7 @@ from localspec.models.store import Entry, Store
 
 State = Literal["here", "hub", "broken"]
 BUNDLED = "bundled pair"
-"""What answers of the bundled pair are signed with when nobody named a model."""
+"""What answers of the bundled pair are signed with when no model was named."""
 _OVERHEAD = 1.15
 """What a model takes in memory, over its file, where no header can be read: a rule of thumb, and said to be one."""
 

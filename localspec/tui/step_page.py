@@ -48,7 +48,7 @@ def _guess_line(guess: Guess, fate: str) -> Content:
     words = {
         "accepted": "accepted: the target says it, too",
         "rejected": "rejected: the target says something else",
-        "unreached": "of no use behind a rejected guess",
+        "unreached": "of no use after a rejected guess",
     }
     indent = "  " * (guess.depth - 1) if guess.depth <= 12 else "  " * 12
     text = _quoted(guess.text)

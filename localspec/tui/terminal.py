@@ -13,7 +13,7 @@ from textual.drivers.linux_driver import LinuxDriver
 _LOOK_SECONDS = 0.1
 """How often it is asked, while no key is pressed, whether the app has ended."""
 _MARGIN = 0.001
-"""Behind the end of a delay, so that it is over when it is looked."""
+"""After the end of a delay, so that it is over when it is looked."""
 
 
 class Terminal(LinuxDriver):
@@ -29,7 +29,7 @@ class Terminal(LinuxDriver):
             wait = _LOOK_SECONDS
             if ready:
                 read = os.read(self.fileno, 4096)
-                if not read:  # nobody is at the other end
+                if not read:  # the other end is closed
                     self.exit_event.wait(_LOOK_SECONDS)
                 text = decode(read)  # empty while a character is only half here: the parser would take that for the end
                 for event in parser.feed(text) if text else ():

@@ -79,7 +79,7 @@ void weight_leave(const struct tensor *t) {
     weights_release();
 }
 
-/* Room in `spare` for a tile and the scratch behind it. */
+/* Room in `spare` for a tile and the scratch after it. */
 static bool reserve_spare(struct memory *m, const struct weight *w) {
     const size_t size = (weight_tile_bytes(w) + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT + wide_pack_scratch(w->type, w->columns);
     if (size > m->spare_size) {

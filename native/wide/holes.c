@@ -58,7 +58,7 @@ static const uint16_t *mask_of(const struct wide_attention *a, int64_t stream, i
     return (const uint16_t *)(a->mask + (size_t)row * a->mask_row + (size_t)(stream % a->mask_streams) * a->mask_stream);
 }
 
-/* The first masked cell behind a visible one that has a visible one behind it. */
+/* The first masked cell after a visible one that has a visible one after it. */
 static int32_t first_hole(const uint16_t *mask, int64_t cells) {
     int64_t first = 0, last = cells, seen = 0;
     for (int64_t c = 0; c < cells; c++) {

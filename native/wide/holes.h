@@ -1,6 +1,6 @@
 /* Rows with a hole: cells they do not see between cells they do. Such are the side branches of a tree of drafts, whose cells
- * lie behind those of the branch before. For the bits of plain decoding, where the same cells lie side by side, the cells
- * behind a hole are moved up to close it; below the first cell that a row sees (a sliding window) nothing moves. */
+ * lie after those of the branch before. For the bits of plain decoding, where the same cells lie side by side, the cells
+ * after a hole are moved up to close it; below the first cell that a row sees (a sliding window) nothing moves. */
 #ifndef LOCALSPEC_WIDE_HOLES_H
 #define LOCALSPEC_WIDE_HOLES_H
 

@@ -156,12 +156,12 @@ def cpu_seconds(pid: int) -> float:
 
 
 def free_port() -> int:
-    """A port nobody listens on now."""
+    """A port that is free now."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         return int(found.getsockname()[1])
 
 
 def _die_with_parent() -> None:
-    """A report that is killed leaves no server behind (Linux)."""
+    """A report that is killed leaves no server running (Linux)."""
     ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGTERM)

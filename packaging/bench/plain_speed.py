@@ -55,7 +55,7 @@ class Bare:
             raise SystemExit("llama_decode failed")
 
     def speed(self, prompt: list[int], count: int) -> tuple[float, float]:
-        """Tokens per second of `count` tokens behind the prompt, prefilled the first time only; and 0 (no engine)."""
+        """Tokens per second of `count` tokens after the prompt, prefilled the first time only; and 0 (no engine)."""
         memory = llama_cpp.llama_get_memory(self.context)
         if self.held != len(prompt):
             llama_cpp.llama_memory_clear(memory, False)

@@ -1,9 +1,9 @@
-"""What a pass takes longer behind one of another width: llama.cpp keeps the graph of the last pass only.
+"""What a pass takes longer after one of another width: llama.cpp keeps the graph of the last pass only.
 
     python packaging/bench/rebuild.py [MODEL.gguf] [--widths 2,5,8,16] [--rounds 200]
 
-Milliseconds, medians, by rows of a pass: behind passes of as many rows, behind a plain pass, and what a plain pass
-takes behind plain ones and behind that width. The same tokens are decoded again and again behind 200 cached ones.
+Milliseconds, medians, by rows of a pass: after passes of as many rows, after a plain pass, and what a plain pass
+takes after plain ones and after that width. The same tokens are decoded again and again after 200 cached ones.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def main() -> None:
     with Engine.load(options.model, drafter="none") as engine:
         target: Target = engine.loaded.context
         rows = engine.on_engine_thread(lambda: [tuple(_row(target, width, options.rounds)) for width in widths])
-    columns = ("rows", "behind as many", "behind a plain one", "a plain one", "behind these rows")
+    columns = ("rows", "after as many", "after a plain one", "a plain one", "after these rows")
     print("\n".join(Table("Milliseconds of a pass", columns, tuple(rows)).lines()))
 
 

@@ -52,7 +52,7 @@ class Stage:
     alone: tuple[str, ...] = ()
     """Drafters that answer each by itself, as long as pays."""
     reuse: bool = False
-    """Long prompts: the others may keep the prompt they have just read (what is timed is behind it)."""
+    """Long prompts: the others may keep the prompt they have just read (what is timed is after it)."""
     prompts: int = 2
     """Of each workload; more rounds make intervals narrower, more prompts the statement broader."""
 

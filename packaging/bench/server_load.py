@@ -9,7 +9,7 @@ All servers of a type have as many slots as there are users at most, the same mo
 loaded; those whose turn it is not sleep. They take turns within every round, and who goes first changes from round to
 round, so that a machine that drifts hits all alike. Every user sends one streamed chat after the other; the same
 prompts in the same order go to every server, other ones for each number of users, so that little of a prompt is still
-in anybody's cache.
+in any cache.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ def make_tokens(count: int, vocabulary: int, rng: np.random.Generator) -> Tokens
 
 
 class Filled:
-    """A corpus that nobody works on."""
+    """A corpus that no thread works on."""
 
     def __init__(self) -> None:
         self.index = SuffixIndex()

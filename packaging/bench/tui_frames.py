@@ -4,7 +4,7 @@
     PYTHONPATH=. python packaging/bench/tui_frames.py --memory 6 --rate 4000
 
 A frame is a stretch of work of the screen's thread, from waking up to the next wait, in which something was drawn: for
-so long the screen answers no key. It runs in a terminal of its own (a pty that nobody looks at), so that encoding and
+so long the screen answers no key. It runs in a terminal of its own (a pty without a reader), so that encoding and
 writing are part of it. Then Esc is pressed in that terminal while text streams in from a model that does not hear it:
 the time until the answer is over on the screen, the wait for the rest of an escape sequence (ESCDELAY) included.
 
@@ -39,7 +39,7 @@ SCROLLS = 60
 STOPS = 10
 """Answers stopped with Esc."""
 QUIET_SECONDS = 4.5
-"""After so long what is put off until nobody does anything is done."""
+"""After so long without input, work that was put off is done."""
 _VOCABULARY = 5_000
 """Different tokens."""
 _PARAGRAPH = """\

@@ -9,7 +9,7 @@ same table (not with `--between`), and a change of the plan is seen in the third
 to a quarter.
 
 The target's reading of prompts is left out, as in the report; what a draft model reads is not. What a program spends
-between passes counts for nobody, or with `--between` for everybody, as CPU time of all its threads on this machine,
+between passes does not count, or with `--between` for all plans, as CPU time of all its threads on this machine,
 which differs a little from run to run. The plan knows from the start what passes cost, and a drafter "alone" or of a
 fixed length guesses in every pass, as `--drafter` has it, whether it pays or not. The kernels are llama.cpp's own and
 passes of any width are allowed: which widths are exact, and fast, depends on the machine.
@@ -70,7 +70,7 @@ COSTS = {
 """Q8_0 and Q4_K_M with localspec's kernels on 2 cores with AVX-512, in a fast and in a slow hour; the bundled pair on 2
 cores of an AMD EPYC."""
 REBUILD = {"tiny": 0.35}
-"""Milliseconds that a pass takes longer behind one of another width, where that is much of a pass."""
+"""Milliseconds that a pass takes longer after one of another width, where that is much of a pass."""
 _GROWTH = 6000.0
 """Cached tokens that double what a pass costs."""
 ALONE = ("draft", "lookup", "recycling", "suffix")
@@ -94,7 +94,7 @@ class Machine:
         self._rebuild, self._last = 0.001 * REBUILD.get(name, 0.0), 0
 
     def target(self, rows: int, length: int) -> float:
-        """Seconds of a pass behind one of the same width."""
+        """Seconds of a pass after one of the same width."""
         return self._rows[rows] * (1.0 + length / _GROWTH)
 
     def draft(self, rows: int) -> float:
@@ -135,7 +135,7 @@ class Machine:
         knowledge.costs = PassCosts({n: {w: self.target(w, n) for w in widths} for n in (64, 768, 1792)})
         knowledge.draft_costs["draft"] = DraftCosts({1: self._level}, self._read)
         engine.loaded.knowledge = knowledge
-        engine.configure(drafter="none")  # whoever answers next gets a plan of its own
+        engine.configure(drafter="none")  # the next answer gets a plan of its own
 
 
 def main() -> None:

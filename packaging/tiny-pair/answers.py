@@ -32,7 +32,7 @@ TEMPERATURES = (0.0, 0.0, 0.7, 1.0, 1.0)
 
 @dataclass(frozen=True)
 class Answer:
-    """One answer behind its prompt. State i predicts token i + 1, so states and tokens overlap."""
+    """One answer after its prompt. State i predicts token i + 1, so states and tokens overlap."""
 
     prompt: list[int]
     temperature: float

@@ -1,6 +1,6 @@
 """An EAGLE-3 head in plain PyTorch, computed as llama.cpp's architecture `eagle3` does.
 
-One layer over pairs (what the target saw at position p, the token at p + 1); it says what comes at p + 2. Behind the
+One layer over pairs (what the target saw at position p, the token at p + 1); it says what comes at p + 2. After the
 first guess its own state before the output norm takes the place of the target's.
 """
 

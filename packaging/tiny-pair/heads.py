@@ -34,12 +34,12 @@ class States:
 
     tokens: Tensor  # int64[rows, length]
     hidden: Tensor  # float16[rows, length, hidden]: the final normed state of every token
-    weights: Tensor  # float32[rows, length]: of the token BEHIND each
-    ids: Tensor  # int64[rows, length, LIKELY]: the most likely tokens behind each
+    weights: Tensor  # float32[rows, length]: of the token AFTER each
+    ids: Tensor  # int64[rows, length, LIKELY]: the most likely tokens after each
     probs: Tensor  # float32[rows, length, LIKELY]
 
     def later(self, chosen: Tensor, ahead: int) -> tuple[Tensor, Tensor, Tensor]:
-        """ids, probs and weights behind the places `ahead` of the chosen ones, which are [n, 2] rows and columns."""
+        """ids, probs and weights after the places `ahead` of the chosen ones, which are [n, 2] rows and columns."""
         row, column = chosen[:, 0], chosen[:, 1] + ahead
         return self.ids[row, column], self.probs[row, column], self.weights[row, column]
 
@@ -86,7 +86,7 @@ class Pool:
         batch = next(self.feeder)
         with torch.autocast("cpu", torch.bfloat16):
             hidden = self.target(batch.inputs)
-        # A token counts if it is the assistant's; the state before it and the one behind it are then both there.
+        # A token counts if it is the assistant's; the state before it and the one after it are then both there.
         return states_of(self.target, batch.inputs, hidden.half(), batch.weights)
 
     def __iter__(self) -> Iterator[States]:

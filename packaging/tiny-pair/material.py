@@ -243,7 +243,7 @@ def template(rng: random.Random, keys: list[str]) -> str:
 
 
 def entries(rng: random.Random, count: int) -> dict[str, str]:
-    """Keys with codes that nobody can guess."""
+    """Keys with codes that cannot be guessed."""
     found: dict[str, str] = {}
     people = rng.random() < 0.5
     while len(found) < count:

@@ -83,7 +83,7 @@ def causal(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 class Layer(nn.Module):
-    """What every decoder layer ends with. Whoever derives from it makes the parts: their order is that of the random
+    """What every decoder layer ends with. A derived class makes the parts: their order is that of the random
     numbers they begin with, and of the optimiser's state."""
 
     o: nn.Linear
@@ -93,7 +93,7 @@ class Layer(nn.Module):
     down: nn.Linear
 
     def finish(self, x: Tensor, mixed: Tensor) -> Tensor:
-        """What the layer makes of its input and the mixed values of all heads: SwiGLU behind the attention's output."""
+        """What the layer makes of its input and the mixed values of all heads: SwiGLU after the attention's output."""
         x = x + self.o(mixed.transpose(1, 2).reshape(*x.shape[:2], -1))
         h = self.feed_forward_norm(x)
         out: Tensor = x + self.down(functional.silu(self.gate(h)) * self.up(h))
@@ -165,7 +165,7 @@ class Decoder(nn.Module):
     def forward(self, tokens: Tensor, positions: Tensor | None = None, attend: Attend = causal) -> Tensor:
         """Final normed hidden rows of (batch, length) tokens.
 
-        `positions` (batch, length) and `attend` are for rows that do not stand one behind the other.
+        `positions` (batch, length) and `attend` are for rows that do not stand one after the other.
         """
         x = self.embed(tokens)
         cos, sin = self.angles(tokens.shape[1] if positions is None else int(positions.max()) + 1, x)

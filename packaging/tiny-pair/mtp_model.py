@@ -1,7 +1,7 @@
 """A model with a multi-token-prediction layer (MTP, NextN) in plain PyTorch, in the shape llama.cpp calls `hy_v3`.
 
 That architecture with dense layers alone: RMSNorm, grouped attention with normed queries and keys, SwiGLU. Its NextN
-layer reads a token together with the state behind the token before it, and guesses what follows the token; guessing
+layer reads a token together with the state after the token before it, and guesses what follows the token; guessing
 deeper feeds its own state back.
 """
 
@@ -33,7 +33,7 @@ Past = tuple[Tensor, Tensor]
 
 
 class NextN(nn.Module):
-    """The layer that guesses: a block behind a projection of (token embedding, state), and a norm of its own."""
+    """The layer that guesses: a block after a projection of (token embedding, state), and a norm of its own."""
 
     def __init__(self, shape: MtpShape) -> None:
         super().__init__()
@@ -89,8 +89,8 @@ class Mtp(Decoder):
         self.initialise()
 
     def guesses(self, tokens: Tensor, hidden: Tensor, depths: int) -> list[Tensor]:
-        """Guessing states of every position, of each depth from 1 on; that of depth d behind position t was computed
-        from the true hidden rows up to t - d and guessed states behind them."""
+        """Guessing states of every position, of each depth from 1 on; that of depth d after position t was computed
+        from the true hidden rows up to t - d and guessed states after them."""
         embedded = self.embed(tokens)
         cos, sin = self.angles(tokens.shape[1], embedded)
         found, states = list[Tensor](), hidden

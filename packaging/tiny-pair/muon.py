@@ -1,4 +1,4 @@
-"""Muon for the matrices, AdamW for embeddings and norms, behind one small class."""
+"""Muon for the matrices, AdamW for embeddings and norms, as one small class."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def output(matrix: Int8Matrix, rows: int, columns: int) -> Int8Matrix:
 
 
 def extended(vector: np.ndarray, length: int, factor: float = 1.0) -> np.ndarray:
-    """With zeros behind it."""
+    """With zeros after it."""
     found = np.zeros(length, dtype=np.float32)
     found[: len(vector)] = vector * factor
     return found

@@ -1,6 +1,6 @@
 """Train Medusa heads on the final states of the frozen target (Cai et al. 2024, Medusa-1).
 
-Head d reads the state of the last evaluated token and guesses the token d + 2 places behind it: a residual block
+Head d reads the state of the last evaluated token and guesses the token d + 2 places after it: a residual block
 (x + SiLU(Wx + b)), then an output matrix of its own, which begins as the target's.
 """
 
@@ -42,7 +42,7 @@ def medusa(target: Llama, count: int, layers: int) -> nn.ModuleList:
 
 
 def loss_of(made: nn.ModuleList, states: heads.States) -> tuple[Tensor, list[Tensor]]:
-    """Each head's distance to what the target says there: from the state at t to the one d + 1 places behind it."""
+    """Each head's distance to what the target says there: from the state at t to the one d + 1 places after it."""
     chosen = states.places(len(made))
     here = states.hidden[chosen[:, 0], chosen[:, 1]].bfloat16()
     total, hits = torch.zeros(()), []

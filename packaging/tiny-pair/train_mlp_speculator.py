@@ -1,6 +1,6 @@
 """Train an MLP speculator on the final states of the frozen target (Wertheimer et al. 2024).
 
-From the last state and the token behind it comes a state of its own, from that one and the next guess another, and so
+From the last state and the token after it comes a state of its own, from that one and the next guess another, and so
 on; an output matrix reads each. Weights are tied over the steps.
 """
 
@@ -51,7 +51,7 @@ class Speculator(nn.Module):
             self.proj[1].weight.copy_(torch.eye(inner))
 
     def step(self, number: int, state: Tensor, tokens: Tensor) -> Tensor:
-        """The state behind `tokens`: [n, inner]."""
+        """The state after `tokens`: [n, inner]."""
         mixed = self.proj[min(number, 1)](state) + self.emb[0](tokens) * (self.emb_weight / self.state_weight)
         found: Tensor = functional.gelu(self.ln[0](mixed))
         return found

@@ -1,6 +1,6 @@
 """Adapt the draft to guess K tokens in one pass (PARD, arXiv 2504.18583), on the target's probabilities.
 
-Behind the last token stand K - 1 mask tokens, all the same one; the row of the last token predicts the next token and
+After the last token stand K - 1 mask tokens, all the same one; the row of the last token predicts the next token and
 the row of mask j the one j later. In training every such group of masks stands beside the real tokens of the row, sees
 the tokens up to its own last one and the masks before it in its group, and nothing else sees it: what one causal pass
 over history and masks computes. Deeper masks are kept for fewer and fewer places (conditional drop token), a mask only
@@ -49,7 +49,7 @@ def kept(weights: Tensor, depth: int) -> tuple[Tensor, Tensor]:
         depth: K.
 
     Returns:
-        Two (rows, masks) tensors: the place whose token the group stands behind, and j from 1; j = 0 is padding.
+        Two (rows, masks) tensors: the place of the token before the group, and j from 1; j = 0 is padding.
     """
     rows, length = weights.shape
     luck = torch.rand(rows, length)
@@ -72,12 +72,12 @@ def kept(weights: Tensor, depth: int) -> tuple[Tensor, Tensor]:
 
 
 class Sight:
-    """Attention of rows with masks behind them, as if each group of masks stood alone behind its own token."""
+    """Attention of rows with masks after them, as if each group of masks stood alone after its own token."""
 
     def __init__(self, length: int, places: Tensor, depths: Tensor, depth: int) -> None:
         self.length, self.most = length, depth - 1
         self.unseen = (torch.arange(length) > places[:, :, None])[:, None]
-        # A group's masks stand one behind the other: one of depth j sees itself and the j - 1 before it.
+        # A group's masks stand one after the other: one of depth j sees itself and the j - 1 before it.
         back = torch.arange(self.most - 1, -1, -1)
         self.apart = (back >= depths[:, :, None].clamp(min=1))[:, None]
 

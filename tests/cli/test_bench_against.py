@@ -50,7 +50,7 @@ def test_what_goes_wrong_is_one_sentence(command: Command, monkeypatch: pytest.M
         nobody = f"http://127.0.0.1:{free.getsockname()[1]}"
     monkeypatch.delenv("NO_SUCH_KEY", raising=False)
     for arguments, code, words in (
-        (("--against", nobody), 1, "Nobody answers"),
+        (("--against", nobody), 1, "Nothing answers"),
         (("--against", "nonsense"), 2, "URL"),
         (("--against", nobody, "--against-key", "NO_SUCH_KEY"), 2, "NO_SUCH_KEY"),
         (("--against", nobody, "--against-timeout", "0"), 2, "--against-timeout is 0"),

@@ -65,7 +65,7 @@ def test_show_what_is_not_here(command: Command) -> None:
     result = command("show", "qwen3-8b")
     assert result.code == 0
     assert "Qwen/Qwen3-8B-GGUF/Qwen3-8B-Q4_K_M.gguf" in result.out
-    assert "by nobody of localspec yet" in result.out
+    assert "not yet" in result.out
     assert result.out.endswith("Not on this machine. localspec pull qwen3-8b\n")
     entries = json.loads(command("show", "qwen3-8b", "--json").out)
     assert [entry["installed"] for entry in entries] == [False, False]

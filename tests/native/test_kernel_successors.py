@@ -225,7 +225,7 @@ def test_what_was_guessed_stays_when_more_is_asked() -> None:
 
 @pytest.mark.parametrize(("nodes", "depth", "breadth"), [(-1, 1, 1), (1, -1, 1), (1, 1, 0), (1, 1, SUCCESSORS + 1)])
 def test_numbers_out_of_range_are_refused(nodes: int, depth: int, breadth: int) -> None:
-    with pytest.raises(KernelError, match=f"{nodes} nodes of depth {depth} and {breadth} behind each"):
+    with pytest.raises(KernelError, match=f"{nodes} nodes of depth {depth} and {breadth} after each"):
         SuccessorIndex().guess(1, 0.0, Noise(0), 1, nodes, depth, breadth)
 
 

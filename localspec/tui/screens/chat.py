@@ -358,7 +358,7 @@ class ChatScreen(Screen[None]):
             await pane.transcript.look(self._view)
 
     def palette(self) -> Iterable[SystemCommand]:
-        """What the command palette offers of this screen: the slash commands that need no words behind them."""
+        """What the command palette offers of this screen: the slash commands that need no words after them."""
         for row in commands():
             if not any(screen.name == row.name for screen in SCREENS) and not row.usage.startswith(
                 ("TAG", "FILE", "N")

@@ -69,7 +69,7 @@ class FindModelScreen(Dialog[str | None]):
             found = self._make_hub().search(words, _LIMIT)
         except LocalspecError as error:
             tell(self._say, str(error), True)
-        except Exception as error:  # noqa: BLE001 - the worker's edge: whoever waits must hear of it
+        except Exception as error:  # noqa: BLE001 - the worker's edge: the waiting side must hear of it
             tell(self._say, f"The search failed: {error!r}.", True)
         else:
             nothing = "" if pairs or found else "Nothing was found. "

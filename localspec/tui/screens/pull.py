@@ -130,7 +130,7 @@ class PullScreen(Dialog[str | None]):
                 refusal = str(error)
         except LocalspecError as error:
             tell(self._failed, error)
-        except Exception as error:  # noqa: BLE001 - the worker's edge: whoever waits must hear of it
+        except Exception as error:  # noqa: BLE001 - the worker's edge: the waiting side must hear of it
             tell(self._failed, LocalspecError(f"The plan failed: {error!r}."))
         else:
             tell(self._planned, hub, plan, page, refusal)
@@ -167,7 +167,7 @@ class PullScreen(Dialog[str | None]):
             entries = install(plan, hub, self._store, self._transfers, self._stop, find)
         except LocalspecError as error:
             tell(self._failed, error)
-        except Exception as error:  # noqa: BLE001 - the worker's edge: whoever waits must hear of it
+        except Exception as error:  # noqa: BLE001 - the worker's edge: the waiting side must hear of it
             tell(self._failed, LocalspecError(f"The pull failed: {error!r}."))
         else:
             tell(self._installed, entries)

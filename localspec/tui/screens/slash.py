@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class SlashCommands:
-    """Each method takes what stands behind the command; errors are said by whoever calls `run`."""
+    """Each method takes the words after the command; the caller of `run` shows errors."""
 
     def __init__(self, screen: ChatScreen) -> None:
         self._screen, self._app = screen, screen.app

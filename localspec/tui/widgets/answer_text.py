@@ -135,7 +135,7 @@ class AnswerText(Widget):
 
     @property
     def complete(self) -> bool:
-        """Whether all heights are known; also if nobody has asked for them yet."""
+        """Whether all heights are known; also if none was asked for yet."""
         return self._set_for is None or all(segment.measured for segment in self.segments)
 
     def fill(self, deadline: float, top: float, bottom: float = inf) -> float:

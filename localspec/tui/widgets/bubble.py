@@ -28,7 +28,7 @@ from localspec.tui.widgets.seam import Seam
 MARKDOWN = "markdown"
 """The view an answer has unless another is chosen."""
 _WORD_SECONDS = 0.25
-"""A letter that comes sooner behind another makes a word of both."""
+"""A letter that comes sooner after another makes a word of both."""
 
 
 class Figures(Static):
@@ -166,7 +166,7 @@ class Bubble(Vertical, can_focus=True):
         key = self.screen.active_bindings.get(event.key)
         if event.character is None or not event.is_printable:
             await self._act()
-            if key is not None and key.node is self:  # now: on its way to the app letters behind it would be faster
+            if key is not None and key.node is self:  # now: on its way to the app letters after it would be faster
                 event.stop()
                 event.prevent_default()
                 await self.app.run_action(key.binding.action, self)
@@ -208,7 +208,7 @@ class Bubble(Vertical, can_focus=True):
         self._letter = ""
 
     def _write(self, text: str) -> Composer:
-        """At once and not by a message: letters that come behind must not be faster."""
+        """At once and not by a message: letters that come after must not be faster."""
         pane = next(node for node in self.ancestors if isinstance(node, TabPane))
         composer = pane.query_exactly_one(Composer)
         self.screen.set_focus(composer)

@@ -20,7 +20,7 @@ from localspec.tui.owner import answerer_of, archive_of, piece_of
 from localspec.tui.passes import Pass, PassReader, joined, read_passes
 from localspec.tui.widgets.origin_view import Mode, OriginView, Shares, legend
 
-NOTHING = "No passes are stored with this message, so nobody knows where its tokens came from."
+NOTHING = "No passes are stored with this message, so it is unknown where its tokens came from."
 
 
 _SETTLED = 1.2

@@ -1,4 +1,4 @@
-"""The list above the input: slash commands at its start, files behind an @."""
+"""The list above the input: slash commands at its start, files after an @."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Suggestion(NamedTuple):
     text: str
     doc: str = ""
     more: bool = False
-    """Something is expected behind it: no space, the list stays (folders)."""
+    """Something is expected after it: no space, the list stays (folders)."""
 
 
 class Suggestions(OptionList, can_focus=False):

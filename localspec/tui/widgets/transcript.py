@@ -24,7 +24,7 @@ from localspec.tui.widgets.bubble import MARKDOWN, Bubble
 from localspec.tui.widgets.welcome import Welcome
 
 _LOOK_SECONDS = 0.05
-"""How often it is looked for answers whose height is only guessed, or that nobody sees any more."""
+"""How often it is looked for answers whose height is only guessed, or that are off the screen."""
 _EARLIER = 2
 """Messages drawn at a time while the reader scrolls up, a page ahead."""
 _FILL_SECONDS = 0.003
@@ -207,7 +207,7 @@ class Transcript(VerticalScroll, can_focus=False):
     @work(group="window")
     async def show_earlier(self) -> None:
         """Draws more of the beginning; what the reader sees stays where it is."""
-        if not self._changing.locked():  # else `_draw_ahead` asks again behind that change
+        if not self._changing.locked():  # else `_draw_ahead` asks again after that change
             await self._draw_earlier()
 
     async def _draw_earlier(self) -> None:

@@ -35,7 +35,7 @@ _SIGNS = {"/": "at the beginning of a message: commands", "@": "and a path: a fi
 
 
 class Welcome(Static):
-    """Told by nobody: it asks the app whenever a model comes or goes."""
+    """It asks the app whenever a model comes or goes."""
 
     if TYPE_CHECKING:
 
