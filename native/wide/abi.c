@@ -78,9 +78,9 @@ static void *library_at(void *address) {
 static void *library_named(const char *name) { return dlopen(name, RTLD_LAZY | RTLD_NOLOAD); }
 static void *function_in(void *library, const char *name) { return dlsym(library, name); }
 #if defined(__APPLE__)
-static const char *const names[] = {NULL, "@rpath/libggml-base.0.dylib", "libggml-base.0.dylib", "libggml-base.dylib"};
+static const char *const names[] = {NULL, "@rpath/libggml.0.dylib", "libggml.0.dylib", "libggml.dylib"};
 #else
-static const char *const names[] = {NULL, "libggml-base.so.0", "libggml-base.so"}; /* NULL: the program itself */
+static const char *const names[] = {NULL, "libggml.so.0", "libggml.so"}; /* NULL: the program itself */
 #endif
 
 /* The copy that loads us is the one that counts: a process may hold several. Looking a function up in a library searches
@@ -96,23 +96,18 @@ static void *find_ggml(void *caller) {
     return library;
 }
 
-/* ggml's CPU backend is a library of its own, beside the others. */
-static void *find_cpu_traits(void *library, void *address) {
-    const char *name = "ggml_get_type_traits_cpu";
-    void *found = function_in(library, name);
-    Dl_info at;
-    char path[4096];
-    if (!found && dladdr(address, &at) && at.dli_fname && strlen(at.dli_fname) < sizeof path) {
-        strcpy(path, at.dli_fname);
-        char *part = strstr(path, "ggml-base");
-        if (part) {
-            memcpy(part, "ggml-cpu", 8);
-            memmove(part + 8, part + 9, strlen(part + 9) + 1);
-            void *cpu = library_named(path);
-            found = cpu ? function_in(cpu, name) : NULL;
-        }
+/* ggml's CPU backend is a library of its own, one of several modules in some builds: its registry points into it. */
+static void *find_cpu_traits(void *library) {
+    struct registry *(*by_name)(const char *) = NULL, *cpu;
+    void *found = function_in(library, "ggml_backend_reg_by_name"), *inside;
+    memcpy(&by_name, &found, sizeof found);
+    cpu = by_name ? by_name("CPU") : NULL;
+    if (!cpu) {
+        return NULL;
     }
-    return found;
+    memcpy(&inside, &cpu->calls.get_name, sizeof inside);
+    library = library_at(inside);
+    return library ? function_in(library, "ggml_get_type_traits_cpu") : NULL;
 }
 
 /* Whether the CPU backend's table is laid out as we declare it. */
@@ -247,9 +242,9 @@ const char *abi_bind(void *caller, struct registry *ours) {
     const char *what = !numbers_match() ? "numbers of its operations or types" : !tensors_match() ? "layout of its tensors"
                        : !interfaces_match(ours) ? "layout of its backend interface" : NULL;
     if (!what) {
-        void *traits = find_cpu_traits(library, found[0]);
+        void *traits = find_cpu_traits(library);
         if (!traits) {
-            return "There is no CPU backend of ggml beside the rest of it.";
+            return "The ggml of this process has no CPU backend.";
         }
         memcpy(&ggml.cpu_traits, &traits, sizeof traits);
         what = traits_match() ? NULL : "functions of its CPU backend";
