@@ -7,6 +7,7 @@ there, and `localspec completion` prints it. tests/packaging/test_shell.py says 
 from __future__ import annotations
 
 import argparse
+import re
 from pathlib import Path
 
 import shtab
@@ -39,6 +40,8 @@ def main() -> None:
         (FOLDER / name).write_text(f"{shtab.complete(parser, shell).rstrip()}\n", encoding="utf-8")
     facts = {"project_name": "localspec", "version": __version__, "date": __version__, "manual_title": "localspec"}
     page = str(Manpage(parser, _data=facts))
+    page = page.replace(".SH NAME\nlocalspec\n", f".SH NAME\nlocalspec \\- {parser.description}\n", 1)
+    page = re.sub(r"^\.(?=[a-z])", r"\\&.", page, flags=re.MULTILINE)  # text: macros are capitals
     (FOLDER / PAGE).write_text(f"{page.rstrip()}\n", encoding="utf-8")
 
 

@@ -91,3 +91,5 @@ def test_the_man_page_is_shown() -> None:
     done = subprocess.run(["man", "-l", FOLDER / "localspec.1"], capture_output=True, text=True, check=False)
     assert done.returncode == 0
     assert "localspec serve" in done.stdout
+    assert re.search(r"localspec\s+-\s+Local\s+LLM\s+text", done.stdout)  # what whatis and apropos find
+    assert ".gguf file; of a split model" in done.stdout  # a line that begins with a dot is no macro
