@@ -1,138 +1,211 @@
-// The self-test of a build of the kernel, on whatever runs it: lists and lookups against plain definitions in double.
+/* The self-test of a build of the kernel, on whatever runs it: lists and lookups against plain definitions in double. */
 #ifndef LS_SELF_TEST_H
 #define LS_SELF_TEST_H
 
+#include "../localspec.h"
 #include "../real.h"
+#include "request.h"
 
-#include <algorithm>
-#include <cmath>
-#include <cstddef>
-#include <limits>
-#include <vector>
+#include <math.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
 
-typedef void (*lists_runner)(const float *logits, uint32_t rows, const uint32_t *request, const int32_t *patched,
-                             const uint32_t *positions, uint32_t *found, int32_t *tokens, float *values);
-typedef void (*lookup_runner)(const int32_t *history, const uint32_t *starts, uint32_t slots, uint32_t min_ngram,
-                              uint32_t max_ngram, uint32_t max_tokens, int32_t *out, int32_t *match);
+#define SELF_TEST_LISTS 400
+#define SELF_TEST_LOOKUPS 200
+#define SELF_TEST_VOCAB 2999 /* The largest of a case. */
+#define SELF_TEST_ROWS 3     /* Of a call. */
+#define SELF_TEST_SLOTS 4
+#define SELF_TEST_HISTORY 60 /* Tokens; a history has fewer. */
+#define SELF_TEST_TOKENS 9   /* Asked for in a lookup. */
 
-struct self_test_random {
-    uint64_t state;
-    uint32_t below(uint32_t n) {
-        state = state * 6364136223846793005u + 1442695040888963407u;
-        return (uint32_t)((state >> 33) % n);
-    }
-};
+/* What runs the kernel; see ls_gpu_lists and ls_gpu_lookup, but for rows that stand in the host's memory. */
+typedef struct ls_runner {
+    void *device; /* First argument of both. */
+    int32_t (*lists)(void *device, const float *logits, uint32_t rows, const uint32_t *request, const int32_t *patched,
+                     const uint32_t *positions, uint32_t *found, int32_t *tokens, float *values);
+    int32_t (*lookup)(void *device, const int32_t *history, const uint32_t *starts, uint32_t slots, uint32_t min_ngram,
+                      uint32_t max_ngram, uint32_t max_tokens, int32_t *out, int32_t *match);
+} ls_runner;
 
-// What one row was asked for, as numbers.
-struct list_case {
-    uint32_t n_vocab, mode, count, position, key[2], purpose, stream;
+/* What one row was asked for, as numbers. */
+typedef struct self_test_case {
+    uint32_t n_vocab, mode, count, position, key[2], purpose, stream, n_patched;
     double temperature, margin;
-    std::vector<int32_t> patched;
-    std::vector<float> row;
+    int32_t patched[SELF_TEST_ROWS];
+    float row[SELF_TEST_VOCAB];
+} self_test_case;
 
-    // What entry `i` is ranked by; infinite for NaN and +inf, -infinite for an excluded one.
-    double score(uint32_t i) const {
-        const float x = row[i];
-        if (!(x <= std::numeric_limits<float>::max())) {
-            return INFINITY;
-        }
-        if (mode != LS_BY_NOISE || x == -INFINITY) {
-            return x;
-        }
-        uint32_t counter[4] = {i, position, purpose, stream};
-        ls_philox(counter, key[0], key[1]);
-        return std::max(-1e30, std::min(1e30, x / temperature)) + ls_to_gumbel(counter[0]);
-    }
+/* All memory of a self-test. */
+typedef struct self_test_room {
+    uint64_t state; /* Of random numbers. */
+    self_test_case one;
+    float rows[SELF_TEST_ROWS * SELF_TEST_VOCAB];
+    double scores[SELF_TEST_VOCAB], tops[SELF_TEST_VOCAB];
+    bool listed[SELF_TEST_VOCAB];
+    uint32_t found[SELF_TEST_ROWS];
+    int32_t tokens[SELF_TEST_ROWS * LS_LIST_ROOM];
+    float values[SELF_TEST_ROWS * LS_LIST_ROOM];
+} self_test_room;
 
-    std::vector<uint32_t> request() const {
-        const float scale = (float)(1.0 / temperature), low = (float)margin;
-        return {mode, count, (uint32_t)patched.size(), n_vocab, LS_BITS(scale), LS_BITS(low), key[0], key[1], purpose, stream};
-    }
-};
-
-// Rows as models make them, and as they do not: ties, masks, huge numbers, one that is no number.
-static list_case random_case(self_test_random &random, uint32_t number) {
-    static const uint32_t vocabularies[] = {1, 5, 64, 65, 200, 1000, 2999}, counts[] = {1, 2, 5, 40};
-    static const double scales[] = {1.0, 0.01, 1e4, 1e31};
-    list_case c;
-    c.n_vocab = vocabularies[random.below(7)];
-    c.mode = number % 3;
-    c.count = counts[random.below(4)];
-    c.position = random.below(1u << 30);
-    c.key[0] = random.below(1u << 30);
-    c.key[1] = random.below(1u << 30);
-    c.purpose = random.below(1u << 30);
-    c.stream = random.below(4);
-    c.temperature = random.below(2) ? 1.0 : 0.25;
-    c.margin = -(double)random.below(6);
-    const uint32_t kind = random.below(6);
-    const double scale = kind == 5 ? scales[random.below(4)] : 1.0;
-    for (uint32_t i = 0; i < c.n_vocab; i++) {
-        const double x = ((double)random.below(1u << 20) + random.below(1u << 20) + random.below(1u << 20)) * 0x1p-17 - 12.0;
-        c.row.push_back((float)(scale * (kind == 0 ? std::floor(x) : x)));
-        if (kind == 1 && random.below(10) < 9) {
-            c.row[i] = -INFINITY;
-        }
-    }
-    if (kind == 2) {
-        c.row[random.below(c.n_vocab)] = random.below(2) ? NAN : INFINITY;
-    }
-    for (uint32_t i = random.below(4); i > 0; i--) {
-        c.patched.push_back((int32_t)random.below(c.n_vocab));
-    }
-    return c;
+static uint32_t self_test_below(self_test_room *t, uint32_t n) {
+    t->state = t->state * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)((t->state >> 33) % n);
 }
 
-// Is the list of n entries what the case asks for? `must` be in it: scores from the limit on; `may`: a little below it.
-static bool list_is_right(const list_case &c, uint32_t n, const int32_t *tokens, const float *values) {
-    const uint32_t stripes = (c.n_vocab + LS_STRIPE - 1) / LS_STRIPE, fixed = (uint32_t)c.patched.size();
-    std::vector<double> scores, tops(stripes, -INFINITY);
-    for (uint32_t i = 0; i < c.n_vocab; i++) {
-        scores.push_back(c.score(i));
-        tops[i % stripes] = std::max(tops[i % stripes], scores[i]);
+static uint32_t self_test_bits(float x) {
+    uint32_t bits;
+    memcpy(&bits, &x, 4);
+    return bits;
+}
+
+static float self_test_logit(self_test_room *t, uint32_t kind, double scale) {
+    const double sum = (double)self_test_below(t, 1u << 20) + self_test_below(t, 1u << 20) + self_test_below(t, 1u << 20);
+    const double x = sum * 0x1p-17 - 12.0;
+    const float logit = (float)(scale * (kind == 0 ? floor(x) : x));
+    return kind == 1 && self_test_below(t, 10) < 9 ? -INFINITY : logit;
+}
+
+/* Rows as models make them, and as they do not: ties, masks, huge numbers, one that is no number. */
+static void self_test_make(self_test_room *t, uint32_t number) {
+    static const uint32_t vocabularies[] = {1, 5, 64, 65, 200, 1000, SELF_TEST_VOCAB}, counts[] = {1, 2, 5, 40};
+    static const double scales[] = {1.0, 0.01, 1e4, 1e31};
+    self_test_case *c = &t->one;
+    c->n_vocab = vocabularies[self_test_below(t, 7)];
+    c->mode = number % 3;
+    c->count = counts[self_test_below(t, 4)];
+    c->position = self_test_below(t, 1u << 30);
+    c->key[0] = self_test_below(t, 1u << 30);
+    c->key[1] = self_test_below(t, 1u << 30);
+    c->purpose = self_test_below(t, 1u << 30);
+    c->stream = self_test_below(t, 4);
+    c->temperature = self_test_below(t, 2) ? 1.0 : 0.25;
+    c->margin = -(double)self_test_below(t, 6);
+    const uint32_t kind = self_test_below(t, 6);
+    const double scale = kind == 5 ? scales[self_test_below(t, 4)] : 1.0;
+    for (uint32_t i = 0; i < c->n_vocab; i++) {
+        c->row[i] = self_test_logit(t, kind, scale);
     }
-    std::sort(tops.rbegin(), tops.rend());
-    double must = c.count <= stripes ? tops[c.count - 1] : -INFINITY, may = must;
-    if (tops[0] == INFINITY) { // all that counts is that C sees it
-        must = INFINITY;
-        may = -INFINITY;
-    } else if (must > -INFINITY && c.mode != LS_BY_LOGIT) {
-        const double size = std::fabs(c.mode == LS_BY_SHARE ? must : std::max(std::fabs(must), std::fabs(tops[0])));
-        must += c.mode == LS_BY_SHARE ? c.margin : 0.0;
-        may = must - ((24.0 + size) * 0x1p-19 + 2e-4);
+    if (kind == 2) {
+        c->row[self_test_below(t, c->n_vocab)] = self_test_below(t, 2) ? NAN : INFINITY;
     }
-    std::vector<bool> listed(c.n_vocab, false);
+    c->n_patched = self_test_below(t, SELF_TEST_ROWS + 1);
+    for (uint32_t i = 0; i < c->n_patched; i++) {
+        c->patched[i] = (int32_t)self_test_below(t, c->n_vocab);
+    }
+}
+
+/* What entry `i` is ranked by; infinite for NaN and +inf, -infinite for an excluded one. */
+static double self_test_score(const self_test_case *c, uint32_t i) {
+    const double x = c->row[i];
+    if (!(x < INFINITY)) {
+        return INFINITY;
+    }
+    if (c->mode != LS_BY_NOISE || x == -INFINITY) {
+        return x;
+    }
+    uint32_t counter[4] = {i, c->position, c->purpose, c->stream};
+    ls_philox(counter, c->key[0], c->key[1]);
+    return fmax(-1e30, fmin(1e30, x / c->temperature)) + ls_to_gumbel(counter[0]);
+}
+
+static int self_test_larger(const void *a, const void *b) {
+    double x, y;
+    memcpy(&x, a, sizeof x);
+    memcpy(&y, b, sizeof y);
+    return (x < y) - (x > y);
+}
+
+/* Scores that must be listed begin at *must, those that may be a little below, at *may. */
+static void self_test_limits(self_test_room *t, double *must, double *may) {
+    const self_test_case *c = &t->one;
+    const uint32_t stripes = (c->n_vocab + LS_STRIPE - 1) / LS_STRIPE;
+    for (uint32_t i = 0; i < c->n_vocab; i++) {
+        t->scores[i] = self_test_score(c, i);
+        t->tops[i % stripes] = i < stripes ? t->scores[i] : fmax(t->tops[i % stripes], t->scores[i]);
+    }
+    qsort(t->tops, stripes, sizeof t->tops[0], self_test_larger);
+    *must = *may = c->count <= stripes ? t->tops[c->count - 1] : -INFINITY;
+    if (t->tops[0] == INFINITY) { /* all that counts is that C sees it */
+        *must = INFINITY;
+        *may = -INFINITY;
+    } else if (*must > -INFINITY && c->mode != LS_BY_LOGIT) {
+        const double size = fabs(c->mode == LS_BY_SHARE ? *must : fmax(fabs(*must), fabs(t->tops[0])));
+        *must += c->mode == LS_BY_SHARE ? c->margin : 0.0;
+        *may = *must - ((24.0 + size) * 0x1p-19 + 2e-4);
+    }
+}
+
+/* Is the list of n entries what the case asks for? */
+static bool self_test_list_is_right(self_test_room *t, uint32_t n, const int32_t *tokens, const float *values) {
+    const self_test_case *c = &t->one;
+    double must, may;
+    self_test_limits(t, &must, &may);
+    memset(t->listed, 0, sizeof t->listed);
     for (uint32_t i = 0; i < n && i < LS_LIST_ROOM; i++) {
         const uint32_t token = (uint32_t)tokens[i];
-        if (token >= c.n_vocab || LS_BITS(values[i]) != LS_BITS(c.row[token])) {
+        if (token >= c->n_vocab || self_test_bits(values[i]) != self_test_bits(c->row[token])) {
             return false;
         }
-        if (i < fixed ? tokens[i] != c.patched[i] : listed[token] || scores[token] < may || scores[token] == -INFINITY) {
+        if (i < c->n_patched ? tokens[i] != c->patched[i]
+                             : t->listed[token] || t->scores[token] < may || t->scores[token] == -INFINITY) {
             return false;
         }
-        listed[token] = i >= fixed;
+        t->listed[token] = i >= c->n_patched;
     }
-    uint32_t least = fixed, most = fixed;
-    for (uint32_t i = 0; i < c.n_vocab; i++) {
-        const bool kept = scores[i] >= must && scores[i] > -INFINITY;
-        if (kept && !listed[i] && n <= LS_LIST_ROOM) {
+    uint32_t least = c->n_patched, most = c->n_patched;
+    for (uint32_t i = 0; i < c->n_vocab; i++) {
+        const bool kept = t->scores[i] >= must && t->scores[i] > -INFINITY;
+        if (kept && !t->listed[i] && n <= LS_LIST_ROOM) {
             return false;
         }
         least += kept;
-        most += scores[i] >= may && scores[i] > -INFINITY;
+        most += t->scores[i] >= may && t->scores[i] > -INFINITY;
     }
     return n >= least && n <= most;
 }
 
-// Prompt lookup by looking at everything.
-static bool lookup_is_right(const std::vector<int32_t> &history, uint32_t low, uint32_t high, uint32_t max_tokens,
-                            const int32_t *out, int32_t match) {
-    const size_t length = history.size();
-    for (size_t n = high; n >= low; n--) {
-        for (size_t end = length; end-- > n;) {
-            if (std::equal(history.end() - (std::ptrdiff_t)n, history.end(), history.begin() + (std::ptrdiff_t)(end - n))) {
+/* 0, the number of a wrong case, or minus the status of a failure. */
+static int32_t self_test_lists(self_test_room *t, const ls_runner *run) {
+    self_test_case *c = &t->one;
+    t->state = 1;
+    for (int32_t number = 0; number < SELF_TEST_LISTS; number++) {
+        /* Three rows alike but for their position and where they begin: a row that reads another's is found out. */
+        uint32_t positions[SELF_TEST_ROWS];
+        self_test_make(t, (uint32_t)number);
+        const float scale = (float)(1.0 / c->temperature), low = (float)c->margin;
+        const uint32_t request[LS_REQUEST_WORDS] = {c->mode, c->count, c->n_patched, c->n_vocab, self_test_bits(scale),
+                                                    self_test_bits(low), c->key[0], c->key[1], c->purpose, c->stream};
+        for (uint32_t i = 0; i < SELF_TEST_ROWS; i++) {
+            positions[i] = c->position + i;
+            for (uint32_t k = 0; k < c->n_vocab; k++) {
+                t->rows[i * c->n_vocab + k] = c->row[(k + i) % c->n_vocab];
+            }
+        }
+        const int32_t status = run->lists(run->device, t->rows, SELF_TEST_ROWS, request, c->patched, positions, t->found,
+                                          t->tokens, t->values);
+        if (status) {
+            return -status;
+        }
+        for (uint32_t i = 0; i < SELF_TEST_ROWS; i++) {
+            c->position = positions[i];
+            memcpy(c->row, t->rows + i * c->n_vocab, c->n_vocab * sizeof *c->row);
+            if (!self_test_list_is_right(t, t->found[i], t->tokens + i * LS_LIST_ROOM, t->values + i * LS_LIST_ROOM)) {
+                return 1 + number;
+            }
+        }
+    }
+    return 0;
+}
+
+/* Prompt lookup by looking at everything. */
+static bool self_test_lookup_is_right(const int32_t *history, uint32_t length, uint32_t low, uint32_t high,
+                                      const int32_t *out, int32_t match) {
+    for (uint32_t n = high; n >= low; n--) {
+        for (uint32_t end = length; end-- > n;) {
+            if (memcmp(history + length - n, history + end - n, n * sizeof *history) == 0) {
                 bool same = match == (int32_t)n;
-                for (size_t i = 0; i < max_tokens; i++) {
+                for (uint32_t i = 0; i < SELF_TEST_TOKENS; i++) {
                     same = same && out[i] == history[end + i % (length - end)];
                 }
                 return same;
@@ -142,49 +215,25 @@ static bool lookup_is_right(const std::vector<int32_t> &history, uint32_t low, u
     return match == 0;
 }
 
-static int32_t lists_test(lists_runner run) {
-    self_test_random random = {1};
-    for (int32_t number = 0; number < 400; number++) {
-        // Three rows alike but for their position: a row that reads another's is found out.
-        const list_case c = random_case(random, (uint32_t)number);
-        std::vector<float> rows;
-        std::vector<uint32_t> positions, found(3);
-        std::vector<int32_t> tokens(3 * LS_LIST_ROOM);
-        std::vector<float> values(3 * LS_LIST_ROOM);
-        std::vector<list_case> cases(3, c);
-        for (uint32_t i = 0; i < 3; i++) {
-            std::rotate(cases[i].row.begin(), cases[i].row.begin() + i % c.n_vocab, cases[i].row.end());
-            cases[i].position += i;
-            rows.insert(rows.end(), cases[i].row.begin(), cases[i].row.end());
-            positions.push_back(cases[i].position);
-        }
-        run(rows.data(), 3, c.request().data(), c.patched.data(), positions.data(), found.data(), tokens.data(), values.data());
-        for (uint32_t i = 0; i < 3; i++) {
-            if (!list_is_right(cases[i], found[i], tokens.data() + i * LS_LIST_ROOM, values.data() + i * LS_LIST_ROOM)) {
-                return 1 + number;
+static int32_t self_test_lookups(self_test_room *t, const ls_runner *run) {
+    t->state = 2;
+    for (int32_t number = 0; number < SELF_TEST_LOOKUPS; number++) {
+        const uint32_t low = 1 + self_test_below(t, 3), high = low + self_test_below(t, 5), kinds = 1 + self_test_below(t, 5);
+        int32_t pool[SELF_TEST_SLOTS * SELF_TEST_HISTORY], out[SELF_TEST_SLOTS * SELF_TEST_TOKENS], match[SELF_TEST_SLOTS];
+        uint32_t starts[1 + SELF_TEST_SLOTS] = {0};
+        for (uint32_t slot = 0; slot < SELF_TEST_SLOTS; slot++) {
+            starts[slot + 1] = starts[slot] + self_test_below(t, SELF_TEST_HISTORY);
+            for (uint32_t i = starts[slot]; i < starts[slot + 1]; i++) {
+                pool[i] = (int32_t)self_test_below(t, kinds);
             }
         }
-    }
-    return 0;
-}
-
-static int32_t lookups_test(lookup_runner run) {
-    self_test_random random = {2};
-    for (int32_t number = 0; number < 200; number++) {
-        const uint32_t low = 1 + random.below(3), high = low + random.below(5), kinds = 1 + random.below(5);
-        std::vector<int32_t> pool, out(4 * 9), match(4);
-        std::vector<uint32_t> starts = {0};
-        std::vector<std::vector<int32_t>> histories(4);
-        for (std::vector<int32_t> &history : histories) {
-            for (uint32_t i = random.below(60); i > 0; i--) {
-                history.push_back((int32_t)random.below(kinds));
-            }
-            pool.insert(pool.end(), history.begin(), history.end());
-            starts.push_back((uint32_t)pool.size());
+        const int32_t status = run->lookup(run->device, pool, starts, SELF_TEST_SLOTS, low, high, SELF_TEST_TOKENS, out, match);
+        if (status) {
+            return -status;
         }
-        run(pool.data(), starts.data(), 4, low, high, 9, out.data(), match.data());
-        for (uint32_t i = 0; i < 4; i++) {
-            if (!lookup_is_right(histories[i], low, high, 9, out.data() + 9 * i, match[i])) {
+        for (uint32_t slot = 0; slot < SELF_TEST_SLOTS; slot++) {
+            if (!self_test_lookup_is_right(pool + starts[slot], starts[slot + 1] - starts[slot], low, high,
+                                           out + slot * SELF_TEST_TOKENS, match[slot])) {
                 return 1001 + number;
             }
         }
@@ -192,10 +241,16 @@ static int32_t lookups_test(lookup_runner run) {
     return 0;
 }
 
-// 0, or the number of the first case that is wrong: from 1 on a list, from 1001 on a lookup.
-static int32_t self_test(lists_runner lists, lookup_runner lookup) {
-    const int32_t wrong = lists_test(lists);
-    return wrong ? wrong : lookups_test(lookup);
+/* 0; or the number of the first case that is wrong: from 1 on a list, from 1001 on a lookup; or minus the ls_status of a
+ * call that failed. */
+static int32_t self_test(const ls_runner *run) {
+    self_test_room *t = (self_test_room *)calloc(1, sizeof *t);
+    if (!t) {
+        return -LS_NO_MEMORY;
+    }
+    const int32_t lists = self_test_lists(t, run), wrong = lists ? lists : self_test_lookups(t, run);
+    free(t);
+    return wrong;
 }
 
 #endif
