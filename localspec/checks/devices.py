@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from localspec.checks.finding import Finding
-from localspec.llama import lib
+from localspec.llama import bindings, lib
 from localspec.llama.model import Model
 from localspec.models import gpu
 from localspec.runtime import memory
@@ -24,6 +24,7 @@ _BUILD = (
     "CMAKE_ARGS=-DGGML_{}=on pip install --force-reinstall --no-deps --no-cache-dir "
     "--no-binary llama-cpp-python llama-cpp-python=={}"
 )
+"""It serves in place of localspec-llama, too."""
 
 
 def examine_devices(
@@ -46,16 +47,16 @@ def examine_devices(
             use = f"; not used by default: {why}" if why else "; used by default"
         yield Finding(f"device {device.name}", f"{device.description}{room if device.total_bytes else ''}{use}")
     if not info.gpu_offload:
-        yield _unbuilt(backend(root, which), info.package_version)
+        yield _unbuilt(backend(root, which), info.bindings.distribution)
 
 
-def _unbuilt(found: tuple[str, str] | None, version: str) -> Finding:
+def _unbuilt(found: tuple[str, str] | None, distribution: str) -> Finding:
     advice = command = ""
     if found is not None:
         maker, flag = found
         advice = f"This machine seems to have a GPU of {maker}; build llama-cpp-python for it."
-        command = _BUILD.format(flag, version)
-    return Finding("GPU", "this llama-cpp-python was built without GPU support", advice, command)
+        command = _BUILD.format(flag, bindings.PINNED)
+    return Finding("GPU", f"this {distribution} was built without GPU support", advice, command)
 
 
 def backend(root: Path, which: Callable[[str], str | None]) -> tuple[str, str] | None:

@@ -13,7 +13,7 @@ from localspec import __version__, kernels, paths
 from localspec.checks.devices import examine_devices, examine_layers
 from localspec.checks.finding import Finding
 from localspec.checks.openmp import examine_openmp
-from localspec.llama import lib, limits, wide
+from localspec.llama import bindings, lib, limits, wide
 from localspec.runtime import tuning
 from localspec.runtime.engine import Engine
 
@@ -29,8 +29,7 @@ def examine_machine(with_wide: bool = True) -> Iterator[Finding]:
         with_wide: load the wide kernels to see whether they can be used.
     """
     yield Finding("localspec", f"{__version__}, Python {platform.python_version()} on {platform.platform()}")
-    versions = (f"{name} {_version(name)}" for name in ("llama-cpp-python", "numpy", "torch"))
-    yield Finding("packages", ", ".join(versions))
+    yield _packages(bindings.installed())
     native = kernels.backend_name() != "reference"
     yield Finding(
         "kernels",
@@ -47,6 +46,15 @@ def examine_machine(with_wide: bool = True) -> Iterator[Finding]:
     yield from examine_devices(info)
     yield Finding("threads", f"{lib.default_threads()} (of {os.cpu_count()} logical CPUs)")
     yield _cache_folder()
+
+
+def _packages(used: bindings.Bindings) -> Finding:
+    others = ", ".join(f"{name} {_version(name)}" for name in ("numpy", "torch"))
+    words = f"{used.distribution} {used.version}, {others}"
+    if not used.unused:
+        return Finding("packages", words)
+    why = f"{used.unused} is installed, but not used: localspec needs {bindings.PINNED}."
+    return Finding("packages", words, why, bindings.advice().removeprefix("Run: "))
 
 
 def _tuning(engine: Engine) -> Finding:

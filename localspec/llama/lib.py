@@ -1,6 +1,6 @@
 """The one door to llama.cpp: version pin, start-up, captured log, return codes as our errors, facts about the build.
 
-Nothing is imported until `api()` is called, so `import localspec` stays fast and works without llama-cpp-python.
+Nothing is imported until `api()` is called, so `import localspec` stays fast and works without bindings.
 """
 
 from __future__ import annotations
@@ -8,11 +8,8 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
-import importlib.metadata
-import importlib.util
 import os
 import re
-import sys
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -21,9 +18,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from localspec.errors import Cancelled, DecodeError, LocalspecError
-
-PINNED = "0.3.36"
-"""The llama-cpp-python whose struct layouts and behaviour this package is written for."""
+from localspec.llama import bindings
 
 GGML_TYPES = {"f32": 0, "f16": 1, "q8_0": 8, "bf16": 30}
 """ggml's numbers of the types a KV cache may have."""
@@ -102,19 +97,17 @@ def _on_log(level: int, text: bytes | None, _: object) -> None:
 
 @functools.cache
 def api() -> Any:
-    """llama-cpp-python's ctypes module, checked and started once, its log captured.
+    """The ctypes module of llama.cpp's bindings, checked and started once, its log captured.
 
     Raises:
-        LocalspecError: the package is missing, does not load, or is not the pinned version.
+        LocalspecError: the bindings are missing, do not load, or are not of the pinned version.
     """
-    command = f"Run: pip install llama-cpp-python=={PINNED}"
+    found = bindings.installed()
     try:
-        found = importlib.metadata.version("llama-cpp-python")
-        module = _binding("llama_cpp")
+        module = found.load("llama_cpp")
     except (ImportError, OSError, RuntimeError) as error:
-        raise LocalspecError(f"llama-cpp-python does not load: {error}.", command) from error
-    if found != PINNED:
-        raise LocalspecError(f"llama-cpp-python {found} is installed, but localspec needs {PINNED}.", command)
+        reason = f"{found.distribution} does not load: {error}."
+        raise LocalspecError(reason, bindings.advice(found.distribution, again=True)) from error
     callback = module.llama_log_callback(_on_log)
     _captures[:] = [functools.partial(module.llama_log_set, callback, ctypes.c_void_p(0))]
     log.mark()
@@ -144,7 +137,7 @@ def _load_backends(module: Any) -> None:
     if not count():
         raise LocalspecError(
             f"llama.cpp has no backend: {folder} has no module that this CPU can run.",
-            f"Run: pip install --force-reinstall llama-cpp-python=={PINNED}",
+            bindings.advice(bindings.installed().distribution, again=True),
         )
     found = (re.search(r"load_backend: loaded .+ backend from (.+)", line) for _, line in log.since(mark))
     _backends[:] = [Path(one[1]).name for one in found if one]
@@ -154,43 +147,22 @@ def backends() -> tuple[str, ...]:
     """File names of the modules that llama.cpp computes with, such as "libggml-cpu-zen4.so"; () = they are linked in.
 
     Raises:
-        LocalspecError: llama-cpp-python cannot be used (see `api`).
+        LocalspecError: llama.cpp's bindings cannot be used (see `api`).
     """
     api()
     return tuple(_backends)
 
 
-def _binding(name: str) -> Any:
-    """llama_cpp/`name`.py, without what else llama_cpp/__init__.py imports: that takes four times as long.
-
-    Importing the package itself works before and afterwards, and shares this module.
-
-    Raises:
-        ImportError, OSError, RuntimeError: it is missing, or its library does not load.
-    """
-    package = "llama_cpp"
-    if package in sys.modules:
-        return importlib.import_module(f"{package}.{name}")
-    spec = importlib.util.find_spec(package)
-    if spec is None:
-        raise ImportError("there is no module llama_cpp")
-    sys.modules[package] = importlib.util.module_from_spec(spec)  # not executed
-    try:
-        return importlib.import_module(f"{package}.{name}")
-    finally:
-        del sys.modules[package]
-
-
 @functools.cache
 def extension() -> Any:
-    """llama-cpp-python's ctypes module of what llama.cpp declares outside its C interface."""
+    """The bindings' ctypes module of what llama.cpp declares outside its C interface."""
     api()
-    return _binding("llama_cpp_ext")
+    return bindings.installed().load("llama_cpp_ext")
 
 
 @functools.cache
 def c_function(name: str, restype: Any, *argtypes: Any) -> Any:
-    """A function of libllama or of the ggml it is linked with that llama-cpp-python does not declare.
+    """A function of libllama or of the ggml it is linked with that the bindings do not declare.
 
     Raises:
         LocalspecError: this build does not export it.
@@ -227,7 +199,7 @@ class Device:
 class Info:
     """What `localspec doctor` says about llama.cpp."""
 
-    package_version: str
+    bindings: bindings.Bindings
     version: str
     """llama.cpp's own."""
     system: str
@@ -240,7 +212,7 @@ def info() -> Info:
     """Version, build options and devices of the loaded llama.cpp."""
     module = api()
     return Info(
-        PINNED,
+        bindings.installed(),
         module.llama_version().decode(),
         module.llama_print_system_info().decode().strip(),
         bool(module.llama_supports_gpu_offload()),
@@ -354,7 +326,7 @@ def build_id() -> str:
     """Names the llama.cpp in use: package, version, compile options, the library file itself, and its modules."""
     status = Path(api()._lib._name).stat()
     found = info()
-    words = (found.package_version, found.version, found.system, status.st_size, status.st_mtime_ns, *backends())
+    words = (found.bindings.version, found.version, found.system, status.st_size, status.st_mtime_ns, *backends())
     return " ".join(str(word) for word in words)
 
 

@@ -11,6 +11,7 @@ import pytest
 from localspec.checks.devices import backend, examine_devices, examine_layers
 from localspec.config import EngineSettings
 from localspec.llama import lib
+from localspec.llama.bindings import Bindings
 from localspec.runtime.loading import load_models
 from tests.fake_gpus import CARD, SLOW, list_gpus
 
@@ -55,7 +56,7 @@ def test_a_driver_alone_is_enough(tmp_path: Path) -> None:
 
 
 def test_a_build_without_a_gpu_gets_the_command_only_where_a_card_is(tmp_path: Path) -> None:
-    info = replace(lib.info(), gpu_offload=False, package_version="0.3.36")
+    info = replace(lib.info(), gpu_offload=False, bindings=Bindings("llama-cpp-python", "0.3.36"))
     found = list(examine_devices(info, tmp_path, missing))[-1]
     assert (found.value, found.advice, found.command) == (
         "this llama-cpp-python was built without GPU support",

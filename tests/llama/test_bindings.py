@@ -1,0 +1,146 @@
+"""llama-cpp-python of the right version serves, else localspec-llama: the same bindings under other names."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from localspec.checks import doctor
+from localspec.errors import LocalspecError
+from localspec.llama import bindings, lib
+
+BUILD = Path(__file__).parents[2] / "packaging" / "llama" / "build.py"
+REPORT = """
+import json, sys
+from localspec.llama import bindings, lib
+from localspec.llama.model import Model
+from localspec.checks.doctor import examine_machine
+module, more = lib.api(), lib.extension()
+with Model.load(sys.argv[1]) as model:
+    tokens = model.tokenize("one two", special=False, add_bos=False).tolist()
+findings = {one.name: [one.value, one.advice, one.command] for one in examine_machine(with_wide=False)}
+print(json.dumps({
+    "used": bindings.installed().distribution, "library": module._lib._name,
+    "modules": [module.__name__, more.__name__],
+    "tokens": tokens, "packages": findings["packages"], "other": "llama_cpp" in sys.modules,
+}))
+"""
+
+
+@pytest.fixture(scope="module")
+def build() -> ModuleType:
+    """packaging/llama/build.py."""
+    spec = importlib.util.spec_from_file_location("build_llama", BUILD)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def distribution(folder: Path, name: str, version: str) -> None:
+    """As pip would leave it; the one in the first folder of sys.path counts."""
+    place = folder / f"{name.replace('-', '_')}-{version}.dist-info"
+    place.mkdir()
+    (place / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+
+
+def renamed(folder: Path, build: ModuleType) -> None:
+    """The package localspec_llama: the installed bindings as the build renames them, with the installed libraries."""
+    installed = Path(str(lib.api().__file__)).parent
+    package = folder / "localspec_llama"
+    (package / "lib").mkdir(parents=True)
+    (package / "__init__.py").touch()
+    for name in build.BINDINGS:
+        (package / name).write_text(build.rename(name, (installed / name).read_text()))
+    library = Path(str(lib.api()._lib._name))
+    for file in library.parent.iterdir():
+        (package / "lib" / file.name).symlink_to(file)
+    (package / "lib" / library.name.replace("libllama", "liblocalspec_llama")).symlink_to(library)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="libraries have other names there")
+def test_localspec_llama_serves_where_llama_cpp_python_has_another_version(
+    tmp_path: Path, build: ModuleType, tiny_target: Path
+) -> None:
+    distribution(tmp_path, "llama-cpp-python", "0.3.1")
+    distribution(tmp_path, "localspec-llama", f"{bindings.PINNED}.post2")
+    renamed(tmp_path, build)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *filter(None, sys.path)])}
+    command = [sys.executable, "-c", REPORT, str(tiny_target)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    found = json.loads(done.stdout)
+    assert found["used"] == "localspec-llama"
+    assert found["modules"] == ["localspec_llama.llama_cpp", "localspec_llama.llama_cpp_ext"]
+    assert Path(found["library"]).parent == tmp_path / "localspec_llama" / "lib"
+    assert not found["other"], "a module of llama-cpp-python was imported"
+    assert len(found["tokens"]) > 0
+    value, advice, command_line = found["packages"]
+    assert value.startswith(f"localspec-llama {bindings.PINNED}.post2, numpy ")
+    assert advice == f"llama-cpp-python 0.3.1 is installed, but not used: localspec needs {bindings.PINNED}."
+    assert command_line == f"pip install llama-cpp-python=={bindings.PINNED}"
+
+
+@pytest.fixture
+def versions(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
+    """What is installed, by distribution."""
+    there: dict[str, str] = {}
+
+    def version(name: str) -> str:
+        if name not in there:
+            raise importlib.metadata.PackageNotFoundError(name)
+        return there[name]
+
+    bindings.installed.cache_clear()
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    yield there
+    bindings.installed.cache_clear()
+
+
+def test_llama_cpp_python_comes_first(versions: dict[str, str]) -> None:
+    versions |= {"localspec-llama": bindings.PINNED, "llama-cpp-python": bindings.PINNED}
+    assert bindings.installed() == bindings.Bindings("llama-cpp-python", bindings.PINNED)
+    assert bindings.installed().package == "llama_cpp"
+
+
+def test_other_versions_are_refused_by_name(versions: dict[str, str]) -> None:
+    versions |= {"localspec-llama": "0.3.99", "llama-cpp-python": "0.3.3"}
+    with pytest.raises(
+        LocalspecError,
+        match=r"llama-cpp-python 0\.3\.3 and localspec-llama 0\.3\.99 is installed, .*pip install llama-cpp-python==",
+    ):
+        bindings.installed()
+
+
+def test_none_at_all(versions: dict[str, str]) -> None:
+    with pytest.raises(LocalspecError, match=r"llama-cpp-python is not installed.*pip install llama-cpp-python=="):
+        bindings.installed()
+
+
+def test_doctor_names_the_one_that_serves() -> None:
+    used = bindings.Bindings("localspec-llama", bindings.PINNED)
+    assert doctor._packages(used).value.startswith(f"localspec-llama {bindings.PINNED}, numpy ")
+
+
+def test_a_binding_that_still_asks_for_the_other_package_is_refused(build: ModuleType) -> None:
+    text = build.rename("one.py", 'from llama_cpp._ctypes_extensions import x\n_lib_base_name = "llama"\n')
+    assert text == 'from localspec_llama._ctypes_extensions import x\n_lib_base_name = "localspec_llama"\n'
+    with pytest.raises(build.Refusal, match=r"one\.py imports llama_cpp under its own name: import llama_cpp\._ggml"):
+        build.rename("one.py", "import llama_cpp._ggml\n")
+
+
+def test_only_the_pinned_source_distribution_is_built(build: ModuleType, tmp_path: Path) -> None:
+    (tmp_path / "other.tar.gz").write_bytes(b"another")
+    with pytest.raises(build.Refusal, match=r"other\.tar\.gz is not the source distribution .* its checksum differs"):
+        build.lay_out(tmp_path / "other.tar.gz", tmp_path / "tree", "1")
+    assert build.UPSTREAM == bindings.PINNED
