@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from localspec import paths
+from localspec.config import EngineSettings
 from localspec.errors import UsageError
 
 
 @dataclass(slots=True)
 class Preferences:
-    """Every field is saved when the settings screen saves; unknown ones in the file are kept out."""
+    """Every field is saved when the settings screen saves; those of the file that only a newer version knows are left
+    out, among the engine's settings, too."""
 
     theme: str = "localspec-dark"
     """Colours: localspec-dark, localspec-light, or any theme of Textual's (Ctrl+P, Theme)."""
@@ -57,6 +59,8 @@ class Preferences:
             if type(value) is not type(getattr(own, known.name)):
                 raise UsageError(f"{path}: {known.name} is {value!r}, which has the wrong type.", "It is ignored.")
             setattr(own, known.name, value)
+        engine = {known.name for known in fields(EngineSettings)}
+        own.engine = {name: value for name, value in own.engine.items() if name in engine}
         return own
 
     def save(self, path: Path | None = None) -> None:
