@@ -28,12 +28,19 @@ class Part:
     """First position that is computed."""
     tree: Layout | None
     """None for a chain."""
+    first_row: int = 0
+    """Its first row in the pass."""
     first_output: int = 0
     """Index of its first row with logits."""
 
     @property
     def rows(self) -> int:
         return len(self.feed.tokens) - self.start + len(self.feed.draft_tokens)
+
+    @property
+    def outputs(self) -> int:
+        """Rows whose logits are wanted: the last history token's and each node's."""
+        return 1 + len(self.feed.draft_tokens)
 
 
 def check_pass(parts: Sequence[Part], max_outputs: int, max_rows: int) -> None:
@@ -47,7 +54,7 @@ def check_pass(parts: Sequence[Part], max_outputs: int, max_rows: int) -> None:
     Raises:
         UsageError: too many rows, or a slot is fed twice.
     """
-    outputs = sum(1 + len(part.feed.draft_tokens) for part in parts)
+    outputs = sum(part.outputs for part in parts)
     if outputs > max_outputs:
         raise UsageError(f"a pass asks for {outputs} rows of logits; max_rows is {max_outputs}.")
     for left, right in itertools.pairwise(parts):

@@ -55,17 +55,33 @@ class ConstantWidth(Context):
         super().__init__(model, settings, tap=tap, keep_states=keep_states)
         self.width = width
         self._chain = np.arange(-1, width - 2, dtype=np.int32)
+        self._counting: Sequence[Feed] = ()
+        """What was launched last, without the rows that fill the pass."""
         self.n_ctx = settings.n_ctx - (width - 1)
 
-    def decode(self, feeds: Sequence[Feed]) -> list[LogitRows]:
-        """See `Context.decode`. What a pass would take along besides the last token is decoded before, token by token.
+    def launch(self, feeds: Sequence[Feed]) -> None:
+        """See `Context.launch`. What a pass would take along besides the last token is decoded before, token by token.
 
         Raises:
             UsageError: more than one feed, or a draft with more nodes than a pass has room for.
         """
         if len(feeds) > 1:
             raise UsageError("Passes of one width serve one slot.")
-        return [self._filled(feed) for feed in feeds]
+        for feed in feeds:
+            most = self.longest_draft(len(feed.tokens))
+            if len(feed.draft_tokens) > most:
+                raise UsageError(f"a draft has {len(feed.draft_tokens)} tokens; this pass takes {most}.")
+            self._layout(feed)
+            self.prefill(feed.slot, feed.tokens, feed.prompt_length)
+        self._launch_filled(feeds)
+
+    def collect(self) -> list[LogitRows]:
+        """See `Context.collect`; rows that count for nothing are dropped."""
+        found = super().collect()
+        for feed in self._counting:
+            self.forget(feed.slot, len(feed.tokens) + len(feed.draft_tokens))
+        rows = zip(found, self._counting, strict=True)
+        return [LogitRows(one.pointers[: 1 + len(feed.draft_tokens)], self.n_vocab, one) for one, feed in rows]
 
     def pending(self, slot: int, tokens: Tokens) -> int:
         """Always 1: nothing joins a pass."""
@@ -91,7 +107,8 @@ class ConstantWidth(Context):
             return super().prefill_chunk(slot, tokens, prompt_length, cancel)
         if cancel is not None and cancel():
             raise Cancelled("Stopped while reading the prompt.")
-        self._pass(Feed(slot, tokens[: start + 1], prompt_length))
+        self._launch_filled([Feed(slot, tokens[: start + 1], prompt_length)])
+        self.collect()
         return start + 1
 
     def same_bits(self) -> bool:
@@ -119,22 +136,15 @@ class ConstantWidth(Context):
         (rows,) = self.decode([Feed(0, tokens, prompt_length)])
         return rows[0].tobytes()
 
-    def _filled(self, feed: Feed) -> LogitRows:
-        most = self.longest_draft(len(feed.tokens))
-        if len(feed.draft_tokens) > most:
-            raise UsageError(f"a draft has {len(feed.draft_tokens)} tokens; this pass takes {most}.")
-        self._layout(feed)
-        self.prefill(feed.slot, feed.tokens, feed.prompt_length)
-        return self._pass(feed)
-
-    def _pass(self, feed: Feed) -> LogitRows:
-        """One pass over the last token of a feed and its draft; all tokens before it are cached."""
-        nodes = len(feed.draft_tokens)
-        fill = np.full(self.width - 1 - nodes, feed.tokens[-1], dtype=np.int32)
-        drafted = np.concatenate([feed.draft_tokens, fill])
-        (rows,) = super().decode([replace(feed, draft_tokens=drafted, draft_parents=self._chain)])
-        self.forget(feed.slot, len(feed.tokens) + nodes)
-        return LogitRows(rows.pointers[: 1 + nodes], self.n_vocab, rows)
+    def _launch_filled(self, feeds: Sequence[Feed]) -> None:
+        """A pass over the last token of a feed and its draft; all tokens before it are cached."""
+        self._counting = feeds
+        filled = []
+        for feed in feeds:
+            fill = np.full(self.width - 1 - len(feed.draft_tokens), feed.tokens[-1], dtype=np.int32)
+            drafted = np.concatenate([feed.draft_tokens, fill])
+            filled.append(replace(feed, draft_tokens=drafted, draft_parents=self._chain))
+        super().launch(filled)
 
     def _layout(self, feed: Feed) -> Layout | None:
         """Rows that count for nothing may stand in the cells that are kept free for them."""
