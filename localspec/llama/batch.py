@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -32,6 +32,11 @@ class Part:
     """Its first row in the pass."""
     first_output: int = 0
     """Index of its first row with logits."""
+    wanted: int = field(init=False)
+    """How many of its rows with logits are read, from the first on."""
+
+    def __post_init__(self) -> None:
+        self.wanted = self.outputs
 
     @property
     def rows(self) -> int:
@@ -39,7 +44,7 @@ class Part:
 
     @property
     def outputs(self) -> int:
-        """Rows whose logits are wanted: the last history token's and each node's."""
+        """Rows with logits: the last history token's and each node's."""
         return 1 + len(self.feed.draft_tokens)
 
 

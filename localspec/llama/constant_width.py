@@ -52,11 +52,10 @@ class ConstantWidth(Context):
             raise UsageError("Passes of one width need one slot, chains, and a cache that can be trimmed.")
         if not 1 < width <= min(settings.max_rows, _BLOCK // 2) or settings.n_ctx <= width:
             raise UsageError(f"A pass of {width} rows does not fit; 2 to {min(settings.max_rows, _BLOCK // 2)} do.")
-        super().__init__(model, settings, tap=tap, keep_states=keep_states)
+        in_place = replace(settings, logits="in place")  # the sampler is called once, and few of the rows are read
+        super().__init__(model, in_place, tap=tap, keep_states=keep_states)
         self.width = width
         self._chain = np.arange(-1, width - 2, dtype=np.int32)
-        self._counting: Sequence[Feed] = ()
-        """What was launched last, without the rows that fill the pass."""
         self.n_ctx = settings.n_ctx - (width - 1)
 
     def launch(self, feeds: Sequence[Feed]) -> None:
@@ -76,12 +75,12 @@ class ConstantWidth(Context):
         self._launch_filled(feeds)
 
     def collect(self) -> list[LogitRows]:
-        """See `Context.collect`; rows that count for nothing are dropped."""
-        found = super().collect()
-        for feed in self._counting:
-            self.forget(feed.slot, len(feed.tokens) + len(feed.draft_tokens))
-        rows = zip(found, self._counting, strict=True)
-        return [LogitRows(one.pointers[: 1 + len(feed.draft_tokens)], self.n_vocab, one) for one, feed in rows]
+        """See `Context.collect`. Rows that count for nothing are not read, and their cells are dropped."""
+        kept = [(part.feed.slot, len(part.feed.tokens) + part.wanted - 1) for part in self._launched]
+        rows = super().collect()
+        for slot, length in kept:
+            self.forget(slot, length)
+        return rows
 
     def pending(self, slot: int, tokens: Tokens) -> int:
         """Always 1: nothing joins a pass."""
@@ -138,13 +137,14 @@ class ConstantWidth(Context):
 
     def _launch_filled(self, feeds: Sequence[Feed]) -> None:
         """A pass over the last token of a feed and its draft; all tokens before it are cached."""
-        self._counting = feeds
         filled = []
         for feed in feeds:
             fill = np.full(self.width - 1 - len(feed.draft_tokens), feed.tokens[-1], dtype=np.int32)
             drafted = np.concatenate([feed.draft_tokens, fill])
             filled.append(replace(feed, draft_tokens=drafted, draft_parents=self._chain))
         super().launch(filled)
+        for part, feed in zip(self._launched, feeds, strict=True):
+            part.wanted = 1 + len(feed.draft_tokens)
 
     def _layout(self, feed: Feed) -> Layout | None:
         """Rows that count for nothing may stand in the cells that are kept free for them."""

@@ -197,7 +197,7 @@ class Context:
         """
         parts, self._launched = self._launched, []
         if parts:
-            self._logits.collect()
+            self._logits.collect(max(part.first_output + part.wanted for part in parts))
         for part in parts:
             self._remember(part)
         return [self._logits.of(part, self.n_vocab, self) for part in parts]

@@ -24,20 +24,25 @@ class Logits:
         self._offsets = np.arange(most_rows, dtype=np.uintp) * np.uintp(4 * n_vocab)
         self._first = np.uintp(0)
 
-    def collect(self) -> None:
-        """Waits for the pass that was launched last; its rows can be read then."""
-        self._first = np.uintp(lib.pointer_value(self._api.llama_get_logits(self._handle.pointer)))
+    def collect(self, count: int) -> None:
+        """Waits for the pass that was launched last; its first `count` rows with logits can be read then.
+
+        Raises:
+            DecodeError: the pass has fewer rows.
+        """
+        tap, buffer = self._handle.logits_tap, lib.pointer_value(self._api.llama_get_logits(self._handle.pointer))
+        self._first = np.uintp(buffer if tap is None else tap.rows(count, buffer))
 
     def of(self, part: Part, n_vocab: int, keep: object) -> LogitRows:
-        """The last history token's row, then each node's in draft order; valid until the next pass.
+        """The last history token's row, then the nodes' in draft order, as many as are wanted; until the next pass.
 
         Args:
             part: of the pass that was collected.
             n_vocab: how many numbers of a row count.
             keep: owns the memory.
         """
-        first, count = part.first_output, part.outputs
-        pointers = self._offsets[first : first + count] + self._first
+        first = part.first_output
+        pointers = self._offsets[first : first + part.wanted] + self._first
         if part.tree is not None:
             pointers[1:][part.tree.order] = pointers[1:].copy()
         return LogitRows(pointers, n_vocab, keep)
