@@ -290,6 +290,17 @@ class OnePass(Protocol):
     """Whether it does."""
 
 
+class Vocabulary(Protocol):
+    """What the loop must know of the target's vocabulary."""
+
+    end_tokens: frozenset[int]
+    """Tokens that end a turn."""
+
+    def piece(self, token: int, special: bool = False) -> bytes:
+        """The bytes a token stands for; empty for control tokens unless `special`."""
+        ...
+
+
 class Target(Protocol):
     """The model whose text is emitted, and a cache that knows its own tokens (`llama.context.Context`)."""
 

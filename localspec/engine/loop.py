@@ -11,13 +11,12 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from statistics import median
 from time import perf_counter
-from typing import Protocol
 
 import numpy as np
 
 from localspec import kernels
 from localspec.engine.constraint import masked
-from localspec.engine.interfaces import Constraint, Draft, DraftRequest, History, Outcome, Target, Verdict
+from localspec.engine.interfaces import Constraint, Draft, DraftRequest, History, Outcome, Target, Verdict, Vocabulary
 from localspec.engine.minimum import Minimum
 from localspec.engine.plan import Plan
 from localspec.engine.request import (
@@ -35,18 +34,6 @@ from localspec.engine.stop import TextStream
 from localspec.engine.verify import verify
 from localspec.errors import Cancelled, ContextOverflowError, DecodeError, KernelError, LocalspecError
 from localspec.types import Feed, LogitRows, Rule
-
-
-class Vocabulary(Protocol):
-    """What the loop must know of the target's vocabulary."""
-
-    end_tokens: frozenset[int]
-    """Tokens that end a turn."""
-
-    def piece(self, token: int, special: bool = False) -> bytes:
-        """The bytes a token stands for; empty for control tokens unless `special`."""
-        ...
-
 
 _LATELY = 16
 """Plain passes whose gaps say what is usual now: enough that a stall does not count, few enough to follow the load."""
@@ -134,10 +121,18 @@ class Loop:
         events, self._events = self._events, []
         return events
 
-    def abandon(self) -> None:
-        """Forgets all requests; what they have cached is not touched."""
+    def abandon(self) -> list[Event]:
+        """Forgets all requests; what they have cached is not touched.
+
+        Returns:
+            What they said and nobody has heard, as events that end nothing, but for those of finished requests.
+        """
+        for slot in self.active.values():
+            if text := slot.text.finish():
+                self._events.append(Event(slot.index, text, (), (), (), None, slot.stats))
         self.active.clear()
-        self._events.clear()
+        events, self._events = self._events, []
+        return events
 
     def _read_prompts(self) -> None:
         """One chunk of one prompt, or several short prompts that are no more together: those who decode never wait

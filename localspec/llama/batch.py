@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -28,12 +28,24 @@ class Part:
     """First position that is computed."""
     tree: Layout | None
     """None for a chain."""
+    first_row: int = 0
+    """Its first row in the pass."""
     first_output: int = 0
     """Index of its first row with logits."""
+    wanted: int = field(init=False)
+    """How many of its rows with logits are read, from the first on."""
+
+    def __post_init__(self) -> None:
+        self.wanted = self.outputs
 
     @property
     def rows(self) -> int:
         return len(self.feed.tokens) - self.start + len(self.feed.draft_tokens)
+
+    @property
+    def outputs(self) -> int:
+        """Rows with logits: the last history token's and each node's."""
+        return 1 + len(self.feed.draft_tokens)
 
 
 def check_pass(parts: Sequence[Part], max_outputs: int, max_rows: int) -> None:
@@ -47,7 +59,7 @@ def check_pass(parts: Sequence[Part], max_outputs: int, max_rows: int) -> None:
     Raises:
         UsageError: too many rows, or a slot is fed twice.
     """
-    outputs = sum(1 + len(part.feed.draft_tokens) for part in parts)
+    outputs = sum(part.outputs for part in parts)
     if outputs > max_outputs:
         raise UsageError(f"a pass asks for {outputs} rows of logits; max_rows is {max_outputs}.")
     for left, right in itertools.pairwise(parts):

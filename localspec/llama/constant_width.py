@@ -52,20 +52,35 @@ class ConstantWidth(Context):
             raise UsageError("Passes of one width need one slot, chains, and a cache that can be trimmed.")
         if not 1 < width <= min(settings.max_rows, _BLOCK // 2) or settings.n_ctx <= width:
             raise UsageError(f"A pass of {width} rows does not fit; 2 to {min(settings.max_rows, _BLOCK // 2)} do.")
-        super().__init__(model, settings, tap=tap, keep_states=keep_states)
+        in_place = replace(settings, logits="in place")  # the sampler is called once, and few of the rows are read
+        super().__init__(model, in_place, tap=tap, keep_states=keep_states)
         self.width = width
         self._chain = np.arange(-1, width - 2, dtype=np.int32)
         self.n_ctx = settings.n_ctx - (width - 1)
 
-    def decode(self, feeds: Sequence[Feed]) -> list[LogitRows]:
-        """See `Context.decode`. What a pass would take along besides the last token is decoded before, token by token.
+    def launch(self, feeds: Sequence[Feed]) -> None:
+        """See `Context.launch`. What a pass would take along besides the last token is decoded before, token by token.
 
         Raises:
             UsageError: more than one feed, or a draft with more nodes than a pass has room for.
         """
         if len(feeds) > 1:
             raise UsageError("Passes of one width serve one slot.")
-        return [self._filled(feed) for feed in feeds]
+        for feed in feeds:
+            most = self.longest_draft(len(feed.tokens))
+            if len(feed.draft_tokens) > most:
+                raise UsageError(f"a draft has {len(feed.draft_tokens)} tokens; this pass takes {most}.")
+            self._layout(feed)
+            self.prefill(feed.slot, feed.tokens, feed.prompt_length)
+        self._launch_filled(feeds)
+
+    def collect(self) -> list[LogitRows]:
+        """See `Context.collect`. Rows that count for nothing are not read, and their cells are dropped."""
+        kept = [(part.feed.slot, len(part.feed.tokens) + part.wanted - 1) for part in self._launched]
+        rows = super().collect()
+        for slot, length in kept:
+            self.forget(slot, length)
+        return rows
 
     def pending(self, slot: int, tokens: Tokens) -> int:
         """Always 1: nothing joins a pass."""
@@ -91,7 +106,8 @@ class ConstantWidth(Context):
             return super().prefill_chunk(slot, tokens, prompt_length, cancel)
         if cancel is not None and cancel():
             raise Cancelled("Stopped while reading the prompt.")
-        self._pass(Feed(slot, tokens[: start + 1], prompt_length))
+        self._launch_filled([Feed(slot, tokens[: start + 1], prompt_length)])
+        self.collect()
         return start + 1
 
     def same_bits(self) -> bool:
@@ -119,22 +135,16 @@ class ConstantWidth(Context):
         (rows,) = self.decode([Feed(0, tokens, prompt_length)])
         return rows[0].tobytes()
 
-    def _filled(self, feed: Feed) -> LogitRows:
-        most = self.longest_draft(len(feed.tokens))
-        if len(feed.draft_tokens) > most:
-            raise UsageError(f"a draft has {len(feed.draft_tokens)} tokens; this pass takes {most}.")
-        self._layout(feed)
-        self.prefill(feed.slot, feed.tokens, feed.prompt_length)
-        return self._pass(feed)
-
-    def _pass(self, feed: Feed) -> LogitRows:
-        """One pass over the last token of a feed and its draft; all tokens before it are cached."""
-        nodes = len(feed.draft_tokens)
-        fill = np.full(self.width - 1 - nodes, feed.tokens[-1], dtype=np.int32)
-        drafted = np.concatenate([feed.draft_tokens, fill])
-        (rows,) = super().decode([replace(feed, draft_tokens=drafted, draft_parents=self._chain)])
-        self.forget(feed.slot, len(feed.tokens) + nodes)
-        return LogitRows(rows.pointers[: 1 + nodes], self.n_vocab, rows)
+    def _launch_filled(self, feeds: Sequence[Feed]) -> None:
+        """A pass over the last token of a feed and its draft; all tokens before it are cached."""
+        filled = []
+        for feed in feeds:
+            fill = np.full(self.width - 1 - len(feed.draft_tokens), feed.tokens[-1], dtype=np.int32)
+            drafted = np.concatenate([feed.draft_tokens, fill])
+            filled.append(replace(feed, draft_tokens=drafted, draft_parents=self._chain))
+        super().launch(filled)
+        for part, feed in zip(self._launched, feeds, strict=True):
+            part.wanted = 1 + len(feed.draft_tokens)
 
     def _layout(self, feed: Feed) -> Layout | None:
         """Rows that count for nothing may stand in the cells that are kept free for them."""

@@ -16,10 +16,10 @@ from localspec.llama import lib
 from localspec.llama.abort import abortable
 from localspec.llama.batch import Batch, Part, check_pass, split_equal
 from localspec.llama.cells import Cells, common_prefix
-from localspec.llama.handle import Handle
+from localspec.llama.logits import Logits
 from localspec.llama.model import Model
 from localspec.llama.observe import Observer
-from localspec.llama.parameters import EXTRA_ROWS, context_parameters, most_nodes, most_rows
+from localspec.llama.parameters import EXTRA_ROWS, make_handle, most_nodes, most_rows
 from localspec.llama.settings import ContextSettings
 from localspec.llama.states import NO_TAP, Outputs, States, Tap, check_tap
 from localspec.llama.step_watch import StepWatch
@@ -76,7 +76,7 @@ class Context:
         if model.handle is None:
             raise UsageError(f"the model {model.path.name} is closed.")
         tap = check_tap(model.header, int(self._api.llama_model_n_layer(model.handle)), tap)
-        self.handle = self._create(tap)
+        self.handle = make_handle(model, settings, self.threads, tap, observer)
         """llama.cpp's own context, closed with this one."""
         self.kv_bytes = lib.cache_bytes(mark)
         """Size of the cache in memory, as llama.cpp reports it (to 0.01 MiB)."""
@@ -85,7 +85,8 @@ class Context:
         back = None if model.can_trim else self.most_nodes
         self._cells = [Cells(capacity, grid, settings.reuse, back) for _ in range(settings.n_slots)]
         self._batch = Batch(self._most_rows, capacity, self.n_vocab, self.max_leaves)
-        self._row_offsets = np.arange(self._most_rows, dtype=np.uintp) * np.uintp(4 * self.n_vocab)
+        self._logits = Logits(self.handle, self.n_vocab, self._most_rows)
+        self._launched: list[Part] = []
         self.outputs = Outputs(self.handle, model, tap) if tap else None
         """Hidden states of the last pass; None = nothing is tapped."""
         self.states = States(self.outputs, self._cells) if self.outputs is not None and keep_states else None
@@ -96,15 +97,6 @@ class Context:
         self.settings = replace(self.settings, reuse="all")
         for cells in self._cells:
             cells.reuse = "all"
-
-    def _create(self, tap: Tap) -> Handle:
-        settings, params = self.settings, context_parameters(self.model, self.settings, self.threads, tap)
-        if self._observer is not None:
-            params.cb_eval = self._observer.callback
-        rows = settings.max_rows + settings.n_slots * EXTRA_ROWS
-        size = f"{settings.n_ctx} tokens and {settings.n_slots} slots"
-        hint = "A shorter context or a smaller cache type needs less memory."
-        return Handle(self.model, params, f"a context of {size} for {self.model.path.name}", hint, rows)
 
     # -- the Target protocol ------------------------------------------------------------------------------------
 
@@ -159,14 +151,16 @@ class Context:
         return end
 
     def decode(self, feeds: Sequence[Feed]) -> list[LogitRows]:
-        """One pass over every feed's missing tokens and draft.
+        """One pass over every feed's missing tokens and draft: `launch`, then `collect`, whose words hold here."""
+        self.launch(feeds)
+        return self.collect()
+
+    def launch(self, feeds: Sequence[Feed]) -> None:
+        """Begins a pass over every feed's missing tokens and draft; a GPU is not waited for.
 
         Logits are computed for the last history token and each node only. Tokens missing before them are prefilled
-        first, except for up to `EXTRA_ROWS` generated ones (draft contexts: of any kind), which join the pass.
-
-        Returns:
-            Per feed, `LogitRows`: the last history token, then each node in draft order. They point into llama.cpp's
-            output buffer and are valid until the next call of this context.
+        first, except for up to `EXTRA_ROWS` generated ones (draft contexts: of any kind), which join the pass. The next
+        call must be `collect`.
 
         Raises:
             ContextOverflowError: a history is longer than its slot.
@@ -174,28 +168,39 @@ class Context:
                 context of several slots, a draft for a model whose cache cannot be trimmed.
             DecodeError: llama.cpp failed; what is uncertain has been dropped from the cache.
         """
+        self._launched = []
         parts = [self._prepare(feed) for feed in feeds]
         in_order = sorted(parts, key=lambda part: part.feed.slot) if len(parts) > 1 else parts
         check_pass(in_order, self.settings.max_rows, self._most_rows)
-        count = 0
+        count = outputs = 0
         for part in in_order:
-            count = self._batch.add(part, count)
+            part.first_row, part.first_output = count, outputs
+            count, outputs = self._batch.add(part, count), outputs + part.outputs
         if not count:
-            return []
-        all_rows = self.outputs is not None and self.outputs.before(decodes=True)
+            return
+        if self.outputs is not None and self.outputs.before(decodes=True):  # every row has logits
+            for part in parts:
+                part.first_output = part.first_row + part.rows - part.outputs
         if self.watch is not None:
             self.watch.begin(count)
         self._run(count, [(part.feed.slot, part.start) for part in parts])
         if self.watch is not None and self.watch.lacks(count):
             self.exact_widths = None
-        # rows with logits follow one another in batch order
-        base, row, outputs = np.uintp(lib.pointer_value(self._api.llama_get_logits(self.handle.pointer))), 0, 0
-        for part in in_order:
-            with_logits = 1 + len(part.feed.draft_tokens)
-            part.first_output = row + part.rows - with_logits if all_rows else outputs
-            self._remember(part, row)
-            row, outputs = row + part.rows, outputs + with_logits
-        return [self._rows(part, base) for part in parts]
+        self._launched = parts
+
+    def collect(self) -> list[LogitRows]:
+        """Waits for the pass that `launch` began.
+
+        Returns:
+            Per feed, `LogitRows`: the last history token, then each node in draft order. They point to where llama.cpp
+            left them and are valid until the next call of this context.
+        """
+        parts, self._launched = self._launched, []
+        if parts:
+            self._logits.collect(max(part.first_output + part.wanted for part in parts))
+        for part in parts:
+            self._remember(part)
+        return [self._logits.of(part, self.n_vocab, self) for part in parts]
 
     def reusable(self, slot: int, tokens: Tokens, prompt_length: int) -> int:
         """How many leading tokens `prefill` would find cached."""
@@ -375,11 +380,11 @@ class Context:
                 self._trim(slot, start)
             raise
 
-    def _remember(self, part: Part, row: int) -> None:
-        """The cache holds a part, whose rows began at `row` of the last pass; of a tree only the main chain counts."""
+    def _remember(self, part: Part) -> None:
+        """The cache holds a part of the last pass; of a tree only the main chain counts."""
         feed, cells, count, tree = part.feed, self._cells[part.feed.slot], len(part.feed.tokens), part.tree
         nodes = feed.draft_tokens if tree is None else feed.draft_tokens[tree.order[: tree.main_length]]
-        self._put(feed.slot, part.start, np.concatenate([feed.tokens[part.start :], nodes]), row)
+        self._put(feed.slot, part.start, np.concatenate([feed.tokens[part.start :], nodes]), part.first_row)
         if tree is not None:
             cells.branch = (count, 1 + self.max_leaves - tree.leaves)
 
@@ -388,10 +393,3 @@ class Context:
         self._cells[slot].put(start, tokens)
         if self.states is not None:
             self.states.take(slot, start, row, len(tokens))
-
-    def _rows(self, part: Part, base: np.uintp) -> LogitRows:
-        first, nodes = part.first_output, len(part.feed.draft_tokens)
-        pointers = self._row_offsets[first : first + 1 + nodes] + base
-        if part.tree is not None:
-            pointers[1:][part.tree.order] = pointers[1:].copy()
-        return LogitRows(pointers, self.n_vocab, self)

@@ -9,13 +9,22 @@ from typing import Any
 from localspec.errors import ModelError
 from localspec.llama import lib, wide
 from localspec.llama.contention import cpus
+from localspec.llama.logits_tap import LogitsTap
 from localspec.llama.model import Model
 
 
 class Handle:
     """Owns a llama_context; closed with its model, at the latest."""
 
-    def __init__(self, model: Model, params: Any, what: str, hint: str = "", rows: int = wide.ROWS) -> None:
+    def __init__(
+        self,
+        model: Model,
+        params: Any,
+        what: str,
+        hint: str = "",
+        rows: int = wide.ROWS,
+        logits_tap: LogitsTap | None = None,
+    ) -> None:
         """
         Args:
             model: whose kernels compute its passes.
@@ -23,6 +32,7 @@ class Handle:
             what: what is made, as an error names it after "llama.cpp could not make".
             hint: what to do about such an error.
             rows: most rows of a pass that decodes.
+            logits_tap: whose samplers are in `params`.
 
         Raises:
             ModelError: llama.cpp refuses the parameters for this model, or there is no memory.
@@ -30,6 +40,8 @@ class Handle:
         self._api, self._open = lib.api(), model.contexts
         self.wide_rows = rows if model.kernels == "wide" else 0
         """See `wide.set_switch`."""
+        self.logits_tap = logits_tap
+        """Reads logits where passes leave them; None = llama.cpp copies them. Closed with this."""
         self.pointer: int | None = None
         """The address of the llama_context; None once it is freed."""
         mark = lib.log.mark()
@@ -64,6 +76,8 @@ class Handle:
         pointer, self.pointer = getattr(self, "pointer", None), None
         if pointer is not None and self._open.pop(pointer, None) is not None:  # else the model has freed it
             self._api.llama_free(pointer)
+        if (tap := getattr(self, "logits_tap", None)) is not None:
+            tap.close()
 
     def __del__(self) -> None:
         self.close()

@@ -1,4 +1,4 @@
-"""Our settings as llama.cpp's parameters of a context."""
+"""Our settings as llama.cpp's parameters of a context, and the context that they make."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ from typing import Any
 
 from localspec.gguf.formats import ROLLS_BACK
 from localspec.llama import lib
+from localspec.llama.handle import Handle
+from localspec.llama.logits_tap import LogitsTap
 from localspec.llama.model import Model
+from localspec.llama.observe import Observer
 from localspec.llama.settings import ContextSettings
 from localspec.llama.states import Tap
 
@@ -55,3 +58,21 @@ def context_parameters(model: Model, settings: ContextSettings, threads: int, ta
         params.embeddings = True
         params.pooling_type = api.LLAMA_POOLING_TYPE_NONE
     return params
+
+
+def make_handle(model: Model, settings: ContextSettings, threads: int, tap: Tap, observer: Observer | None) -> Handle:
+    """The llama_context of these settings.
+
+    Raises:
+        ModelError: llama.cpp refuses the settings for this model, or there is no memory.
+    """
+    params = context_parameters(model, settings, threads, tap)
+    if observer is not None:
+        params.cb_eval = observer.callback
+    # of several slots, and of recurrent models, llama.cpp may cut a pass; of prompts with final states it is too long
+    whole = settings.n_slots == 1 and model.can_trim and tap.final != "all"
+    logits_tap = LogitsTap(params, model.n_vocab) if settings.logits == "in place" and whole else None
+    rows = settings.max_rows + settings.n_slots * EXTRA_ROWS
+    size = f"{settings.n_ctx} tokens and {settings.n_slots} slots"
+    hint = "A shorter context or a smaller cache type needs less memory."
+    return Handle(model, params, f"a context of {size} for {model.path.name}", hint, rows, logits_tap)

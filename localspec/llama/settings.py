@@ -1,4 +1,4 @@
-"""How a context is set up. Every field can change the bits of a logits row, so the width probe keys on all of them."""
+"""How a context is set up. Every field but `logits` can change the bits of a row, so the width probe keys on them."""
 
 from __future__ import annotations
 
@@ -43,6 +43,10 @@ class ContextSettings:
     draft: llama.cpp keeps so many states besides the last. One slot only; other models drop what they like."""
     offload_kv: bool = True
     """Keep the cache of offloaded layers on the GPU."""
+    logits: Literal["copied", "in place"] = "copied"
+    """How rows of logits are read: from the buffer that llama.cpp copies them to, or where a pass left them (see
+    `logits_tap`), which takes memory for four times as many. The bits are the same. With several slots, a recurrent
+    model, or final states of prompts they are always copied."""
 
     def __post_init__(self) -> None:
         for name, low, high in (
@@ -68,5 +72,7 @@ class ContextSettings:
             raise UsageError(f'flash_attention is {self.flash_attention!r}; it must be True, False or "auto".')
         if self.flash_attention is False and self.type_v == "q8_0":
             raise UsageError("type_v q8_0 needs flash attention, which is off.")
+        if self.logits not in ("copied", "in place"):
+            raise UsageError(f'logits is {self.logits!r}; it must be "copied" or "in place".')
         if self.reuse not in ("all", "chunks"):
             raise UsageError(f'reuse is {self.reuse!r}; it must be "all" or "chunks".')

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
@@ -12,6 +12,7 @@ from localspec import paths
 from localspec.drafters.custom import Custom
 from localspec.engine.loop import Loop
 from localspec.engine.request import Event, FinishReason, Request
+from localspec.engine.slot import Slot
 from localspec.errors import ContextOverflowError, DecodeError, LocalspecError
 from localspec.planning.plan import AdaptivePlan
 from localspec.runtime import memory
@@ -226,7 +227,16 @@ class Worker:
 
     def _step(self) -> None:
         slots = dict(self.loop.active)
-        for event in self._passed():
+        try:
+            events = self._passed()
+        except BaseException:
+            self._hand_out(self.loop.abandon(), slots)
+            raise
+        self._hand_out(events, slots)
+
+    def _hand_out(self, events: Sequence[Event], slots: Mapping[int, Slot]) -> None:
+        """To those who wait; `slots` are those of the loop before the step that made the events."""
+        for event in events:
             generation, slot = self._running[event.slot], slots[event.slot]
             if event.finish is not None:
                 del self._running[event.slot]
@@ -285,7 +295,7 @@ class Worker:
         return bool(in_use)
 
     def _fail_all(self, error: Exception) -> None:
-        """A pass failed: everybody hears of it, and nobody's cache can be trusted."""
+        """A pass failed: all who wait hear of it, and no slot's cache can be trusted."""
         for generation in self._running.values():
             generation.deliver(error)
         self._running.clear()

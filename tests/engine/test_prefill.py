@@ -268,7 +268,7 @@ def test_events_made_before_a_pass_failed_come_with_the_step_that_repeats_it() -
 def test_an_abandoned_loop_has_nothing_left_to_say() -> None:
     loop = loop_of(FakeTarget(MODEL, 10))
     loop.admit(0, Request(prompt(1, 2), max_tokens=9))
-    loop.abandon()
+    assert loop.abandon() == []
     assert loop.step() == []
 
 

@@ -53,6 +53,21 @@ def test_rejected_draft_leaves_no_trace(make: MakeContext, text: Tokens) -> None
         assert same_bits(row, expected[count])
 
 
+def test_a_launched_pass_is_collected_later(make: MakeContext, text: Tokens) -> None:
+    """Passes of two contexts are under way at once; what is collected is what `decode` gives."""
+    feeds = [Feed(0, text[: 90 + one], 90, text[300:303], chain(3)) for one in range(2)]
+    expected = [make().decode([feed])[0] for feed in feeds]
+    contexts = [make(), make()]
+    for context, feed in zip(contexts, feeds, strict=True):
+        context.launch([feed])
+    for context, feed, wanted in zip(contexts, feeds, expected, strict=True):
+        (rows,) = context.collect()
+        assert len(rows) == 4
+        assert all(same_bits(rows[index], wanted[index]) for index in range(4))
+        assert context.cached(0) == len(feed.tokens) + 3
+        assert context.collect() == [], "it was collected"
+
+
 @pytest.mark.parametrize("length", [100, 252, 600])
 def test_tree_rows_are_those_of_plain_decoding(make: MakeContext, text: Tokens, length: int) -> None:
     """The true chain as main chain, as side branch, and forking in the middle."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 
 import pytest
 
@@ -14,6 +15,7 @@ from tests.fakes import prompt
 from tests.runtime.fake_engine import (
     PATIENCE,
     VOCABULARY_SIZE,
+    Model,
     alone,
     make,
     read,
@@ -49,6 +51,33 @@ def test_an_error_in_a_pass_reaches_all_who_wait_for_it_and_the_engine_goes_on(
     for seed in (2, 3):
         assert read(generations[seed]).tokens == alone(request(seed))
     assert read(engine.submit(request(1))).tokens == alone(request(1))
+
+
+def test_nothing_said_is_lost_when_a_pass_fails(engines: list[Engine]) -> None:
+    """What a stop string held back is told before the error, and so is what another group of slots said."""
+    engine, target = make(2, drafter="none")
+    target.exact_widths = frozenset({1})  # each slot has a pass of its own
+    engines.append(engine)
+    passes: list[int] = []
+
+    def fail_in_the_second_slot() -> None:
+        passes.append(1)
+        if len(passes) == 6:
+            raise DecodeError("The pass failed.")
+
+    target.before_decode = fail_in_the_second_slot
+    stop = tuple(f"{letter}#" for letter in Model.TEXT)
+    requests = [replace(request(seed, 50), stop=stop) for seed in range(2)]
+    ready = threading.Event()
+    threading.Thread(target=lambda: engine.on_engine_thread(lambda: ready.wait(PATIENCE)), daemon=True).start()
+    generations = [engine.submit(one) for one in requests]
+    ready.set()
+    for generation, one, said in zip(generations, requests, (3, 2), strict=True):
+        texts: list[str] = []
+        with pytest.raises(DecodeError):
+            texts.extend(event.text for event in generation)
+        assert generation.tokens == alone(one)[:said]
+        assert "".join(texts) == Model().text(generation.tokens)
 
 
 def test_nobody_waits_for_a_thread_that_has_ended(engines: list[Engine], monkeypatch: pytest.MonkeyPatch) -> None:
