@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from localspec.errors import KernelError
-from localspec.native.library import BAD_ARGUMENT, NO_MEMORY, Library, find_library, open_library
+from localspec.native.library import NO_MEMORY, Library, find_library, open_library
 from localspec.types import Float32Array, Tokens
 
 REQUEST_WORDS = 10
@@ -83,7 +83,14 @@ class Gpu:
         if status:
             raise KernelError(reason.value.decode(errors="replace"))
         self._handle = int(handle.value or 0)
+        self.failure = ""
+        """Why this device serves no more, in a sentence; empty while it does."""
         self._close = weakref.finalize(self, self._lib.ls_gpu_close, self._handle)
+
+    @property
+    def serves(self) -> bool:
+        """Whether no call has failed."""
+        return not self.failure and self._close.alive
 
     def close(self) -> None:
         """Gives everything on the device back; may be called again."""
@@ -99,7 +106,7 @@ class Gpu:
             positions: uint32[rows], of the token that each row draws.
 
         Raises:
-            KernelError: the device failed, or `logits` is not in its memory.
+            KernelError: the device failed, or `logits` is not in its memory. It serves no more then.
         """
         found = np.zeros(rows, dtype=np.uint32)
         tokens = np.empty((rows, LIST_ROOM), dtype=np.int32)
@@ -150,5 +157,5 @@ class Gpu:
     def _check(self, status: int) -> None:
         if status:
             said = self._lib.ls_gpu_reason(self._handle).decode(errors="replace")
-            hint = "This is a bug." if status == BAD_ARGUMENT else "Rows are verified on the CPU."
-            raise KernelError(said, hint)
+            self.failure = f"{said} Rows are verified on the CPU."
+            raise KernelError(said, "Rows are verified on the CPU.")
