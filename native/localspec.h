@@ -14,7 +14,7 @@
 #define LS_API __attribute__((visibility("default")))
 #endif
 
-#define LS_ABI_VERSION 3 /* Raised by every change of this page that a caller can notice. */
+#define LS_ABI_VERSION 4 /* Raised by every change of this page that a caller can notice. */
 
 typedef enum ls_status {
     LS_OK = 0,           /* All went well. */
@@ -25,7 +25,9 @@ typedef enum ls_status {
     LS_BAD_TREE = 5,     /* A node comes before its parent, or the block rule met a fork; ls_fault: row = 1 + node. */
     LS_BAD_DRAFT = 6,    /* A draft token has no probability in its own draft distribution; ls_fault: row = 1 + node. */
     LS_NO_ISA = 7,       /* This machine or build cannot run the instruction set asked for. */
-    LS_NEED_ROW = 8      /* A list is not enough; ls_fault: the row that is needed whole, -1 = no list would do. */
+    LS_NEED_ROW = 8,     /* A list is not enough; ls_fault: the row that is needed whole, -1 = no list would do. */
+    LS_NO_DEVICE = 9,    /* There is no such GPU, or no driver. */
+    LS_DEVICE_FAILED = 10 /* A GPU or its driver cannot serve, or no longer; ls_gpu_reason says why. */
 } ls_status;
 
 typedef enum ls_isa { LS_ISA_BEST = 0, LS_ISA_SCALAR = 1, LS_ISA_NEON = 2, LS_ISA_AVX2 = 3, LS_ISA_AVX512 = 4 } ls_isa;
@@ -89,6 +91,7 @@ typedef struct ls_guess {
     float confidence[LS_MOST_FOLLOWED]; /* Chance given the parent. */
 } ls_guess;
 
+typedef struct ls_gpu ls_gpu;             /* The kernel of native/gpu on a GPU. Serves one thread at a time. */
 typedef struct ls_workspace ls_workspace; /* Scratch memory and the chosen instruction set. */
 typedef struct ls_ngram ls_ngram;         /* Index of the n-grams of one history. */
 typedef struct ls_suffix ls_suffix;       /* Index of many sequences, sorted by what stands before each token. */
@@ -166,6 +169,24 @@ LS_API int32_t ls_verify_rows(ls_workspace *w, const ls_row *rows, int32_t n_voc
                               const ls_sampling *sampling, const int32_t *window, int32_t n_window, const ls_noise *noise,
                               uint32_t position, int32_t rule, int32_t *accepted, int32_t *n_accepted,
                               int32_t *next_token);
+
+/* gpu/cuda.c: the kernel of native/gpu on a GPU of NVIDIA, in the device's primary context. */
+#define LS_REASON_ROOM 256 /* Bytes of a sentence, with the 0 at its end. */
+/* Opens CUDA device `ordinal` and runs the self-test on it; *out = NULL after a failure, and `reason` says why in a sentence
+ * (empty where the machine has no driver). library = path of the driver's, NULL = the system's. */
+LS_API int32_t ls_gpu_open(const char *library, int32_t ordinal, ls_gpu **out, char reason[LS_REASON_ROOM]);
+LS_API void ls_gpu_close(ls_gpu *gpu);              /* NULL is fine. */
+LS_API const char *ls_gpu_reason(const ls_gpu *gpu); /* What failed last, in a sentence; "" if nothing did. */
+/* Lists of `rows` rows that follow one another in the device's memory from address `logits` on; no pass may be writing them.
+ * request, patched and positions are ls_list_request's. found uint32[rows] = entries, tokens int32[rows][LS_LIST_ROOM],
+ * values float32[rows][LS_LIST_ROOM]. After LS_DEVICE_FAILED every call fails. */
+LS_API int32_t ls_gpu_lists(ls_gpu *gpu, uint64_t logits, int32_t rows, const uint32_t request[LS_REQUEST_WORDS],
+                            const int32_t *patched, const uint32_t *positions, uint32_t *found, int32_t *tokens,
+                            float *values);
+/* Prompt lookup in histories that stand one after the other in the host's memory, slot i from starts[i] to starts[i + 1]:
+ * match int32[slots] = tokens that matched; out int32[slots][max_tokens] = what followed, going on in circles, where any did. */
+LS_API int32_t ls_gpu_lookup(ls_gpu *gpu, const int32_t *history, const uint32_t *starts, int32_t slots, int32_t min_ngram,
+                             int32_t max_ngram, int32_t max_tokens, int32_t *out, int32_t *match);
 
 /* trial.c: for tests. The engine's loop on order-2 Markov tables: row a * n_vocab + b follows tokens a, b. */
 typedef struct ls_trial {

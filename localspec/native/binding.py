@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from localspec.errors import KernelError
+from localspec.native.device_rows import DeviceRows, verify_rows
 from localspec.native.library import (
     BAD_ARGUMENT,
     BAD_DRAFT,
@@ -157,7 +158,7 @@ class NativeKernels:
         scratch.put_noise(noise)
         status = self._lib.ls_sample(
             scratch.workspace,
-            int(rows.pointers[index]),
+            rows.pointer(index),
             rows.n_vocab,
             packed.address,
             scratch.window_address,
@@ -182,7 +183,7 @@ class NativeKernels:
         tokens, probs = np.empty(room, dtype=np.int32), np.empty(room, dtype=np.float64)
         status = self._lib.ls_distribution(
             scratch.workspace,
-            int(rows.pointers[index]),
+            rows.pointer(index),
             rows.n_vocab,
             packed.address,
             scratch.window_address,
@@ -201,7 +202,7 @@ class NativeKernels:
         tokens = np.ascontiguousarray(tokens, dtype=np.int32)
         out = np.empty(len(tokens))
         status = self._lib.ls_log_probs(
-            scratch.workspace, int(rows.pointers[index]), rows.n_vocab, tokens.ctypes.data, len(tokens), out.ctypes.data
+            scratch.workspace, rows.pointer(index), rows.n_vocab, tokens.ctypes.data, len(tokens), out.ctypes.data
         )
         if status:
             raise self._error(scratch, status, rows, index)
@@ -213,7 +214,7 @@ class NativeKernels:
         tokens, out = np.empty(count, dtype=np.int32), np.empty(count)
         status = self._lib.ls_top_log_probs(
             scratch.workspace,
-            int(rows.pointers[index]),
+            rows.pointer(index),
             rows.n_vocab,
             count,
             tokens.ctypes.data,
@@ -244,7 +245,6 @@ class NativeKernels:
         n = len(tokens)
         scratch.grow(n)  # first: it would lose the window
         n_window = scratch.put_window(window, packed.lookback)
-        scratch.pointers[: n + 1] = rows.pointers[: n + 1]
         draft = scratch.draft
         draft.n = n
         draft.offsets = None
@@ -260,10 +260,7 @@ class NativeKernels:
                 draft.q_tokens = q_tokens.ctypes.data
                 draft.q_probs = q_probs.ctypes.data
         scratch.put_noise(noise)
-        address = scratch.results_address
-        status = self._lib.ls_verify(
-            scratch.workspace,
-            scratch.pointers_address,
+        call = (
             rows.n_vocab,
             scratch.draft_address,
             packed.address,
@@ -272,10 +269,14 @@ class NativeKernels:
             scratch.noise_address,
             position & 0xFFFFFFFF,
             rule,
-            scratch.picked_address,
-            address,
-            address + 4,
         )
+        address = scratch.results_address
+        out = (scratch.picked_address, address, address + 4)
+        if isinstance(rows, DeviceRows):
+            status = verify_rows(self._lib, scratch.workspace, rows, n + 1, call, out)
+        else:
+            scratch.pointers[: n + 1] = rows.pointers[: n + 1]
+            status = self._lib.ls_verify(scratch.workspace, scratch.pointers_address, *call, *out)
         if status:
             raise self._error(scratch, status, rows, 0)
         accepted, next_token = scratch.results[:2].tolist()

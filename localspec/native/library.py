@@ -15,7 +15,7 @@ import localspec
 from localspec.errors import KernelError
 from localspec.types import Noise, SamplingParams
 
-ABI_VERSION = 3
+ABI_VERSION = 4
 ISAS = {"best": 0, "scalar": 1, "neon": 2, "avx2": 3, "avx512": 4}
 FILE_NAME = "localspec_native" + {"win32": ".dll", "darwin": ".dylib"}.get(sys.platform, ".so")
 
@@ -40,6 +40,11 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "ls_verify": (_I32, [_PTR, _PTR, _I32, _PTR, _PTR, _PTR, _I32, _PTR, _U32, _I32, _PTR, _PTR, _PTR]),
     "ls_list_request": (_I32, [_PTR, _I32, _PTR, _PTR, _PTR, _I32, _PTR, _U32, _I32, _PTR, _PTR, _PTR]),
     "ls_verify_rows": (_I32, [_PTR, _PTR, _I32, _PTR, _PTR, _PTR, _I32, _PTR, _U32, _I32, _PTR, _PTR, _PTR]),
+    "ls_gpu_open": (_I32, [ctypes.c_char_p, _I32, _PTR, _PTR]),
+    "ls_gpu_close": (None, [_PTR]),
+    "ls_gpu_reason": (ctypes.c_char_p, [_PTR]),
+    "ls_gpu_lists": (_I32, [_PTR, ctypes.c_uint64, _I32, _PTR, _PTR, _PTR, _PTR, _PTR, _PTR]),
+    "ls_gpu_lookup": (_I32, [_PTR, _PTR, _PTR, _I32, _I32, _I32, _I32, _PTR, _PTR]),
     "ls_matvec": (_I32, [_PTR, _PTR, _PTR, _I64, _I64, _PTR, _I64, _PTR]),
     "ls_ngram_new": (_I32, [_I32, _I32, _PTR]),
     "ls_ngram_free": (None, [_PTR]),
@@ -70,7 +75,9 @@ let go, the thread that reads the answer would take it, and the pass would wait 
 pass it has time."""
 MOST_BRIEF = 512
 """Tokens to work on from which on that is not brief: indexing takes 0.1 ms a thousand."""
-NO_MEMORY, BAD_ARGUMENT, NOT_FINITE, NO_SUPPORT, BAD_TREE, BAD_DRAFT, NO_ISA, NEED_ROW = range(1, 9)
+NO_MEMORY, BAD_ARGUMENT, NOT_FINITE, NO_SUPPORT, BAD_TREE, BAD_DRAFT, NO_ISA, NEED_ROW, NO_DEVICE, DEVICE_FAILED = (
+    range(1, 11)
+)
 
 
 class NoiseStruct(ctypes.Structure):

@@ -47,7 +47,7 @@ class SuccessorIndex:
     def learn(self, rows: LogitRows, indices: Sequence[int], tokens: Sequence[int]) -> None:
         scratch, count = self._scratch(), len(tokens)
         scratch.grow(count)
-        scratch.pointers[:count] = rows.pointers[list(indices)]
+        scratch.pointers[:count] = [rows.pointer(index) for index in indices]
         scratch.tokens[:count] = tokens
         status = self._lib.ls_successors_learn(
             self._handle,

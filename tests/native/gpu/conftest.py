@@ -1,11 +1,13 @@
-"""One build of the kernel for all tests of a run."""
+"""One build of the kernel, and of the driver that runs it on the host, for all tests of a run."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 
 import pytest
 
+from .fake_driver import FakeDriver, compile_driver
 from .host import COMPILER, Host, compile_host
 
 
@@ -14,3 +16,20 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Host:
     if COMPILER is None or sys.platform == "win32":
         pytest.skip("needs a C++ compiler")
     return Host(compile_host(tmp_path_factory.mktemp("gpu")))
+
+
+@pytest.fixture(scope="session")
+def driver_library(tmp_path_factory: pytest.TempPathFactory) -> FakeDriver:
+    if COMPILER is None or sys.platform == "win32":
+        pytest.skip("needs a C++ compiler")
+    return FakeDriver(compile_driver(tmp_path_factory.mktemp("driver")))
+
+
+@pytest.fixture
+def driver(driver_library: FakeDriver) -> Iterator[FakeDriver]:
+    """As at its start; after the test nothing is held and nothing was wrong."""
+    driver_library.reset()
+    yield driver_library
+    assert driver_library.fault() == ""
+    assert driver_library.held() == 0
+    driver_library.reset()

@@ -1,0 +1,67 @@
+"""NVIDIA's driver on the host's memory, compiled by the test: what native/gpu/cuda.c calls, with faults on demand."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+from pathlib import Path
+
+from localspec.native.gpu import Gpu
+from localspec.types import Float32Array
+
+from .host import COMPILER, FLAGS, optimisation
+
+SOURCE = Path(__file__).parent / "fake_driver.cpp"
+
+
+def compile_driver(folder: Path) -> Path:
+    library = folder / "libcuda.so.1"
+    assert COMPILER is not None
+    subprocess.run([COMPILER, *FLAGS, *optimisation(), str(SOURCE), "-o", str(library)], check=True, timeout=300)
+    return library
+
+
+class FakeDriver:
+    """The compiled driver. What it holds counts blocks of memory, contexts, modules and streams."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._library = ctypes.CDLL(str(path))
+        self._library.fake_fault.restype = ctypes.c_char_p
+        self._library.fake_take.restype = ctypes.c_uint64
+        self._library.fake_take.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+        self._library.fake_give.argtypes = [ctypes.c_uint64]
+        self._taken: list[int] = []
+
+    def reset(self) -> None:
+        """No more faults; what tests took is given back."""
+        for address in self._taken:
+            self._library.fake_give(address)
+        self._taken.clear()
+        self._library.fake_reset()
+
+    def fail(self, function: str, calls: int = 0, error: int = 700) -> None:
+        """The call of `function` after `calls` more fails, and all that follow; out of memory (2) fails once."""
+        self._library.fake_fail(function.encode(), calls, error)
+
+    def put(self, what: str, value: int) -> None:
+        """A property of the device or of its driver."""
+        self._library.fake_set(what.encode(), value)
+
+    def fault(self) -> str:
+        """The first thing that a real driver would not have borne."""
+        return str(self._library.fake_fault().decode())
+
+    def calls(self, function: str) -> int:
+        return int(self._library.fake_calls(function.encode()))
+
+    def held(self) -> int:
+        return int(self._library.fake_held()) - len(self._taken)
+
+    def upload(self, matrix: Float32Array) -> int:
+        """Address of a copy in the device's memory, as llama.cpp would leave logits there."""
+        self._taken.append(int(self._library.fake_take(matrix.ctypes.data, matrix.nbytes)))
+        return self._taken[-1]
+
+    def open(self, ordinal: int = 0) -> Gpu:
+        return Gpu(ordinal, self.path)
