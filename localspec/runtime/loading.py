@@ -155,6 +155,7 @@ def _choose(settings: EngineSettings, target: Header, found: Sequence[Head], pro
         widest=widest,
         gpu_layers=number(settings.gpu_layers),
         device=settings.device,
+        spread=placement.spread(settings),
         cache_dir=paths.machine_dir(),
         progress=progress,
         tap=union(head.tap for head in found),
@@ -253,7 +254,8 @@ def _is_wide(model: Model) -> bool:
 
 def _store(loaded: Loaded) -> Store:
     settings, context = loaded.settings, loaded.context
-    facts = [shared_facts(settings.target, context.settings, number(settings.gpu_layers), settings.device)]
+    model = loaded.model
+    facts = [shared_facts(settings.target, context.settings, model.gpu_layers, model.device, model.spread)]
     if settings.draft is not None:
         layers = number(settings.draft_gpu_layers)
         facts.append(shared_facts(settings.draft, context.settings, layers, settings.draft_device))
