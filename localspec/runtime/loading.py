@@ -30,7 +30,7 @@ from localspec.llama import choice, limits, saved_cache
 from localspec.llama.choice import Chosen, Progress, choose
 from localspec.llama.configuration import CACHE_NAMES, DEFAULT_CACHE, Kernels
 from localspec.llama.context import Context
-from localspec.llama.model import Model, check_text_model
+from localspec.llama.model import check_text_model
 from localspec.llama.probe import shared_facts
 from localspec.llama.settings import ContextSettings
 from localspec.llama.states import union
@@ -232,24 +232,22 @@ def _know_costs(loaded: Loaded) -> None:
     loaded.knowledge = knowledge = store.read()
     rows = settings.slots * (1 + min(settings.longest_draft, context.most_nodes))
     remembered = knowledge.costs
-    ours, rates = _is_wide(loaded.model), None
-    if ours and (measured := limits.read(paths.machine_dir(), context.threads)) is not None:
+    shape, rates = _shape(loaded.model.path), None
+    kernels = estimate.kernels_of(loaded.model, shape)
+    if kernels == "wide" and (measured := limits.read(paths.machine_dir(), context.threads)) is not None:
         rates = estimate.Rates.of(measured)
-    knowledge.costs = estimate.pass_costs(_shape(loaded.model.path), rows, (0, context.n_ctx), ours, rates)
+    knowledge.costs = estimate.pass_costs(shape, rows, (0, context.n_ctx), kernels, rates)
     if remembered.known:
         knowledge.costs.recall(remembered)
     draft = loaded.draft_model
     if draft is not None and DraftModel.NAME not in knowledge.draft_costs:
-        knowledge.draft_costs[DraftModel.NAME] = estimate.draft_costs(_shape(draft.path), _is_wide(draft), rates)
+        shape = _shape(draft.path)
+        knowledge.draft_costs[DraftModel.NAME] = estimate.draft_costs(shape, estimate.kernels_of(draft, shape), rates)
 
 
 def _shape(path: Path) -> ModelShape:
     """Of all parts of a model's file."""
     return shape_of(read_parts(path))
-
-
-def _is_wide(model: Model) -> bool:
-    return model.kernels == "wide"
 
 
 def _store(loaded: Loaded) -> Store:
