@@ -13,6 +13,7 @@ Exactness = Literal["auto", "strict", "off"]
 KernelChoice = Literal["auto", "wide", "repacked", "plain"]
 CacheChoice = Literal["auto", "f16", "bf16", "q8_0", "unfused"]
 CorpusChoice = Literal["auto", "on", "off"]
+SplitMode = Literal["layer", "row", "tensor", "none"]
 GpuLayers = int | Literal["auto"]
 """Layers on a GPU: -1 = all; "auto" = as many as fit."""
 LONGEST_DRAFT, LONGEST_COSTLY, LONGEST_OF_SEVERAL = 15, 7, 4
@@ -23,7 +24,7 @@ FIXED_DRAFT = 4
 RULES: dict[str, Rule] = {"coupled": Rule.COUPLED, "rejection": Rule.REJECTION, "block": Rule.BLOCK}
 
 
-PLANNED = ("context", "slots", "rollback", "branches", "max_draft_tokens")
+PLANNED = ("context", "slots", "rollback", "branches", "max_draft_tokens", "override_tensor", "cpu_moe")
 """Settings of an engine that are those of a memory plan (`models.fit.FitSettings`), too."""
 
 
@@ -82,6 +83,17 @@ class EngineSettings:
     device: str | None = None
     """llama.cpp device for the target, such as CUDA0, or several with commas, which share the layers by free memory, or
     by parts (CUDA0=3,CUDA1=1); None = the GPUs that are worth it."""
+    split_mode: SplitMode = "layer"
+    """How several GPUs share the target: whole layers, rows of each matrix, parts of each layer ("tensor"), or one GPU
+    has all ("none"); the middle two only where llama.cpp's backend and the architecture have them."""
+    main_gpu: int = 0
+    """The GPU that has all with `split_mode` none: its place among the devices, from 0."""
+    override_tensor: str | None = None
+    """Tensors of the target that go to a device of their own: REGEX=DEVICE, several with commas; the first that fits a
+    tensor's name counts. None = all go with their layers."""
+    cpu_moe: int = 0
+    """Layers of the target, from the first, whose experts stay on the CPU; -1 = all. For mixtures of experts that are
+    larger than the GPU's memory."""
     draft_gpu_layers: GpuLayers = "auto"
     """Layers of the draft model on the GPU; -1 = all. `auto` = all, if those of the target leave room there."""
     draft_device: str | None = None
@@ -105,6 +117,7 @@ class EngineSettings:
             ("kernels", get_args(KernelChoice)),
             ("cache", get_args(CacheChoice)),
             ("corpus", get_args(CorpusChoice)),
+            ("split_mode", get_args(SplitMode)),
         ):
             if getattr(self, name) not in choices:
                 raise UsageError(f"{name} is {getattr(self, name)!r}; it must be one of {', '.join(choices)}.")
@@ -130,6 +143,12 @@ class EngineSettings:
             raise UsageError(f"chat_cache_gb is {self.chat_cache_gb}; it must be between 0 and 1,000,000.")
         if not 0.1 <= self.corpus_mb <= 1000:
             raise UsageError(f"corpus_mb is {self.corpus_mb}; it must be between 0.1 and 1,000.")
+        if self.main_gpu < 0:
+            raise UsageError(f"main_gpu is {self.main_gpu}; it must be 0 or more.")
+        if self.main_gpu and self.split_mode != "none":
+            raise UsageError(f"main_gpu is {self.main_gpu}, which needs split_mode none.")
+        if self.cpu_moe < -1:
+            raise UsageError(f"cpu_moe is {self.cpu_moe}; it must be -1 (all), 0 (none) or more.")
         for name in ("gpu_layers", "draft_gpu_layers"):
             layers = getattr(self, name)
             if layers != "auto" and (not isinstance(layers, int) or layers < -1):

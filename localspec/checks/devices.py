@@ -93,7 +93,8 @@ def _where(model: Model) -> str:
     if not model.gpu_layers:
         return "on the CPU"
     count = "all layers" if model.gpu_layers < 0 else f"{model.gpu_layers} layers"
-    return f"{count} on {model.device or 'the GPU'}"
+    spread = f" ({model.spread})" if str(model.spread) else ""
+    return f"{count} on {model.device or 'the GPU'}{spread}"
 
 
 def _text(path: Path) -> str:

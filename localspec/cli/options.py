@@ -65,6 +65,7 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="device of the target, such as CUDA0, or several: CUDA0=3,CUDA1=1",
     )
+    _add_spread_options(group)
     group.add_argument(
         "--draft-gpu-layers",
         type=auto_or(whole(-1)),
@@ -74,6 +75,40 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--draft-device", metavar="NAME", help="device of the draft model")
     _add_speculation_options(parser)
+
+
+def _add_spread_options(group: argparse._ArgumentGroup) -> None:
+    """How the target's tensors go to devices."""
+    group.add_argument(
+        "--split-mode",
+        choices=["layer", "row", "tensor", "none"],
+        default="layer",
+        help="how several GPUs share the target: layer (default), row, tensor; none: one GPU has all",
+    )
+    group.add_argument(
+        "--main-gpu",
+        type=whole(0),
+        default=0,
+        metavar="N",
+        help="the GPU that has all with --split-mode none, from 0; default: 0",
+    )
+    group.add_argument(
+        "--override-tensor",
+        metavar="REGEX=DEVICE",
+        help="tensors of the target that go to a device of their own, several with commas: ffn_.*_exps=CPU",
+    )
+    add_cpu_moe(group)
+
+
+def add_cpu_moe(group: argparse._ActionsContainer) -> None:
+    """Where experts go."""
+    group.add_argument(
+        "--cpu-moe",
+        type=whole(-1),
+        default=0,
+        metavar="N",
+        help="layers of the target, from the first, whose experts stay on the CPU, -1 all; default: 0",
+    )
 
 
 def _add_speculation_options(parser: argparse.ArgumentParser) -> None:

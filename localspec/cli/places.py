@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rich.filesize import decimal
 
 from localspec.cli.number import auto_or, whole
+from localspec.cli.options import add_cpu_moe
 from localspec.config import PLANNED
 from localspec.errors import ModelError
 from localspec.runtime.memory import gpus as gpus
@@ -43,6 +44,7 @@ def add_memory_options(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="layers of the target on the GPU, -1 all; default: auto, as many as fit",
     )
+    add_cpu_moe(parser)
 
 
 def fit_settings(options: argparse.Namespace) -> FitSettings:
@@ -55,6 +57,7 @@ def fit_settings(options: argparse.Namespace) -> FitSettings:
         type_k=options.cache_type,
         type_v=options.cache_type,
         gpu_layers=options.gpu_layers,
+        cpu_moe=options.cpu_moe,
     )
 
 
@@ -74,6 +77,7 @@ def fitted(settings: dict[str, Any]) -> dict[str, Any]:
     from localspec.models.fit import FitSettings, choose
     from localspec.models.installed import find, find_one
     from localspec.runtime.heads import apart, may_predict, shapes
+    from localspec.runtime.placement import alone
 
     target, draft = find(settings.get("target"))
     if settings.get("draft") is not None:
@@ -85,7 +89,9 @@ def fitted(settings: dict[str, Any]) -> dict[str, Any]:
     parts, drafts = read_parts(target), None if draft is None else read_parts(draft)
     nextn = may_predict(settings.get("drafter", "auto"))
     wished = FitSettings(**wanted, **_CACHES.get(cache, {}), heads=shapes(parts[0], heads), nextn=nextn)
-    plan = choose(parts, drafts, wished, places(), cache_types=("q8_0",) if may_shrink else ())
+    cpu, *there = places()
+    there = alone(there, settings.get("split_mode", "layer"), settings.get("main_gpu", 0))
+    plan = choose(parts, drafts, wished, [cpu, *there], cache_types=("q8_0",) if may_shrink else ())
     if not plan.fits:
         raise ModelError(plan.sentence(), "Take a smaller quantisation, a shorter --context, or close other programs.")
     print(plan.sentence(), file=sys.stderr)
@@ -102,7 +108,8 @@ def after_fault(wanted: FitSettings, target: Path, draft: Path | None) -> tuple[
 
     if wanted.gpu_layers != "auto":
         return wanted, ""
-    fault = known_fault(EngineSettings(target, draft, context=wanted.context, slots=wanted.slots))
+    asked = EngineSettings(target, draft, context=wanted.context, slots=wanted.slots, cpu_moe=wanted.cpu_moe)
+    fault = known_fault(asked)
     return replace(wanted, gpu_layers=0, draft_gpu_layers=0) if fault else wanted, fault
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from localspec.errors import ModelError, UsageError
+from localspec.gguf.spread import BY_LAYER, Spread
 from localspec.llama import exactness, tiles, wide
 from localspec.llama import probe as probes
 from localspec.llama import widths as probing
@@ -72,6 +73,7 @@ def choose(
     widest: int = probing.WIDEST,
     gpu_layers: int = 0,
     device: str | None = None,
+    spread: Spread = BY_LAYER,
     cache_dir: Path | None = None,
     progress: Progress | None = None,
     tap: Tap = NO_TAP,
@@ -86,7 +88,7 @@ def choose(
         kernels: who computes passes on the CPU; None = ours where they can be used, else llama.cpp's.
         cache: how keys and values are kept.
         widest: widest pass the engine will ask for (1 + most draft nodes, over all slots).
-        gpu_layers, device: as in `Model.load`.
+        gpu_layers, device, spread: as in `Model.load`.
         cache_dir: folder of what `strict` has examined; None = examine anew and keep nothing.
         progress: see `Progress`.
         tap: hidden states that the context hands out; they change no bit.
@@ -101,7 +103,7 @@ def choose(
     sound = check is None or not check.fault
     configuration = Configuration(kernels or (usual_kernels(gpu_layers) if sound else "repacked"), cache)
     report = progress or (lambda what, share: None)
-    model = load(path, configuration.kernels, gpu_layers, device, nextn=tap.nextn, progress=report)
+    model = load(path, configuration.kernels, gpu_layers, device, spread, nextn=tap.nextn, progress=report)
     try:
         context = _context(model, configuration.apply(settings), exact, gpu_layers, tap)
         proof = _proof(context, widest, check)
@@ -188,6 +190,7 @@ def load(
     kernels: Kernels,
     gpu_layers: int = 0,
     device: str | None = None,
+    spread: Spread = BY_LAYER,
     *,
     nextn: bool = False,
     progress: Progress | None = None,
@@ -202,7 +205,9 @@ def load(
             progress(f"loading the {role}", share)
         return True
 
-    return Model.load(path, gpu_layers=gpu_layers, device=device, kernels=kernels, nextn=nextn, progress=told)
+    return Model.load(
+        path, gpu_layers=gpu_layers, device=device, spread=spread, kernels=kernels, nextn=nextn, progress=told
+    )
 
 
 def _why(context: Context, proof: Exactness, exact: Mode) -> str:
@@ -218,7 +223,13 @@ def _examined(context: Context, widest: int, cache_dir: Path | None, report: Pro
     model, settings = context.model, context.settings
     widest = max(probing.WIDEST, min(widest, 1 + context.most_nodes))
     key = probes.cache_key(
-        model.path, settings, widest, kernels=model.kernels, gpu_layers=model.gpu_layers, device=model.device
+        model.path,
+        settings,
+        widest,
+        kernels=model.kernels,
+        gpu_layers=model.gpu_layers,
+        device=model.device,
+        spread=model.spread,
     )
     known = probes.load(cache_dir, key) or Probe()
     if known.exact is None:

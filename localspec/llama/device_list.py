@@ -7,6 +7,7 @@ import math
 from typing import Any
 
 from localspec.errors import UsageError
+from localspec.gguf.spread import CPU, Spread
 from localspec.llama import lib
 
 
@@ -53,3 +54,52 @@ def pointers(device: str | None, gpu_layers: int) -> tuple[Any, Any]:
     room = max(len(parts), int(lib.api().llama_max_devices()))
     split = (ctypes.c_float * room)(*parts) if any(parts) else None
     return (ctypes.c_void_p * (len(handles) + 1))(*handles, None), split
+
+
+class _Override(ctypes.Structure):
+    """llama.cpp's llama_model_tensor_buft_override."""
+
+    _fields_ = (("pattern", ctypes.c_char_p), ("buffer_type", ctypes.c_void_p))
+
+
+def overrides(spread: Spread, device: str | None, gpu_layers: int) -> Any:
+    """An array of llama_model_tensor_buft_override whose last has no pattern, or None for none.
+
+    Args:
+        spread: whose overrides.
+        device, gpu_layers: as for `pointers`; tensors go to these devices and to the CPU only.
+
+    Raises:
+        UsageError: an override names another device.
+    """
+    if not spread.overrides:
+        return None
+    there = {one.name: handle for one, handle in zip(lib.devices(), lib.device_handles(), strict=True)}
+    named = [] if not gpu_layers else list(there) if device is None else list(read(device))
+    buffer_type = lib.c_function("ggml_backend_dev_buffer_type", ctypes.c_void_p, ctypes.c_void_p)
+    found = []
+    for pattern, name in spread.overrides:
+        if name != CPU and name not in named:
+            used = ", ".join(dict.fromkeys([CPU, *named]))
+            raise UsageError(f"override_tensor puts {pattern} on {name}; the devices of this model are {used}.")
+        found.append(_Override(pattern.encode(), buffer_type(there[name])))
+    return (_Override * (len(found) + 1))(*found)
+
+
+def put(params: Any, spread: Spread, device: str | None, gpu_layers: int) -> tuple[Any, ...]:
+    """Devices, their parts and overrides into a llama_model_params; returns the arrays that it points to.
+
+    Args:
+        params: to fill in.
+        spread, device, gpu_layers: as for `Model.load`.
+
+    Raises:
+        UsageError: as `pointers` and `overrides`.
+    """
+    devices, parts = pointers(device, gpu_layers)
+    moved = overrides(spread, device, gpu_layers)
+    params.devices = ctypes.cast(devices, ctypes.c_void_p) if devices is not None else None
+    params.tensor_split = ctypes.cast(parts, ctypes.POINTER(ctypes.c_float)) if parts is not None else None
+    params.tensor_buft_overrides = ctypes.cast(moved, ctypes.c_void_p) if moved is not None else None
+    params.split_mode = lib.SPLIT_MODES[spread.mode if gpu_layers else "layer"]
+    return devices, parts, moved

@@ -25,6 +25,9 @@ GGML_TYPES = {"f32": 0, "f16": 1, "q8_0": 8, "bf16": 30}
 
 FLASH_ATTENTION = {"auto": -1, False: 0, True: 1}
 
+SPLIT_MODES = {"none": 0, "layer": 1, "row": 2, "tensor": 3}
+"""llama.cpp's numbers of how several GPUs share a model (enum llama_split_mode)."""
+
 _DEBUG_LEVEL = 1
 _ERROR_LEVEL = 4
 _CONTINUE_LEVEL = 5

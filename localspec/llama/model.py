@@ -16,6 +16,7 @@ import numpy as np
 from localspec.errors import Cancelled, ModelError, ModelFileError, UsageError
 from localspec.gguf import Header, Value, read_header
 from localspec.gguf.split import read_parts
+from localspec.gguf.spread import BY_LAYER, Spread
 from localspec.llama import device_list, lib, wide
 from localspec.llama.configuration import Kernels
 from localspec.llama.fewest import FewestTokens
@@ -39,6 +40,7 @@ class Model:
         kernels: Kernels,
         device: str | None,
         has_nextn: bool = False,
+        spread: Spread = BY_LAYER,
     ) -> None:
         """Takes over a llama_model pointer; see `load`."""
         self.handle: int | None = handle
@@ -50,6 +52,7 @@ class Model:
         self.has_nextn = has_nextn
         """Whether its multi-token-prediction layers are loaded."""
         self.device = device
+        self.spread = spread
         self._api = lib.api()
         self._vocab = vocab = self._api.llama_model_get_vocab(handle)
         self.contexts: dict[int, weakref.ref[Handle]] = {}
@@ -81,6 +84,7 @@ class Model:
         *,
         gpu_layers: int = 0,
         device: str | None = None,
+        spread: Spread = BY_LAYER,
         kernels: Kernels = "repacked",
         use_mmap: bool = True,
         nextn: bool = False,
@@ -94,6 +98,7 @@ class Model:
             gpu_layers: layers to put on a GPU; -1 = all.
             device: llama.cpp's names of the only devices to use, with commas, and their parts of the layers, if any
                 ("CUDA0", "CUDA0=3,CUDA1=1"); None = all it has, the CPU alone when `gpu_layers` is 0.
+            spread: how tensors go to these devices; its mode counts where layers are on a GPU.
             kernels: who computes passes on the CPU: "wide" packs the weights for localspec's own library as they load,
                 "repacked" lets llama.cpp reorder them (its `use_extra_bufts`), "plain" leaves them as they are.
             use_mmap: map the file instead of reading it.
@@ -104,7 +109,7 @@ class Model:
         Raises:
             ModelFileError: missing, damaged, or not a model that generates text.
             ModelError: "wide", and the library cannot be used here.
-            UsageError: no such device.
+            UsageError: no such device, or an override names none of the model's.
             Cancelled: `progress` said so.
         """
         header = check_text_model(path)
@@ -113,14 +118,12 @@ class Model:
         api, mark = lib.api(), lib.log.mark()
         params = _parameters(gpu_layers, kernels, use_mmap, weights)
         params.load_mtp = nextn and _has_nextn(header)
-        devices, parts = device_list.pointers(device, gpu_layers)
-        params.devices = ctypes.cast(devices, ctypes.c_void_p) if devices is not None else None
-        params.tensor_split = ctypes.cast(parts, ctypes.POINTER(ctypes.c_float)) if parts is not None else None
+        arrays = device_list.put(params, spread, device, gpu_layers)
         watch = _Progress(progress)
         params.progress_callback = callback = api.llama_progress_callback(watch)
         with wide.switched(wide.ROWS if kernels == "wide" else 0):
             handle = api.llama_model_load_from_file(str(header.path).encode("utf-8", "surrogateescape"), params)
-        del callback
+        del callback, arrays
         if watch.error is not None:
             if handle:
                 api.llama_model_free(handle)
@@ -128,7 +131,7 @@ class Model:
         if not handle:
             reason = lib.log.reason(mark) or "it gave no reason"
             raise ModelFileError(f"llama.cpp cannot load {header.path}: {reason}.", _hint(reason))
-        model = cls(handle, header, gpu_layers, kernels, device, bool(params.load_mtp))
+        model = cls(handle, header, gpu_layers, kernels, device, bool(params.load_mtp), spread)
         try:
             model._check_decoder()
         except ModelFileError:

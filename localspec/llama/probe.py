@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from localspec.gguf.spread import BY_LAYER, Spread
 from localspec.llama import lib, tiles, wide
 from localspec.llama.configuration import Kernels
 from localspec.llama.settings import ContextSettings
@@ -67,10 +68,11 @@ def cache_key(
     kernels: Kernels = "repacked",
     gpu_layers: int = 0,
     device: str | None = None,
+    spread: Spread = BY_LAYER,
 ) -> str:
     """Name of a probe's file: every fact that can change bits, hashed."""
     facts = {
-        **shared_facts(path, settings, gpu_layers, device),
+        **shared_facts(path, settings, gpu_layers, device, spread),
         "kernels": kernels_id(kernels),
         "cache": [settings.type_k, settings.type_v, str(settings.flash_attention), settings.offload_kv],
         "shape": [settings.n_ctx, settings.n_slots, settings.max_leaves, settings.grid, widest],
@@ -85,7 +87,9 @@ def kernels_id(kernels: Kernels) -> list[str | int]:
     return ["wide", *wide.identity(), tiles.in_use()] if kernels == "wide" else [kernels]
 
 
-def shared_facts(path: Path, settings: ContextSettings, gpu_layers: int, device: str | None) -> dict[str, Any]:
+def shared_facts(
+    path: Path, settings: ContextSettings, gpu_layers: int, device: str | None, spread: Spread = BY_LAYER
+) -> dict[str, Any]:
     """What every key holds: the file, where it runs, on how many threads of which machine, and with which build.
 
     A missing file is no error here; `Model.load` says it better.
@@ -99,7 +103,7 @@ def shared_facts(path: Path, settings: ContextSettings, gpu_layers: int, device:
         **rollback,
         "format": _FORMAT,
         "model": [str(path.resolve()), size, changed],
-        "weights": [gpu_layers, device],
+        "weights": [gpu_layers, device, str(spread)],
         "threads": settings.threads or lib.default_threads(),
         "machine": [cpu_name(), [found.name + found.description for found in _devices()]],
         "build": lib.build_id(),

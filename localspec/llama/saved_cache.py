@@ -50,7 +50,7 @@ def key(context: Context) -> bytes:
     """
     model, settings = context.model, context.settings
     facts = {
-        **probe.shared_facts(model.path, settings, model.gpu_layers, model.device),
+        **probe.shared_facts(model.path, settings, model.gpu_layers, model.device, model.spread),
         "kernels": probe.kernels_id(model.kernels),
         "settings": asdict(settings),
         "exact": context.exact_widths is not None,

@@ -169,6 +169,7 @@ def _needs(parts: Sequence[Header], settings: FitSettings, places: Sequence[Plac
             type_k=settings.type_k,
             type_v=settings.type_v,
             gpu_layers=settings.gpu_layers,
+            cpu_moe=settings.cpu_moe,
         )
         made = plan(parts, None, one, places)
         found.append(Need(length, sum(share.cache for share in made.shares), made.total_bytes, made.fits))

@@ -17,6 +17,7 @@ from rich.filesize import decimal
 from localspec.config import LONGEST_DRAFT, GpuLayers
 from localspec.errors import UsageError
 from localspec.gguf import TYPE_NUMBERS, Header
+from localspec.gguf.spread import spread_of
 from localspec.models.context_length import default_context
 from localspec.models.head_shape import HeadShape, own_heads
 from localspec.models.memory import Place, total_ram
@@ -51,6 +52,10 @@ class FitSettings:
     max_draft_tokens: int = LONGEST_DRAFT
     rollback: int | None = None
     branches: int = 1
+    override_tensor: str | None = None
+    """Tensors of the target's layers that go to a device of their own, as REGEX=DEVICE with commas."""
+    cpu_moe: int = 0
+    """Layers of the target whose experts stay on the CPU; -1 = all."""
     gpu_layers: GpuLayers = "auto"
     """Of the target; -1 = all, "auto" = as many as fit (see `layers`)."""
     draft_gpu_layers: GpuLayers = "auto"
@@ -69,6 +74,15 @@ class FitSettings:
             raise UsageError(f"context is {self.context}; it must be 1 or more.")
         if self.slots < 1:
             raise UsageError(f"slots is {self.slots}; it must be 1 or more.")
+
+    def shape(self, target: Headers) -> ModelShape:
+        """The target's, with its tensors on the devices that overrides give them.
+
+        Raises:
+            ModelFileError: layer numbers that no model has.
+            UsageError: an override that has no device, or is no regular expression.
+        """
+        return shape_of(target, spread=spread_of("layer", self.override_tensor, self.cpu_moe))
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +161,7 @@ def plan(target: Headers, draft: Headers | None, settings: FitSettings, places: 
     Raises:
         ModelFileError: a header that no model has.
     """
-    main, small = shape_of(target), None if draft is None else shape_of(draft)
+    main, small = settings.shape(target), None if draft is None else shape_of(draft)
     return _plan(main, small, _decided(main, small, _with_own_head(settings, target), places), places)
 
 
@@ -161,7 +175,7 @@ def layers(target: Headers, draft: Headers | None, settings: FitSettings, places
     Args:
         target, draft, settings, places: as for `plan`.
     """
-    main, small = shape_of(target), None if draft is None else shape_of(draft)
+    main, small = settings.shape(target), None if draft is None else shape_of(draft)
     found = _decided(main, small, _with_own_head(settings, target), places)
     assert found.gpu_layers != "auto"
     assert found.draft_gpu_layers != "auto"
@@ -214,7 +228,7 @@ def choose(
     Returns:
         The plan; if nothing fits, the smallest one tried, whose `fits` is False.
     """
-    main, small = shape_of(target), None if draft is None else shape_of(draft)
+    main, small = settings.shape(target), None if draft is None else shape_of(draft)
     settings = _with_own_head(settings, target)
     gpus = any(place.kind == "gpu" for place in places)
     layers = -1 if gpus else 0

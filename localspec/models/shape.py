@@ -7,11 +7,13 @@ names, so hybrids, per-layer head counts and layers that share a cache need no t
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from localspec.errors import ModelFileError
 from localspec.gguf import Header, Tensor
+from localspec.gguf.spread import BY_LAYER, Spread
 
 _LAYER = re.compile(r"blk\.(\d+)\.(.+)")
 _MOST_LAYERS = 4096
@@ -25,7 +27,7 @@ class Layer:
     """One layer; widths are elements of a row."""
 
     weights: int = 0
-    """Bytes."""
+    """Bytes, without tensors that overrides move."""
     key: int = 0
     """Keys a token leaves in the cache; 0 = none."""
     value: int = 0
@@ -59,6 +61,8 @@ class ModelShape:
     """Tokens it was trained for; 0 = not stated."""
     guessed: bool
     """Whether parts are taken from experience, not from the header: recurrent layers, multi-token prediction."""
+    moved: Mapping[str, int] = field(default_factory=dict)
+    """{device: bytes of layers' tensors that overrides put there}; they count nowhere else."""
 
     @property
     def n_layers(self) -> int:
@@ -67,16 +71,18 @@ class ModelShape:
     @property
     def weight_bytes(self) -> int:
         """Of all tensors, each once."""
-        return self.input_bytes + sum(layer.weights for layer in self.layers) + (0 if self.tied else self.output_bytes)
+        kept = self.input_bytes + sum(layer.weights for layer in self.layers) + (0 if self.tied else self.output_bytes)
+        return kept + sum(self.moved.values())
 
 
-def shape_of(headers: Header | Sequence[Header], *, nextn: bool = False) -> ModelShape:
+def shape_of(headers: Header | Sequence[Header], *, nextn: bool = False, spread: Spread = BY_LAYER) -> ModelShape:
     """Sizes of a model from its header, or from the headers of all parts of a split one (first part first).
 
     Args:
         headers: of the model.
         nextn: as the context of its multi-token prediction has it, in which those layers alone have a cache; else they
             alone have none.
+        spread: whose overrides move tensors.
 
     Raises:
         ModelFileError: layer numbers that no model has.
@@ -101,19 +107,34 @@ def shape_of(headers: Header | Sequence[Header], *, nextn: bool = False) -> Mode
     tied = output is None and embedded is not None
     shared_from = _shared_from(header, len(layers))
     read = [_layer(header, index, parts, index < shared_from, nextn) for index, parts in enumerate(layers)]
+    moved = _moved(layers, read, spread)
+    in_layers = sum(layer.weights for layer in read) + sum(moved.values())
     return ModelShape(
         name=header.name,
         architecture=header.architecture,
         layers=tuple(read),
         embedding=min(header.number("embedding_length"), _MIB) or _row(embedded),
         vocabulary=_rows(output) or _rows(embedded),
-        input_bytes=sum(t.size for t in tensors) - sum(layer.weights for layer in read) - (0 if tied else output_bytes),
+        input_bytes=sum(tensor.size for tensor in tensors) - in_layers - (0 if tied else output_bytes),
         output_bytes=output_bytes + (embedded.size if tied and embedded is not None else 0),
         tied=tied,
         windows=header.number("attention.sliding_window") > 0,
         train_context=max(0, header.context_length),
         guessed=any(layer.state for layer in read) or any(".nextn." in tensor.name for tensor in tensors),
+        moved=moved,
     )
+
+
+def _moved(layers: Sequence[dict[str, Tensor]], read: Sequence[Layer], spread: Spread) -> dict[str, int]:
+    """Bytes of layers' tensors by the device that overrides give them; takes them out of the layers."""
+    found = Counter[str]()
+    for parts, layer in zip(layers, read, strict=True):
+        for tensor in parts.values():
+            device = spread.device_of(tensor.name)
+            if device is not None:
+                found[device] += tensor.size
+                layer.weights -= tensor.size
+    return dict(found)
 
 
 def _row(tensor: Tensor | None) -> int:

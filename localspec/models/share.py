@@ -85,11 +85,12 @@ def shares_of(who: str, shape: ModelShape, use: Use, layers: int, places: Sequen
         on_gpu[_gpu_of(index - start, count, gpus)].append(index)
     peak = compute_bytes(shape, use)
     for gpu in gpus:
-        if mine := on_gpu[gpu.name]:
-            weights = sum(_weights(shape, index) for index in mine)
+        mine, moved = on_gpu[gpu.name], shape.moved.get(gpu.name, 0)
+        if mine or moved:
+            weights = sum(_weights(shape, index) for index in mine) + moved
             yield Share(gpu.name, who, weights, _cache(shape, use, mine), peak)
     rest = list(range(start))
-    weights = shape.input_bytes + sum(_weights(shape, index, tied=False) for index in rest)
+    weights = shape.input_bytes + sum(_weights(shape, index, tied=False) for index in rest) + shape.moved.get(cpu, 0)
     if count:  # inputs, results and what goes between devices
         peak = 0 if start == 0 else peak
         peak = max(peak, use.rows * (use.padded * 2 + 8 * shape.embedding))

@@ -30,7 +30,7 @@ from localspec.llama import choice, limits, saved_cache
 from localspec.llama.choice import Chosen, Progress, choose
 from localspec.llama.configuration import CACHE_NAMES, DEFAULT_CACHE, Kernels
 from localspec.llama.context import Context
-from localspec.llama.model import Model, check_text_model
+from localspec.llama.model import check_text_model
 from localspec.llama.probe import shared_facts
 from localspec.llama.settings import ContextSettings
 from localspec.llama.states import union
@@ -155,6 +155,7 @@ def _choose(settings: EngineSettings, target: Header, found: Sequence[Head], pro
         widest=widest,
         gpu_layers=number(settings.gpu_layers),
         device=settings.device,
+        spread=placement.spread(settings),
         cache_dir=paths.machine_dir(),
         progress=progress,
         tap=union(head.tap for head in found),
@@ -231,15 +232,17 @@ def _know_costs(loaded: Loaded) -> None:
     loaded.knowledge = knowledge = store.read()
     rows = settings.slots * (1 + min(settings.longest_draft, context.most_nodes))
     remembered = knowledge.costs
-    ours, rates = _is_wide(loaded.model), None
-    if ours and (measured := limits.read(paths.machine_dir(), context.threads)) is not None:
+    shape, rates = _shape(loaded.model.path), None
+    kernels = estimate.kernels_of(loaded.model, shape)
+    if kernels == "wide" and (measured := limits.read(paths.machine_dir(), context.threads)) is not None:
         rates = estimate.Rates.of(measured)
-    knowledge.costs = estimate.pass_costs(_shape(loaded.model.path), rows, (0, context.n_ctx), ours, rates)
+    knowledge.costs = estimate.pass_costs(shape, rows, (0, context.n_ctx), kernels, rates)
     if remembered.known:
         knowledge.costs.recall(remembered)
     draft = loaded.draft_model
     if draft is not None and DraftModel.NAME not in knowledge.draft_costs:
-        knowledge.draft_costs[DraftModel.NAME] = estimate.draft_costs(_shape(draft.path), _is_wide(draft), rates)
+        shape = _shape(draft.path)
+        knowledge.draft_costs[DraftModel.NAME] = estimate.draft_costs(shape, estimate.kernels_of(draft, shape), rates)
 
 
 def _shape(path: Path) -> ModelShape:
@@ -247,13 +250,10 @@ def _shape(path: Path) -> ModelShape:
     return shape_of(read_parts(path))
 
 
-def _is_wide(model: Model) -> bool:
-    return model.kernels == "wide"
-
-
 def _store(loaded: Loaded) -> Store:
     settings, context = loaded.settings, loaded.context
-    facts = [shared_facts(settings.target, context.settings, number(settings.gpu_layers), settings.device)]
+    model = loaded.model
+    facts = [shared_facts(settings.target, context.settings, model.gpu_layers, model.device, model.spread)]
     if settings.draft is not None:
         layers = number(settings.draft_gpu_layers)
         facts.append(shared_facts(settings.draft, context.settings, layers, settings.draft_device))

@@ -19,6 +19,7 @@ from localspec import paths
 from localspec.config import PLANNED, EngineSettings, GpuLayers
 from localspec.errors import UsageError
 from localspec.gguf.split import read_parts
+from localspec.gguf.spread import Spread, spread_of
 from localspec.llama import device_list
 from localspec.llama import probe as probes
 from localspec.llama.configuration import CACHE_NAMES, DEFAULT_CACHE
@@ -29,7 +30,7 @@ from localspec.models.memory import Place, ram
 from localspec.runtime.heads import may_predict, shapes
 from localspec.runtime.memory import gpus as listed_gpus
 
-_ASKED = (*PLANNED, "heads", "drafter", "cache", "draft_gpu_layers")
+_ASKED = (*PLANNED, "heads", "drafter", "cache", "draft_gpu_layers", "split_mode", "main_gpu")
 """Settings besides the files that `auto` depends on."""
 
 
@@ -51,12 +52,12 @@ def place(settings: EngineSettings) -> Placement:
     """Decides where the models go.
 
     Raises:
-        UsageError: layers were asked for, and llama.cpp has no GPU.
+        UsageError: layers were asked for, and llama.cpp has no GPU; or no such main GPU.
         ModelFileError: a header that no model has.
     """
     listed = listed_gpus()
     asked = [value for value in (settings.gpu_layers, settings.draft_gpu_layers) if value not in ("auto", 0)]
-    there = _devices(settings.device, listed, bool(asked))
+    there = alone(_devices(settings.device, listed, bool(asked)), settings.split_mode, settings.main_gpu)
     if not there:
         if asked and settings.device is None and settings.draft_device is None:
             raise UsageError(
@@ -75,9 +76,11 @@ def place(settings: EngineSettings) -> Placement:
         if free:
             probes.write(_folder(), key, {"layers": [target, draft], "fault": ""})
     placed = _numbered(settings, target, _beside(settings, listed, draft))
-    names = settings.device or _text(there, parts=settings.gpu_layers == "auto")
+    names = None if settings.split_mode == "none" else settings.device
+    names = names or _text(there, parts=settings.gpu_layers == "auto")
     placed = replace(
         placed,
+        main_gpu=0,
         device=names if target else settings.device,
         draft_device=settings.draft_device or (names if placed.draft_gpu_layers else None),
     )
@@ -87,6 +90,7 @@ def place(settings: EngineSettings) -> Placement:
 def on_cpu(found: Placement, fault: str) -> Placement:
     """The placement once a GPU that was not asked for has failed."""
     settings = replace(found.settings, gpu_layers=0, draft_gpu_layers=0, device=None, draft_device=None)
+    settings = replace(settings, split_mode="layer", override_tensor=None, cpu_moe=0)
     return Placement(settings, key=found.key, fault=fault)
 
 
@@ -111,6 +115,29 @@ def known_fault(settings: EngineSettings) -> str:
 def on_gpu(gpu_layers: GpuLayers) -> bool:
     """Whether such a setting may put layers on a GPU here."""
     return bool(gpus.used(listed_gpus())) if gpu_layers == "auto" else gpu_layers != 0
+
+
+def alone(there: list[Place], split_mode: str, main_gpu: int) -> list[Place]:
+    """The GPUs that share the target: with the split mode "none" the main one alone.
+
+    Raises:
+        UsageError: there is no such main GPU.
+    """
+    if split_mode != "none" or not there:
+        return there
+    if main_gpu >= len(there):
+        names = ", ".join(one.name for one in there)
+        raise UsageError(f"main_gpu is {main_gpu}, but the devices are {names}, counted from 0.")
+    return [there[main_gpu]]
+
+
+def spread(settings: EngineSettings) -> Spread:
+    """How the target's tensors go to devices.
+
+    Raises:
+        UsageError: see `spread_of`.
+    """
+    return spread_of(settings.split_mode, settings.override_tensor, settings.cpu_moe)
 
 
 def number(gpu_layers: GpuLayers) -> int:

@@ -12,6 +12,7 @@ from localspec.config import EngineSettings
 from localspec.runtime import placement
 from tests.cli.conftest import Command
 from tests.fake_gpus import CARD, SLOW, SOFTWARE, list_gpus
+from tests.models.made_models import Made, write_model
 
 
 @pytest.fixture(autouse=True)
@@ -37,6 +38,27 @@ def test_check_says_what_runs_where(command: Command, monkeypatch: pytest.Monkey
     lines = command("check", "tiny", "--gpu-layers", "0").out.splitlines()
     assert "CUDA0 (NVIDIA GeForce RTX 4090): not used" in lines
     assert not any("on CUDA0: " in line for line in lines)
+
+
+def test_experts_on_the_cpu_are_counted_there(
+    command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    made = Made("qwen3moe", layers=2, experts=64, metadata={"expert_feed_forward_length": 1024})
+    model = write_model(tmp_path / "moe.gguf", made)
+    list_gpus(monkeypatch, replace(CARD, total_bytes=1174 << 20))
+    told = command("show", str(model)).out
+    assert "2 layers of the target" in told
+    told = command("show", str(model), "--cpu-moe", "-1").out
+    assert "3 layers of the target" in told
+
+
+def test_fit_takes_one_gpu_without_a_split(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    list_gpus(monkeypatch, CARD, replace(CARD, name="CUDA1"))
+    words = ("run", "--fit", "--context", "256", "--exact", "off", "--max-tokens", "1", "--split-mode")
+    assert "on CUDA0, " in command(*words, "layer", "hi").err
+    told = command(*words, "none", "--main-gpu", "1", "hi").err
+    assert re.search(r"free on CUDA1[.,]", told)
+    assert "CUDA0" not in told
 
 
 def test_two_gpus_share_the_layers(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:

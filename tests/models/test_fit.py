@@ -11,6 +11,7 @@ import pytest
 
 from localspec.errors import ModelFileError, UsageError
 from localspec.gguf import Header, read_header
+from localspec.gguf.spread import spread_of
 from localspec.llama import lib
 from localspec.llama.context import Context
 from localspec.llama.model import Model
@@ -262,6 +263,43 @@ def test_unified_memory_is_taken_once(big: Header) -> None:
     assert shared(True, enough).fits
     assert not shared(True, enough - 1).fits
     assert shared(False, enough - 1).fits  # memory of its own
+
+
+EXPERTS = {"expert_feed_forward_length": 512}
+
+
+def test_experts_on_the_cpu_take_none_of_the_gpu(tmp_path: Path) -> None:
+    found = header(tmp_path, Made("qwen3moe", layers=4, experts=8, metadata=EXPERTS))
+    sizes = [tensor.size for tensor in found.tensors if "_exps" in tensor.name]
+    room = [Place("CPU", "cpu", 0), gpu(1 << 34)]
+
+    def weights(**given: Any) -> tuple[int, int]:
+        made = plan(found, None, FitSettings(context=512, gpu_layers=-1, **given), room)
+        on = {share.place: share.weights for share in made.shares}
+        return on["CUDA0"], on["CPU"]
+
+    on_gpu, on_cpu = weights()
+    for layers_off, some in ((-1, sum(sizes)), (4, sum(sizes)), (1, sum(sizes) // 4)):
+        assert weights(cpu_moe=layers_off) == (on_gpu - some, on_cpu + some)
+    assert weights(override_tensor=r"blk\.[01]\..*_exps=CPU") == (on_gpu - sum(sizes) // 2, on_cpu + sum(sizes) // 2)
+    whole = shape_of(found)
+    assert shape_of(found, spread=spread_of("layer", None, -1)).weight_bytes == whole.weight_bytes
+
+
+def test_tensors_that_move_to_a_gpu_without_layers_count_there(big: Header) -> None:
+    rooms = [Place("CPU", "cpu", 0), gpu(1 << 34), gpu(1 << 34, "CUDA1")]
+    made = plan(big, None, FitSettings(context=512, gpu_layers=1, override_tensor="blk.0.ffn_up=CUDA1"), rooms)
+    (moved,) = [share for share in made.shares if share.place == "CUDA1"]
+    (up,) = [tensor.size for tensor in big.tensors if tensor.name == "blk.0.ffn_up.weight"]
+    assert (moved.weights, moved.cache) == (up, 0)
+
+
+def test_more_layers_fit_without_their_experts(tmp_path: Path) -> None:
+    found = header(tmp_path, Made("qwen3moe", layers=8, experts=16, metadata=EXPERTS))
+    some = plan(found, None, FitSettings(context=512, gpu_layers=3), [Place("CPU", "cpu", 0), gpu(0)])
+    room = with_gpu(room_for(some))
+    assert layers(found, None, FitSettings(context=512), room) == (3, 0)
+    assert layers(found, None, FitSettings(context=512, cpu_moe=-1), room) == (-1, 0)
 
 
 def test_choosing_without_a_limit_takes_the_whole_context(big: Header, small: Header) -> None:

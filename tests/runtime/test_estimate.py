@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from localspec.gguf import read_header
+from localspec.gguf.spread import spread_of
+from localspec.llama.model import Model
 from localspec.models.shape import Layer, ModelShape, shape_of
 from localspec.planning.costs import PassCosts
-from localspec.runtime.estimate import Rates, draft_costs, pass_costs, pass_seconds
+from localspec.planning.knowledge import Knowledge
+from localspec.runtime.estimate import Kernels, Rates, draft_costs, kernels_of, pass_costs, pass_seconds
+from tests.planning.simulator import Process, World, make, seconds, simulate
 
 MACHINE = Rates(memory=36e9, products=0.6e12)
 """Two cores of an AVX-512 server."""
@@ -35,8 +40,8 @@ def test_estimates_are_near_what_was_measured(width: int, length: int, measured:
 
 
 def test_wider_and_longer_passes_cost_more_and_llama_cpps_rows_most() -> None:
-    costs = pass_costs(ONE_BILLION, 16, (0, 4096), ours=True)
-    theirs = pass_costs(ONE_BILLION, 16, (0, 4096), ours=False)
+    costs = pass_costs(ONE_BILLION, 16, (0, 4096), "wide")
+    theirs = pass_costs(ONE_BILLION, 16, (0, 4096), "llama")
     row = costs.row(100)[1:]
     assert row == sorted(row)
     assert costs.seconds(1, 4000) > costs.seconds(1, 100)
@@ -44,18 +49,18 @@ def test_wider_and_longer_passes_cost_more_and_llama_cpps_rows_most() -> None:
 
 
 def test_the_first_pass_sets_the_scale_and_nothing_guessed_is_kept() -> None:
-    costs = pass_costs(ONE_BILLION, 8, (0, 4096), ours=True)
+    costs = pass_costs(ONE_BILLION, 8, (0, 4096), "wide")
     ratio = costs.seconds(8, 100) / costs.seconds(1, 100)
     assert costs.measured() == {0: {}, 4096: {}}
     costs.observe(1, 100, 5 * costs.seconds(1, 100))
-    assert costs.seconds(1, 100) == pytest.approx(5 * pass_costs(ONE_BILLION, 8, (0, 4096), ours=True).seconds(1, 100))
+    assert costs.seconds(1, 100) == pytest.approx(5 * pass_costs(ONE_BILLION, 8, (0, 4096), "wide").seconds(1, 100))
     assert costs.seconds(8, 100) / costs.seconds(1, 100) == pytest.approx(ratio)
     assert set(costs.measured()[0]) == {1}
 
 
 def test_a_cold_first_pass_does_not_make_plain_decoding_look_slow() -> None:
     """It took five times as long as it should have; the passes after it are wider."""
-    costs = pass_costs(ONE_BILLION, 8, (0, 4096), ours=True)
+    costs = pass_costs(ONE_BILLION, 8, (0, 4096), "wide")
     plain, wider = costs.seconds(1, 100), costs.seconds(4, 100)
     costs.observe(1, 100, 5 * plain)
     for _ in range(3):
@@ -65,7 +70,7 @@ def test_a_cold_first_pass_does_not_make_plain_decoding_look_slow() -> None:
 
 def test_a_wrong_estimate_is_corrected_by_a_few_passes() -> None:
     """Width 8 costs three times what was estimated."""
-    costs = pass_costs(ONE_BILLION, 8, (0, 4096), ours=True)
+    costs = pass_costs(ONE_BILLION, 8, (0, 4096), "wide")
     plain, wide = costs.seconds(1, 100), 3 * costs.seconds(8, 100)
     for _ in range(8):
         costs.observe(1, 100, plain)
@@ -74,16 +79,60 @@ def test_a_wrong_estimate_is_corrected_by_a_few_passes() -> None:
 
 
 def test_what_was_measured_counts_at_the_next_start() -> None:
-    old = pass_costs(ONE_BILLION, 8, (0, 4096), ours=True)
+    old = pass_costs(ONE_BILLION, 8, (0, 4096), "wide")
     old.observe(1, 100, 0.5)
-    new = pass_costs(ONE_BILLION, 8, (0, 4096), ours=True)
+    new = pass_costs(ONE_BILLION, 8, (0, 4096), "wide")
     new.recall(PassCosts(old.measured()))
     assert new.seconds(1, 100) == pytest.approx(0.5)
     assert new.seconds(8, 100) == pytest.approx(old.seconds(8, 100)), "the others follow, in their ratios"
 
 
+def test_a_gpu_s_estimates_are_nearly_flat_up_to_a_step_after_8_rows() -> None:
+    row = pass_costs(ONE_BILLION, 16, (0, 4096), "gpu").row(100)
+    assert row[1:] == sorted(row[1:])
+    assert row[8] < 1.5 * row[1]
+    assert row[9] > 1.9 * row[8]
+
+
+def over_best(kernels: Kernels, step: float, chance: float) -> tuple[float, int]:
+    """(speed over that of the best fixed choice, passes of more than 8 rows) on a fake GPU whose passes of up to 8 rows
+    cost 5 ms and wider ones `step` times that, with estimates of such kernels at the start.
+    """
+
+    def curve(width: int, length: int) -> float:
+        return 0.005 * (step if width > 8 else 1.0)
+
+    world = World(curve, {"lookup": Process.of(np.full(2400, chance), 1, spread=0.05)})
+    knowledge = Knowledge(pass_costs(ONE_BILLION, 16, (0, 4096), kernels))
+    run = simulate(make(world, knowledge), range(6), seed=3)
+    best, _ = world.best_fixed(range(6), longest=15)
+    return best / seconds(run, range(6)), sum(width > 8 for width in run.widths)
+
+
+@pytest.mark.parametrize("chance", [0.3, 0.6, 0.8, 0.93])
+@pytest.mark.parametrize("step", [1.8, 3.0, 5.0])
+def test_a_step_after_8_rows_leads_to_no_drafts_that_lose(step: float, chance: float) -> None:
+    reached, beyond = over_best("gpu", step, chance)
+    assert reached >= 0.87
+    assert beyond <= 30 or step < 2.0
+
+
+def test_estimates_of_a_cpu_would_lose_on_a_gpu() -> None:
+    """The control: they promise too little of flat rows."""
+    assert over_best("llama", 3.0, 0.6)[0] < 0.85
+
+
+def test_who_computes_passes(tiny_target: Path) -> None:
+    size = shape_of(read_header(tiny_target))
+    found = []
+    for layers, moved in ((0, 0), (-1, 0), (size.n_layers + 1, 0), (size.n_layers, 0), (-1, 1)):
+        with Model.load(tiny_target, gpu_layers=layers, spread=spread_of("layer", None, moved)) as model:
+            found.append(kernels_of(model, size))
+    assert found == ["llama", "gpu", "gpu", "llama", "llama"]
+
+
 def test_a_draft_model_costs_less_than_its_target(tiny_target: Path, tiny_draft: Path) -> None:
     target, draft = shape_of(read_header(tiny_target)), shape_of(read_header(tiny_draft))
-    level = draft_costs(draft, ours=True).level(1)
-    assert 0.0 < level < pass_costs(target, 8, (0, 4096), ours=True).seconds(1, 100)
-    assert draft_costs(draft, ours=True).read_seconds > 0.0
+    level = draft_costs(draft, "wide").level(1)
+    assert 0.0 < level < pass_costs(target, 8, (0, 4096), "wide").seconds(1, 100)
+    assert draft_costs(draft, "wide").read_seconds > 0.0

@@ -257,6 +257,55 @@ def test_several_gpus_share_by_all_their_memory(
 
 
 @pytest.mark.parametrize(
+    ("given", "device"),
+    [
+        ({}, "CUDA0"),
+        ({"main_gpu": 1}, "CUDA1"),
+        ({"main_gpu": 1, "device": "CUDA1=1,CUDA0=4"}, "CUDA0"),
+        ({"main_gpu": 1, "gpu_layers": 3}, "CUDA1"),
+    ],
+)
+def test_one_gpu_has_all_without_a_split(
+    monkeypatch: pytest.MonkeyPatch, pair: EngineSettings, splits: list[list[float]], given: dict[str, Any], device: str
+) -> None:
+    list_gpus(monkeypatch, CARD, replace(CARD, name="CUDA1"))
+    loaded = load_models(replace(pair, split_mode="none", **given))
+    loaded.close()
+    assert (loaded.settings.device, loaded.settings.draft_device) == (device, device)
+    assert splits == [[], []]
+    assert placement.place(loaded.settings).settings == loaded.settings
+
+
+def test_a_main_gpu_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch, pair: EngineSettings) -> None:
+    list_gpus(monkeypatch, CARD)
+    with pytest.raises(UsageError, match=r"main_gpu is 1, but the devices are CUDA0, counted from 0"):
+        placement.place(replace(pair, split_mode="none", main_gpu=1))
+    with pytest.raises(UsageError, match=r"main_gpu is 1, which needs split_mode none"):
+        replace(pair, main_gpu=1)
+
+
+def test_how_tensors_are_spread_reaches_the_model(monkeypatch: pytest.MonkeyPatch, pair: EngineSettings) -> None:
+    list_gpus(monkeypatch, CARD)
+    keys = set()
+    for given in ({}, {"split_mode": "row"}, {"cpu_moe": 2}, {"override_tensor": "ffn_up=CPU"}):
+        loaded = load_models(replace(pair, **given))
+        loaded.close()
+        assert loaded.model.spread == placement.spread(replace(pair, **given))
+        keys.add(loaded.cache_key)
+    assert len(keys) == 4
+    assert len(kept()) == 4
+
+
+def test_the_cpu_that_serves_instead_has_all_tensors(
+    monkeypatch: pytest.MonkeyPatch, pair: EngineSettings, broken: list[int]
+) -> None:
+    list_gpus(monkeypatch, CARD)
+    loaded = load_models(replace(pair, split_mode="row", override_tensor="ffn_up=CPU"))
+    loaded.close()
+    assert (str(loaded.model.spread), broken) == ("", [-1, 0, 0])
+
+
+@pytest.mark.parametrize(
     ("device", "words"),
     [
         ("CUDA0=x", "the part of device CUDA0 is 'x'; it must be a number above 0"),
@@ -271,6 +320,19 @@ def test_parts_that_are_none_are_refused(
     list_gpus(monkeypatch, CARD)
     with pytest.raises(UsageError, match=words):
         placement.place(replace(pair, device=device))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("split_mode", "rows", r"split_mode is 'rows'; it must be one of layer, row, tensor, none"),
+        ("main_gpu", -1, r"main_gpu is -1; it must be 0 or more"),
+        ("cpu_moe", -2, r"cpu_moe is -2; it must be -1 \(all\), 0 \(none\) or more"),
+    ],
+)
+def test_spreads_that_are_none_are_refused(pair: EngineSettings, name: str, value: Any, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        replace(pair, **{name: value})
 
 
 @pytest.mark.parametrize("value", ["all", -2, 1.5])
