@@ -18,7 +18,7 @@ from localspec.checks import doctor
 from localspec.errors import LocalspecError
 from localspec.llama import bindings, lib
 
-BUILD = Path(__file__).parents[2] / "packaging" / "llama" / "build.py"
+BUILD = Path(__file__).parents[2] / "packaging" / "llama" / "libraries.py"
 REPORT = """
 import json, sys
 from localspec.llama import bindings, lib
@@ -37,9 +37,9 @@ print(json.dumps({
 
 
 @pytest.fixture(scope="module")
-def build() -> ModuleType:
-    """packaging/llama/build.py."""
-    spec = importlib.util.spec_from_file_location("build_llama", BUILD)
+def libraries() -> ModuleType:
+    """packaging/llama/libraries.py."""
+    spec = importlib.util.spec_from_file_location("libraries", BUILD)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -54,14 +54,14 @@ def distribution(folder: Path, name: str, version: str) -> None:
     (place / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
 
 
-def renamed(folder: Path, build: ModuleType) -> None:
+def renamed(folder: Path, libraries: ModuleType) -> None:
     """The package localspec_llama: the installed bindings as the build renames them, with the installed libraries."""
     installed = Path(str(lib.api().__file__)).parent
     package = folder / "localspec_llama"
     (package / "lib").mkdir(parents=True)
     (package / "__init__.py").touch()
-    for name in build.BINDINGS:
-        (package / name).write_text(build.rename(name, (installed / name).read_text()))
+    for name in libraries.BINDINGS:
+        (package / name).write_text(libraries.rename(name, (installed / name).read_text()))
     library = Path(str(lib.api()._lib._name))
     for file in library.parent.iterdir():
         (package / "lib" / file.name).symlink_to(file)
@@ -70,11 +70,11 @@ def renamed(folder: Path, build: ModuleType) -> None:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="libraries have other names there")
 def test_localspec_llama_serves_where_llama_cpp_python_has_another_version(
-    tmp_path: Path, build: ModuleType, tiny_target: Path
+    tmp_path: Path, libraries: ModuleType, tiny_target: Path
 ) -> None:
     distribution(tmp_path, "llama-cpp-python", "0.3.1")
     distribution(tmp_path, "localspec-llama", f"{bindings.PINNED}.post2")
-    renamed(tmp_path, build)
+    renamed(tmp_path, libraries)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *filter(None, sys.path)])}
     command = [sys.executable, "-c", REPORT, str(tiny_target)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
@@ -130,17 +130,3 @@ def test_none_at_all(versions: dict[str, str]) -> None:
 def test_doctor_names_the_one_that_serves() -> None:
     used = bindings.Bindings("localspec-llama", bindings.PINNED)
     assert doctor._packages(used).value.startswith(f"localspec-llama {bindings.PINNED}, numpy ")
-
-
-def test_a_binding_that_still_asks_for_the_other_package_is_refused(build: ModuleType) -> None:
-    text = build.rename("one.py", 'from llama_cpp._ctypes_extensions import x\n_lib_base_name = "llama"\n')
-    assert text == 'from localspec_llama._ctypes_extensions import x\n_lib_base_name = "localspec_llama"\n'
-    with pytest.raises(build.Refusal, match=r"one\.py imports llama_cpp under its own name: import llama_cpp\._ggml"):
-        build.rename("one.py", "import llama_cpp._ggml\n")
-
-
-def test_only_the_pinned_source_distribution_is_built(build: ModuleType, tmp_path: Path) -> None:
-    (tmp_path / "other.tar.gz").write_bytes(b"another")
-    with pytest.raises(build.Refusal, match=r"other\.tar\.gz is not the source distribution .* its checksum differs"):
-        build.lay_out(tmp_path / "other.tar.gz", tmp_path / "tree", "1")
-    assert build.UPSTREAM == bindings.PINNED

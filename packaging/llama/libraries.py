@@ -1,4 +1,4 @@
-"""Builds the package localspec-llama: `python packaging/llama/build.py --out FOLDER`.
+"""Builds the package localspec-llama: `python packaging/llama/libraries.py --out FOLDER`.
 
 It takes the source distribution of llama-cpp-python, from PyPI or with `--sdist FILE`, and makes two files of it: a
 wheel with llama.cpp compiled for every CPU of this platform, and a source distribution that compiles for the machine at
@@ -51,7 +51,7 @@ class Refusal(Exception):
 
 def main(arguments: list[str] | None = None) -> int:
     """The command; its exit code."""
-    parser = argparse.ArgumentParser(prog="packaging/llama/build.py", description=(__doc__ or "").split("\n\n")[0])
+    parser = argparse.ArgumentParser(prog="packaging/llama/libraries.py", description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="where the two files go")
     parser.add_argument("--sdist", type=Path, metavar="FILE", help="llama-cpp-python's; else it is fetched from PyPI")
     parser.add_argument("--post", type=int, default=0, metavar="N", help="number of a rebuild: version X.postN")
@@ -65,8 +65,13 @@ def main(arguments: list[str] | None = None) -> int:
             work.mkdir(parents=True, exist_ok=True)
             python = make_tools(work / "tools")
             tree = lay_out(options.sdist or fetch(python, work), work / "tree", version)
-            for path in make(python, tree, work, options.out.absolute()):
-                print(path)
+            if sys.platform == "linux":
+                add_gpl(tree / "licenses")
+            portable = (f"-Cbuild-dir={work / 'compiled'}", "-Ccmake.define.PORTABLE=ON")
+            wheel, sdist = build(python, tree, work / "built", *portable)
+            options.out.mkdir(parents=True, exist_ok=True)
+            for one in (name_platforms(python, wheel), sdist):
+                print(shutil.move(one, options.out.absolute() / one.name))
     except (Refusal, OSError) as error:
         sys.exit(f"packaging/llama: {error}")
     except subprocess.CalledProcessError as error:
@@ -142,26 +147,29 @@ def rename(name: str, text: str) -> str:
     return text
 
 
-def make(python: Path, tree: Path, work: Path, out: Path) -> list[Path]:
-    """Both files of a tree, the wheel under the name of the platforms it runs on."""
-    built = work / "built"
-    shutil.rmtree(built, ignore_errors=True)
-    path = os.pathsep.join((str(python.parent), os.environ["PATH"]))
-    environment = {**os.environ, "PATH": path, "CMAKE_GENERATOR": "Ninja"}
-    run = [python, "-m", "build", tree, "--outdir", built]
-    subprocess.run([*run, "--sdist"], check=True, env=environment)
-    if sys.platform == "linux":
-        add_gpl(tree / "licenses")
-    settings = ("-Cbuild-dir=" + str(work / "compiled"), "-Ccmake.define.PORTABLE=ON")
-    subprocess.run([*run, "--wheel", *settings], check=True, env=environment)
-    out.mkdir(parents=True, exist_ok=True)
-    (wheel,) = built.glob("*.whl")
-    (sdist,) = built.glob("*.tar.gz")
-    if sys.platform == "linux":
-        command = [python, "-m", "auditwheel", "repair", "--exclude", "libgomp.so.1", "-w", built / "named", wheel]
-        subprocess.run(command, check=True, env=environment)
-        (wheel,) = (built / "named").glob("*.whl")
-    return [Path(shutil.move(one, out / one.name)) for one in (wheel, sdist)]
+def build(python: Path, tree: Path, out: Path, *settings: str) -> tuple[Path, Path]:
+    """The wheel and the source distribution of a tree; `settings` are those of the wheel's build."""
+    shutil.rmtree(out, ignore_errors=True)
+    environment = {**os.environ, "PATH": os.pathsep.join((str(python.parent), os.environ["PATH"]))}
+    for form in (["--sdist"], ["--wheel", *settings]):
+        subprocess.run([python, "-m", "build", tree, "--outdir", out, *form], check=True, env=environment)
+    (wheel,) = out.glob("*.whl")
+    (sdist,) = out.glob("*.tar.gz")
+    return wheel, sdist
+
+
+def name_platforms(python: Path, wheel: Path) -> Path:
+    """A wheel under the name of the oldest systems it runs on; on Linux only, elsewhere it has that name already.
+
+    libgomp stays what it is: with a copy of its own in each wheel a process would have two.
+    """
+    if sys.platform != "linux":
+        return wheel
+    folder = wheel.parent / "named"
+    command = [python, "-m", "auditwheel", "repair", "--exclude", "libgomp.so.1", "-w", folder, wheel]
+    subprocess.run(command, check=True, env={**os.environ, "PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}"})
+    (named,) = folder.glob("*.whl")
+    return named
 
 
 def add_gpl(folder: Path) -> None:
