@@ -203,6 +203,28 @@ def test_what_is_missing_is_said_in_a_sentence(
     assert not [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
 
 
+@pytest.mark.parametrize("name", ["suite.yml", "release.yml"])
+def test_a_workflow_has_few_rights_fixed_actions_and_commands_that_exist(name: str) -> None:
+    yaml: Any = pytest.importorskip("yaml")
+    text = (ROOT / ".github" / "workflows" / name).read_text(encoding="utf-8")
+    workflow = yaml.safe_load(text)
+    assert workflow["permissions"] in ({}, {"contents": "read"})
+    rights = {
+        job: set(found["permissions"].items()) for job, found in workflow["jobs"].items() if "permissions" in found
+    }
+    more = {job: found - {("contents", "read")} for job, found in rights.items() if found - {("contents", "read")}}
+    assert more == ({} if name == "suite.yml" else {"pypi": {("id-token", "write")}, "page": {("contents", "write")}})
+    for job in workflow["jobs"].values():
+        needs = job.get("needs", [])
+        assert ({needs} if isinstance(needs, str) else set(needs)) <= set(workflow["jobs"])
+    used = re.findall(r"uses: (\S+)", text)
+    assert used
+    assert [one for one in used if not re.fullmatch(r"[\w-]+/[\w-]+@v\d+\.\d+\.\d+", one)] == []
+    called = set(re.findall(r"(?<![\w/.])(?:packaging|\.ci)/[\w./-]*\w", text))
+    assert called
+    assert [one for one in called if not (ROOT / one).is_file()] == []
+
+
 def test_shell_scripts_have_no_known_mistake() -> None:
     if shutil.which("shellcheck") is None:
         pytest.skip("shellcheck is not installed")
