@@ -158,7 +158,7 @@ def test_packages_of_systems_list_files_that_exist(modules: dict[str, ModuleType
     papers: dict[str, bytes] = modules["system"].papers(release, "2.28", "amd64")
     config = yaml.safe_load(papers["nfpm.yaml"])
     assert (config["version"], config["maintainer"], config["arch"]) == ("7.8.9", MAINTAINER, "amd64")
-    assert config["overrides"]["deb"]["depends"] == ["libc6 (>= 2.28)"]
+    assert config["overrides"]["deb"]["depends"] == ["libc6 (>= 2.28)", "zlib1g"]
     made = {"../localspec", "../lib/localspec/localspec"}
     sources = {entry["src"] for entry in config["contents"] if "src" in entry} - made
     assert [one for one in sources if one not in papers and not (FOLDER / one).is_file()] == []
@@ -201,6 +201,28 @@ def test_what_is_missing_is_said_in_a_sentence(
     assert said in done.stderr
     assert done.stderr.count("\n") == 1
     assert not [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
+
+
+@pytest.mark.parametrize("name", ["suite.yml", "release.yml"])
+def test_a_workflow_has_few_rights_fixed_actions_and_commands_that_exist(name: str) -> None:
+    yaml: Any = pytest.importorskip("yaml")
+    text = (ROOT / ".github" / "workflows" / name).read_text(encoding="utf-8")
+    workflow = yaml.safe_load(text)
+    assert workflow["permissions"] in ({}, {"contents": "read"})
+    rights = {
+        job: set(found["permissions"].items()) for job, found in workflow["jobs"].items() if "permissions" in found
+    }
+    more = {job: found - {("contents", "read")} for job, found in rights.items() if found - {("contents", "read")}}
+    assert more == ({} if name == "suite.yml" else {"pypi": {("id-token", "write")}, "page": {("contents", "write")}})
+    for job in workflow["jobs"].values():
+        needs = job.get("needs", [])
+        assert ({needs} if isinstance(needs, str) else set(needs)) <= set(workflow["jobs"])
+    used = re.findall(r"uses: (\S+)", text)
+    assert used
+    assert [one for one in used if not re.fullmatch(r"[\w-]+/[\w-]+@v\d+\.\d+\.\d+", one)] == []
+    called = set(re.findall(r"(?<![\w/.])(?:packaging|\.ci)/[\w./-]*\w", text))
+    assert called
+    assert [one for one in called if not (ROOT / one).is_file()] == []
 
 
 def test_shell_scripts_have_no_known_mistake() -> None:
