@@ -170,10 +170,11 @@ LS_API int32_t ls_verify_rows(ls_workspace *w, const ls_row *rows, int32_t n_voc
                               uint32_t position, int32_t rule, int32_t *accepted, int32_t *n_accepted,
                               int32_t *next_token);
 
-/* gpu/cuda.c: the kernel of native/gpu on a GPU of NVIDIA, in the device's primary context. */
+/* gpu/device.c: the kernel of native/gpu on a GPU. */
+#define LS_METAL (-1)      /* The GPU of a Mac, as an ordinal; others are CUDA's devices. */
 #define LS_REASON_ROOM 256 /* Bytes of a sentence, with the 0 at its end. */
-/* Opens CUDA device `ordinal` and runs the self-test on it; *out = NULL after a failure, and `reason` says why in a sentence
- * (empty where the machine has no driver). library = path of the driver's, NULL = the system's. */
+/* Opens device `ordinal` and runs the self-test on it; *out = NULL after a failure, and `reason` says why in a sentence
+ * (empty where the machine has no driver). library = path of the driver's, NULL = the system's. CUDA: the primary context. */
 LS_API int32_t ls_gpu_open(const char *library, int32_t ordinal, ls_gpu **out, char reason[LS_REASON_ROOM]);
 LS_API void ls_gpu_close(ls_gpu *gpu);              /* NULL is fine. */
 LS_API const char *ls_gpu_reason(const ls_gpu *gpu); /* What failed last, in a sentence; "" if nothing did. */

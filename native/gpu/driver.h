@@ -16,6 +16,7 @@
 #define CUDA_OLDEST_DRIVER 11000 /* 1000 * major + 10 * minor of what cuDriverGetVersion gives: the first with all below. */
 #define CUDA_OLDEST_GPU 75       /* 10 * major + minor of the compute capability that ptx.h is for. */
 
+#define CUDA_INVALID_VALUE 1 /* Errors. */
 #define CUDA_OUT_OF_MEMORY 2
 #define CUDA_CAPABILITY_MAJOR 75 /* Attributes of a device. */
 #define CUDA_CAPABILITY_MINOR 76

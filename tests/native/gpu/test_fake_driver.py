@@ -15,11 +15,11 @@ from .host import COMPILER, FLAGS, NATIVE
 CC = shutil.which("cc")
 MISTAKES = {
     "no wait": ('TRY("preselection", g->cuda.stream_wait(g->stream));', ""),
-    "short grid": ("(stripes + THREADS - 1) / THREADS", "(stripes - 1) / THREADS"),
-    "small block": ("2 * block_words * WORD", "block_words * 2"),
+    "short grid": ("(stripes + LS_THREADS - 1) / LS_THREADS", "(stripes - 1) / LS_THREADS"),
+    "small block": ("2 * block_words * LS_WORD", "block_words * 2"),
     "no pop": ("const int32_t error = g->cuda.context_pop(&context);", "const int32_t error = 0;\n    (void)context;"),
-    "arguments": ("{&request, &tops, &limits, &found}", "{&request, &tops, &found, &limits}"),
-    "early release": ("if (status) { /* what was begun may still read the copy */", "if (!status && g->lost) {"),
+    "arguments": ("{&asked, &tops, &limits, &found}", "{&asked, &tops, &found, &limits}"),
+    "early release": ("if (status && g->stream) {", "if (!g->stream) {"),
     "stream kept": ("g->cuda.stream_destroy(g->stream);", ""),
 }
 
@@ -32,9 +32,28 @@ def compile_host_side(folder: Path, right: str = "", wrong: str = "") -> ctypes.
     source = (NATIVE / "gpu" / "cuda.c").read_text(encoding="utf-8")
     assert right == "" or source.count(right) == 1
     (folder / "gpu" / "cuda.c").write_text(source.replace(right, wrong) if right else source, encoding="utf-8")
-    command = ["cc", "-std=c17", "-O1", "-Wall", "-Werror", "-shared", "-fPIC", "gpu/cuda.c", "-o", "cuda.so"]
+    command = [
+        "cc",
+        "-std=c17",
+        "-O1",
+        "-Wall",
+        "-Werror",
+        "-shared",
+        "-fPIC",
+        "gpu/cuda.c",
+        "gpu/device.c",
+        "-o",
+        "cuda.so",
+    ]
     subprocess.run(command, cwd=folder, check=True, timeout=120)
     return ctypes.CDLL(str(folder / "cuda.so"))
+
+
+@pytest.fixture
+def own_driver(driver_library: FakeDriver, tmp_path: Path) -> FakeDriver:
+    """One that no other test uses."""
+    (tmp_path / "driver").mkdir()
+    return FakeDriver(Path(shutil.copy(driver_library.path, tmp_path / "driver")))
 
 
 def said(host_side: ctypes.CDLL, driver: FakeDriver) -> list[str]:
@@ -55,14 +74,14 @@ def said(host_side: ctypes.CDLL, driver: FakeDriver) -> list[str]:
 
 
 @pytest.mark.skipif(CC is None, reason="needs a C compiler")
-def test_what_is_right_passes(driver_library: FakeDriver, tmp_path: Path) -> None:
-    assert said(compile_host_side(tmp_path), driver_library) == []
+def test_what_is_right_passes(own_driver: FakeDriver, tmp_path: Path) -> None:
+    assert said(compile_host_side(tmp_path), own_driver) == []
 
 
 @pytest.mark.skipif(CC is None, reason="needs a C compiler")
 @pytest.mark.parametrize(("right", "wrong"), MISTAKES.values(), ids=list(MISTAKES))
-def test_a_mistake_is_noticed(driver_library: FakeDriver, tmp_path: Path, right: str, wrong: str) -> None:
-    assert said(compile_host_side(tmp_path, right, wrong), driver_library)
+def test_a_mistake_is_noticed(own_driver: FakeDriver, tmp_path: Path, right: str, wrong: str) -> None:
+    assert said(compile_host_side(tmp_path, right, wrong), own_driver)
 
 
 def cuda_headers() -> Path | None:
@@ -86,7 +105,7 @@ constexpr bool alike(A (*)(Cs...), B (*)(Ds...)) {
 }
 #define CHECK_ONE(field, name, arguments) static_assert(alike((int32_t(*) arguments)0, decltype(&name)(0)), #name);
 CUDA_FUNCTIONS(CHECK_ONE)
-static_assert(CUDA_OUT_OF_MEMORY == CUDA_ERROR_OUT_OF_MEMORY);
+static_assert(CUDA_OUT_OF_MEMORY == CUDA_ERROR_OUT_OF_MEMORY && CUDA_INVALID_VALUE == CUDA_ERROR_INVALID_VALUE);
 static_assert(CUDA_CAPABILITY_MAJOR == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR);
 static_assert(CUDA_CAPABILITY_MINOR == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
 static_assert(CUDA_MEMORY_TYPE == CU_POINTER_ATTRIBUTE_MEMORY_TYPE);
