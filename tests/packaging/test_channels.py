@@ -134,7 +134,7 @@ def test_ruby_reads_the_formula(files: Path, tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, b"")
 
 
-NAMES = ("release", "program", "system")
+NAMES = ("release", "program", "system", "entry")
 
 
 @pytest.fixture(scope="module")
@@ -165,6 +165,21 @@ def test_packages_of_systems_list_files_that_exist(modules: dict[str, ModuleType
     assert set(papers) - {"nfpm.yaml"} <= sources
     assert b"@" not in papers["copyright"]
     assert b"Permission is hereby granted" in papers["copyright"]
+
+
+@pytest.mark.parametrize(
+    ("found", "left"),
+    [
+        ({"LD_LIBRARY_PATH": "/inside"}, {}),
+        ({"LD_LIBRARY_PATH": "/inside:/mine", "LD_LIBRARY_PATH_ORIG": "/mine"}, {"LD_LIBRARY_PATH": "/mine"}),
+        ({"PATH": "/bin"}, {"PATH": "/bin"}),
+    ],
+)
+def test_programs_that_it_starts_find_their_own_libraries(
+    modules: dict[str, ModuleType], found: dict[str, str], left: dict[str, str]
+) -> None:
+    modules["entry"].leave_others_alone(found)
+    assert found == left
 
 
 @pytest.mark.parametrize(
