@@ -122,7 +122,7 @@ def test_the_container_checks_what_it_installs(files: Path, tmp_path: Path) -> N
     assert copied == list(FILES)[:2]
     for name in copied:
         assert f'echo "{digest(name, files)}  {name}"' in text
-    assert text.index("USER localspec") < text.index("HEALTHCHECK") < text.index("ENTRYPOINT")
+    assert text.index("USER 1000") < text.index("HEALTHCHECK") < text.index("ENTRYPOINT")
     assert "/health" in text
 
 
