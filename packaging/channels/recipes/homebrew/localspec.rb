@@ -24,6 +24,6 @@ class Localspec < Formula
 
   test do
     assert_match version.to_s, shell_output("#{bin}/localspec --version")
-    assert_match "exact: yes", shell_output("#{bin}/localspec run --stats hello 2>&1")
+    assert_match "exact: yes", shell_output("#{bin}/localspec run --max-tokens 16 --stats hello 2>&1")
   end
 end
