@@ -6,12 +6,13 @@ import importlib.metadata
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from localspec.checks.finding import Finding
+from localspec.models.catalog import Catalog
 
 _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL", re.IGNORECASE)
 """Names of variables whose values are left out."""
@@ -22,26 +23,30 @@ _SHORTEST_SECRET = 6
 """Characters; a shorter value would be found in text that has nothing to do with it."""
 
 
-def bundle(findings: Sequence[Finding], settings: Mapping[str, Any], environment: Mapping[str, str]) -> str:
+def bundle(
+    findings: Sequence[Finding], settings: Mapping[str, Any], environment: Mapping[str, str], keys: Collection[str] = ()
+) -> str:
     """The report as JSON, for people to read before they attach it.
 
     Args:
         findings: what doctor found.
         settings: how the models were loaded.
         environment: the process's variables; values of keys are left out here, and wherever else they stand.
+        keys: names of further variables whose values are left out.
     """
+    secret_names = {name for name in environment if name in keys or _SECRET.search(name)}
     data = {
         "versions": dict(_versions()),
         "findings": [asdict(finding) for finding in findings],
         "settings": dict(settings),
         "environment": {
-            name: _LEFT_OUT if _SECRET.search(name) else value
+            name: _LEFT_OUT if name in secret_names else value
             for name, value in sorted(environment.items())
             if _OURS.fullmatch(name)
         },
     }
     text = json.dumps(data, indent=2, default=str, ensure_ascii=False)
-    secrets = [value for name, value in environment.items() if _SECRET.search(name)]
+    secrets = [environment[name] for name in secret_names]
     for secret in secrets:
         if len(secret) >= _SHORTEST_SECRET:
             text = text.replace(_as_json(secret), _LEFT_OUT)
@@ -58,8 +63,10 @@ def write_bundle(path: Path, findings: Sequence[Finding], settings: Mapping[str,
 
     Raises:
         OSError: the file cannot be written.
+        UsageError: the user's catalogue cannot be read, so that the names of its keys' variables are unknown.
     """
-    path.write_text(bundle(findings, settings, os.environ), encoding="utf-8")
+    keys = {entry.key_env for entry in Catalog.load().endpoints.values()}
+    path.write_text(bundle(findings, settings, os.environ, keys), encoding="utf-8")
 
 
 def _versions() -> Iterator[tuple[str, str]]:

@@ -8,7 +8,7 @@ import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from localspec.cli.endpoint import ServerSpeaker, add_endpoint_options, check_endpoint_options, key_of
+from localspec.cli.endpoint import ServerSpeaker, add_endpoint_options, check_endpoint_options, key_of, take_listed
 from localspec.cli.number import real
 from localspec.cli.opening import check_openable
 from localspec.cli.options import (
@@ -28,9 +28,7 @@ if TYPE_CHECKING:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "name", nargs="?", metavar="NAME|FILE", help="installed model or pair, or GGUF file; as --target"
-    )
+    parser.add_argument("name", nargs="?", metavar="NAME|FILE", help="model or pair by name, or GGUF file; as --target")
     parser.add_argument("--plain", action="store_true", help="line by line, without screens: for screen readers, pipes")
     parser.add_argument("--new", action="store_true", help="begin a new chat, beside the tabs of last time")
     parser.add_argument("--system", metavar="TEXT", help="system message")
@@ -48,6 +46,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     _take_name(options)
+    take_listed(options)
     check_endpoint_options(options, "chat_cache_gb")
     arguments = request_options(options)  # refuse bad values before a model is loaded
     # Textual draws on standard error.

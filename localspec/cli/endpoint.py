@@ -1,4 +1,4 @@
-"""`--endpoint`: an OpenAI-style server answers in place of a model of this machine."""
+"""`--endpoint`, or a name of models.toml: an OpenAI-style server answers in place of a model of this machine."""
 
 from __future__ import annotations
 
@@ -26,8 +26,32 @@ if TYPE_CHECKING:
 def add_endpoint_options(parser: argparse.ArgumentParser) -> None:
     """Where the server is, which of its models, and its key."""
     parser.add_argument("--endpoint", metavar="URL", help="let an OpenAI-style server answer: vLLM, llama-server, ...")
-    parser.add_argument("--model", metavar="NAME", help="with --endpoint: which of its models; default: the first")
+    parser.add_argument(
+        "--model", metavar="NAME", help="a model of --endpoint, or a server's by its name in models.toml"
+    )
     parser.add_argument("--api-key-file", metavar="FILE", help="with --endpoint: its key; default: OPENAI_API_KEY")
+    parser.set_defaults(listed=None)
+
+
+def take_listed(options: argparse.Namespace) -> None:
+    """Turns the name of a server's model in models.toml, given as target or `--model`, into `--endpoint` and `--model`.
+
+    Given as target, another of the server's models may be named with `--model`.
+
+    Raises:
+        UsageError: the catalogue cannot be read.
+    """
+    name = options.target or options.model
+    if options.endpoint or not name:
+        return
+    from localspec.models.catalog import Catalog
+
+    entry = Catalog.load().endpoints.get(name)
+    if entry is None:
+        return
+    chosen = options.model if options.target else None
+    options.listed, options.target = entry, None
+    options.endpoint, options.model = entry.endpoint, chosen or entry.model or None
 
 
 def check_endpoint_options(options: argparse.Namespace, *local: str) -> None:
@@ -58,12 +82,23 @@ def check_endpoint_options(options: argparse.Namespace, *local: str) -> None:
         if not (getattr(options, name) is None or getattr(options, name) is False)
     ]
     if given:
-        raise UsageError(f"{given[0]} needs a model of this machine.", "Leave it out, or leave out --endpoint.")
+        other = "leave out --endpoint" if options.listed is None else f"name another model than {options.listed.name!r}"
+        raise UsageError(f"{given[0]} needs a model of this machine.", f"Leave it out, or {other}.")
 
 
 def key_of(options: argparse.Namespace) -> str | None:
-    """The server's key; None = none is given."""
-    return read_text(options.api_key_file).strip() if options.api_key_file else os.environ.get("OPENAI_API_KEY")
+    """The server's key; None = none is given. A server of models.toml gets the key that its entry names, or none.
+
+    Raises:
+        UsageError: the key cannot be read.
+    """
+    if options.api_key_file:
+        return read_text(options.api_key_file).strip()
+    if options.listed is not None:
+        from localspec.remote.key import key_for
+
+        return key_for(options.listed)
+    return os.environ.get("OPENAI_API_KEY")
 
 
 class ServerSpeaker:

@@ -32,7 +32,9 @@ def run(options: argparse.Namespace) -> int:
         entry.name: entry.fault or _unreadable(entry) or (_verify(entry) if options.verify else "") for entry in entries
     }
     if options.json:
-        print(json.dumps([entry.as_dict() | {"fault": faults[entry.name]} for entry in entries] + _bundled()))
+        print(
+            json.dumps([entry.as_dict() | {"fault": faults[entry.name]} for entry in entries] + _bundled() + _servers())
+        )
     else:
         _print([*entries], faults)
     return 1 if any(faults.values()) else 0
@@ -75,6 +77,14 @@ def _bundled() -> list[dict[str, Any]]:
     ]
 
 
+def _servers() -> list[dict[str, Any]]:
+    """Models that servers answer with, of models.toml; no keys."""
+    from localspec.models.catalog import Catalog
+
+    facts = {"role": "endpoint", "source": "server", "path": "", "fault": ""}
+    return [asdict(entry) | facts for entry in Catalog.load().endpoints.values()]
+
+
 def _print_catalog(as_json: bool) -> int:
     """Pairs first, as they are what one pulls; "~" where the entry was not compared with the file yet."""
     from localspec.cli.unused import not_used
@@ -84,7 +94,11 @@ def _print_catalog(as_json: bool) -> int:
     if as_json:
         print(
             json.dumps(
-                {"pairs": [*map(asdict, catalog.pairs.values())], "models": [*map(asdict, catalog.models.values())]}
+                {
+                    "pairs": [*map(asdict, catalog.pairs.values())],
+                    "models": [*map(asdict, catalog.models.values())],
+                    "endpoints": [*map(asdict, catalog.endpoints.values())],
+                }
             )
         )
         return 0
@@ -109,6 +123,7 @@ def _print_rows(rows: list[tuple[str, ...]]) -> None:
 
 
 def _print(entries: list[Entry], faults: dict[str, str]) -> None:
+    from localspec.models.catalog import Catalog
     from localspec.models.installed import can_draft
 
     rows: list[tuple[str, ...]] = [("NAME", "ROLE", "SIZE", "QUANT", "STATE")]
@@ -120,6 +135,7 @@ def _print(entries: list[Entry], faults: dict[str, str]) -> None:
             drafted = "good; such heads are kept and not used yet"
         state = faults[entry.name] or drafted
         rows.append((entry.name, entry.role, decimal(entry.bytes), entry.quant, state))
+    rows += [(one.name, "endpoint", "", "", one.title) for one in Catalog.load().endpoints.values()]
     _print_rows(rows)
     broken = [name for name, fault in faults.items() if fault]
     if broken:

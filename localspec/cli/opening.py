@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def check_openable(word: str, commands: Iterable[str] = ()) -> None:
-    """Accepts an installed model or pair, or a GGUF file. Nothing is fetched.
+    """Accepts an installed model or pair, a server's model of models.toml, or a GGUF file. Nothing is fetched.
 
     Args:
         word: as typed.
@@ -20,12 +20,16 @@ def check_openable(word: str, commands: Iterable[str] = ()) -> None:
     from localspec.cli.parser import did_you_mean
     from localspec.errors import UsageError
     from localspec.gguf import read_header
+    from localspec.models.catalog import Catalog
     from localspec.models.installed import find, knows, usable
 
+    endpoints = Catalog.load().endpoints
+    if word in endpoints:
+        return
     names_file = word.endswith(".gguf") or "/" in word or Path(word).is_file()
     if not names_file and not knows(word):
         kinds = "command, model or file" if commands else "model, pair or file"
-        hint = did_you_mean(word, [*commands, *usable()])
+        hint = did_you_mean(word, [*commands, *usable(), *endpoints])
         raise UsageError(
             f"There is no {kinds} called {word!r}.",
             hint or "`localspec help` lists the commands, `localspec list` the models that are installed.",

@@ -50,6 +50,7 @@ def _models(names: list[str], store: Store) -> list[str]:
 
     catalog, found = Catalog.load(), []
     for name in names:
+        catalog.check_local(name)
         pair = catalog.pairs.get(name) if not any(entry.name == name for entry in store.entries()) else None
         wanted = [pair.target, pair.draft] if pair else [name]
         entries = [store.find(one) for one in wanted]

@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from localspec.cli import batch, output
-from localspec.cli.endpoint import add_endpoint_options, check_endpoint_options, run_prompt
+from localspec.cli.endpoint import add_endpoint_options, check_endpoint_options, run_prompt, take_listed
 from localspec.cli.idle_draft import idle_draft
 from localspec.cli.number import whole
 from localspec.cli.options import (
@@ -30,7 +30,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "words",
         nargs="*",
         metavar="[NAME] PROMPT",
-        help="installed model or pair (or --target), and the prompt; standard input or -f is put after it",
+        help="model or pair by name (or --target), and the prompt; standard input or -f is put after it",
     )
     parser.add_argument("-f", "--file", metavar="FILE", help="text file to put after the prompt")
     parser.add_argument("--system", metavar="TEXT", help="system message")
@@ -48,7 +48,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    take_listed(options)
     _take_words(options)
+    take_listed(options)
     check_endpoint_options(options, "raw", "log_probs", "batch", "slots")
     if options.log_probs is not None and not options.json:
         raise UsageError("--log-probs needs --json.")

@@ -14,7 +14,7 @@ from localspec.cli.places import add_memory_options, after_fault, fit_settings, 
 from localspec.errors import LocalspecError, ModelError, ModelFileError
 
 if TYPE_CHECKING:
-    from localspec.models.catalog import Catalog, ModelEntry
+    from localspec.models.catalog import Catalog, EndpointEntry, ModelEntry
     from localspec.models.facts import Facts
 
 
@@ -23,7 +23,7 @@ ENGINES = ("vllm", "sglang", "llama-server", "tensorrt-llm")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", metavar="NAME|FILE", help="pair, model, GGUF file or head")
+    parser.add_argument("name", metavar="NAME|FILE", help="pair, model, server's model, GGUF file or head")
     parser.add_argument("--json", action="store_true", help="everything as JSON, also the chat template's marks")
     parser.add_argument(
         "--as",
@@ -48,6 +48,8 @@ def run(options: argparse.Namespace) -> int:
 
         return show_serving(options.name, options.engine, options.json)
     catalog = Catalog.load()
+    if options.name in catalog.endpoints:
+        return _show_endpoint(catalog.endpoints[options.name], options.json)
     pair = catalog.pairs.get(options.name)
     try:
         paths = [path for path in find(options.name, catalog=catalog) if path is not None]
@@ -119,6 +121,20 @@ def _show_listed(options: argparse.Namespace, catalog: Catalog) -> int:
         _print([("pair", pair.name), ("method", method), ("why", pair.why), ("in doubt", pair.doubt or "-")])
         print()
     print(f"Not on this machine. localspec pull {options.name}")
+    return 0
+
+
+def _show_endpoint(entry: EndpointEntry, as_json: bool) -> int:
+    """A model that a server answers with; the server is not asked, and its key is not read."""
+    if as_json:
+        from dataclasses import asdict
+
+        print(json.dumps(asdict(entry)))
+        return 0
+    place = f"environment variable {entry.key_env}" if entry.key_env else f"keyring, service {entry.keyring}"
+    rows = [("name", entry.name), ("what it is", "a model that a server answers with"), ("server", entry.endpoint)]
+    rows += [("model", entry.model or "the first that it lists")]
+    _print([*rows, ("key", place if entry.key_env or entry.keyring else "none")])
     return 0
 
 

@@ -1,7 +1,8 @@
-"""The catalogue `models.toml`: model files by name, and pairs of target and draft.
+"""The catalogue `models.toml`: model files by name, pairs of target and draft, and models that servers answer with.
 
 The shipped file says what localspec knows; a `models.toml` in the user's config folder adds entries and replaces those
-of the same name. Every key is a field of `ModelEntry` or `PairEntry`, documented there; unknown keys are refused.
+of the same name. Every key is a field of `ModelEntry`, `PairEntry` or `EndpointEntry`, which document it; unknown keys
+are refused.
 """
 
 from __future__ import annotations
@@ -9,15 +10,16 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
+from itertools import combinations
 from pathlib import Path
 from typing import Any, TypeVar
 
 from localspec import paths
-from localspec.errors import UsageError
+from localspec.errors import ModelError, UsageError
 from localspec.models.methods import METHODS
-from localspec.models.names import RepositoryName, base_name
+from localspec.models.names import RepositoryName, base_name, is_server
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -126,6 +128,35 @@ class PairEntry:
         return _day_fault(self.verified)
 
 
+@dataclass(frozen=True, slots=True)
+class EndpointEntry:
+    """A model that an OpenAI-style server answers with: an [[endpoint]] table. The file never holds the key itself."""
+
+    name: str
+    """What a user types."""
+    endpoint: str
+    """The server's address, with or without /v1."""
+    model: str = ""
+    """As the server calls it; "" = the first that it lists."""
+    key_env: str = ""
+    """The environment variable that holds the server's key; "" = none does."""
+    keyring: str = ""
+    """The service under which Python's `keyring` keeps the key, with `name` as its user; "" = it does not."""
+
+    @property
+    def title(self) -> str:
+        """Model and server in words."""
+        return f"{self.model or 'the first model'} at {self.endpoint}"
+
+    def fault(self) -> str:
+        """What is wrong with the entry; "" = nothing. An address may hold a password and is not repeated."""
+        if not is_server(self.endpoint):
+            return "has an endpoint that does not look like http://127.0.0.1:8000/v1"
+        if self.key_env and self.keyring:
+            return "must not name both a key_env and a keyring"
+        return ""
+
+
 def _number_fault(entry: ModelEntry, *names: str) -> str:
     for name in names:
         if getattr(entry, name) < 0:
@@ -143,6 +174,7 @@ class Catalog:
 
     models: dict[str, ModelEntry]
     pairs: dict[str, PairEntry]
+    endpoints: dict[str, EndpointEntry] = field(default_factory=dict)
 
     @classmethod
     def load(cls, path: Path | None = None) -> Catalog:
@@ -157,11 +189,12 @@ class Catalog:
         if not own.exists():
             return _checked(found, paths.models_toml())
         more = _read(own)
-        return _checked(cls(found.models | more.models, found.pairs | more.pairs), own)
+        both = cls(found.models | more.models, found.pairs | more.pairs, found.endpoints | more.endpoints)
+        return _checked(both, own)
 
     def nearest(self, name: str, more: Iterable[str] = ()) -> str:
         """A sentence with the names most like an unknown one, of the catalogue and of `more`, or with all pairs."""
-        known = sorted({*self.pairs, *self.models, *more})
+        known = sorted({*self.pairs, *self.models, *self.endpoints, *more})
         close = get_close_matches(name.lower(), known, 4, 0.7) or [one for one in known if name.lower() in one][:4]
         if name and close:
             return f"Did you mean {' or '.join(close)}?"
@@ -181,6 +214,17 @@ class Catalog:
         paired = {pair.target for pair in self.pairs.values() if pair.method in methods}
         return [entry for entry in self.models.values() if entry.role == "target" and entry.name not in paired]
 
+    def check_local(self, name: str) -> None:
+        """Refuses the name of a model that a server answers with.
+
+        Raises:
+            ModelError: it is one; the hint says what can use it.
+        """
+        entry = self.endpoints.get(name)
+        if entry is not None:
+            text = f"{name!r} is {entry.title}, and this needs a model of this machine."
+            raise ModelError(text, "`localspec run`, `localspec chat` and /model can use it.")
+
     def drafts_for(self, target: str) -> list[PairEntry]:
         """Pairs whose target is this model."""
         return [pair for pair in self.pairs.values() if pair.target == target]
@@ -191,11 +235,15 @@ def _read(path: Path) -> Catalog:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise UsageError(f"Cannot read the catalogue {path}: {error}.") from None
-    unknown = set(data) - {"model", "pair"}
+    unknown = set(data) - {"model", "pair", "endpoint"}
     if unknown:
-        raise UsageError(f"{path}: unknown table {sorted(unknown)[0]!r}; there are [[model]] and [[pair]].")
-    models = _entries(ModelEntry, data.get("model", []), path)
-    return Catalog(models, _entries(PairEntry, data.get("pair", []), path))
+        known = "there are [[model]], [[pair]] and [[endpoint]]"
+        raise UsageError(f"{path}: unknown table {sorted(unknown)[0]!r}; {known}.")
+    return Catalog(
+        _entries(ModelEntry, data.get("model", []), path),
+        _entries(PairEntry, data.get("pair", []), path),
+        _entries(EndpointEntry, data.get("endpoint", []), path),
+    )
 
 
 def _checked(catalog: Catalog, path: Path) -> Catalog:
@@ -203,13 +251,16 @@ def _checked(catalog: Catalog, path: Path) -> Catalog:
         for name in (pair.target, pair.draft):
             if name not in catalog.models:
                 raise UsageError(f"{path}: pair {pair.name!r} names the model {name!r}, which is not listed.")
-    both = sorted(set(catalog.models) & set(catalog.pairs))
-    if both:
-        raise UsageError(f"{path}: {both[0]!r} is the name of a model and of a pair.")
+    kinds: dict[str, Collection[str]] = {"model": catalog.models, "pair": catalog.pairs, "endpoint": catalog.endpoints}
+    for (one, names), (other, more) in combinations(kinds.items(), 2):
+        both = sorted(set(names) & set(more))
+        if both:
+            article = "an" if other == "endpoint" else "a"
+            raise UsageError(f"{path}: {both[0]!r} is the name of a {one} and of {article} {other}.")
     return catalog
 
 
-_Entry = TypeVar("_Entry", ModelEntry, PairEntry)
+_Entry = TypeVar("_Entry", ModelEntry, PairEntry, EndpointEntry)
 _KINDS: dict[Any, type] = {"bool": bool, "int": int, "float": float, "str": str}
 
 
@@ -228,17 +279,17 @@ def _entries(kind: type[_Entry], rows: Any, path: Path) -> dict[str, _Entry]:
 def _entry(kind: type[_Entry], row: Any, path: Path) -> _Entry:
     if not isinstance(row, dict):
         raise UsageError(f"{path}: {row!r} is not a table.")
-    unknown = set(row) - {field.name for field in fields(kind)}
+    unknown = set(row) - {one.name for one in fields(kind)}
     if unknown:
-        raise UsageError(f"{path}: unknown key {sorted(unknown)[0]!r} in {row.get('name', row)!r}.")
-    for field in fields(kind):
-        wanted, value = _KINDS[field.type], row.get(field.name)
+        raise UsageError(f"{path}: unknown key {sorted(unknown)[0]!r} in {row.get('name', '?')!r}.")
+    for one in fields(kind):
+        wanted, value = _KINDS[one.type], row.get(one.name)
         if value is not None and type(value) is not wanted and not (wanted is float and type(value) is int):
-            raise UsageError(f"{path}: {field.name} is {value!r}; it must be a {wanted.__name__}.")
+            raise UsageError(f"{path}: {one.name} is {value!r}; it must be a {wanted.__name__}.")
     try:
         entry = kind(**row)
     except TypeError as error:
-        raise UsageError(f"{path}: {row.get('name', row)!r}: {error}.") from None
+        raise UsageError(f"{path}: {row.get('name', '?')!r}: {error}.") from None
     fault = entry.fault()
     if fault:
         raise UsageError(f"{path}: {entry.name!r} {fault}.")

@@ -27,12 +27,13 @@ def find(name: str | os.PathLike[str] | None, store: Store | None = None, catalo
         catalog: None = the shipped one with the user's additions.
 
     Raises:
-        ModelError: no such name, or it is not installed; the hint is the command that installs it.
+        ModelError: no such name, or it is not installed; the hint is the command that installs it. Or a server's model.
         ModelFileError: it was installed and its file is gone or changed.
     """
     text = DEFAULT_PAIR if name is None else os.fspath(name)
     catalog = Catalog.load() if catalog is None else catalog
     store = Store() if store is None else store
+    catalog.check_local(text)
     pair = catalog.pairs.get(text)
     if pair is not None:
         target = _model(pair.target, text, store, catalog)
@@ -87,9 +88,10 @@ def name_of(sha256: str, store: Store | None = None, catalog: Catalog | None = N
 
 
 def knows(name: str) -> bool:
-    """Whether a name is in the catalogue or the index, be its files sound or not."""
+    """Whether a name is in the catalogue or the index, be its files sound or not, or a server's model."""
     catalog = Catalog.load()
-    return name in catalog.pairs or name in catalog.models or Store().find(name) is not None
+    listed = {*catalog.pairs, *catalog.models, *catalog.endpoints}
+    return name in listed or Store().find(name) is not None
 
 
 def _model(name: str, pair: str, store: Store, catalog: Catalog) -> Path:

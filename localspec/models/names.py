@@ -103,6 +103,16 @@ class Choice:
         return split_of(self.files[0].name).stem
 
 
+def is_server(address: str) -> bool:
+    """Whether an address is that of a server: http or https, a host, and no user, query or fragment."""
+    try:
+        parts = urlsplit(address)
+        sound = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
+    except ValueError:
+        return False
+    return sound and "@" not in parts.netloc and not (parts.query or parts.fragment)
+
+
 def parse(text: str, hub_hosts: Sequence[str] = ()) -> RepositoryName | Url | None:
     """What `text` names on the net; None if it is not of such a form.
 

@@ -83,6 +83,7 @@ def wishes(
 
 
 def _one(text: str, hub: Hub, catalog: Catalog, role: str, revision: str) -> Wish:
+    catalog.check_local(text)
     entry = catalog.models.get(text)
     if entry is not None:
         return wish_for(entry, role, revision)

@@ -15,6 +15,7 @@ from localspec.chat.thinking import MARKS, apart
 from localspec.engine.request import FinishReason
 from localspec.engine.stats import RequestStats
 from localspec.errors import LocalspecError, UsageError
+from localspec.models.names import is_server
 from localspec.remote.prompt import Prompt
 
 _TIMEOUT = httpx.Timeout(30.0, read=600.0)
@@ -149,12 +150,7 @@ def base_of(address: str, option: str = "--endpoint", example: str = "http://127
     Raises:
         UsageError: it is none.
     """
-    try:
-        parts = urlsplit(address)
-        sound = parts.scheme in ("http", "https") and parts.hostname and (parts.port is None or parts.port > 0)
-    except ValueError:
-        sound = False
-    if not sound or parts.query or parts.fragment or parts.username:
+    if not is_server(address):
         raise UsageError(f"{option} is {address!r}; it must look like {example}.")
     base = address.rstrip("/")
     return base if base.endswith("/v1") else base + "/v1"

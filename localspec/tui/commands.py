@@ -36,7 +36,7 @@ OWN = (
     CommandRow("import", "FILE", "take in chats: own JSON, or ChatGPT's export"),
     CommandRow("find", "[WORDS]", "search all chats"),
     CommandRow("preset", "NAME", "use a preset's system message and parameters"),
-    CommandRow("model", "[NAME]", "with an endpoint: let another of its models answer"),
+    CommandRow("model", "[NAME]", "let a server's model of models.toml answer, or another of the endpoint"),
     CommandRow("servers", "", "look for model servers on this machine, and let one answer"),
     CommandRow("theme", "[NAME]", "change the colours"),
     CommandRow("stop", "", "stop the answer (Esc)"),

@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from localspec.errors import LocalspecError, UsageError
+from localspec.models.catalog import Catalog, EndpointEntry
 from localspec.remote import search
 from localspec.remote.endpoint import port_here
+from localspec.remote.key import key_for
 from localspec.tui.dialogs import Choice
 from localspec.tui.remote import RemoteAnswerer
 from localspec.tui.safe_text import one_line
@@ -16,27 +18,45 @@ from localspec.tui.safe_text import one_line
 if TYPE_CHECKING:
     from localspec.tui.app import ChatApp
     from localspec.tui.screens.chat import ChatScreen
+    from localspec.tui.widgets.pane import ChatPane
 
 _NAMED = 10
 """Models that a sentence names at most."""
 
 
 def choose_model(screen: ChatScreen, name: str) -> None:
-    """Lets another of the server's models answer: the one of this name, or with "" one from a list.
+    """Lets another server's model answer: the one that models.toml calls so, or one of the server that answers.
 
-    A model of this machine is changed on its own screen, which opens.
+    Without a name the server's models are listed. A model of this machine is changed on its own screen, which opens.
 
     Raises:
-        UsageError: a name is given, and no server answers.
+        UsageError: the name is none of models.toml, and no server answers; or models.toml cannot be read.
     """
     app = screen.app
     answerer = app.answerer
-    if isinstance(answerer, RemoteAnswerer):
+    entry = Catalog.load().endpoints.get(name)
+    if entry is not None:
+        screen.run_worker(_take(app, entry), group="server", exclusive=True)
+    elif isinstance(answerer, RemoteAnswerer):
         screen.run_worker(_choose(app, answerer, name), group="server", exclusive=True)
     elif name:
-        raise UsageError("A model of this machine answers, and no server.", "F5 lists the models of this machine.")
+        text = f"models.toml has no server's model {name!r}, and no server answers."
+        raise UsageError(text, "F5 lists the models of this machine.")
     else:
         app.open_screen("models")
+
+
+async def _take(app: ChatApp, entry: EndpointEntry) -> None:
+    """The user has written its address into models.toml, so that nothing is asked before a prompt goes there."""
+    pane, answerer = app.pane, app.answerer
+    try:
+        key = await asyncio.to_thread(key_for, entry)  # a keyring may ask for its password
+        found = RemoteAnswerer(entry.endpoint, entry.model or None, key)
+    except LocalspecError as error:
+        app.say(str(error), problem=True)
+        return
+    if app.answerer is answerer:
+        _use(app, found, entry.name, pane)
 
 
 async def _choose(app: ChatApp, answerer: RemoteAnswerer, name: str) -> None:
@@ -87,7 +107,12 @@ async def _find(app: ChatApp) -> None:
     model = await pick(app, f"Models of {server.address}", server.models) if several else server.models[0]
     if model is None or app.answerer is not answerer:
         return
-    app.use(RemoteAnswerer(server.address, model), stranger=server.address)
+    _use(app, RemoteAnswerer(server.address, model), model, pane, server.address)
+
+
+def _use(app: ChatApp, answerer: RemoteAnswerer, model: str, pane: ChatPane | None, stranger: str = "") -> None:
+    """Lets a server answer, and signs the chat with the model's name."""
+    app.use(answerer, stranger)
     if pane is not None:
         app.archive.set_model(pane.chat_id, model)
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from localspec import __version__
-from localspec.checks.bundle import bundle
+from localspec.checks.bundle import bundle, write_bundle
 from localspec.checks.finding import Finding
 
 ENVIRONMENT = {
@@ -31,6 +33,17 @@ def test_keys_are_left_out_wherever_they_stand() -> None:
     }
     assert found["settings"] == {"target": "~/models/a.gguf"}
     assert found["findings"][0]["value"] == "an error that quotes (left out) and (left out)"
+
+
+def test_a_variable_that_models_toml_names_holds_a_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCALSPEC_CONFIG", str(tmp_path))
+    monkeypatch.setenv("LOCALSPEC_WORK", "sesame")
+    entry = '[[endpoint]]\nname = "work"\nendpoint = "http://10.0.0.7:8000"\nkey_env = "LOCALSPEC_WORK"\n'
+    (tmp_path / "models.toml").write_text(entry, encoding="utf-8")
+    write_bundle(tmp_path / "report.json", [Finding("log", "it quotes sesame")], {})
+    text = (tmp_path / "report.json").read_text(encoding="utf-8")
+    assert "sesame" not in text
+    assert json.loads(text)["environment"]["LOCALSPEC_WORK"] == "(left out)"
 
 
 def test_it_names_the_versions() -> None:

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from localspec import paths
-from localspec.errors import UsageError
+from localspec.errors import ModelError, UsageError
 from localspec.models import catalog as catalog_module
 from localspec.models import names
-from localspec.models.catalog import DEFAULT_PAIR, Catalog, ModelEntry, PairEntry
+from localspec.models.catalog import DEFAULT_PAIR, Catalog, EndpointEntry, ModelEntry, PairEntry
 
 HASH = "0123456789abcdef" * 4
 MODELS = f"""
@@ -44,6 +44,13 @@ name = "own"
 file = "own.gguf"
 role = "target"
 bundled = true
+"""
+SERVER = """
+[[endpoint]]
+name = "work"
+endpoint = "http://10.0.0.7:8000"
+model = "large"
+key_env = "WORK_KEY"
 """
 
 
@@ -112,6 +119,10 @@ def test_an_empty_catalogue_is_fine(tmp_path: Path) -> None:
         (MODELS.replace('why = "they fit"', 'method = "magic"'), "'both' has method 'magic'; it must be one of draft"),
         (MODELS.replace("0.5", "50"), "'both' has acceptance 50; it must be between 0 and 1"),
         (MODELS.replace('"both"', '"big"'), "'big' is the name of a model and of a pair"),
+        (MODELS + SERVER.replace('"work"', '"both"'), "'both' is the name of a pair and of an endpoint"),
+        (SERVER + 'keyring = "localspec"\n', "'work' must not name both a key_env and a keyring"),
+        (SERVER.replace("http:", "ftp:"), "'work' has an endpoint that does not look like http://127.0.0.1:8000/v1"),
+        (SERVER.replace('endpoint = "http://10.0.0.7:8000"\n', ""), "'work': .*'endpoint'"),
     ],
 )
 def test_mistakes_are_named(tmp_path: Path, text: str, named: str) -> None:
@@ -128,7 +139,32 @@ def test_a_file_that_is_not_there_or_not_text(tmp_path: Path) -> None:
         Catalog.load(tmp_path / "bytes.toml")
 
 
-@pytest.mark.parametrize("kind", [ModelEntry, PairEntry])
+def test_a_model_of_a_server_is_none_of_this_machine(tmp_path: Path) -> None:
+    catalog = load(tmp_path, MODELS + SERVER)
+    assert catalog.endpoints == {"work": EndpointEntry("work", "http://10.0.0.7:8000", "large", "WORK_KEY")}
+    assert "work" not in {**catalog.models, **catalog.pairs}
+    assert catalog.nearest("wrk") == "Did you mean work?"
+    catalog.check_local("big")
+    with pytest.raises(ModelError, match=r"'work' is large at http://.*, and this needs a model of this machine"):
+        catalog.check_local("work")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        SERVER.replace("//10", "//me:sesame@10"),
+        SERVER + 'key = "sesame"\n',
+        SERVER.replace('name = "work"', 'api_key = "sesame"'),
+        SERVER.replace('name = "work"\n', "").replace("10.0.0.7", "sesame"),
+    ],
+)
+def test_a_key_that_was_written_into_the_file_is_not_repeated(tmp_path: Path, text: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        load(tmp_path, text)
+    assert "sesame" not in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", [ModelEntry, PairEntry, EndpointEntry])
 def test_every_key_is_documented(kind: type) -> None:
     text = Path(catalog_module.__file__).read_text(encoding="utf-8")
     body = text[text.index(f"class {kind.__name__}") :]
@@ -138,10 +174,12 @@ def test_every_key_is_documented(kind: type) -> None:
         )
 
 
-@pytest.mark.parametrize("kind", [ModelEntry, PairEntry])
+@pytest.mark.parametrize("kind", [ModelEntry, PairEntry, EndpointEntry])
 def test_the_file_itself_says_what_each_key_is(kind: type) -> None:
     head = paths.models_toml().read_text(encoding="utf-8").partition("\n[[")[0]
-    part = head.partition("# Keys of [[pair]]")[0 if kind is ModelEntry else 2]
+    models, _, rest = head.partition("# Keys of [[pair]]")
+    pairs, _, endpoints = rest.partition("# Keys of [[endpoint]]")
+    part = {ModelEntry: models, PairEntry: pairs, EndpointEntry: endpoints}[kind]
     for field in fields(kind):
         assert re.search(rf"\n#   {field.name}  +\w", part) or re.search(rf'\n#   {field.name}  +"', part), field
 

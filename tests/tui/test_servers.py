@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from textual.pilot import Pilot
@@ -107,6 +108,32 @@ async def test_nothing_is_looked_for_unless_asked(make_app: MakeApp, endpoint: E
             await pilot.press("enter")
             await until(pilot, lambda: said(app, "load one there first"))
             assert not isinstance(app.answerer, RemoteAnswerer)
+
+
+async def test_a_name_of_models_toml_answers_with_its_key(
+    make_app: MakeApp, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("LOCALSPEC_CONFIG", str(tmp_path))
+    text = f'[[endpoint]]\nname = "work"\nendpoint = "{endpoint.url}"\nmodel = "large"\nkey_env = "WORK_KEY"\n'
+    (tmp_path / "models.toml").write_text(text, encoding="utf-8")
+    app = make_app("From here.")
+    async with app.run_test() as pilot:
+        await say(pilot, "Hi")
+        await write(pilot, "/model play")
+        await until(pilot, lambda: said(app, "no server's model 'play'"))
+        monkeypatch.delenv("WORK_KEY", raising=False)
+        await write(pilot, "/model work")
+        await until(pilot, lambda: said(app, "WORK_KEY, which is not set"))
+        assert not isinstance(app.answerer, RemoteAnswerer)
+        monkeypatch.setenv("WORK_KEY", "sesame")
+        await write(pilot, "/model work")
+        await until(pilot, lambda: app.facts is not None and app.facts.name == "large")
+        assert front(app).chat.model == "work"
+        await say(pilot, "And there?")  # it is the user's own entry: nothing is asked
+        assert front(app).path[-1].content == "Hello there."
+    assert [request["model"] for request in endpoint.requests] == ["large"]
+    assert endpoint.headers[0]["Authorization"] == "Bearer sesame"
+    app.answerer.close()
 
 
 async def test_no_server_and_the_one_that_answers_already(make_app: MakeApp, endpoint: Endpoint) -> None:
