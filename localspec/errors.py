@@ -8,6 +8,7 @@ LocalspecError                 exit 1
 │   └── NoRoomError                     there is too little memory for it now
 ├── ContextOverflowError       exit 4   the prompt does not fit the context
 ├── DecodeError                exit 5   llama.cpp could not evaluate a pass
+│   └── DeviceError                     the device failed that computed it
 ├── KernelError                exit 5   a logits row or an argument no verdict can be made from
 │   └── GrammarError           exit 2   a grammar or schema became too complex while an answer was written
 ├── DownloadError              exit 6   a model could not be fetched: network, hub, access, disk
@@ -68,6 +69,10 @@ class DecodeError(LocalspecError):
     """llama.cpp could not evaluate a pass."""
 
     exit_code = 5
+
+
+class DeviceError(DecodeError):
+    """The device that computed a pass failed, such as a GPU that was lost."""
 
 
 class KernelError(LocalspecError):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
 from localspec.llama import lib
@@ -18,3 +21,47 @@ def list_gpus(monkeypatch: pytest.MonkeyPatch, *gpus: lib.Device) -> None:
     handles: list[int | None] = [*lib.device_handles(), *(None for _ in gpus)]
     monkeypatch.setattr(lib, "devices", lambda: [*real, *gpus])
     monkeypatch.setattr(lib, "device_handles", lambda: handles)
+
+
+class Gpu:
+    """Computes some passes of the models that were put on a GPU and is then lost: `llama_decode` says so."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.left = 1 << 30
+        """Passes until it is lost."""
+        self.refused = 0
+        """Passes that it was asked for since."""
+        self.at_loss: Callable[[], object] = lambda: None
+        """Called with the first of them."""
+        self._models, self._contexts = set[int](), set[int]()
+        api = lib.api()
+        self._decode, self._load = api.llama_decode, api.llama_model_load_from_file
+        self._make = api.llama_init_from_model
+        monkeypatch.setattr(api, "llama_decode", self.decode)
+        monkeypatch.setattr(api, "llama_model_load_from_file", self.load)
+        monkeypatch.setattr(api, "llama_init_from_model", self.make)
+
+    def load(self, path: bytes, params: Any) -> Any:
+        found = self._load(path, params)
+        self._mark(self._models, lib.pointer_value(found), bool(params.n_gpu_layers))
+        return found
+
+    def make(self, model: Any, params: Any) -> Any:
+        found = self._make(model, params)
+        self._mark(self._contexts, int(found), lib.pointer_value(model) in self._models)
+        return found
+
+    @staticmethod
+    def _mark(known: set[int], address: int, here: bool) -> None:
+        """Whether what is at an address is on this GPU; what was there before is freed."""
+        (known.add if here else known.discard)(address)
+
+    def decode(self, context: int, batch: Any) -> int:
+        if context in self._contexts:
+            self.left -= 1
+            if self.left < 0:
+                self.refused += 1
+                if self.refused == 1:
+                    self.at_loss()
+                return -3
+        return int(self._decode(context, batch))

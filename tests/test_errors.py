@@ -18,6 +18,7 @@ CODES = {
     "NoRoomError": 3,
     "ContextOverflowError": 4,
     "DecodeError": 5,
+    "DeviceError": 5,
     "KernelError": 5,
     "GrammarError": 2,
     "DownloadError": 6,

@@ -32,7 +32,7 @@ from localspec.engine.slot import Slot
 from localspec.engine.stats import RequestStats
 from localspec.engine.stop import TextStream
 from localspec.engine.verify import verify
-from localspec.errors import Cancelled, ContextOverflowError, DecodeError, KernelError, LocalspecError
+from localspec.errors import Cancelled, ContextOverflowError, DecodeError, DeviceError, KernelError, LocalspecError
 from localspec.types import Feed, LogitRows, Rule
 
 _LATELY = 16
@@ -121,6 +121,12 @@ class Loop:
         events, self._events = self._events, []
         return events
 
+    def take_over(self, other: Loop) -> None:
+        """Goes on with the requests of a loop whose device failed, from what they have said: nothing is cached here."""
+        self.active, self._events = other.active, other._events
+        for slot in self.active.values():
+            slot.cached, slot.stats.exact = 0, False
+
     def abandon(self) -> list[Event]:
         """Forgets all requests; what they have cached is not touched.
 
@@ -166,6 +172,8 @@ class Loop:
                 slot.progress(slot.cached, len(tokens) - 1)
         except Cancelled:
             self._end(slot, FinishReason.CANCELLED)
+        except DeviceError:  # no other slot's chunk or pass would go better
+            raise
         except LocalspecError as error:
             slot.failure = error
             self._end(slot, FinishReason.ERROR)

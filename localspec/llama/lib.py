@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from localspec.errors import Cancelled, DecodeError, LocalspecError
+from localspec.errors import Cancelled, DecodeError, DeviceError, LocalspecError
 from localspec.llama import bindings
 
 GGML_TYPES = {"f32": 0, "f16": 1, "q8_0": 8, "bf16": 30}
@@ -256,6 +256,7 @@ def raise_for_code(code: int, mark: int) -> NoReturn:
 
     Raises:
         Cancelled: the abort callback stopped it (code 2).
+        DeviceError: the computation failed (code -3).
         DecodeError: anything else, with llama.cpp's own reason.
     """
     if code == 2:
@@ -267,7 +268,8 @@ def raise_for_code(code: int, mark: int) -> NoReturn:
         -3: "the computation failed",
     }.get(code, f"it returned {code}")
     reason = log.reason(mark)
-    raise DecodeError(f"llama.cpp could not evaluate a pass: {what}{f' ({reason})' if reason else ''}.")
+    kind = DeviceError if code == -3 else DecodeError
+    raise kind(f"llama.cpp could not evaluate a pass: {what}{f' ({reason})' if reason else ''}.")
 
 
 def pointer_value(pointer: Any) -> int:

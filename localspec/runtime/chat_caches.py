@@ -70,6 +70,11 @@ class ChatCaches:
             self._chat = None
         self._folder.remove(chat)
 
+    def move(self, context: Context, key: bytes) -> None:
+        """The slot is one of another context now, and empty; arguments as above."""
+        self._wait()
+        self._context, self._key, self._on_disk = context, key, NO_TOKENS
+
     def close(self) -> None:
         """Saves what is in the slot, and waits until it is on disk."""
         self.save()

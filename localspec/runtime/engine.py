@@ -15,7 +15,6 @@ from localspec.chat.template import ChatTemplate, Message
 from localspec.config import EngineSettings
 from localspec.drafters import HEADS, PLAIN
 from localspec.engine.interfaces import Constraint
-from localspec.engine.loop import Loop
 from localspec.engine.request import Request, TokenLogProb, fresh_seed
 from localspec.errors import LocalspecError, UsageError
 from localspec.llama.choice import Progress
@@ -27,7 +26,8 @@ from localspec.runtime import tuning as tunings
 from localspec.runtime.generation import Generation
 from localspec.runtime.heads import apart, displace
 from localspec.runtime.loaded import Loaded
-from localspec.runtime.loading import check_drafter, leaves, load_apart, make_plan
+from localspec.runtime.loading import check_drafter, leaves, load_apart
+from localspec.runtime.loops import make_loop
 from localspec.runtime.readings import Readings
 from localspec.runtime.worker import Worker
 from localspec.types import NO_TOKENS, Float32Array, Rule, SamplingParams, Tokens
@@ -45,12 +45,11 @@ class Engine:
 
     def __init__(self, loaded: Loaded) -> None:
         self.loaded = loaded
-        self.settings = loaded.settings
         model = loaded.model
         self.template = ChatTemplate(model.chat_template, model.text_of(model.bos), model.text_of(model.eos))
         self._compiler = Compiler(model)
-        self._worker = Worker(loaded, self._make_loop(loaded.settings))
-        self._readings = Readings(loaded.context, self._worker.run)
+        self._worker = Worker(loaded, make_loop(loaded, loaded.settings))
+        self._readings = Readings(loaded, self._worker.run)
         self._at_close = ExitStack()
         # A thread's first step is slow (graphs, pages of a file), so no answer waits for it. A drafter that cannot
         # compute is dropped here; the first answer finds out if the target cannot.
@@ -294,6 +293,11 @@ class Engine:
         return self._readings.hidden_states(tokens, layers, cancel)
 
     @property
+    def settings(self) -> EngineSettings:
+        """What is in use: with numbers for `auto`, and as `configure` changed it."""
+        return self.loaded.settings
+
+    @property
     def running(self) -> dict[int, Generation]:
         """What is being answered now, by slot."""
         return self._worker.running
@@ -347,9 +351,9 @@ class Engine:
         def change() -> None:
             if self._worker.busy:
                 raise UsageError("The drafter cannot be changed while a request is running.")
-            loop = self._make_loop(settings)
+            loop = make_loop(self.loaded, settings)
             self._close_drafters()
-            self._worker.loop, self.settings = loop, settings
+            self._worker.loop, self.loaded.settings = loop, settings
 
         self.on_engine_thread(change)
 
@@ -388,9 +392,6 @@ class Engine:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-    def _make_loop(self, settings: EngineSettings) -> Loop:
-        return Loop(self.loaded.context, make_plan(self.loaded, settings), self.loaded.model)
 
     def _close_drafters(self) -> None:
         for one in self._worker.loop.plan.drafters:

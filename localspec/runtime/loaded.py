@@ -17,6 +17,11 @@ from localspec.planning.knowledge import Knowledge
 from localspec.runtime.corpus import Corpus
 from localspec.runtime.knowledge import Store
 
+_MOVED = (
+    "settings", "model", "context", "exactness", "draft_model", "draft_context", "shared", "configuration", "knowledge",
+    "store", "self_check", "cache_key", "heads",
+)  # fmt: skip
+"""Fields that depend on the device; past answers and what was recycled do not."""
 _MOST_SHOWN = 8
 """Widest pass whose cost is shown."""
 
@@ -54,6 +59,8 @@ class Loaded:
     """Installed packages' drafters that could not be made, and why."""
     heads: list[Head] = field(default_factory=list)
     """Trained for this target; its context keeps the states they read."""
+    left: list[Model] = field(default_factory=list)
+    """Targets on devices that failed: their vocabularies may be in use."""
 
     @property
     def pass_seconds(self) -> dict[int, dict[int, float]]:
@@ -84,6 +91,16 @@ class Loaded:
             self.heads = [head for head in self.heads if head.name != name]
             self.context.tap_only(union(head.tap for head in self.heads))
 
+    def move(self, other: Loaded) -> None:
+        """Takes over what was loaded elsewhere in place of all this, and frees this but for the target."""
+        self.save_knowledge()
+        for part in (*self.heads, self.draft_context, self.draft_model, self.context):
+            if part is not None:
+                part.close()
+        self.left.append(self.model)
+        for name in _MOVED:
+            setattr(self, name, getattr(other, name))
+
     def save_knowledge(self) -> None:
         """Keeps what was learned for the next start."""
         if self.store is not None:
@@ -93,6 +110,6 @@ class Loaded:
         """Frees everything."""
         if self.corpus is not None:
             self.corpus.close()
-        for part in (*self.heads, self.draft_context, self.draft_model, self.context, self.model):
+        for part in (*self.heads, self.draft_context, self.draft_model, self.context, self.model, *self.left):
             if part is not None:
                 part.close()

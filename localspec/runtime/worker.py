@@ -13,11 +13,12 @@ from localspec.drafters.custom import Custom
 from localspec.engine.loop import Loop
 from localspec.engine.request import Event, FinishReason, Request
 from localspec.engine.slot import Slot
-from localspec.errors import ContextOverflowError, DecodeError, LocalspecError
+from localspec.errors import ContextOverflowError, DecodeError, DeviceError, LocalspecError
 from localspec.planning.plan import AdaptivePlan
 from localspec.runtime import memory
 from localspec.runtime.cache_folder import CacheFolder
 from localspec.runtime.chat_caches import ChatCaches
+from localspec.runtime.device_loss import can_move, move_to_cpu
 from localspec.runtime.generation import Generation
 from localspec.runtime.idle import (
     IdleCalibration,
@@ -39,7 +40,7 @@ class Worker:
         """Starts the thread. `loaded` must stay open until `close`."""
         self._loaded, self._slots = loaded, loaded.settings.slots
         self.loop = loop
-        """Changed on the thread only, while nothing is `busy`."""
+        """Changed on the thread only: by others while nothing is `busy`."""
         self.chats: ChatCaches | None = None
         """Used on the thread only; None = nothing is kept."""
         if loaded.cache_key:
@@ -245,15 +246,32 @@ class Worker:
             generation.deliver(slot.failure or event)
 
     def _passed(self) -> list[Event]:
-        """A step of the loop; without memory for it the draft model is dropped first, and it is tried again."""
+        """A step of the loop. One that fails is repeated: on the CPU where a GPU failed, else without the draft model,
+        which may have taken the memory that lacked.
+        """
         try:
             events = self.loop.step()
         except DecodeError as error:
-            if not self.shed_draft(str(error)):
+            if isinstance(error, DeviceError) and can_move(self._loaded):
+                self._move(error)
+            elif not self.shed_draft(str(error)):
                 raise
             events = self.loop.step()
         self._drop_failed()
         return events
+
+    def _move(self, error: DeviceError) -> None:
+        """The CPU goes on with what a GPU was computing, or all who wait hear that it cannot."""
+        loaded = self._loaded
+        try:
+            self.loop = move_to_cpu(loaded, self.loop, error)
+        except DeviceError as failure:
+            self.outdated = failure.message
+            raise
+        if self.chats is not None:
+            self.chats.move(loaded.context, loaded.cache_key)
+        if self._idle:
+            self.work_when_idle()
 
     def drop(self, faults: Mapping[str, str]) -> None:
         """Drafters that failed are not asked any more, and freed; by name, and why. On the thread only."""
