@@ -11,13 +11,15 @@ from localspec.types import Float32Array
 
 from .host import COMPILER, FLAGS, optimisation
 
-SOURCE = Path(__file__).parent / "fake_driver.cpp"
+FOLDER = Path(__file__).parent
 
 
-def compile_driver(folder: Path) -> Path:
+def compile_driver(folder: Path, source: str = "fake_driver.cpp") -> Path:
     library = folder / "libcuda.so.1"
     assert COMPILER is not None
-    subprocess.run([COMPILER, *FLAGS, *optimisation(), str(SOURCE), "-o", str(library)], check=True, timeout=300)
+    subprocess.run(
+        [COMPILER, *FLAGS, *optimisation(), str(FOLDER / source), "-o", str(library)], check=True, timeout=300
+    )
     return library
 
 
@@ -28,15 +30,12 @@ class FakeDriver:
         self.path = path
         self._library = ctypes.CDLL(str(path))
         self._library.fake_fault.restype = ctypes.c_char_p
-        self._library.fake_take.restype = ctypes.c_uint64
-        self._library.fake_take.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
-        self._library.fake_give.argtypes = [ctypes.c_uint64]
         self._taken: list[int] = []
 
     def reset(self) -> None:
         """No more faults; what tests took is given back."""
         for address in self._taken:
-            self._library.fake_give(address)
+            self._library.fake_give(ctypes.c_uint64(address))
         self._taken.clear()
         self._library.fake_reset()
 
@@ -60,7 +59,9 @@ class FakeDriver:
 
     def upload(self, matrix: Float32Array) -> int:
         """Address of a copy in the device's memory, as llama.cpp would leave logits there."""
-        self._taken.append(int(self._library.fake_take(matrix.ctypes.data, matrix.nbytes)))
+        take = self._library.fake_take
+        take.restype = ctypes.c_uint64
+        self._taken.append(int(take(ctypes.c_void_p(matrix.ctypes.data), ctypes.c_size_t(matrix.nbytes))))
         return self._taken[-1]
 
     def open(self, ordinal: int = 0) -> Gpu:

@@ -27,31 +27,10 @@ struct {
     std::vector<std::function<void()>> queue;
 } fake;
 
-int32_t names[4]; // what functions of a module are: their addresses
-
 void note(const std::string &text) {
     if (fake.fault.empty()) {
         fake.fault = text;
     }
-}
-
-// Counts a call; an error if it is to fail. A lost context can still be pushed and popped.
-int32_t begin(const char *name, bool in_context = true) {
-    fake.calls[name]++;
-    if (!fake.started && std::strcmp(name, "cuInit") != 0) {
-        note(std::string(name) + " before cuInit");
-    }
-    if (in_context && fake.depth != 1) {
-        note(std::string(name) + " outside a context");
-    }
-    if (fake.sticky && std::strncmp(name, "cuCtx", 5) != 0) {
-        return fake.code;
-    }
-    if (fake.failing == name && fake.calls_left-- == 0) {
-        fake.sticky = fake.code != CUDA_OUT_OF_MEMORY;
-        return fake.code;
-    }
-    return 0;
 }
 
 // The block that holds bytes from this address on.
@@ -79,21 +58,6 @@ int32_t take(uint64_t *address, size_t bytes, char kind) {
     *address = (uint64_t)std::calloc(1, bytes + 1);
     std::memset((void *)*address, 0xA5, bytes);
     fake.blocks[*address] = {bytes, kind};
-    return 0;
-}
-
-int32_t give(uint64_t address, char kind) {
-    const auto found = fake.blocks.find(address);
-    if (!fake.queue.empty()) {
-        note("memory given back while something is under way");
-        fake.queue.clear();
-    }
-    if (found == fake.blocks.end() || found->second.kind != kind) {
-        note("memory given back that was not taken");
-        return 1;
-    }
-    fake.blocks.erase(found);
-    std::free((void *)address);
     return 0;
 }
 
