@@ -98,6 +98,9 @@ class EngineSettings:
     """Layers of the draft model on the GPU; -1 = all. `auto` = all, if those of the target leave room there."""
     draft_device: str | None = None
     """llama.cpp device for the draft model; None = those of the target."""
+    rpc: str | None = None
+    """Other machines whose devices may have layers: HOST:PORT of llama.cpp's rpc-server, several with commas. Needs a
+    llama-cpp-python built with RPC. What goes there is neither encrypted nor protected by a key."""
     chat_cache_gb: float = 4.0
     """Disk for the KV caches of chats that are not in memory, in units of 10^9 bytes: a chat that goes on is then not
     read anew. Those not used for longest make room; 0 = none are kept. With one slot only."""

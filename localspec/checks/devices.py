@@ -78,7 +78,7 @@ def backend(root: Path, which: Callable[[str], str | None]) -> tuple[str, str] |
 
 def examine_layers(loaded: Loaded) -> Iterator[Finding]:
     """What of the loaded models runs where; nothing on a machine without a GPU."""
-    if not memory.gpus():
+    if not memory.gpus(loaded.settings.rpc):
         return
     words = f"target: {_where(loaded.model)}"
     if loaded.draft_model is not None:

@@ -80,6 +80,11 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
 def _add_spread_options(group: argparse._ArgumentGroup) -> None:
     """How the target's tensors go to devices."""
     group.add_argument(
+        "--rpc",
+        metavar="SERVERS",
+        help="HOST:PORT of llama.cpp's rpc-server on other machines, with commas; their devices count as GPUs",
+    )
+    group.add_argument(
         "--split-mode",
         choices=["layer", "row", "tensor", "none"],
         default="layer",

@@ -89,7 +89,7 @@ def fitted(settings: dict[str, Any]) -> dict[str, Any]:
     parts, drafts = read_parts(target), None if draft is None else read_parts(draft)
     nextn = may_predict(settings.get("drafter", "auto"))
     wished = FitSettings(**wanted, **_CACHES.get(cache, {}), heads=shapes(parts[0], heads), nextn=nextn)
-    cpu, *there = places()
+    cpu, *there = places(settings.get("rpc"))
     there = alone(there, settings.get("split_mode", "layer"), settings.get("main_gpu", 0))
     plan = choose(parts, drafts, wished, [cpu, *there], cache_types=("q8_0",) if may_shrink else ())
     if not plan.fits:

@@ -39,11 +39,19 @@ def settle() -> None:
     gc.freeze()
 
 
-def gpus() -> list[Place]:
-    """Every GPU that llama.cpp lists, in its order; none without llama.cpp."""
-    try:
-        from localspec.llama import lib
+def gpus(servers: str | None = None) -> list[Place]:
+    """Every GPU that llama.cpp lists, in its order; none without llama.cpp.
 
+    Args:
+        servers: other machines whose devices count, as `EngineSettings.rpc`; those of no others do.
+
+    Raises:
+        LocalspecError: see `llama.rpc.connect`.
+    """
+    from localspec.llama import lib, rpc
+
+    asked = rpc.connect(servers)
+    try:
         devices = lib.devices()
     except LocalspecError:
         return []  # a header can be explained without llama.cpp
@@ -57,10 +65,17 @@ def gpus() -> list[Place]:
             gpu.is_unified(device.name, device.description, device.kind == "igpu"),
         )
         for device in devices
-        if device.kind in ("gpu", "igpu")
+        if device.kind in ("gpu", "igpu") and (not device.name.startswith(rpc.PREFIX) or device.description in asked)
     ]
 
 
-def places() -> list[Place]:
-    """The CPU's memory, and that of the GPUs that are used unless told otherwise (see `models.gpu`)."""
-    return [ram(), *gpu.used(gpus())]
+def places(servers: str | None = None) -> list[Place]:
+    """The CPU's memory, and that of the GPUs that are used unless told otherwise (see `models.gpu`).
+
+    Args:
+        servers: as for `gpus`.
+
+    Raises:
+        LocalspecError: as `gpus`.
+    """
+    return [ram(), *gpu.used(gpus(servers))]

@@ -53,9 +53,10 @@ def place(settings: EngineSettings) -> Placement:
 
     Raises:
         UsageError: layers were asked for, and llama.cpp has no GPU; or no such main GPU.
+        LocalspecError: a server of `rpc` cannot be used (see `llama.rpc`).
         ModelFileError: a header that no model has.
     """
-    listed = listed_gpus()
+    listed = listed_gpus(settings.rpc)
     asked = [value for value in (settings.gpu_layers, settings.draft_gpu_layers) if value not in ("auto", 0)]
     there = alone(_devices(settings.device, listed, bool(asked)), settings.split_mode, settings.main_gpu)
     if not there:
@@ -107,7 +108,7 @@ def remember(found: Placement) -> None:
 
 def known_fault(settings: EngineSettings) -> str:
     """What went wrong on a GPU at an earlier start with these files and settings; "" = nothing that is known."""
-    there = _devices(None, listed_gpus(), False)
+    there = _devices(None, listed_gpus(settings.rpc), False)
     known = _remembered(_key(settings, [ram(), *there])) if there else None
     return "" if known is None else str(known["fault"])
 
@@ -148,7 +149,7 @@ def number(gpu_layers: GpuLayers) -> int:
 def shortage(found: Placement) -> str:
     """In a sentence, what layers that were asked for take beyond what is free; "" = nothing."""
     settings = found.settings
-    there = _devices(settings.device, listed_gpus(), True)
+    there = _devices(settings.device, listed_gpus(settings.rpc), True)
     target, draft = read_parts(settings.target), None if settings.draft is None else read_parts(settings.draft)
     plan = fit.plan(target, draft, fit_settings(settings), [ram(), *there])
     return "" if plan.fits else plan.sentence()

@@ -54,9 +54,12 @@ class Tuning:
         exactness is asked for, where llama.cpp's kernels alone are, and with layers on a GPU; the length of drafts with
         several slots, which share a pass.
         """
-        asked = {name: given.get(name, _DEFAULTS[name]) for name in ("exact", "gpu_layers", "device", "wide", "slots")}
+        asked = {
+            name: given.get(name, _DEFAULTS[name]) for name in ("exact", "gpu_layers", "device", "rpc", "wide", "slots")
+        }
         out = {name for group in _TOGETHER if not group.isdisjoint(given) for name in group}
-        if asked["exact"] != self.exact or on_gpu(asked["gpu_layers"]) or asked["device"] or not asked["wide"]:
+        elsewhere = on_gpu(asked["gpu_layers"]) or asked["device"] or asked["rpc"]
+        if asked["exact"] != self.exact or elsewhere or not asked["wide"]:
             out |= _CONFIGURATION
         if asked["slots"] > 1:
             out.add("draft_cap")

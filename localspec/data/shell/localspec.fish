@@ -51,7 +51,7 @@ function _shtab_localspec_using
 end
 
 set -g _shtab_localspec_commands help run chat chats 'chats list' 'chats search' 'chats show' 'chats export' 'chats import' 'chats rm' 'chats undo' corpus 'corpus stats' 'corpus clear' 'corpus trim' 'corpus add' serve connect verify pull list show check suggest rm ps import search tune extract completion doctor bench 'bench run' 'bench passes' 'bench make-pair'
-set -g _shtab_localspec_opts_with_value --against --against-key --against-model --against-timeout --alias --allow-host --api-key-file --as --batch --branches --bundle --cache --cache-type --chat-cache-gb --context --corpus-mb --cors --cpu-moe --csv --device --draft --draft-cap --draft-device --draft-gpu-layers --draft-quant --draft-shape --drafter --drafters --drain --endpoint --exact --file --folder --format --frequency-penalty --gpu-layers --head --host --html --idle-unload --kernels --layers --lengths --limit --log-probs --logit-bias --main-gpu --max-body --max-draft-tokens --max-ngram --max-queue --max-tokens --min-ngram --min-p --minutes --model --name --only --out --output --override-tensor --penalty-last-n --port --prefill --presence-penalty --prompts --quant --repeat-penalty --revision --role --rollback --rounds --seed --session --slots --speculative-config --split-mode --stop --system --tag --target --target-shape --temperature --threads --tokens --top-k --top-p --typical-p --url --verify-rule --vocab --widths --window --workloads -f -o
+set -g _shtab_localspec_opts_with_value --against --against-key --against-model --against-timeout --alias --allow-host --api-key-file --as --batch --branches --bundle --cache --cache-type --chat-cache-gb --context --corpus-mb --cors --cpu-moe --csv --device --draft --draft-cap --draft-device --draft-gpu-layers --draft-quant --draft-shape --drafter --drafters --drain --endpoint --exact --file --folder --format --frequency-penalty --gpu-layers --head --host --html --idle-unload --kernels --layers --lengths --limit --log-probs --logit-bias --main-gpu --max-body --max-draft-tokens --max-ngram --max-queue --max-tokens --min-ngram --min-p --minutes --model --name --only --out --output --override-tensor --penalty-last-n --port --prefill --presence-penalty --prompts --quant --repeat-penalty --revision --role --rollback --rounds --rpc --seed --session --slots --speculative-config --split-mode --stop --system --tag --target --target-shape --temperature --threads --tokens --top-k --top-p --typical-p --url --verify-rule --vocab --widths --window --workloads -f -o
 
 complete -c localspec -e
 complete -c localspec -f
@@ -89,6 +89,7 @@ complete -c localspec -n '_shtab_localspec_using run' -l cache -x -d 'of keys an
 complete -c localspec -n '_shtab_localspec_using run' -l no-tune -d 'leave aside what `localspec tune` stored for the pair'
 complete -c localspec -n '_shtab_localspec_using run' -l gpu-layers -x -d 'layers of the target on the GPU, -1 all; default: auto, as many as fit'
 complete -c localspec -n '_shtab_localspec_using run' -l device -x -d 'device of the target, such as CUDA0, or several: CUDA0=3,CUDA1=1'
+complete -c localspec -n '_shtab_localspec_using run' -l rpc -x -d 'HOST:PORT of llama.cpp'"'"'s rpc-server on other machines, with commas; their devices count as GPUs'
 complete -c localspec -n '_shtab_localspec_using run' -l split-mode -xka "layer row tensor none" -d 'how several GPUs share the target: layer (default), row, tensor; none: one GPU has all'
 complete -c localspec -n '_shtab_localspec_using run' -l main-gpu -x -d 'the GPU that has all with --split-mode none, from 0; default: 0'
 complete -c localspec -n '_shtab_localspec_using run' -l override-tensor -x -d 'tensors of the target that go to a device of their own, several with commas: ffn_.*_exps=CPU'
@@ -145,6 +146,7 @@ complete -c localspec -n '_shtab_localspec_using chat' -l cache -x -d 'of keys a
 complete -c localspec -n '_shtab_localspec_using chat' -l no-tune -d 'leave aside what `localspec tune` stored for the pair'
 complete -c localspec -n '_shtab_localspec_using chat' -l gpu-layers -x -d 'layers of the target on the GPU, -1 all; default: auto, as many as fit'
 complete -c localspec -n '_shtab_localspec_using chat' -l device -x -d 'device of the target, such as CUDA0, or several: CUDA0=3,CUDA1=1'
+complete -c localspec -n '_shtab_localspec_using chat' -l rpc -x -d 'HOST:PORT of llama.cpp'"'"'s rpc-server on other machines, with commas; their devices count as GPUs'
 complete -c localspec -n '_shtab_localspec_using chat' -l split-mode -xka "layer row tensor none" -d 'how several GPUs share the target: layer (default), row, tensor; none: one GPU has all'
 complete -c localspec -n '_shtab_localspec_using chat' -l main-gpu -x -d 'the GPU that has all with --split-mode none, from 0; default: 0'
 complete -c localspec -n '_shtab_localspec_using chat' -l override-tensor -x -d 'tensors of the target that go to a device of their own, several with commas: ffn_.*_exps=CPU'
@@ -271,6 +273,7 @@ complete -c localspec -n '_shtab_localspec_using serve' -l cache -x -d 'of keys 
 complete -c localspec -n '_shtab_localspec_using serve' -l no-tune -d 'leave aside what `localspec tune` stored for the pair'
 complete -c localspec -n '_shtab_localspec_using serve' -l gpu-layers -x -d 'layers of the target on the GPU, -1 all; default: auto, as many as fit'
 complete -c localspec -n '_shtab_localspec_using serve' -l device -x -d 'device of the target, such as CUDA0, or several: CUDA0=3,CUDA1=1'
+complete -c localspec -n '_shtab_localspec_using serve' -l rpc -x -d 'HOST:PORT of llama.cpp'"'"'s rpc-server on other machines, with commas; their devices count as GPUs'
 complete -c localspec -n '_shtab_localspec_using serve' -l split-mode -xka "layer row tensor none" -d 'how several GPUs share the target: layer (default), row, tensor; none: one GPU has all'
 complete -c localspec -n '_shtab_localspec_using serve' -l main-gpu -x -d 'the GPU that has all with --split-mode none, from 0; default: 0'
 complete -c localspec -n '_shtab_localspec_using serve' -l override-tensor -x -d 'tensors of the target that go to a device of their own, several with commas: ffn_.*_exps=CPU'
@@ -320,6 +323,7 @@ complete -c localspec -n '_shtab_localspec_using verify' -l cache -x -d 'of keys
 complete -c localspec -n '_shtab_localspec_using verify' -l no-tune -d 'leave aside what `localspec tune` stored for the pair'
 complete -c localspec -n '_shtab_localspec_using verify' -l gpu-layers -x -d 'layers of the target on the GPU, -1 all; default: auto, as many as fit'
 complete -c localspec -n '_shtab_localspec_using verify' -l device -x -d 'device of the target, such as CUDA0, or several: CUDA0=3,CUDA1=1'
+complete -c localspec -n '_shtab_localspec_using verify' -l rpc -x -d 'HOST:PORT of llama.cpp'"'"'s rpc-server on other machines, with commas; their devices count as GPUs'
 complete -c localspec -n '_shtab_localspec_using verify' -l split-mode -xka "layer row tensor none" -d 'how several GPUs share the target: layer (default), row, tensor; none: one GPU has all'
 complete -c localspec -n '_shtab_localspec_using verify' -l main-gpu -x -d 'the GPU that has all with --split-mode none, from 0; default: 0'
 complete -c localspec -n '_shtab_localspec_using verify' -l override-tensor -x -d 'tensors of the target that go to a device of their own, several with commas: ffn_.*_exps=CPU'
@@ -434,6 +438,7 @@ complete -c localspec -n '_shtab_localspec_using tune' -l cache -x -d 'of keys a
 complete -c localspec -n '_shtab_localspec_using tune' -l no-tune -d 'leave aside what `localspec tune` stored for the pair'
 complete -c localspec -n '_shtab_localspec_using tune' -l gpu-layers -x -d 'layers of the target on the GPU, -1 all; default: auto, as many as fit'
 complete -c localspec -n '_shtab_localspec_using tune' -l device -x -d 'device of the target, such as CUDA0, or several: CUDA0=3,CUDA1=1'
+complete -c localspec -n '_shtab_localspec_using tune' -l rpc -x -d 'HOST:PORT of llama.cpp'"'"'s rpc-server on other machines, with commas; their devices count as GPUs'
 complete -c localspec -n '_shtab_localspec_using tune' -l split-mode -xka "layer row tensor none" -d 'how several GPUs share the target: layer (default), row, tensor; none: one GPU has all'
 complete -c localspec -n '_shtab_localspec_using tune' -l main-gpu -x -d 'the GPU that has all with --split-mode none, from 0; default: 0'
 complete -c localspec -n '_shtab_localspec_using tune' -l override-tensor -x -d 'tensors of the target that go to a device of their own, several with commas: ffn_.*_exps=CPU'
@@ -472,6 +477,7 @@ complete -c localspec -n '_shtab_localspec_using extract' -l cache -x -d 'of key
 complete -c localspec -n '_shtab_localspec_using extract' -l no-tune -d 'leave aside what `localspec tune` stored for the pair'
 complete -c localspec -n '_shtab_localspec_using extract' -l gpu-layers -x -d 'layers of the target on the GPU, -1 all; default: auto, as many as fit'
 complete -c localspec -n '_shtab_localspec_using extract' -l device -x -d 'device of the target, such as CUDA0, or several: CUDA0=3,CUDA1=1'
+complete -c localspec -n '_shtab_localspec_using extract' -l rpc -x -d 'HOST:PORT of llama.cpp'"'"'s rpc-server on other machines, with commas; their devices count as GPUs'
 complete -c localspec -n '_shtab_localspec_using extract' -l split-mode -xka "layer row tensor none" -d 'how several GPUs share the target: layer (default), row, tensor; none: one GPU has all'
 complete -c localspec -n '_shtab_localspec_using extract' -l main-gpu -x -d 'the GPU that has all with --split-mode none, from 0; default: 0'
 complete -c localspec -n '_shtab_localspec_using extract' -l override-tensor -x -d 'tensors of the target that go to a device of their own, several with commas: ffn_.*_exps=CPU'
@@ -515,6 +521,7 @@ complete -c localspec -n '_shtab_localspec_using doctor' -l cache -x -d 'of keys
 complete -c localspec -n '_shtab_localspec_using doctor' -l no-tune -d 'leave aside what `localspec tune` stored for the pair'
 complete -c localspec -n '_shtab_localspec_using doctor' -l gpu-layers -x -d 'layers of the target on the GPU, -1 all; default: auto, as many as fit'
 complete -c localspec -n '_shtab_localspec_using doctor' -l device -x -d 'device of the target, such as CUDA0, or several: CUDA0=3,CUDA1=1'
+complete -c localspec -n '_shtab_localspec_using doctor' -l rpc -x -d 'HOST:PORT of llama.cpp'"'"'s rpc-server on other machines, with commas; their devices count as GPUs'
 complete -c localspec -n '_shtab_localspec_using doctor' -l split-mode -xka "layer row tensor none" -d 'how several GPUs share the target: layer (default), row, tensor; none: one GPU has all'
 complete -c localspec -n '_shtab_localspec_using doctor' -l main-gpu -x -d 'the GPU that has all with --split-mode none, from 0; default: 0'
 complete -c localspec -n '_shtab_localspec_using doctor' -l override-tensor -x -d 'tensors of the target that go to a device of their own, several with commas: ffn_.*_exps=CPU'
@@ -571,6 +578,7 @@ complete -c localspec -n '_shtab_localspec_using bench run' -l cache -x -d 'of k
 complete -c localspec -n '_shtab_localspec_using bench run' -l no-tune -d 'leave aside what `localspec tune` stored for the pair'
 complete -c localspec -n '_shtab_localspec_using bench run' -l gpu-layers -x -d 'layers of the target on the GPU, -1 all; default: auto, as many as fit'
 complete -c localspec -n '_shtab_localspec_using bench run' -l device -x -d 'device of the target, such as CUDA0, or several: CUDA0=3,CUDA1=1'
+complete -c localspec -n '_shtab_localspec_using bench run' -l rpc -x -d 'HOST:PORT of llama.cpp'"'"'s rpc-server on other machines, with commas; their devices count as GPUs'
 complete -c localspec -n '_shtab_localspec_using bench run' -l split-mode -xka "layer row tensor none" -d 'how several GPUs share the target: layer (default), row, tensor; none: one GPU has all'
 complete -c localspec -n '_shtab_localspec_using bench run' -l main-gpu -x -d 'the GPU that has all with --split-mode none, from 0; default: 0'
 complete -c localspec -n '_shtab_localspec_using bench run' -l override-tensor -x -d 'tensors of the target that go to a device of their own, several with commas: ffn_.*_exps=CPU'
