@@ -125,7 +125,7 @@ class Loop:
         """Goes on with the requests of a loop whose device failed, from what they have said: nothing is cached here."""
         self.active, self._events = other.active, other._events
         for slot in self.active.values():
-            slot.cached, slot.stats.exact = 0, False
+            slot.cached, slot.said, slot.stats.exact = 0, len(slot.history) - len(slot.request.prompt), False
 
     def abandon(self) -> list[Event]:
         """Forgets all requests; what they have cached is not touched.

@@ -32,6 +32,8 @@ class Slot:
     """Called after each chunk of the prompt with (tokens cached, tokens to cache)."""
     cached: int = 0
     """Tokens of the prompt that are in the cache."""
+    said: int = 0
+    """Tokens of the answer that are read like the prompt: another target had said them."""
     overtaken: int = 0
     """Tokens of other prompts that were read while this one waited for its turn."""
     last_arrival: float = 0.0
@@ -42,7 +44,7 @@ class Slot:
     @property
     def unread(self) -> int:
         """Tokens of the prompt to be read before the first pass, which takes the last one."""
-        return max(0, len(self.request.prompt) - 1 - self.cached)
+        return max(0, len(self.request.prompt) + self.said - 1 - self.cached)
 
     @property
     def room(self) -> int | None:

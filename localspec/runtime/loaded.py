@@ -94,12 +94,13 @@ class Loaded:
     def move(self, other: Loaded) -> None:
         """Takes over what was loaded elsewhere in place of all this, and frees this but for the target."""
         self.save_knowledge()
-        for part in (*self.heads, self.draft_context, self.draft_model, self.context):
+        parts = (*self.heads, self.draft_context, self.draft_model, self.context)
+        self.left.append(self.model)
+        for name in _MOVED:  # first, because other threads look at them
+            setattr(self, name, getattr(other, name))
+        for part in parts:
             if part is not None:
                 part.close()
-        self.left.append(self.model)
-        for name in _MOVED:
-            setattr(self, name, getattr(other, name))
 
     def save_knowledge(self) -> None:
         """Keeps what was learned for the next start."""

@@ -265,6 +265,29 @@ def test_events_made_before_a_pass_failed_come_with_the_step_that_repeats_it() -
     assert events[0].finish is FinishReason.CANCELLED
 
 
+def test_another_loop_goes_on_from_what_was_said() -> None:
+    """Its target has nothing cached: prompts and what was said are read again, chunk by chunk between its passes."""
+    requests = {0: Request(prompt(1, 2), seed=3, max_tokens=20, ignore_end=True)}
+    requests[1] = Request(long_prompt(60), seed=4, max_tokens=20, ignore_end=True)
+    first, target = loop_of(FakeTarget(MODEL, 10, streams=True)), FakeTarget(MODEL, 10, streams=True)
+    found = {slot: Answer() for slot in requests}
+    for slot, request in requests.items():
+        first.admit(slot, request)
+    for _ in range(12):
+        for event in first.step():
+            found[event.slot].add(event)
+    said = {slot: len(one.tokens) for slot, one in found.items()}
+    assert 0 < said[1] < said[0] < 20
+    second = loop_of(target)
+    second.take_over(first)
+    assert [slot.stats.exact for slot in second.active.values()] == [False, False]
+    drain(second, found)
+    for slot, request in requests.items():
+        assert found[slot].tokens == answer(loop_of(FakeTarget(MODEL, 10)), request).tokens
+    assert sum(size for slot, size in target.prefilled if slot == 1) >= 59 + said[1] - 1
+    assert max(size for _, size in target.prefilled) <= target.grid
+
+
 def test_an_abandoned_loop_has_nothing_left_to_say() -> None:
     loop = loop_of(FakeTarget(MODEL, 10))
     loop.admit(0, Request(prompt(1, 2), max_tokens=9))
