@@ -7,6 +7,7 @@ import numpy as np
 from localspec.llama import lib
 from localspec.llama.batch import Part
 from localspec.llama.handle import Handle
+from localspec.native.device_rows import DeviceRows
 from localspec.types import LogitRows
 
 
@@ -45,4 +46,7 @@ class Logits:
         pointers = self._offsets[first : first + part.wanted] + self._first
         if part.tree is not None:
             pointers[1:][part.tree.order] = pointers[1:].copy()
+        tap = self._handle.logits_tap
+        if tap is not None and tap.gpu is not None:
+            return DeviceRows(pointers, n_vocab, tap.fetch, tap.gpu, keep)
         return LogitRows(pointers, n_vocab, keep)

@@ -12,10 +12,16 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import logging
 from typing import Any
 
 from localspec.errors import DecodeError, LocalspecError
 from localspec.llama import lib
+from localspec.llama.preselection import open_gpu
+from localspec.native.gpu import Gpu
+from localspec.types import Float32Array
+
+_LOG = logging.getLogger("localspec")
 
 
 class _Tensor(ctypes.Structure):
@@ -50,6 +56,8 @@ class LogitsTap:
             LocalspecError: this ggml lays its tensors out otherwise than is declared here.
         """
         self._chains: list[Any] = []
+        self.gpu: Gpu | None = None
+        """Preselects where the rows are; None = they are read whole."""
         _check_layout()
         self.calls = 0
         """How often llama.cpp called a sampler: once for each row with logits of a graph that it built."""
@@ -59,6 +67,10 @@ class LogitsTap:
         self._get = lib.c_function(
             "ggml_backend_tensor_get", None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t
         )
+        self._type_of = lib.c_function("ggml_backend_buffer_get_type", ctypes.c_void_p, ctypes.c_void_p)
+        self._device_of = lib.c_function("ggml_backend_buft_get_device", ctypes.c_void_p, ctypes.c_void_p)
+        self._name_of = lib.c_function("ggml_backend_dev_name", ctypes.c_char_p, ctypes.c_void_p)
+        self._gpu_wanted = True
         self._tensor = 0
         """The address of the ggml_tensor with the logits of the last graph that has any; 0 = there was none."""
         self._error: BaseException | None = None
@@ -99,10 +111,12 @@ class LogitsTap:
     def rows(self, count: int, buffer: int) -> int:
         """The address of the logits of the last pass, which must be over: float32[count, n_vocab], until the next.
 
+        It is an address of the device `gpu`, if there is one after the call; then `fetch` copies from there.
+
         Args:
             count: how many of its rows with logits are read, from the first on.
-            buffer: the address of llama.cpp's own buffer for logits. Rows are copied there from a device with a memory
-                of its own; where llama.cpp takes no samplers, it has copied them itself.
+            buffer: the address of llama.cpp's own buffer for logits. Rows are copied there from a device that does not
+                preselect and has a memory of its own; where llama.cpp takes no samplers, it has copied them itself.
 
         Raises:
             DecodeError: the pass has fewer rows.
@@ -115,13 +129,33 @@ class LogitsTap:
         tensor = _Tensor.from_address(self._tensor)
         if tensor.ne[1] < count:
             raise DecodeError(f"The last pass left {tensor.ne[1]} rows of logits; {count} were asked for.")
-        if self._is_host(tensor.buffer):
+        self._find_gpu(tensor.buffer)
+        if self.gpu is not None or self._is_host(tensor.buffer):
             return int(tensor.data)
         self._get(self._tensor, buffer, 0, count * self._row_bytes)
         return buffer
 
+    def fetch(self, address: int, out: Float32Array) -> None:
+        """Copies logits of the last pass to the host: as many as `out` has, from this address of the device on."""
+        offset = address - _Tensor.from_address(self._tensor).data
+        self._get(self._tensor, out.ctypes.data, offset, out.nbytes)
+
+    def _find_gpu(self, buffer: int) -> None:
+        """At the first pass opens what preselects on the device of its logits; closes it after a failure."""
+        if self._gpu_wanted:
+            self._gpu_wanted = False
+            device = self._device_of(self._type_of(buffer))
+            self.gpu = open_gpu(self._name_of(device).decode()) if device else None
+        if self.gpu is not None and self.gpu.failure:
+            _LOG.warning("%s", self.gpu.failure)
+            self.gpu.close()
+            self.gpu = None
+
     def close(self) -> None:
-        """Frees the samplers; a second call does nothing."""
+        """Frees the samplers, and what is held on a GPU; a second call does nothing."""
+        if self.gpu is not None:
+            self.gpu.close()
+            self.gpu = None
         while self._chains:
             self._api.llama_sampler_free(self._chains.pop())
 

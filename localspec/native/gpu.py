@@ -1,4 +1,4 @@
-"""A GPU of NVIDIA that runs the kernel of native/gpu: preselection of logits in its memory, and prompt lookup."""
+"""A GPU that runs the kernel of native/gpu: preselection of logits in its memory, and prompt lookup."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ MOST_PATCHED = 192
 """LS_MOST_PATCHED, tokens."""
 LIST_ROOM = 512
 """LS_LIST_ROOM, entries."""
+METAL = -1
+"""LS_METAL, the ordinal of a Mac's GPU."""
 _REASON_ROOM = 256
 """LS_REASON_ROOM, bytes."""
 _PATCHED = 2
@@ -63,7 +65,7 @@ class Gpu:
         """Finds the driver, loads the kernel and runs its self-test on the device.
 
         Args:
-            ordinal: CUDA's number of the device, from 0 on.
+            ordinal: CUDA's number of the device, from 0 on, or METAL.
             driver: library of the driver; None = the system's.
             library: the native module; None = the one that is installed.
 

@@ -336,3 +336,7 @@ FAKE_API uint64_t fake_take(const void *from, size_t bytes) {
 }
 
 FAKE_API void fake_give(uint64_t address) { give(address, 'd'); }
+
+// Memory that is a device's from now on, until it is given back: llama.cpp's, where a test computes on the CPU.
+FAKE_API void fake_lend(uint64_t address, size_t bytes) { fake.blocks[address] = {bytes, 'd'}; }
+FAKE_API void fake_take_back(uint64_t address) { fake.blocks.erase(address); }

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 from localspec.native.gpu import Gpu
@@ -63,6 +65,13 @@ class FakeDriver:
         take.restype = ctypes.c_uint64
         self._taken.append(int(take(ctypes.c_void_p(matrix.ctypes.data), ctypes.c_size_t(matrix.nbytes))))
         return self._taken[-1]
+
+    @contextlib.contextmanager
+    def lent(self, address: int, size: int) -> Iterator[None]:
+        """Memory of the host, in bytes, is the device's for a while."""
+        self._library.fake_lend(ctypes.c_uint64(address), ctypes.c_size_t(size))
+        yield
+        self._library.fake_take_back(ctypes.c_uint64(address))
 
     def open(self, ordinal: int = 0) -> Gpu:
         return Gpu(ordinal, self.path)
