@@ -35,6 +35,9 @@ Progress = Callable[[str, float], None]
 
 _MOST_SECONDS = 600.0
 """That `strict` may take to examine a model of which nothing is proved."""
+MOST_PADDED = 1.1
+"""How many times as long as a plain pass one of `WIDTH` rows may take for `auto` to have passes of one width on a GPU
+(issue 49: at most 10 % more)."""
 _CHECK_SECONDS = 0.5
 """That our kernels' check of themselves may take before the first answer under `strict`."""
 
@@ -74,6 +77,7 @@ def choose(
     gpu_layers: int = 0,
     device: str | None = None,
     spread: Spread = BY_LAYER,
+    padded: float | None = None,
     cache_dir: Path | None = None,
     progress: Progress | None = None,
     tap: Tap = NO_TAP,
@@ -89,7 +93,8 @@ def choose(
         cache: how keys and values are kept.
         widest: widest pass the engine will ask for (1 + most draft nodes, over all slots).
         gpu_layers, device, spread: as in `Model.load`.
-        cache_dir: folder of what `strict` has examined; None = examine anew and keep nothing.
+        padded: how many times as long as a plain pass one of `WIDTH` rows took on this GPU; None = not known.
+        cache_dir: folder of what was examined; None = examine anew and keep nothing.
         progress: see `Progress`.
         tap: hidden states that the context hands out; they change no bit.
 
@@ -105,9 +110,9 @@ def choose(
     report = progress or (lambda what, share: None)
     model = load(path, configuration.kernels, gpu_layers, device, spread, nextn=tap.nextn, progress=report)
     try:
-        context = _context(model, configuration.apply(settings), exact, gpu_layers, tap)
+        context = _context(model, configuration.apply(settings), exact, padded, cache_dir, tap)
         proof = _proof(context, widest, check)
-        why = _settle(context, proof, exact, lambda: _examined(context, widest, cache_dir, report))
+        why = _settle(context, proof, exact, padded, lambda: _examined(context, widest, cache_dir, report))
     except BaseException:
         model.close()
         raise
@@ -116,38 +121,56 @@ def choose(
     return Chosen(model, context, configuration, proof, f"{word}: {configuration} ({why})", used)
 
 
-def _settle(context: Context, proof: Exactness, exact: Mode, examined: Callable[[], frozenset[int]]) -> str:
+def _settle(
+    context: Context, proof: Exactness, exact: Mode, padded: float | None, examined: Callable[[], frozenset[int]]
+) -> str:
     """Tells the context its exact widths and what of its cache counts; why these, in words."""
     if proof.prefill:
         context.reuse_all()
     if isinstance(context, ConstantWidth):
-        context.exact_widths = _of_one_width(context)
-        return f"all passes have {context.width} rows"
+        context.exact_widths = frozenset(range(1, 1 + context.width))  # as many rows as count
+        cost = "" if padded is None else f", which take {padded:.2f} times as long as plain ones"
+        return f"all passes have {context.width} rows{cost}"
     if exact == "strict" and not proof.widths and context.most_nodes:
         context.exact_widths = examined()
         return "bits of real passes were compared"
     if exact != "off" and (proof.widths or not context.most_nodes):
         context.exact_widths = frozenset(range(1, 1 + (context.settings.max_rows if context.most_nodes else 1)))
         context.watch = StepWatch(proof.steps) if proof.widths else None
-    return _why(context, proof, exact)
+    return _why(context, proof, exact, padded)
 
 
-def _context(model: Model, settings: ContextSettings, exact: Mode, gpu_layers: int, tap: Tap) -> Context:
-    """On a GPU `strict` has passes of one width, where one slot is served: others would cost as much there."""
-    if exact != "strict" or not gpu_layers or settings.n_slots > 1 or not model.can_trim:
+def _context(
+    model: Model, settings: ContextSettings, exact: Mode, padded: float | None, folder: Path | None, tap: Tap
+) -> Context:
+    """On a GPU passes have one width, where one slot is served: under `strict`, and under `auto` if that costs little.
+
+    Raises:
+        ModelError: "strict", and rows differ even so; or what `Context` raises.
+    """
+    cheap = exact == "auto" and padded is not None and padded <= MOST_PADDED and settings.max_leaves == 1
+    if not (exact == "strict" or cheap) or not model.gpu_layers or settings.n_slots > 1 or not model.can_trim:
         return Context(model, settings, tap=tap)
     chains = replace(settings, max_leaves=1, reuse="chunks", n_ctx=settings.n_ctx + WIDTH - 1)
-    return ConstantWidth(model, chains, WIDTH, tap)
-
-
-def _of_one_width(context: ConstantWidth) -> frozenset[int]:
-    """Exact widths of such a context: as many rows as count."""
-    if not context.same_bits():
+    context = ConstantWidth(model, chains, WIDTH, tap)
+    if context.same_bits() if exact == "strict" else _had_same_bits(context, folder):
+        return context
+    context.close()
+    if exact == "strict":
         raise ModelError(
-            f"Rows of {context.model.path.name} differ on this GPU even in passes of one width.",
-            "--gpu-layers 0 is exact.",
+            f"Rows of {model.path.name} differ on this GPU even in passes of one width.", "--gpu-layers 0 is exact."
         )
-    return frozenset(range(1, 1 + context.width))
+    return Context(model, settings, tap=tap)
+
+
+def _had_same_bits(context: ConstantWidth, folder: Path | None) -> bool:
+    """Whether rows of such a context have the bits of their own passes; compared once, and remembered."""
+    key = _key(context, context.width)
+    known = probes.load(folder, key)
+    if known is None or known.exact is None:
+        known = Probe(exact=frozenset({1, context.width} if context.same_bits() else {1}))
+        probes.store(folder, key, known)
+    return known.exact is not None and len(known.exact) > 1
 
 
 def _self_check(
@@ -210,27 +233,35 @@ def load(
     )
 
 
-def _why(context: Context, proof: Exactness, exact: Mode) -> str:
+def _why(context: Context, proof: Exactness, exact: Mode, padded: float | None) -> str:
     if not context.most_nodes:
         return "its state cannot be trimmed, so nothing is drafted"
     if exact == "off":
         return "exactness is off"
-    return str(proof)
+    if proof.widths or not context.model.gpu_layers or padded is None:
+        return str(proof)
+    return f"{proof}; passes of {WIDTH} rows take {padded:.2f} times as long as plain ones"
 
 
-def _examined(context: Context, widest: int, cache_dir: Path | None, report: Progress) -> frozenset[int]:
-    """Exact widths, found by comparing the bits of real passes, now or at an earlier start."""
-    model, settings = context.model, context.settings
-    widest = max(probing.WIDEST, min(widest, 1 + context.most_nodes))
-    key = probes.cache_key(
+def _key(context: Context, widest: int) -> str:
+    """Name of what is found out about this model, here and with these settings."""
+    model = context.model
+    return probes.cache_key(
         model.path,
-        settings,
+        context.settings,
         widest,
         kernels=model.kernels,
         gpu_layers=model.gpu_layers,
         device=model.device,
         spread=model.spread,
     )
+
+
+def _examined(context: Context, widest: int, cache_dir: Path | None, report: Progress) -> frozenset[int]:
+    """Exact widths, found by comparing the bits of real passes, now or at an earlier start."""
+    model, settings = context.model, context.settings
+    widest = max(probing.WIDEST, min(widest, 1 + context.most_nodes))
+    key = _key(context, widest)
     known = probes.load(cache_dir, key) or Probe()
     if known.exact is None:
         started = time.monotonic()

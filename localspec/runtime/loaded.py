@@ -8,12 +8,14 @@ from localspec.config import EngineSettings
 from localspec.drafters.draft_model import DraftModel
 from localspec.drafters.head import Head
 from localspec.indexes import SuccessorIndex
+from localspec.llama.constant_width import ConstantWidth
 from localspec.llama.context import Context
 from localspec.llama.model import Model
 from localspec.llama.self_check import SelfCheck
 from localspec.llama.states import union
 from localspec.models.shared_vocabulary import SharedVocabulary
 from localspec.planning.knowledge import Knowledge
+from localspec.runtime import pass_record
 from localspec.runtime.corpus import Corpus
 from localspec.runtime.knowledge import Store
 
@@ -106,6 +108,9 @@ class Loaded:
         """Keeps what was learned for the next start."""
         if self.store is not None:
             self.store.write(self.knowledge)
+            if self.model.gpu_layers and not isinstance(self.context, ConstantWidth):
+                model = self.model
+                pass_record.write(self.settings, self.knowledge.costs, model.gpu_layers, model.device, model.spread)
 
     def close(self) -> None:
         """Frees everything."""

@@ -29,6 +29,7 @@ from localspec.gguf.split import read_parts
 from localspec.llama import choice, limits, saved_cache
 from localspec.llama.choice import Chosen, Progress, choose
 from localspec.llama.configuration import CACHE_NAMES, DEFAULT_CACHE, Kernels
+from localspec.llama.constant_width import ConstantWidth
 from localspec.llama.context import Context
 from localspec.llama.model import check_text_model
 from localspec.llama.probe import shared_facts
@@ -42,7 +43,7 @@ from localspec.models.rollback import rollback
 from localspec.models.shape import ModelShape, shape_of
 from localspec.planning.fixed import FixedPlan
 from localspec.planning.plan import AdaptivePlan, Forced
-from localspec.runtime import estimate, heads, placement
+from localspec.runtime import estimate, heads, pass_record, placement
 from localspec.runtime.corpus import Corpus, file_of
 from localspec.runtime.knowledge import Store
 from localspec.runtime.loaded import Loaded
@@ -156,6 +157,7 @@ def _choose(settings: EngineSettings, target: Header, found: Sequence[Head], pro
         gpu_layers=number(settings.gpu_layers),
         device=settings.device,
         spread=placement.spread(settings),
+        padded=pass_record.padded(settings, number(settings.gpu_layers), placement.spread(settings)),
         cache_dir=paths.machine_dir(),
         progress=progress,
         tap=union(head.tap for head in found),
@@ -266,6 +268,7 @@ def _store(loaded: Loaded) -> Store:
         "draft kernels": loaded.draft_model.kernels if loaded.draft_model is not None else "",
         "slots": settings.slots,
         "n_ctx": context.n_ctx,
+        **({"width": context.width} if isinstance(context, ConstantWidth) else {}),
         **{name: value for name, value in pair.items() if name == "heads"},
     }
     return Store(paths.cache_dir() / "plans", pair, machine)
