@@ -1,0 +1,46 @@
+"""A GPU is lost while the chat shows an answer: it goes on, or it ends with what was said and the next is answered."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from localspec.runtime.engine import Engine
+from localspec.tui.local import LocalAnswerer
+from localspec.tui.notices import shown
+from tests.fake_gpus import CARD, Gpu, list_gpus
+from tests.tui.conftest import MakeApp, front, say, until
+
+GREEDY = {"temperature": 0.0, "max_tokens": 24, "drafter": "none"}
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("exact", ["off", "strict"])
+async def test_the_chat_goes_on(exact: str, make_app: MakeApp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCALSPEC_DATA", str(tmp_path / "data"))
+    list_gpus(monkeypatch, CARD)
+    gpu = Gpu(monkeypatch)
+    local = LocalAnswerer(lambda progress: Engine.load(progress=progress, exact=exact, context=512), "bundled pair")
+    app = make_app(answerer=local, begin=GREEDY)
+    with shown(app.warn):
+        async with app.run_test(size=(100, 30)) as pilot:
+            await until(pilot, lambda: app.facts is not None)
+            first = local.engine
+            gpu.left = 8
+            await say(pilot, "Tell me a story.")
+            answer = front(app).path[1]
+            assert gpu.refused >= 1
+            assert answer.content.strip()
+            said = [note.message for note in app._notifications]
+            if exact == "off":
+                assert answer.state == "done"
+                assert any("The CPU goes on with the answers" in note for note in said)
+            else:
+                assert answer.state == "error"
+                assert "The GPU (CUDA0) failed" in answer.note
+            gpu.left = 1 << 30
+            await say(pilot, "And another one.")
+            assert front(app).path[3].state == "done"
+            assert (local.engine is first) == (exact == "off"), "under strict the models were loaded again"
+    local.close()
