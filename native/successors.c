@@ -62,7 +62,7 @@ int32_t ls_successors_learn(ls_successors *s, ls_workspace *w, float *const *row
         }
         status = ls_sample(w, rows[i], n_vocab, &likeliest, NULL, 0, &none, 0, n_vocab < KEPT ? n_vocab : KEPT, best,
                            shares, &found);
-        if (status == LS_NOT_FINITE || status == LS_NO_SUPPORT) { /* after a wrong guess, where nobody looked before */
+        if (status == LS_NOT_FINITE || status == LS_NO_SUPPORT) { /* after a wrong guess, a row not read before */
             status = LS_OK;
         } else if (!status) {
             memcpy(s->tokens + (int64_t)tokens[i] * KEPT, best, sizeof best);

@@ -59,7 +59,7 @@ void ls_suffix_leave(ls_suffix *x, int32_t place);
 void ls_suffix_plant(ls_suffix *x, int32_t *order);
 /* A tree of places that are in order; its top. */
 int32_t ls_suffix_tree_of(ls_place *p, const int32_t *order, int64_t n);
-/* Writes the places of the tree t in order; returns what lies behind them. */
+/* Writes the places of the tree t in order; returns the end of them. */
 int32_t *ls_suffix_listed(const ls_place *p, int32_t t, int32_t *order);
 /* Whether the tree is sorted, balanced and of the sizes it says. */
 bool ls_suffix_is_sorted(const ls_suffix *x);

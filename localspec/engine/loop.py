@@ -131,7 +131,7 @@ class Loop:
         """Forgets all requests; what they have cached is not touched.
 
         Returns:
-            What they said and nobody has heard, as events that end nothing, but for those of finished requests.
+            What they said and was not handed out, as events that end nothing, but for those of finished requests.
         """
         for slot in self.active.values():
             if text := slot.text.finish():
@@ -144,7 +144,7 @@ class Loop:
         """One chunk of one prompt, or several short prompts that are no more together: those who decode never wait
         for more than a chunk.
 
-        The shortest rest comes first, but what was read of others counts as if it were one's own: nobody starves.
+        The shortest rest comes first, but what was read of others counts as its own: every prompt gets its turn.
         """
         left = self.target.grid
         while waiting := [slot for slot in self.active.values() if slot.unread]:
@@ -365,7 +365,7 @@ class Loop:
 
     def _release(self, slot: Slot) -> None:
         del self.active[slot.index]
-        if slot.unread:  # whole chunks, which anybody may use
+        if slot.unread:  # whole chunks, which any request may use
             return
         # What stays cached must follow from the history alone, not from what was guessed.
         try:

@@ -64,7 +64,7 @@ class Context:
         self.grid = settings.grid
         self.n_vocab = model.n_vocab
         self.exact_widths: frozenset[int] | None = None
-        """Rows per pass whose bits equal those of one row, set by whoever probed; None = unknown."""
+        """Rows per pass whose bits equal those of one row, set by the caller that knows; None = unknown."""
         self.watch: StepWatch | None = None
         """Looks after `exact_widths` where they were proved and not tried."""
         self.threads = settings.threads or lib.default_threads()
@@ -125,7 +125,7 @@ class Context:
     ) -> int:
         """One pass of `prefill`; how many tokens the cache holds then, n - 1 when all is done.
 
-        Prompt tokens go in chunks on a fixed grid from position 0, alone in their pass; the generated ones behind
+        Prompt tokens go in chunks on a fixed grid from position 0, alone in their pass; the generated ones after
         them in passes of an exact width, so that their bits are those of decoding.
 
         Args:
@@ -363,7 +363,7 @@ class Context:
         return checked_layout(feed, self.n_ctx, self.max_leaves) if nodes else None
 
     def _compute(self, slot: int, tokens: Tokens, start: int) -> None:
-        """A pass of one slot without logits; the cache then ends behind `tokens`."""
+        """A pass of one slot without logits; the cache then ends after `tokens`."""
         count = self._batch.add_history(slot, tokens, start, 0)
         if self.outputs is not None:
             self.outputs.before(decodes=False)

@@ -127,7 +127,7 @@ def _load_backends(module: Any) -> None:
     """Loads the backends of a build whose backends are modules (GGML_BACKEND_DL) from the folder of its own libraries.
 
     Without this call `llama_backend_init` would look for them in the program's folder and in the current directory,
-    where anybody can plant one. A build with backends linked in has registered them by now, and is left alone.
+    where anyone can plant one. A build with backends linked in has registered them by now, and is left alone.
 
     Raises:
         LocalspecError: the folder has no module that this CPU can run, or the build lacks ggml's functions.

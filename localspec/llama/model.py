@@ -68,7 +68,7 @@ class Model:
         self.end_tokens = frozenset(token for token in range(self.n_vocab) if is_end(vocab, token))
         """Every token after which an answer is over."""
         self.fill_in = self._fill_in()
-        """Tokens before the text before a gap, before the text behind it, and before the middle; None = it has none."""
+        """Tokens before the text before a gap, before the text after it, and before the middle; None = it has none."""
         self.add_bos = bool(self._api.llama_vocab_get_add_bos(vocab))
         """Whether plain text should start with `bos`."""
         self.n_ctx_train = int(self._api.llama_model_n_ctx_train(handle))

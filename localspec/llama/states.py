@@ -56,7 +56,7 @@ class Tap:
     layers: tuple[int, ...] = ()
     """Inputs of these layers, of every row of every pass, prompts included."""
     final: Final = "no"
-    """The final state behind the norm: of decoded rows only ("decoded"; prompts cost nothing more), or of prompts
+    """The final state after the norm: of decoded rows only ("decoded"; prompts cost nothing more), or of prompts
     too ("all"; every prompt row then is an output, which costs the output matrix)."""
     nextn: bool = False
     """What an MTP layer starts from, of every row, prompts included."""
@@ -239,7 +239,7 @@ class States:
     def span(self, slot: int, tokens: Tokens, what: int | None = None) -> tuple[int, int]:
         """(start, stop): the positions of `tokens` whose states are held, one run, possibly empty.
 
-        `start` is above 0 behind a cache that came from a file, or behind a prompt of which final states were not
+        `start` is above 0 after a cache that came from a file, or after a prompt of which final states were not
         asked for. The last token of a history is not evaluated yet, as a rule. What is not tapped is held nowhere.
 
         Args:
@@ -280,7 +280,7 @@ class States:
                 del runs[what]
 
     def cut(self, slot: int, length: int) -> None:
-        """The slot's cache now ends behind `length` tokens."""
+        """The slot's cache now ends after `length` tokens."""
         for run in self._slots[slot].values():
             run.cut(length)
 

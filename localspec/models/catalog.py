@@ -61,7 +61,7 @@ class ModelEntry:
     source: str = ""
     """Who says so: where bytes, sha256 and revision are quoted from."""
     verified: str = ""
-    """Day somebody of localspec compared the entry with the file itself, YYYY-MM-DD; "" = nobody did."""
+    """Day on which the entry was compared with the file itself, YYYY-MM-DD; "" = not yet."""
     doubt: str = ""
     """What even the source leaves open."""
 
@@ -115,7 +115,7 @@ class PairEntry:
     acceptance: float = -1.0
     """Acceptance rate measured with localspec, 0 to 1; -1 = not measured."""
     verified: str = ""
-    """Day `localspec check` passed on the two real files, YYYY-MM-DD; "" = nobody ran it."""
+    """Day `localspec check` passed on the two real files, YYYY-MM-DD; "" = not yet."""
     doubt: str = ""
     """What even the source leaves open."""
 

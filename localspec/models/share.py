@@ -110,7 +110,7 @@ def _gpu_of(place: int, count: int, gpus: Sequence[Place]) -> str:
 
 
 def _weights(shape: ModelShape, index: int, tied: bool = True) -> int:
-    """Bytes of a layer; the one behind the last is the output matrix, on a GPU a copy if tied."""
+    """Bytes of a layer; the one after the last is the output matrix, on a GPU a copy if tied."""
     if index < shape.n_layers:
         return shape.layers[index].weights
     return 0 if shape.tied and not tied else shape.output_bytes

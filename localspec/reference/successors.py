@@ -55,7 +55,7 @@ class SuccessorIndex:
                 continue
             try:
                 found, shares = sample(rows, index, _BEST, NO_TOKENS, _NO_NOISE, 0, SUCCESSORS)
-            except KernelError:  # after a wrong guess, where nobody looked before
+            except KernelError:  # after a wrong guess, a row that was not read before
                 continue
             self._tokens[token, : len(found)] = found
             self._shares[token] = 0.0

@@ -1,6 +1,6 @@
 """Past answers, searched when drafting and kept on disk between runs: one corpus for each tokenizer.
 
-Reading, sorting and writing happen on a thread of their own; while it works on the index nothing is found, and nobody
+Reading, sorting and writing happen on a thread of their own; while it works on the index nothing is found, and nothing
 waits. What is of least use for longest makes room. Trouble with the disk is said once, in a sentence (a warning of the
 logger `localspec`), and answers go on.
 """

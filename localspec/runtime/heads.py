@@ -126,7 +126,7 @@ def may_have(method: str, settings: EngineSettings) -> bool:
 
 
 def missing(method: str) -> UsageError:
-    """That a drafter was asked for whose head nobody gave."""
+    """That a drafter was asked for whose head is missing."""
     return UsageError(f"The drafter `{method}` needs a head trained for the target.", "Give its file with --head PATH.")
 
 

@@ -34,7 +34,7 @@ _Result = TypeVar("_Result")
 
 
 class Worker:
-    """Runs a loop for whoever submits. Thread-safe, except where it says otherwise."""
+    """Runs a loop for those that submit requests. Thread-safe, except where it says otherwise."""
 
     def __init__(self, loaded: Loaded, loop: Loop) -> None:
         """Starts the thread. `loaded` must stay open until `close`."""
@@ -117,7 +117,7 @@ class Worker:
     def _serve(self) -> None:
         try:
             self._serve_until_closed()
-        except BaseException as error:  # noqa: BLE001 - nobody may wait for a thread that is gone
+        except BaseException as error:  # noqa: BLE001 - no caller may wait for a thread that is gone
             self._give_up(error)
 
     def _serve_until_closed(self) -> None:
@@ -174,7 +174,7 @@ class Worker:
         self.outdated = f"localspec's kernels compute {case} differently at different widths"
 
     def _give_up(self, error: BaseException) -> None:
-        """The thread ends by a fault of ours: all who wait hear of it, and nobody can ask for more."""
+        """The thread ends by a fault of ours: all who wait hear of it, and no more can be asked for."""
         fault = LocalspecError(f"The engine has failed: {error!r}.", "Start again; please report it.")
         with self._wake:
             self.closing = True

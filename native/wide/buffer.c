@@ -1,5 +1,5 @@
-/* Memory of weights and of results. Weights are packed in place, so ggml must never read one that is: whoever asks for a
- * packed weight by ggml's functions gets ggml's layout, and an operation that is not ours makes us give the weight up. */
+/* Memory of weights and of results. Weights are packed in place, so ggml must never read one that is: a read of a
+ * packed weight by ggml's functions gives ggml's layout, and an operation that is not ours makes us give the weight up. */
 #define _GNU_SOURCE
 #include "device.h"
 
@@ -23,7 +23,7 @@ struct memory {
 };
 
 #if defined(PTHREAD_RWLOCK_WRITER_NONRECURSIVE_INITIALIZER_NP)
-static pthread_rwlock_t lock = PTHREAD_RWLOCK_WRITER_NONRECURSIVE_INITIALIZER_NP; /* passes without end starve nobody */
+static pthread_rwlock_t lock = PTHREAD_RWLOCK_WRITER_NONRECURSIVE_INITIALIZER_NP; /* endless passes must not keep a writer out */
 #else
 static pthread_rwlock_t lock = PTHREAD_RWLOCK_INITIALIZER;
 #endif

@@ -15,7 +15,7 @@
 
 enum { BUFFER_BYTES = 1 << 28, SLICE_BYTES = 1 << 20, ROUNDS = 4096 };
 
-/* Keeps the compiler from leaving out work whose result nobody uses. */
+/* Keeps the compiler from leaving out work whose result is not used. */
 #define KEEP(x, letter) __asm__ volatile("" : "+" letter(x))
 
 static double now(void) {
