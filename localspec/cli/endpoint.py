@@ -123,6 +123,9 @@ class ServerSpeaker:
     def title(self) -> str:
         return f"{self.model} at {self.base}"
 
+    def notes(self) -> list[str]:
+        return []
+
     def say(self, messages: Sequence[Message], arguments: dict[str, Any], parts: list[str]) -> FinishReason | None:
         with output.answer_lines(parts) as write:
             return self.ask(messages, arguments, lambda text, _: write(text)).finish

@@ -38,6 +38,10 @@ class Speaker(Protocol):
         """What it is, in half a sentence."""
         ...
 
+    def notes(self) -> list[str]:
+        """Lines to greet a user with."""
+        ...
+
     def say(self, messages: Sequence[Message], arguments: dict[str, Any], parts: list[str]) -> FinishReason | None:
         """Writes the answer and collects its text in `parts`; why it ended. Ctrl-C raises KeyboardInterrupt."""
         ...
@@ -59,6 +63,16 @@ class EngineSpeaker:
         self._last: Generation | None = None
         room = f"{engine.loaded.context.n_ctx:,} tokens of context"
         self.title = f"{engine.settings.target.name}, {room}"
+
+    def notes(self) -> list[str]:
+        from localspec.runtime.offered import HEADING, TINY, is_bundled, offered
+
+        if not is_bundled(self._engine.settings.target):
+            return []
+        found = offered()
+        width = max((len(name) for name, _ in found), default=0)
+        rows = [f"{name:{width}}  {words}" for name, words in found]
+        return [TINY, *([HEADING, *rows, "localspec pull NAME fetches one."] if found else [])]
 
     def say(self, messages: Sequence[Message], arguments: dict[str, Any], parts: list[str]) -> FinishReason | None:
         self._last = self._engine.chat(messages, **arguments)
@@ -90,7 +104,7 @@ class Conversation:
             with contextlib.suppress(ImportError):
                 import readline  # noqa: F401 - line editing and history in input()
             said = f"localspec chat with {self.speaker.title}. /help lists commands, Ctrl-D ends."
-            print(plain_text(said), file=sys.stderr)  # a server may call its model anything
+            print(plain_text("\n".join([said, *self.speaker.notes()])), file=sys.stderr)  # a server names its models
         while (line := self._read(interactive)) is not None:
             try:
                 if line.startswith("/"):

@@ -44,6 +44,8 @@ class Offer:
     """Target and drafter together, estimated where the catalogue does not list them."""
     drafter: str
     """What drafts for it, in words."""
+    read_bytes: int
+    """Weights that a pass of one row reads, estimated: of a mixture of experts a part of its file; 0 = unknown."""
 
 
 def first_offers(store: Store | None = None) -> list[Offer]:
@@ -81,12 +83,15 @@ def _offer(catalog: Catalog, name: str) -> Offer | None:
     draft = None if pair is None else catalog.models[pair.draft]
     drafter = "layers of its own file draft" if draft is None or pair is None else f"drafter: {pair.method}"
     listed = target.bytes + draft.bytes if draft is not None and target.bytes and draft.bytes else 0
-    return Offer(name, listed or _estimate(target.name), drafter)
+    read = _estimate(target.name, "a") or target.bytes or _estimate(target.name)
+    return Offer(name, listed or _estimate(target.name), drafter, read)
 
 
-def _estimate(name: str) -> int:
-    """Bytes by the billions of parameters in a model's name."""
-    billions = re.search(r"-(\d+(?:\.\d+)?)b\b", name)
+def _estimate(name: str, kind: str = "") -> int:
+    """Bytes by the billions of parameters in a model's name: of all, or with the kind "a" of those active for a token
+    (35b-a3b); 0 = the name does not say.
+    """
+    billions = re.search(rf"-{kind}(\d+(?:\.\d+)?)b\b", name)
     return int(float(billions[1]) * 1e9 * BYTES_PER_PARAMETER) if billions else 0
 
 

@@ -72,9 +72,15 @@ def pass_seconds(shape: ModelShape, width: int, length: int, rates: Rates, kerne
         return step * (1.0 + _GPU_ROW * (width - 1)) * pass_seconds(shape, 1, length, rates)
     matrices = sum(layer.weights for layer in shape.layers) + shape.output_bytes
     cells = _CACHE_BYTES * length * sum(layer.key + layer.value for layer in shape.layers)
-    products = 2.0 * (matrices + cells)  # a byte is taken for a weight: what is packed closer takes longer to unpack
-    fixed = (matrices + cells) / rates.memory + _LAYER_SECONDS * len(shape.layers)
-    return fixed + width * (_LLAMA_ROWS if kernels == "llama" else 1.0) * products / rates.products
+    rows = width * (_LLAMA_ROWS if kernels == "llama" else 1.0)
+    return _LAYER_SECONDS * len(shape.layers) + read_seconds(matrices + cells, rates, rows)
+
+
+def read_seconds(count: float, rates: Rates, rows: float = 1.0) -> float:
+    """Seconds in which a machine reads so many bytes and multiplies them with so many rows. A byte is taken for a
+    weight: what is packed closer takes longer to unpack.
+    """
+    return count / rates.memory + rows * 2.0 * count / rates.products
 
 
 def pass_costs(

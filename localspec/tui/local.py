@@ -7,7 +7,6 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Any
 
-from localspec import paths
 from localspec.chat.dialect import Dialect
 from localspec.chat.reply import Parser, Part
 from localspec.chat.thinking import apart
@@ -17,6 +16,7 @@ from localspec.errors import Cancelled, LocalspecError
 from localspec.llama.choice import Progress
 from localspec.runtime.engine import Engine
 from localspec.runtime.generation import Generation
+from localspec.runtime.offered import is_bundled
 from localspec.tui.answerer import (
     POSTS_PER_SECOND,
     AnswerEnded,
@@ -266,5 +266,5 @@ def _facts(engine: Engine, name: str) -> Facts:
         draft=None if draft is None else draft.stem,
         configuration=loaded.configuration,
         can_think="enable_thinking" in template,
-        bundled=loaded.settings.target.resolve().parent == paths.bundled("").resolve(),
+        bundled=is_bundled(loaded.settings.target),
     )

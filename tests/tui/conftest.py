@@ -65,6 +65,7 @@ def _same_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is offered to pull does not depend on the machine that the tests run on."""
     monkeypatch.setattr("localspec.models.offer.ram", lambda: Place("CPU", "cpu", 12 * 10**9))
     monkeypatch.setattr("localspec.models.offer._free_disk", lambda: 100 * 10**9)
+    monkeypatch.setattr("localspec.runtime.offered._measured", lambda: None)
 
 
 @pytest.fixture

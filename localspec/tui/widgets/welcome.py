@@ -4,23 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rich.filesize import decimal
 from textual.content import Content
 from textual.widgets import Static
 
 from localspec.chat.plain_text import plain_text
-from localspec.errors import LocalspecError
-from localspec.models.offer import first_offers
+from localspec.runtime.offered import HEADING, TINY, offered
 from localspec.tui.bindings import shown
 
 if TYPE_CHECKING:
     from localspec.tui.answerer import Facts
     from localspec.tui.app import ChatApp
 
-_TINY = (
-    "It is the tiny pair that comes with localspec, a demonstration: it repeats, sorts and fills in short texts, and "
-    "gets much else wrong. For good answers take a larger model."
-)
 _KEYS = {
     "open.models": "models: better ones, search on the hub, files of your own",
     "open.help": "help: all keys and commands",
@@ -52,30 +46,27 @@ class Welcome(Static):
     def _show(self) -> None:
         app = self.app
         keys = {binding.id: shown(app, binding) for binding in app.known_keys if binding.id in _KEYS}
-        offered = _offered(app, keys["open.models"])
-        rows = [(keys[name], doc) for name, doc in _KEYS.items() if not offered or name in _FIRST_KEYS]
+        models = _models(app, keys["open.models"])
+        rows = [(keys[name], doc) for name, doc in _KEYS.items() if not models or name in _FIRST_KEYS]
         rows += _SIGNS.items()
         parts: list[str | tuple[str, str]] = [("localspec\n\n", "bold $primary"), (_who(app), "$text"), "\n\n"]
         for key, doc in rows:
             parts += [(f"{key:<10}", "bold $accent"), f"{doc}\n"]
-        parts[3:3] = offered
+        parts[3:3] = models
         self.update(Content.assemble(*parts))
 
 
-def _offered(app: ChatApp, key: str) -> list[str | tuple[str, str]]:
+def _models(app: ChatApp, key: str) -> list[str | tuple[str, str]]:
     """Models to pull, as long as there is only the bundled pair; how, with the key that opens the models."""
     if app.facts is None or not app.facts.bundled:
         return []
-    try:
-        found = first_offers()
-    except LocalspecError:
-        return []  # the screen of models says what is wrong with the catalogue
+    found = offered()
     if not found:
         return []
-    width = max(len(one.name) for one in found)
-    parts: list[str | tuple[str, str]] = ["These fit this machine, each with its drafter:\n"]
-    for one in found:
-        parts += [(f"{one.name:{width}}", "bold $accent"), f"  about {decimal(one.bytes)}, {one.drafter}\n"]
+    width = max(len(name) for name, _ in found)
+    parts: list[str | tuple[str, str]] = [f"{HEADING}\n"]
+    for name, words in found:
+        parts += [(f"{name:{width}}", "bold $accent"), f"  {words}\n"]
     return [*parts, f"{key} and Enter on one pulls it, or in a shell: localspec pull NAME\n\n"]
 
 
@@ -95,5 +86,5 @@ def sentence(facts: Facts) -> str:
         return f"{facts.name} answers, at an endpoint. /model chooses another of its models."
     drafted = f", and {facts.draft} drafts for it" if facts.draft else ""
     room = f" A chat can hold {facts.context:,} tokens." if facts.context else ""
-    tiny = f" {_TINY}" if facts.bundled else ""
+    tiny = f" {TINY}" if facts.bundled else ""
     return f"{facts.name} answers{drafted}.{room}{tiny}"

@@ -1,0 +1,93 @@
+"""The first run: what is offered, with sizes, and with speeds where this machine was measured."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from localspec import paths
+from localspec.cli import main
+from localspec.llama import lib, limits
+from localspec.llama.limits import Limits
+from localspec.models import offer
+from localspec.models.catalog import Catalog
+from localspec.models.memory import Place
+from localspec.models.offer import FIRST, offers
+from localspec.runtime.offered import HEADING, TINY, is_bundled, offered, words
+from tests.fake_gpus import CARD, list_gpus
+
+GB = 10**9
+MEASURED = Limits(memory_rate=40e9, int8_rate=1e12)
+"""A server of two cores."""
+
+
+@pytest.fixture(autouse=True)
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """16 GB, a free disk, no model installed, nothing measured."""
+    monkeypatch.setattr(offer, "ram", lambda: Place("CPU", "cpu", 16 * GB))
+    monkeypatch.setattr(offer, "_free_disk", lambda: 500 * GB)
+    for name in ("LOCALSPEC_DATA", "LOCALSPEC_CONFIG", "LOCALSPEC_CACHE"):
+        monkeypatch.setenv(name, str(tmp_path))
+
+
+def rate(text: str) -> float:
+    """Tokens/s that the words name."""
+    return float(text.partition(" some ")[2].partition(" tokens/s")[0])
+
+
+def test_a_speed_is_named_once_the_machine_is_measured_and_never_before() -> None:
+    assert offered()
+    assert all("tokens/s" not in text for _, text in offered())
+    limits.write(paths.machine_dir(), lib.default_threads(), MEASURED)
+    found = dict(offered())
+    assert rate(found["qwen3.5-4b-dflash"]) == pytest.approx(40e9 / (4e9 * offer.BYTES_PER_PARAMETER), rel=0.35)
+
+
+def test_no_speed_of_the_cpu_is_named_where_a_gpu_computes(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits.write(paths.machine_dir(), lib.default_threads(), MEASURED)
+    list_gpus(monkeypatch, CARD)
+    assert all("tokens/s" not in text for _, text in offered())
+
+
+def test_experts_that_do_not_compute_are_not_read() -> None:
+    one = {found.name: found for found in offers(Catalog.load(), Place("CPU", "cpu", 64 * GB), 500 * GB)}
+    mixture, dense = one["qwen3.6-35b-a3b-mtp"], one["qwen3.8-27b-dflash2"]
+    assert mixture.bytes > dense.bytes
+    assert rate(words(mixture, MEASURED)) > 5 * rate(words(dense, MEASURED))
+    assert words(mixture, None) == f"about {mixture.bytes / GB:.1f} GB, {mixture.drafter}"
+    assert "tokens/s" not in words(replace(mixture, read_bytes=0), MEASURED)
+
+
+def test_every_offer_knows_what_it_reads() -> None:
+    found = [one for name in FIRST if (one := offer._offer(Catalog.load(), name)) is not None]
+    assert all(0 < one.read_bytes <= one.bytes for one in found)
+
+
+class _Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_the_chat_line_by_line_offers_models_while_there_is_only_the_bundled_pair(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tiny_target: Path, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("sys.stdin", _Terminal(""))
+    assert main(["chat", "--plain"]) == 0
+    said = capsys.readouterr().err.splitlines()
+    assert TINY in said
+    rows = said[said.index(HEADING) + 1 :]
+    assert [row.split()[0] for row in rows[:3]] == [name for name, _ in offered()]
+    assert rows[3] == "localspec pull NAME fetches one."
+    own = tmp_path / "own.gguf"
+    own.write_bytes(tiny_target.read_bytes())
+    assert (is_bundled(tiny_target), is_bundled(own)) == (True, False)
+    assert main(["chat", "--plain", str(own)]) == 0
+    assert TINY not in capsys.readouterr().err
+
+
+def test_a_damaged_catalogue_offers_nothing(tmp_path: Path) -> None:
+    (tmp_path / "models.toml").write_text("[[modell]]\n", encoding="utf-8")
+    assert offered() == []
