@@ -26,17 +26,17 @@ class Prompt:
     """The conversation, system message included; ends with the user's turn."""
     sampling: SamplingParams = field(default_factory=SamplingParams)
     seed: int | None = None
-    """None = the server's choice."""
+    """None = a fresh one, or the server's choice."""
     max_tokens: int | None = None
-    """At most so many new tokens; None = the server's limit."""
+    """At most so many new tokens; None = until the model ends, the context is full, or the server's limit."""
     stop: tuple[str, ...] = ()
     """Strings that end the answer; not part of it."""
     prefix: str = ""
     """What the answer already says: it is continued, and only what is new comes back."""
     reasoning: str = ""
-    """What it has thought already."""
+    """What it has thought already; the thinking goes on if it says nothing yet."""
     thinking: bool | None = None
-    """Sets the template's switch for thinking; None = the server's default."""
+    """Sets the template's switch for thinking, where it has one; None = the default of template or server."""
 
     def body(self, model: str) -> dict[str, Any]:
         """The request's JSON. Sampling settings at localspec's own defaults are left to the server."""

@@ -6,17 +6,16 @@ An answerer works on threads of its own and speaks to a screen only by posting t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from textual.message import Message as TextualMessage
 
-from localspec.chat.template import Message
 from localspec.engine.request import FinishReason, Origin, PassRecord
 from localspec.engine.stats import RequestStats
 from localspec.errors import LocalspecError
-from localspec.types import SamplingParams
+from localspec.remote.prompt import Prompt
 
 POSTS_PER_SECOND = 15
 """Parts of an answer that are drawn in a second: text that comes in steps of 67 ms still seems to flow."""
@@ -51,32 +50,17 @@ class Facts:
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
-    """One answer to ask for."""
+class Question(Prompt):
+    """One answer to ask for, with what only an engine can be told."""
 
-    messages: Sequence[Message]
-    """The conversation, system message included; ends with the user's turn."""
-    sampling: SamplingParams = field(default_factory=SamplingParams)
-    seed: int | None = None
-    """None = a fresh one; the answer says which."""
-    max_tokens: int | None = None
-    """At most so many new tokens; None = until the model ends or the context is full."""
-    stop: tuple[str, ...] = ()
-    """Strings that end the answer; not part of it."""
-    prefix: str = ""
-    """What the answer already says: it is continued, and only what is new comes back."""
-    reasoning: str = ""
-    """What it has thought already; the thinking goes on if it says nothing yet."""
     thought_out: bool = False
-    """The thinking ends where it is, and the answer begins. Engines only."""
-    thinking: bool | None = None
-    """Sets the template's switch where it has one; None = the template's default."""
+    """The thinking ends where it is, and the answer begins."""
     drafter: str | None = None
-    """None = the plan's choice, or a name of `localspec.drafters.NAMES`; "none" decodes plain. Engines only."""
+    """None = the plan's choice, or a name of `localspec.drafters.NAMES`; "none" decodes plain."""
     max_draft_tokens: int | None = None
-    """Longest draft a pass; 0 decodes plain; None = what pays. Engines only."""
+    """Longest draft a pass; 0 decodes plain; None = what pays."""
     chat: str | None = None
-    """Key of the chat, under which an engine keeps its KV cache on disk; None = it is not kept."""
+    """Key of the chat, under which its KV cache is kept on disk; None = it is not kept."""
 
 
 class Answer(Protocol):

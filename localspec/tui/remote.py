@@ -12,7 +12,6 @@ from typing import Any
 from localspec.engine.request import FinishReason
 from localspec.errors import LocalspecError
 from localspec.remote.endpoint import Endpoint, Reply
-from localspec.remote.prompt import Prompt
 from localspec.tui.answerer import (
     POSTS_PER_SECOND,
     AnswerEnded,
@@ -103,12 +102,11 @@ class RemoteAnswerer:
             self.choose(model, sink)
 
     async def _answer(self, answer: RemoteAnswer, question: Question, sink: Sink) -> None:
-        prompt = _prompt(question)
-        reply = Reply(prompt)
+        reply = Reply(question)
         parts = _Parts(answer, reply, sink)
         finish, error = FinishReason.STOP, None
         try:
-            async with aclosing(self._endpoint.answer(prompt, self.model or "", reply)) as streamed:
+            async with aclosing(self._endpoint.answer(question, self.model or "", reply)) as streamed:
                 async for text, thinking in streamed:
                     parts.add(text, thinking)
             finish = reply.finish
@@ -153,16 +151,3 @@ class _Parts:
             part = AnswerPart(self._answer, self._text, stats=self._reply.stats, thinking=self._thinking)
             self._text, self._thinking = "", ""
             self._sink.post_message(part)
-
-
-def _prompt(question: Question) -> Prompt:
-    return Prompt(
-        messages=question.messages,
-        sampling=question.sampling,
-        seed=question.seed,
-        max_tokens=question.max_tokens,
-        stop=question.stop,
-        prefix=question.prefix,
-        reasoning=question.reasoning,
-        thinking=question.thinking,
-    )
