@@ -179,7 +179,8 @@ def verify(
     """
     if settings is None:
         heads = [head.name for head in engine.loaded.heads]
-        settings = default_settings(engine.loaded.draft_context is not None, engine.settings.branches > 1, heads)
+        trees = engine.settings.branches > 1 and engine.loaded.context.max_leaves > 1  # not with passes of one width
+        settings = default_settings(engine.loaded.draft_context is not None, trees, heads)
     report = Report({setting: Tally() for setting in settings})
     total = len(prompts) * len(temperatures) * len(settings)
     for number, prompt in enumerate(prompts):

@@ -10,11 +10,25 @@ import pytest
 from localspec.checks import verify as check
 from localspec.types import Tokens
 from tests.cli.conftest import Command
+from tests.fake_gpus import CARD, list_gpus
 
 
 def test_the_bundled_pair_passes(command: Command) -> None:
     result = command("verify", "--limit", "2", "--max-tokens", "12", "--temperature", "0.7")
     assert result.code == 0, result.out + result.err
+    assert "byte-equal" in result.out
+
+
+def test_on_a_gpu_whose_passes_have_one_width_chains_are_tried(
+    command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("LOCALSPEC_DATA", str(tmp_path))
+    list_gpus(monkeypatch, CARD)
+    options = ("--limit", "2", "--max-tokens", "12", "--temperature", "0.7", "--gpu-layers", "-1", "--exact", "strict")
+    result = command("verify", *options)
+    assert result.code == 0, result.err
+    assert "all passes have 8 rows" in result.out
+    assert "tree" not in result.out
     assert "byte-equal" in result.out
 
 
