@@ -34,7 +34,7 @@ def results(folder: Path) -> list[dict[str, object]]:
 @pytest.mark.skipif(COMPILER is None or sys.platform == "win32" or native.find_library() is None, reason="needs C++")
 def test_steps_are_done_once_and_a_later_call_goes_on(tmp_path: Path) -> None:
     driver = compile_driver(tmp_path)
-    size = ["--python", sys.executable, "--driver", driver, "--rows", "60", "--vocab", "5000"]
+    size: list[str | Path] = ["--python", sys.executable, "--driver", driver, "--rows", "60", "--vocab", "5000"]
     first = run(tmp_path / "out", *KERNEL[:2], *size)
     assert first.returncode == 0, first.stderr
     verdicts = results(tmp_path / "out")[1]
@@ -91,8 +91,8 @@ def test_the_sources_travel_without_what_is_not_compiled(tmp_path: Path) -> None
             file.addfile(member, io.BytesIO(b"abc"))
     assert run("--pack", sdist, tmp_path / "wheels").returncode == 0
     with tarfile.open(tmp_path / "wheels" / sdist.name) as packed:
-        assert packed.getnames() == names[2:]
-        source = packed.extractfile(names[2])
+        assert packed.getnames() == names[3:]
+        source = packed.extractfile(names[3])
         assert source is not None
         assert source.read() == b"abc"
 
