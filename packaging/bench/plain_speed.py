@@ -1,6 +1,6 @@
 """What the engine costs over llama.cpp itself, and what exactness costs, side by side in one run.
 
-    python packaging/bench/plain_speed.py MODEL.gguf [--lengths 128,1536,3584] [--tokens 24] [--rounds 5]
+    python packaging/bench/plain_speed.py MODEL.gguf [--lengths 128,1536,3584] [--tokens 24] [--gpu-layers -1]
 
 Plain decoding, temperature 0: a bare loop over llama.cpp's low-level functions at its best settings (repacking and
 flash attention as it likes) against the engine with `exact` off, auto and strict, and off without localspec's kernels.
@@ -12,10 +12,12 @@ process slow each other; those whose turn it is not sleep. Needs the model's siz
 from __future__ import annotations
 
 import argparse
+import json
 import statistics
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from time import perf_counter
+from typing import Any
 
 import llama_cpp
 import numpy as np
@@ -30,9 +32,11 @@ GREEDY = SamplingParams(temperature=0.0)
 class Bare:
     """The low-level loop."""
 
-    def __init__(self, path: str, n_ctx: int, threads: int) -> None:
+    def __init__(self, path: str, n_ctx: int, threads: int, gpu_layers: int) -> None:
         lib.api()
-        self.model = llama_cpp.llama_model_load_from_file(path.encode(), llama_cpp.llama_model_default_params())
+        model_params = llama_cpp.llama_model_default_params()
+        model_params.n_gpu_layers = gpu_layers
+        self.model = llama_cpp.llama_model_load_from_file(path.encode(), model_params)
         params = llama_cpp.llama_context_default_params()
         params.n_ctx, params.n_batch, params.n_ubatch = n_ctx, 512, 512
         params.n_threads = params.n_threads_batch = threads
@@ -74,8 +78,10 @@ class Bare:
 class Ours:
     """The same through the engine: queue, thread, kernels and text included."""
 
-    def __init__(self, path: str, n_ctx: int, threads: int, exact: Exactness, wide: bool) -> None:
-        self.engine = Engine.load(path, drafter="none", exact=exact, context=n_ctx, threads=threads, wide=wide)
+    def __init__(self, path: str, n_ctx: int, threads: int, gpu_layers: int, exact: Exactness, wide: bool) -> None:
+        self.engine = Engine.load(
+            path, drafter="none", exact=exact, context=n_ctx, threads=threads, gpu_layers=gpu_layers, wide=wide
+        )
         self.about = self.engine.loaded.exactness
 
     def speed(self, prompt: list[int], count: int) -> tuple[float, float]:
@@ -102,11 +108,11 @@ _contender: Bare | Ours
 """The one of this process."""
 
 
-def load(name: str, path: str, n_ctx: int, threads: int) -> None:
-    """Start of a contender's process."""
+def load(name: str, *arguments: Any) -> None:
+    """Start of a contender's process. Arguments: path, n_ctx, threads, gpu_layers."""
     global _contender
     settings = CONTENDERS[name]
-    _contender = Bare(path, n_ctx, threads) if settings is None else Ours(path, n_ctx, threads, *settings)
+    _contender = Bare(*arguments) if settings is None else Ours(*arguments, *settings)
 
 
 def about() -> str:
@@ -126,16 +132,19 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=24)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=lib.default_threads())
+    parser.add_argument("--gpu-layers", type=int, default=0, help="of every contender, -1 all; default: 0")
+    parser.add_argument("--json", action="store_true", help="at the end the ratio of every length, by contender")
     options = parser.parse_args()
     lengths = [int(text) for text in options.lengths.split(",")]
     n_ctx = max(lengths) + options.tokens + 64
 
     processes = {}
     for name in CONTENDERS:
-        arguments = (name, options.model, n_ctx, options.threads)
+        arguments = (name, options.model, n_ctx, options.threads, options.gpu_layers)
         processes[name] = ProcessPoolExecutor(1, get_context("spawn"), load, arguments)
         print(f"{name}: {processes[name].submit(about).result()}", flush=True)
     host: list[float] = []
+    ratios: dict[str, list[float]] = {name: [] for name in CONTENDERS}
     generator = np.random.default_rng(1)
     print(f"\n{'context':>8} {'run':>14} {'tokens/s':>9} {'ratio':>6}")
     for length in lengths:
@@ -150,8 +159,11 @@ def main() -> None:
                 host += [host_seconds] if host_seconds else []
         for name, values in speeds.items():
             ratio = statistics.median(a / b for a, b in zip(values, speeds["llama.cpp"], strict=True))
+            ratios[name].append(ratio)
             print(f"{length:8d} {name:>14} {statistics.median(values):9.2f} {ratio:6.3f}", flush=True)
     print(f"\nhost time of the engine: {statistics.median(host) * 1e3:.3f} ms a pass (median)")
+    if options.json:
+        print(json.dumps(ratios))
 
 
 if __name__ == "__main__":
