@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from localspec.cli.output import print_plain
-from localspec.cli.places import add_memory_options, after_fault, fit_settings, gpu_lines, memory_lines, places
+from localspec.cli.places import add_memory_options, fit_settings, gpu_lines, memory_lines, places, serving
 from localspec.errors import PairError, UsageError
 
 if TYPE_CHECKING:
@@ -50,11 +50,11 @@ def run(options: argparse.Namespace) -> int:
     match = pairing.match(parts[0], draft_parts[0], cross_tokenizer=options.cross_tokenizer)
     shared = match.shared if match.fits else pairing.match(parts[0], draft_parts[0], cross_tokenizer=True).shared
     make = fit.choose if options.fit else fit.plan
-    settings, fault = after_fault(fit_settings(options), target, draft)
+    settings, there, why = serving(fit_settings(options), target, draft)
     if heads.is_head(draft):
-        plan = make(parts, None, replace(settings, heads=heads.shapes(parts[0], [draft])), places())
+        plan = make(parts, None, replace(settings, heads=heads.shapes(parts[0], [draft])), there)
     else:
-        plan = make(parts, draft_parts, settings, places())
+        plan = make(parts, draft_parts, settings, there)
     unused = not_used(match.method) if match.fits else ""
     if options.json:
         print(
@@ -65,7 +65,7 @@ def run(options: argparse.Namespace) -> int:
         if shared is not None and not options.cross_tokenizer:
             count = f"{len(shared)} of the target's {shared.target_size} tokens are shared"
         notes = (f"  note: {note}" for note in (unused, count, *match.warnings) if note)
-        print_plain(match.verdict, *notes, *gpu_lines(plan, fault), *memory_lines(plan))
+        print_plain(match.verdict, *notes, *gpu_lines(plan, why), *memory_lines(plan))
     return 0 if match.fits and plan.fits else 1
 
 
