@@ -13,12 +13,10 @@ from localspec.cli.number import auto_or, whole
 from localspec.cli.options import add_cpu_moe
 from localspec.config import PLANNED
 from localspec.errors import ModelError
-from localspec.runtime.memory import gpus as gpus
 from localspec.runtime.memory import places as places
 
 if TYPE_CHECKING:
     from localspec.models.fit import FitSettings, MemoryPlan
-    from localspec.models.memory import Place
 
 
 _CACHES: dict[str, dict[str, Any]] = {
@@ -98,50 +96,6 @@ def fitted(settings: dict[str, Any]) -> dict[str, Any]:
     print(plan.sentence(), file=sys.stderr)
     found = {"context": plan.context, "gpu_layers": plan.gpu_layers, "draft_gpu_layers": plan.draft_gpu_layers}
     return found | ({"cache": "q8_0"} if may_shrink and plan.type_k == "q8_0" else {})
-
-
-def serving(wanted: FitSettings, target: Path, draft: Path | None) -> tuple[FitSettings, list[Place], str]:
-    """The settings and places with which these files are loaded here, and why a GPU is not used, if earlier starts say
-    so: it failed, or the CPU was faster.
-    """
-    from dataclasses import replace
-
-    from localspec.config import EngineSettings
-    from localspec.runtime.placement import known_fault, measured
-
-    there = places()
-    if wanted.gpu_layers != "auto":
-        return wanted, there, ""
-    asked = EngineSettings(target, draft, context=wanted.context, slots=wanted.slots, cpu_moe=wanted.cpu_moe)
-    on_cpu = replace(wanted, gpu_layers=0, draft_gpu_layers=0)
-    if fault := known_fault(asked):
-        return on_cpu, there, f"it failed at an earlier start: {fault}"
-    if (found := measured(asked)) is None:
-        return wanted, there, ""
-    return (wanted, [there[0], *found.gpus], "") if found.gpus else (on_cpu, there, found.words)
-
-
-def gpu_lines(plan: MemoryPlan, unused: str = "") -> list[str]:
-    """What of a plan runs on which GPU, and why another is not used; nothing on a machine without a GPU.
-
-    Args:
-        plan: as made for the places of this machine.
-        unused: why no GPU is used, if earlier starts say so.
-    """
-    from localspec.models.gpu import why_unused
-
-    listed, lines = gpus(), []
-    for one in listed:
-        models = [share.model for share in plan.shares if share.place == one.name]
-        why = why_unused(one, listed) or unused
-        if models:
-            layers = [("target", plan.gpu_layers), ("draft", plan.draft_gpu_layers)]
-            words = ", ".join(f"{count} layers of the {who}" for who, count in layers if who in models)
-            among = " between the GPUs" if len({share.place for share in plan.shares}) > 2 else ""
-            lines.append(f"{one.name} ({one.description}): {words}{among}")
-        else:
-            lines.append(f"{one.name} ({one.description}): not used{f', {why}' if why else ''}")
-    return lines
 
 
 def installed_models() -> dict[str, Path]:
