@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from localspec.cli.output import print_plain
-from localspec.cli.places import add_memory_options, after_fault, fit_settings, gpu_lines, memory_lines, places
+from localspec.cli.places import add_memory_options, fit_settings, memory_lines, places
 from localspec.errors import PairError, UsageError
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ def run(options: argparse.Namespace) -> int:
     from localspec.models.catalog import Catalog
     from localspec.models.installed import find, find_one
     from localspec.runtime import heads
+    from localspec.runtime.serving import gpu_lines, serving
 
     target, draft = find(options.target)
     pair = Catalog.load().pairs.get(options.target)
@@ -50,11 +51,11 @@ def run(options: argparse.Namespace) -> int:
     match = pairing.match(parts[0], draft_parts[0], cross_tokenizer=options.cross_tokenizer)
     shared = match.shared if match.fits else pairing.match(parts[0], draft_parts[0], cross_tokenizer=True).shared
     make = fit.choose if options.fit else fit.plan
-    settings, fault = after_fault(fit_settings(options), target, draft)
+    settings, there, why = serving(fit_settings(options), target, draft, places())
     if heads.is_head(draft):
-        plan = make(parts, None, replace(settings, heads=heads.shapes(parts[0], [draft])), places())
+        plan = make(parts, None, replace(settings, heads=heads.shapes(parts[0], [draft])), there)
     else:
-        plan = make(parts, draft_parts, settings, places())
+        plan = make(parts, draft_parts, settings, there)
     unused = not_used(match.method) if match.fits else ""
     if options.json:
         print(
@@ -65,7 +66,7 @@ def run(options: argparse.Namespace) -> int:
         if shared is not None and not options.cross_tokenizer:
             count = f"{len(shared)} of the target's {shared.target_size} tokens are shared"
         notes = (f"  note: {note}" for note in (unused, count, *match.warnings) if note)
-        print_plain(match.verdict, *notes, *gpu_lines(plan, fault), *memory_lines(plan))
+        print_plain(match.verdict, *notes, *gpu_lines(plan, why), *memory_lines(plan))
     return 0 if match.fits and plan.fits else 1
 
 
@@ -74,6 +75,7 @@ def _check_head(options: argparse.Namespace, target: Sequence[Header], path: Pat
     from localspec.models import fit
     from localspec.models.pairing import Match
     from localspec.runtime import heads
+    from localspec.runtime.serving import gpu_lines
 
     settings = replace(fit_settings(options), heads=heads.shapes(target[0], [path]))
     plan = (fit.choose if options.fit else fit.plan)(target, None, settings, places())

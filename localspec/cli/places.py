@@ -13,7 +13,6 @@ from localspec.cli.number import auto_or, whole
 from localspec.cli.options import add_cpu_moe
 from localspec.config import PLANNED
 from localspec.errors import ModelError
-from localspec.runtime.memory import gpus as gpus
 from localspec.runtime.memory import places as places
 
 if TYPE_CHECKING:
@@ -97,43 +96,6 @@ def fitted(settings: dict[str, Any]) -> dict[str, Any]:
     print(plan.sentence(), file=sys.stderr)
     found = {"context": plan.context, "gpu_layers": plan.gpu_layers, "draft_gpu_layers": plan.draft_gpu_layers}
     return found | ({"cache": "q8_0"} if may_shrink and plan.type_k == "q8_0" else {})
-
-
-def after_fault(wanted: FitSettings, target: Path, draft: Path | None) -> tuple[FitSettings, str]:
-    """The settings, without a GPU where one failed for these files at an earlier start, and what went wrong."""
-    from dataclasses import replace
-
-    from localspec.config import EngineSettings
-    from localspec.runtime.placement import known_fault
-
-    if wanted.gpu_layers != "auto":
-        return wanted, ""
-    asked = EngineSettings(target, draft, context=wanted.context, slots=wanted.slots, cpu_moe=wanted.cpu_moe)
-    fault = known_fault(asked)
-    return replace(wanted, gpu_layers=0, draft_gpu_layers=0) if fault else wanted, fault
-
-
-def gpu_lines(plan: MemoryPlan, fault: str = "") -> list[str]:
-    """What of a plan runs on which GPU, and why another is not used; nothing on a machine without a GPU.
-
-    Args:
-        plan: as made for the places of this machine.
-        fault: what went wrong at an earlier start.
-    """
-    from localspec.models.gpu import why_unused
-
-    listed, lines = gpus(), []
-    for one in listed:
-        models = [share.model for share in plan.shares if share.place == one.name]
-        why = why_unused(one, listed) or (f"it failed at an earlier start: {fault}" if fault else "")
-        if models:
-            layers = [("target", plan.gpu_layers), ("draft", plan.draft_gpu_layers)]
-            words = ", ".join(f"{count} layers of the {who}" for who, count in layers if who in models)
-            among = " between the GPUs" if len({share.place for share in plan.shares}) > 2 else ""
-            lines.append(f"{one.name} ({one.description}): {words}{among}")
-        else:
-            lines.append(f"{one.name} ({one.description}): not used{f', {why}' if why else ''}")
-    return lines
 
 
 def installed_models() -> dict[str, Path]:

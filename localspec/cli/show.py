@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rich.filesize import decimal
 
 from localspec.chat.plain_text import plain_text
-from localspec.cli.places import add_memory_options, after_fault, fit_settings, gpu_lines, places
+from localspec.cli.places import add_memory_options, fit_settings, places
 from localspec.errors import LocalspecError, ModelError, ModelFileError
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ def run(options: argparse.Namespace) -> int:
     from localspec.models.facts import describe
     from localspec.models.fit import plan
     from localspec.models.installed import find
+    from localspec.runtime.serving import gpu_lines, serving
 
     if options.engine:
         from localspec.cli.serve_elsewhere import show_serving
@@ -63,8 +64,8 @@ def run(options: argparse.Namespace) -> int:
         paths = paths[:1]
     if checkpoint.is_checkpoint(paths[0]):
         return _show_checkpoint(paths[0], options.json)
-    settings, fault = after_fault(fit_settings(options), Path(paths[0]), Path(paths[1]) if paths[1:] else None)
-    there = places()
+    draft = Path(paths[1]) if paths[1:] else None
+    settings, there, why = serving(fit_settings(options), Path(paths[0]), draft, places())
     found = [describe(read_parts(Path(path)), settings, there) for path in paths]
     exact = [_exactness(facts) for facts in found]
     if options.json:
@@ -75,7 +76,7 @@ def run(options: argparse.Namespace) -> int:
     for index, (facts, said) in enumerate(zip(found, exact, strict=True)):
         if index:
             print()
-        where = [] if said is None else gpu_lines(plan(read_parts(Path(facts.file)), None, settings, there), fault)
+        where = [] if said is None else gpu_lines(plan(read_parts(Path(facts.file)), None, settings, there), why)
         rows = [("" if line else "GPU", words) for line, words in enumerate(where)]
         _print([*_rows(facts), *rows, *([("exact", said[1])] if said is not None else [])])
     return 0

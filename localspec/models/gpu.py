@@ -1,4 +1,5 @@
-"""Which of the GPUs that llama.cpp lists are used by default, and why the others are not. Nothing is timed."""
+"""Which of the GPUs that llama.cpp lists are used by default, and why the others are not. Nothing is timed here; what
+answers' passes took on an integrated one counts more (`runtime.placement.measured`)."""
 
 from __future__ import annotations
 
@@ -86,6 +87,14 @@ def why_unused(gpu: Place, listed: Sequence[Place]) -> str:
 def used(listed: Sequence[Place]) -> list[Place]:
     """Those that are used unless told otherwise, in llama.cpp's order."""
     return [gpu for gpu in listed if not why_unused(gpu, listed)]
+
+
+def integrated(listed: Sequence[Place]) -> list[Place]:
+    """Integrated hardware where there is no card: real passes may say otherwise of it than the table does."""
+    hardware = [gpu for gpu in listed if not is_software(gpu)]
+    if any(not gpu.unified for gpu in hardware):
+        return []
+    return [gpu for gpu in hardware if _twin(gpu, listed) is None]
 
 
 def _twin(gpu: Place, listed: Sequence[Place]) -> Place | None:

@@ -13,11 +13,13 @@ from localspec.llama.context import Context
 from localspec.llama.model import Model
 from localspec.llama.self_check import SelfCheck
 from localspec.llama.states import union
+from localspec.models.gpu import integrated
 from localspec.models.shared_vocabulary import SharedVocabulary
 from localspec.planning.knowledge import Knowledge
 from localspec.runtime import pass_record
 from localspec.runtime.corpus import Corpus
 from localspec.runtime.knowledge import Store
+from localspec.runtime.memory import gpus
 
 _MOVED = (
     "settings", "model", "context", "exactness", "draft_model", "draft_context", "shared", "configuration", "knowledge",
@@ -108,7 +110,8 @@ class Loaded:
         """Keeps what was learned for the next start."""
         if self.store is not None:
             self.store.write(self.knowledge)
-            if self.model.gpu_layers and not isinstance(self.context, ConstantWidth):
+            may_move = self.model.gpu_layers or integrated(gpus())
+            if may_move and not isinstance(self.context, ConstantWidth):
                 model = self.model
                 pass_record.write(self.settings, self.knowledge.costs, model.gpu_layers, model.device, model.spread)
 

@@ -1,6 +1,7 @@
 """What a target's passes took while answering, by where it runs: known at the next start before anything is loaded.
 
-It decides whether `auto` fills passes on a GPU up to one width (`llama.choice`).
+It decides whether `auto` fills passes on a GPU up to one width (`llama.choice`), and whether an integrated GPU or the
+CPU serves (`placement.measured`).
 """
 
 from __future__ import annotations

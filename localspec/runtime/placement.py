@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import logging
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -27,9 +28,11 @@ from localspec.models import fit
 from localspec.models import gpu as gpus
 from localspec.models.fit import FitSettings
 from localspec.models.memory import Place, ram
+from localspec.runtime import pass_record
 from localspec.runtime.heads import may_predict, shapes
 from localspec.runtime.memory import gpus as listed_gpus
 
+_LOG = logging.getLogger("localspec")
 _ASKED = (*PLANNED, "heads", "drafter", "cache", "draft_gpu_layers", "split_mode", "main_gpu")
 """Settings besides the files that `auto` depends on."""
 
@@ -59,6 +62,10 @@ def place(settings: EngineSettings) -> Placement:
     listed = listed_gpus(settings.rpc)
     asked = [value for value in (settings.gpu_layers, settings.draft_gpu_layers) if value not in ("auto", 0)]
     there = alone(_devices(settings.device, listed, bool(asked)), settings.split_mode, settings.main_gpu)
+    free = not asked and settings.gpu_layers == "auto" and settings.device is None and settings.draft_device is None
+    if free and (found := measured(settings)) is not None:
+        _tell(settings, listed, found, bool(there))
+        there = alone(found.gpus, settings.split_mode, settings.main_gpu)
     if not there:
         if asked and settings.device is None and settings.draft_device is None:
             raise UsageError(
@@ -68,7 +75,6 @@ def place(settings: EngineSettings) -> Placement:
         return Placement(_numbered(settings, 0, _beside(settings, listed, 0)))
     places = [ram(), *there]
     key = _key(settings, places)
-    free = not asked and settings.gpu_layers == "auto" and settings.device is None and settings.draft_device is None
     known = _remembered(key) if free else None
     if known is not None:
         (target, draft), fault = known["layers"], known["fault"]
@@ -111,6 +117,45 @@ def known_fault(settings: EngineSettings) -> str:
     there = _devices(None, listed_gpus(settings.rpc), False)
     known = _remembered(_key(settings, [ram(), *there])) if there else None
     return "" if known is None else str(known["fault"])
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Where a target's passes take less time: on an integrated GPU or on the CPU."""
+
+    gpus: list[Place]
+    """That serve; none = the CPU does."""
+    words: str
+    """What the passes took, without a full stop."""
+
+
+def measured(settings: EngineSettings) -> Measured | None:
+    """What earlier answers say of `auto`; None where plain passes were not timed on both, or there is a card.
+
+    Both are timed only where the user had one of them serve: by `--gpu-layers -1`, or `--gpu-layers 0`.
+    """
+    rivals = gpus.integrated(listed_gpus())
+    cpu = pass_record.read(settings, 0, None, spread(settings)) if rivals else None
+    if cpu is None:
+        return None
+    names, layers = _text(rivals, parts=True), _layers(settings, [ram(), *rivals])[0]
+    gpu = pass_record.read(settings, layers, names, spread(settings)) if layers else None
+    if gpu is None:
+        return None
+    words = f"a plain pass took {1e3 * gpu.plain:.1f} ms on {names} and {1e3 * cpu.plain:.1f} ms on the CPU"
+    return Measured(rivals if gpu.plain < cpu.plain else [], words)
+
+
+def _tell(settings: EngineSettings, listed: Sequence[Place], found: Measured, by_table: bool) -> None:
+    """Says so if what was measured changes what serves; remembers it."""
+    key, serves = f"{_key(settings, [ram(), *gpus.integrated(listed)])}-serves", bool(found.gpus)
+    try:
+        before = bool(json.loads((_folder() / f"{key}.json").read_text("utf-8"))["gpu"])
+    except probes.DAMAGE:
+        before = by_table
+    if before != serves:
+        _LOG.warning("While answering %s: the %s serves from now on.", found.words, "GPU" if serves else "CPU")
+        probes.write(_folder(), key, {"gpu": serves})
 
 
 def on_gpu(gpu_layers: GpuLayers) -> bool:

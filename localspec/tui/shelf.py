@@ -52,6 +52,8 @@ class Item:
     """Estimated speedup of those; 0 = not known."""
     removable: tuple[str, ...] = ()
     """Entries of the index that it consists of."""
+    layers: tuple[str, ...] = ()
+    """What of it would run on which GPU and why not on another, a line for each; none on a machine without a GPU."""
 
 
 @dataclass(slots=True)
@@ -171,6 +173,7 @@ def judged(item: Item, places: Sequence[Place]) -> Item:
 
 def _from_headers(item: Item, places: Sequence[Place]) -> Item:
     from localspec.runtime import heads
+    from localspec.runtime.serving import gpu_lines, serving
 
     target, *rest = item.files
     headers = read_parts(target)
@@ -178,9 +181,10 @@ def _from_headers(item: Item, places: Sequence[Place]) -> Item:
     small = None if draft is None else read_parts(draft)
     small_shape = None if small is None else shape_of(small)
     context = default_context(shape_of(headers), small_shape, total_bytes=total_ram(places))
-    settings = FitSettings(context=context, heads=heads.shapes(headers[0], files))
-    plan = fit.choose(headers, small, settings, places, cache_types=())
-    return replace(item, fits=plan.fits, fit=plan.sentence())
+    wanted, there, why = serving(FitSettings(), target, draft, places)
+    wanted = replace(wanted, context=context, heads=heads.shapes(headers[0], files))
+    plan = fit.plan(headers, small, wanted, there)
+    return replace(item, fits=plan.fits, fit=plan.sentence(), layers=tuple(gpu_lines(plan, why)))
 
 
 def timed(item: Item, speeds: Speeds) -> Item:

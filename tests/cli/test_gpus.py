@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from localspec.config import EngineSettings
-from localspec.runtime import placement
+from localspec.gguf.spread import BY_LAYER
+from localspec.planning.costs import PassCosts
+from localspec.runtime import pass_record, placement
 from tests.cli.conftest import Command
 from tests.fake_gpus import CARD, SLOW, SOFTWARE, list_gpus
 from tests.models.made_models import Made, write_model
@@ -82,6 +84,26 @@ def test_doctor_says_what_runs_where(command: Command, monkeypatch: pytest.Monke
     told = command("doctor", "--exact", "off").out
     assert re.search(r"^layers +target: all layers on CUDA0; draft model: all layers on CUDA0$", told, re.MULTILINE)
     assert re.search(r"^device CUDA0 +.*; used by default$", told, re.MULTILINE)
+
+
+def test_what_passes_took_is_told_where_it_decides(
+    command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tiny_target: Path, tiny_draft: Path
+) -> None:
+    monkeypatch.setenv("LOCALSPEC_CACHE", str(tmp_path))
+    apple = replace(CARD, name="MTL0", description="Apple M4")
+    pair = EngineSettings(tiny_target, tiny_draft)
+    with monkeypatch.context() as patch:
+        list_gpus(patch, apple)
+        assert "MTL0 (Apple M4): 7 layers of the target, 3 layers of the draft" in command("check", "tiny").out
+        for layers, device, seconds in ((-1, "MTL0", 0.02), (0, None, 0.01)):
+            pass_record.write(pair, PassCosts({100: {1: seconds}}), layers, device, BY_LAYER)
+        line = "MTL0 (Apple M4): not used, a plain pass took 20.0 ms on MTL0 and 10.0 ms on the CPU"
+        assert line in command("check", "tiny").out.splitlines()
+        assert line in command("show", "tiny").out
+    list_gpus(monkeypatch, SLOW)
+    for layers, device, seconds in ((-1, "Vulkan0", 0.01), (0, None, 0.02)):
+        pass_record.write(pair, PassCosts({100: {1: seconds}}), layers, device, BY_LAYER)
+    assert "Vulkan0 (Intel(R) UHD Graphics 770): 7 layers of the target" in command("check", "tiny").out
 
 
 def test_a_gpu_that_failed_is_told_until_it_is_asked_for(

@@ -28,6 +28,7 @@ from tests.fake_gpus import CARD, GIB, SLOW, SOFTWARE, list_gpus
 @pytest.fixture(autouse=True)
 def own_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("LOCALSPEC_DATA", str(tmp_path / "data"))
+    monkeypatch.setenv("LOCALSPEC_CACHE", str(tmp_path / "cache"))
 
 
 @pytest.fixture
@@ -254,6 +255,73 @@ def test_several_gpus_share_by_all_their_memory(
     load_models(replace(pair, device="CUDA1=1,CUDA0=4", draft_gpu_layers=0)).close()
     load_models(replace(pair, device="CUDA1")).close()
     assert splits == [[1, 4], [], [], []]
+
+
+M4 = lib.Device("MTL0", "Apple M4", "gpu", 8 * GIB, 12 * GIB)
+"""An integrated GPU that the table of memory rates uses."""
+
+
+def took(settings: EngineSettings, seconds: float) -> None:
+    """Has a plain pass have taken so long where such settings put the target."""
+    loaded = load_models(settings)
+    try:
+        for _ in range(3):
+            loaded.knowledge.costs.observe(1, 512, seconds)
+        loaded.save_knowledge()
+    finally:
+        loaded.close()
+
+
+@pytest.mark.parametrize(
+    ("gpu", "by_table", "on_gpu", "on_cpu", "then"),
+    [
+        (M4, -1, 0.02, 0.01, 0),
+        (M4, -1, 0.01, 0.02, -1),
+        (SLOW, 0, 0.01, 0.02, -1),
+        (SLOW, 0, 0.02, 0.01, 0),
+    ],
+    ids=["slower than the table says", "as the table says", "faster than the table says", "slow indeed"],
+)
+def test_real_passes_decide_about_an_integrated_gpu(
+    monkeypatch: pytest.MonkeyPatch,
+    pair: EngineSettings,
+    caplog: pytest.LogCaptureFixture,
+    gpu: lib.Device,
+    by_table: int,
+    on_gpu: float,
+    on_cpu: float,
+    then: int,
+) -> None:
+    list_gpus(monkeypatch, gpu)
+    assert placement.place(pair).settings.gpu_layers == by_table
+    took(replace(pair, gpu_layers=-1), on_gpu)
+    assert placement.place(pair).settings.gpu_layers == by_table, "the CPU is not known yet"
+    took(replace(pair, gpu_layers=0), on_cpu)
+    caplog.clear()
+    for _ in range(2):
+        assert placement.place(pair).settings.gpu_layers == then
+    said = [record.getMessage() for record in caplog.records]
+    assert len(said) == (then != by_table), "once, and only if it changes"
+    if said:
+        gpu_ms, cpu_ms, who = f"{1e3 * on_gpu:.1f}", f"{1e3 * on_cpu:.1f}", "GPU" if then else "CPU"
+        assert said == [
+            f"While answering a plain pass took {gpu_ms} ms on {gpu.name} and {cpu_ms} ms on the CPU: the {who} serves "
+            "from now on."
+        ]
+    assert placement.place(replace(pair, gpu_layers=-1 if not then else 0)).settings.gpu_layers == (
+        -1 if not then else 0
+    )
+    assert placement.place(replace(pair, threads=7)).settings.gpu_layers == by_table, "other threads were not timed"
+
+
+def test_a_card_is_used_whatever_an_integrated_gpu_took(monkeypatch: pytest.MonkeyPatch, pair: EngineSettings) -> None:
+    list_gpus(monkeypatch, SLOW)
+    took(replace(pair, gpu_layers=-1), 0.01)
+    took(replace(pair, gpu_layers=0), 0.02)
+    with monkeypatch.context() as patch:
+        list_gpus(patch, CARD)
+        assert placement.measured(pair) is None
+        assert placement.place(pair).settings.device == "CUDA0"
 
 
 @pytest.mark.parametrize(

@@ -17,9 +17,10 @@ from localspec.tui.app import ChatApp
 from localspec.tui.dialogs import Choice
 from localspec.tui.screens.find_model import FindModelScreen
 from localspec.tui.screens.import_file import ImportScreen
-from localspec.tui.screens.models import ModelsScreen, speeds_of
+from localspec.tui.screens.models import ModelsScreen, detail, speeds_of
 from localspec.tui.screens.pull import PullScreen
 from localspec.tui.shelf import Item, Speeds, judged, shelf, timed
+from tests.fake_gpus import CARD, SLOW, list_gpus
 from tests.hub import published
 from tests.hub.conftest import PAIR, _server, client, draft_bytes, local_hub, quick, store, target_bytes
 from tests.hub.server import LocalHub
@@ -70,6 +71,26 @@ async def test_the_bundled_pair_is_here_and_fits(make_app: MakeApp, client: Hub,
         await pilot.press("enter")
         assert loads.asked == [("tiny", None)]
         assert app.screen is app.chat_screen
+
+
+async def test_what_runs_where_and_why_is_said(
+    make_app: MakeApp, client: Hub, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = make_app()
+    async with app.run_test(size=(120, 30)) as pilot:
+        screen = await opened(app, pilot, client, store)
+        assert "GPU" not in text(screen, "#detail")
+        list_gpus(monkeypatch, SLOW, CARD)
+        screen.action_again()
+        await until(pilot, lambda: screen.items[0].layers)
+        assert screen.item is not None
+        assert screen.item.name == "tiny"
+        lines = text(screen, "#detail").splitlines()
+        assert "CUDA0 (NVIDIA GeForce RTX 4090): 7 layers of the target, 3 layers of the draft" in lines
+        assert "Vulkan0 (Intel(R) UHD Graphics 770): not used, there is a GPU with memory of its own" in lines
+        found = detail(screen.item, ["target: all layers on CUDA0"]).plain.splitlines()
+        assert "Loaded: target: all layers on CUDA0." in found, "of the model that answers, what is"
+        assert not [line for line in found if "layers of the target" in line]
 
 
 async def test_a_pull_is_planned_loaded_and_used(make_app: MakeApp, client: Hub, store: Store) -> None:

@@ -14,6 +14,7 @@ from textual.widgets import DataTable, Static
 from textual.worker import Worker, get_current_worker
 
 from localspec.chat.archive import Archive
+from localspec.checks.devices import examine_layers
 from localspec.errors import LocalspecError
 from localspec.models.catalog import Catalog
 from localspec.models.methods import METHODS
@@ -134,7 +135,10 @@ class ModelsScreen(Page):
 
     def _explain(self) -> None:
         if self.item is not None:
-            self.query_one("#detail", Static).update(detail(self.item))
+            engine = engine_of(self)
+            loaded = None if engine is None or self.item.files[:1] != (self._in_use(),) else engine.loaded
+            layers = () if loaded is None else tuple(one.value for one in examine_layers(loaded))
+            self.query_one("#detail", Static).update(detail(self.item, layers))
 
     def _say(self, text: str) -> None:
         self.query_one("#detail", Static).update(Content(safe(text)))
@@ -301,14 +305,20 @@ def cells(item: Item, in_use: bool) -> list[Content]:
     ]
 
 
-def detail(item: Item) -> Content:
-    """The row in sentences."""
+def detail(item: Item, loaded: Sequence[str] = ()) -> Content:
+    """The row in sentences.
+
+    Args:
+        item: the row.
+        loaded: where its layers are, if it answers now; () = on a machine without a GPU, or it does not.
+    """
     states = {
         "here": "Here. Enter uses it.",
         "hub": "On the hub. Enter pulls it: planned and checked before anything is loaded.",
         "broken": "Broken.",
     }
     lines = [f"{item.name}: {item.why}" if item.why else item.name, f"{states[item.state]} {item.fit}".strip()]
+    lines += [f"Loaded: {one}." for one in loaded] or item.layers
     if item.rate:
         faster = f", {item.speedup:.2f}x plain decoding" if item.speedup else ""
         lines.append(f"Its last answers on this machine: {item.rate:.1f} tok/s{faster}.")
