@@ -94,7 +94,7 @@ def _open(options: argparse.Namespace, arguments: dict[str, Any]) -> int:
             _answerer(options, liked),
             archive,
             liked,
-            None if options.endpoint else partial(_local, options),
+            partial(_local, options) if options.listed or not options.endpoint else None,
             notices,
             begin=given | ({"system": options.system} if options.system is not None else {}),
             resume=not options.new,

@@ -31,7 +31,7 @@ class Terminal:
 
     def __init__(self, folder: Path) -> None:
         self._socket = folder / "tmux"
-        self._folder = folder
+        self.folder = folder
 
     def tmux(self, *arguments: str) -> str:
         done = subprocess.run(
@@ -42,7 +42,7 @@ class Terminal:
 
     def start(self, *options: str) -> None:
         """`localspec` in a fresh window; what it ended with stays on the screen."""
-        folders = [f"LOCALSPEC_{name}={self._folder / name.lower()}" for name in ("DATA", "CONFIG", "CACHE")]
+        folders = [f"LOCALSPEC_{name}={self.folder / name.lower()}" for name in ("DATA", "CONFIG", "CACHE")]
         command = [
             "env",
             *("-u", "NO_COLOR", "-u", "COLUMNS", "-u", "LINES"),
@@ -189,6 +189,29 @@ def test_a_server_answers(terminal: Terminal) -> None:
         terminal.until(lambda screen: screen.count("Hello there.") == 2)
         terminal.leave()
     assert [request["model"] for request in endpoint.requests] == ["small-one", "large-one"]
+
+
+def test_a_name_of_models_toml_opens_the_chat_and_a_model_of_this_machine_takes_over(terminal: Terminal) -> None:
+    endpoint = Endpoint()
+    with served(endpoint):
+        config = terminal.folder / "config"
+        config.mkdir()
+        entry = f'[[endpoint]]\nname = "work"\nendpoint = "{endpoint.url}"\nmodel = "large-one"\n'
+        (config / "models.toml").write_text(entry, encoding="utf-8")
+        terminal.start("work")
+        terminal.sees("large-one answers, at an endpoint")
+        terminal.write("Hi")
+        terminal.press("Enter")
+        terminal.sees("Hello there.")
+        terminal.press("F5")
+        terminal.sees("tiny")
+        terminal.press("Enter")
+        terminal.sees("Hello there.", "tiny + tiny-draft-q8_0")
+        terminal.write("/model work")
+        terminal.press("Enter")
+        terminal.sees("large-one")
+        terminal.leave()
+    assert [request["model"] for request in endpoint.requests] == ["large-one"]
 
 
 def test_a_server_of_this_machine_is_found(terminal: Terminal) -> None:
