@@ -30,7 +30,10 @@ typedef struct cuda_gpu {
 /* The library's function, NULL if it has none. */
 static void *function_of(void *library, const char *name) {
 #if defined(_WIN32)
-    return (void *)GetProcAddress((HMODULE)library, name);
+    const FARPROC found = GetProcAddress((HMODULE)library, name);
+    void *address;
+    memcpy(&address, &found, sizeof address);
+    return address;
 #else
     return dlsym(library, name);
 #endif
@@ -38,11 +41,10 @@ static void *function_of(void *library, const char *name) {
 
 /* The driver's functions. The library is not closed again: it runs threads of its own. */
 static int32_t load_driver(cuda_gpu *g, const char *path) {
-    path = path ? path : CUDA_LIBRARY;
-#if defined(_WIN32)
-    void *library = (void *)LoadLibraryA(path);
+#if defined(_WIN32) /* not from the current directory */
+    void *library = path ? (void *)LoadLibraryA(path) : (void *)LoadLibraryExA(CUDA_LIBRARY, NULL, LOAD_LIBRARY_SEARCH_SYSTEM32);
 #else
-    void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    void *library = dlopen(path ? path : CUDA_LIBRARY, RTLD_NOW | RTLD_LOCAL);
 #endif
     if (!library) {
         return LS_NO_DEVICE;

@@ -79,6 +79,7 @@ def test_a_build_that_fails_is_said(tmp_path: Path) -> None:
 def test_the_sources_travel_without_what_is_not_compiled(tmp_path: Path) -> None:
     sdist = tmp_path / "llama_cpp_python-1.tar.gz"
     names = [
+        "a/.git/x",
         "a/vendor/llama.cpp/docs/x.md",
         "a/vendor/llama.cpp/models/x.gguf",
         "a/vendor/llama.cpp/src/x.cpp",
