@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from localspec.checks.finding import Finding
 from localspec.llama import bindings, lib
 from localspec.llama.model import Model
 from localspec.models import gpu
-from localspec.runtime import memory
+from localspec.runtime import memory, placement
 from localspec.runtime.loaded import Loaded
 
 _ROOT = Path("/")
@@ -77,12 +78,17 @@ def backend(root: Path, which: Callable[[str], str | None]) -> tuple[str, str] |
 
 
 def examine_layers(loaded: Loaded) -> Iterator[Finding]:
-    """What of the loaded models runs where; nothing on a machine without a GPU."""
+    """What of the loaded models runs where, and what that was decided by if real passes did; nothing on a machine
+    without a GPU.
+    """
     if not memory.gpus(loaded.settings.rpc):
         return
     words = f"target: {_where(loaded.model)}"
     if loaded.draft_model is not None:
         words += f"; draft model: {_where(loaded.draft_model)}"
+    free = replace(loaded.settings, gpu_layers="auto", draft_gpu_layers="auto", device=None, draft_device=None)
+    if (found := placement.measured(free)) is not None:
+        words += f"; while answering {found.words}"
     if loaded.gpu_fault:
         yield Finding("layers", f"{words}; the GPU failed: {loaded.gpu_fault}", "Try the GPU again.", "--gpu-layers -1")
     else:

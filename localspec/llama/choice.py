@@ -143,13 +143,15 @@ def _settle(
 def _context(
     model: Model, settings: ContextSettings, exact: Mode, padded: float | None, folder: Path | None, tap: Tap
 ) -> Context:
-    """On a GPU passes have one width, where one slot is served: under `strict`, and under `auto` if that costs little.
+    """On a GPU passes have one width under `strict`, and under `auto` with one slot and without trees if that costs
+    little.
 
     Raises:
         ModelError: "strict", and rows differ even so; or what `Context` raises.
     """
-    cheap = exact == "auto" and padded is not None and padded <= MOST_PADDED and settings.max_leaves == 1
-    if not (exact == "strict" or cheap) or not model.gpu_layers or settings.n_slots > 1 or not model.can_trim:
+    alone = settings.n_slots == 1 and settings.max_leaves == 1
+    cheap = exact == "auto" and alone and padded is not None and padded <= MOST_PADDED
+    if not (exact == "strict" or cheap) or not model.gpu_layers or not model.can_trim:
         return Context(model, settings, tap=tap)
     chains = replace(settings, max_leaves=1, reuse="chunks", n_ctx=settings.n_ctx + WIDTH - 1)
     context = ConstantWidth(model, chains, WIDTH, tap)

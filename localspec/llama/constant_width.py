@@ -5,6 +5,8 @@ do not: a row has the same bits at every place of such a pass, whatever the othe
 is filled up with tokens that count for nothing. GPUs gain from it, too: their graphs are captured once.
 Attention also depends on how many blocks of 256 cells a pass reads, so a draft ends where its pass would read a block
 that the pass of its last token alone would not, or the other way round (docs/design.md, "Exact by construction").
+Slots are served one after the other: a pass that several share would be wider, and its rows of one slot would read as
+many cells as the longest of them has.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ WIDTH = 8
 
 
 class ConstantWidth(Context):
-    """A `Context` of one slot that takes chains."""
+    """A `Context` that takes chains."""
 
     def __init__(
         self, model: Model, settings: ContextSettings, width: int, tap: Tap = NO_TAP, *, keep_states: bool = True
@@ -39,17 +41,17 @@ class ConstantWidth(Context):
         """
         Args:
             model: whose cache can be trimmed.
-            settings: one slot and one leaf; the last `width` - 1 cells are kept free for rows that count for nothing.
+            settings: one leaf; the last `width` - 1 cells are kept free for rows that count for nothing.
             width: rows of every pass that decodes.
             tap: see `Context`.
             keep_states: see `Context`.
 
         Raises:
-            UsageError: several slots or leaves, a recurrent model, or a width that does not fit.
+            UsageError: several leaves, a recurrent model, or a width that does not fit.
             ModelError: see `Context`.
         """
-        if settings.n_slots > 1 or settings.max_leaves > 1 or not model.can_trim:
-            raise UsageError("Passes of one width need one slot, chains, and a cache that can be trimmed.")
+        if settings.max_leaves > 1 or not model.can_trim:
+            raise UsageError("Passes of one width need chains, and a cache that can be trimmed.")
         if not 1 < width <= min(settings.max_rows, _BLOCK // 2) or settings.n_ctx <= width:
             raise UsageError(f"A pass of {width} rows does not fit; 2 to {min(settings.max_rows, _BLOCK // 2)} do.")
         in_place = replace(settings, logits="in place")  # the sampler is called once, and few of the rows are read
@@ -57,25 +59,36 @@ class ConstantWidth(Context):
         self.width = width
         self._chain = np.arange(-1, width - 2, dtype=np.int32)
         self.n_ctx = settings.n_ctx - (width - 1)
+        self._done: list[LogitRows] = []
+        """Of the feeds whose passes are over, while that of the last one runs."""
 
     def launch(self, feeds: Sequence[Feed]) -> None:
         """See `Context.launch`. What a pass would take along besides the last token is decoded before, token by token.
+        Every feed has a pass of its own: that of the last one is begun, the others are over then.
 
         Raises:
-            UsageError: more than one feed, or a draft with more nodes than a pass has room for.
+            UsageError: a draft with more nodes than a pass has room for.
         """
-        if len(feeds) > 1:
-            raise UsageError("Passes of one width serve one slot.")
+        self._done, self._launched = [], []
         for feed in feeds:
             most = self.longest_draft(len(feed.tokens))
             if len(feed.draft_tokens) > most:
                 raise UsageError(f"a draft has {len(feed.draft_tokens)} tokens; this pass takes {most}.")
             self._layout(feed)
+        for feed in feeds:
+            for rows in self._finish():  # which the next pass writes over
+                self._done.append(LogitRows.from_matrix(np.stack([rows[row] for row in range(len(rows))])))
             self.prefill(feed.slot, feed.tokens, feed.prompt_length)
-        self._launch_filled(feeds)
+            self._launch_filled(feed)
 
     def collect(self) -> list[LogitRows]:
         """See `Context.collect`. Rows that count for nothing are not read, and their cells are dropped."""
+        rows = self._finish()
+        done, self._done = self._done, []
+        return [*done, *rows]
+
+    def _finish(self) -> list[LogitRows]:
+        """`Context.collect`, and drops what counts for nothing."""
         kept = [(part.feed.slot, len(part.feed.tokens) + part.wanted - 1) for part in self._launched]
         rows = super().collect()
         for slot, length in kept:
@@ -106,13 +119,13 @@ class ConstantWidth(Context):
             return super().prefill_chunk(slot, tokens, prompt_length, cancel)
         if cancel is not None and cancel():
             raise Cancelled("Stopped while reading the prompt.")
-        self._launch_filled([Feed(slot, tokens[: start + 1], prompt_length)])
-        self.collect()
+        self._launch_filled(Feed(slot, tokens[: start + 1], prompt_length))
+        self._finish()
         return start + 1
 
     def same_bits(self) -> bool:
         """Whether every row of a full pass has the bits of its own pass here: tried at a few lengths, before and after
-        the step at 256 cells. The cache is empty then.
+        the step at 256 cells, in the first slot and in the last. The cache is empty then.
 
         Raises:
             DecodeError: llama.cpp failed.
@@ -125,26 +138,23 @@ class ConstantWidth(Context):
             own = [self._pass_bits(tokens[: length + row], length) for row in range(1 + nodes)]
             self.forget(0, length - 1)
             draft = tokens[length : length + nodes]
-            (rows,) = self.decode([Feed(0, tokens[:length], length, draft, self._chain[:nodes])])
-            if any(rows[row].tobytes() != bits for row, bits in enumerate(own)):
-                return False
-        self.forget(0)
+            for slot in {0, self.settings.n_slots - 1}:
+                (rows,) = self.decode([Feed(slot, tokens[:length], length, draft, self._chain[:nodes])])
+                if any(rows[row].tobytes() != bits for row, bits in enumerate(own)):
+                    return False
+                self.forget(slot)
         return True
 
     def _pass_bits(self, tokens: Tokens, prompt_length: int) -> bytes:
         (rows,) = self.decode([Feed(0, tokens, prompt_length)])
         return rows[0].tobytes()
 
-    def _launch_filled(self, feeds: Sequence[Feed]) -> None:
+    def _launch_filled(self, feed: Feed) -> None:
         """A pass over the last token of a feed and its draft; all tokens before it are cached."""
-        filled = []
-        for feed in feeds:
-            fill = np.full(self.width - 1 - len(feed.draft_tokens), feed.tokens[-1], dtype=np.int32)
-            drafted = np.concatenate([feed.draft_tokens, fill])
-            filled.append(replace(feed, draft_tokens=drafted, draft_parents=self._chain))
-        super().launch(filled)
-        for part, feed in zip(self._launched, feeds, strict=True):
-            part.wanted = 1 + len(feed.draft_tokens)
+        fill = np.full(self.width - 1 - len(feed.draft_tokens), feed.tokens[-1], dtype=np.int32)
+        drafted = np.concatenate([feed.draft_tokens, fill])
+        super().launch([replace(feed, draft_tokens=drafted, draft_parents=self._chain)])
+        self._launched[0].wanted = 1 + len(feed.draft_tokens)
 
     def _layout(self, feed: Feed) -> Layout | None:
         """Rows that count for nothing may stand in the cells that are kept free for them."""

@@ -35,6 +35,8 @@ class Coming:
     """Seconds of a pass by width."""
     prices: list[float]
     """Seconds of this pass by nodes each slot sends; infinity where a width is not allowed."""
+    plain: float
+    """Seconds of plain decoding: of one pass, or of several where not all slots share one."""
     rate: float
     """Tokens/s that a second is worth."""
     affordable: list[float] = field(default_factory=list)
@@ -49,11 +51,6 @@ class Coming:
     def active(self) -> int:
         """Slots that share the pass."""
         return len(self.requests)
-
-    @property
-    def plain(self) -> float:
-        """Seconds of a pass of plain decoding."""
-        return self.row[len(self.requests)]
 
     @property
     def again(self) -> float:
@@ -75,6 +72,12 @@ class Coming:
         """From now on passes that take so many seconds more than plain decoding are too expensive."""
         most = self.prices[0] + loss
         self.affordable = [price if price <= most or not nodes else math.inf for nodes, price in enumerate(self.prices)]
+
+
+def plain_seconds(target: Target, requests: Sequence[DraftRequest], row: Sequence[float]) -> float:
+    """Seconds of plain decoding for a token of each request, by what passes of each width take."""
+    widths = target.pass_widths({one.slot: 1 for one in requests}) if len(requests) > 1 else [1]
+    return sum(row[width] for width in widths)
 
 
 def prices(

@@ -13,7 +13,7 @@ from localspec.engine.interfaces import ANY_PRICE, EMPTY_DRAFT, Draft, Drafter, 
 from localspec.engine.plan import Proposal, Review
 from localspec.errors import DecodeError
 from localspec.planning.asking import Asking, Offer
-from localspec.planning.coming import Coming, Served, prices
+from localspec.planning.coming import Coming, Served, plain_seconds, prices
 from localspec.planning.costs import DraftCosts, PassCosts
 from localspec.planning.fitting import depth_of, fitting
 from localspec.planning.fixed import FixedPlan
@@ -147,8 +147,9 @@ class AdaptivePlan:
         row = costs.row(sum(lengths) // active)
         limit = max(0, min(self._longest, max(one.max_nodes for one in requests)))
         by_nodes = prices(target, requests, pending, row, limit, self._exact)
-        rate = self.knowledge.pace.value * active / row[active] if row[active] else 0.0
-        now = Coming(requests, pending, served, lengths, row, by_nodes, rate)
+        plain = plain_seconds(target, requests, row)
+        rate = self.knowledge.pace.value * active / plain if plain else 0.0
+        now = Coming(requests, pending, served, lengths, row, by_nodes, plain, rate)
         now.afford(math.inf if self._forces else max(0.0, self.knowledge.budget.passes) * now.plain)
         return now
 

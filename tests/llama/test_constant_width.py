@@ -20,7 +20,7 @@ from localspec.llama.model import Model
 from localspec.llama.settings import ContextSettings
 from localspec.planning.fixed import FixedPlan
 from localspec.types import Feed, SamplingParams, Tokens
-from tests.fakes import FakeDrafter, answer, parrot
+from tests.fakes import FakeDrafter, answer, answer_all, parrot
 from tests.llama.conftest import chain, same_bits
 
 SETTINGS = ContextSettings(n_ctx=640, grid=64, threads=2, reuse="chunks")
@@ -65,6 +65,47 @@ def test_what_a_rejected_draft_leaves_does_not_count(repacked: Model, words: Tok
         nodes = context.longest_draft(length)
         (rows,) = context.decode([Feed(0, words[:length], 40, words[:nodes], chain(nodes))])
         assert same_bits(rows[0], plain[length - 240])
+    context.close()
+
+
+def test_slots_have_the_bits_of_a_context_of_their_own(repacked: Model, words: Tokens) -> None:
+    """Three slots at lengths of other blocks of 256 cells; what one holds and drafts changes no row of another."""
+    alone = ConstantWidth(repacked, replace(SETTINGS, n_ctx=400), 4)
+    together = ConstantWidth(repacked, replace(SETTINGS, n_ctx=400, n_slots=3), 4)
+    texts = [np.roll(words, 31 * slot) for slot in range(3)]
+    for lengths in ((60, 250, 380), (61, 251, 381), (255, 62, 257)):
+        feeds, own = [], []
+        for slot, length in enumerate(lengths):
+            nodes = alone.longest_draft(length)
+            feed = Feed(slot, texts[slot][:length], 40, texts[slot][length : length + nodes], chain(nodes))
+            (rows,) = alone.decode([replace(feed, slot=0)])
+            own.append([rows[row].copy() for row in range(1 + nodes)])
+            feeds.append(feed)
+        for feed, expected, rows in zip(feeds, own, together.decode(feeds), strict=True):
+            assert len(rows) == len(expected)
+            assert all(same_bits(rows[row], one) for row, one in enumerate(expected))
+            assert together.cached(feed.slot) == len(feed.tokens) + len(feed.draft_tokens)
+    assert together.pass_widths({0: 2, 2: 4}) == [2, 4]
+    assert together.same_bits()
+    alone.close()
+    together.close()
+
+
+def test_texts_of_several_slots_do_not_fork(repacked: Model, words: Tokens) -> None:
+    context = ConstantWidth(repacked, replace(SETTINGS, n_ctx=320, n_slots=2), 8)
+    requests = {}
+    for slot, length in enumerate((60, 244)):
+        sampling = SamplingParams(temperature=0.7 * slot)
+        requests[slot] = Request(words[slot : slot + length].copy(), sampling, slot, max_tokens=40, ignore_end=True)
+    plain = {slot: answer(Loop(context, FixedPlan([], 7, None), context.model), one) for slot, one in requests.items()}
+    for slot in requests:
+        context.forget(slot)
+    known = {slot: [*one.prompt.tolist(), *plain[slot].tokens] for slot, one in requests.items()}
+    script = parrot(known[0], 0.8, np.random.default_rng(0), context.n_vocab)
+    loop = Loop(context, FixedPlan([FakeDrafter(script)], 7, None), context.model)
+    together = answer_all(loop, requests)
+    assert {slot: one.tokens for slot, one in together.items()} == {slot: one.tokens for slot, one in plain.items()}
+    assert together[0].stats.accepted > 5
     context.close()
 
 
@@ -126,9 +167,8 @@ def test_the_end_of_the_context_and_what_does_not_fit(repacked: Model, words: To
     with pytest.raises(UsageError, match="a draft has 2 leaves"):
         context.decode([Feed(0, words[:60], 40, words[:2], np.array([-1, -1], dtype=np.int32))])
     context.close()
-    for settings, width in ((ContextSettings(n_slots=2), 8), (ContextSettings(max_leaves=2), 8)):
-        with pytest.raises(UsageError, match="one slot, chains"):
-            ConstantWidth(repacked, settings, width)
+    with pytest.raises(UsageError, match="need chains"):
+        ConstantWidth(repacked, ContextSettings(max_leaves=2), 8)
     for width in (1, 65):
         with pytest.raises(UsageError, match=f"A pass of {width} rows does not fit"):
             ConstantWidth(repacked, SETTINGS, width)
@@ -144,7 +184,11 @@ def test_strict_on_a_gpu_has_passes_of_one_width(tiny_target: Path, words: Token
     differ, accepted = forks(context, words[:330], 2)
     assert (differ, accepted > 5) == (0, True)
     chosen.close()
-    for slots, exact in ((1, "auto"), (2, "off")):
+    several = choose(tiny_target, replace(SETTINGS, n_slots=2, n_ctx=64), exact="strict", gpu_layers=99)
+    assert isinstance(several.context, ConstantWidth)
+    assert several.exact
+    several.close()
+    for slots, exact in ((1, "auto"), (2, "off"), (2, "auto")):
         other = choose(tiny_target, replace(SETTINGS, n_slots=slots), exact=exact, gpu_layers=99)  # type: ignore[arg-type]
         assert not isinstance(other.context, ConstantWidth)
         other.close()

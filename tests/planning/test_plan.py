@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -24,7 +24,17 @@ from localspec.planning.fixed import FixedPlan
 from localspec.planning.knowledge import Knowledge
 from localspec.planning.plan import AdaptivePlan, Forced
 from localspec.types import Rule, SamplingParams
-from tests.fakes import Answer, FakeDraftContext, FakeTarget, FakeVocabulary, HashModel, answer, answer_all, prompt
+from tests.fakes import (
+    Answer,
+    FakeDraftContext,
+    FakeDrafter,
+    FakeTarget,
+    FakeVocabulary,
+    HashModel,
+    answer,
+    answer_all,
+    prompt,
+)
 from tests.planning.simulator import CURVES, Curve, Process, Run, World, make, measured, seconds, simulate, steps
 from tests.planning.worlds import ANSWERS, LATER, PLACES, PROCESSES, constant, switching
 
@@ -317,6 +327,30 @@ def test_slots_share_a_plan_without_disturbing_each_other(slots: int, widths: se
         for slot, request in requests.items():
             assert found[slot].tokens == plain(request).tokens
     assert widths is not None or sum(one.stats.drafted for one in found.values()) > 0
+
+
+class OneByOne(FakeTarget):
+    """Every slot has a pass of its own, as in passes of one width."""
+
+    def pass_widths(self, rows: Mapping[int, int]) -> list[int]:
+        return list(rows.values())
+
+
+def test_slots_that_are_served_one_by_one_are_drafted_for_as_well() -> None:
+    requests = {slot: replace(request_of(slot, max_tokens=200), ignore_end=True) for slot in range(3)}
+    texts, rng = {slot: plain(one).tokens for slot, one in requests.items()}, np.random.default_rng(0)
+
+    def script(request: DraftRequest) -> Draft:
+        said = len(request.history) - 5
+        guess = np.array(texts[request.slot][said : said + request.max_nodes], dtype=np.int32)
+        wrong = rng.random(len(guess)) > 0.6
+        guess[wrong] = (guess[wrong] + 1) % 22
+        return Draft.chain(guess, None, np.full(len(guess), 0.6, dtype=np.float32), "scripted")
+
+    loop = loop_with(OneByOne(MODEL, 24, exact_widths=range(1, 9)), [FakeDrafter(script)])
+    found = answer_all(loop, requests)
+    assert {slot: one.tokens for slot, one in found.items()} == texts
+    assert sum(one.stats.accepted for one in found.values()) > 300, "of 600 tokens"
 
 
 @pytest.mark.parametrize("rule", [Rule.REJECTION, Rule.BLOCK])

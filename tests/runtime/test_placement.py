@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from localspec import paths
+from localspec.checks.devices import examine_layers
 from localspec.config import EngineSettings
 from localspec.errors import ModelFileError, UsageError
 from localspec.llama import lib
@@ -300,6 +301,11 @@ def test_real_passes_decide_about_an_integrated_gpu(
     caplog.clear()
     for _ in range(2):
         assert placement.place(pair).settings.gpu_layers == then
+    loaded = load_models(pair)
+    (where,) = examine_layers(loaded)
+    loaded.close()
+    assert where.value.startswith(f"target: {'all layers on' if then else 'on the CPU'}")
+    assert "; while answering a plain pass took " in where.value
     said = [record.getMessage() for record in caplog.records]
     assert len(said) == (then != by_table), "once, and only if it changes"
     if said:
