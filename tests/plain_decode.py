@@ -1,4 +1,4 @@
-"""Plain greedy decoding with llama-cpp-python alone, one token per `llama_decode`: what localspec is compared with.
+"""Plain greedy decoding with llama.cpp's bindings alone, one token per `llama_decode`: what localspec is compared with.
 
 Nothing of localspec is imported. The prompt without its last token is prefilled in chunks of 512 from position 0.
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import importlib.util
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,8 @@ def decode(
     type_v: str = "f16", flash_attention: bool | str = "auto", repack: bool = True, chunk: int = 512,
 ) -> list[int]:  # fmt: skip
     """The next `count` most likely tokens (ties to the lowest id), also behind one that ends an answer."""
-    from llama_cpp import llama_cpp as api
-
+    package = "llama_cpp" if importlib.util.find_spec("llama_cpp") else "localspec_llama"
+    api: Any = importlib.import_module(f"{package}.llama_cpp")
     params = api.llama_model_default_params()
     params.use_extra_bufts = repack
     model: Any = api.llama_model_load_from_file(str(path).encode(), params)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
 import threading
-import warnings
 from collections import OrderedDict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -19,7 +19,7 @@ from localspec.llama.model import Model
 from localspec.types import Tokens
 
 if TYPE_CHECKING:
-    from llguidance import LLMatcher
+    from llguidance import LLMatcher, LLTokenizer
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
 _KEPT = 32
@@ -32,7 +32,7 @@ class Compiler:
     def __init__(self, model: Model) -> None:
         """`model` must stay open until `close`."""
         self._model: Model | None = model
-        self._tokenizer: Any = None
+        self._tokenizer: LLTokenizer | None = None
         self._compiled: OrderedDict[Grammar, Matcher] = OrderedDict()
         self._lock = threading.Lock()
         """Held for a moment."""
@@ -67,16 +67,11 @@ class Compiler:
 
     def _compile(self, grammar: Grammar) -> Matcher:
         from llguidance import LLMatcher
-        from llguidance.llamacpp import lltokenizer_from_vocab
 
         if self._model is None:
             raise LocalspecError("The model is closed.")
-        lib.api()  # starts llama.cpp with its log captured, before llguidance imports it
         if self._tokenizer is None:
-            end = self._model.eos if self._model.eos is not None else min(self._model.end_tokens, default=None)
-            with warnings.catch_warnings():  # llguidance asks llama.cpp by a deprecated name
-                warnings.simplefilter("ignore", DeprecationWarning)
-                self._tokenizer = lltokenizer_from_vocab(self._model.vocab, self._model.n_vocab, end)
+            self._tokenizer = _tokenizer(self._model)
         matcher = LLMatcher(self._tokenizer, grammar.source, log_level=0)
         if matcher.is_error():
             raise UsageError(f"The {grammar.kind} cannot be used: {_reason(matcher)}.")
@@ -199,6 +194,30 @@ class Matcher:
 
     def _known(self, path: Sequence[int]) -> list[int]:
         return [self._end if token in self._end_tokens else int(token) for token in path]
+
+
+def _tokenizer(model: Model) -> LLTokenizer:
+    """llguidance's view of a vocabulary. Its own module for llama.cpp has the same, but imports llama-cpp-python."""
+    from llguidance import LLTokenizer
+
+    api, vocab = lib.api(), model.vocab
+    convert = api.llama_token_to_piece
+    control, defined = api.LLAMA_TOKEN_ATTR_CONTROL, api.LLAMA_TOKEN_ATTR_USER_DEFINED
+    buffer = ctypes.create_string_buffer(1024)
+    tokens: list[bytes] = []
+    for token in range(model.n_vocab):
+        count, kind = convert(vocab, token, buffer, len(buffer), 0, True), api.llama_vocab_get_attr(vocab, token)
+        piece = buffer.raw[:count] if count >= 0 else model.piece(token, special=True)
+        if kind & control or (kind & defined and piece.startswith(b"<") and piece.endswith(b">")):
+            piece = b"\xff" + piece  # so llguidance knows tokens that no text may have
+        tokens.append(piece)
+    end = model.eos if model.eos is not None else min(model.end_tokens, default=api.llama_vocab_eos(vocab))
+    tokenize = ctypes.cast(api._lib.llama_tokenize, ctypes.c_void_p).value
+    maker: Any = LLTokenizer  # its stubs leave this function out
+    found: LLTokenizer = maker.from_llamacpp(
+        tokens=tokens, vocab_ptr=vocab, tokenize_fptr=tokenize, eos_token=end, slices=None
+    )
+    return found
 
 
 def _reason(matcher: LLMatcher) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import importlib.util
 import resource
 import subprocess
 import sys
@@ -250,6 +251,7 @@ def test_info_names_the_build() -> None:
     assert lib.default_threads() >= 1
 
 
+@pytest.mark.skipif(importlib.util.find_spec("llama_cpp") is None, reason="llama-cpp-python is not installed")
 def test_only_the_binding_is_imported_and_the_package_itself_still_can_be(tiny_target: Path) -> None:
     code = (
         "import sys\n"
