@@ -214,6 +214,11 @@ FAKE_API int32_t cuMemFreeHost(void *memory) {
 
 FAKE_API int32_t cuPointerGetAttribute(void *value, int32_t attribute, uint64_t address) {
     const int32_t error = begin("cuPointerGetAttribute");
+    if (!error && fake.any_memory) {
+        const int32_t answer = attribute == CUDA_MEMORY_TYPE ? fake.memory_type : fake.ordinal;
+        std::memcpy(value, &answer, sizeof answer);
+        return 0;
+    }
     auto after = fake.blocks.upper_bound(address);
     if (error || after == fake.blocks.begin() || std::prev(after)->first + std::prev(after)->second.bytes <= address) {
         return error ? error : 1;
@@ -226,6 +231,11 @@ FAKE_API int32_t cuPointerGetAttribute(void *value, int32_t attribute, uint64_t 
 
 FAKE_API int32_t cuMemGetAddressRange_v2(uint64_t *base, size_t *bytes, uint64_t address) {
     const int32_t error = begin("cuMemGetAddressRange_v2");
+    if (!error && fake.any_memory) {
+        *base = 0;
+        *bytes = SIZE_MAX;
+        return 0;
+    }
     auto after = fake.blocks.upper_bound(address);
     if (error || after == fake.blocks.begin()) {
         return error ? error : 1;
@@ -313,6 +323,8 @@ FAKE_API void fake_set(const char *what, int32_t value) {
                                                       {"ordinal", &fake.ordinal}};
     if (std::strcmp(what, "wrong_kernel") == 0) {
         fake.wrong_kernel = value != 0;
+    } else if (std::strcmp(what, "any_memory") == 0) {
+        fake.any_memory = value != 0;
     } else {
         *numbers.at(what) = value;
     }
