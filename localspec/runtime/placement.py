@@ -132,9 +132,10 @@ class Measured:
 def measured(settings: EngineSettings) -> Measured | None:
     """What earlier answers say of `auto`; None where plain passes were not timed on both, or there is a card.
 
-    Both are timed only where the user had one of them serve: by `--gpu-layers -1`, or `--gpu-layers 0`.
+    Both are timed only where the user had one of them serve: by `--gpu-layers -1`, or `--gpu-layers 0`. Under `strict`
+    a plain pass has as many rows on a GPU as any other (`llama.constant_width`), and counts as such.
     """
-    rivals = gpus.integrated(listed_gpus())
+    rivals = gpus.integrated(listed_gpus(settings.rpc))
     cpu = pass_record.read(settings, 0, None, spread(settings)) if rivals else None
     if cpu is None:
         return None
@@ -142,8 +143,9 @@ def measured(settings: EngineSettings) -> Measured | None:
     gpu = pass_record.read(settings, layers, names, spread(settings)) if layers else None
     if gpu is None:
         return None
-    words = f"a plain pass took {1e3 * gpu.plain:.1f} ms on {names} and {1e3 * cpu.plain:.1f} ms on the CPU"
-    return Measured(rivals if gpu.plain < cpu.plain else [], words)
+    seconds = gpu.plain * (gpu.padded or 1.0) if settings.exact == "strict" else gpu.plain
+    words = f"a plain pass took {1e3 * seconds:.1f} ms on {names} and {1e3 * cpu.plain:.1f} ms on the CPU"
+    return Measured(rivals if seconds < cpu.plain else [], words)
 
 
 def _tell(settings: EngineSettings, listed: Sequence[Place], found: Measured, by_table: bool) -> None:

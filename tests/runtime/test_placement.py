@@ -20,9 +20,11 @@ from localspec.checks.devices import examine_layers
 from localspec.config import EngineSettings
 from localspec.errors import ModelFileError, UsageError
 from localspec.llama import lib
+from localspec.models.memory import Place
 from localspec.runtime import placement
 from localspec.runtime.engine import Engine
 from localspec.runtime.loading import load_models
+from localspec.runtime.memory import gpus as listed_gpus
 from tests.fake_gpus import CARD, GIB, SLOW, SOFTWARE, list_gpus
 
 
@@ -262,12 +264,13 @@ M4 = lib.Device("MTL0", "Apple M4", "gpu", 8 * GIB, 12 * GIB)
 """An integrated GPU that the table of memory rates uses."""
 
 
-def took(settings: EngineSettings, seconds: float) -> None:
-    """Has a plain pass have taken so long where such settings put the target."""
+def took(settings: EngineSettings, seconds: float, wide: float | None = None) -> None:
+    """Has a plain pass, and one of 8 rows, have taken so long where such settings put the target."""
     loaded = load_models(settings)
     try:
         for _ in range(3):
             loaded.knowledge.costs.observe(1, 512, seconds)
+            loaded.knowledge.costs.observe(8, 512, wide or 0.0)
         loaded.save_knowledge()
     finally:
         loaded.close()
@@ -318,6 +321,32 @@ def test_real_passes_decide_about_an_integrated_gpu(
         -1 if not then else 0
     )
     assert placement.place(replace(pair, threads=7)).settings.gpu_layers == by_table, "other threads were not timed"
+
+
+def test_under_strict_a_gpu_s_passes_count_with_all_their_rows(
+    monkeypatch: pytest.MonkeyPatch, pair: EngineSettings
+) -> None:
+    list_gpus(monkeypatch, M4)
+    took(replace(pair, gpu_layers=-1), 0.01, 0.03)
+    took(replace(pair, gpu_layers=0), 0.02)
+    assert placement.place(pair).settings.gpu_layers == -1
+    assert placement.place(replace(pair, exact="strict")).settings.gpu_layers == 0
+    found = placement.measured(replace(pair, exact="strict"))
+    assert found is not None
+    assert found.words == "a plain pass took 30.0 ms on MTL0 and 20.0 ms on the CPU"
+
+
+def test_other_machines_that_are_named_are_used_whatever_an_integrated_gpu_took(
+    monkeypatch: pytest.MonkeyPatch, pair: EngineSettings
+) -> None:
+    list_gpus(monkeypatch, SLOW)
+    took(replace(pair, gpu_layers=-1), 0.01)
+    took(replace(pair, gpu_layers=0), 0.02)
+    there = listed_gpus()
+    far = Place("RPC0", "gpu", 8 * GIB, 8 * GIB, "far:50052")
+    monkeypatch.setattr(placement, "listed_gpus", lambda servers=None: [*there, far] if servers else there)
+    assert placement.place(pair).settings.device == "Vulkan0"
+    assert placement.place(replace(pair, rpc="far:50052")).settings.device == "RPC0"
 
 
 def test_a_card_is_used_whatever_an_integrated_gpu_took(monkeypatch: pytest.MonkeyPatch, pair: EngineSettings) -> None:
