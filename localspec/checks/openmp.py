@@ -40,6 +40,6 @@ def examine_openmp(maps: Path = _MAPS) -> Iterator[Finding]:
     if len(found) > 1:
         advice = (
             f"{len(found)} OpenMP runtimes in one process make decoding two to three times slower; "
-            "reinstall localspec and llama-cpp-python so that both use the same one."
+            "reinstall localspec and localspec-llama (or llama-cpp-python) so that both use the same one."
         )
     yield Finding("OpenMP", ", ".join(found), advice)
