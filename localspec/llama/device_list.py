@@ -94,8 +94,10 @@ def put(params: Any, spread: Spread, device: str | None, gpu_layers: int) -> tup
         spread, device, gpu_layers: as for `Model.load`.
 
     Raises:
-        UsageError: as `pointers` and `overrides`.
+        UsageError: as `pointers` and `overrides`; or rows are split over GPUs in another order than llama.cpp's.
     """
+    if spread.mode == "row" and gpu_layers and device is not None:
+        _check_order(device)
     devices, parts = pointers(device, gpu_layers)
     moved = overrides(spread, device, gpu_layers)
     params.devices = ctypes.cast(devices, ctypes.c_void_p) if devices is not None else None
@@ -103,3 +105,15 @@ def put(params: Any, spread: Spread, device: str | None, gpu_layers: int) -> tup
     params.tensor_buft_overrides = ctypes.cast(moved, ctypes.c_void_p) if moved is not None else None
     params.split_mode = lib.SPLIT_MODES[spread.mode if gpu_layers else "layer"]
     return devices, parts, moved
+
+
+def _check_order(device: str) -> None:
+    """Where GPUs share each matrix, llama.cpp counts parts by its own numbers of devices.
+
+    Raises:
+        UsageError: a GPU is left out before the last one that is named, or they have another order.
+    """
+    there = [one.name for one in lib.devices() if one.kind in ("gpu", "igpu")]
+    named = [name for name in read(device) if name in there]
+    if named != there[: len(named)]:
+        raise UsageError(f"device is {device!r}; with split_mode row name GPUs in this order: {', '.join(there)}.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from localspec.llama.device_list import _Override
 from localspec.llama.model import Model
 from localspec.llama.settings import ContextSettings
 from localspec.types import Feed
+from tests.fake_gpus import CARD, list_gpus
 from tests.llama.architectures import write
 
 SETTINGS = ContextSettings(n_ctx=64, threads=1)
@@ -127,3 +129,14 @@ def test_what_is_kept_on_disk_is_of_one_spread(experts: Path) -> None:
     ]
     facts = [probe.shared_facts(experts, SETTINGS, -1, "CUDA0", one) for one in spreads]
     assert len({json.dumps(one) for one in facts}) == 4
+
+
+@pytest.mark.parametrize("device", ["CUDA1", "CUDA1=3,CUDA0=1"])
+def test_rows_are_split_over_gpus_in_llama_cpps_order(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    list_gpus(monkeypatch, CARD, replace(CARD, name="CUDA1"))
+    params = lib.api().llama_model_default_params()
+    with pytest.raises(UsageError, match="with split_mode row name GPUs in this order: CUDA0, CUDA1"):
+        device_list.put(params, Spread("row"), device, -1)
+    device_list.put(params, Spread("row"), "CUDA0=1,CUDA1=3", -1)
+    assert params.split_mode == lib.SPLIT_MODES["row"]
+    device_list.put(params, Spread("layer"), device, -1)
