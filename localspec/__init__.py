@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from localspec.runtime.generation import Generation
     from localspec.types import Rule, SamplingParams
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "Draft",
