@@ -20,6 +20,8 @@ from localspec.llama.settings import ContextSettings
 _FORMAT = 5
 _TREES = 2
 """Changes with the trees that are examined (`widths`): what was found with others does not count."""
+_NVIDIA = Path("/proc/driver/nvidia/version")
+"""Where NVIDIA's driver names itself, on Linux."""
 DAMAGE = (OSError, ValueError, TypeError, KeyError, AttributeError, ArithmeticError, RecursionError)
 """What reading a file may raise that is missing, or that we did not write."""
 
@@ -99,8 +101,10 @@ def shared_facts(
         status = path.stat()
         size, changed = status.st_size, status.st_mtime_ns
     rollback = {"rollback": settings.rollback} if settings.rollback else {}
+    driver = {"driver": _driver()} if gpu_layers else {}
     return {
         **rollback,
+        **driver,
         "format": _FORMAT,
         "model": [str(path.resolve()), size, changed],
         "weights": [gpu_layers, device, str(spread)],
@@ -108,6 +112,14 @@ def shared_facts(
         "machine": [cpu_name(), [found.name + found.description for found in _devices()]],
         "build": lib.build_id(),
     }
+
+
+def _driver() -> list[str]:
+    """The release of the system, which most drivers of GPUs come with, and NVIDIA's driver, which does not."""
+    nvidia = ""
+    with contextlib.suppress(OSError):
+        nvidia = _NVIDIA.read_text().partition("\n")[0]
+    return [platform.release(), nvidia]
 
 
 def _devices() -> list[lib.Device]:

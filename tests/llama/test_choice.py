@@ -152,3 +152,15 @@ def test_what_cannot_be_is_refused(tiny_target: Path, tmp_path: Path, monkeypatc
 def test_keys_of_examinations_name_what_decides(tiny_target: Path) -> None:
     by_weights: list[dict[str, Any]] = [{}, {"kernels": "plain"}, {"gpu_layers": 1}, {"device": "X"}]
     assert len({probe.cache_key(tiny_target, SETTINGS, 8, **where) for where in by_weights}) == 4
+
+
+def test_another_driver_of_the_gpu_is_another_key_on_the_gpu_alone(
+    tiny_target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probe, "_NVIDIA", tmp_path / "version")
+    found = []
+    for text in ("", "NVRM version: 580.95\nGCC", "NVRM version: 580.105\nGCC"):
+        (tmp_path / "version").write_text(text)
+        found.append([probe.cache_key(tiny_target, SETTINGS, 8, gpu_layers=layers) for layers in (0, 99)])
+    assert len({on_gpu for _, on_gpu in found}) == 3
+    assert len({on_cpu for on_cpu, _ in found}) == 1
