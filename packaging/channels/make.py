@@ -35,6 +35,8 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         release = read(options.files.absolute(), options.repository.rstrip("/"), options.maintainer)
+        if not set(FORMATS).isdisjoint(options.channels):
+            release.fill("@REPOSITORY@ @MAINTAINER@")  # before minutes of building
         out = options.out.absolute()
         out.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory() as work:
