@@ -27,23 +27,36 @@ _NAMED = 10
 def choose_model(screen: ChatScreen, name: str) -> None:
     """Lets another server's model answer: the one that models.toml calls so, or one of the server that answers.
 
-    Without a name the server's models are listed. A model of this machine is changed on its own screen, which opens.
+    Without a name the server's models are listed, or where none answers those that models.toml has. A model of this
+    machine is changed on its own screen, which opens.
 
     Raises:
         UsageError: the name is none of models.toml, and no server answers; or models.toml cannot be read.
     """
     app = screen.app
     answerer = app.answerer
-    entry = Catalog.load().endpoints.get(name)
-    if entry is not None:
-        screen.run_worker(_take(app, entry), group="server", exclusive=True)
+    named = Catalog.load().endpoints
+    if name in named:
+        screen.run_worker(_take(app, named[name]), group="server", exclusive=True)
     elif isinstance(answerer, RemoteAnswerer):
         screen.run_worker(_choose(app, answerer, name), group="server", exclusive=True)
     elif name:
         text = f"models.toml has no server's model {name!r}, and no server answers."
         raise UsageError(text, "F5 lists the models of this machine.")
+    elif named:
+        screen.run_worker(_offer(app, list(named.values())), group="server", exclusive=True)
     else:
         app.open_screen("models")
+
+
+async def _offer(app: ChatApp, named: Sequence[EndpointEntry]) -> None:
+    here = ("here", "a model of this machine", "")
+    rows = [(str(number), one.name, one_line(one.endpoint)) for number, one in enumerate(named)]
+    chosen = await app.push_screen_wait(Choice("Which model shall answer?", [here, *rows]))
+    if chosen == "here":
+        app.open_screen("models")
+    elif chosen is not None:
+        await _take(app, named[int(chosen)])
 
 
 async def _take(app: ChatApp, entry: EndpointEntry) -> None:

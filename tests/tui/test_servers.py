@@ -126,7 +126,10 @@ async def test_a_name_of_models_toml_answers_with_its_key(
         await until(pilot, lambda: said(app, "WORK_KEY, which is not set"))
         assert not isinstance(app.answerer, RemoteAnswerer)
         monkeypatch.setenv("WORK_KEY", "sesame")
-        await write(pilot, "/model work")
+        await write(pilot, "/model")
+        await asked(pilot)
+        assert rows(app) == [["a model of this machine", ""], ["work", endpoint.url]]
+        await pilot.press("down", "enter")
         await until(pilot, lambda: app.facts is not None and app.facts.name == "large")
         assert front(app).chat.model == "work"
         await say(pilot, "And there?")  # it is the user's own entry: nothing is asked
