@@ -90,10 +90,11 @@ class ConstantWidth(Context):
     def _finish(self) -> list[LogitRows]:
         """`Context.collect`, and drops what counts for nothing."""
         kept = [(part.feed.slot, len(part.feed.tokens) + part.wanted - 1) for part in self._launched]
-        rows = super().collect()
-        for slot, length in kept:
-            self.forget(slot, length)
-        return rows
+        try:
+            return super().collect()
+        finally:
+            for slot, length in kept:
+                self.forget(slot, length)
 
     def pending(self, slot: int, tokens: Tokens) -> int:
         """Always 1: nothing joins a pass."""

@@ -194,12 +194,15 @@ class Context:
         Returns:
             Per feed, `LogitRows`: the last history token, then each node in draft order. They point to where llama.cpp
             left them and are valid until the next call of this context.
+
+        Raises:
+            DecodeError: its rows cannot be read.
         """
         parts, self._launched = self._launched, []
+        for part in parts:  # first: the cells are there even if their rows cannot be read
+            self._remember(part)
         if parts:
             self._logits.collect(max(part.first_output + part.wanted for part in parts))
-        for part in parts:
-            self._remember(part)
         return [self._logits.of(part, self.n_vocab, self) for part in parts]
 
     def reusable(self, slot: int, tokens: Tokens, prompt_length: int) -> int:

@@ -211,3 +211,25 @@ def test_another_layout_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logits_tap, "_Tensor", Shifted)
     with pytest.raises(LocalspecError, match="lays out its tensors otherwise"):
         check()
+
+
+@pytest.mark.parametrize("fault", [DecodeError("no rows"), KeyboardInterrupt()])
+@pytest.mark.parametrize("width", [None, 8])
+def test_after_rows_that_could_not_be_read_a_pass_has_the_bits_it_had(
+    width: int | None, fault: BaseException, model: Model, text: Tokens
+) -> None:
+    """The cache is known to hold what the pass computed; of a pass of one width, without the rows that fill it up."""
+    settings = ContextSettings(n_ctx=512, threads=1, grid=64, reuse="chunks", logits="in place")
+    lost, whole = (
+        Context(model, settings) if width is None else ConstantWidth(model, settings, width) for _ in range(2)
+    )
+    feed = Feed(0, text[:67], 40, text[300:303], chain(3))
+    for context in (lost, whole):
+        context.decode([Feed(0, text[:66], 40)])
+    tap_of(lost)._error = fault
+    with pytest.raises(type(fault)):
+        lost.decode([feed])
+    assert lost.cached(0) == 67 + 3
+    (found,), (expected,) = lost.decode([feed]), whole.decode([feed])
+    assert bits(found) == bits(expected)
+    assert lost.cached(0) == whole.cached(0)
