@@ -50,7 +50,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     take_listed(options)
     _take_words(options)
-    take_listed(options)
     check_endpoint_options(options, "raw", "log_probs", "batch", "slots")
     if options.log_probs is not None and not options.json:
         raise UsageError("--log-probs needs --json.")
@@ -91,6 +90,7 @@ def _take_words(options: argparse.Namespace) -> None:
         if options.target:
             raise UsageError("Give NAME or --target, not both.")
         options.target = words[0]
+        take_listed(options)
         words = words[1:]
     options.prompt = words[0] if words else None
 

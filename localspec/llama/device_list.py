@@ -31,6 +31,11 @@ def read(device: str) -> dict[str, float]:
     return found
 
 
+def _there() -> dict[str, tuple[lib.Device, int]]:
+    """{name: device and ggml's handle of it}, in llama.cpp's order."""
+    return {one.name: (one, handle) for one, handle in zip(lib.devices(), lib.device_handles(), strict=True)}
+
+
 def pointers(device: str | None, gpu_layers: int) -> tuple[Any, Any]:
     """A NULL-terminated array of ggml's devices, or None for all there are; and their parts, or None.
 
@@ -42,14 +47,14 @@ def pointers(device: str | None, gpu_layers: int) -> tuple[Any, Any]:
     """
     if device is None:
         return (ctypes.c_void_p * 1)(None) if gpu_layers == 0 else None, None
-    there = {found.name: (index, found.kind) for index, found in enumerate(lib.devices())}
+    there = _there()
     handles, parts = [], []
     for name, part in read(device).items():
         if name not in there:
             raise UsageError(f"there is no device {name!r}; llama.cpp has {', '.join(there)}.")
-        index, kind = there[name]
-        if kind != "cpu":  # which computes what is left, anyway
-            handles.append(lib.device_handles()[index])
+        found, handle = there[name]
+        if found.kind != "cpu":  # which computes what is left, anyway
+            handles.append(handle)
             parts.append(part)
     room = max(len(parts), int(lib.api().llama_max_devices()))
     split = (ctypes.c_float * room)(*parts) if any(parts) else None
@@ -74,7 +79,7 @@ def overrides(spread: Spread, device: str | None, gpu_layers: int) -> Any:
     """
     if not spread.overrides:
         return None
-    there = {one.name: handle for one, handle in zip(lib.devices(), lib.device_handles(), strict=True)}
+    there = _there()
     named = [] if not gpu_layers else list(there) if device is None else list(read(device))
     buffer_type = lib.c_function("ggml_backend_dev_buffer_type", ctypes.c_void_p, ctypes.c_void_p)
     found = []
@@ -82,7 +87,7 @@ def overrides(spread: Spread, device: str | None, gpu_layers: int) -> Any:
         if name != CPU and name not in named:
             used = ", ".join(dict.fromkeys([CPU, *named]))
             raise UsageError(f"override_tensor puts {pattern} on {name}; the devices of this model are {used}.")
-        found.append(_Override(pattern.encode(), buffer_type(there[name])))
+        found.append(_Override(pattern.encode(), buffer_type(there[name][1])))
     return (_Override * (len(found) + 1))(*found)
 
 

@@ -18,6 +18,7 @@ import sys
 import tarfile
 import tempfile
 import venv
+from collections.abc import Iterator
 from pathlib import Path
 
 UPSTREAM = "0.3.36"
@@ -58,25 +59,28 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--work", type=Path, metavar="FOLDER", help="keeps what is compiled, for the next time")
     options = parser.parse_args(arguments)
     version = UPSTREAM + (f".post{options.post}" if options.post else "")
+    with faults_in_a_sentence(), contextlib.ExitStack() as stack:
+        work = options.work or Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        work = work.absolute()
+        work.mkdir(parents=True, exist_ok=True)
+        python = make_tools(work / "tools")
+        tree = lay_out(options.sdist or fetch(python, work), work / "tree", version)
+        if sys.platform == "linux":
+            add_gpl(tree / "licenses")
+        portable = (f"-Cbuild-dir={work / 'compiled'}", "-Ccmake.define.PORTABLE=ON")
+        build(python, tree, work / "built", options.out.absolute(), *portable)
+    return 0
+
+
+@contextlib.contextmanager
+def faults_in_a_sentence() -> Iterator[None]:
+    """Ends the program with what was wrong."""
     try:
-        with contextlib.ExitStack() as stack:
-            work = options.work or Path(stack.enter_context(tempfile.TemporaryDirectory()))
-            work = work.absolute()
-            work.mkdir(parents=True, exist_ok=True)
-            python = make_tools(work / "tools")
-            tree = lay_out(options.sdist or fetch(python, work), work / "tree", version)
-            if sys.platform == "linux":
-                add_gpl(tree / "licenses")
-            portable = (f"-Cbuild-dir={work / 'compiled'}", "-Ccmake.define.PORTABLE=ON")
-            wheel, sdist = build(python, tree, work / "built", *portable)
-            options.out.mkdir(parents=True, exist_ok=True)
-            for one in (name_platforms(python, wheel), sdist):
-                print(shutil.move(one, options.out.absolute() / one.name))
+        yield
     except (Refusal, OSError) as error:
         sys.exit(f"packaging/llama: {error}")
     except subprocess.CalledProcessError as error:
         sys.exit(f"packaging/llama: {Path(error.cmd[0]).name} failed with exit code {error.returncode}; see above.")
-    return 0
 
 
 def make_tools(folder: Path) -> Path:
@@ -147,15 +151,25 @@ def rename(name: str, text: str) -> str:
     return text
 
 
-def build(python: Path, tree: Path, out: Path, *settings: str) -> tuple[Path, Path]:
-    """The wheel and the source distribution of a tree; `settings` are those of the wheel's build."""
-    shutil.rmtree(out, ignore_errors=True)
+def build(python: Path, tree: Path, built: Path, out: Path, *settings: str) -> None:
+    """Makes the wheel and the source distribution of a tree, puts them into a folder and prints where they are.
+
+    Args:
+        python: with the tools.
+        tree: the sources.
+        built: a folder for what comes before; it is emptied.
+        out: where both files go.
+        settings: of the wheel's build.
+    """
+    shutil.rmtree(built, ignore_errors=True)
     environment = {**os.environ, "PATH": os.pathsep.join((str(python.parent), os.environ["PATH"]))}
     for form in (["--sdist"], ["--wheel", *settings]):
-        subprocess.run([python, "-m", "build", tree, "--outdir", out, *form], check=True, env=environment)
-    (wheel,) = out.glob("*.whl")
-    (sdist,) = out.glob("*.tar.gz")
-    return wheel, sdist
+        subprocess.run([python, "-m", "build", tree, "--outdir", built, *form], check=True, env=environment)
+    (wheel,) = built.glob("*.whl")
+    (sdist,) = built.glob("*.tar.gz")
+    out.mkdir(parents=True, exist_ok=True)
+    for one in (name_platforms(python, wheel), sdist):
+        print(shutil.move(one, out / one.name))
 
 
 def name_platforms(python: Path, wheel: Path) -> Path:

@@ -14,7 +14,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from libraries import UPSTREAM, Refusal, build, make_tools, name_platforms
+from libraries import UPSTREAM, Refusal, build, faults_in_a_sentence, make_tools
 
 ROOT = Path(__file__).resolve().parents[2]
 COMPILED = f'"llama-cpp-python=={UPSTREAM}"'
@@ -31,21 +31,14 @@ def main(arguments: list[str] | None = None) -> int:
     what.add_argument("--out", type=Path, metavar="FOLDER", help="where the two files go")
     what.add_argument("--tree", type=Path, metavar="FOLDER", help="where the sources go, to be built elsewhere")
     options = parser.parse_args(arguments)
-    try:
+    with faults_in_a_sentence():
         if options.tree is not None:
             print(lay_out(ROOT, options.tree))
             return 0
         with tempfile.TemporaryDirectory() as folder:
             work = Path(folder)
             python = make_tools(work / "tools")
-            wheel, sdist = build(python, lay_out(ROOT, work / "tree"), work / "built")
-            options.out.mkdir(parents=True, exist_ok=True)
-            for one in (name_platforms(python, wheel), sdist):
-                print(shutil.move(one, options.out.absolute() / one.name))
-    except (Refusal, OSError) as error:
-        sys.exit(f"packaging/llama: {error}")
-    except subprocess.CalledProcessError as error:
-        sys.exit(f"packaging/llama: {Path(error.cmd[0]).name} failed with exit code {error.returncode}; see above.")
+            build(python, lay_out(ROOT, work / "tree"), work / "built", options.out.absolute())
     return 0
 
 

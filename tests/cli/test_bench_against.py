@@ -47,13 +47,13 @@ def test_a_server_answers_the_same_prompts_and_a_broken_one_can_be_gone_on_with(
 def test_what_goes_wrong_is_one_sentence(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        nobody = f"http://127.0.0.1:{free.getsockname()[1]}"
+        free_address = f"http://127.0.0.1:{free.getsockname()[1]}"
     monkeypatch.delenv("NO_SUCH_KEY", raising=False)
     for arguments, code, words in (
-        (("--against", nobody), 1, "Nothing answers"),
+        (("--against", free_address), 1, "Nothing answers"),
         (("--against", "nonsense"), 2, "URL"),
-        (("--against", nobody, "--against-key", "NO_SUCH_KEY"), 2, "NO_SUCH_KEY"),
-        (("--against", nobody, "--against-timeout", "0"), 2, "--against-timeout is 0"),
+        (("--against", free_address, "--against-key", "NO_SUCH_KEY"), 2, "NO_SUCH_KEY"),
+        (("--against", free_address, "--against-timeout", "0"), 2, "--against-timeout is 0"),
     ):
         result = command(*QUICK, *arguments)
         assert (result.code, result.out) == (code, ""), result.err

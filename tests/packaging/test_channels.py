@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import importlib
 import json
 import re
 import shutil
@@ -17,6 +16,8 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+
+from tests.packaging.scripts import imported
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "packaging" / "channels"
@@ -139,17 +140,8 @@ NAMES = ("release", "program", "system", "entry")
 
 @pytest.fixture(scope="module")
 def modules() -> Iterator[dict[str, ModuleType]]:
-    """The scripts, imported without leaving their short names behind."""
-    before = {name: sys.modules.pop(name, None) for name in NAMES}
-    sys.path.insert(0, str(FOLDER))
-    try:
-        yield {name: importlib.import_module(name) for name in NAMES}
-    finally:
-        sys.path.remove(str(FOLDER))
-        for name, old in before.items():
-            sys.modules.pop(name, None)
-            if old is not None:
-                sys.modules[name] = old
+    with imported("channels", *NAMES) as found:
+        yield found
 
 
 def test_packages_of_systems_list_files_that_exist(modules: dict[str, ModuleType], files: Path) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -12,6 +10,7 @@ from types import ModuleType
 import pytest
 
 from localspec.llama import bindings
+from tests.packaging.scripts import imported
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -19,11 +18,8 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.fixture(scope="module")
 def scripts() -> Iterator[tuple[ModuleType, ModuleType]]:
     """packaging/llama/libraries.py and release.py."""
-    sys.path.insert(0, str(ROOT / "packaging" / "llama"))
-    try:
-        yield importlib.import_module("libraries"), importlib.import_module("release")
-    finally:
-        del sys.path[0], sys.modules["libraries"], sys.modules["release"]
+    with imported("llama", "libraries", "release") as found:
+        yield found["libraries"], found["release"]
 
 
 def test_a_binding_that_still_asks_for_the_other_package_is_refused(scripts: tuple[ModuleType, ModuleType]) -> None:

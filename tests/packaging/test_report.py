@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -14,25 +11,16 @@ import pytest
 from localspec.bench.cells import make_cells
 from localspec.bench.run import Run
 from tests.bench.made_runs import made_run
+from tests.packaging.scripts import imported
 
 pytest.importorskip("gguf", reason="needs the extra `bench`")
-FOLDER = Path(__file__).resolve().parents[2] / "packaging" / "bench"
 NAMES = ("report", "report_tables", "report_stages", "peer_server", "bare_loop", "far_engine", "random_model")
 
 
 @pytest.fixture(scope="module")
 def modules() -> Iterator[dict[str, ModuleType]]:
-    """The scripts, imported without leaving their short names behind."""
-    before = {name: sys.modules.pop(name, None) for name in NAMES}
-    sys.path.insert(0, str(FOLDER))
-    try:
-        yield {name: importlib.import_module(name) for name in NAMES}
-    finally:
-        sys.path.remove(str(FOLDER))
-        for name, old in before.items():
-            sys.modules.pop(name, None)
-            if old is not None:
-                sys.modules[name] = old
+    with imported("bench", *NAMES) as found:
+        yield found
 
 
 def runs_of(paces: dict[str, tuple[float, ...]]) -> list[Run]:

@@ -6,13 +6,14 @@ import hashlib
 import json
 import random
 import re
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
+
+from tests.packaging.scripts import imported
 
 ROOT = Path(__file__).resolve().parents[2]
 RECIPE = ROOT / "packaging" / "tiny-pair"
@@ -28,19 +29,9 @@ RECIPE_MODULES = ("words", "material", "tasks")
 
 @pytest.fixture(scope="module")
 def tasks() -> Iterator[ModuleType]:
-    """The recipe's generators, imported without leaving their short names behind."""
-    before = {name: sys.modules.pop(name, None) for name in RECIPE_MODULES}
-    sys.path.insert(0, str(RECIPE))
-    try:
-        import tasks as module  # type: ignore[import-not-found, unused-ignore]
-
-        yield module
-    finally:
-        sys.path.remove(str(RECIPE))
-        for name, old in before.items():
-            sys.modules.pop(name, None)
-            if old is not None:
-                sys.modules[name] = old
+    """The recipe's generators."""
+    with imported("tiny-pair", *RECIPE_MODULES) as found:
+        yield found["tasks"]
 
 
 def examples(tasks: ModuleType, name: str, count: int = 200) -> Iterator[Any]:

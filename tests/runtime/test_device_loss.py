@@ -153,7 +153,7 @@ def test_under_strict_the_answer_ends_and_nothing_said_is_lost(gpu: Gpu, load: C
     assert generation.tokens == expected.tokens[: len(generation.tokens)]
     assert 1 <= len(generation.tokens) < 40
     assert "".join(texts) == told(engine, generation.tokens)
-    assert engine.outdated == found.value.message, "whoever holds it loads the models again"
+    assert engine.outdated == found.value.message, "the server and the chat load the models again then"
 
 
 def test_what_the_cpu_cannot_serve_ends(gpu: Gpu, load: Callable[..., Engine], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from .fake_driver import FakeDriver, compile_driver
+from .fake_driver import FakeDriver, as_at_its_start, load_driver
 from .host import COMPILER, Host, compile_host
 
 
@@ -20,16 +20,9 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Host:
 
 @pytest.fixture(scope="session")
 def driver_library(tmp_path_factory: pytest.TempPathFactory) -> FakeDriver:
-    if COMPILER is None or sys.platform == "win32":
-        pytest.skip("needs a C++ compiler")
-    return FakeDriver(compile_driver(tmp_path_factory.mktemp("driver")))
+    return load_driver(tmp_path_factory)
 
 
 @pytest.fixture
 def driver(driver_library: FakeDriver) -> Iterator[FakeDriver]:
-    """As at its start; after the test nothing is held and nothing was wrong."""
-    driver_library.reset()
-    yield driver_library
-    assert driver_library.fault() == ""
-    assert driver_library.held() == 0
-    driver_library.reset()
+    yield from as_at_its_start(driver_library)

@@ -5,8 +5,11 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 from localspec.native.gpu import Gpu
 from localspec.types import Float32Array
@@ -23,6 +26,22 @@ def compile_driver(folder: Path, source: str = "fake_driver.cpp") -> Path:
         [COMPILER, *FLAGS, *optimisation(), str(FOLDER / source), "-o", str(library)], check=True, timeout=300
     )
     return library
+
+
+def load_driver(factory: pytest.TempPathFactory) -> FakeDriver:
+    """The driver, compiled for a run of tests; without a compiler they are skipped."""
+    if COMPILER is None or sys.platform == "win32":
+        pytest.skip("needs a C++ compiler")
+    return FakeDriver(compile_driver(factory.mktemp("driver")))
+
+
+def as_at_its_start(library: FakeDriver) -> Iterator[FakeDriver]:
+    """For a test; after it nothing is held and nothing was wrong."""
+    library.reset()
+    yield library
+    assert library.fault() == ""
+    assert library.held() == 0
+    library.reset()
 
 
 class FakeDriver:

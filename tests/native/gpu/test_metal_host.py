@@ -17,7 +17,7 @@ import pytest
 
 from localspec.types import Float32Array
 
-from .fake_driver import FakeDriver, compile_driver
+from .fake_driver import FakeDriver, as_at_its_start, compile_driver
 from .host import COMPILER, NATIVE, Host, optimisation
 from .test_cuda import greedy, places, random_rows
 
@@ -34,11 +34,7 @@ def metal_library(tmp_path_factory: pytest.TempPathFactory) -> FakeDriver:
 
 @pytest.fixture
 def metal(metal_library: FakeDriver) -> Iterator[FakeDriver]:
-    """As at its start; after the test nothing is held and nothing was wrong."""
-    metal_library.reset()
-    yield metal_library
-    assert metal_library.fault() == ""
-    assert metal_library.held() == 0
+    yield from as_at_its_start(metal_library)
 
 
 @pytest.fixture(scope="module")
