@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -272,6 +273,18 @@ async def test_keys_that_do_not_fit_the_row_say_why(make_app: MakeApp, client: H
         assert "Only a model that is here" in text(screen, "#detail")
         await pilot.press("r")
         await until(pilot, lambda: screen.items)
+
+
+@pytest.mark.parametrize("gone", ["#detail", "DataTable"])
+async def test_a_list_that_comes_while_the_screen_closes_is_left(
+    gone: str, make_app: MakeApp, client: Hub, store: Store
+) -> None:
+    app = make_app()
+    async with app.run_test(size=(100, 40)) as pilot:
+        screen = await opened(app, pilot, client, store)
+        worker = screen.run_worker(asyncio.sleep(0))
+        await screen.query_one(gone).remove()
+        screen._take(screen.items, worker)
 
 
 async def test_pairs_with_heads_are_listed(store: Store) -> None:

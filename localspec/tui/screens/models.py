@@ -101,8 +101,8 @@ class ModelsScreen(Page):
             self.app.call_from_thread(self._take, items, worker)
 
     def _take(self, items: list[Item], worker: Worker[None]) -> None:
-        """Shows a list, unless a later one is being read or the screen is being closed."""
-        if not worker.is_cancelled and self.query(DataTable):
+        """Shows a list, unless a later one is being read or the screen is being closed, part after part."""
+        if not worker.is_cancelled and self.query(DataTable) and self.query("#detail"):
             self._show(items)
 
     def _show(self, items: list[Item]) -> None:
