@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Iterable, Iterator
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from difflib import get_close_matches
 from typing import Any, NoReturn
 
@@ -36,8 +38,8 @@ def did_you_mean(word: str, known: Iterable[str], before: str = "") -> str:
 class Parser(argparse.ArgumentParser):
     """An `argparse.ArgumentParser` that raises `UsageError`, one sentence, for what it cannot read.
 
-    Unique prefixes of options are taken for them, as argparse does. `--help` leaves out the shared options that few
-    need; `--help-all` shows them.
+    Options may stand before, between and after the words; after `--` everything is a word. Unique prefixes of options
+    are taken for them, as argparse does. `--help` leaves out the shared options that few need; `--help-all` shows them.
     """
 
     def __init__(self, **settings: Any) -> None:
@@ -45,6 +47,39 @@ class Parser(argparse.ArgumentParser):
         self.register("type", int, whole())  # so that `type=int` is refused in words, too
         self.register("type", float, real())
         self._help_all = self.add_argument("--help-all", action=_HelpAll, help="show every option and exit")
+        self._takes_words = True
+
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: Any = None
+    ) -> tuple[Any, list[str]]:
+        """Reads the options first, wherever they stand, and then the words, which so need not stand together.
+
+        (argparse takes words only where they stand together, and its `parse_intermixed_args` knows no subcommands.)
+        """
+        given = list(sys.argv[1:] if args is None else args)
+        words = self._get_positional_actions()
+        for action in words:
+            if isinstance(action, argparse._SubParsersAction):  # the words after a command's name are its own
+                return super().parse_known_args(self._command_first(given, action.choices), namespace)
+        cut = given.index("--") if "--" in given else len(given)
+        self._takes_words = False
+        try:
+            with _not_required(words):
+                namespace, rest = super().parse_known_args(given[:cut], namespace)
+        finally:
+            self._takes_words = True
+        with _not_required(self._get_optional_actions()):
+            return super().parse_known_args([*rest, *given[cut:]], namespace)
+
+    def _command_first(self, given: list[str], commands: Iterable[str]) -> list[str]:
+        """The command line with the command's name before the command's options."""
+        if not given or not given[0].startswith("-") or given[0] in self._option_string_actions:
+            return given
+        place = next((index for index, word in enumerate(given) if word in commands), 0)
+        return [given[place], *given[:place], *given[place + 1 :]]
+
+    def _get_positional_actions(self) -> list[argparse.Action]:
+        return super()._get_positional_actions() if self._takes_words else []
 
     def error(self, message: str) -> NoReturn:
         """Turns argparse's message into a sentence.
@@ -118,6 +153,19 @@ class _HelpAll(argparse.Action):
         assert isinstance(parser, Parser)
         print(parser.format_help_all(), end="")
         parser.exit()
+
+
+@contextmanager
+def _not_required(actions: list[argparse.Action]) -> Iterator[None]:
+    """While another part of the command line is read, none of these is missed."""
+    required = [action for action in actions if action.required]
+    for action in required:
+        action.required = False
+    try:
+        yield
+    finally:
+        for action in required:
+            action.required = True
 
 
 def _rare(group: argparse._ArgumentGroup) -> list[argparse.Action]:

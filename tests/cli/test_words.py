@@ -154,6 +154,62 @@ def test_help_of_commands_below_commands(command: Command) -> None:
     assert all(re.search(rf"^    {name}\s", shown, re.MULTILINE) for name in COMMANDS)
 
 
+ORDERS = {
+    "run": (["tiny", "Sort: 4"], ["--seed", "1"]),
+    "check": (["a.gguf", "b.gguf"], ["--context", "2048"]),
+    "chats export": (["1", "2"], ["--format", "json"]),
+    "chats search": (["red", "house"], ["--json"]),
+    "corpus add": (["a.txt", "b.txt"], ["--corpus-mb", "3"]),
+    "extract": (["a.txt", "b.txt"], ["-o", "out", "--layers=1"]),
+    "rm": (["one", "two"], ["--json"]),
+    "search": (["red", "house"], ["--json"]),
+    "help": (["chats", "export"], []),
+    "bench run": (["tiny"], ["--json"]),
+}
+"""Commands with their words and options."""
+
+
+@pytest.mark.parametrize("name", ORDERS)
+def test_options_stand_anywhere(name: str) -> None:
+    command, *below = name.split()
+    words, options = ORDERS[name]
+    parser = build_parser(command)
+    expected = parser.parse_args([command, *below, *options, *words])
+    for place in range(len(words) + 1):
+        line = [command, *below, *words[:place], *options, *words[place:]]
+        assert parser.parse_args(line) == expected, line
+    assert parser.parse_args([command, *options, *below, *words]) == expected
+
+
+def test_words_that_begin_with_a_dash() -> None:
+    parser = build_parser("run")
+    line = ["run", "--seed", "1", "tiny", "--json", "- a list", "--raw"]
+    found = parser.parse_args(line)
+    assert (found.words, found.seed, found.json, found.raw) == (["tiny", "- a list"], 1, True, True)
+    assert parser.parse_args(["run", "tiny", "--seed", "2", "--", "--json"]).words == ["tiny", "--json"]
+    assert parser.parse_args(["run", "--", "--seed", "--", "2"]).words == ["--seed", "--", "2"]
+    assert parser.parse_args(["run", "-5"]).words == ["-5"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("show", "a", "--json", "b"), "'b' is one word too many."),
+        (("show", "--json"), "NAME|FILE is missing."),
+        (("extract", "a.txt"), "-o/--out is missing."),
+        (("extract", "-o", "x"), "FILE is missing."),
+        (("run", "tiny", "--sede", "1", "hi"), "There is no option --sede here. Did you mean --seed?"),
+        (("chats", "lst", "--json", "show"), "Did you mean list?"),
+        (("chats", "--json"), "ACTION is missing."),
+        (("chats", "--nosuch", "list"), "There is no option --nosuch here."),
+    ],
+)
+def test_mistakes_between_words_are_said(command: Command, words: tuple[str, ...], said: str) -> None:
+    result = command(*words)
+    assert result.code == 2
+    assert said in result.err
+
+
 def test_what_short_help_shows_of_shared_options_exists() -> None:
     """Every name is one of an option in a group of those titles."""
     run = next(action.choices["run"] for action in build_parser("run")._actions if isinstance(action.choices, dict))
