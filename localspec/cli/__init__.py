@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from keyword import iskeyword
 
+from localspec.cli import streams
 from localspec.cli.parser import Parser
 
 COMMANDS: dict[str, str] = {
@@ -84,6 +85,7 @@ def build_parser(*with_options: str | None) -> Parser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
+    streams.open_missing()
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a terminal that cannot show a character is no reason to fail
@@ -133,7 +135,12 @@ def _guarded(given: list[str]) -> int:
     from localspec.errors import LocalspecError
 
     try:
-        return _run(given)
+        try:
+            code = _run(given)
+        except SystemExit as end:  # --help and --version
+            code = int(end.code or 0)
+        sys.stdout.flush()
+        return code
     except LocalspecError as error:
         from localspec.chat.plain_text import plain_text
 
@@ -143,10 +150,10 @@ def _guarded(given: list[str]) -> int:
         print("localspec: interrupted.", file=sys.stderr)
         return 130
     except BrokenPipeError:
-        # The reader is gone; keep the interpreter from complaining when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        streams.let_go_of_output()  # the reader is gone
         return 0
     except OSError as error:
+        streams.let_go_of_output()
         name = f" {error.filename}" if error.filename else ""
         print(f"localspec: {error.strerror or error}{name}.", file=sys.stderr)
         return 1
