@@ -12,8 +12,9 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import TYPE_CHECKING, Any
 
-from localspec.cli import output
-from localspec.cli.options import load_engine, read_text, request_options, start_answer
+from localspec.chat.text_file import read_text
+from localspec.cli import output, standard_input
+from localspec.cli.options import load_engine, request_options, start_answer
 from localspec.errors import LocalspecError, UsageError
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ def _messages(rows: list[dict[str, str]]) -> list[Message]:
 
 
 def _read(path: str) -> Iterator[dict[str, Any]]:
-    text = sys.stdin.read() if path == "-" else read_text(path)
+    text = standard_input.read_all() if path == "-" else read_text(path)
     for number, row in enumerate(text.splitlines(), start=1):
         if not row.strip():
             continue

@@ -12,8 +12,9 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 from localspec.chat.plain_text import plain_text
+from localspec.chat.text_file import read_text
 from localspec.cli import output
-from localspec.cli.options import add_model_options, read_text
+from localspec.cli.options import add_model_options
 from localspec.errors import UsageError
 
 if TYPE_CHECKING:

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from localspec.chat.text_file import read_text
 from localspec.cli.bench_output import count_bar, whole_numbers
 from localspec.cli.number import whole
-from localspec.cli.options import add_model_options, load_engine, read_text
+from localspec.cli.options import add_model_options, load_engine
 from localspec.errors import LocalspecError, UsageError
 
 if TYPE_CHECKING:

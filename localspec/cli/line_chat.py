@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from localspec.chat.plain_text import plain_text
-from localspec.cli import output
+from localspec.cli import output, standard_input
 from localspec.errors import LocalspecError, UsageError
 
 if TYPE_CHECKING:
@@ -94,6 +94,7 @@ class Conversation:
         self.turns: list[Message] = []
         self._arguments = arguments
         self._always_stats: bool = options.stats
+        self._piped = standard_input.lines()
 
     def hold(self) -> None:
         """Reads and answers until the end of input."""
@@ -120,11 +121,14 @@ class Conversation:
         lines: list[str] = []
         while True:
             try:
-                line = input(("… " if lines else "> ") if interactive else "")
-            except EOFError:
+                line = input("… " if lines else "> ") if interactive else next(self._piped)
+            except (EOFError, StopIteration):
                 if interactive:
                     print(file=sys.stderr)
                 return "\n".join(lines) if lines else None
+            except UnicodeDecodeError:
+                print("localspec: the line is not UTF-8 text; it is left out.", file=sys.stderr)
+                continue
             except KeyboardInterrupt:
                 print("\nCtrl-D or /exit leaves.", file=sys.stderr)
                 lines = []

@@ -6,9 +6,9 @@ import argparse
 import json
 from collections.abc import Sequence
 from dataclasses import fields
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from localspec.chat.text_file import check_text
 from localspec.cli.number import MOST_SEED, auto_or, real, whole
 from localspec.errors import UsageError
 
@@ -337,7 +337,13 @@ def _bias(text: str) -> tuple[int, float]:
 
 
 def request_options(options: argparse.Namespace) -> dict[str, Any]:
-    """Keyword arguments of `Engine.generate` from parsed options."""
+    """Keyword arguments of `Engine.generate` from parsed options.
+
+    Raises:
+        UsageError: a text among them, the system message included, is no text.
+    """
+    for name, text in [("--system", options.system), *(("--stop", text) for text in options.stop)]:
+        check_text(text or "", name)
     return {
         "sampling": sampling_params(options),
         "seed": options.seed,
@@ -358,16 +364,3 @@ def start_answer(
         return engine.generate(prompt, **arguments)
     system = [Message("system", options.system)] if options.system else []
     return engine.chat([*system, Message("user", prompt)], **arguments)
-
-
-def read_text(path: str) -> str:
-    """A UTF-8 text file.
-
-    Raises:
-        UsageError: it cannot be read as text.
-    """
-    try:
-        return Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise UsageError(f"Cannot read {path}: {reason}.") from None

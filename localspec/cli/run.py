@@ -7,7 +7,8 @@ import json
 import sys
 from typing import TYPE_CHECKING
 
-from localspec.cli import batch, output
+from localspec.chat.text_file import check_text, read_text
+from localspec.cli import batch, output, standard_input
 from localspec.cli.endpoint import add_endpoint_options, check_endpoint_options, run_prompt, take_listed
 from localspec.cli.idle_draft import idle_draft
 from localspec.cli.number import whole
@@ -15,7 +16,6 @@ from localspec.cli.options import (
     add_model_options,
     add_sampling_options,
     load_engine,
-    read_text,
     request_options,
     start_answer,
 )
@@ -32,7 +32,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="[NAME] PROMPT",
         help="model or pair by name (or --target), and the prompt; standard input or -f is put after it",
     )
-    parser.add_argument("-f", "--file", metavar="FILE", help="text file to put after the prompt")
+    parser.add_argument("-f", "--file", metavar="FILE", help="text file to put after the prompt; - is standard input")
     parser.add_argument("--system", metavar="TEXT", help="system message")
     parser.add_argument("--raw", action="store_true", help="complete the text as it is, without the chat template")
     parser.add_argument("--json", action="store_true", help="one JSON object with text, tokens, seed and stats")
@@ -85,7 +85,7 @@ def _take_words(options: argparse.Namespace) -> None:
         raise UsageError(f"{words[2]!r} is one word too many.", "Put the prompt in quotes.")
     if len(words) == 2 and options.endpoint:
         raise UsageError(f"{words[0]!r} names a model of this machine.", "With --endpoint, name it with --model.")
-    elsewhere = not options.endpoint and (options.batch or options.file or not sys.stdin.isatty())
+    elsewhere = not options.endpoint and (options.batch or options.file or standard_input.is_piped())
     if len(words) == 2 or (words and elsewhere and not options.target and _is_model(words[0])):
         if options.target:
             raise UsageError("Give NAME or --target, not both.")
@@ -103,12 +103,20 @@ def _is_model(word: str) -> bool:
 
 
 def _prompt_text(options: argparse.Namespace) -> str:
-    """Prompt, file and standard input, in this order."""
-    parts = [options.prompt] if options.prompt and options.prompt != "-" else []
-    if options.file:
+    """Prompt, file and standard input, in this order.
+
+    Raises:
+        UsageError: there is none, or one of them is no text.
+    """
+    given = options.prompt if options.prompt != "-" else None
+    check_text(given or "", "The prompt")
+    parts = [given or ""]
+    if options.file and options.file != "-":
         parts.append(read_text(options.file))
-    if options.prompt == "-" or not (options.file or sys.stdin.isatty()):
-        parts.append(sys.stdin.read())
+    if options.prompt == "-" or options.file == "-":
+        parts.append(standard_input.read_all())
+    elif not options.file and standard_input.is_piped():
+        parts.append(standard_input.read_if_sent("-f - waits for it.") if given else standard_input.read_all())
     text = "\n\n".join(part for part in parts if part.strip())
     if not text.strip():
         raise UsageError("There is no prompt.", 'Try: localspec run "Repeat after me: good morning"')

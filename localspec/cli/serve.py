@@ -7,9 +7,10 @@ import json
 import os
 import sys
 
+from localspec.chat.text_file import read_text
 from localspec.cli.clients import KEY_VARIABLE
 from localspec.cli.number import MOST_PORT, MOST_SECONDS, real, whole
-from localspec.cli.options import add_model_options, engine_settings, read_text
+from localspec.cli.options import add_model_options, engine_settings
 from localspec.errors import UsageError
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from localspec.chat.message import Attachment
+from localspec.chat.text_file import read_text
 from localspec.errors import UsageError
 
 LARGEST = 512 * 1024
@@ -40,9 +41,7 @@ def _read(path: Path) -> str:
         size = path.stat().st_size
         if size > LARGEST:
             raise UsageError(f"{path} has {size:,} bytes; files of up to {LARGEST:,} can be attached.")
-        return path.read_text(encoding="utf-8")
-    except UnicodeDecodeError:
-        raise UsageError(f"{path} is not UTF-8 text and cannot be attached.") from None
+        return read_text(path)
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}.") from None
 

@@ -27,8 +27,9 @@ Command = Callable[..., Result]
 def command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Command:
     """`command("run", "prompt", stdin="...")` -> Result."""
 
-    def call(*arguments: str, stdin: str = "") -> Result:
-        monkeypatch.setattr("sys.stdin", io.StringIO(stdin))
+    def call(*arguments: str, stdin: str | bytes = "") -> Result:
+        data = stdin.encode() if isinstance(stdin, str) else stdin
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BufferedReader(io.BytesIO(data))))
         try:
             code = main(arguments)
         except SystemExit as stop:  # argparse

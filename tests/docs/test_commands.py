@@ -27,7 +27,7 @@ def runnable() -> list[list[str]]:
 def test_a_command_without_a_marker_runs(
     words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("sys.stdin", io.StringIO(""))
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO()))
     code = main(words)
     shown = capsys.readouterr()
     assert code in ((0, 1) if words[0] in ADVISES else (0,)), shown.err
