@@ -127,8 +127,9 @@ class EngineContender:
             old.close()
 
     def answer(self, turn: Turn) -> Answer:
-        if isinstance(self._engine.loaded.corpus, TrialCorpus):
-            self._engine.loaded.corpus.wait()  # a user does not ask again within milliseconds
+        corpus = self._engine.loaded.corpus
+        if isinstance(corpus, TrialCorpus):
+            corpus.wait()  # a user does not ask again within milliseconds
         start = perf_counter()
         generation = self._engine.generate(
             turn.tokens,
@@ -137,6 +138,7 @@ class EngineContender:
             max_tokens=turn.max_tokens,
             ignore_end=turn.ignore_end,
             drafter="none" if self._plain else None,
+            past=isinstance(corpus, TrialCorpus),
         )
         try:
             answer = _collect(generation, start)

@@ -50,13 +50,13 @@ class Answering:
         self._engine = Engine.load(target, draft, progress=progress, tuned=False, **settings)
 
     def answer(self, question: Question) -> Timing:
-        """Answers once, the prompt read anew."""
+        """Answers once, as if nothing had been answered before."""
         engine = self._engine
         prompt = engine.chat_tokens(question.messages)
         engine.forget()
         start = perf_counter()
         generation = engine.generate(
-            prompt, sampling=question.sampling, seed=question.seed, max_tokens=question.max_tokens
+            prompt, sampling=question.sampling, seed=question.seed, max_tokens=question.max_tokens, past=False
         )
         generation.text()
         seconds = perf_counter() - start

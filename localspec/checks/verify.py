@@ -15,6 +15,7 @@ from localspec.chat.template import Message
 from localspec.checks.prompts import Prompt
 from localspec.engine.request import TokenLogProb
 from localspec.runtime.engine import Engine
+from localspec.runtime.generation import Generation
 from localspec.types import SamplingParams, Tokens
 
 
@@ -227,14 +228,13 @@ class _Run:
         return answers
 
     def _configure(self, setting: Setting) -> None:
-        self.engine.configure(
-            drafter=setting.drafter, max_draft_tokens=setting.max_draft_tokens, branches=setting.branches
-        )
+        """Nothing that an earlier setting made is recycled under this one."""
+        engine = self.engine
+        engine.configure(drafter=setting.drafter, max_draft_tokens=setting.max_draft_tokens, branches=setting.branches)
+        engine.on_engine_thread(engine.loaded.successors.clear)
 
     def _answer(self, tokens: Tokens, turn: int) -> _Answer:
-        generation = self.engine.generate(
-            tokens, sampling=self.sampling, seed=self.seed + turn, max_tokens=self.max_tokens
-        )
+        generation = self._ask(tokens, turn)
         text = generation.text()
         stats = generation.stats
         return _Answer(tokens, generation.tokens, text, stats.drafted, stats.accepted, stats.exact)
@@ -242,10 +242,11 @@ class _Run:
     def log_probs(self, setting: Setting, tokens: Tokens, turn: int) -> list[TokenLogProb]:
         """The same answer again, with log-probabilities."""
         self._configure(setting)
-        generation = self.engine.generate(
-            tokens, sampling=self.sampling, seed=self.seed + turn, max_tokens=self.max_tokens, top_log_probs=40
-        )
-        return [found for event in generation for found in event.log_probs]
+        return [found for event in self._ask(tokens, turn, top_log_probs=40) for found in event.log_probs]
+
+    def _ask(self, tokens: Tokens, turn: int, **options: Any) -> Generation:
+        options |= {"sampling": self.sampling, "seed": self.seed + turn, "max_tokens": self.max_tokens, "past": False}
+        return self.engine.generate(tokens, **options)
 
 
 def _compare(run: _Run, setting: Setting, plain: list[_Answer], speculative: list[_Answer], tally: Tally) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from localspec.cli import bench_against
 from localspec.cli.bench_output import count_bar, numbers, print_table, whole_numbers, words
-from localspec.cli.options import add_model_options, load_engine
+from localspec.cli.options import add_model_options, check_comparison, load_engine
 from localspec.errors import LocalspecError, UsageError
 
 if TYPE_CHECKING:
@@ -70,6 +70,7 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError(
             "`localspec bench run` compares drafters itself.", "Choose them with --drafters and --lengths."
         )
+    check_comparison(options)
     options.target = options.pair or options.target
     limit = _PROMPTS if options.limit is None and options.prompts is None else options.limit
     workloads = load_workloads(words(options.workloads or ""), options.prompts, limit)

@@ -300,6 +300,19 @@ def engine_settings(options: argparse.Namespace) -> dict[str, Any]:
     return settings
 
 
+def check_comparison(options: argparse.Namespace) -> None:
+    """Refuses what would let a later side of a comparison find the answers of an earlier one.
+
+    Raises:
+        UsageError: past answers are to be kept and searched.
+    """
+    if options.corpus == "on":
+        raise UsageError(
+            "--corpus does not go with a comparison: its later answers would be found in its earlier ones.",
+            "Leave it out.",
+        )
+
+
 def load_engine(options: argparse.Namespace, **more: Any) -> Engine:
     """Loads what the options name, with progress on a terminal's standard error."""
     from localspec.cli.output import load_progress

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from localspec.cli.number import real, whole
-from localspec.cli.options import add_model_options, engine_settings
+from localspec.cli.options import add_model_options, check_comparison, engine_settings
 from localspec.errors import UsageError
 
 if TYPE_CHECKING:
@@ -84,6 +84,7 @@ def _tune(options: argparse.Namespace, target: Path, draft: Path | None, heads: 
     from localspec.config import EngineSettings
     from localspec.runtime import tuning
 
+    check_comparison(options)
     settings = engine_settings(options)
     if options.fit:
         settings |= fitted(settings)

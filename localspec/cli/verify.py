@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from localspec.cli.number import MOST_SEED, real, whole
-from localspec.cli.options import add_model_options, load_engine
+from localspec.cli.options import add_model_options, check_comparison, load_engine
 from localspec.errors import UsageError
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ def run(options: argparse.Namespace) -> int:
 
     if options.pair and options.target:
         raise UsageError("Give PAIR or --target, not both.")
+    check_comparison(options)
     options.target = options.pair or options.target
     prompts = load_prompts(options.prompts)
     if options.limit is not None:

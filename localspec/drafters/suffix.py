@@ -88,7 +88,8 @@ class SuffixDecoding:
         """What follows the history, and the sequence of the corpus it is from."""
         tokens = request.history.tokens
         # With a corpus a text drawn by *rejection* or *block* would depend on earlier ones.
-        other = None if self._corpus is None or request.needs_probs else self._corpus.borrow()
+        searched = request.past and not request.needs_probs
+        other = self._corpus.borrow() if self._corpus is not None and searched else None
         try:
             found = seen.index.follow(tokens, seen.length, max(0, nodes), max(0, depth), tree=tree, other=other)
         finally:
@@ -97,7 +98,9 @@ class SuffixDecoding:
         seen.length = len(request.history)
         if found.match < SHORTEST:
             return EMPTY_DRAFT, -1
-        return Draft(found.tokens, found.parents, None, found.confidence, self.name), found.sequence
+        past = found.sequence >= 0
+        draft = Draft(found.tokens, found.parents, None, found.confidence, self.name, past=past)
+        return draft, found.sequence
 
     def observe(self, outcomes: Sequence[Outcome]) -> None:
         if self._corpus is None:

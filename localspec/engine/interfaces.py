@@ -144,6 +144,8 @@ class DraftRequest:
     """No tree: drafters that cost nothing keep to it, whatever their own settings say."""
     needs_probs: bool = False
     """The rule is *rejection* or *block*: `Draft.probs` must be given unless the guess is deterministic."""
+    past: bool = True
+    """Past answers, of other requests, may be searched."""
 
     def allows(self, name: str) -> bool:
         """Whether the drafter of that name may guess here."""
@@ -165,6 +167,7 @@ class DraftRequest:
             self.constraint,
             self.chain,
             self.needs_probs,
+            self.past,
         )
 
 
@@ -185,6 +188,8 @@ class Draft:
     """Name of the drafter that made it, for statistics and display."""
     origins: tuple[str, ...] = ()
     """Per node, who guessed it, where several did (one went on after another's); empty = `origin` guessed all."""
+    past: bool = False
+    """It was found in past answers. What a pass saves by it says nothing of a prompt that was never answered."""
 
     def origin_of(self, node: int) -> str:
         """Who guessed a node."""
@@ -210,7 +215,8 @@ class Draft:
             return self
         probs = None if self.probs is None else self.probs[:nodes]
         confidence = None if self.confidence is None else self.confidence[:nodes]
-        return Draft(self.tokens[:nodes], self.parents[:nodes], probs, confidence, self.origin, self.origins[:nodes])
+        tokens, parents = self.tokens[:nodes], self.parents[:nodes]
+        return Draft(tokens, parents, probs, confidence, self.origin, self.origins[:nodes], self.past)
 
 
 EMPTY_DRAFT = Draft()

@@ -230,12 +230,12 @@ class Loop:
         if review.plain:
             self._around.append(end - start - passed)
         plain = review.plain_seconds + median(self._around or [0.0]) if review.plain_seconds else 0.0
-        for slot in slots:
+        for slot, draft in zip(slots, drafts, strict=True):
             stats = slot.stats
             stats.draft_seconds += drafted - start
             stats.verify_seconds += decoded - drafted
             stats.host_seconds += end - decoded
-            if plain:
+            if plain and not draft.past:
                 stats.compare(len(slot.history) - lengths[slot.index], plain, end - start)
             stats.guarded_passes += review.guarded
 
@@ -263,6 +263,7 @@ class Loop:
                     prediction=slot.request.prediction,
                     constraint=slot.constraint,
                     needs_probs=needs_probs,
+                    past=slot.request.past,
                 )
             )
         return requests

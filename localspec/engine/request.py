@@ -66,6 +66,8 @@ class Request:
     """Tokens that end the answer as the model's own end tokens do, and whose text is no part of it."""
     ignore_end: bool = False
     """Go on after end-of-generation tokens (benchmarks)."""
+    past: bool = True
+    """Past answers may be searched, and this one may become one. In a comparison none may: its answers are alike."""
     top_log_probs: int | None = None
     """None = no log-probabilities; n = those of the emitted tokens and of the n most likely at each position."""
 

@@ -24,7 +24,7 @@ from localspec.llama.matcher import Compiler
 from localspec.runtime import corpus
 from localspec.runtime import tuning as tunings
 from localspec.runtime.generation import Generation
-from localspec.runtime.heads import apart, displace
+from localspec.runtime.heads import apart
 from localspec.runtime.loaded import Loaded
 from localspec.runtime.loading import check_drafter, leaves, load_apart
 from localspec.runtime.loops import make_loop
@@ -152,6 +152,7 @@ class Engine:
         prediction: str | Tokens | None = None,
         grammar: Grammar | Constraint | None = None,
         preserved: frozenset[int] = frozenset(),
+        past: bool = True,
         on_prefill: Callable[[int, int], None] | None = None,
         chat: str | None = None,
     ) -> Generation:
@@ -162,7 +163,6 @@ class Engine:
             drafter: a name of `drafters` that alone may guess; "none" = plain decoding; None or "auto" = what pays.
             prediction: text or tokens expected in the answer.
             grammar: what the answer must look like; `compiled` makes it ready.
-            preserved: control tokens whose text is part of the answer; others are left out.
             on_prefill: called on the engine's thread as the prompt is read, with (tokens done, tokens in all).
             chat: a name of the conversation, under which its KV cache is kept on disk while the slot serves others, and
                 between runs (`EngineSettings.chat_cache_gb`); None = it is not kept.
@@ -190,6 +190,7 @@ class Engine:
             stop_tokens=stop_tokens,
             ignore_end=ignore_end,
             top_log_probs=top_log_probs,
+            past=past,
         )
         return self.submit(request, on_prefill, chat)
 
@@ -224,22 +225,10 @@ class Engine:
             corpus.erase(chat)
 
     def forget(self) -> None:
-        """Drops the first slot's caches and what is recycled: the next answer begins as a fresh program's does, but for
-        what the plan has learned.
+        """Drops the caches of all free slots and what is recycled: the next answer begins as a fresh program's does,
+        but for past answers (`past` of `generate`) and what the plan has learned.
         """
-
-        def drop() -> None:
-            loaded = self.loaded
-            own = [one for one in self._worker.loop.plan.drafters if one.name in loaded.trained]
-            try:
-                self._worker.drop(displace(own, loaded.context))
-            finally:
-                loaded.successors.clear()
-                for context in (loaded.context, loaded.draft_context):
-                    if context is not None:
-                        context.forget(0)
-
-        self.on_engine_thread(drop)
+        self.on_engine_thread(self._worker.begin_anew)
 
     def embed(self, tokens: Tokens, cancel: Callable[[], bool] | None = None) -> Float32Array:
         """float32[n_embd], a text as a vector, not normalised: pooled as the file says, else the mean over its tokens.

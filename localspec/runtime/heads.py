@@ -160,8 +160,8 @@ def _attach(head: Head, target: Context, settings: EngineSettings) -> Drafter:
         ) from None
 
 
-def displace(drafters: Sequence[Drafter], target: Context) -> dict[str, str]:
-    """Has drafters guess after three tokens of no meaning in slot 0, so that no cache of theirs holds another text.
+def displace(drafters: Sequence[Drafter], target: Context, slots: Sequence[int]) -> dict[str, str]:
+    """Has drafters guess after three tokens of no meaning in slots, so that no cache of theirs holds another text.
 
     Returns:
         Names of those that failed, and why.
@@ -173,14 +173,16 @@ def displace(drafters: Sequence[Drafter], target: Context) -> dict[str, str]:
     if not drafters:
         return failed
     history = History(range(3))
-    if any(drafter.name in HEADS for drafter in drafters):  # they read what the target thought of the text
-        target.decode([Feed(0, history.tokens[:2], 1)])
-    request = DraftRequest(0, history, 1, 1, SamplingParams(temperature=0.0), Noise(0))
-    for drafter in drafters:
-        try:
-            drafter.draft([request])
-        except (DecodeError, MemoryError) as error:
-            failed[drafter.name] = str(error) or "out of memory"
+    read = any(drafter.name in HEADS for drafter in drafters)  # they read what the target thought of the text
+    for slot in slots:
+        if read:
+            target.decode([Feed(slot, history.tokens[:2], 1)])
+        request = DraftRequest(slot, history, 1, 1, SamplingParams(temperature=0.0), Noise(0))
+        for drafter in drafters:
+            try:
+                drafter.draft([request])
+            except (DecodeError, MemoryError) as error:
+                failed[drafter.name] = str(error) or "out of memory"
     return failed
 
 

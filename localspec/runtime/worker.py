@@ -20,6 +20,7 @@ from localspec.runtime.cache_folder import CacheFolder
 from localspec.runtime.chat_caches import ChatCaches
 from localspec.runtime.device_loss import can_move, move_to_cpu
 from localspec.runtime.generation import Generation
+from localspec.runtime.heads import displace
 from localspec.runtime.idle import (
     IdleCalibration,
     IdleJob,
@@ -29,6 +30,7 @@ from localspec.runtime.idle import (
     unknown_widths,
 )
 from localspec.runtime.loaded import Loaded
+from localspec.types import NO_TOKENS
 
 _Result = TypeVar("_Result")
 
@@ -241,7 +243,7 @@ class Worker:
             generation, slot = self._running[event.slot], slots[event.slot]
             if event.finish is not None:
                 del self._running[event.slot]
-                if self._loaded.corpus is not None and generation.kept:
+                if self._loaded.corpus is not None and generation.kept and generation.request.past:
                     self._loaded.corpus.keep(slot.history.tokens[len(slot.request.prompt) :], generation.chat)
             generation.deliver(slot.failure or event)
 
@@ -287,6 +289,25 @@ class Worker:
                 plan.drop(one.name, one.fault)
         for name in plan.dropped:
             self._loaded.drop(name)
+
+    def begin_anew(self) -> None:
+        """Drops the caches of all free slots and what is recycled. On the thread only.
+
+        Raises:
+            DecodeError: the target failed.
+        """
+        loaded = self._loaded
+        if self.chats is not None:
+            self.chats.serve(None, NO_TOKENS)  # the chat's cache comes back when the chat goes on
+        own = [one for one in self.loop.plan.drafters if one.name in loaded.trained]
+        free = [index for index in range(self._slots) if index not in self._running]
+        try:
+            self.drop(displace(own, loaded.context, free))
+        finally:
+            loaded.successors.clear()
+            for context in filter(None, (loaded.context, loaded.draft_context)):
+                for index in free:
+                    context.forget(index)
 
     def forget_chat(self, chat: str) -> None:
         """A chat was deleted: its KV cache goes, and its answers leave the corpus. On the thread only."""

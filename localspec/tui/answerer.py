@@ -61,6 +61,8 @@ class Question(Prompt):
     """Longest draft a pass; 0 decodes plain; None = what pays."""
     chat: str | None = None
     """Key of the chat, under which its KV cache is kept on disk; None = it is not kept."""
+    alone: bool = False
+    """It is measured: nothing of earlier answers helps it, and nothing of it helps later ones."""
 
 
 class Answer(Protocol):

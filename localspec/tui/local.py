@@ -126,6 +126,8 @@ class LocalAnswerer:
             if self._error is not None or self.engine is None or self._dialect is None:
                 raise self._error or Cancelled("Closed while loading.")
             asked = _Asked(self.engine, self._dialect, question)
+            if question.alone:
+                self.engine.forget()
             generation = asked.generation(answer, sink)
             stats = generation.stats
             answer.begin(generation)
@@ -248,6 +250,7 @@ class _Asked:
             max_draft_tokens=question.max_draft_tokens,
             preserved=self._preserved,
             chat=question.chat,
+            past=not question.alone,
             on_prefill=lambda done, total: _tell_prefill(sink, answer, done, total),
         )
 

@@ -1,8 +1,8 @@
 """A race of plain decoding against speculation: two lanes, a clock each, and whether they say the same.
 
 The engine computes one pass at a time on one thread. Two answers at once would share passes, and neither clock would
-mean anything. So the heats are run one after the other, each alone on the engine, after the prompt was read once for
-both; then both lanes are shown side by side at the pace each really had. A lane's clock adds up what its passes took
+mean anything. So the heats are run one after the other, each alone on the engine and with nothing of the other to help
+it; then both lanes are shown side by side at the pace each really had. A lane's clock adds up what its passes took
 on the engine (drafting, verifying, bookkeeping), so drawing the screen slows neither.
 """
 

@@ -1,4 +1,8 @@
-"""Race: plain decoding against speculation on one prompt, with a clock each and an equality tick."""
+"""Race: plain decoding against speculation on one prompt, with a clock each and an equality tick.
+
+Each heat begins as the first answer of a program does, or the second would find the first one's text: without past
+answers, without what was recycled, with caches emptied. What the plan has learned of the pair stays.
+"""
 
 from __future__ import annotations
 
@@ -35,9 +39,11 @@ _FRAMES = 30
 _PROMPT = "Repeat this text exactly: Maria bought 12 lanterns in Lisbon and 3 lanterns in Oslo."
 HELP = (
     "The engine computes one pass at a time, so two answers at once would share passes and neither clock would mean "
-    "anything. Each lane runs alone, one after the other, same prompt, seed and settings; the prompt is read before "
-    "both. A clock counts what the passes took on the engine. Then both are shown again side by side, at one pace."
+    "anything. Each lane runs alone, one after the other, same prompt, seed and settings. A clock counts what the "
+    "passes took on the engine, reading the prompt left out. Then both are shown again side by side, at one pace."
 )
+KNEW = "Both heats knew the prompt alone: no past answers, nothing recycled, no cache."
+"""Said beside each result."""
 
 
 class RaceScreen(Page):
@@ -137,7 +143,7 @@ class RaceScreen(Page):
         self.query_one("#result", Static).update("")
         self._waiting = list(self._order)
         self._warming = True
-        self._note("Reading the prompt once for both ...")
+        self._note("Warming up ...")
         self._ask(drafter="none", max_tokens=1)
 
     def _trouble(self) -> str:
@@ -216,7 +222,7 @@ class RaceScreen(Page):
         self._note(f"Side by side, {pace}: {duration(seconds)} on the clock")
         if all(seconds >= lane.seconds for lane in self.lanes.values()):
             self._stop_replay()
-            self._note(f"Both lanes are done ({pace}). {self._order[0].capitalize()} ran first.")
+            self._note(f"Both lanes are done ({pace}). {self._order[0].capitalize()} ran first. {KNEW}")
 
     def _leads(self, lane: Lane, seconds: float) -> bool:
         return lane.at(seconds) > 0 and lane is max(
@@ -256,4 +262,6 @@ class RaceScreen(Page):
             seed=fresh_seed() if asked.seed is None else asked.seed,
             drafter=None if asked.drafter == "none" else asked.drafter,
             max_draft_tokens=asked.max_draft_tokens or None,
+            chat=None,
+            alone=True,
         )
