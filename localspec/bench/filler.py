@@ -12,7 +12,14 @@ Type = gguf.GGMLQuantizationType
 SCALES: dict[Type, tuple[tuple[int, float], ...]] = {
     Type.Q8_0: ((0, 1.0),),
     Type.Q4_0: ((0, 1.0),),
+    Type.Q4_1: ((0, 1.0), (2, -7.5)),  # the minimum makes the mean of 0..15 vanish
+    Type.Q5_0: ((0, 1.0),),
+    Type.Q5_1: ((0, 1.0), (2, -15.5)),
     Type.IQ4_NL: ((0, 1.0),),
+    Type.IQ4_XS: ((0, 1.0),),
+    Type.Q2_K: ((80, 1.0), (82, 1.5)),
+    Type.Q3_K: ((108, 1.0),),
+    Type.TQ2_0: ((64, 1.0),),
     Type.Q4_K: ((0, 1.0), (2, 7.5)),  # the minimum's scale makes the mean of 0..15 vanish
     Type.Q5_K: ((0, 1.0), (2, 15.5)),
     Type.Q6_K: ((208, 1.0),),

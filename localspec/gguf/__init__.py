@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from localspec.errors import ModelFileError
-from localspec.gguf.formats import FILE_TYPES, TENSOR_TYPES, TYPE_NUMBERS
+from localspec.gguf.formats import FILE_TYPES, PACKED, TENSOR_TYPES, TYPE_NUMBERS, packs
 from localspec.gguf.reader import (
     AGAIN,
     MOST_TENSORS,
@@ -35,6 +35,7 @@ from localspec.gguf.reader import (
 
 __all__ = [
     "FILE_TYPES",
+    "PACKED",
     "TENSOR_TYPES",
     "TYPE_NUMBERS",
     "Array",
@@ -42,6 +43,7 @@ __all__ = [
     "Read",
     "Tensor",
     "Value",
+    "packs",
     "read_header",
     "read_header_from",
 ]

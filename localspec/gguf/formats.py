@@ -18,6 +18,22 @@ TENSOR_TYPES: Final[dict[int, tuple[str, int, int]]] = {
 TYPE_NUMBERS: Final[dict[str, int]] = {name: number for number, (name, _, _) in TENSOR_TYPES.items()}
 """Name -> ggml tensor type."""
 
+PACKED: Final = (
+    "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "IQ4_NL", "MXFP4",
+    "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_XS", "TQ2_0",
+)  # fmt: skip
+"""Types of weights that our own kernels pack (native/wide/weights.c): a pass of a few rows costs little more than one.
+Of other types each row costs almost a pass."""
+_TILE: Final = 16
+"""Rows of a matrix that are packed together."""
+
+
+def packs(kind: str, columns: int, rows: int) -> bool:
+    """Whether our own kernels pack a matrix of this type and shape, where they serve at all."""
+    values = max(TENSOR_TYPES[TYPE_NUMBERS[kind]][1], 2)
+    return kind in PACKED and columns > 0 and columns % values == 0 and rows > 0 and rows % _TILE == 0
+
+
 ROLLS_BACK: Final = frozenset(
     {
         "bailingmoe3", "deepseek4", "glm5-next", "kimi-k3", "lfm2", "lfm2moe", "nemotron_h", "nemotron_h_moe", "qwen35",

@@ -14,12 +14,10 @@ from pathlib import Path
 from time import perf_counter
 from typing import Final
 
-from localspec.gguf import TYPE_NUMBERS
+from localspec.gguf import PACKED, TYPE_NUMBERS
 from localspec.llama import lib, probe, wide
 
 _LOG = logging.getLogger("localspec")
-_TYPES: Final = ("F16", "Q4_0", "Q8_0", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "BF16")
-"""Weights that our library packs."""
 _CACHES: Final = ("F16", "BF16", "Q8_0")
 _HEAD_SIZES: Final = (64, 96, 128, 256)
 _DIFFERS: Final = 4
@@ -100,7 +98,7 @@ def _cases(threads: int) -> list[Case]:
     def attention(kind: int, size: int) -> Callable[[], int]:
         return lambda: int(library.lsw_check_attention(kind, size, threads))
 
-    products = [(f"products of {name} weights", product(TYPE_NUMBERS[name])) for name in _TYPES]
+    products = [(f"products of {name} weights", product(TYPE_NUMBERS[name])) for name in PACKED]
     return products + [
         (f"attention over a {name} cache with heads of {size}", attention(TYPE_NUMBERS[name], size))
         for name in _CACHES

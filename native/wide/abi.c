@@ -140,7 +140,9 @@ static bool numbers_match(void) {
         {OP_TRANSPOSE, "TRANSPOSE"}, {OP_GET_ROWS, "GET_ROWS"}, {OP_FLASH_ATTN_EXT, "FLASH_ATTN_EXT"}};
     static const struct { int number; const char *name; } types[] = {
         {WIDE_F32, "f32"}, {WIDE_F16, "f16"}, {WIDE_Q4_0, "q4_0"}, {WIDE_Q8_0, "q8_0"}, {WIDE_Q4_K, "q4_K"},
-        {WIDE_Q5_K, "q5_K"}, {WIDE_Q6_K, "q6_K"}, {WIDE_IQ4_NL, "iq4_nl"}, {WIDE_BF16, "bf16"}, {TYPE_I32, "i32"}};
+        {WIDE_Q5_K, "q5_K"}, {WIDE_Q6_K, "q6_K"}, {WIDE_IQ4_NL, "iq4_nl"}, {WIDE_BF16, "bf16"}, {TYPE_I32, "i32"},
+        {WIDE_Q4_1, "q4_1"}, {WIDE_Q5_0, "q5_0"}, {WIDE_Q5_1, "q5_1"}, {WIDE_Q2_K, "q2_K"}, {WIDE_Q3_K, "q3_K"},
+        {WIDE_IQ4_XS, "iq4_xs"}, {WIDE_TQ2_0, "tq2_0"}, {WIDE_MXFP4, "mxfp4"}};
     for (size_t i = 0; i < sizeof ops / sizeof ops[0]; i++) {
         if (strcmp(gg.op_name(ops[i].number), ops[i].name) != 0) {
             return false;

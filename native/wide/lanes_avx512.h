@@ -12,6 +12,7 @@ typedef __m512i vints;
 typedef __m512i vbytes;
 
 INLINE vfloats vsplat(float x) { return _mm512_set1_ps(x); }
+INLINE vfloats vfloats_at(const float *p) { return _mm512_loadu_ps(p); }
 INLINE void vstore(float *p, vfloats a) { _mm512_storeu_ps(p, a); }
 INLINE vfloats vadd(vfloats a, vfloats b) { return _mm512_add_ps(a, b); }
 INLINE vfloats vmul(vfloats a, vfloats b) { return _mm512_mul_ps(a, b); }
@@ -34,14 +35,16 @@ INLINE vfloats vbf16_odd(vbytes a) {
 }
 INLINE vbytes vlow(vbytes a) { return _mm512_and_si512(a, _mm512_set1_epi8(15)); }
 INLINE vbytes vhigh(vbytes a) { return _mm512_and_si512(_mm512_srli_epi16(a, 4), _mm512_set1_epi8(15)); }
-/* a | (h & mask), h shifted so that the bits wanted lie under the mask */
-INLINE vbytes vinsert(vbytes a, vbytes h, int left, int mask) {
-    const __m512i bits = left > 0 ? _mm512_slli_epi16(h, (unsigned)left)
-                                  : left < 0 ? _mm512_srli_epi16(h, (unsigned)-left) : h;
-    return _mm512_ternarylogic_epi32(a, bits, _mm512_set1_epi8((char)mask), 0xf8);
+INLINE vbytes vshift(vbytes a, int left) {
+    return left > 0 ? _mm512_slli_epi16(a, (unsigned)left) : left < 0 ? _mm512_srli_epi16(a, (unsigned)-left) : a;
 }
-INLINE vbytes vfifth(vbytes a, vbytes h, int g) { return vinsert(a, h, 4 - g, 16); }
-INLINE vbytes vpair(vbytes a, vbytes h, int g) { return vinsert(a, h, 4 - 2 * g, 48); }
+/* The bits of a under a mask, after a shift to the left; negative ones go right. */
+INLINE vbytes vbits(vbytes a, int left, int mask) {
+    return _mm512_and_si512(vshift(a, left), _mm512_set1_epi8((char)mask));
+}
+INLINE vbytes vinsert(vbytes a, vbytes h, int left, int mask) { /* a, and those bits of h */
+    return _mm512_ternarylogic_epi32(a, vshift(h, left), _mm512_set1_epi8((char)mask), 0xf8);
+}
 INLINE vbytes vtable(vbytes a, const uint8_t table[16]) {
     return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)table)), a);
 }
@@ -52,9 +55,9 @@ INLINE vints vstart(int32_t start, int bits) {
     return vsplat_int(start);
 }
 
-INLINE vints vdot16(vints acc, const vbytes w[4], const int8_t *a, int bits) {
+INLINE vints vdot(vints acc, const vbytes *w, int vectors, const int8_t *a, int bits) {
     (void)bits;
-    UNROLL for (int g = 0; g < 4; g++) {
+    UNROLL for (int g = 0; g < vectors; g++) {
         int32_t four;
         memcpy(&four, a + 4 * g, sizeof four);
         acc = _mm512_dpbusd_epi32(acc, w[g], _mm512_set1_epi32(four));

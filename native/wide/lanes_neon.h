@@ -18,6 +18,7 @@ typedef int32x4_t vints;
 typedef uint8x16_t vbytes;
 
 INLINE vfloats vsplat(float x) { return vdupq_n_f32(x); }
+INLINE vfloats vfloats_at(const float *p) { return vld1q_f32(p); }
 INLINE void vstore(float *p, vfloats a) { vst1q_f32(p, a); }
 INLINE vfloats vadd(vfloats a, vfloats b) { return vaddq_f32(a, b); }
 INLINE vfloats vmul(vfloats a, vfloats b) { return vmulq_f32(a, b); }
@@ -44,25 +45,27 @@ INLINE vfloats vbf16_odd(vbytes a) {
 }
 INLINE vbytes vlow(vbytes a) { return vandq_u8(a, vdupq_n_u8(15)); }
 INLINE vbytes vhigh(vbytes a) { return vshrq_n_u8(a, 4); }
-/* a | (h & mask), h shifted so that the bits wanted lie under the mask; negative shifts go right */
-INLINE vbytes vinsert(vbytes a, vbytes h, int left, int mask) {
-    return vorrq_u8(a, vandq_u8(vshlq_u8(h, vdupq_n_s8((int8_t)left)), vdupq_n_u8((uint8_t)mask)));
+/* The bits of a under a mask, after a shift to the left; negative ones go right. */
+INLINE vbytes vbits(vbytes a, int left, int mask) {
+    return vandq_u8(vshlq_u8(a, vdupq_n_s8((int8_t)left)), vdupq_n_u8((uint8_t)mask));
 }
-INLINE vbytes vfifth(vbytes a, vbytes h, int g) { return vinsert(a, h, 4 - g, 16); }
-INLINE vbytes vpair(vbytes a, vbytes h, int g) { return vinsert(a, h, 4 - 2 * g, 48); }
+INLINE vbytes vinsert(vbytes a, vbytes h, int left, int mask) { return vorrq_u8(a, vbits(h, left, mask)); }
 INLINE vbytes vtable(vbytes a, const uint8_t table[16]) { return vqtbl1q_u8(vld1q_u8(table), a); }
 
 /* The dot product takes signed weights: those of 8 bits lose their offset here, fewer bits are non-negative anyway. */
 INLINE vbytes voffset(vbytes a) { return veorq_u8(a, vdupq_n_u8(0x80)); }
 INLINE vints vstart(int32_t start, int bits) { return vdupq_n_s32(bits == 8 ? 0 : start); }
 
-INLINE vints vdot16(vints acc, const vbytes w[4], const int8_t *a, int bits) {
+INLINE vints vdot(vints acc, const vbytes *w, int vectors, const int8_t *a, int bits) {
     (void)bits;
-    const int8x16_t x = vld1q_s8(a);
-    acc = vdotq_laneq_s32(acc, vreinterpretq_s8_u8(w[0]), x, 0);
-    acc = vdotq_laneq_s32(acc, vreinterpretq_s8_u8(w[1]), x, 1);
-    acc = vdotq_laneq_s32(acc, vreinterpretq_s8_u8(w[2]), x, 2);
-    return vdotq_laneq_s32(acc, vreinterpretq_s8_u8(w[3]), x, 3);
+    UNROLL for (int g = 0; g < vectors; g += 4) {
+        const int8x16_t x = vld1q_s8(a + 4 * g);
+        acc = vdotq_laneq_s32(acc, vreinterpretq_s8_u8(w[g]), x, 0);
+        acc = vdotq_laneq_s32(acc, vreinterpretq_s8_u8(w[g + 1]), x, 1);
+        acc = vdotq_laneq_s32(acc, vreinterpretq_s8_u8(w[g + 2]), x, 2);
+        acc = vdotq_laneq_s32(acc, vreinterpretq_s8_u8(w[g + 3]), x, 3);
+    }
+    return acc;
 }
 
 #if defined(DOT_PAIRS)

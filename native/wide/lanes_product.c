@@ -24,26 +24,41 @@ enum { PARTS = WIDE_TILE / LANES, PART_BYTES = 4 * LANES };
  * packaging/bench/wide_kernels.py): the second is quicker for plain blocks only (8 rows of Q8_0: 0.131 instead of 0.175 ms),
  * and not for one or two rows of Q8_0, which wait for memory alone. Blocks of 256 are asked for whole, scales included: the
  * 256 bytes per block of Q6_K that were left out cost a quarter of the time of one row. */
-enum { AHEAD_PLAIN = 8192, AHEAD_NARROW = 2048, AHEAD_MINIMA = 6720, AHEAD_SIX = 6656, AHEAD_FLOATS = 4096, FIRST = 3, SECOND = 2 };
+enum { AHEAD_PLAIN = 8192, AHEAD_NARROW = 2048, AHEAD_LARGE = 6720, AHEAD_FLOATS = 4096, FIRST = 3, SECOND = 2 };
 
 #define EACH_COLUMN UNROLL for (int c = 0; c < count; c++)
 #define EACH_PART UNROLL for (int part = from; part < to; part++)
 
+/* Walks over the input rows of a group, `rows` of them. Where registers are few, sums of several rows lie in memory and a
+ * loop goes over the rows; else the compiler knows how many there are and holds all sums in registers. */
+#if defined(SUMS_IN_MEMORY)
+#define COUNT_OR_ANY(count, t) (count == 1 ? 1 : (t)->count)
+#define EACH_INPUT _Pragma("GCC unroll 1") for (int c = 0; c < rows; c++)
+#define HOLD(sum) if (count != 1) KEEP_IN_MEMORY(sum)
+#define HOLD_WEIGHTS(w) UNROLL for (int v = 0; v < 8; v++) KEEP_IN_REGISTER(w[v])
+#else
+#define COUNT_OR_ANY(count, t) (count)
+#define EACH_INPUT UNROLL for (int c = 0; c < rows; c++)
+#define HOLD(sum) (void)0
+#define HOLD_WEIGHTS(w) (void)0
+#endif
+
 /* Input rows whose dot products are made in one go, and a walk over the rows of a group in such steps. */
 #if defined(DOT_PAIRS)
 enum { TOGETHER = 2 };
+#define EACH_STEP UNROLL for (int c = 0; c < rows; c += TOGETHER)
+#define EACH_ROW UNROLL for (int r = 0; r < TOGETHER; r++) if (c + r < rows)
 #else
 enum { TOGETHER = 1 };
+#define EACH_STEP EACH_INPUT
+#define EACH_ROW for (int r = 0; r < 1; r++)
 #endif
-#define EACH_STEP UNROLL for (int c = 0; c < count; c += TOGETHER)
-#define EACH_ROW UNROLL for (int r = 0; r < TOGETHER; r++) if (c + r < count)
 
-/* ggml's IQ4_NL values, + 128. */
-static const uint8_t iq4_values[16] = {1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241};
+#include "lanes_unpack.h"
 
 /* -- preparing the input ----------------------------------------------------------------------------------------------- */
 
-static int32_t bits_of(float x) {
+static int32_t float_bits_of(float x) {
     int32_t b;
     memcpy(&b, &x, sizeof b);
     return b;
@@ -55,7 +70,7 @@ static void quantise(int type, const float *x, struct wide_block *out) {
     const float magic = 0x1.8p+23f; /* its low bits take a rounded integer */
     int32_t top = 0, sums[2] = {0, 0};
     for (int i = 0; i < WIDE_BLOCK; i++) {
-        const int32_t b = bits_of(x[i]) & 0x7fffffff;
+        const int32_t b = float_bits_of(x[i]) & 0x7fffffff;
         top = b > top ? b : top;
     }
     float most;
@@ -65,7 +80,7 @@ static void quantise(int type, const float *x, struct wide_block *out) {
     const float inverse = finite && top ? 127.0f / (most * lift) : 0.0f;
     for (int i = 0; i < WIDE_BLOCK; i++) {
         const float y = finite ? x[i] * lift : 0.0f;
-        out->quants[i] = (int8_t)(bits_of(y * inverse + magic) - bits_of(magic));
+        out->quants[i] = (int8_t)(float_bits_of(y * inverse + magic) - float_bits_of(magic));
     }
     for (int i = 0; i < 16; i++) {
         sums[0] += out->quants[i];
@@ -73,9 +88,9 @@ static void quantise(int type, const float *x, struct wide_block *out) {
     }
     const int32_t both = sums[0] + sums[1];
     out->scale = finite ? most * lift / 127.0f / lift : NAN;
-    out->second = -32 * sums[1];
-    out->total = -(float)both;
-    out->start = type == WIDE_Q8_0 || type == WIDE_IQ4_NL ? -128 * both : type == WIDE_Q4_0 ? -8 * both : -32 * sums[0];
+    out->start = -offset(type) * (has_halves(type) ? sums[0] : both);
+    out->second = -offset(type) * sums[1];
+    out->total = minima_are_added(type) ? (float)both : -(float)both;
 }
 
 /* Asks for the weights that follow: hardware alone does not look far enough ahead once several input rows keep it busy. */
@@ -101,235 +116,166 @@ INLINE void dots(int left, vints sums[TOGETHER], const vbytes *w, int vectors, c
 #else
     (void)left;
 #endif
-    sums[0] = vdot16(sums[0], w, in[0].quants + at, bits);
-    if (vectors == 8) {
-        sums[0] = vdot16(sums[0], w + 4, in[0].quants + at + 16, bits);
-    }
+    sums[0] = vdot(sums[0], w, vectors, in[0].quants + at, bits);
 }
 
-/* -- blocks of 32 weights with one scale ------------------------------------------------------------------------------- */
+/* -- blocks of 32 ------------------------------------------------------------------------------------------------------ */
 
-/* The 8 vectors of 32 columns from 4 of nibbles. */
-INLINE void nibbles(const uint8_t *p, vbytes w[8]) {
-    UNROLL for (int v = 0; v < 4; v++) {
-        const vbytes both = vload(p + 64 * v);
-        w[v] = vlow(both);
-        w[v + 4] = vhigh(both);
-    }
-}
-
-INLINE void weights32(int type, const uint8_t *p, vbytes w[8]) {
-    if (type == WIDE_Q8_0) {
-        UNROLL for (int v = 0; v < 8; v++) {
-            w[v] = voffset(vload(p + 64 * v));
-        }
-        return;
-    }
-    nibbles(p, w);
-    if (type == WIDE_IQ4_NL) {
-        UNROLL for (int v = 0; v < 8; v++) {
-            w[v] = voffset(vtable(w[v], iq4_values));
-        }
-    }
-}
-
-INLINE void plain(int type, int count, int from, int to, const struct wide_tile *t) {
-    const int bits = type == WIDE_Q4_0 ? 4 : 8, bytes = type == WIDE_Q8_0 ? 512 : 256;
+INLINE void small_blocks(int type, int count, int from, int to, const struct wide_tile *t) {
+    const bool minima = minima_are_added(type);
+    const int bits = bits_of(type), scales = type == WIDE_MXFP4 ? WIDE_TILE : 0, bytes = scales + 64 * dwords_of(type);
+    const int rows = COUNT_OR_ANY(count, t);
     const int64_t blocks = t->columns / WIDE_BLOCK;
-    const uint8_t *scale = t->weights, *p = t->weights + 32 * blocks;
+    const uint8_t *half = t->weights, *p = t->weights + wide_tile_records(type, t->columns);
     const struct wide_block *in = t->input;
     vfloats acc[PARTS][MOST_BLOCKS];
-    EACH_PART EACH_COLUMN { acc[part][c] = vsplat(0.0f); }
+    EACH_INPUT EACH_PART { acc[part][c] = vsplat(0.0f); }
     for (int64_t b = 0; b < blocks; b++) {
-        if (type == WIDE_Q8_0 && count <= 2) {
+        float powers[WIDE_TILE];
+        if (type == WIDE_Q8_0 && count && count <= 2) {
             ahead(p + AHEAD_NARROW, bytes, FIRST);
         } else {
             ahead(p + AHEAD_PLAIN, bytes, SECOND);
         }
+        if (type == WIDE_MXFP4) {
+            powers_of_two(p, powers);
+        }
         EACH_PART {
             vbytes w[8];
-            weights32(type, p + part * PART_BYTES, w);
-            const vfloats ws = vhalf(scale + part * 2 * LANES);
+            unpack(type, p + scales + part * PART_BYTES, 0, w);
+            HOLD_WEIGHTS(w);
+            const vfloats ws = type == WIDE_MXFP4 ? vfloats_at(powers + part * LANES) : vhalf(half + part * 2 * LANES);
+            const vfloats wm = minima ? vhalf(half + 32 + part * 2 * LANES) : ws;
             EACH_STEP {
                 vints sums[TOGETHER];
-                EACH_ROW { sums[r] = vstart(in[c + r].start, bits); }
-                dots(count - c, sums, w, 8, in + c, 0, bits);
+                EACH_ROW { sums[r] = minima ? vsplat_int(0) : vstart(in[c + r].start, bits); }
+                dots(rows - c, sums, w, 8, in + c, 0, bits);
                 EACH_ROW {
-                    acc[part][c + r] = vfma(vmul(vfloat(sums[r]), ws), vsplat(in[c + r].scale), acc[part][c + r]);
+                    const vfloats x = vfloat(sums[r]);
+                    const vfloats y = minima ? vfma(x, ws, vmul(wm, vsplat(in[c + r].total))) : vmul(x, ws);
+                    acc[part][c + r] = vfma(y, vsplat(in[c + r].scale), acc[part][c + r]);
+                    HOLD(acc[part][c + r]);
                 }
             }
         }
         p += bytes;
-        scale += 32;
-        in += count;
+        half += type == WIDE_MXFP4 ? 0 : minima ? 64 : 32;
+        in += rows;
     }
-    EACH_COLUMN EACH_PART { vstore(t->output + (size_t)c * t->output_stride + part * LANES, acc[part][c]); }
+    EACH_INPUT EACH_PART { vstore(t->output + (size_t)c * t->output_stride + part * LANES, acc[part][c]); }
 }
 
-/* -- Q4_K and Q5_K: 8 blocks of 32 with 6-bit scales and minima -------------------------------------------------------- */
+/* -- blocks of 256, in eighths of 32 columns --------------------------------------------------------------------------- */
 
-/* 12 bytes of 16 rows to 8 scales and 8 minima, [8][16 rows] each. */
-INLINE void six_bits(const uint8_t *p, uint8_t *scales, uint8_t *minima) {
-    for (int i = 0; i < 64; i++) {
-        scales[i] = p[i] & 63;
-        minima[i] = p[64 + i] & 63;
-        scales[64 + i] = (uint8_t)((p[128 + i] & 15) | (p[i] >> 6) << 4);
-        minima[64 + i] = (uint8_t)(p[128 + i] >> 4 | (p[64 + i] >> 6) << 4);
-    }
-}
-
-INLINE void with_minima(int type, int count, int from, int to, const struct wide_tile *t) {
-    const int bits = type == WIDE_Q4_K ? 4 : 5, eighth = type == WIDE_Q4_K ? 280 : 344;
+/* With a scale for every eighth, and a minimum if the type has one. */
+INLINE void eighths(int type, int count, int from, int to, const struct wide_tile *t) {
+    const bool minima = has_minima(type), whole = type == WIDE_TQ2_0; /* the latter: one scale for all */
+    const int bits = bits_of(type), packed = scale_bytes(type), bytes = packed + 64 * dwords_of(type);
+    const int rows = COUNT_OR_ANY(count, t);
     const int64_t blocks = t->columns / 256;
-    const uint8_t *halves = t->weights, *p = t->weights + 64 * blocks;
+    const uint8_t *half = t->weights, *p = t->weights + wide_tile_records(type, t->columns);
     const struct wide_block *in = t->input;
     vfloats acc[PARTS][MOST_BLOCKS];
-    EACH_PART EACH_COLUMN { acc[part][c] = vsplat(0.0f); }
+    EACH_INPUT EACH_PART { acc[part][c] = vsplat(0.0f); }
     for (int64_t b = 0; b < blocks; b++) {
-        uint8_t scales[8 * WIDE_TILE], minima[8 * WIDE_TILE];
-        six_bits(p, scales, minima);
-        p += 192;
+        uint8_t scales[8 * WIDE_TILE], minimum[8 * WIDE_TILE];
+        eighth_scales(type, p, scales, minimum);
         for (int j = 0; j < 8; j++) {
-            ahead(p - 192 + AHEAD_MINIMA + eighth * j, eighth, FIRST);
+            ahead(p + AHEAD_LARGE + bytes / 8 * j, bytes / 8, FIRST);
             EACH_PART {
                 vbytes w[8];
-                nibbles(p + 256 * j + part * PART_BYTES, w);
-                if (type == WIDE_Q5_K) {
-                    const vbytes h = vload(p + 2048 + 64 * j + part * PART_BYTES);
-                    UNROLL for (int v = 0; v < 8; v++) {
-                        w[v] = vfifth(w[v], h, v);
-                    }
-                }
-                const vfloats ws = vmul(vhalf(halves + part * 2 * LANES), vunsigned(scales + WIDE_TILE * j + part * LANES));
-                const vfloats wm = vmul(vhalf(halves + 32 + part * 2 * LANES), vunsigned(minima + WIDE_TILE * j + part * LANES));
+                unpack(type, p + packed + part * PART_BYTES, j, w);
+                HOLD_WEIGHTS(w);
+                const uint8_t *at = scales + WIDE_TILE * j + part * LANES;
+                const vfloats d = vhalf(half + part * 2 * LANES);
+                const vfloats ws = whole ? d : vmul(d, minima ? vunsigned(at) : vsigned(at));
+                const vfloats wm = minima ? vmul(vhalf(half + 32 + part * 2 * LANES),
+                                                 vunsigned(minimum + WIDE_TILE * j + part * LANES)) : ws;
                 EACH_STEP {
                     vints sums[TOGETHER];
-                    EACH_ROW { sums[r] = vsplat_int(0); }
-                    dots(count - c, sums, w, 8, in + c, 0, bits);
+                    EACH_ROW { sums[r] = minima ? vsplat_int(0) : vstart(in[c + r].start, bits); }
+                    dots(rows - c, sums, w, 8, in + c, 0, bits);
                     EACH_ROW {
-                        const vfloats y = vfma(vfloat(sums[r]), ws, vmul(wm, vsplat(in[c + r].total)));
+                        const vfloats x = vfloat(sums[r]);
+                        const vfloats y = minima ? vfma(x, ws, vmul(wm, vsplat(in[c + r].total))) : vmul(x, ws);
                         acc[part][c + r] = vfma(y, vsplat(in[c + r].scale), acc[part][c + r]);
+                        HOLD(acc[part][c + r]);
                     }
                 }
             }
-            in += count;
+            in += rows;
         }
-        halves += 64;
-        p += type == WIDE_Q4_K ? 2048 : 2560;
+        half += minima ? 64 : 32;
+        p += bytes;
     }
-    EACH_COLUMN EACH_PART { vstore(t->output + (size_t)c * t->output_stride + part * LANES, acc[part][c]); }
+    EACH_INPUT EACH_PART { vstore(t->output + (size_t)c * t->output_stride + part * LANES, acc[part][c]); }
 }
 
-/* -- Q6_K: 16 blocks of 16 with 8-bit scales --------------------------------------------------------------------------- */
-
-INLINE void six_bit(int type, int count, int from, int to, const struct wide_tile *t) {
-    (void)type;
+/* With two scales for every eighth, 16 columns each, and two minima if the type has them. */
+INLINE void sixteenths(int type, int count, int from, int to, const struct wide_tile *t) {
+    const bool minima = has_minima(type);
+    const int bits = bits_of(type), packed = scale_bytes(type), bytes = packed + 64 * dwords_of(type);
+    const int rows = COUNT_OR_ANY(count, t);
     const int64_t blocks = t->columns / 256;
-    const uint8_t *halves = t->weights, *p = t->weights + 32 * blocks;
+    const uint8_t *half = t->weights, *p = t->weights + wide_tile_records(type, t->columns);
     const struct wide_block *in = t->input;
     vfloats acc[PARTS][MOST_BLOCKS];
-    EACH_PART EACH_COLUMN { acc[part][c] = vsplat(0.0f); }
+    EACH_INPUT EACH_PART { acc[part][c] = vsplat(0.0f); }
     for (int64_t b = 0; b < blocks; b++) {
-        const uint8_t *q = p + 256;
+        uint8_t room[16 * WIDE_TILE], minimum[16 * WIDE_TILE];
+        const uint8_t *scales = sixteenth_scales(type, p, room, minimum);
         for (int j = 0; j < 8; j++) {
-            ahead(p + AHEAD_SIX + 416 * j, 416, FIRST);
+            ahead(p + AHEAD_LARGE + bytes / 8 * j, bytes / 8, FIRST);
             EACH_PART {
                 vbytes w[8];
-                nibbles(q + 256 * j + part * PART_BYTES, w);
-                UNROLL for (int h = 0; h < 2; h++) {
-                    const vbytes pairs = vload(q + 2048 + 128 * j + 64 * h + part * PART_BYTES);
-                    UNROLL for (int g = 0; g < 4; g++) {
-                        w[4 * h + g] = vpair(w[4 * h + g], pairs, g);
-                    }
-                }
-                const vfloats d = vhalf(halves + part * 2 * LANES);
-                const vfloats first = vmul(d, vsigned(p + 32 * j + part * LANES));
-                const vfloats second = vmul(d, vsigned(p + 32 * j + 16 + part * LANES));
+                unpack(type, p + packed + part * PART_BYTES, j, w);
+                HOLD_WEIGHTS(w);
+                const vfloats d = vhalf(half + part * 2 * LANES);
+                const uint8_t *at = scales + 2 * WIDE_TILE * j + part * LANES, *low = minimum + (at - scales);
+                const vfloats first = vmul(d, vsigned(at)), second = vmul(d, vsigned(at + WIDE_TILE));
+                const vfloats m = minima ? vhalf(half + 32 + part * 2 * LANES) : d;
+                const vfloats m1 = minima ? vmul(m, vunsigned(low)) : d, m2 = minima ? vmul(m, vunsigned(low + WIDE_TILE)) : d;
                 EACH_STEP {
                     vints x[TOGETHER], y[TOGETHER];
                     EACH_ROW {
-                        x[r] = vstart(in[c + r].start, 6);
-                        y[r] = vstart(in[c + r].second, 6);
+                        x[r] = minima ? vsplat_int(0) : vstart(in[c + r].start, bits);
+                        y[r] = minima ? vsplat_int(0) : vstart(in[c + r].second, bits);
                     }
-                    dots(count - c, x, w, 4, in + c, 0, 6);
-                    dots(count - c, y, w + 4, 4, in + c, 16, 6);
+                    dots(rows - c, x, w, 4, in + c, 0, bits);
+                    dots(rows - c, y, w + 4, 4, in + c, 16, bits);
                     EACH_ROW {
-                        const vfloats both = vfma(vfloat(y[r]), second, vmul(vfloat(x[r]), first));
+                        vfloats both = vfma(vfloat(y[r]), second, vmul(vfloat(x[r]), first));
+                        if (minima) {
+                            both = vfma(vfloat(vsplat_int(in[c + r].start)), m1, both);
+                            both = vfma(vfloat(vsplat_int(in[c + r].second)), m2, both);
+                        }
                         acc[part][c + r] = vfma(both, vsplat(in[c + r].scale), acc[part][c + r]);
+                        HOLD(acc[part][c + r]);
                     }
                 }
             }
-            in += count;
+            in += rows;
         }
-        halves += 32;
-        p += 256 + 3072;
+        half += minima ? 64 : 32;
+        p += bytes;
     }
-    EACH_COLUMN EACH_PART { vstore(t->output + (size_t)c * t->output_stride + part * LANES, acc[part][c]); }
+    EACH_INPUT EACH_PART { vstore(t->output + (size_t)c * t->output_stride + part * LANES, acc[part][c]); }
 }
 
-/* -- F16 and BF16: sums of even and of odd columns --------------------------------------------------------------------- */
-
-INLINE void floats(int type, int count, int from, int to, const struct wide_tile *t) {
-    const uint8_t *p = t->weights;
-    const float *in = t->input;
-    vfloats even[PARTS][MOST_FLOATS], odd[PARTS][MOST_FLOATS];
-    EACH_PART EACH_COLUMN { even[part][c] = odd[part][c] = vsplat(0.0f); }
-    for (int64_t k = 0; k < t->columns; k += 2) {
-        if (count > 4) { /* few rows: hardware does better by itself */
-            ahead(p + AHEAD_FLOATS, 64, FIRST);
-        }
-        EACH_PART {
-            vfloats x, y;
-            if (type == WIDE_F16) {
-                x = vhalf(p + part * 2 * LANES);
-                y = vhalf(p + 32 + part * 2 * LANES);
-            } else {
-                const vbytes both = vload(p + part * PART_BYTES);
-                x = vbf16_even(both);
-                y = vbf16_odd(both);
-            }
-            EACH_COLUMN {
-                even[part][c] = vfma(x, vsplat(in[c]), even[part][c]);
-                odd[part][c] = vfma(y, vsplat(in[count + c]), odd[part][c]);
-            }
-        }
-        p += 64;
-        in += 2 * count;
-    }
-    EACH_COLUMN EACH_PART {
-        vstore(t->output + (size_t)c * t->output_stride + part * LANES, vadd(even[part][c], odd[part][c]));
-    }
-}
-
-#if defined(BF16_PAIRS)
-static inline BF16_PAIRS __attribute__((always_inline)) void pairs(int type, int count, int from, int to,
-                                                                   const struct wide_tile *t) {
-    (void)type;
-    (void)from;
-    (void)to;
-    const uint8_t *p = t->weights;
-    const uint32_t *in = t->input;
-    vfloats acc[MOST_FLOATS];
-    EACH_COLUMN { acc[c] = vsplat(0.0f); }
-    for (int64_t k = 0; k < t->columns; k += 2) {
-        if (count > 4) {
-            ahead(p + AHEAD_FLOATS, 64, FIRST);
-        }
-        const vbytes w = vload(p);
-        EACH_COLUMN { acc[c] = vdot_pairs(acc[c], w, in[c]); }
-        p += 64;
-        in += count;
-    }
-    EACH_COLUMN { vstore(t->output + (size_t)c * t->output_stride, acc[c]); }
-}
-#endif
+#include "lanes_floats.h"
 
 /* -- one function per type and number of input rows ---------------------------------------------------------------------- */
 
 /* Parts of the tile whose sums fit the registers in one walk along the columns; what is left takes more walks, its weights
  * from the cache. */
+#if defined(SUMS_IN_MEMORY)
+#define BLOCK_PARTS(count) PARTS
+#else
 #define BLOCK_PARTS(count) (count * PARTS <= 16 ? PARTS : PARTS / 2)
+#endif
 #define FLOAT_PARTS(count) (count <= 2 ? PARTS : 1)
+
+typedef void tile_function(const struct wide_tile *t);
 
 #define TILE(name, count, most, at_once, kernel, type) \
     static TARGET void name##_##count(const struct wide_tile *t) { \
@@ -345,19 +291,35 @@ static inline BF16_PAIRS __attribute__((always_inline)) void pairs(int type, int
     TILE(name, 5, __VA_ARGS__) TILE(name, 6, __VA_ARGS__) TILE(name, 7, __VA_ARGS__) TILE(name, 8, __VA_ARGS__) \
     TILE(name, 9, __VA_ARGS__) TILE(name, 10, __VA_ARGS__) TILE(name, 11, __VA_ARGS__) TILE(name, 12, __VA_ARGS__) \
     TILE(name, 13, __VA_ARGS__) TILE(name, 14, __VA_ARGS__) TILE(name, 15, __VA_ARGS__) TILE(name, 16, __VA_ARGS__) \
-    static tile_function *const name[16] = { \
-        name##_1, name##_2, name##_3, name##_4, name##_5, name##_6, name##_7, name##_8, \
-        name##_9, name##_10, name##_11, name##_12, name##_13, name##_14, name##_15, name##_16};
-
-typedef void tile_function(const struct wide_tile *t);
+    static void name(const struct wide_tile *t) { \
+        static tile_function *const by_count[16] = { \
+            name##_1, name##_2, name##_3, name##_4, name##_5, name##_6, name##_7, name##_8, \
+            name##_9, name##_10, name##_11, name##_12, name##_13, name##_14, name##_15, name##_16}; \
+        by_count[t->count - 1](t); \
+    }
+#if defined(SUMS_IN_MEMORY) /* 0: any number */
+#define BLOCK_TILES(name, kernel, type) \
+    TILE(name, 0, MOST_BLOCKS, BLOCK_PARTS, kernel, type) TILE(name, 1, MOST_BLOCKS, BLOCK_PARTS, kernel, type) \
+    static void name(const struct wide_tile *t) { (t->count == 1 ? name##_1 : name##_0)(t); }
+#else
+#define BLOCK_TILES(name, kernel, type) TILES(name, MOST_BLOCKS, BLOCK_PARTS, kernel, type)
+#endif
 
 #define TARGET
-TILES(q8_0, MOST_BLOCKS, BLOCK_PARTS, plain, WIDE_Q8_0)
-TILES(q4_0, MOST_BLOCKS, BLOCK_PARTS, plain, WIDE_Q4_0)
-TILES(iq4_nl, MOST_BLOCKS, BLOCK_PARTS, plain, WIDE_IQ4_NL)
-TILES(q4_k, MOST_BLOCKS, BLOCK_PARTS, with_minima, WIDE_Q4_K)
-TILES(q5_k, MOST_BLOCKS, BLOCK_PARTS, with_minima, WIDE_Q5_K)
-TILES(q6_k, MOST_BLOCKS, BLOCK_PARTS, six_bit, WIDE_Q6_K)
+BLOCK_TILES(q8_0, small_blocks, WIDE_Q8_0)
+BLOCK_TILES(q4_0, small_blocks, WIDE_Q4_0)
+BLOCK_TILES(q4_1, small_blocks, WIDE_Q4_1)
+BLOCK_TILES(q5_0, small_blocks, WIDE_Q5_0)
+BLOCK_TILES(q5_1, small_blocks, WIDE_Q5_1)
+BLOCK_TILES(iq4_nl, small_blocks, WIDE_IQ4_NL)
+BLOCK_TILES(mxfp4, small_blocks, WIDE_MXFP4)
+BLOCK_TILES(q4_k, eighths, WIDE_Q4_K)
+BLOCK_TILES(q5_k, eighths, WIDE_Q5_K)
+BLOCK_TILES(iq4_xs, eighths, WIDE_IQ4_XS)
+BLOCK_TILES(tq2_0, eighths, WIDE_TQ2_0)
+BLOCK_TILES(q2_k, sixteenths, WIDE_Q2_K)
+BLOCK_TILES(q3_k, sixteenths, WIDE_Q3_K)
+BLOCK_TILES(q6_k, sixteenths, WIDE_Q6_K)
 TILES(f16, MOST_FLOATS, FLOAT_PARTS, floats, WIDE_F16)
 TILES(bf16, MOST_FLOATS, FLOAT_PARTS, floats, WIDE_BF16)
 #if defined(BF16_PAIRS)
@@ -369,19 +331,27 @@ enum { HAS_PAIRS = true };
 enum { HAS_PAIRS = false };
 #endif
 
-static void tile(int type, int count, const struct wide_tile *t) {
+static void tile(int type, const struct wide_tile *t) {
     switch (type) {
-    case WIDE_Q8_0: q8_0[count - 1](t); break;
-    case WIDE_Q4_0: q4_0[count - 1](t); break;
-    case WIDE_IQ4_NL: iq4_nl[count - 1](t); break;
-    case WIDE_Q4_K: q4_k[count - 1](t); break;
-    case WIDE_Q5_K: q5_k[count - 1](t); break;
-    case WIDE_Q6_K: q6_k[count - 1](t); break;
-    case WIDE_F16: f16[count - 1](t); break;
+    case WIDE_Q8_0: q8_0(t); break;
+    case WIDE_Q4_0: q4_0(t); break;
+    case WIDE_Q4_1: q4_1(t); break;
+    case WIDE_Q5_0: q5_0(t); break;
+    case WIDE_Q5_1: q5_1(t); break;
+    case WIDE_IQ4_NL: iq4_nl(t); break;
+    case WIDE_MXFP4: mxfp4(t); break;
+    case WIDE_Q4_K: q4_k(t); break;
+    case WIDE_Q5_K: q5_k(t); break;
+    case WIDE_IQ4_XS: iq4_xs(t); break;
+    case WIDE_TQ2_0: tq2_0(t); break;
+    case WIDE_Q2_K: q2_k(t); break;
+    case WIDE_Q3_K: q3_k(t); break;
+    case WIDE_Q6_K: q6_k(t); break;
+    case WIDE_F16: f16(t); break;
 #if defined(BF16_PAIRS)
-    case WIDE_BF16_PAIRS: bf16_pairs[count - 1](t); break;
+    case WIDE_BF16_PAIRS: bf16_pairs(t); break;
 #endif
-    default: bf16[count - 1](t);
+    default: bf16(t);
     }
 }
 

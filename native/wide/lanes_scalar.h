@@ -34,6 +34,11 @@ INLINE vfloats vsplat(float x) {
     EACH_LANE { a.x[i] = x; }
     return a;
 }
+INLINE vfloats vfloats_at(const float *p) {
+    vfloats a;
+    memcpy(a.x, p, sizeof a.x);
+    return a;
+}
 INLINE void vstore(float *p, vfloats a) { memcpy(p, a.x, sizeof a.x); }
 INLINE vfloats vadd(vfloats a, vfloats b) {
     EACH_LANE { a.x[i] += b.x[i]; }
@@ -103,12 +108,14 @@ INLINE vbytes vhigh(vbytes a) {
     EACH_BYTE { a.x[i] >>= 4; }
     return a;
 }
-INLINE vbytes vfifth(vbytes a, vbytes h, int g) { /* bit g of h becomes bit 4 */
-    EACH_BYTE { a.x[i] |= (uint8_t)((h.x[i] >> g & 1) << 4); }
+/* The bits of a under a mask, after a shift to the left; negative ones go right. */
+INLINE vbytes vbits(vbytes a, int left, int mask) {
+    EACH_BYTE { a.x[i] = (uint8_t)((left > 0 ? a.x[i] << left : a.x[i] >> -left) & mask); }
     return a;
 }
-INLINE vbytes vpair(vbytes a, vbytes h, int g) { /* bits 2g and 2g + 1 of h become bits 4 and 5 */
-    EACH_BYTE { a.x[i] |= (uint8_t)((h.x[i] >> 2 * g & 3) << 4); }
+INLINE vbytes vinsert(vbytes a, vbytes h, int left, int mask) {
+    h = vbits(h, left, mask);
+    EACH_BYTE { a.x[i] |= h.x[i]; }
     return a;
 }
 INLINE vbytes vtable(vbytes a, const uint8_t table[16]) {
@@ -124,9 +131,9 @@ INLINE vints vstart(int32_t start, int bits) {
 }
 
 /* acc += sum of w[g] byte i of a lane, times a[4g + i]. Weights have at most `bits` bits. */
-INLINE vints vdot16(vints acc, const vbytes w[4], const int8_t *a, int bits) {
+INLINE vints vdot(vints acc, const vbytes *w, int vectors, const int8_t *a, int bits) {
     (void)bits;
-    for (int g = 0; g < 4; g++) {
+    for (int g = 0; g < vectors; g++) {
         EACH_LANE {
             const uint8_t *x = w[g].x + 4 * i;
             acc.x[i] += x[0] * a[4 * g] + x[1] * a[4 * g + 1] + x[2] * a[4 * g + 2] + x[3] * a[4 * g + 3];

@@ -155,12 +155,12 @@ void wide_product_run(const struct wide_product *p, enum wide_isa isa, int threa
         const int64_t end = last - first < panel ? last : first + panel;
         for (int64_t i = 0; i < groups.count; i++) {
             const struct group g = group_at(groups, i);
-            struct wide_tile t = {.columns = p->columns, .output_stride = p->output_stride};
+            struct wide_tile t = {.columns = p->columns, .count = g.count, .output_stride = p->output_stride};
             t.input = (const char *)p->scratch + (size_t)g.first * row;
             for (int64_t at = first; at < end; at++) {
                 t.weights = (const uint8_t *)p->weights + (size_t)at * tile_bytes;
                 t.output = p->output + (size_t)g.first * p->output_stride + at * WIDE_TILE;
-                lanes->tile(type, g.count, &t);
+                lanes->tile(type, &t);
             }
         }
     }

@@ -26,10 +26,11 @@ static void fill_floats(float *x, size_t count, uint64_t *state) {
 }
 
 /* Any bits, but no infinity, NaN or large number where they are read as float16 or bfloat16: |x| < 2. */
-static void fill_halves(void *memory, size_t bytes, uint64_t *state) {
+enum { SMALL_HALVES = 0xbfff, SMALL_EXPONENTS = 0x7f7f }; /* the latter where bytes are exponents */
+static void fill(void *memory, size_t bytes, int bits, uint64_t *state) {
     uint16_t *at = memory;
     for (size_t i = 0; i < bytes / sizeof *at; i++) {
-        at[i] = next_random(state) & 0xbfff;
+        at[i] = (uint16_t)(next_random(state) & (uint64_t)bits);
     }
 }
 
@@ -70,7 +71,7 @@ int32_t lsw_check_product(int32_t type, int32_t threads) {
     int32_t found = NO_MEMORY;
     if (weights && numbers) {
         uint64_t state = 1;
-        fill_halves(weights, bytes, &state); /* as if packed */
+        fill(weights, bytes, type == WIDE_MXFP4 ? SMALL_EXPONENTS : SMALL_HALVES, &state); /* as if packed */
         fill_floats(numbers, inputs, &state);
         found = products_agree(type, weights, numbers, numbers + inputs, numbers + inputs + outputs, threads);
     }
@@ -131,7 +132,7 @@ int32_t lsw_check_attention(int32_t type, int64_t head_size, int32_t threads) {
     if (queries && keys && mask) {
         uint64_t state = 1;
         fill_floats(queries, ROWS * row, &state);
-        fill_halves(keys, 2 * cache, &state);
+        fill(keys, 2 * cache, SMALL_HALVES, &state);
         for (size_t i = 0; i < masks; i++) {
             mask[i] = i % CELLS <= SEEN + i / CELLS ? 0 : 0xfc00; /* minus infinity */
         }

@@ -9,11 +9,17 @@
  *
  *   Q8_0    16 halves; 8 dwords: dword v is values 4v to 4v + 3, stored + 128 (unsigned).
  *   Q4_0    16 halves; 4 dwords of nibbles (ggml's own order).
- *   IQ4_NL  as Q4_0.
+ *   IQ4_NL  as Q4_0. MXFP4: so, but 1 byte of exponents instead of the halves.
+ *   Q4_1    d, m: 2 x 16 halves; 4 dwords of nibbles.
+ *   Q5_0, Q5_1  as Q4_0, Q4_1, then a dword of fifth bits: bit g of byte i is the one of value 4g + i.
  *   Q4_K    d, dmin: 2 x 16 halves; 12 bytes of 6-bit scales as in ggml; 8 blocks of 4 dwords of nibbles.
  *   Q5_K    as Q4_K, then 8 dwords of fifth bits: in dword j (block j) bit g of byte i is the one of value 4g + i.
  *   Q6_K    d: 16 halves; 16 bytes of scales; 8 blocks of 4 dwords of nibbles; 8 blocks of 2 dwords of upper bits: the
  *           pair of bits g of byte i of dword h is the one of value 4 (4h + g) + i.
+ *   IQ4_XS  d: 16 halves; 6 bytes of scales; 8 blocks of 4 dwords of nibbles (ggml's own order).
+ *   Q2_K    d, dmin: 2 x 16 halves; 16 bytes of scales and minima; 8 blocks of 2 dwords of pairs of bits, as in Q6_K.
+ *   Q3_K    d: 16 halves; 12 bytes of scales; pairs of bits as Q2_K, then third bits as the fifth ones of Q5_K.
+ *   TQ2_0   d: 16 halves; pairs of bits as Q2_K.
  *   F16     16 halves for every column.
  *   BF16    one dword for every two columns. */
 #include "lanes.h"
@@ -32,13 +38,25 @@ struct form {
 
 static const struct form *form_of(int type) {
     static const struct form q8_0 = {32, 34, 1, 0, 0, 0, 8, 2}, q4_0 = {32, 18, 1, 0, 0, 0, 4, 2},
+                             q4_1 = {32, 20, 2, 0, 0, 0, 4, 4}, q5_0 = {32, 22, 1, 0, 0, 0, 5, 2},
+                             q5_1 = {32, 24, 2, 0, 0, 0, 5, 4}, mxfp4 = {32, 17, 0, 0, 1, 0, 4, 1},
+                             q2_k = {256, 84, 2, 80, 16, 0, 16, 16}, q3_k = {256, 110, 1, 108, 12, 96, 24, 0},
                              q4_k = {256, 144, 2, 0, 12, 4, 32, 16}, q5_k = {256, 176, 2, 0, 12, 4, 40, 16},
-                             q6_k = {256, 210, 1, 208, 16, 192, 48, 0}, f16 = {1, 2, 1, 0, 0, 0, 0, 0},
+                             q6_k = {256, 210, 1, 208, 16, 192, 48, 0}, iq4_xs = {256, 136, 1, 0, 6, 2, 32, 8},
+                             tq2_0 = {256, 66, 1, 64, 0, 0, 16, 0}, f16 = {1, 2, 1, 0, 0, 0, 0, 0},
                              bf16 = {2, 4, 0, 0, 0, 0, 1, 0};
     switch (type) {
     case WIDE_Q8_0: return &q8_0;
     case WIDE_Q4_0:
     case WIDE_IQ4_NL: return &q4_0;
+    case WIDE_Q4_1: return &q4_1;
+    case WIDE_Q5_0: return &q5_0;
+    case WIDE_Q5_1: return &q5_1;
+    case WIDE_MXFP4: return &mxfp4;
+    case WIDE_IQ4_XS: return &iq4_xs;
+    case WIDE_TQ2_0: return &tq2_0;
+    case WIDE_Q2_K: return &q2_k;
+    case WIDE_Q3_K: return &q3_k;
     case WIDE_Q4_K: return &q4_k;
     case WIDE_Q5_K: return &q5_k;
     case WIDE_Q6_K: return &q6_k;
@@ -133,45 +151,98 @@ static void transpose_pairs(uint32_t *a, bool back) {
     memcpy(a, out, sizeof out);
 }
 
-/* Q5_K stores fifth bits before nibbles; packed they come after. */
-static void rotate_q5(uint32_t *a, bool back) {
+/* Q5_0's fifth bits, a dword: bit 4g + i to bit g of byte i, and back. */
+static uint32_t spread_fifth_bits(uint32_t x, bool back) {
+    uint32_t out = 0;
+    for (int g = 0; g < 8; g++) {
+        for (int i = 0; i < 4; i++) {
+            const int from = back ? 8 * i + g : 4 * g + i, to = back ? 4 * g + i : 8 * i + g;
+            out |= (x >> from & 1) << to;
+        }
+    }
+    return out;
+}
+
+/* Some types store `count` dwords of single bits before the other quants; packed they come after, if `back` is false. */
+static void rotate(uint32_t *a, int all, int count, bool back) {
     uint32_t t[8];
-    memcpy(t, back ? a + 32 : a, sizeof t);
-    memmove(back ? a + 8 : a, back ? a : a + 8, 32 * sizeof *a);
-    memcpy(back ? a : a + 32, t, sizeof t);
+    const size_t rest = (size_t)(all - count) * sizeof *a, few = (size_t)count * sizeof *a;
+    memcpy(t, back ? a + all - count : a, few);
+    memmove(back ? a + count : a, back ? a : a + count, rest);
+    memcpy(back ? a : a + all - count, t, few);
+}
+
+/* 32 nibbles each, in 8 blocks. */
+static void split_all_blocks(uint32_t *a) {
+    for (int j = 0; j < 32; j += 8) {
+        split_blocks(a + j);
+    }
+}
+
+static void rearrange_q5_k(uint32_t *a, bool back) {
+    if (!back) {
+        rotate(a, 40, 8, false);
+    }
+    split_all_blocks(a);
+    transpose_fifth_bits(a + 32);
+    if (back) {
+        rotate(a, 40, 8, true);
+    }
+}
+
+static void rearrange_q6_k(uint32_t *a, bool back) {
+    for (int n = 0; n < 2; n++) {
+        uint32_t *nibbles = a + 16 * n;
+        if (back) {
+            order_blocks(nibbles);
+        }
+        split_blocks(nibbles);
+        split_blocks(nibbles + 8);
+        if (!back) {
+            order_blocks(nibbles);
+        }
+        transpose_pairs(a + 32 + 8 * n, back);
+    }
+}
+
+static void rearrange_pairs(uint32_t *a, bool back) {
+    transpose_pairs(a, back);
+    transpose_pairs(a + 8, back);
 }
 
 static void rearrange(int type, uint32_t *a, bool back) {
-    if (type == WIDE_Q8_0) {
+    switch (type) {
+    case WIDE_Q8_0:
         for (int v = 0; v < 8; v++) {
             a[v] ^= 0x80808080u;
         }
-    } else if (type == WIDE_Q4_K || type == WIDE_Q5_K) {
-        if (type == WIDE_Q5_K && !back) {
-            rotate_q5(a, false);
+        break;
+    case WIDE_Q5_0:
+    case WIDE_Q5_1:
+        if (back) {
+            rotate(a, 5, 1, true);
+            a[0] = spread_fifth_bits(a[0], true);
+        } else {
+            a[0] = spread_fifth_bits(a[0], false);
+            rotate(a, 5, 1, false);
         }
-        for (int j = 0; j < 32; j += 8) {
-            split_blocks(a + j);
+        break;
+    case WIDE_Q4_K: split_all_blocks(a); break;
+    case WIDE_Q5_K: rearrange_q5_k(a, back); break;
+    case WIDE_Q6_K: rearrange_q6_k(a, back); break;
+    case WIDE_Q2_K:
+    case WIDE_TQ2_0: rearrange_pairs(a, back); break;
+    case WIDE_Q3_K: /* third bits, then pairs */
+        if (back) {
+            rotate(a, 24, 8, true);
         }
-        if (type == WIDE_Q5_K) {
-            transpose_fifth_bits(a + 32);
-            if (back) {
-                rotate_q5(a, true);
-            }
+        transpose_fifth_bits(a);
+        rearrange_pairs(a + 8, back);
+        if (!back) {
+            rotate(a, 24, 8, false);
         }
-    } else if (type == WIDE_Q6_K) {
-        for (int n = 0; n < 2; n++) {
-            uint32_t *nibbles = a + 16 * n;
-            if (back) {
-                order_blocks(nibbles);
-            }
-            split_blocks(nibbles);
-            split_blocks(nibbles + 8);
-            if (!back) {
-                order_blocks(nibbles);
-            }
-            transpose_pairs(a + 32 + 8 * n, back);
-        }
+        break;
+    default: break;
     }
 }
 

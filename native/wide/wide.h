@@ -24,8 +24,9 @@
 
 /* Weight and cache types we know, by ggml's numbers. */
 enum wide_type {
-    WIDE_F32 = 0, WIDE_F16 = 1, WIDE_Q4_0 = 2, WIDE_Q8_0 = 8, WIDE_Q4_K = 12, WIDE_Q5_K = 13, WIDE_Q6_K = 14,
-    WIDE_IQ4_NL = 20, WIDE_BF16 = 30
+    WIDE_F32 = 0, WIDE_F16 = 1, WIDE_Q4_0 = 2, WIDE_Q4_1 = 3, WIDE_Q5_0 = 6, WIDE_Q5_1 = 7, WIDE_Q8_0 = 8, WIDE_Q2_K = 10,
+    WIDE_Q3_K = 11, WIDE_Q4_K = 12, WIDE_Q5_K = 13, WIDE_Q6_K = 14, WIDE_IQ4_NL = 20, WIDE_IQ4_XS = 23, WIDE_BF16 = 30,
+    WIDE_TQ2_0 = 35, WIDE_MXFP4 = 39
 };
 
 enum {

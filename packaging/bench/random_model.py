@@ -25,6 +25,13 @@ from localspec.bench.shapes import SHAPES, Matrix, Shape
 TYPES = {
     "Q8_0": (Type.Q8_0, gguf.LlamaFileType.MOSTLY_Q8_0),
     "Q4_0": (Type.Q4_0, gguf.LlamaFileType.MOSTLY_Q4_0),
+    "Q4_1": (Type.Q4_1, gguf.LlamaFileType.MOSTLY_Q4_1),
+    "Q5_0": (Type.Q5_0, gguf.LlamaFileType.MOSTLY_Q5_0),
+    "Q5_1": (Type.Q5_1, gguf.LlamaFileType.MOSTLY_Q5_1),
+    "Q2_K": (Type.Q2_K, gguf.LlamaFileType.MOSTLY_Q2_K),
+    "Q3_K_S": (Type.Q3_K, gguf.LlamaFileType.MOSTLY_Q3_K_S),
+    "IQ4_XS": (Type.IQ4_XS, gguf.LlamaFileType.MOSTLY_IQ4_XS),
+    "TQ2_0": (Type.TQ2_0, gguf.LlamaFileType.MOSTLY_TQ2_0),
     "Q4_K_M": (Type.Q4_K, gguf.LlamaFileType.MOSTLY_Q4_K_M),
     "Q5_K_M": (Type.Q5_K, gguf.LlamaFileType.MOSTLY_Q5_K_M),
     "Q6_K": (Type.Q6_K, gguf.LlamaFileType.MOSTLY_Q6_K),

@@ -18,10 +18,11 @@ from typing import Any
 import numpy as np
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 
+from localspec.gguf import PACKED
 from localspec.llama import wide
 
 ISAS = {1: "scalar", 2: "neon", 3: "avx2", 4: "avx512", 5: "i8mm"}
-TYPES = "Q8_0,Q4_0,IQ4_NL,Q4_K,Q5_K,Q6_K,F16,BF16"
+TYPES = ",".join(PACKED)
 
 
 class Case:

@@ -36,11 +36,11 @@ def test_show_explains_a_file(command: Command, tiny_target: Path) -> None:
 @pytest.mark.skipif(not wide.available(), reason=wide.status().reason)
 def test_show_says_what_is_exact(command: Command, tiny_target: Path, tmp_path: Path) -> None:
     assert command("show", str(tiny_target)).out.endswith("  yes, at every width and in prompts\n")
-    file = quantize(tiny_target, tmp_path / "q5.gguf", "Q5_1", threads=1)
+    file = quantize(tiny_target, tmp_path / "iq3.gguf", "IQ3_S", threads=1)
     result = command("show", str(file))
-    assert "  yes, at every width; not in prompts: the product Qcur-0 (q5_1) is llama.cpp's\n" in result.out
+    assert "  yes, at every width; not in prompts: the product Qcur-0 (iq3_s) is llama.cpp's\n" in result.out
     said = json.loads(command("show", str(file), "--json").out)["exact"]
-    assert said == {"widths": True, "prefill": False, "reason": "the product Qcur-0 (q5_1) is llama.cpp's"}
+    assert said == {"widths": True, "prefill": False, "reason": "the product Qcur-0 (iq3_s) is llama.cpp's"}
 
 
 def test_show_as_json(command: Command, tiny_target: Path) -> None:

@@ -10,6 +10,10 @@ static const struct type {
     int halves[2];             /* where it has scales in half precision; -1: none. F16 and BF16: every value */
 } types[] = {
     {"Q8_0", WIDE_Q8_0, 32, 34, {0, -1}},    {"Q4_0", WIDE_Q4_0, 32, 18, {0, -1}},
+    {"Q4_1", WIDE_Q4_1, 32, 20, {0, 2}},     {"Q5_0", WIDE_Q5_0, 32, 22, {0, -1}},
+    {"Q5_1", WIDE_Q5_1, 32, 24, {0, 2}},     {"MXFP4", WIDE_MXFP4, 32, 17, {-1, -1}},
+    {"Q2_K", WIDE_Q2_K, 256, 84, {80, 82}},  {"Q3_K", WIDE_Q3_K, 256, 110, {108, -1}},
+    {"TQ2_0", WIDE_TQ2_0, 256, 66, {64, -1}}, {"IQ4_XS", WIDE_IQ4_XS, 256, 136, {0, -1}},
     {"IQ4_NL", WIDE_IQ4_NL, 32, 18, {0, -1}}, {"Q4_K", WIDE_Q4_K, 256, 144, {0, 2}},
     {"Q5_K", WIDE_Q5_K, 256, 176, {0, 2}},   {"Q6_K", WIDE_Q6_K, 256, 210, {208, -1}},
     {"F16", WIDE_F16, 1, 2, {0, -1}},        {"BF16", WIDE_BF16, 1, 2, {0, -1}}};

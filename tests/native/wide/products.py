@@ -10,6 +10,7 @@ import numpy.typing as npt
 from gguf import quants
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 
+from localspec.gguf import PACKED
 from localspec.llama import lib, wide
 from tests.native.wide.ggml import F32, InitParams, call, get_bytes, set_bytes
 
@@ -17,11 +18,15 @@ Bytes = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
 
-TYPES = ["Q8_0", "Q4_0", "IQ4_NL", "Q4_K", "Q5_K", "Q6_K", "F16", "BF16"]
-QUANTISED = TYPES[:6]
+TYPES = list(PACKED)
+QUANTISED = [kind for kind in TYPES if kind not in ("F16", "BF16")]
 ISAS = {1: "scalar", 2: "neon", 3: "avx2", 4: "avx512", 5: "i8mm"}
 TILE = 16
-HALVES = {"Q8_0": [0], "Q4_0": [0], "IQ4_NL": [0], "Q4_K": [0, 2], "Q5_K": [0, 2], "Q6_K": [208]}
+HALVES: dict[str, tuple[int, ...]] = {
+    **dict.fromkeys(("Q8_0", "Q4_0", "Q5_0", "IQ4_NL", "IQ4_XS"), (0,)),
+    **dict.fromkeys(("Q4_1", "Q5_1", "Q4_K", "Q5_K"), (0, 2)),
+    "Q2_K": (80, 82), "Q3_K": (108,), "Q6_K": (208,), "TQ2_0": (64,), "MXFP4": (),
+}  # fmt: skip
 """Where a block has its scales in half precision."""
 
 
@@ -59,6 +64,9 @@ def weights(kind: str, rows: int, columns: int, rng: np.random.Generator, scale:
     for at in HALVES[kind]:
         scales = (rng.uniform(0, scale, (rows, columns // values, 1))).astype(np.float16)
         raw[:, :, at : at + 2] = scales.view(np.uint8)
+    if kind == "MXFP4":  # exponents; the largest is that of `scale`
+        most = 128 + int(np.floor(np.log2(scale)))
+        raw[:, :, 0] = rng.integers(most - 8, most + 1, (rows, columns // values))
     return raw.reshape(rows, -1)
 
 

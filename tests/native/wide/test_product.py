@@ -63,10 +63,15 @@ def _prepared(kind: str, x: Floats, isa: int) -> Doubles:
 def _magnitudes(kind: str, raw: Bytes) -> Doubles:
     """float64[rows, columns]: how large the numbers are whose sum or difference is a weight."""
     values = np.abs(real(kind, raw))
-    if kind not in ("Q4_K", "Q5_K"):
-        return values
     minima = raw.reshape(len(raw), -1, products.block(kind)[1]).copy()
-    minima[:, :, 16:] = 0
+    if kind in ("Q4_K", "Q5_K"):
+        minima[:, :, 16:] = 0
+    elif kind in ("Q4_1", "Q5_1"):
+        minima[:, :, 4:] = 0
+    elif kind == "Q2_K":
+        minima[:, :, 16:80] = 0
+    else:
+        return values
     return np.asarray(values + 2 * np.abs(real(kind, minima.reshape(len(raw), -1))))
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from localspec.gguf import PACKED
 from localspec.llama import self_check, wide
 from localspec.llama.self_check import SelfCheck
 
@@ -26,7 +27,7 @@ def test_every_case_passes_here_and_is_remembered(tmp_path: Path) -> None:
     while not check.over:
         check.step()
         steps += 1
-    assert steps == len(self_check._TYPES) + len(self_check._CACHES) * len(self_check._HEAD_SIZES)
+    assert steps == len(PACKED) + len(self_check._CACHES) * len(self_check._HEAD_SIZES)
     assert (check.passed, check.fault) == (True, "")
     again = SelfCheck(tmp_path, 2)
     assert (again.over, again.passed) == (True, True)
@@ -82,7 +83,7 @@ def test_shapes_that_the_library_does_not_take() -> None:
 
 # -- a library that is wrong ------------------------------------------------------------------------------------------
 
-_WHOLE, _FAULT = "lanes->tile(type, g.count, &t);", "t.output[0] += p->width > 4 ? 0.001f : 0.0f;"
+_WHOLE, _FAULT = "lanes->tile(type, &t);", "t.output[0] += p->width > 4 ? 0.001f : 0.0f;"
 _SCRIPT = """
 import json, sys, time
 from localspec.llama import choice

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from localspec.gguf import TENSOR_TYPES, packs
 from localspec.llama import wide
 from tests.native.wide.products import TILE, TYPES, block, columns_of, number, pack, random_bytes
 
@@ -66,7 +67,15 @@ def test_what_does_not_fit_is_refused(kind: str) -> None:
     assert not room.any()
 
 
-@pytest.mark.parametrize("kind", [0, 3, 6, 10, 11, 23, 26, -1, 99])
+@pytest.mark.parametrize(("columns", "rows"), [(256, 16), (256, 24), (32, 16), (64, 48), (48, 16), (2, 16), (1, 16)])
+def test_the_list_of_packed_types_is_the_librarys(columns: int, rows: int) -> None:
+    room = np.zeros(64 * 1024, np.uint8)
+    for number_, (name, _, _) in TENSOR_TYPES.items():
+        taken = wide.library().lsw_pack(number_, columns, rows, room.ctypes.data) == 0
+        assert taken == packs(name, columns, rows), name
+
+
+@pytest.mark.parametrize("kind", [0, 9, 15, 16, 18, 21, 26, 29, 34, 40, -1, 99])
 def test_other_types_are_refused(kind: int) -> None:
     room = np.zeros(64 * 1024, np.uint8)
     assert wide.library().lsw_pack(kind, 256, 16, room.ctypes.data) == 1

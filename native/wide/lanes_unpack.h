@@ -1,0 +1,213 @@
+/* From packed weights (weights.c) to what dot products take: bytes without a sign, 4 columns of LANES rows in a vector, 8
+ * vectors of 32 columns; and the scales of blocks of 256. */
+#ifndef LOCALSPEC_WIDE_LANES_UNPACK_H
+#define LOCALSPEC_WIDE_LANES_UNPACK_H
+
+/* -- what the types are ------------------------------------------------------------------------------------------------ */
+
+/* What the unpacked bytes are too large by. */
+INLINE int offset(int type) {
+    switch (type) {
+    case WIDE_Q8_0:
+    case WIDE_IQ4_NL:
+    case WIDE_IQ4_XS: return 128;
+    case WIDE_Q6_K: return 32;
+    case WIDE_Q5_0: return 16;
+    case WIDE_MXFP4: return 12;
+    case WIDE_Q4_0: return 8;
+    case WIDE_Q3_K: return 4;
+    default: return 1;
+    }
+}
+
+/* Whether the two halves of 32 columns have scales of their own. */
+INLINE bool has_halves(int type) { return type == WIDE_Q6_K || type == WIDE_Q3_K || type == WIDE_Q2_K; }
+
+/* Whether a block has a minimum, which is added; that of blocks of 256 is subtracted. */
+INLINE bool minima_are_added(int type) { return type == WIDE_Q4_1 || type == WIDE_Q5_1; }
+INLINE bool has_minima(int type) { return type == WIDE_Q4_K || type == WIDE_Q5_K || type == WIDE_Q2_K; }
+
+/* The most bits of an unpacked byte; at least 4. */
+INLINE int bits_of(int type) {
+    switch (type) {
+    case WIDE_Q8_0:
+    case WIDE_IQ4_NL:
+    case WIDE_IQ4_XS: return 8;
+    case WIDE_Q6_K: return 6;
+    case WIDE_Q5_0:
+    case WIDE_Q5_1:
+    case WIDE_Q5_K:
+    case WIDE_MXFP4: return 5;
+    default: return 4;
+    }
+}
+
+/* Of a row's block, as weights.c has them: dwords of quants, bytes of scales. */
+INLINE int dwords_of(int type) {
+    switch (type) {
+    case WIDE_Q8_0: return 8;
+    case WIDE_Q5_0:
+    case WIDE_Q5_1: return 5;
+    case WIDE_Q4_K:
+    case WIDE_IQ4_XS: return 32;
+    case WIDE_Q5_K: return 40;
+    case WIDE_Q6_K: return 48;
+    case WIDE_Q3_K: return 24;
+    case WIDE_Q2_K:
+    case WIDE_TQ2_0: return 16;
+    default: return 4;
+    }
+}
+INLINE int scale_bytes(int type) {
+    const int bytes = type == WIDE_Q4_K || type == WIDE_Q5_K || type == WIDE_Q3_K ? 12
+                      : type == WIDE_Q6_K || type == WIDE_Q2_K ? 16 : type == WIDE_IQ4_XS ? 6 : 0;
+    return bytes * WIDE_TILE;
+}
+
+/* -- quants ------------------------------------------------------------------------------------------------------------ */
+
+/* ggml's IQ4_NL values, + 128; twice the values of four-bit floats (1 sign, 2 exponent, 1 mantissa), + 12. */
+static const uint8_t iq4_values[16] = {1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241};
+static const uint8_t fp4_values[16] = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0};
+
+INLINE void nibbles(const uint8_t *p, vbytes w[8]) {
+    UNROLL for (int v = 0; v < 4; v++) {
+        const vbytes both = vload(p + 64 * v);
+        w[v] = vlow(both);
+        w[v + 4] = vhigh(both);
+    }
+}
+
+/* Pairs of bits from 2 dwords. */
+INLINE void pairs_of_bits(const uint8_t *p, vbytes w[8]) {
+    UNROLL for (int h = 0; h < 2; h++) {
+        const vbytes all = vload(p + 64 * h);
+        UNROLL for (int g = 0; g < 4; g++) {
+            w[4 * h + g] = vbits(all, -2 * g, 3);
+        }
+    }
+}
+
+/* Bits `at` and above of the weights, from a dword of single ones or 2 of pairs. */
+INLINE void add_bits(const uint8_t *p, int at, vbytes w[8]) {
+    const vbytes all = vload(p);
+    UNROLL for (int g = 0; g < 8; g++) {
+        w[g] = vinsert(w[g], all, at - g, 1 << at);
+    }
+}
+INLINE void add_pairs(const uint8_t *p, int at, vbytes w[8]) {
+    UNROLL for (int h = 0; h < 2; h++) {
+        const vbytes all = vload(p + 64 * h);
+        UNROLL for (int g = 0; g < 4; g++) {
+            w[4 * h + g] = vinsert(w[4 * h + g], all, at - 2 * g, 3 << at);
+        }
+    }
+}
+
+INLINE void look_up(const uint8_t table[16], vbytes w[8]) {
+    UNROLL for (int v = 0; v < 8; v++) {
+        w[v] = vtable(w[v], table);
+    }
+}
+
+/* Columns 32 j and following of a block whose quants begin at p. */
+INLINE void unpack(int type, const uint8_t *p, int j, vbytes w[8]) {
+    switch (type) {
+    case WIDE_Q8_0:
+        UNROLL for (int v = 0; v < 8; v++) {
+            w[v] = vload(p + 64 * v);
+        }
+        break;
+    case WIDE_Q2_K:
+    case WIDE_Q3_K:
+    case WIDE_TQ2_0: pairs_of_bits(p + 128 * j, w); break;
+    default: nibbles(p + 256 * j, w);
+    }
+    switch (type) {
+    case WIDE_Q5_0:
+    case WIDE_Q5_1: add_bits(p + 256, 4, w); break;
+    case WIDE_Q5_K: add_bits(p + 2048 + 64 * j, 4, w); break;
+    case WIDE_Q6_K: add_pairs(p + 2048 + 128 * j, 4, w); break;
+    case WIDE_Q3_K: add_bits(p + 1024 + 64 * j, 2, w); break;
+    case WIDE_IQ4_NL:
+    case WIDE_IQ4_XS: look_up(iq4_values, w); break;
+    case WIDE_MXFP4: look_up(fp4_values, w); break;
+    default: break;
+    }
+    if (bits_of(type) == 8) {
+        UNROLL for (int v = 0; v < 8; v++) {
+            w[v] = voffset(w[v]);
+        }
+    }
+}
+
+/* -- scales ------------------------------------------------------------------------------------------------------------ */
+
+/* 2^(e - 128) of 16 bytes e, the exponent that goes with fp4_values, from two factors that are normal numbers. */
+INLINE void powers_of_two(const uint8_t *p, float out[WIDE_TILE]) {
+    for (int i = 0; i < WIDE_TILE; i++) {
+        const uint32_t a = p[i] / 2u + 63u, b = p[i] - p[i] / 2u + 63u, bits[2] = {a << 23, b << 23};
+        float factors[2];
+        memcpy(factors, bits, sizeof bits);
+        out[i] = factors[0] * factors[1];
+    }
+}
+
+/* 12 bytes of 16 rows to 8 scales and 8 minima of 6 bits, [8][16 rows] each. */
+INLINE void six_bits(const uint8_t *p, uint8_t *scales, uint8_t *minima) {
+    for (int i = 0; i < 64; i++) {
+        scales[i] = p[i] & 63;
+        minima[i] = p[64 + i] & 63;
+        scales[64 + i] = (uint8_t)((p[128 + i] & 15) | (p[i] >> 6) << 4);
+        minima[64 + i] = (uint8_t)(p[128 + i] >> 4 | (p[64 + i] >> 6) << 4);
+    }
+}
+
+/* Of IQ4_XS: 2 bytes of upper pairs of bits, 4 of lower nibbles; less 32. */
+INLINE void shared_bits(const uint8_t *p, uint8_t *scales) {
+    for (int j = 0; j < 8; j++) {
+        for (int i = 0; i < WIDE_TILE; i++) {
+            const int upper = p[WIDE_TILE * (j / 4) + i] >> 2 * (j % 4) & 3;
+            const int lower = p[WIDE_TILE * (2 + j / 2) + i] >> 4 * (j % 2) & 15;
+            scales[WIDE_TILE * j + i] = (uint8_t)((lower | upper << 4) - 32);
+        }
+    }
+}
+
+/* Of Q3_K: 8 bytes of lower nibbles, of scales 0 to 7 and 8 to 15, and 4 of upper pairs of bits; less 32. */
+INLINE void split_bits(const uint8_t *p, uint8_t *scales) {
+    for (int k = 0; k < 16; k++) {
+        for (int i = 0; i < WIDE_TILE; i++) {
+            const int lower = p[WIDE_TILE * (k % 8) + i] >> 4 * (k / 8) & 15;
+            const int upper = p[WIDE_TILE * (8 + k % 4) + i] >> 2 * (k / 4) & 3;
+            scales[WIDE_TILE * k + i] = (uint8_t)((lower | upper << 4) - 32);
+        }
+    }
+}
+
+/* The scales of 8 blocks of 32; with minima they have no sign. */
+INLINE void eighth_scales(int type, const uint8_t *p, uint8_t *scales, uint8_t *minima) {
+    if (has_minima(type)) {
+        six_bits(p, scales, minima);
+    } else if (type == WIDE_IQ4_XS) {
+        shared_bits(p, scales);
+    }
+}
+
+/* Those of 16 blocks of 16, in `room` if they must be unpacked. Minima have no sign. */
+INLINE const uint8_t *sixteenth_scales(int type, const uint8_t *p, uint8_t *room, uint8_t *minima) {
+    if (type == WIDE_Q6_K) {
+        return p;
+    }
+    if (type == WIDE_Q3_K) {
+        split_bits(p, room);
+        return room;
+    }
+    for (int i = 0; i < 16 * WIDE_TILE; i++) {
+        room[i] = p[i] & 15;
+        minima[i] = p[i] >> 4;
+    }
+    return room;
+}
+
+#endif
