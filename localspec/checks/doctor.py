@@ -13,7 +13,10 @@ from localspec import __version__, kernels, paths
 from localspec.checks.devices import examine_devices, examine_layers
 from localspec.checks.finding import Finding
 from localspec.checks.openmp import examine_openmp
+from localspec.gguf.split import read_parts
 from localspec.llama import bindings, lib, limits, wide
+from localspec.llama.model import Model
+from localspec.models import packing
 from localspec.runtime import tuning
 from localspec.runtime.engine import Engine
 
@@ -118,7 +121,7 @@ def examine_engine(engine: Engine) -> Iterator[Finding]:
         advice = "Only one row is exact, so nothing is drafted; without exactness drafts may change the text."
         command = "--exact off"
     yield Finding("context", f"{loaded.context.n_ctx:,} tokens a conversation")
-    yield Finding("target's kernels", loaded.model.kernels)
+    yield examine_kernels(loaded.model)
     yield from _self_check(engine)
     yield Finding("passes", loaded.exactness, advice, command)
     yield Finding("exact widths", "unknown" if widths is None else _range(widths))
@@ -129,6 +132,13 @@ def examine_engine(engine: Engine) -> Iterator[Finding]:
                 f"{width}: {cost * 1e3:.1f} ms ({cost / base:.2f}x)" for width, cost in sorted(costs.items())
             )
             yield Finding(f"pass at {length} tokens", f"{row}; {_source(engine)}")
+
+
+def examine_kernels(model: Model) -> Finding:
+    """Whose kernels serve a model; with ours, which of its formats they do not pack."""
+    left = packing.words(read_parts(model.path)) if model.kernels == "wide" else ""
+    name, advice = "target's kernels", "A file of the model in another format, such as Q4_K_M, is quicker."
+    return Finding(name, f"{model.kernels}; {left}", advice) if left else Finding(name, model.kernels)
 
 
 def _source(engine: Engine) -> str:

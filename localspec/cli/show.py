@@ -199,6 +199,7 @@ def _rows(facts: Facts) -> list[tuple[str, str]]:
         *([("reads", facts.reads)] if facts.reads else []),
         ("architecture", f"{facts.architecture}, {facts.layers} layers, {_count(facts.parameters)} parameters"),
         ("quantisation", f"{facts.quantisation} (tensors: {types})" if types else facts.quantisation),
+        *([("not packed", facts.unpacked)] if facts.unpacked else []),
         ("tokenizer", _tokenizer(facts.tokenizer)),
         ("chat template", _template(facts.template)),
         ("context", f"{trained}; {facts.default_context:,} by default here"),

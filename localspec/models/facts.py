@@ -9,6 +9,7 @@ from typing import Any
 
 from localspec.gguf import Header
 from localspec.gguf.formats import ROLLS_BACK
+from localspec.models import packing
 from localspec.models.context_length import default_context
 from localspec.models.fit import FitSettings, plan
 from localspec.models.heads import draft_kind, keeps_state, nextn_layers, reads, trained_for
@@ -68,6 +69,10 @@ class Facts:
     quantisation: str
     tensor_bytes: dict[str, int]
     """Bytes per tensor type, most first."""
+    unpacked_bytes: dict[str, int]
+    """Of them, those of matrices that our kernels do not pack (`packing.unpacked`)."""
+    unpacked: str
+    """The same in words, with what it costs; "" if all is packed."""
     context: int
     """Tokens it was trained for; 0 = not stated."""
     default_context: int
@@ -116,6 +121,8 @@ def describe(parts: Sequence[Header], settings: FitSettings, places: Sequence[Pl
         embedding=shape.embedding,
         quantisation=header.quantisation,
         tensor_bytes=dict(sizes.most_common()),
+        unpacked_bytes=packing.unpacked(parts),
+        unpacked=packing.words(parts),
         context=shape.train_context,
         default_context=default_context(shape, total_bytes=total_ram(places)),
         licence=header.text("general.license"),

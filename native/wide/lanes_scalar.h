@@ -7,6 +7,9 @@
 
 #define NAME wide_product_scalar
 enum { LANES = 16, MOST_BLOCKS = 4, MOST_FLOATS = 4 };
+#define SUMS_IN_MEMORY
+#define KEEP_IN_MEMORY(sum) (void)0
+#define KEEP_IN_REGISTER(weights) (void)0
 
 typedef struct { float x[16]; } vfloats;
 typedef struct { int32_t x[16]; } vints;

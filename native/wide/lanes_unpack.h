@@ -145,11 +145,17 @@ INLINE void unpack(int type, const uint8_t *p, int j, vbytes w[8]) {
 
 /* 2^(e - 128) of 16 bytes e, the exponent that goes with fp4_values, from two factors that are normal numbers. */
 INLINE void powers_of_two(const uint8_t *p, float out[WIDE_TILE]) {
+    uint32_t first[WIDE_TILE], second[WIDE_TILE];
+    float other[WIDE_TILE];
     for (int i = 0; i < WIDE_TILE; i++) {
-        const uint32_t a = p[i] / 2u + 63u, b = p[i] - p[i] / 2u + 63u, bits[2] = {a << 23, b << 23};
-        float factors[2];
-        memcpy(factors, bits, sizeof bits);
-        out[i] = factors[0] * factors[1];
+        const uint32_t e = p[i], half = e / 2;
+        first[i] = (half + 63) << 23;
+        second[i] = (e - half + 63) << 23;
+    }
+    memcpy(out, first, sizeof first);
+    memcpy(other, second, sizeof second);
+    for (int i = 0; i < WIDE_TILE; i++) {
+        out[i] *= other[i];
     }
 }
 
@@ -165,10 +171,10 @@ INLINE void six_bits(const uint8_t *p, uint8_t *scales, uint8_t *minima) {
 
 /* Of IQ4_XS: 2 bytes of upper pairs of bits, 4 of lower nibbles; less 32. */
 INLINE void shared_bits(const uint8_t *p, uint8_t *scales) {
-    for (int j = 0; j < 8; j++) {
+    UNROLL for (int j = 0; j < 8; j++) {
         for (int i = 0; i < WIDE_TILE; i++) {
-            const int upper = p[WIDE_TILE * (j / 4) + i] >> 2 * (j % 4) & 3;
-            const int lower = p[WIDE_TILE * (2 + j / 2) + i] >> 4 * (j % 2) & 15;
+            const uint8_t upper = p[WIDE_TILE * (j / 4) + i] >> 2 * (j % 4) & 3;
+            const uint8_t lower = p[WIDE_TILE * (2 + j / 2) + i] >> 4 * (j % 2) & 15;
             scales[WIDE_TILE * j + i] = (uint8_t)((lower | upper << 4) - 32);
         }
     }
@@ -176,11 +182,14 @@ INLINE void shared_bits(const uint8_t *p, uint8_t *scales) {
 
 /* Of Q3_K: 8 bytes of lower nibbles, of scales 0 to 7 and 8 to 15, and 4 of upper pairs of bits; less 32. */
 INLINE void split_bits(const uint8_t *p, uint8_t *scales) {
-    for (int k = 0; k < 16; k++) {
-        for (int i = 0; i < WIDE_TILE; i++) {
-            const int lower = p[WIDE_TILE * (k % 8) + i] >> 4 * (k / 8) & 15;
-            const int upper = p[WIDE_TILE * (8 + k % 4) + i] >> 2 * (k / 4) & 3;
-            scales[WIDE_TILE * k + i] = (uint8_t)((lower | upper << 4) - 32);
+    for (int i = 0; i < 8 * WIDE_TILE; i++) {
+        scales[i] = p[i] & 15;
+        scales[8 * WIDE_TILE + i] = p[i] >> 4;
+    }
+    UNROLL for (int q = 0; q < 4; q++) {
+        for (int i = 4 * WIDE_TILE * q; i < 4 * WIDE_TILE * (q + 1); i++) {
+            const uint8_t upper = p[(8 - 4 * q) * WIDE_TILE + i] >> 2 * q & 3;
+            scales[i] = (uint8_t)((scales[i] | upper << 4) - 32);
         }
     }
 }

@@ -1,0 +1,36 @@
+"""What of a model's weights our kernels do not pack, in bytes and in words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from localspec.checks.doctor import examine_kernels
+from localspec.gguf import read_header
+from localspec.llama import wide
+from localspec.llama.model import Model
+from localspec.llama.quantize import quantize
+from localspec.models import packing
+
+
+def test_a_file_whose_formats_are_all_packed(tiny_target: Path) -> None:
+    parts = [read_header(tiny_target)]
+    assert (packing.unpacked(parts), packing.words(parts)) == ({}, "")
+
+
+@pytest.mark.skipif(not wide.available(), reason=wide.status().reason)
+def test_a_file_with_a_format_that_is_not(tiny_target: Path, tmp_path: Path) -> None:
+    path = quantize(tiny_target, tmp_path / "iq3.gguf", "IQ3_S", threads=1)
+    header = read_header(path)
+    expected = sum(tensor.size for tensor in header.tensors if tensor.type == "IQ3_S")
+    assert packing.unpacked([header]) == {"IQ3_S": expected}
+    all_bytes = sum(tensor.size for tensor in header.tensors if len(tensor.shape) == 2)
+    share = f"IQ3_S ({round(100 * expected / all_bytes)} %)"
+    assert share in packing.words([header])
+    with Model.load(path, kernels="wide") as model:
+        finding = examine_kernels(model)
+        assert finding.value.startswith(f"wide; localspec's kernels do not pack {share}")
+        assert "Q4_K_M" in finding.advice
+    with Model.load(path, kernels="plain") as model:
+        assert examine_kernels(model).value == "plain"
