@@ -8,6 +8,11 @@ from pathlib import Path
 _PACKAGE = Path(__file__).parent
 
 
+def shown(path: str | os.PathLike[str]) -> str:
+    """A path for what holds UTF-8 alone; bytes of its name that are none become U+FFFD."""
+    return os.fsencode(path).decode("utf-8", "replace")
+
+
 def cache_dir() -> Path:
     """Folder for what can be measured or built again (width probes, requantised models). LOCALSPEC_CACHE overrides."""
     override = os.environ.get("LOCALSPEC_CACHE")

@@ -6,9 +6,9 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
+from localspec.errors import ModelFileError
 from localspec.gguf import Header, read_header
 
-_MOST_PARTS = 1000
 _NAME = re.compile(r"(.*)-(\d{5})-of-(\d{5})", re.DOTALL)
 
 
@@ -38,14 +38,56 @@ def parts_of(path: Path) -> list[Path]:
     return [path.with_name(name) for name in names]
 
 
+def present_parts(path: Path) -> list[Path]:
+    """`parts_of`, all of which are there.
+
+    Raises:
+        ModelFileError: one is missing.
+    """
+    parts = parts_of(path)
+    for part in parts:
+        if len(parts) > 1 and not part.exists():
+            raise ModelFileError(
+                f"{part} is missing; {path.name} is one of {len(parts)} parts.", "All parts belong in one folder."
+            )
+    return parts
+
+
+def first_part(path: Path) -> Path:
+    """The file that describes a model, by the name of any of its files. A file that is whole, or damaged, is its own.
+
+    Raises:
+        ModelFileError: a part is missing.
+    """
+    if split_of(path.name).part == 1:
+        return path
+    try:
+        own = read_header(path)
+    except ModelFileError:
+        return path  # opening it says what is wrong with it
+    return present_parts(path)[0] if _count(own) > 1 else path
+
+
 def read_parts(path: Path) -> list[Header]:
     """Headers of all files of a model, the first part first; the file's own header says whether there are more.
 
     Raises:
-        ModelFileError: a file is missing or damaged.
+        ModelFileError: a file is missing, damaged, or not called as parts are.
     """
     own = read_header(path)
-    count = own.metadata.get("split.count")
-    if not isinstance(count, int) or count < 2:
+    count = _count(own)
+    if count < 2:
         return [own]
-    return [own if part == path else read_header(part) for part in parts_of(path)[:_MOST_PARTS]]
+    named = split_of(path.name).total
+    if named != count:
+        raise ModelFileError(
+            f"{path} is one of {count} parts, and its name does not say so.",
+            f"All parts belong in one folder, as NAME-00001-of-{count:05d}.gguf and so on.",
+        )
+    return [own if part == path else read_header(part) for part in present_parts(path)]
+
+
+def _count(header: Header) -> int:
+    """Files of the model that a header belongs to."""
+    count = header.metadata.get("split.count")
+    return count if isinstance(count, int) and count > 0 else 1

@@ -8,9 +8,10 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+from localspec import paths
 from localspec.errors import ModelError, ModelFileError, UsageError
 from localspec.gguf import read_header
-from localspec.gguf.split import parts_of, split_of
+from localspec.gguf.split import present_parts, split_of
 from localspec.models.catalog import Catalog
 from localspec.models.heads import draft_kind
 from localspec.models.names import quant_of
@@ -34,7 +35,7 @@ def adopt(
     """Installs a file of this machine: a link to it, or a checked copy.
 
     Args:
-        file: a .gguf file, the first part of a split one.
+        file: a .gguf file, any part of a split one.
         store: the index it goes into.
         name: what it will be called; "" = the file's name without .gguf.
         role: "target" or "draft".
@@ -46,7 +47,7 @@ def adopt(
         ModelError: it cannot generate text.
         UsageError: the name is taken, or cannot be typed.
     """
-    parts = _parts(file)
+    parts = present_parts(file)
     header = read_header(parts[0])
     for part in parts[1:]:
         read_header(part)
@@ -69,7 +70,7 @@ def adopt(
         tuple(StoredFile.of(path, sum_, ownership) for path, sum_ in zip(made, sums, strict=True)),
         role="head" if kind.is_head else role,
         source="import",
-        origin=str(file.absolute()),
+        origin=paths.shown(file.absolute()),
         quant=quant_of(file.name) or header.quantisation,
         architecture=header.architecture,
         licence=header.text("general.license"),
@@ -86,15 +87,6 @@ def _check_name(name: str, store: Store) -> None:
         raise UsageError(f"{name!r} is the name of a pair or model localspec knows.", "Give another --name.")
     if any(entry.name == name for entry in store.entries()):
         raise UsageError(f"{name!r} is installed already.", f"Give another --name, or first: localspec rm {name}")
-
-
-def _parts(file: Path) -> list[Path]:
-    """The file, or all parts of a split model."""
-    parts = parts_of(file)
-    for part in parts:
-        if len(parts) > 1 and not part.exists():
-            raise ModelFileError(f"{part} is missing; {file.name} is one of {len(parts)} parts.")
-    return parts
 
 
 def sha256_of(path: Path, progress: Progress | None = None) -> str:

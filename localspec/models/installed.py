@@ -7,6 +7,7 @@ from pathlib import Path
 
 from localspec.errors import LocalspecError, ModelError, ModelFileError
 from localspec.gguf import read_header
+from localspec.gguf.split import first_part
 from localspec.models.adopt import sha256_of
 from localspec.models.catalog import DEFAULT_PAIR, Catalog
 from localspec.models.heads import draft_kind
@@ -28,7 +29,7 @@ def find(name: str | os.PathLike[str] | None, store: Store | None = None, catalo
 
     Raises:
         ModelError: no such name, or it is not installed; the hint is the command that installs it. Or a server's model.
-        ModelFileError: it was installed and its file is gone or changed.
+        ModelFileError: it was installed and its file is gone or changed; or a part of a split model is missing.
     """
     text = DEFAULT_PAIR if name is None else os.fspath(name)
     catalog = Catalog.load() if catalog is None else catalog
@@ -45,7 +46,7 @@ def find(name: str | os.PathLike[str] | None, store: Store | None = None, catalo
         draft = store.find(entry.draft) if entry.draft else None
         return _sound(entry), draft.path if draft is not None and not draft.fault and can_draft(draft) else None
     if Path(text).is_file():
-        return Path(text), None
+        return first_part(Path(text)), None
     if text in catalog.models:
         raise ModelError(f"{text!r} is not installed.", f"Try: localspec pull {text}")
     if Path(text).exists() or (text.endswith(".gguf") and parse(text) is None) or Path(text).is_absolute():

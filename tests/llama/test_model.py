@@ -153,7 +153,7 @@ def test_numbers_of_layers_that_would_end_the_process(key: str, count: int, word
 
 def test_a_missing_part_of_a_split_model(tmp_path: Path) -> None:
     path = write(tmp_path / "m-00001-of-00002.gguf", gguf_bytes({**TINY_METADATA, "split.count": 2}))
-    with pytest.raises(ModelFileError, match=r"m-00002-of-00002\.gguf does not exist"):
+    with pytest.raises(ModelFileError, match=r"m-00002-of-00002\.gguf is missing"):
         Model.load(path)
 
 
