@@ -56,7 +56,8 @@ class Session:
         if not ours:
             raise UsageError(f"{path} is not a session of `localspec bench`.", "Give another file with --session.")
         try:
-            file = path.open("w" if fresh else "a", encoding="utf-8")
+            # JSON's way to write a name of a file that is no text, and it is read back as it was
+            file = path.open("w" if fresh else "a", encoding="utf-8", errors="backslashreplace")
         except OSError as error:
             raise UsageError(f"Cannot write the session {path}: {_reason(error)}.") from None
         session = cls(path, file, rows[1:])

@@ -66,7 +66,8 @@ def write_bundle(path: Path, findings: Sequence[Finding], settings: Mapping[str,
         UsageError: the user's catalogue cannot be read, so that the names of its keys' variables are unknown.
     """
     keys = {entry.key_env for entry in Catalog.load().endpoints.values()}
-    path.write_text(bundle(findings, settings, os.environ, keys), encoding="utf-8")
+    text = bundle(findings, settings, os.environ, keys)
+    path.write_text(text, encoding="utf-8", errors="backslashreplace")  # JSON's way to write a name that is no text
 
 
 def _versions() -> Iterator[tuple[str, str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +21,7 @@ def runtimes(maps: Path = _MAPS) -> list[str]:
         maps: what the kernel says of a process's memory.
     """
     try:
-        lines = maps.read_text(encoding="utf-8", errors="replace").splitlines()
+        lines = os.fsdecode(maps.read_bytes()).split("\n")  # splitlines would cut names at rare separators
     except OSError:
         return []
     files = {line.split(maxsplit=5)[5].removesuffix(" (deleted)") for line in lines if line.count("/")}

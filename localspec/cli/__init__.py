@@ -28,7 +28,7 @@ COMMANDS: dict[str, str] = {
     "pull": "fetch a pair or model, checked and planned before any big file moves",
     "list": "show what is installed, and whether it is sound",
     "show": "explain a model: architecture, tokenizer, template, memory, what can draft for it",
-    "check": "say whether a target and a draft fit each other, and memory",
+    "check": "say whether a target and a draft fit each other, and memory; or what a model alone is good for",
     "suggest": "name drafts for a target",
     "rm": "remove models; what something else still uses is kept",
     "ps": "show running localspec processes and the models they have open",
@@ -85,10 +85,7 @@ def build_parser(*with_options: str | None) -> Parser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    streams.open_missing()
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="replace")  # a terminal that cannot show a character is no reason to fail
+    streams.prepare()
     if not given and sys.stdin.isatty() and sys.stdout.isatty():
         given = ["chat"]
     return _guarded(given)
@@ -157,6 +154,9 @@ def _guarded(given: list[str]) -> int:
         name = f" {error.filename}" if error.filename else ""
         print(f"localspec: {error.strerror or error}{name}.", file=sys.stderr)
         return 1
+    except UnicodeEncodeError as error:
+        print(f"localspec: {error.object!r} is not UTF-8 text, as it must be there.", file=sys.stderr)
+        return 2
     except Exception as error:
         if os.environ.get("LOCALSPEC_DEBUG"):
             raise

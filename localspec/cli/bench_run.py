@@ -189,6 +189,6 @@ def _show(options: argparse.Namespace, results: Results) -> None:
 
 def _write(path: Path, text: str) -> None:
     try:
-        path.write_text(text, encoding="utf-8")
+        path.write_text(text, encoding="utf-8", errors="replace")
     except OSError as error:
         raise LocalspecError(f"{path} cannot be written: {error.strerror}.") from None

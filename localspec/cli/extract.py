@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from localspec import paths
 from localspec.chat.text_file import read_text
 from localspec.cli.bench_output import count_bar, whole_numbers
 from localspec.cli.number import whole
@@ -98,10 +99,10 @@ def _write(engine: Engine, path: Path, pieces: list[_Piece], layers: tuple[int, 
     model = engine.loaded.model
     n_embd, n_final = sizes(model)
     facts = {
-        "model": model.path.name,
+        "model": paths.shown(model.path.name),
         "sha256": model.sha256,
         "configuration": engine.loaded.configuration,
-        "pieces": json.dumps([[piece.file, piece.start] for piece in pieces], ensure_ascii=False),
+        "pieces": json.dumps([[paths.shown(piece.file), piece.start] for piece in pieces], ensure_ascii=False),
     }
     shapes: dict[str, Shape] = {}
     for number, piece in enumerate(pieces):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 
+from localspec.chat.text_file import check_text
 from localspec.cli.number import whole
 from localspec.cli.output import print_plain
 
@@ -19,6 +20,8 @@ def run(options: argparse.Namespace) -> int:
     from localspec.models.catalog import Catalog
     from localspec.models.hub import Hub
 
+    for word in options.words:
+        check_text(word, "A word")
     words = [word.lower() for word in options.words]
     catalog = Catalog.load()
     pairs = [pair for pair in catalog.pairs.values() if all(word in pair.name.lower() for word in words)]

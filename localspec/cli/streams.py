@@ -1,13 +1,37 @@
-"""The standard streams of a process that was started without some of them, as services start programs."""
+"""The standard streams: those a process was started without, as services start programs, and what they cannot take."""
 
 from __future__ import annotations
 
+import codecs
 import os
 import sys
 from contextlib import suppress
 
 _STREAMS = (("stdin", "r"), ("stdout", "w"), ("stderr", "w"))
 """Their names in `sys`, in the order of their numbers, and how they are opened."""
+
+
+_NAMES = "localspec.names"
+"""The handler of what UTF-8 does not have, as `codecs` knows it."""
+
+
+def prepare() -> None:
+    """Makes standard streams that a command can write anything to: all are there, and no character is refused.
+
+    Files and pipes get the bytes of a file's name that is not UTF-8 as they are, as from `ls`; a terminal gets a "?".
+    """
+    open_missing()
+    codecs.register_error(_NAMES, _bytes_of_names)
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace" if stream.isatty() else _NAMES)
+
+
+def _bytes_of_names(error: UnicodeError) -> tuple[bytes, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    letters = error.object[error.start : error.end]
+    return b"".join(bytes([ord(one) & 0xFF]) if "\udc80" <= one <= "\udcff" else b"?" for one in letters), error.end
 
 
 def open_missing() -> None:

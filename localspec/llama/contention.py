@@ -29,6 +29,7 @@ _OURS = 0.1
 """The same, from which on it is ours again, if it stays so for `_CALM` measurements."""
 _CALM = 4
 _TASKS = Path("/proc/self/task")
+_MAPS = Path("/proc/self/maps")
 
 
 class Contention:
@@ -142,10 +143,10 @@ def _busy() -> bool:
 def _openmp() -> ctypes.CDLL | None:
     """The GNU OpenMP that is loaded in this process (a wheel may bring its own), if there is one."""
     try:
-        for line in Path("/proc/self/maps").read_text().splitlines():
-            path = line.partition("/")[2]
-            if "libgomp" in path:
-                return ctypes.CDLL(f"/{path}", mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
+        for line in _MAPS.read_bytes().splitlines():  # names of files are bytes, not text
+            path = line.partition(b"/")[2]
+            if b"libgomp" in path:
+                return ctypes.CDLL(os.fsdecode(b"/" + path), mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
     except OSError:
         pass
     return None

@@ -192,7 +192,7 @@ class Store:
             now = _read(database)
             for file in (file for entry in before if entry.name in names for file in entry.files):
                 if not any(used.path == file.path for entry in now for used in entry.files):
-                    database.execute("DELETE FROM claim WHERE path = ?", (str(file.path),))
+                    database.execute("DELETE FROM claim WHERE path = ?", (_stored(file.path),))
                     _delete(file, now)
         return listed
 
@@ -202,10 +202,10 @@ class Store:
         Called before they are made, so that a pull that was killed in between still owns what it made.
         """
         with self._open(write=True) as database:
-            ours = {path for (path,) in database.execute("SELECT path FROM claim")}
-            fresh = [link for link in links if str(link) not in ours and not os.path.lexists(link)]
-            database.executemany("INSERT OR IGNORE INTO claim VALUES (?)", [(str(link),) for link in fresh])
-            return {link for link in links if str(link) in ours or link in fresh}
+            ours = {Path(os.fsdecode(path)) for (path,) in database.execute("SELECT path FROM claim")}
+            fresh = [link for link in links if link not in ours and not os.path.lexists(link)]
+            database.executemany("INSERT OR IGNORE INTO claim VALUES (?)", [(_stored(link),) for link in fresh])
+            return {link for link in links if link in ours or link in fresh}
 
     def remove(self, name: str) -> list[Removal]:
         """Removes an entry, and those of its files that nothing else uses.
@@ -221,7 +221,7 @@ class Store:
             others = [other for other in found if other is not entry]
             database.execute("DELETE FROM model WHERE name = ?", (name,))
             used = {file.path for other in others for file in other.files}
-            gone = [(str(file.path),) for file in entry.files if file.path not in used]
+            gone = [(_stored(file.path),) for file in entry.files if file.path not in used]
             database.executemany("DELETE FROM claim WHERE path = ?", gone)
             # Still under the lock: no entry can begin to use a file while it goes. Killed here, the entry stays and
             # is shown as broken.
@@ -268,10 +268,19 @@ def _read(database: sqlite3.Connection) -> list[Entry]:
     parts: dict[str, list[StoredFile]] = {}
     columns = "model, path, bytes, sha256, changed, ownership"
     for model, path, *rest in database.execute(f"SELECT {columns} FROM file ORDER BY model, part"):
-        parts.setdefault(model, []).append(StoredFile(Path(path), *rest))
+        parts.setdefault(model, []).append(StoredFile(Path(os.fsdecode(path)), *rest))
     columns = "name, role, source, origin, revision, quant, architecture, licence, draft, added"
     rows = database.execute(f"SELECT {columns} FROM model ORDER BY name")
     return [Entry(name, tuple(parts[name]), *rest) for name, *rest in rows if name in parts]
+
+
+def _stored(path: Path) -> str | bytes:
+    """A path as a value of SQLite, whose texts are UTF-8: the bytes of one that is not. `os.fsdecode` reads both."""
+    try:
+        str(path).encode()
+        return str(path)
+    except UnicodeEncodeError:
+        return os.fsencode(path)
 
 
 def _write(database: sqlite3.Connection, entry: Entry) -> None:
@@ -283,7 +292,7 @@ def _write(database: sqlite3.Connection, entry: Entry) -> None:
         "INSERT INTO model VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", (*row, entry.licence, entry.draft, entry.added)
     )
     for part, file in enumerate(entry.files):
-        values = (entry.name, part, str(file.path), file.bytes, file.sha256, file.changed, file.ownership)
+        values = (entry.name, part, _stored(file.path), file.bytes, file.sha256, file.changed, file.ownership)
         database.execute("INSERT INTO file VALUES (?, ?, ?, ?, ?, ?, ?)", values)
 
 

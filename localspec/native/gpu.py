@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -78,7 +79,7 @@ class Gpu:
             raise KernelError("")
         self._lib: Library = open_library(library)
         handle, reason = ctypes.c_void_p(), ctypes.create_string_buffer(_REASON_ROOM)
-        path = None if driver is None else str(driver).encode()
+        path = None if driver is None else os.fsencode(driver)
         status = self._lib.ls_gpu_open(path, ordinal, ctypes.addressof(handle), ctypes.addressof(reason))
         if status == NO_MEMORY and not reason.value:
             raise KernelError("memory ran out while a GPU was opened.")

@@ -10,6 +10,7 @@ from pathlib import Path
 from time import monotonic, time
 from typing import Any
 
+from localspec import paths
 from localspec.config import PLANNED, EngineSettings
 from localspec.errors import Cancelled, NoRoomError, UsageError
 from localspec.gguf.formats import ROLLS_BACK
@@ -252,5 +253,5 @@ def _shown(name: str | None) -> str:
     if name is None:
         return DEFAULT_PAIR
     if os.sep in name or name.endswith(".gguf"):
-        return Path(name).stem
+        return paths.shown(Path(name).stem)
     return name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -18,8 +19,8 @@ LOADED = "from localspec.llama import wide\nwide.status()\nfrom localspec.checks
 
 def _printed(code: str, *arguments: str) -> list[str]:
     command = [sys.executable, "-c", code, *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-    return done.stdout.splitlines()
+    done = subprocess.run(command, capture_output=True, timeout=120, check=True)
+    return os.fsdecode(done.stdout).splitlines()
 
 
 def test_llama_cpp_and_our_libraries_share_one_runtime() -> None:
@@ -28,10 +29,13 @@ def test_llama_cpp_and_our_libraries_share_one_runtime() -> None:
 
 def test_a_second_runtime_is_seen(tmp_path: Path) -> None:
     first = Path(_printed(f"{LOADED}print(*runtimes(), sep='\\n')")[0])
-    second = tmp_path / "libgomp-0123abcd.so.1.0.0"  # as a repaired wheel names its copy
+    folder = tmp_path / os.fsdecode(b"k\xe4se")  # no UTF-8
+    folder.mkdir()
+    second = folder / "libgomp-0123abcd.so.1.0.0"  # as a repaired wheel names its copy
     shutil.copyfile(first, second)
     code = (
-        f"{LOADED}import ctypes, sys\nctypes.CDLL(sys.argv[1])\nfrom localspec.checks.doctor import examine_machine\n"
+        f"{LOADED}import ctypes, sys\nsys.stdout.reconfigure(errors='surrogateescape')\nctypes.CDLL(sys.argv[1])\n"
+        "from localspec.checks.doctor import examine_machine\n"
         "[found] = [one for one in examine_machine() if one.name == 'OpenMP']\nprint(found.value)\n"
         "print(found.advice)\n"
     )

@@ -132,3 +132,16 @@ def test_whoever_set_openmps_own_variable_is_left_alone() -> None:
     program = "from localspec.llama.contention import cpus; print(cpus.enabled)"
     assert _python(program, GOMP_SPINCOUNT="5").strip() == "False"
     assert _python(program).strip() == "True"
+
+
+def test_a_mapped_file_whose_name_is_no_text_is_no_matter(tmp_path: Path) -> None:
+    code = (
+        "import mmap, os, sys\nfrom localspec.llama import lib\nlib.api()\n"
+        "from localspec.llama.contention import _openmp\n"
+        "name = os.fsencode(sys.argv[1]) + b'/k\\xe4se'\nopen(name, 'wb').write(b'x')\n"
+        "kept = mmap.mmap(os.open(name, os.O_RDONLY), 0, access=mmap.ACCESS_READ)\n"
+        "assert b'k\\xe4se' in open('/proc/self/maps', 'rb').read()\n"
+        "print('found' if _openmp() else 'none')"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("found\n", "")
