@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from localspec.chat.text_file import read_text
 from localspec.cli import output, standard_input
-from localspec.cli.options import load_engine, request_options, start_answer
+from localspec.cli.answer import say_if_base_model, start_answer
+from localspec.cli.options import load_engine, request_options
 from localspec.errors import LocalspecError, UsageError
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ def run(options: argparse.Namespace) -> int:
     slots = min(options.slots or 4, max(len(lines), 1))
     failed = 0
     with load_engine(options, slots=slots) as engine:
+        say_if_base_model(engine, options)
         batch = _Batch(engine, options, arguments)
         with ThreadPoolExecutor(max_workers=slots) as workers:  # a worker waits for one slot's answer
             futures = [workers.submit(batch.answer, line) for line in lines]

@@ -8,6 +8,7 @@ import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from localspec.cli.answer import say_if_base_model
 from localspec.cli.endpoint import ServerSpeaker, add_endpoint_options, check_endpoint_options, key_of, take_listed
 from localspec.cli.number import real
 from localspec.cli.opening import check_openable
@@ -58,6 +59,7 @@ def run(options: argparse.Namespace) -> int:
             Conversation(ServerSpeaker(options), options, arguments).hold()
             return 0
         with load_engine(options) as engine:
+            say_if_base_model(engine, options)
             Conversation(EngineSpeaker(engine), options, arguments).hold()
         return 0
     return _open(options, arguments)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from localspec.chat.plain_text import plain_text
 from localspec.cli import output, standard_input
+from localspec.cli.answer import answered
 from localspec.errors import LocalspecError, UsageError
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ class EngineSpeaker:
         return [TINY, *([HEADING, *rows, "localspec pull NAME fetches one."] if found else [])]
 
     def say(self, messages: Sequence[Message], arguments: dict[str, Any], parts: list[str]) -> FinishReason | None:
-        self._last = self._engine.chat(messages, **arguments)
+        self._last = answered(self._engine, messages, arguments)
         output.stream_answer(self._last, parts, self._engine.template.has_channels)
         return self._last.finish
 

@@ -32,25 +32,29 @@ def run(options: argparse.Namespace) -> int:
         entry.name: entry.fault or _unreadable(entry) or (_verify(entry) if options.verify else "") for entry in entries
     }
     if options.json:
-        print(
-            json.dumps([entry.as_dict() | {"fault": faults[entry.name]} for entry in entries] + _bundled() + _servers())
-        )
+        print(json.dumps([_as_dict(entry, faults[entry.name]) for entry in entries] + _bundled() + _servers()))
     else:
         _print([*entries], faults)
     return 1 if any(faults.values()) else 0
 
 
 def _unreadable(entry: Entry) -> str:
-    """What is wrong with the header of a head, which is read anyway to tell its kind; "" = nothing."""
+    """What is wrong with a header, which is read anyway to tell what the model can do; "" = nothing."""
     from localspec.errors import LocalspecError
     from localspec.gguf import read_header
 
     try:
-        if entry.role == "head":
-            read_header(entry.path)
+        read_header(entry.path)
     except LocalspecError as error:
         return error.message.rstrip(".")
     return ""
+
+
+def _completes(entry: Entry, fault: str) -> bool:
+    """Whether a target only completes texts: it has no chat template."""
+    from localspec.gguf import read_header
+
+    return entry.role == "target" and not fault and read_header(entry.path).chat_template is None
 
 
 def _verify(entry: Entry) -> str:
@@ -64,6 +68,10 @@ def _verify(entry: Entry) -> str:
         except OSError as error:
             return f"{file.path} cannot be read: {error.strerror}"
     return ""
+
+
+def _as_dict(entry: Entry, fault: str) -> dict[str, Any]:
+    return entry.as_dict() | {"fault": fault, "completes_only": _completes(entry, fault)}
 
 
 def _bundled() -> list[dict[str, Any]]:
@@ -123,6 +131,7 @@ def _print_rows(rows: list[tuple[str, ...]]) -> None:
 
 
 def _print(entries: list[Entry], faults: dict[str, str]) -> None:
+    from localspec.chat.completion import NO_TEMPLATE
     from localspec.models.catalog import Catalog
     from localspec.models.installed import can_draft
 
@@ -133,6 +142,8 @@ def _print(entries: list[Entry], faults: dict[str, str]) -> None:
         drafted = f"good, drafted by {entry.draft}" if entry.draft else "good"
         if entry.draft in unused or entry.name in unused:
             drafted = "good; such heads are kept and not used yet"
+        if _completes(entry, faults[entry.name]):
+            drafted = f"{drafted}; {NO_TEMPLATE}"
         state = faults[entry.name] or drafted
         rows.append((entry.name, entry.role, decimal(entry.bytes), entry.quant, state))
     rows += [(one.name, "endpoint", "", "", one.title) for one in Catalog.load().endpoints.values()]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
@@ -13,9 +12,7 @@ from localspec.cli.number import MOST_SEED, auto_or, real, whole
 from localspec.errors import UsageError
 
 if TYPE_CHECKING:
-    from localspec.chat.template import Message
     from localspec.runtime.engine import Engine
-    from localspec.runtime.generation import Generation
     from localspec.types import SamplingParams
 
 
@@ -363,17 +360,3 @@ def request_options(options: argparse.Namespace) -> dict[str, Any]:
         "max_tokens": options.max_tokens,
         "stop": tuple(options.stop),
     }
-
-
-def start_answer(
-    engine: Engine, options: argparse.Namespace, prompt: str | Sequence[Message], arguments: dict[str, Any]
-) -> Generation:
-    """Asks the engine: messages and text by the chat template, raw text (or a model without a template) as it is."""
-    from localspec.chat.template import Message
-
-    if not isinstance(prompt, str):
-        return engine.chat(prompt, **arguments)
-    if options.raw or not engine.template.exists:
-        return engine.generate(prompt, **arguments)
-    system = [Message("system", options.system)] if options.system else []
-    return engine.chat([*system, Message("user", prompt)], **arguments)

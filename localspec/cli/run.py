@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from localspec.chat.text_file import check_text, read_text
 from localspec.cli import batch, output, standard_input
+from localspec.cli.answer import say_if_base_model, start_answer
 from localspec.cli.endpoint import add_endpoint_options, check_endpoint_options, run_prompt, take_listed
 from localspec.cli.idle_draft import idle_draft
 from localspec.cli.number import whole
@@ -17,7 +18,6 @@ from localspec.cli.options import (
     add_sampling_options,
     load_engine,
     request_options,
-    start_answer,
 )
 from localspec.errors import UsageError
 
@@ -59,12 +59,15 @@ def run(options: argparse.Namespace) -> int:
         return batch.run(options)
     if options.slots is not None:
         raise UsageError("--slots needs --batch.")
+    if options.raw and options.system:
+        raise UsageError("--raw and --system do not go together.", "Put all of it in the text.")
     text = _prompt_text(options)
     arguments = request_options(options)
     if options.endpoint:
         return run_prompt(options, text, arguments)
     arguments |= {"top_log_probs": options.log_probs}
     with load_engine(options) as engine:
+        say_if_base_model(engine, options)
         generation = start_answer(engine, options, text, arguments)
         if options.json:
             return _print_json(generation, engine.loaded.configuration)

@@ -43,6 +43,8 @@ class Facts:
     """What the target's passes run on, in one line; "" = unknown."""
     can_think: bool = False
     """The chat template has a switch for thinking."""
+    completes: bool = False
+    """It has no chat template: it only goes on with a text."""
     bundled: bool = False
     """It is the tiny pair that comes with localspec."""
     remote: bool = False

@@ -21,6 +21,7 @@ from textual.signal import Signal
 from textual.timer import Timer
 
 from localspec.chat.archive import Archive
+from localspec.chat.completion import note
 from localspec.chat.plain_text import plain_text
 from localspec.errors import LocalspecError
 from localspec.tui import bindings, themes
@@ -214,6 +215,8 @@ class ChatApp(App[int]):
         self.loading = None
         self.facts = message.facts
         self.readied.publish(message.facts)
+        if message.facts.completes:
+            self.say(note(message.facts.name), problem=True)
         self.chat_screen.show_status()
         self._import_screens()
 

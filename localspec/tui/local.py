@@ -7,6 +7,7 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Any
 
+from localspec.chat.completion import MOST_TOKENS, continued
 from localspec.chat.dialect import Dialect
 from localspec.chat.reply import Parser, Part
 from localspec.chat.thinking import apart
@@ -230,13 +231,18 @@ class _Asked:
     """A question in the words of one model: its prompt, with what the answer already says, and how to read the rest."""
 
     def __init__(self, engine: Engine, dialect: Dialect, question: Question) -> None:
-        """Raises: LocalspecError, if the chat template refuses the messages."""
+        """Raises: LocalspecError, if the chat template refuses the messages, or there is none and a system message."""
         self._engine, self._question = engine, question
         turn = dialect.turn(question.messages)
         wanted: dict[str, Any] = {} if question.thinking is None else {"enable_thinking": question.thinking}
-        prompt = engine.chat_tokens(turn.messages, **turn.variables, **wanted)
+        completes = not engine.template.exists
+        if completes:
+            prompt = engine.tokenize(continued(turn.messages))
+        else:
+            prompt = engine.chat_tokens(turn.messages, **turn.variables, **wanted)
         self.prompt, self.reply = turn.resume(prompt, question.reasoning, question.prefix, question.thought_out)
         self._preserved = turn.preserved
+        self._max_tokens = question.max_tokens or (MOST_TOKENS if completes else None)
 
     def generation(self, answer: LocalAnswer, sink: Sink) -> Generation:
         question = self._question
@@ -244,7 +250,7 @@ class _Asked:
             self.prompt,
             sampling=question.sampling,
             seed=question.seed,
-            max_tokens=question.max_tokens,
+            max_tokens=self._max_tokens,
             stop=question.stop,
             drafter=question.drafter,
             max_draft_tokens=question.max_draft_tokens,
@@ -269,5 +275,6 @@ def _facts(engine: Engine, name: str) -> Facts:
         draft=None if draft is None else draft.stem,
         configuration=loaded.configuration,
         can_think="enable_thinking" in template,
+        completes=not engine.template.exists,
         bundled=is_bundled(loaded.settings.target),
     )

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from localspec.chat.completion import NO_TEMPLATE
 from localspec.errors import LocalspecError
 from localspec.gguf.split import read_parts
 from localspec.models import fit
@@ -184,7 +185,8 @@ def _from_headers(item: Item, places: Sequence[Place]) -> Item:
     wanted, there, why = serving(FitSettings(), target, draft, places)
     wanted = replace(wanted, context=context, heads=heads.shapes(headers[0], files))
     plan = fit.plan(headers, small, wanted, there)
-    return replace(item, fits=plan.fits, fit=plan.sentence(), layers=tuple(gpu_lines(plan, why)))
+    completes = "" if headers[0].chat_template else f" It has {NO_TEMPLATE}."
+    return replace(item, fits=plan.fits, fit=plan.sentence() + completes, layers=tuple(gpu_lines(plan, why)))
 
 
 def timed(item: Item, speeds: Speeds) -> Item:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from textual.content import Content
 from textual.widgets import Static
 
+from localspec.chat.completion import note
 from localspec.chat.plain_text import plain_text
 from localspec.runtime.offered import HEADING, TINY, offered
 from localspec.tui.bindings import shown
@@ -87,4 +88,5 @@ def sentence(facts: Facts) -> str:
     drafted = f", and {facts.draft} drafts for it" if facts.draft else ""
     room = f" A chat can hold {facts.context:,} tokens." if facts.context else ""
     tiny = f" {TINY}" if facts.bundled else ""
-    return f"{facts.name} answers{drafted}.{room}{tiny}"
+    completes = f" {note(facts.name)}" if facts.completes else ""
+    return f"{facts.name} answers{drafted}.{room}{completes}{tiny}"

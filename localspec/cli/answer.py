@@ -1,0 +1,62 @@
+"""How commands ask an engine: by the chat template, or as text where that is wanted or the model has no template."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from localspec.chat.plain_text import plain_text
+
+if TYPE_CHECKING:
+    from localspec.chat.template import Message
+    from localspec.runtime.engine import Engine
+    from localspec.runtime.generation import Generation
+
+
+def start_answer(
+    engine: Engine, options: argparse.Namespace, prompt: str | Sequence[Message], arguments: dict[str, Any]
+) -> Generation:
+    """Asks the engine: messages and text by the chat template, raw text as it is.
+
+    Raises:
+        ModelError: messages, or a system message, for a model without a chat template, which completes texts only.
+    """
+    from localspec.chat.template import Message
+
+    if not isinstance(prompt, str):
+        return engine.chat(prompt, **arguments)
+    if options.raw:
+        return engine.generate(prompt, **arguments)
+    system = [Message("system", options.system)] if options.system else []
+    return answered(engine, [*system, Message("user", prompt)], arguments)
+
+
+def answered(engine: Engine, messages: Sequence[Message], arguments: dict[str, Any]) -> Generation:
+    """A chat's answer; without a chat template the text goes on, for a limited number of tokens.
+
+    Raises:
+        ModelError: a system message for a model without a template.
+    """
+    from localspec.chat.completion import MOST_TOKENS, continued
+
+    if engine.template.exists:
+        return engine.chat(messages, **arguments)
+    limited = arguments | {"max_tokens": arguments.get("max_tokens") or MOST_TOKENS}
+    return engine.generate(continued(messages), **limited)
+
+
+def say_if_base_model(engine: Engine, options: argparse.Namespace) -> None:
+    """One line on standard error after a model without a chat template was loaded, unless raw text is wanted.
+
+    Raises:
+        ModelError: a system message is given.
+    """
+    from localspec.chat.completion import continued, note
+    from localspec.chat.template import Message
+
+    if engine.template.exists or getattr(options, "raw", False):
+        return
+    continued([Message("system", options.system)] if options.system else [])
+    print(f"localspec: {plain_text(note(engine.settings.target.name))}", file=sys.stderr)
