@@ -1,4 +1,5 @@
-"""`localspec check`: whether a pair fits, tokenizers and memory, without loading it. Exit code 1 if not."""
+"""`localspec check`: whether a pair fits, tokenizers and memory, without loading it, or what a model is. Exit code 1 if
+it does not fit."""
 
 from __future__ import annotations
 
@@ -9,16 +10,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from localspec.cli import check_alone
 from localspec.cli.output import print_plain
 from localspec.cli.places import add_memory_options, fit_settings, memory_lines, places
-from localspec.errors import PairError, UsageError
+from localspec.errors import PairError
 
 if TYPE_CHECKING:
     from localspec.gguf import Header
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("target", metavar="PAIR|TARGET", help="pair, or model or GGUF file of the target")
+    parser.add_argument(
+        "target", metavar="PAIR|TARGET", help="pair, or model or GGUF file; alone, it is judged by itself"
+    )
     parser.add_argument("draft", nargs="?", metavar="DRAFT", help="model or GGUF file of the draft, or a head")
     parser.add_argument("--fit", action="store_true", help="choose context, cache type and GPU layers that fit")
     parser.add_argument(
@@ -44,7 +48,7 @@ def run(options: argparse.Namespace) -> int:
     elif pair is not None:
         draft = find_one(pair.draft)  # a head, too, which `find` leaves out
     if draft is None:
-        raise UsageError(f"{options.target} is no pair.", "Name a draft after it, or try: localspec suggest")
+        return check_alone.run(options, target)
     if checkpoint.is_checkpoint(draft):
         return _check_head(options, read_parts(target), draft)
     parts, draft_parts = read_parts(target), read_parts(draft)

@@ -127,7 +127,7 @@ def drafts_for(plan: Plan) -> list[Suggestion]:
     if part.role != "target" or plan.is_pair or any(one.taken for one in plan.drafters):
         return []
     names = {part.name, part.choice.files[0].name.rsplit("/", 1)[-1]}
-    found = suggest(part.header, names, Catalog.load(), installed_models())
+    found = suggest(part.headers, names, Catalog.load(), installed_models())
     named = {one.name for one in plan.drafters}
     return [one for one in found if drafts(one.method) and one.draft not in named]
 

@@ -67,7 +67,7 @@ def run(options: argparse.Namespace) -> int:
     draft = Path(paths[1]) if paths[1:] else None
     settings, there, why = serving(fit_settings(options), Path(paths[0]), draft, places())
     found = [describe(read_parts(Path(path)), settings, there) for path in paths]
-    exact = [_exactness(facts) for facts in found]
+    exact = [exactness_of(facts) for facts in found]
     if options.json:
         data = [said and said[0] for said in exact]
         all_facts = [facts.as_dict() | {"exact": one} for facts, one in zip(found, data, strict=True)]
@@ -82,7 +82,7 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _exactness(facts: Facts) -> tuple[dict[str, Any], str] | None:
+def exactness_of(facts: Facts) -> tuple[dict[str, Any], str] | None:
     """Whether drafting for it changes no bit on the CPU, as far as that follows from its graph: as data and in words.
     None = it is no target.
     """

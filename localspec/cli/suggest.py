@@ -19,7 +19,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     from localspec.cli.unused import drafts, not_used
-    from localspec.gguf import read_header
+    from localspec.gguf.split import read_parts
     from localspec.models.catalog import Catalog
     from localspec.models.installed import find_one
     from localspec.models.names import RepositoryName, parse
@@ -28,17 +28,17 @@ def run(options: argparse.Namespace) -> int:
     catalog, installed = Catalog.load(), installed_models()
     pair = catalog.pairs.get(options.target)
     name = options.target if pair is None else pair.target
-    header, names = None, {name}
+    parts, names = None, {name}
     try:
         path = find_one(name, catalog=catalog)
     except ModelError:
         if name not in catalog.models and not isinstance(parse(name), RepositoryName):
             raise
     else:
-        header = read_header(path)
+        parts = read_parts(path)
         names.add(path.name)
         installed |= neighbours(path, installed.values())
-    found = suggest(header, names, catalog, installed, name if header is not None else "")
+    found = suggest(parts, names, catalog, installed, name if parts else "")
     if options.json:
         print(json.dumps([one.as_dict() | {"unused": not_used(one.method)} for one in found]))
         return 0 if found else 1

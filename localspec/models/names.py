@@ -202,6 +202,7 @@ def quant_of(name: str) -> str:
 def base_name(name: str) -> str:
     """What a file or repository calls the model, without folder, quantisation and ending, lower case."""
     last = name.rsplit("/", 1)[-1].partition(":")[0].removesuffix(".gguf")
+    last = re.sub(r"-gguf$", "", last, flags=re.IGNORECASE)
     quant = quant_of(last)
     if quant:
         last = re.sub(rf"[-._]?{re.escape(quant)}$", "", last, flags=re.IGNORECASE)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from shlex import quote
 from typing import Any
 
 from localspec.errors import LocalspecError
-from localspec.gguf import Header, read_header
+from localspec.gguf import Header
+from localspec.gguf.split import read_parts, split_of
 from localspec.models.catalog import Catalog, ModelEntry
+from localspec.models.family import families, parameters_of, relatives
 from localspec.models.heads import draft_kind, nextn_layers
 from localspec.models.names import drafter_word
 from localspec.models.pairing import match
@@ -43,20 +45,26 @@ class Suggestion:
 
 
 def suggest(
-    target: Header | None, names: Iterable[str], catalog: Catalog, installed: dict[str, Path], called: str = ""
+    target: Header | Sequence[Header] | None,
+    names: Iterable[str],
+    catalog: Catalog,
+    installed: dict[str, Path],
+    called: str = "",
 ) -> list[Suggestion]:
     """Drafts for a target, installed ones first, then by size.
 
     Args:
-        target: its header; None = not on this machine, so that only the catalogue can tell.
+        target: its header, or those of all its files; None = not on this machine, so that only the catalogue can tell.
         names: what the target is called: names of the catalogue, file names, `user/repo[:quant]`. Another
-            quantisation of a model of the catalogue is drafted for by the same.
+            quantisation of a model of the catalogue is drafted for by the same, and where there is none, models of
+            the same family tell.
         catalog: what is known.
         installed: models on this machine by name; a file may also be given by its path.
         called: what the user types for the target; "" = its path.
     """
-    known = set(names)
-    called = quote(called or (str(target.path) if target is not None else "TARGET"))
+    known, parts = set(names), [target] if isinstance(target, Header) else target or []
+    first = parts[0] if parts else None
+    called = quote(called or (str(first.path) if first is not None else "TARGET"))
     found: dict[str, Suggestion] = {}
     for entry in catalog.like(known):
         exactly = entry.is_called(known)
@@ -73,16 +81,40 @@ def suggest(
                 (),
                 pair.doubt,
             )
+    if not found:
+        found = {one.draft: one for one in _of_family(parts, known, catalog, installed, called)}
     mixture = False
-    if target is not None:
-        if forgets(target):
+    if first is not None:
+        if forgets(first):
             return []
-        mixture = target.number("expert_count") > 0
-        found |= {one.draft: one for one in _inside(target, called)}
+        mixture = first.number("expert_count") > 0
+        found |= {one.draft: one for one in _inside(first, called)}
         for name, path in installed.items():
-            if name not in found and (one := _fitting(target, name, path, called)) is not None:
+            if name not in found and (one := _fitting(parts, name, path, called)) is not None:
                 found[name] = one
     return sorted(found.values(), key=lambda one: (not one.installed, rank(one.method, mixture), one.bytes))
+
+
+def _of_family(
+    target: Sequence[Header], names: set[str], catalog: Catalog, installed: dict[str, Path], called: str
+) -> Iterator[Suggestion]:
+    """Draft models of the catalogue that are smaller than the target, and of its family or of the one it was made from.
+    Of one that is here the tokenizer decides; of others nothing but names is known before they are fetched.
+    """
+    size = sum(part.parameters for part in target) or max(map(parameters_of, names), default=0.0)
+    for family in families(target[0] if target else None, names):
+        entries = {entry.name: entry for entry in relatives(family, catalog)}
+        for name, draft in entries.items():
+            if draft.bundled or name in installed:
+                continue  # its header tells: see `_fitting`
+            if parameters_of(draft.file or draft.repository) > _MOST_BYTES * size:
+                continue
+            why = f"it is small and drafts for models of the target's family, {family}"
+            note = "tokenizers are compared once it is here"
+            command = _command("", name, False, called)
+            yield Suggestion(name, "draft", False, draft.bytes, why, command, (note,), draft.doubt)
+        if entries:
+            return
 
 
 def _inside(target: Header, called: str) -> list[Suggestion]:
@@ -113,7 +145,8 @@ def neighbours(path: Path, known: Iterable[Path] = ()) -> dict[str, Path]:
         files += [file for file in sorted(path.parent.parent.glob("*.gguf")) if drafter_word(file.stem)]
     except OSError:
         return {}
-    others = (file for file in files[:_MOST_NEIGHBOURS] if file.is_file() and file != path)
+    first = (file for file in files[:_MOST_NEIGHBOURS] if split_of(file.name).part == 1)
+    others = (file for file in first if file.is_file() and file != path)
     return {str(file): file for file in others if file.resolve() not in taken}
 
 
@@ -122,20 +155,23 @@ def _size(entry: ModelEntry, installed: dict[str, Path]) -> int:
     return path.stat().st_size if path is not None and path.exists() else entry.bytes
 
 
-def _fitting(target: Header, name: str, path: Path, called: str) -> Suggestion | None:
+def _fitting(target: Sequence[Header], name: str, path: Path, called: str) -> Suggestion | None:
     """A model on this machine, if it is small enough and its tokenizer fits; files that cannot be read are not."""
+    first, size = target[0], sum(part.tensor_bytes for part in target)
     try:
-        draft = read_header(path)
-        same = target.path.exists() and path.samefile(target.path)  # a target on the hub has no file here
-        small = draft.tensor_bytes <= _MOST_BYTES * target.tensor_bytes
-        if same or not (small or draft_kind(draft).is_head) or misfit([target], draft):
+        draft, *more = read_parts(path)
+        draft_size = sum(part.tensor_bytes for part in (draft, *more))
+        same = first.path.exists() and path.samefile(first.path)  # a target on the hub has no file here
+        if same or not (draft_size <= _MOST_BYTES * size or draft_kind(draft).is_head) or misfit(target, draft):
             return None
-        found = match(target, draft)
+        found = match(first, draft)
     except (LocalspecError, OSError):
         return None
     if not found.fits:
         return None
-    times = target.tensor_bytes / max(1, draft.tensor_bytes)
+    times = size / max(1, draft_size)
     command = f"localspec run --target {called} --draft {quote(name)}"
     why = f"its tokenizer fits, and the target is {times:.1f} times as large"
-    return Suggestion(name, found.method, True, draft.file_bytes, why, command, found.warnings)
+    return Suggestion(
+        name, found.method, True, sum(part.file_bytes for part in (draft, *more)), why, command, found.warnings
+    )

@@ -213,7 +213,7 @@ class ModelsScreen(Page):
 
     @work(thread=True, exclusive=True, group="drafts")
     def _suggest(self, item: Item) -> None:
-        from localspec.gguf import read_header
+        from localspec.gguf.split import read_parts
 
         try:
             catalog = Catalog.load()
@@ -221,7 +221,7 @@ class ModelsScreen(Page):
             known |= {entry.name: entry.path for entry in self._store.entries() if not entry.fault}
             target = item.files[0]
             known |= neighbours(target, known.values())
-            found = suggest(read_header(target), [item.name, target.name], catalog, known)
+            found = suggest(read_parts(target), [item.name, target.name], catalog, known)
         except LocalspecError as error:
             if self.is_running:
                 self.app.call_from_thread(self._say, str(error))
