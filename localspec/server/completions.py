@@ -25,7 +25,7 @@ from localspec.server.completion_shapes import TextChoice, TextCompletion
 from localspec.server.errors import invalid
 from localspec.server.generation_fields import GenerationFields
 from localspec.server.lengths import check_length, check_text
-from localspec.server.log_probs import joined, prompt_log_probs, text_log_probs
+from localspec.server.log_probs import Offsets, joined, prompt_log_probs, text_log_probs
 from localspec.server.options import engine_options
 from localspec.server.prepare import Asked, prepared
 from localspec.server.route import JsonRoute
@@ -169,7 +169,7 @@ class _Choice:
         self.text = echo
         self._echoed = echoed
         self._log_probs: list[TokenLogProb] = []
-        self._spelled = len(echo)
+        self._offsets = Offsets(len(echo))
 
     def take(self, event: Event) -> None:
         self.text += event.text
@@ -181,8 +181,7 @@ class _Choice:
         echoed, self._echoed = self._echoed, None
         if not self._log_probs:
             return echoed
-        found = text_log_probs(self._log_probs, self._model, self._spelled)
-        self._spelled += sum(map(len, found.tokens))
+        found = text_log_probs(self._log_probs, self._model, self._offsets, special=False)
         self._log_probs = []
         return found if echoed is None else joined(echoed, found)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Sequence
 
 from localspec.engine.request import TokenLogProb
@@ -14,25 +15,38 @@ def chat_log_probs(found: Sequence[TokenLogProb], model: Model) -> ChatLogProbs:
     return ChatLogProbs(content=[_with_top(one, model) for one in found], refusal=None)
 
 
-def text_log_probs(found: Sequence[TokenLogProb], model: Model, offset: int) -> TextLogProbs:
+class Offsets:
+    """Where tokens begin in a text whose characters may be spread over several of them."""
+
+    def __init__(self, at: int = 0) -> None:
+        """`at`: characters of the text before the first token."""
+        self.at = at
+        """Characters that are whole by now."""
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def add(self, piece: bytes) -> int:
+        """Takes the next token's bytes; the index of the character that the first of them belongs to."""
+        first = len(self._decoder.decode(piece[:1]))  # 2 = what came before was the beginning of no character
+        start = self.at + max(0, first - 1)
+        self.at += first + len(self._decoder.decode(piece[1:]))
+        return max(0, start)
+
+
+def text_log_probs(found: Sequence[TokenLogProb], model: Model, offsets: Offsets, special: bool) -> TextLogProbs:
     """The completion API's: parallel lists.
 
     Args:
         found: of the tokens in question.
         model: spells them.
-        offset: characters of text before the first of them.
+        offsets: of the text they belong to, taken on.
+        special: whether control tokens are part of that text.
     """
-    texts = [_text(one.token, model) for one in found]
-    offsets = []
-    for text in texts:
-        offsets.append(max(0, offset))
-        offset += len(text)
     tops = [_by_text(one, model) for one in found]
     return TextLogProbs(
-        tokens=texts,
+        tokens=[_text(one.token, model) for one in found],
         token_logprobs=[one.log_prob for one in found],
         top_logprobs=list(tops) if any(tops) else None,
-        text_offset=offsets,
+        text_offset=[offsets.add(model.piece(one.token, special)) for one in found],
     )
 
 
@@ -45,8 +59,11 @@ def prompt_log_probs(first: int | None, found: Sequence[TokenLogProb], model: Mo
         model: spells them.
         text: what is echoed.
     """
-    spelled = sum(len(_text(one.token, model)) for one in found)
-    told = text_log_probs(found, model, len(text) - spelled)
+    tokens = [*([] if first is None else [first]), *(one.token for one in found)]
+    offsets = Offsets(len(text) - len(model.detokenize(tokens, special=True)))  # a token may add a space of its own
+    if first is not None:
+        offsets.add(model.piece(first, special=True))
+    told = text_log_probs(found, model, offsets, special=True)
     if first is not None:
         told.tokens.insert(0, _text(first, model))
         told.token_logprobs.insert(0, None)

@@ -11,11 +11,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from localspec.engine.request import TokenLogProb
 from localspec.runtime.pool import Pool
 from localspec.server.log import LOG
-from localspec.server.log_probs import chat_log_probs, text_log_probs
+from localspec.server.log_probs import Offsets, chat_log_probs, text_log_probs
 from tests.server.held import eventually, send, stopped
 from tests.server.live import COPIED, COPY, Live, user
 
@@ -178,7 +180,7 @@ def test_tokens_of_one_text_are_all_told(pool: Pool) -> None:
     tops = ((one, -1.0), (two, -2.0), (word, -3.0), (three, -4.0))
 
     def by_text(emitted: int, value: float) -> dict[str, float] | None:
-        found = text_log_probs([TokenLogProb(emitted, value, 0.0, tops)], model, 0)
+        found = text_log_probs([TokenLogProb(emitted, value, 0.0, tops)], model, Offsets(), special=True)
         assert found.top_logprobs is not None
         return found.top_logprobs[0]
 
@@ -195,6 +197,44 @@ def test_only_an_echo_may_be_empty(live: Live) -> None:
     body = live.complete("One day", max_tokens=0, echo=True, stream_options=None).json()
     assert [(one["text"], one["logprobs"]) for one in body["choices"]] == [("One day", None)]
     assert body["usage"]["prompt_tokens"] == body["usage"]["total_tokens"] > 0
+
+
+@pytest.mark.parametrize("text", ["ab 😀", "😀", "é 日本 x", "a👩‍👧b 😀😀", "Oslo"])
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_character_of_several_tokens_counts_once(live: Live, text: str, stream: bool) -> None:
+    """In the echoed prompt and in the answer after it."""
+    fields: dict[str, Any] = {"prompt": text, "echo": True, "logprobs": 0, "max_tokens": 4, "ignore_eos": True}
+    if stream:
+        chunks = [chunk["choices"][0] for chunk in live.stream("/v1/completions", **fields)[:-1]]
+        offsets = [one for chunk in chunks if chunk["logprobs"] for one in chunk["logprobs"]["text_offset"]]
+    else:
+        offsets = live.complete(**fields).json()["choices"][0]["logprobs"]["text_offset"]
+    pieces = live.http.post("/tokenize", json={"content": text, "with_pieces": True}).json()["tokens"]
+    spelled, wanted = b"", []
+    for piece in (one["piece"] for one in pieces):
+        wanted.append(len(spelled.decode(errors="ignore")))
+        spelled += piece.encode() if isinstance(piece, str) else bytes(piece)
+    assert spelled.decode() == text
+    assert offsets[: len(wanted)] == wanted
+    assert offsets[len(wanted)] == len(text)
+    assert offsets == sorted(offsets)
+
+
+@given(st.text(), st.data())
+def test_an_offset_is_the_index_of_the_character_its_first_byte_belongs_to(text: str, data: st.DataObject) -> None:
+    whole, offsets = text.encode("utf-8", "replace"), Offsets()
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(whole)), max_size=8)))
+    starts = [0, *cuts]
+    for start, end in zip(starts, [*cuts, len(whole)], strict=True):
+        assert offsets.add(whole[start:end]) == len(whole[:start].decode(errors="ignore"))
+    assert offsets.at == len(whole.decode())
+
+
+def test_bytes_that_are_no_character_are_one_each() -> None:
+    offsets = Offsets(2)
+    assert [offsets.add(piece) for piece in (b"\xf0", b"a", b"", b"\xff", b"\xf0\x9f", b"\x98\x80", b"b")] == [
+        2, 3, 4, 4, 5, 5, 6
+    ]  # fmt: skip
 
 
 def test_offsets_go_on_in_a_stream(live: Live) -> None:
