@@ -11,6 +11,7 @@ import anyio
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from localspec.server.encoding import Decompression, encoding_of
 from localspec.server.errors import ApiError, error_response
 from localspec.server.settings import ServerSettings
 
@@ -40,11 +41,12 @@ class Guard:
             if scope["path"] not in PUBLIC_PATHS:
                 self._check_key(headers)
             self._check_body(scope, headers)
+            encoding = encoding_of(headers.get("content-encoding", ""))
         except ApiError as error:
             await error_response(error, scope["path"])(scope, receive, send)
             return
         settings = self._settings
-        await self.app(scope, _Body(receive, settings.max_body_bytes, settings.body_seconds), send)
+        await self.app(scope, _Body(receive, settings.max_body_bytes, settings.body_seconds, encoding), send)
 
     def _check_size(self, scope: Scope, headers: Headers) -> None:
         size = len(scope.get("raw_path") or b"") + len(scope.get("query_string") or b"")
@@ -111,10 +113,12 @@ class Guard:
 
 
 class _Body:
-    """`receive` that gives up on bodies that are too large or too slow."""
+    """`receive` that takes compressed bodies apart, and gives up on those that are too large or too slow."""
 
-    def __init__(self, receive: Receive, most: int, seconds: float) -> None:
+    def __init__(self, receive: Receive, most: int, seconds: float, encoding: str) -> None:
+        """`encoding`: of the body; "" = none."""
         self._receive, self._most, self._seconds = receive, most, seconds
+        self._decompression = Decompression(encoding, most) if encoding else None
         self._until = monotonic() + seconds
         self._size = 0
         self._complete = False
@@ -129,8 +133,10 @@ class _Body:
             what = f"The body did not arrive within {self._seconds:g} seconds."
             raise ApiError(408, "invalid_request_error", what, headers=_CLOSE) from None
         if message["type"] == "http.request":
-            self._size += len(message.get("body", b""))
             self._complete = not message.get("more_body", False)
+            if self._decompression is not None:
+                message["body"] = self._decompression.feed(message.get("body", b""), self._complete)
+            self._size += len(message.get("body", b""))
             if self._size > self._most:
                 raise too_large(self._most)
         return message
