@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from localspec.errors import UsageError
+from localspec.llama.grammar_fault import words
 
 if TYPE_CHECKING:
     from llguidance._lib import JsonCompileOptions
@@ -43,7 +44,7 @@ class Grammar:
         try:
             text = json.dumps({} if schema is True else {"not": {}} if schema is False else dict(schema))
         except (ValueError, TypeError, RecursionError) as error:
-            raise UsageError(f"The JSON schema cannot be read: {_sentence(error)}.") from error
+            raise UsageError(f"The JSON schema cannot be read: {words(str(error) or type(error).__name__)}.") from error
         return cls.schema_text(text)
 
     @classmethod
@@ -58,7 +59,7 @@ class Grammar:
         try:
             return cls("JSON schema", LLMatcher.grammar_from_json_schema(text, overrides=JSON_OPTIONS))
         except (ValueError, TypeError, RecursionError) as error:
-            raise UsageError(f"The JSON schema cannot be read: {_sentence(error)}.") from error
+            raise UsageError(f"The JSON schema cannot be read: {words(str(error) or type(error).__name__)}.") from error
 
     @classmethod
     def gbnf(cls, text: str) -> Grammar:
@@ -72,7 +73,9 @@ class Grammar:
         try:
             return cls("GBNF grammar", gbnf_to_lark(text))
         except Exception as error:
-            raise UsageError(f"The GBNF grammar cannot be read: {_sentence(error)}.") from error
+            raise UsageError(
+                f"The GBNF grammar cannot be read: {words(str(error) or type(error).__name__)}."
+            ) from error
 
     @classmethod
     def regex(cls, text: str) -> Grammar:
@@ -87,8 +90,3 @@ class Grammar:
         from llguidance import LLMatcher
 
         return cls("Lark grammar", LLMatcher.grammar_from_lark(text))
-
-
-def _sentence(error: BaseException) -> str:
-    """An error's text on one line, without its full stop."""
-    return " ".join(str(error).split()).rstrip(".") or type(error).__name__

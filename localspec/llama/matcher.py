@@ -15,6 +15,7 @@ from localspec.errors import GrammarError, KernelError, LocalspecError, UsageErr
 from localspec.llama import lib
 from localspec.llama.deep_stack import deeply
 from localspec.llama.grammar import Grammar
+from localspec.llama.grammar_fault import ENDLESS, words
 from localspec.llama.model import Model
 from localspec.types import Tokens
 
@@ -79,7 +80,9 @@ class Compiler:
         try:
             mask = first.mask(())
         except GrammarError as error:
-            raise UsageError(f"The {grammar.kind} cannot be used: {_reason(matcher)}.", error.hint) from error
+            why = _reason(matcher)
+            hint = "Let it end somewhere." if why == ENDLESS else error.hint
+            raise UsageError(f"The {grammar.kind} cannot be used: {why}.", hint) from error
         if mask is not None and not mask.any():
             raise UsageError(f"The {grammar.kind} admits no answer.")
         return first
@@ -172,7 +175,7 @@ class Matcher:
         return error
 
     def _too_complex(self) -> GrammarError:
-        why = _reason(self._matcher).partition(";")[0].removeprefix("Parser Error: ")
+        why = _reason(self._matcher).partition(";")[0]
         return GrammarError(
             f"The {self._kind} became too complex while the answer was written: {why}.",
             "Give it fewer alternatives that begin alike, and smaller bounds.",
@@ -221,6 +224,5 @@ def _tokenizer(model: Model) -> LLTokenizer:
 
 
 def _reason(matcher: LLMatcher) -> str:
-    """llguidance's message on one line, without the state it appends."""
-    text = matcher.get_error().split("<state>")[0]
-    return " ".join(text.split()).rstrip(".") or "it gives no reason"
+    """llguidance's message in other words."""
+    return words(matcher.get_error())

@@ -21,6 +21,8 @@ from localspec.errors import (
 RETRY_SECONDS = 2
 """What Retry-After says when a queue is full."""
 _SHOWN = 80
+MOST_LEVELS = 200
+"""Objects and lists within each other that pydantic's reader of JSON takes."""
 
 
 class ApiError(HTTPException):
@@ -94,6 +96,20 @@ def invalid(message: str, param: str | None = None, code: str | None = None) -> 
     return ApiError(400, "invalid_request_error", message, param=param, code=code)
 
 
+def not_json(what: str, error: ValueError, param: str | None = None) -> ApiError:
+    """400: a body or a field that should be JSON.
+
+    Args:
+        what: it is, as a sentence begins.
+        error: pydantic's, which reads JSON of `MOST_LEVELS` levels.
+        param: the field.
+    """
+    code = None if param is None else "invalid_value"
+    if "recursion limit" in str(error):
+        return invalid(f"{what} nests too deeply: JSON of at most {MOST_LEVELS} levels is read.", param, code)
+    return invalid(f"{what} is not JSON: {error}.", param, code)
+
+
 def unknown_model(name: str, names: Sequence[str]) -> ApiError:
     """404 with the names there are."""
     there = f"There are: {', '.join(names)}." if names else "There are none."
@@ -149,8 +165,6 @@ def from_validation(problems: Sequence[Any]) -> ApiError:
     where = [str(part) for part in problem["loc"] if part != "body"]
     name = ".".join(part for part in where if _is_field(part)) or None
     kind, words = problem["type"], str(problem["msg"])
-    if kind == "json_invalid":
-        return invalid(f"The body is not JSON: {problem.get('ctx', {}).get('error', words)}.")
     if kind == "extra_forbidden":
         name = ".".join([*(part for part in where[:-1] if _is_field(part)), _short(where[-1])])
         return invalid(f"Unknown or unsupported field: {name or repr(name)}. Leave it out.", name, "unknown_parameter")

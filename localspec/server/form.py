@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from localspec.engine.lazy import Trigger
-from localspec.server.errors import invalid
+from localspec.server.errors import invalid, not_json
 from localspec.server.fields import Body, ResponseFormat
 
 MOST_WAYS = 1024
@@ -105,7 +105,7 @@ def _parsed(field: str, text: str) -> Schema:
     try:
         schema = from_json(text)
     except ValueError as error:
-        raise invalid(f"{field} is text that is not JSON: {error}.", field, "invalid_value") from None
+        raise not_json(field, error, field) from None
     if not isinstance(schema, dict):
         raise invalid(f"{field} is no JSON object.", field, "invalid_value")
     return schema

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -12,7 +11,7 @@ from fastapi.routing import APIRoute
 from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json
 
-from localspec.server.errors import ApiError, from_validation
+from localspec.server.errors import ApiError, from_validation, not_json
 from localspec.server.reading import HEADER, Reading
 from localspec.server.service import Service
 
@@ -52,10 +51,10 @@ class _Request(Request):
         self._kind, self._reading = kind, reading
 
     async def json(self) -> Any:
-        """The body, validated, which FastAPI takes as it is; FastAPI turns an error of the syntax into its own.
+        """The body, validated, which FastAPI takes as it is.
 
         Raises:
-            ApiError: 400, a field is wrong; 413, there are too many values.
+            ApiError: 400, it is no JSON, or a field is wrong; 413, there are too many values.
         """
         body = await self.body()
         if len(body) <= LARGE_BODY:
@@ -71,7 +70,7 @@ class _Request(Request):
         try:
             data = from_json(body, allow_inf_nan=False)
         except ValueError as error:
-            raise json.JSONDecodeError(str(error), "", 0) from None
+            raise not_json("The body", error) from None
         try:
             return self._kind.model_validate(data, context=self._reading)
         except ValidationError as error:

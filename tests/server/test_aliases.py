@@ -109,7 +109,7 @@ def test_min_tokens_holds_in_the_other_dialects(live: Live) -> None:
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"guided_json": "{"}, "guided_json is text that is not JSON"),
+        ({"guided_json": "{"}, "guided_json is not JSON"),
         ({"guided_json": "[]"}, "guided_json is no JSON object"),
         ({"guided_regex": "("}, "The regular expression cannot be used"),
         ({"guided_choice": []}, "guided_choice"),
