@@ -163,6 +163,15 @@ class Pool:
                 due = [name for name, held in self._held.items() if monotonic() - held.used >= self.idle_unload]
             return self._unload(due)
 
+    def unload(self, name: str) -> bool:
+        """Closes an engine that is in memory; False = it is in use, and stays.
+
+        Raises:
+            KeyError: it is not in memory.
+        """
+        with self._loading:
+            return bool(self._unload([name]))
+
     def give_up(self) -> None:
         """Has loading give up at its next report; nothing is loaded any more. Waits for nothing."""
         self._closing = True

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Container, Coroutine
 from typing import Any
 
 import anyio
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from localspec import __version__
 from localspec.errors import LocalspecError
@@ -37,8 +39,22 @@ OPENAI_ROUTERS = (
 """Served below /v1, and without it for clients whose base address lacks it."""
 OWN_ROUTERS = (monitoring.ROUTER, slots.ROUTER, text.ROUTER)
 """Served as they are."""
+ELSEWHERE = frozenset({("GET", "/chat/completions"), ("GET", "/responses"), ("POST", "/props")})
+"""Routes of OpenAI's and llama-server's on paths of ours: clients that look for them are told that they are missing."""
 _IDLE_LOOKS = 4
 """How often within `idle_unload` seconds somebody looks for idle engines."""
+
+
+class Heads:
+    """ASGI middleware: HEAD is answered wherever GET is, as HTTP asks for; the socket side leaves the body out."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["method"] == "HEAD":
+            scope = {**scope, "method": "GET"}
+        await self.app(scope, receive, send)
 
 
 def create_app(
@@ -85,6 +101,7 @@ def create_app(
     for router in OWN_ROUTERS:
         app.include_router(router)
     _shape_errors(app)
+    app.add_middleware(Heads)
     app.add_middleware(Guard, settings=settings)
     if settings.cors_origins:
         app.add_middleware(
@@ -100,6 +117,8 @@ def create_app(
 
 def _shape_errors(app: FastAPI) -> None:
     """Every error leaves in the shape its path's clients know."""
+    routes = [route for router in (*OPENAI_ROUTERS, *OWN_ROUTERS) for route in router.routes]
+    paths = {route.path.removeprefix("/v1") for route in routes if isinstance(route, APIRoute)}
 
     @app.exception_handler(HTTPException)
     async def http(request: Request, error: HTTPException) -> JSONResponse:
@@ -110,6 +129,9 @@ def _shape_errors(app: FastAPI) -> None:
                 405: f"{request.method} does not go with this path.",
             }.get(error.status_code, f"{error.detail}.")
             error = ApiError(error.status_code, kind, what, headers=error.headers)
+            if error.status_code == 405 and _is_elsewhere(request.method, request.url.path, paths):
+                what = f"There is no {request.method} {request.url.path[:80]} here."
+                error = ApiError(404, "not_found_error", what)
         return error_response(error, request.url.path)
 
     @app.exception_handler(LocalspecError)
@@ -123,6 +145,17 @@ def _shape_errors(app: FastAPI) -> None:
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
         return error_response(from_validation(error.errors()), request.url.path)
+
+
+def _is_elsewhere(method: str, path: str, paths: Container[str]) -> bool:
+    """Whether a request that goes with none of our methods is for a route that other servers have.
+
+    Args:
+        method, path: of the request.
+        paths: ours, without /v1; `POST /responses/compact` looks like one of `/responses/{response_id}`, which is none.
+    """
+    plain = path.removeprefix("/v1")
+    return plain not in paths or (method, plain) in ELSEWHERE
 
 
 async def _unload_idle(pool: Pool, seconds: float) -> None:

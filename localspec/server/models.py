@@ -13,7 +13,8 @@ from pydantic import BaseModel
 
 from localspec.gguf.split import read_parts
 from localspec.runtime.engine import Engine
-from localspec.server.errors import unknown_model
+from localspec.server.errors import ApiError, invalid, unknown_model
+from localspec.server.fields import Body
 from localspec.server.route import JsonRoute
 from localspec.server.service import Service
 
@@ -57,6 +58,18 @@ class ModelList(BaseModel):
     data: list[ModelCard]
 
 
+class NamedModel(Body):
+    """POST /models/load and /models/unload."""
+
+    model: str
+
+
+class Done(BaseModel):
+    """It was done."""
+
+    success: bool = True
+
+
 async def cards(service: Service) -> list[ModelCard]:
     """Every model that may be asked for, the default first."""
     names = await to_thread.run_sync(service.pool.names)
@@ -79,6 +92,30 @@ async def get_model(request: Request, name: str) -> ModelCard:
     if card is None:
         raise unknown_model(name, sorted(found))
     return card
+
+
+@ROUTER.post("/models/load", summary="Load a model")
+async def load(request: Request, fields: NamedModel) -> Done:
+    """llama-server's, as its router has it; answers once the model is in memory."""
+    (await request.app.state.service.lease(fields.model)).release()
+    return Done()
+
+
+@ROUTER.post("/models/unload", summary="Free a model's memory")
+async def unload(request: Request, fields: NamedModel) -> Done:
+    """llama-server's; a model that is in use stays."""
+    service: Service = request.app.state.service
+    name = service.resolve(fields.model)
+    names = await to_thread.run_sync(service.pool.names)
+    if name not in names:
+        raise unknown_model(name, sorted(names))
+    try:
+        freed = await to_thread.run_sync(service.pool.unload, name)
+    except KeyError:
+        raise invalid(f"The model {name!r} is not loaded.", "model", "invalid_value") from None
+    if not freed:
+        raise ApiError(409, "invalid_request_error", f"The model {name!r} is in use.", param="model")
+    return Done()
 
 
 def _card(service: Service, name: str, created: int, engine: Engine | None) -> ModelCard:

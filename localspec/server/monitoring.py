@@ -21,8 +21,6 @@ ROUTER = APIRouter(tags=["monitoring"], route_class=JsonRoute)
 
 @ROUTER.get("/health", summary="Whether the default model is loaded")
 @ROUTER.get("/v1/health", include_in_schema=False)
-@ROUTER.head("/health", include_in_schema=False)
-@ROUTER.head("/v1/health", include_in_schema=False)
 async def health(request: Request) -> dict[str, str]:
     """200 once the default model was loaded (also while it is unloaded for want of requests), else 503."""
     service: Service = request.app.state.service

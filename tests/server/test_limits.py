@@ -186,7 +186,7 @@ def test_unknown_paths_and_methods_have_the_error_shape(live: Live) -> None:
     response = live.http.get("/v2/nothing")
     assert response.status_code == 404
     assert error_of(response)["type"] == "not_found_error"
-    response = live.http.get("/v1/chat/completions")
+    response = live.http.get("/v1/completions")
     assert (response.status_code, response.headers["allow"]) == (405, "POST")
     error_of(response)
     assert live.http.head("/health").status_code == 200  # as `wget --spider` asks in containers

@@ -112,3 +112,28 @@ def test_a_model_without_room_is_refused_for_now(several: Live, memory: Memory) 
     assert error["type"] == "unavailable_error"
     assert "does not fit memory" in error["message"]
     assert several.chat(model="tiny", max_tokens=1).status_code == 200
+
+
+@pytest.mark.parametrize("prefix", ["", "/v1"])
+def test_models_are_loaded_and_unloaded_as_llama_servers_router_does(several: Live, prefix: str) -> None:
+    http, pool = several.http, several.service.pool
+    assert eventually(lambda: not pool.loaded())
+    idle, pool.idle_unload = pool.idle_unload, 60.0
+    try:
+        loaded = http.post(f"{prefix}/models/load", json={"model": "tiny"})
+        assert (loaded.status_code, loaded.json()) == (200, {"success": True})
+        assert list(pool.loaded()) == ["tiny"]
+        assert http.post(f"{prefix}/models/load", json={"model": "tiny"}).status_code == 200
+        lease = pool.lease("tiny")
+        in_use = http.post(f"{prefix}/models/unload", json={"model": "tiny"})
+        lease.release()
+        assert (in_use.status_code, error_of(in_use)["message"]) == (409, "The model 'tiny' is in use.")
+        assert http.post(f"{prefix}/models/unload", json={"model": "tiny"}).json() == {"success": True}
+        assert not pool.loaded()
+        assert error_of(http.post(f"{prefix}/models/unload", json={"model": "tiny"}))["param"] == "model"
+    finally:
+        pool.idle_unload = idle
+    for what in ("load", "unload"):
+        unknown = http.post(f"{prefix}/models/{what}", json={"model": "nothing"})
+        assert (unknown.status_code, error_of(unknown)["code"]) == (404, "model_not_found")
+        assert http.post(f"{prefix}/models/{what}", json={}).status_code == 400
