@@ -140,6 +140,7 @@ class Dialect:
         if choice.mode == "required" and not tools:
             raise UsageError("A tool call is required, but there are no tools.")
         offered = () if choice.mode == "none" else tuple(tools)
+        parallel = parallel and choice.mode != "named"  # the tool that is named is called once
         variables: dict[str, Any] = {}
         shown = list(messages)
         if self.renders_tools:

@@ -76,6 +76,65 @@ def test_a_named_tool_is_the_one_that_is_called(live: Live) -> None:
     assert names == ["set_timer"] or found["finish_reason"] == "length"
 
 
+ENDLESS = {"<|end|>": False, "<|eos|>": False}
+"""A bias under which no answer of the bundled pair ends by itself."""
+NAMED: dict[str, tuple[str, dict[str, Any]]] = {
+    "chat": (
+        CHAT,
+        {
+            "messages": [user(LOOK_UP)],
+            "tools": [TOOL],
+            "tool_choice": {"type": "function", "function": {"name": "wikipedia"}},
+        },
+    ),
+    "responses": (
+        "/v1/responses",
+        {
+            "input": LOOK_UP,
+            "tools": [{"type": "function", **WIKIPEDIA}],
+            "tool_choice": {"type": "function", "name": "wikipedia"},
+        },
+    ),
+    "messages": (
+        "/v1/messages",
+        {
+            "messages": [user(LOOK_UP)],
+            "tools": [{"name": "wikipedia", "input_schema": WIKIPEDIA["parameters"]}],
+            "tool_choice": {"type": "tool", "name": "wikipedia"},
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("api", NAMED)
+def test_a_named_tool_is_called_once_in_every_api(live: Live, api: str, stream: bool) -> None:
+    """The model is made to go on: its end tokens are banned, and there is room for many calls."""
+    path, fields = NAMED[api]
+    limit = "max_output_tokens" if api == "responses" else "max_tokens"
+    for seed in range(3):
+        sent = fields | {limit: 200, "temperature": 1.3, "seed": seed, "stream": stream, "logit_bias": ENDLESS}
+        response = live.http.post(path, json=sent)
+        assert response.status_code == 200, response.text
+        assert _calls(api, response.text, stream) == 1
+
+
+def _calls(api: str, text: str, stream: bool) -> int:
+    """Calls in a response."""
+    if not stream:
+        body = json.loads(text)
+        if api == "chat":
+            return len(body["choices"][0]["message"]["tool_calls"])
+        items = body["output"] if api == "responses" else body["content"]
+        return sum(item["type"] in ("function_call", "tool_use") for item in items)
+    data = [line.removeprefix("data: ") for line in text.splitlines() if line.startswith("data: {")]
+    if api == "chat":
+        deltas = [one["delta"] for chunk in map(json.loads, data) for one in chunk["choices"]]
+        return sum("id" in call for delta in deltas for call in delta.get("tool_calls", []))
+    begun = {"responses": "response.output_item.added", "messages": "content_block_start"}[api]
+    return sum(json.loads(one)["type"] == begun for one in data)
+
+
 def test_none_hides_the_tools(live: Live) -> None:
     assert "tool_calls" not in ask(live, tool_choice="none")["message"]
     prompt = live.http.post(
