@@ -74,7 +74,7 @@ class _ArrayReader:
             if at == len(text) and not final:
                 return Found([], None)
             if text[at : at + 1] != "[":
-                raise NoCall(at)
+                raise NoCall(at, cut=lead.startswith(text[at:]))
             self._array = Array(at, self._names)
         parts = self._array.read(text, final) if self._array.end is None else []
         end = self._array.end

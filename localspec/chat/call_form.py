@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from localspec.chat import json_span
-from localspec.chat.call_json import Array, Named, NoCall, Object
+from localspec.chat.call_json import Array, Named, NoCall, Object, begins_name
 from localspec.chat.call_part import CallPart
 from localspec.chat.tool import Tool, ToolCall
 from localspec.llama.grammar import JSON_OPTIONS
@@ -106,7 +106,7 @@ class _ObjectReader:
             if start == len(text) and not final:
                 return Found([], None)
             if text[start : start + 1] != "{":
-                raise NoCall(start)
+                raise NoCall(start, cut=start == len(text))
             self._object = Object(start, self._names, self._sure)
         parts = self._object.read(text, final) if self._object.end is None else []
         end = self._object.end
@@ -254,4 +254,5 @@ class _ListReader:
         if begun is not None and begun.end() < len(text):
             raise NoCall(begun.end())
         if final:
-            raise NoCall(len(text))
+            name = text[opening:].lstrip().partition("[")[0].rstrip()
+            raise NoCall(len(text), cut=begins_name(name, self._names))

@@ -11,14 +11,19 @@ from localspec.chat.tool import ToolCall, new_call_id
 _LONGEST_HEAD = 1024
 """Characters before the arguments within which their beginning is looked for; a name has at most 128. If there are
 more, the call comes in one piece. A choice."""
-_NAME_KEYS = ("name", "tool_name")
-_ARGUMENT_KEYS = ("arguments", "parameters")
+NAME_KEYS = ("name", "tool_name")
+ARGUMENT_KEYS = ("arguments", "parameters")
 _TEXT = r'"[^"\\]*"'
 _OTHER = rf'"(?!name"|tool_name"|arguments"|parameters")[^"\\]*"\s*:\s*(?:{_TEXT}|\d+)\s*,\s*'
 _NAMED = re.compile(rf'\{{\s*(?:{_OTHER})*"(?:tool_)?name"\s*:\s*"([^"\\]*)"')
 _HEAD = re.compile(rf'{_NAMED.pattern}\s*,\s*(?:{_OTHER})*"(?:arguments|parameters)"\s*:\s*(?=\{{)')
 _BEGUN = re.compile(r'\s*(?:,\s*(?:"[a-z]*(?:"\s*(?::\s*)?)?)?)?')
 
+_UNNAMED = re.compile(
+    rf'\{{\s*(?:{_OTHER})*(?:"(?:(?:tool_)?name"\s*(?::\s*(?:"(?P<name>[^"\\]*))?)?'
+    r'|(?!(?:tool_)?name")[^"\\]*(?:"\s*(?::\s*(?:\d*|"[^"\\]*"?\s*)?)?)?)?)?'
+)
+"""What may be there of an object that was cut before the end of its name."""
 _MORE = re.compile(r'\s*(?:,\s*(?:"(?:[^"\\]*(?:"\s*(?::\s*(?:\d*|"(?:[^"\\]*"?\s*)?)?)?)?)?)?)?')
 """What may be there of the rest of an object that was cut."""
 
@@ -26,10 +31,14 @@ _MORE = re.compile(r'\s*(?:,\s*(?:"(?:[^"\\]*(?:"\s*(?::\s*(?:\d*|"(?:[^"\\]*"?\
 class NoCall(Exception):
     """The text is no tool call."""
 
-    def __init__(self, at: int) -> None:
-        """`at`: where it stops to look like one; what comes before need not be looked at again."""
+    def __init__(self, at: int, cut: bool = False) -> None:
+        """
+        Args:
+            at: where it stops to look like one; what comes before need not be looked at again.
+            cut: it might have become one, had the text gone on.
+        """
         super().__init__(at)
-        self.at = at
+        self.at, self.cut = at, cut
 
 
 class Arguments:
@@ -109,7 +118,7 @@ class Object:
     def _in_one_piece(self, text: str, end: int | None, final: bool) -> list[CallPart]:
         if end is None:
             return self._named_only(text) if final else []
-        found = call_of(text[self._start : end], _NAME_KEYS, _ARGUMENT_KEYS)
+        found = call_of(text[self._start : end], NAME_KEYS, ARGUMENT_KEYS)
         if found is None or found[0] not in self._names:
             raise NoCall(end)
         self.end = end
@@ -117,11 +126,22 @@ class Object:
 
     def _named_only(self, text: str) -> list[CallPart]:
         """A call that was cut before its arguments."""
-        named = _NAMED.match(text, self._start) if self._sure else None
-        if named is None or named[1] not in self._names or not _BEGUN.fullmatch(text, named.end()):
-            raise NoCall(len(text))
+        named = _NAMED.match(text, self._start)
+        known = named is not None and named[1] in self._names and bool(_BEGUN.fullmatch(text, named.end()))
+        if named is None or not known or not self._sure:
+            raise NoCall(len(text), cut=known or self._unnamed(text))
         self.end = len(text)
         return [CallBegun(new_call_id(), named[1]), CallEnded(whole=False)]
+
+    def _unnamed(self, text: str) -> bool:
+        """Whether a text that was cut may be the beginning of an object before the end of a tool's name."""
+        found = _UNNAMED.fullmatch(text, self._start)
+        return found is not None and begins_name(found["name"] or "", self._names)
+
+
+def begins_name(text: str, names: frozenset[str]) -> bool:
+    """Whether a text is the beginning of a tool's name."""
+    return any(name.startswith(text) for name in names)
 
 
 class Named:
@@ -174,10 +194,10 @@ class Array:
             assert self._object is not None
             try:
                 parts += self._object.read(text, final)
-            except NoCall:
+            except NoCall as no_call:
                 if not self._calls:
                     raise
-                self.end = self._at
+                self.end = len(text) if no_call.cut else self._at
                 break
             if self._object.end is None:
                 break
@@ -200,6 +220,6 @@ class Array:
             return True
         if mark or final:
             if not self._calls:
-                raise NoCall(at + len(mark))
-            self.end = self._at
+                raise NoCall(at + len(mark), cut=not mark)
+            self.end = self._at if mark else len(text)
         return False

@@ -10,7 +10,7 @@ from typing import Any
 
 from localspec.chat import json_span
 from localspec.chat.call_form import CallReader, Found, Mark, names_of
-from localspec.chat.call_json import NoCall
+from localspec.chat.call_json import NoCall, begins_name
 from localspec.chat.call_part import CallPart, parts_of
 from localspec.chat.tool import Tool, ToolCall, new_call_id
 
@@ -67,8 +67,12 @@ class _GemmaReader:
         opening, closing = self._form.opening, self._form.closing
         head = self._HEAD.match(text, len(opening))
         if head is None:
-            if final or not self._BEGUN.fullmatch(text, len(opening)):
-                raise NoCall(len(opening))
+            begun = self._BEGUN.fullmatch(text, len(opening))
+            if final or begun is None:
+                name = text[len(opening) :].strip().removeprefix("call:")
+                raise NoCall(
+                    len(opening), cut=begun is not None and (name in "call:" or begins_name(name, self._names))
+                )
             return Found([], None)
         at = text.find(closing, self._from)
         if at < 0 and not final:

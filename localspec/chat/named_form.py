@@ -102,7 +102,8 @@ class _NamedReader:
             return Found([], None)
         head = self._head.fullmatch(text) if len(text) < _LONGEST_HEAD else None
         if head is None or head[1] not in self._names:
-            raise NoCall(max(len(opening) for opening in self._form.openings if text.startswith(opening)))
+            at = max(len(opening) for opening in self._form.openings if text.startswith(opening))
+            raise NoCall(at, cut=final and head is None)
         return Found([CallBegun(new_call_id(), head[1]), CallEnded(whole=False)], len(text))
 
 

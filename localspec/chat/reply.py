@@ -15,7 +15,8 @@ from typing import TypeAlias
 
 from localspec.chat.call_form import CallForm, CallReader
 from localspec.chat.call_json import NoCall
-from localspec.chat.call_part import CallArguments, CallBegun, CallEnded, CallPart
+from localspec.chat.call_part import CallArguments, CallBegun, CallEnded, CallPart, parts_of
+from localspec.chat.fenced_call import FencedCall
 from localspec.chat.tool import Tool
 from localspec.engine.stop import overlap
 
@@ -59,13 +60,19 @@ class Parser(ABC):
         """Calls so far."""
         self.done = False
         """The one call that was wanted is there: what the model would go on to write is not."""
+        self._cut = False  # the answer ended at a limit
 
     def push(self, text: str) -> list[Part]:
         """Takes text, returns what is certain by now."""
         return self._read(text, final=False)
 
-    def finish(self) -> list[Part]:
-        """The rest, when no more text comes."""
+    def finish(self, cut: bool = False) -> list[Part]:
+        """The rest, when no more text comes.
+
+        Args:
+            cut: the answer ended at a limit. Then what may be the beginning of a call, before its name, is left out.
+        """
+        self._cut = cut
         return self._read("", final=True)
 
     @abstractmethod
@@ -116,6 +123,7 @@ class ReplyParser(Parser):
         self._space = ""  # white space before the call that is being read
         self._said = False  # anything but thoughts, calls and white space
         self._trim = self._thinking  # white space that comes next belongs to a form
+        self._fenced: FencedCall | None = None  # while all there is of the answer may become one
 
     def _next(self, parts: list[Part], final: bool) -> bool:
         if self._reader is not None:
@@ -139,6 +147,11 @@ class ReplyParser(Parser):
     def _read_content(self, parts: list[Part], final: bool) -> bool:
         """Says what is certainly content; True = a call or a thought begins."""
         anywhere = self._form.openings if self._form is not None and not self._form.first_only else ()
+        if not self._said and not self.calls and self._form is not None:
+            try:
+                return self._read_fenced(parts, final)
+            except NoCall:
+                self._fenced = None
         if not self._said:
             start = len(self._held) - len(self._held.lstrip(_SPACE))
             first = self._first_openings()
@@ -153,6 +166,20 @@ class ReplyParser(Parser):
             self._begin(parts, min(found), "")
             return True
         self._say_certain(parts, Content, anywhere, final)
+        return False
+
+    def _read_fenced(self, parts: list[Part], final: bool) -> bool:
+        """Takes an answer that is a call in a fence; False = more text is needed, or none is left.
+
+        Raises:
+            NoCall: it is none.
+        """
+        self._fenced = self._fenced or FencedCall(self._tools)
+        call = self._fenced.read(self._held, final)
+        if call is not None:
+            self._held = ""
+            for part in parts_of(call):
+                self._take(parts, part)
         return False
 
     def _first_openings(self) -> tuple[str, ...]:
@@ -179,6 +206,9 @@ class ReplyParser(Parser):
             found = reader.read(self._held, final)
         except NoCall as no_call:  # what follows may still hold one
             self._reader = None
+            if self._cut and no_call.cut and (self.calls or self._held.startswith(("<", "["))):
+                self._held = ""
+                return False
             self._say(parts, Content(self._space + self._held[: no_call.at]))
             self._held = self._held[no_call.at :]
             return True
@@ -196,9 +226,11 @@ class ReplyParser(Parser):
     ) -> None:
         """Says all of the held text that cannot be the beginning of a marker, or white space in front of one."""
         text = self._held
-        if not final and markers:
+        if final and self._cut and self.calls and self._trim and _begins(text.strip(_SPACE), markers):
+            text = ""
+        elif not final and markers:
             text = text[: len(text) - max(overlap(text, marker) for marker in markers)].rstrip(_SPACE)
-        self._held = self._held[len(text) :]
+        self._held = "" if final else self._held[len(text) :]
         self._say(parts, kind(text))
 
     def _say(self, parts: list[Part], part: Content | Reasoning) -> None:
@@ -212,3 +244,8 @@ class ReplyParser(Parser):
             parts[-1] = type(part)(last.text + text)
         else:
             parts.append(type(part)(text))
+
+
+def _begins(text: str, markers: Sequence[str]) -> bool:
+    """Whether a text is the beginning of a marker."""
+    return bool(text) and any(marker.startswith(text) for marker in markers)

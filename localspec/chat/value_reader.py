@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from localspec.chat import json_span
 from localspec.chat.call_form import Found
-from localspec.chat.call_json import NoCall
+from localspec.chat.call_json import NoCall, begins_name
 from localspec.chat.call_part import parts_of
 from localspec.chat.tool import ToolCall, new_call_id
 
@@ -67,7 +67,9 @@ class ValueReader(ABC):
         """
         call = self._call(text, cut=True)
         if call is None:
-            raise NoCall(len(text))
+            head = self.HEAD.match(text)
+            unnamed = head is None or (head.end() == len(text) and begins_name(head["name"], frozenset(self._schemas)))
+            raise NoCall(len(text), cut=unnamed)
         return Found(parts_of(call, whole=False), len(text))
 
     def _call(self, text: str, cut: bool) -> ToolCall | None:

@@ -84,7 +84,7 @@ class Choice:
         self.log_probs += [one for one in event.log_probs if one.token not in self._end_tokens]
         parts = self._parser.push(event.text)
         if event.finish is not None:
-            parts += self._parser.finish()
+            parts += self._parser.finish(cut=event.finish in (FinishReason.LENGTH, FinishReason.CONTEXT))
             self.ended = True
         elif self._parser.done:
             self.generation.cancel()  # the one call that was wanted is there

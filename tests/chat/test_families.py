@@ -79,12 +79,12 @@ def source_of(family: str) -> str:
     return (TEMPLATES / f"{FAMILIES.get(family, family)}.jinja").read_text(encoding="utf-8")
 
 
-def written(family: str, tool: Tool = WEATHER, call: ToolCall = CALL, content: str = "") -> str:
-    """What the model says when it makes the call, by its template."""
+def written(family: str, tool: Tool = WEATHER, call: ToolCall = CALL, content: str = "", times: int = 1) -> str:
+    """What the model says when it makes the call so often, by its template."""
     template = ChatTemplate(source_of(family), bos="", eos="<eos>")
     variables = {"tools": [tool.as_function()]}
     prompt = template.render([ASKED], **variables)
-    said = Message("assistant", content, (call,))
+    said = Message("assistant", content, (call,) * times)
     whole = template.render([ASKED, said], add_generation_prompt=False, **variables)
     if family == "Command-R+":  # it repeats its instructions before an answer
         prompt = whole[: whole.rindex("<|CHATBOT_TOKEN|>") + len("<|CHATBOT_TOKEN|>")]
@@ -95,9 +95,9 @@ def written(family: str, tool: Tool = WEATHER, call: ToolCall = CALL, content: s
     return answer[: min((at for end in ENDS if (at := answer.find(end)) >= 0), default=len(answer))]
 
 
-def read(family: str, pieces: list[str], tools: tuple[Tool, ...] = (WEATHER, CLOCK)) -> list[Part]:
+def read(family: str, pieces: list[str], tools: tuple[Tool, ...] = (WEATHER, CLOCK), cut: bool = False) -> list[Part]:
     parser = Dialect(Spelled(source_of(family))).turn([ASKED], tools).parser(PROMPT)
-    return [part for piece in pieces for part in parser.push(piece)] + parser.finish()
+    return [part for piece in pieces for part in parser.push(piece)] + parser.finish(cut)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -140,6 +140,29 @@ def test_a_call_that_is_cut_anywhere_is_text_or_a_beginning_of_it(family: str) -
             kinds.add("text")
             assert "call" not in kinds, "what was a call becomes none by more of it"
     assert "call" in kinds
+
+
+UNMARKED = ("Llama 3.1", "Command-R+")
+"""Families whose calls begin with what any text may begin with."""
+ONE_EACH = ("Llama 3.1", "gpt-oss")
+"""Families whose templates take one call a message."""
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_what_the_limit_cuts_of_a_call_is_no_text(family: str) -> None:
+    """Of the first call, but for the letters of a mark (models spell some); of the second, without exception."""
+    twice = written(family) if family in ONE_EACH else written(family, times=2)
+    opening, kinds = Dialect(Spelled(source_of(family))).form.openings[0], set()
+    for end in range(1, len(twice)):
+        for pieces in ([twice[:end]], [twice[: end // 2], twice[end // 2 : end]], list(twice[:end])):
+            parts = read(family, pieces, cut=True)
+            said = "".join(part.text for part in parts if isinstance(part, Content)).strip()
+            calls = sum(isinstance(part, CallBegun) for part in parts)
+            kinds.add(calls)
+            assert not said or (not calls and (family in UNMARKED or f"<think>{opening}".find(said) in (0, 7))), twice[
+                :end
+            ]
+    assert kinds == ({0, 1} if family in ONE_EACH else {0, 1, 2})
 
 
 SIMPLE = ToolCall("abcdefghi", "get_weather", '{"city": "Oslo", "days": 3}')

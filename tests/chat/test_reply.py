@@ -230,6 +230,105 @@ def test_values_between_tags_follow_the_schema() -> None:
     assert read([text], FORMS["xml"]) == [("call", "f", '{"a": "12", "n": 12, "other": "{"}')]
 
 
+@pytest.mark.parametrize(
+    ("form", "text", "said"),
+    [
+        ("tagged", '<tool_call>\n{"name": "', ""),
+        ("tagged", "Well.\n<tool_call>", "Well."),
+        ("tagged", '<tool_call>{"name": "get_w', ""),
+        ("tagged", '<tool_call>{"name": "no_such', '<tool_call>{"name": "no_such'),
+        ("tagged", '<tool_call>{"name": "g"', '<tool_call>{"name": "g"'),
+        ("tagged", "Use <tool_call> tags", "Use <tool_call> tags"),
+        ("tagged", "a < b and <to", "a < b and <to"),
+        ("bare", '{"name": "', '{"name": "'),
+        ("bare", '{"title": "x", "na', '{"title": "x", "na'),
+        ("list", '[TOOL_CALLS][{"name": "', ""),
+        ("named list", "[TOOL_CALLS]get_w", ""),
+        ("named list", "[TOOL_CALLS]no_such", "[TOOL_CALLS]no_such"),
+        ("xml", "<tool_call>\n<function=get", ""),
+        ("xml", "<tool_call>\n<function=no_such>\n", "<tool_call>\n<function=no_such>\n"),
+        ("pairs", "<tool_call>get_we", ""),
+        ("gemma", "<|tool_call>call:get_w", ""),
+        ("granite", '<|tool_call|>[{"name": "f', ""),
+        ("command", "Action:\n```json\n[", "Action:\n```json\n["),
+        ("kimi", "<|tool_calls_section_begin|><|tool_call_begin|>functions.get", ""),
+    ],
+)
+def test_what_a_limit_cuts_before_a_name_is_left_out(form: str, text: str, said: str) -> None:
+    """What cannot become a call stays, and so does everything of an answer that ended by itself."""
+    for pieces in ([text], list(text)):
+        parser = ReplyParser(form=FORMS[form], tools=TOOLS)
+        parts = [part for piece in pieces for part in parser.push(piece)] + parser.finish(cut=True)
+        assert shown(parts) == ([("says", said)] if said else [])
+        assert read(pieces, FORMS[form]) == [("says", text)] or read(pieces, FORMS[form])[0][0] == "cut"
+
+
+@pytest.mark.parametrize("rest", ['<tool_call>\n{"name": "', "\n<tool", "\n<tool_call>", " ", '<tool_call>{"na'])
+def test_the_same_after_a_whole_call(rest: str) -> None:
+    call = '<tool_call>{"name": "f", "arguments": {"a": "x"}}</tool_call>'
+    parser = ReplyParser(form=FORMS["tagged"], tools=TOOLS)
+    assert shown(parser.push(call + rest) + parser.finish(cut=True)) == [CALL]
+    parser = ReplyParser(form=FORMS["tagged"], tools=TOOLS)
+    assert shown(parser.push(f"{call}Done. <") + parser.finish(cut=True)) == [CALL, ("says", "Done. <")]
+
+
+OBJECT = '{"name": "f", "arguments": {"a": "x"}}'
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"```json\n{OBJECT}\n```",
+        f"```\n{OBJECT}\n```\n",
+        f"\n```json {OBJECT}```",
+        '```json\n{\n  "arguments": {"a": "x"},\n  "name": "f"\n}\n```',
+        '```json\n{"name": "f", "parameters": {"a": "x"}}\n```',
+        '```json\n{"type": "function", "name": "f", "arguments": {"a": "x"}}\n```',
+    ],
+)
+@pytest.mark.parametrize("form", FORMS)
+def test_a_lone_object_in_a_fence_is_a_call(form: str, text: str) -> None:
+    for pieces in ([text], list(text)):
+        assert read(pieces, FORMS[form]) == [CALL]
+        assert read(["<think>hm</think>\n\n", *pieces], FORMS[form]) == [("thinks", "hm"), CALL]
+        assert read(pieces) == [("says", text)], "without tools"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"Sure:\n```json\n{OBJECT}\n```",
+        f"```json\n{OBJECT}\n```\nThat is it.",
+        f"```json\n{OBJECT}\n```\n```json\n{OBJECT}\n```",
+        f"```json\n{OBJECT}\n{OBJECT}\n```",
+        f"```json\n[{OBJECT}]\n```",
+        f"```python\n{OBJECT}\n```",
+        f"```json\n{OBJECT}\n",
+        f"```json\n{OBJECT}",
+        '```json\n{"name": "g", "arguments": {"a": "x"}}\n```',
+        '```json\n{"name": "f"}\n```',
+        '```json\n{"name": "f", "arguments": {"a": 5}}\n```',
+        '```json\n{"name": "f", "arguments": {"n": "x"}}\n```',
+        '```json\n{"name": "f", "arguments": [1]}\n```',
+        '```json\n{"name": "f", "arguments": {"a": "x"}, "note": 1}\n```',
+        '```json\n{"name": "f", "arguments": {"a": "x",}}\n```',
+        '```json\n{"title": "f", "arguments": {"a": "x"}}\n```',
+    ],
+)
+def test_nothing_else_in_a_fence_is(text: str) -> None:
+    for pieces in ([text], list(text)):
+        assert read(pieces, FORMS["tagged"]) == [("says", text)]
+
+
+def test_an_answer_in_json_is_held_back_no_longer_than_to_its_first_key() -> None:
+    parser = ReplyParser(form=FORMS["tagged"], tools=TOOLS)
+    assert parser.push('```json\n{"ti') == []
+    assert parser.push('tle": "x') == [Content('```json\n{"title": "x')]
+    parser = ReplyParser(form=FORMS["tagged"], tools=TOOLS)
+    assert parser.push('```json\n{"name": "Bo') == []
+    assert parser.push('b"') == [Content('```json\n{"name": "Bob"')]
+
+
 def test_text_around_calls_stays_in_its_place() -> None:
     text = 'I look. \n<tool_call>{"name": "f", "arguments": {"a": "x"}}</tool_call>\n\nDone. '
     assert read([text], FORMS["tagged"]) == [("says", "I look."), CALL, ("says", "Done. ")]
