@@ -60,6 +60,15 @@ class Noise:
 
 
 @dataclass(frozen=True, slots=True)
+class Prompt:
+    """A text to be read by a model, in which only some spellings of special tokens are these tokens."""
+
+    text: str
+    breaks: tuple[int, ...] = ()
+    """Indexes into `text`, ascending: where a spelling goes across one, it is text like any other."""
+
+
+@dataclass(frozen=True, slots=True)
 class SparseProbs:
     """A distribution over a few tokens; every other token has probability 0."""
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from localspec.chat import json_span
 from localspec.chat.call_form import CallReader, Found, Mark, closed, names_of, object_rules
 from localspec.chat.call_json import Array, NoCall
+from localspec.chat.sealed import json_text
 from localspec.chat.tool import Tool, ToolCall
 
 _NUMBERED = r'"tool_call_id": ?"[0-9]+", ?'
@@ -54,7 +55,7 @@ class ArrayForm:
 
     def written(self, calls: Sequence[ToolCall]) -> str:
         """Calls as the model writes them."""
-        shown = [f'{{"{self.name_key}": {json.dumps(c.name)}, "{self.argument_key}": {c.arguments}}}' for c in calls]
+        shown = [f'{{"{self.name_key}": {json_text(c.name)}, "{self.argument_key}": {c.arguments}}}' for c in calls]
         return f"{self.opening}{self.lead}[{', '.join(shown)}]{self.closing}"
 
 

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Protocol
 from localspec.chat import json_span
 from localspec.chat.call_json import Array, Named, NoCall, Object, begins_name
 from localspec.chat.call_part import CallPart
+from localspec.chat.sealed import json_text
 from localspec.chat.tool import Tool, ToolCall
 from localspec.llama.grammar import JSON_OPTIONS
 
@@ -171,7 +172,7 @@ class TaggedForm:
 
     def written(self, calls: Sequence[ToolCall]) -> str:
         """Calls as the model writes them."""
-        shown = [f'{{"name": {json.dumps(call.name)}, "arguments": {call.arguments}}}' for call in calls]
+        shown = [f'{{"name": {json_text(call.name)}, "arguments": {call.arguments}}}' for call in calls]
         return "".join(f"<tool_call>{text}</tool_call>" for text in shown)
 
 

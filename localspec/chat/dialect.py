@@ -16,24 +16,16 @@ from localspec.chat.forms import form_of
 from localspec.chat.harmony_form import ANSWER, HARMONY, NEXT, START, one_call_each, within
 from localspec.chat.harmony_form import THOUGHT as HARMONY_THOUGHT
 from localspec.chat.harmony_reply import HarmonyParser
+from localspec.chat.marks import Marks, marks_of
 from localspec.chat.named_form import DEEPSEEK_CALL, NamedForm, deepseek
-from localspec.chat.reply import Parser, ReplyParser, Thought
+from localspec.chat.reply import THOUGHTS, Parser, ReplyParser, Thought
+from localspec.chat.sealed import Sealed, json_text, opened
 from localspec.chat.template import Message
 from localspec.chat.tool import AUTO, Tool, ToolCall, ToolChoice
 from localspec.engine.lazy import Trigger
 from localspec.errors import UsageError
-from localspec.types import NO_TOKENS, Tokens
-
-THOUGHTS = (
-    Thought("<think>", "</think>"),
-    Thought("[THINK]", "[/THINK]"),
-    Thought("<seed:think>", "</seed:think>"),
-    Thought("<thinking>", "</thinking>"),
-    Thought("<|START_THINKING|>", "<|END_THINKING|>"),
-    Thought("<|channel>thought", "<channel|>"),
-)
-"""Marks of thoughts that models use."""
-
+from localspec.llama.special_tokens import SpecialToken
+from localspec.types import NO_TOKENS, Prompt, Tokens
 
 _HEAD = 24
 """Tokens of a prompt in which marks are looked for: at its end, or from where its last message begins."""
@@ -49,7 +41,12 @@ class Vocabulary(Protocol):
     chat_template: str | None
     end_tokens: frozenset[int]
 
+    @property
+    def special_tokens(self) -> tuple[SpecialToken, ...]: ...
+
     def tokenize(self, text: str, *, special: bool, add_bos: bool) -> Tokens: ...
+
+    def tokenize_prompt(self, prompt: Prompt, *, add_bos: bool) -> Tokens: ...
 
     def detokenize(self, tokens: Sequence[int] | Tokens, special: bool = False) -> str: ...
 
@@ -85,8 +82,9 @@ class Dialect:
         return int(tokens[0]) if len(tokens) == 1 else None
 
     def spelled(self, text: str) -> Tokens:
-        """int32[n], a text in which nothing is a marker."""
-        return self._vocabulary.tokenize(text, special=False, add_bos=False) if text else NO_TOKENS
+        """int32[n], a text that the model said: of all marks only its own thoughts' count, and user-defined calls'."""
+        prompt = opened(self._marks.sealed(text, by_model=True))
+        return self._vocabulary.tokenize_prompt(prompt, add_bos=False) if text else NO_TOKENS
 
     def marked(self, text: str) -> Tokens:
         """int32[n], a text whose markers are the tokens that stand for them."""
@@ -114,6 +112,11 @@ class Dialect:
     def begins_answer(self, prompt: Tokens) -> bool:
         """Whether what comes next is the answer itself: no thought to be ended, no header."""
         return self.channel(prompt) not in (None, "analysis") if self.has_channels else not self.ends_thinking(prompt)
+
+    def begun(self, content: str) -> Sealed:
+        """The beginning of an answer, as it stands after the prompt's text."""
+        sealed = self._marks.sealed(content, by_model=True)
+        return Sealed(f"{ANSWER}{sealed}") if content and self.has_channels else sealed
 
     def turn(
         self,
@@ -149,33 +152,65 @@ class Dialect:
             if isinstance(self.form, ListForm):
                 shown = [_with_short_ids(message) for message in shown]
             if isinstance(self.form, ArrayForm) and not self._renders_calls:
-                shown = [_with_calls_spelled(message, self.form) for message in shown]
+                shown = [self._with_calls_spelled(message, self.form) for message in shown]
             if offered:
                 variables["tools"] = [tool.as_function() for tool in offered]
         else:
             shown = self._spelled(shown, offered)
         return Turn(self, tuple(shown), variables, offered, choice, parallel)
 
+    @property
+    def _marks(self) -> Marks:
+        return marks_of(self._vocabulary.special_tokens, self._vocabulary.chat_template or "")
+
     def _spelled(self, messages: list[Message], tools: Sequence[Tool]) -> list[Message]:
         """Messages for a template that knows no tools: they, calls and results become plain content."""
         own = self.token_of("<tool_result>") is not None  # localspec's pair has learned its tools as signatures
+        sealed = self._marks.sealed
         shown: list[Message] = []
         for message in messages:
             if message.tool_calls:
-                message = _with_calls_spelled(message, self._spelling)
+                message = self._with_calls_spelled(message, self._spelling)
             elif message.role == "tool" and own:
-                message = replace(message, content=f"<tool_result>{message.content}</tool_result>")
+                text = Sealed(f"<tool_result>{sealed(message.content)}</tool_result>")
+                message = replace(message, content=text)
             elif message.role == "tool":
-                text = f"<tool_response>\n{message.content}\n</tool_response>"
+                text = Sealed(f"<tool_response>\n{sealed(message.content)}\n</tool_response>")
                 if shown and shown[-1].role == "user":  # many templates insist that roles alternate
-                    text = f"{shown.pop().content}\n{text}"
+                    text = Sealed(f"{sealed(shown.pop().content)}\n{text}")
                 message = Message("user", text)
             shown.append(message)
         if tools:
-            text = _signatures(tools) if own else _instructions(tools, self._spelling)
-            system = shown.pop(0).content if shown and shown[0].role == "system" else ""
-            shown.insert(0, Message("system", f"{system}\n\n{text}" if system else text))
+            text = self._signatures(tools) if own else self._instructions(tools, self._spelling)
+            system = sealed(shown.pop(0).content) if shown and shown[0].role == "system" else ""
+            shown.insert(0, Message("system", Sealed(f"{system}\n\n{text}") if system else text))
         return shown
+
+    def _signatures(self, tools: Sequence[Tool]) -> Sealed:
+        """Tools as localspec's own pair has learned to read them."""
+        told = [f"{tool.name}({', '.join(map(str, tool.parameters.get('properties', {})))})" for tool in tools]
+        return Sealed("Tools:\n" + "\n".join(map(self._marks.sealed, told)))
+
+    def _instructions(self, tools: Sequence[Tool], form: TaggedForm | NamedForm) -> Sealed:
+        """Tools for a model whose template says nothing about them."""
+        told = [self._marks.sealed_in(tool.as_function()["function"]) for tool in tools]
+        listed = "\n".join(json_text(one, ensure_ascii=False) for one in told)
+        example = form.written([ToolCall("", "the function's name", '{"an argument": "its value"}')])
+        return Sealed(
+            f"These functions can be called, one per line, with the JSON schema of their arguments:\n{listed}\n"
+            f"To call one, answer with nothing but\n{example}\n"
+            "with one such line for every call. The results come back in <tool_response> tags. "
+            "Where no function helps, answer in plain words."
+        )
+
+    def _with_calls_spelled(self, message: Message, form: TaggedForm | NamedForm | ArrayForm) -> Message:
+        """A message whose calls are part of its content."""
+        if not message.tool_calls:
+            return message
+        sealed = self._marks.sealed
+        calls = [ToolCall(call.id, sealed(call.name), sealed(call.arguments)) for call in message.tool_calls]
+        content = Sealed(sealed(message.content, by_model=True) + form.written(calls))
+        return replace(message, content=content, tool_calls=())
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,9 +241,9 @@ class Turn:
         tokens = {int(token) for text in texts for token in self.dialect.marked(text)}
         return frozenset(token for token in tokens if self.dialect.is_control(token))
 
-    def begun(self, content: str) -> str:
+    def begun(self, content: str) -> Sealed:
         """The beginning of an answer, as it stands after the prompt's text."""
-        return f"{ANSWER}{content}" if content and self.dialect.has_channels else content
+        return self.dialect.begun(content)
 
     def parser(self, prompt: Tokens) -> Parser:
         """A parser for the answer to a prompt (`Engine.chat_tokens` of `messages` and `variables`)."""
@@ -349,27 +384,3 @@ def _short_id(text: str) -> str:
     if re.fullmatch(r"[a-zA-Z0-9]{9}", text):
         return text
     return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:9]
-
-
-def _signatures(tools: Sequence[Tool]) -> str:
-    """Tools as localspec's own pair has learned to read them."""
-    return "Tools:\n" + "\n".join(f"{tool.name}({', '.join(tool.parameters.get('properties', {}))})" for tool in tools)
-
-
-def _instructions(tools: Sequence[Tool], form: TaggedForm | NamedForm) -> str:
-    """Tools for a model whose template says nothing about them."""
-    listed = "\n".join(json.dumps(tool.as_function()["function"], ensure_ascii=False) for tool in tools)
-    example = form.written([ToolCall("", "the function's name", '{"an argument": "its value"}')])
-    return (
-        f"These functions can be called, one per line, with the JSON schema of their arguments:\n{listed}\n"
-        f"To call one, answer with nothing but\n{example}\n"
-        "with one such line for every call. The results come back in <tool_response> tags. "
-        "Where no function helps, answer in plain words."
-    )
-
-
-def _with_calls_spelled(message: Message, form: TaggedForm | NamedForm | ArrayForm) -> Message:
-    """A message whose calls are part of its content."""
-    if not message.tool_calls:
-        return message
-    return replace(message, content=message.content + form.written(message.tool_calls), tool_calls=())

@@ -6,13 +6,16 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from localspec.chat.call_form import CallReader, Found, Mark, argument_rules, marked, names_of
 from localspec.chat.call_json import Arguments, NoCall
 from localspec.chat.call_part import CallBegun, CallEnded
 from localspec.chat.reply import Thought
-from localspec.chat.template import Message
 from localspec.chat.tool import Tool, new_call_id
+
+if TYPE_CHECKING:
+    from localspec.chat.template import Message
 
 START, CHANNEL, MESSAGE, CONSTRAIN, END = "<|start|>", "<|channel|>", "<|message|>", "<|constrain|>", "<|end|>"
 THOUGHT = Thought(f"{CHANNEL}analysis{MESSAGE}", END)

@@ -48,6 +48,17 @@ class Thought:
     closing: str
 
 
+THOUGHTS = (
+    Thought("<think>", "</think>"),
+    Thought("[THINK]", "[/THINK]"),
+    Thought("<seed:think>", "</seed:think>"),
+    Thought("<thinking>", "</thinking>"),
+    Thought("<|START_THINKING|>", "<|END_THINKING|>"),
+    Thought("<|channel>thought", "<channel|>"),
+)
+"""Marks of thoughts that models use."""
+
+
 class Parser(ABC):
     """Takes one answer apart; `push` its text as it comes, `finish` when it has ended."""
 

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Protocol
 
+from localspec.chat.marks import Marks, marks_of
+from localspec.chat.sealed import BREAK, json_text, opened
 from localspec.chat.tool import ToolCall
 from localspec.errors import ModelError, UsageError
+from localspec.llama.special_tokens import SpecialToken
+from localspec.types import Prompt
 
 ROLES = ("system", "user", "assistant", "tool")
 _FAILURES = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
@@ -56,14 +60,30 @@ def _call_as_dict(call: ToolCall) -> dict[str, Any]:
     return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments}}
 
 
+class Vocabulary(Protocol):
+    """What must be known of a model (`llama.model.Model` is one)."""
+
+    chat_template: str | None
+    bos: int | None
+    eos: int | None
+
+    @property
+    def special_tokens(self) -> tuple[SpecialToken, ...]: ...
+
+    def text_of(self, token: int | None) -> str: ...
+
+
 class ChatTemplate:
     """A compiled chat template."""
 
-    def __init__(self, source: str | None, bos: str = "", eos: str = "") -> None:
+    def __init__(
+        self, source: str | None, bos: str = "", eos: str = "", specials: Callable[[], tuple[SpecialToken, ...]] = tuple
+    ) -> None:
         """
         Args:
             source: Jinja text of `tokenizer.chat_template`; None = the model has none.
             bos, eos: texts of the model's begin- and end-of-sequence tokens.
+            specials: gives the special tokens of its vocabulary, when a prompt is made.
 
         Raises:
             ModelError: the template cannot be compiled.
@@ -71,7 +91,7 @@ class ChatTemplate:
         self.source = source or ""
         """The Jinja text; "" = there is none."""
         self._template = None
-        self._bos, self._eos = bos, eos
+        self._bos, self._eos, self._specials = bos, eos, specials
         self.has_channels = "<|channel|>analysis<|message|>" in self.source
         """Whether answers are messages with headers, as gpt-oss writes them."""
         if source is None:
@@ -86,7 +106,7 @@ class ChatTemplate:
         environment.globals["raise_exception"] = _refuse
         environment.globals["strftime_now"] = lambda pattern: datetime.now().strftime(pattern)
         try:
-            self._template = environment.from_string(source)
+            self._template = environment.from_string(source.replace(BREAK, 2 * BREAK))
         except (jinja2.TemplateError, SyntaxError, RecursionError) as error:
             raise ModelError(
                 f"The model's chat template is broken: {error}.", "Use a file with a working one."
@@ -97,8 +117,29 @@ class ChatTemplate:
         """Whether the model has a template."""
         return self._template is not None
 
+    @classmethod
+    def of(cls, model: Vocabulary) -> ChatTemplate:
+        """That of a model.
+
+        Raises:
+            ModelError: it cannot be compiled.
+        """
+        bos, eos = model.text_of(model.bos), model.text_of(model.eos)
+        return cls(model.chat_template, bos, eos, lambda: model.special_tokens)
+
     def render(self, messages: Sequence[Message], **variables: Any) -> str:
-        """The prompt, ending where the assistant's answer begins.
+        """The text of `prompt`, which does not tell the template's marks from those in messages."""
+        return self.prompt(messages, **variables).text
+
+    def prompt(self, messages: Sequence[Message], *, beginning: str = "", **variables: Any) -> Prompt:
+        """The prompt, ending where the assistant's answer begins, or goes on.
+
+        Only what the template writes may be special tokens: a mark in messages and variables has a break in it.
+
+        Args:
+            messages: the conversation.
+            beginning: of the answer.
+            variables: more for the template.
 
         Raises:
             ModelError: the model has no template.
@@ -112,17 +153,29 @@ class ChatTemplate:
             from localspec.chat.harmony_reply import unheaded  # only gpt-oss needs it
 
             messages = [unheaded(message) for message in messages]
+        marks = marks_of(self._specials(), self.source)
         try:
-            return self._template.render(
-                messages=[message.as_dict() for message in messages],
+            given = {name: marks.sealed_in(value) for name, value in variables.items()}
+            text = self._template.render(
+                messages=[_sealed(message, marks) for message in messages],
                 bos_token=self._bos,
                 eos_token=self._eos,
-                **{"add_generation_prompt": True, "tools": None, **variables},
+                **{"add_generation_prompt": True, "tools": None, **given},
             )
         except jinja2.TemplateError as error:
             raise UsageError(f"The model's chat template refuses these messages: {error}.") from None
         except _FAILURES as error:
             raise UsageError(f"The model's chat template fails on these messages: {error}.") from None
+        return opened(text + marks.sealed(beginning, by_model=True))
+
+
+def _sealed(message: Message, marks: Marks) -> dict[str, Any]:
+    """A message as chat templates expect it, in which no mark is whole."""
+    said = ("content", "reasoning_content", "thinking") if message.role == "assistant" else ()
+    return {
+        key: value if key == "role" else marks.sealed_in(value, by_model=key in said)
+        for key, value in message.as_dict().items()
+    }
 
 
 def _to_json(
@@ -137,7 +190,7 @@ def _to_json(
         indent = max(0, min(indent, 16))  # a template is not trusted with memory
     if isinstance(value, Iterator):  # what Jinja's `map` and `select` return
         value = list(value)
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+    return json_text(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
 def _refuse(message: str) -> None:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from localspec.chat.dialect import THOUGHTS
 from localspec.chat.harmony_reply import HarmonyParser
-from localspec.chat.reply import Content, Part, Reasoning
+from localspec.chat.reply import THOUGHTS, Content, Part, Reasoning
 
 MARKS = THOUGHTS[0]
 """What endpoints write around thoughts that they leave in the text."""

@@ -20,7 +20,8 @@ from localspec.gguf.spread import BY_LAYER, Spread
 from localspec.llama import device_list, lib, wide
 from localspec.llama.configuration import Kernels
 from localspec.llama.fewest import FewestTokens
-from localspec.types import Tokens
+from localspec.llama.special_tokens import PromptTokenizer, SpecialToken, special_tokens
+from localspec.types import Prompt, Tokens
 
 if TYPE_CHECKING:
     from localspec.llama.handle import Handle
@@ -177,10 +178,26 @@ class Model:
             if count >= 0:
                 break
             room = -count
-        tokens: Tokens = buffer[:count].copy()
-        if add_bos and self.bos is not None:
-            tokens = np.concatenate([np.array([self.bos], dtype=np.int32), tokens])
-        return tokens
+        return self._with_bos(buffer[:count].copy(), add_bos)
+
+    def _with_bos(self, tokens: Tokens, add_bos: bool) -> Tokens:
+        if not add_bos or self.bos is None:
+            return tokens
+        return np.concatenate([np.array([self.bos], dtype=np.int32), tokens])
+
+    def tokenize_prompt(self, prompt: Prompt, *, add_bos: bool) -> Tokens:
+        """int32[n] tokens of a text whose special tokens are read as such where no break is in them; see `tokenize`."""
+        return self._with_bos(self._prompts.tokens(prompt), add_bos)
+
+    @functools.cached_property
+    def _prompts(self) -> PromptTokenizer:
+        spaced = self.detokenize(self.tokenize("a", special=False, add_bos=False)).startswith(" ")
+        return PromptTokenizer(self.special_tokens, functools.partial(self.tokenize, add_bos=False), spaced)
+
+    @functools.cached_property
+    def special_tokens(self) -> tuple[SpecialToken, ...]:
+        """What llama.cpp looks for in texts before it splits them into words."""
+        return special_tokens(self._api, self._vocab, self.header, self.end_tokens)
 
     def fewest_tokens(self, text: str, most: int, *, special: bool) -> int:
         """A text has this many tokens or more, told before `tokenize` makes them; see `FewestTokens.of`."""
@@ -188,14 +205,9 @@ class Model:
 
     @functools.cached_property
     def _fewest_tokens(self) -> FewestTokens:
-        api, vocab, tokens = self._api, self._vocab, range(self.n_vocab)
-        texts = [api.llama_vocab_get_text(vocab, token) for token in tokens]
-        kinds = [api.llama_vocab_get_attr(vocab, token) for token in tokens]
-        is_control = api.LLAMA_TOKEN_ATTR_CONTROL | api.LLAMA_TOKEN_ATTR_UNKNOWN
-        is_special = is_control | api.LLAMA_TOKEN_ATTR_USER_DEFINED
-        specials = [(text, kind) for text, kind in zip(texts, kinds, strict=True) if kind & is_special]
-        control = [text for text, kind in specials if kind & is_control]
-        return FewestTokens(texts, control, [text for text, kind in specials if not kind & is_control])
+        texts = [self._api.llama_vocab_get_text(self._vocab, token) for token in range(self.n_vocab)]
+        control = [special.text.encode() for special in self.special_tokens if special.control]
+        return FewestTokens(texts, control, [one.text.encode() for one in self.special_tokens if not one.control])
 
     def piece(self, token: int, special: bool = False) -> bytes:
         """The bytes a token adds to a text; control tokens are b"" unless `special`. May end inside a character."""

@@ -30,7 +30,7 @@ from localspec.runtime.loading import check_drafter, leaves, load_apart
 from localspec.runtime.loops import make_loop
 from localspec.runtime.readings import Readings
 from localspec.runtime.worker import Worker
-from localspec.types import NO_TOKENS, Float32Array, Rule, SamplingParams, Tokens
+from localspec.types import NO_TOKENS, Float32Array, Prompt, Rule, SamplingParams, Tokens
 
 _Result = TypeVar("_Result")
 
@@ -46,7 +46,7 @@ class Engine:
     def __init__(self, loaded: Loaded) -> None:
         self.loaded = loaded
         model = loaded.model
-        self.template = ChatTemplate(model.chat_template, model.text_of(model.bos), model.text_of(model.eos))
+        self.template = ChatTemplate.of(model)
         self._compiler = Compiler(model)
         self._worker = Worker(loaded, make_loop(loaded, loaded.settings))
         self._readings = Readings(loaded, self._worker.run)
@@ -109,25 +109,23 @@ class Engine:
         return self.loaded.model.tokenize(text, special=special, add_bos=self.loaded.model.add_bos)
 
     def chat_text(self, messages: Sequence[Message], *, beginning: str = "", **variables: Any) -> str:
-        """The prompt for a conversation, by the model's chat template.
+        """The text of a conversation's prompt, to look at; see `ChatTemplate.render`."""
+        return self.template.render(messages, beginning=beginning, **variables)
 
-        Args:
-            messages: the conversation.
-            beginning: of the answer; the model goes on with it.
-            variables: more for the template.
+    def prompt_tokens(self, prompt: Prompt | str) -> Tokens:
+        """The tokens of what `template.prompt` gave, or of a text of such a kind, in which all marks count.
+
+        The template may have put the begin-of-sequence token there already.
         """
-        return self.template.render(messages, **variables) + beginning
-
-    def prompt_tokens(self, text: str) -> Tokens:
-        """The tokens of what `chat_text` wrote: the template may have put the begin-of-sequence token there already."""
+        prompt = Prompt(prompt) if isinstance(prompt, str) else prompt
         model = self.loaded.model
         bos = model.text_of(model.bos)
-        has_bos = bool(bos) and text.startswith(bos)
-        return model.tokenize(text, special=True, add_bos=model.add_bos and not has_bos)
+        has_bos = bool(bos) and prompt.text.startswith(bos)
+        return model.tokenize_prompt(prompt, add_bos=model.add_bos and not has_bos)
 
     def chat_tokens(self, messages: Sequence[Message], *, beginning: str = "", **variables: Any) -> Tokens:
-        """The prompt for a conversation as tokens; see `chat_text`."""
-        return self.prompt_tokens(self.chat_text(messages, beginning=beginning, **variables))
+        """The prompt for a conversation as tokens; see `ChatTemplate.prompt`."""
+        return self.prompt_tokens(self.template.prompt(messages, beginning=beginning, **variables))
 
     def chat(self, messages: Sequence[Message], **options: Any) -> Generation:
         """Answers a conversation; options as in `generate`."""

@@ -64,9 +64,9 @@ def chat_turn(fields: ChatFields, engine: Engine) -> tuple[Turn, Tokens]:
     parallel = fields.parallel_tool_calls is not False
     turn = Dialect(engine.loaded.model).turn(messages, tools, fields.choice_of_tool(), parallel)
     variables = fields.variables() | turn.variables
-    text = engine.chat_text(turn.messages, beginning=turn.begun(beginning), **variables)
-    check_text(text, engine, "messages")
-    return turn, engine.prompt_tokens(text)
+    shown = engine.template.prompt(turn.messages, beginning=turn.begun(beginning), **variables)
+    check_text(shown.text, engine, "messages")
+    return turn, engine.prompt_tokens(shown)
 
 
 def chat_asked(fields: ChatFields, engine: Engine) -> tuple[Turn, Asked]:

@@ -123,7 +123,7 @@ def main() -> None:
     parser.add_argument("out", type=Path, nargs="?", default=paths.bundled("workloads.jsonl"))
     options = parser.parse_args()
     with Model.load(paths.bundled("tiny-target-q8_0.gguf")) as model:
-        template = ChatTemplate(model.chat_template, model.text_of(model.bos), model.text_of(model.eos))
+        template = ChatTemplate.of(model)
 
         def length(row: Row) -> int:
             if "text" in row:

@@ -18,7 +18,7 @@ from localspec.engine.lazy import Lazy
 from localspec.llama.grammar import Grammar
 from localspec.llama.matcher import Compiler
 from localspec.llama.model import Model
-from localspec.types import Tokens
+from localspec.types import Prompt, Tokens
 
 CITY = {"type": "object", "properties": {"city": {"type": "string"}, "n": {"type": "integer"}}, "required": ["city"]}
 NESTED: dict[str, Any] = {
@@ -38,9 +38,13 @@ class Disguised:
         self._model = model
         self.chat_template: str | None = chat_template
         self.end_tokens = model.end_tokens
+        self.special_tokens = model.special_tokens
 
     def tokenize(self, text: str, *, special: bool, add_bos: bool) -> Tokens:
         return self._model.tokenize(text, special=special, add_bos=add_bos)
+
+    def tokenize_prompt(self, prompt: Prompt, *, add_bos: bool) -> Tokens:
+        return self._model.tokenize_prompt(prompt, add_bos=add_bos)
 
     def detokenize(self, tokens: Sequence[int] | Tokens, special: bool = False) -> str:
         return self._model.detokenize(tokens, special)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +23,8 @@ from localspec.chat.tool import Tool, ToolCall, ToolChoice, new_call_id
 from localspec.chat.xml_form import XmlForm
 from localspec.errors import UsageError
 from localspec.llama.model import Model
-from localspec.types import Tokens
+from localspec.llama.special_tokens import PromptTokenizer, SpecialToken
+from localspec.types import Prompt, Tokens
 
 WEATHER = Tool(
     "get_weather", "Weather of a city", {"type": "object", "properties": {"city": {"type": "string"}, "day": {}}}
@@ -39,12 +41,16 @@ class Spelled:
     def __init__(self, chat_template: str | None, *markers: str) -> None:
         self.chat_template = chat_template
         self.end_tokens: frozenset[int] = frozenset()
+        self.special_tokens = tuple(SpecialToken(text, 256 + at, control=True) for at, text in enumerate(markers))
         self._markers = list(markers)
 
     def tokenize(self, text: str, *, special: bool, add_bos: bool) -> Tokens:
         if text in self._markers:
             return np.array([256 + self._markers.index(text)], dtype=np.int32)
         return np.array(list(text.encode()), dtype=np.int32)
+
+    def tokenize_prompt(self, prompt: Prompt, *, add_bos: bool) -> Tokens:
+        return PromptTokenizer(self.special_tokens, partial(self.tokenize, add_bos=add_bos), False).tokens(prompt)
 
     def detokenize(self, tokens: Sequence[int] | Tokens, special: bool = False) -> str:
         return b"".join(self.piece(int(token), special) for token in tokens).decode()

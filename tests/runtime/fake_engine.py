@@ -11,11 +11,12 @@ from localspec.engine.loop import Loop
 from localspec.engine.request import Request
 from localspec.errors import LocalspecError
 from localspec.llama.settings import ContextSettings
+from localspec.llama.special_tokens import SpecialToken
 from localspec.planning.fixed import FixedPlan
 from localspec.runtime.engine import Engine
 from localspec.runtime.generation import Generation
 from localspec.runtime.loaded import Loaded
-from localspec.types import SamplingParams, Tokens
+from localspec.types import Prompt, SamplingParams, Tokens
 from tests.fakes import Answer, FakeDraftContext, FakeTarget, FakeVocabulary, HashModel, answer, prompt
 
 VOCABULARY_SIZE, PATIENCE = 16, 10.0
@@ -65,6 +66,13 @@ class Model(FakeVocabulary):
     def tokenize(self, text: str, *, special: bool, add_bos: bool) -> Tokens:
         known = {letter: token for token, letter in enumerate(self.TEXT)} | ({"<": BOS, ">": EOS} if special else {})
         return prompt(*([BOS] if add_bos else []), *(known[letter] for letter in text))
+
+    @property
+    def special_tokens(self) -> tuple[SpecialToken, ...]:
+        return (SpecialToken("<", BOS, control=True), SpecialToken(">", EOS, control=True))
+
+    def tokenize_prompt(self, prompt: Prompt, *, add_bos: bool) -> Tokens:
+        return self.tokenize(prompt.text, special=True, add_bos=add_bos)
 
     def close(self) -> None:
         self.closed += 1

@@ -1,0 +1,198 @@
+"""The special tokens of a vocabulary: where they stand in a text, and tokens of prompts in which not all of them count.
+
+llama.cpp reads control tokens in all of a text or in none of it, and user-defined ones always. A prompt has what its
+template wrote, and what people wrote. So it is cut here at the control tokens that count, as llama.cpp would cut it,
+and what is between them becomes tokens without control tokens.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from localspec.gguf import Header
+from localspec.types import NO_TOKENS, Prompt, Tokens
+
+SPACE = " \t\n\v\f\r"
+"""What C's `isspace` takes for white space, and llama.cpp with it."""
+
+_SPECIAL_TYPES = (2, 3, 4)
+"""Of `tokenizer.ggml.token_type`: unknown, control, user-defined. llama.cpp makes others special by their purpose."""
+
+_FILL_IN = ("fim_pre", "fim_suf", "fim_mid", "fim_pad", "fim_rep", "fim_sep")
+_PURPOSES = ("bos", "eos", "eot", "sep", "nl", "pad", "mask", *_FILL_IN)
+"""Of tokens that llama.cpp has functions for."""
+
+_LEADS = ("\n", "\x01", "|")
+"""Texts to put before another one, so that no space is added to it: none of them begins a word."""
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+class SpecialToken(NamedTuple):
+    """A token that llama.cpp looks for in texts before it splits them into words."""
+
+    text: str
+    token: int
+    control: bool
+    """It is found only where special tokens are read as such; else it is user-defined, and found in every text."""
+    strips_left: bool = False
+    """White space before it is left out."""
+    strips_right: bool = False
+
+
+def special_tokens(api: Any, vocab: Any, header: Header, ends: Iterable[int]) -> tuple[SpecialToken, ...]:
+    """Those of a vocabulary, in the order of their numbers; one that is no UTF-8 stands in no text, and is left out.
+
+    Args:
+        api: llama.cpp's functions.
+        vocab: llama.cpp's pointer to the vocabulary.
+        header: of the model's file.
+        ends: tokens that end an answer.
+
+    Raises:
+        ModelFileError: the file has changed since its header was read.
+    """
+    control = api.LLAMA_TOKEN_ATTR_CONTROL | api.LLAMA_TOKEN_ATTR_UNKNOWN
+    special = control | api.LLAMA_TOKEN_ATTR_USER_DEFINED
+    kind_of, text_of = api.llama_vocab_get_attr, api.llama_vocab_get_text
+    left, right = api.LLAMA_TOKEN_ATTR_LSTRIP, api.LLAMA_TOKEN_ATTR_RSTRIP
+    found = []
+    for token in _candidates(api, vocab, header, ends):
+        kind = kind_of(vocab, token)
+        if kind & special:
+            with contextlib.suppress(UnicodeDecodeError):
+                text = text_of(vocab, token).decode()
+                found.append(SpecialToken(text, token, bool(kind & control), bool(kind & left), bool(kind & right)))
+    return tuple(found)
+
+
+def _candidates(api: Any, vocab: Any, header: Header, ends: Iterable[int]) -> Iterable[int]:
+    """Tokens that may be special: a quarter of a million calls would take a tenth of a second."""
+    n_vocab = int(api.llama_vocab_n_tokens(vocab))
+    types = header.raw("tokenizer.ggml.token_type")
+    if len(types) != 4 * n_vocab:
+        return range(n_vocab)
+    declared = np.flatnonzero(np.isin(np.frombuffer(types, "<i4"), _SPECIAL_TYPES)).tolist()
+    named = {int(getattr(api, f"llama_vocab_{purpose}")(vocab)) for purpose in _PURPOSES}
+    return sorted({*declared, *ends, *(token for token in named if token >= 0)})
+
+
+def encodable(text: str) -> str:
+    """The text as llama.cpp is given it, index by index: what UTF-8 cannot hold is a question mark."""
+    return text if text.isascii() else _SURROGATE.sub("?", text)
+
+
+class Spellings:
+    """Some texts, and where they stand in others. Thread-safe."""
+
+    def __init__(self, texts: Iterable[str]) -> None:
+        self._known = frozenset(filter(None, texts))
+        lengths: dict[str, set[int]] = {}
+        for text in self._known:
+            lengths.setdefault(text[0], set()).add(len(text))
+        self._lengths = {first: sorted(found) for first, found in lengths.items()}
+        self._first = re.compile(f"[{''.join(map(re.escape, lengths))}]") if lengths else None
+
+    def places(self, text: str) -> Iterator[tuple[int, int]]:
+        """(start, end) of every place, also of places that share characters."""
+        if self._first is None:
+            return
+        for match in self._first.finditer(text):
+            start = match.start()
+            for length in self._lengths[text[start]]:
+                if text[start : start + length] in self._known:
+                    yield start, start + length
+
+
+class Tokenize(Protocol):
+    """int32[n] tokens of a text; control tokens are read as such where they are `special`."""
+
+    def __call__(self, text: str, *, special: bool) -> Tokens: ...
+
+
+class PromptTokenizer:
+    """Makes tokens of prompts. Thread-safe."""
+
+    def __init__(self, specials: Sequence[SpecialToken], tokenize: Tokenize, has_lead: bool) -> None:
+        """
+        Args:
+            specials: of the vocabulary.
+            tokenize: gives the tokens of a text.
+            has_lead: it adds a space before a text.
+        """
+        self._specials = {special.text: special for special in specials if special.text.strip(SPACE + "\u2581")}
+        self._spellings = Spellings(self._specials)
+        self._control = np.array([special.token for special in specials if special.control], dtype=np.int32)
+        self._tokenize, self._has_lead = tokenize, has_lead
+
+    def tokens(self, prompt: Prompt) -> Tokens:
+        """int32[n]: those of its text with all special tokens, but for the spellings that go across a break."""
+        text, breaks = encodable(prompt.text), prompt.breaks
+        if not breaks:
+            return self._tokenize(prompt.text, special=True)
+        counted, cuts = self._found(text, breaks)
+        if not cuts:
+            return self._tokenize(prompt.text, special=True)
+        parts: list[Tokens] = []
+        at, strip = 0, False
+        for start, special in [*counted, (len(text), None)]:
+            end = start
+            while strip and at < end and text[at] in SPACE:
+                at += 1
+            while special is not None and special.strips_left and at < end and text[end - 1] in SPACE:
+                end -= 1
+            parts += self._plain(text, at, end, cuts)
+            if special is not None:
+                parts.append(np.array([special.token], dtype=np.int32))
+                at, strip = start + len(special.text), special.strips_right
+        return np.concatenate(parts) if parts else NO_TOKENS
+
+    def _found(self, text: str, breaks: Sequence[int]) -> tuple[list[tuple[int, SpecialToken]], dict[int, bool]]:
+        """(place, token) of the control tokens that count, and a break in each spelling that does not.
+
+        A break says whether the text must be cut there, because the token is found in every text.
+        """
+        places = [(len(text[start:end].encode()), start, end) for start, end in self._spellings.places(text)]
+        taken = bytearray(len(text))
+        counted: list[tuple[int, SpecialToken]] = []
+        cuts: dict[int, bool] = {}
+        for _, start, end in sorted(places, key=lambda place: (-place[0], place[1])):
+            special = self._specials[text[start:end]]
+            at = bisect_right(breaks, start)
+            if at < bisect_left(breaks, end):
+                cuts[breaks[at]] = cuts.get(breaks[at], False) or not special.control
+            elif not any(taken[start:end]):
+                taken[start:end] = b"\1" * (end - start)
+                if special.control:
+                    counted.append((start, special))
+        return sorted(counted), cuts
+
+    def _plain(self, text: str, start: int, end: int, cuts: dict[int, bool]) -> list[Tokens]:
+        """Tokens of a piece of the text, none of them a control token."""
+        if start == end:
+            return []
+        inside = sorted(cut for cut in cuts if start < cut < end)
+        found = self._pieces(text, [start, *(cut for cut in inside if cuts[cut]), end])
+        if inside and np.isin(np.concatenate(found), self._control).any():  # the parts of a word make one
+            found = self._pieces(text, [start, *inside, end])
+        return found
+
+    def _pieces(self, text: str, edges: Sequence[int]) -> list[Tokens]:
+        first, *rest = [text[start:end] for start, end in pairwise(edges)]
+        return [self._tokenize(first, special=False), *(self._continued(piece) for piece in rest)]
+
+    def _continued(self, text: str) -> Tokens:
+        """Tokens of a text in the middle of another one."""
+        if self._has_lead:
+            for lead in _LEADS:
+                alone, both = self._tokenize(lead, special=False), self._tokenize(lead + text, special=False)
+                if np.array_equal(both[: len(alone)], alone):
+                    return both[len(alone) :]
+        return self._tokenize(text, special=False)
