@@ -24,7 +24,6 @@ from localspec.errors import UsageError
 from localspec.llama.model import file_sha256
 from localspec.llama.probe import cpu_name
 from localspec.planning.acceptance import Acceptance
-from localspec.planning.budget import Budget
 from localspec.runtime import heads
 from localspec.runtime.corpus import Corpus
 from localspec.runtime.corpus_file import CorpusFile
@@ -37,22 +36,19 @@ class Experience:
     """What a plan learns from its drafts."""
 
     acceptance: Acceptance
-    budget: Budget
 
     @classmethod
     def of(cls, engine: Engine) -> Experience:
         """The engine's own."""
-        knowledge = engine.loaded.knowledge
-        return cls(knowledge.acceptance, knowledge.budget)
+        return cls(engine.loaded.knowledge.acceptance)
 
     def apart(self) -> Experience:
         """The same to begin with, and its own from then on."""
-        return Experience(Acceptance.from_json(self.acceptance.to_json()), Budget())
+        return Experience(Acceptance.from_json(self.acceptance.to_json()))
 
     def lend(self, engine: Engine) -> None:
         """Makes it the engine's; plans that are made from now on use it."""
-        knowledge = engine.loaded.knowledge
-        knowledge.acceptance, knowledge.budget = self.acceptance, self.budget
+        engine.loaded.knowledge.acceptance = self.acceptance
 
 
 class TrialCorpus(Corpus):

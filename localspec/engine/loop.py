@@ -167,7 +167,9 @@ class Loop:
                 slot.stats.reused_tokens += copied
                 slot.cached += copied
             if slot.unread:
+                before, begun = slot.cached, perf_counter()
                 slot.cached = self.target.prefill_chunk(slot.index, tokens, len(tokens), slot.cancel)
+                self.plan.read(slot.cached - before, before, perf_counter() - begun)
             if slot.progress is not None:
                 slot.progress(slot.cached, len(tokens) - 1)
         except Cancelled:
@@ -237,7 +239,7 @@ class Loop:
             stats.host_seconds += end - decoded
             if plain and not draft.past:
                 stats.compare(len(slot.history) - lengths[slot.index], plain, end - start)
-            stats.guarded_passes += review.guarded
+            stats.review(review)
 
     def _requests(self, slots: list[Slot]) -> list[DraftRequest]:
         requests = []

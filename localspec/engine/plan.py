@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Protocol
 
 from localspec.engine.interfaces import Draft, Drafter, DraftRequest, Outcome, Target
@@ -21,6 +22,16 @@ class Proposal:
     """One per request; every pass they make has an allowed width."""
 
 
+class Undrafted(Enum):
+    """Why nothing was drafted in a pass, in words for people."""
+
+    UNTIMED = "a plain pass is timed first"
+    NOTHING = "no copy found"
+    UNLIKELY = "guesses are too often wrong"
+    PRICE = "a row costs too much here"
+    LOST = "off: it lost what an answer may lose"
+
+
 @dataclass(frozen=True, slots=True)
 class Review:
     """What a plan says of a pass when it is over."""
@@ -31,6 +42,10 @@ class Review:
     """It was plain decoding: no drafter was asked, and nothing was decided."""
     guarded: bool = False
     """A setting forced a draft where none was worth its time."""
+    undrafted: Undrafted | None = None
+    """Why nothing was drafted; None = something was, or no drafter may guess."""
+    row: float = 0.0
+    """What a further row costs, in plain passes; 0 = unknown."""
 
 
 NO_REVIEW = Review()
@@ -61,6 +76,10 @@ class Plan(Protocol):
 
     def learn(self, proposal: Proposal, outcomes: Sequence[Outcome], seconds: float) -> Review:
         """What came of a proposal, in a pass of so many seconds (drafting not included). Drafters observe it here."""
+        ...
+
+    def read(self, rows: int, length: int, seconds: float) -> None:
+        """So many rows of a prompt were read after `length` cached tokens, alone in a pass of so many seconds."""
         ...
 
     def drop(self, name: str, reason: str) -> None:

@@ -15,6 +15,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from localspec.engine.plan import Review, Undrafted
+
 
 def percentile(samples: Sequence[float], share: float) -> float:
     """The smallest sample that at least `share` of all do not exceed (nearest rank); 0 for no samples."""
@@ -58,6 +60,10 @@ class RequestStats:
     """What these passes took, with drafting and all between them."""
     guarded_passes: int = 0
     """Passes whose draft a setting forced, where the plan's guard would have decoded plain."""
+    undrafted: Counter[Undrafted] = field(default_factory=Counter)
+    """{why: passes in which nothing was drafted}."""
+    row_cost: float = 0.0
+    """What a further row of a pass costs, in plain passes, as the plan knew at last; 0 = unknown."""
     ttft_seconds: float = 0.0
     """Time to first token, from the request's start, waiting included."""
     gaps: list[float] = field(default_factory=list)
@@ -127,6 +133,13 @@ class RequestStats:
         for depth in range(len(accepted)):
             self.accepted_per_position[depth] += 1
 
+    def review(self, review: Review) -> None:
+        """Counts what a plan said of a pass."""
+        self.guarded_passes += review.guarded
+        if review.undrafted is not None:
+            self.undrafted[review.undrafted] += 1
+        self.row_cost = review.row or self.row_cost
+
     def compare(self, tokens: int, plain: float, seconds: float) -> None:
         """Counts a pass that brought so many tokens in `seconds`, where plain decoding takes `plain` for each."""
         self.compared += tokens
@@ -164,5 +177,7 @@ class RequestStats:
             "compared_seconds": round(self.compared_seconds, 6),
             "estimated_speedup": round(self.estimated_speedup, 4),
             "guarded_passes": self.guarded_passes,
+            "undrafted_passes": {why.name.lower(): passes for why, passes in self.undrafted.most_common()},
+            "row_cost": round(self.row_cost, 4),
             "exact": self.exact,
         }

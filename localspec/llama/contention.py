@@ -45,6 +45,8 @@ class Contention:
         self._lock = threading.Lock()
         self._passes: float | None = None  # seconds since the last measurement
         self._waited = waited()
+        self._claimed = self._waited or 0.0
+        """Of what our threads waited, what was claimed or is too long ago."""
         self._calm = 0
         self._parked: _Parked | None = None
         self.enabled = not {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"} & set(os.environ) and self._waited is not None
@@ -70,6 +72,17 @@ class Contention:
                 if self.enabled:
                     self._passed(self.last_pass - begun)
 
+    def claim_delay(self) -> float:
+        """Seconds that our threads waited for a CPU since this was asked last, in half a second of passes at most. They
+        are evidence that a pass was delayed. 0 where it is not measured.
+        """
+        with self._lock:
+            now = waited() if self.enabled else None
+            if now is None or self._waited is None:
+                return 0.0
+            found, self._claimed = now - self._claimed, now
+        return max(0.0, found)
+
     def _passed(self, seconds: float) -> None:
         if self._passes is None:  # the first pass: OpenMP is loaded now, and nothing has been measured yet
             self._passes = 0.0
@@ -81,6 +94,7 @@ class Contention:
         now = waited()
         if now is not None and self._waited is not None:
             self._decide((now - self._waited) / self._passes)
+            self._claimed = max(self._claimed, self._waited)
         self._waited, self._passes = now, 0.0
 
     def _decide(self, share: float) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from localspec.engine.interfaces import Drafter, OnePass
 from localspec.planning.acceptance import Tracker
 from localspec.planning.coming import Coming
-from localspec.planning.costs import DraftCosts
+from localspec.planning.draft_costs import DraftCosts
 from localspec.planning.learning import IN_A_ROW
 from localspec.planning.weighing import Option, weigh
 
@@ -82,18 +82,26 @@ class Asking:
         self.one_pass = isinstance(self.drafter, OnePass) and self.drafter.one_pass
 
     def due(self, offer: Offer, now: Coming) -> bool:
-        """Whether it is probed although it does not promise enough."""
+        """Whether it is probed although it does not promise enough: only where its guess could be sent, too."""
+        if offer.first > now.room or now.affordable([0.0, offer.first - offer.reading])[1] == math.inf:
+            return False
         if self.hits > 0 or self.probes > 0:
             return offer.reading <= now.plain
         if offer.reading > now.plain and self.ahead < IN_A_ROW:
             return False
         return self.idle >= self.wait and offer.first <= PROBE_SHARE * self.idle * now.plain
 
-    def may_read(self, offer: Offer, now: Coming, room: float) -> bool:
-        """Whether it may read what it has to."""
+    def may_read(self, offer: Offer, now: Coming, passes: float) -> bool:
+        """Whether it may read what it has to.
+
+        Args:
+            offer: what it promises.
+            now: the pass.
+            passes: plain passes that readings may cost for drafters of which little is known.
+        """
         if offer.reading > now.plain and self.ahead < IN_A_ROW:
             return False
-        return offer.reading <= room or self.known(now)
+        return offer.reading <= max(now.room, passes * now.plain) or self.known(now)
 
     def paid_levels(self, levels: float) -> float:
         """How many levels a draft of so many costs."""
@@ -128,10 +136,8 @@ class Asking:
         missing = [self.drafter.missing(now.requests[place].slot, now.requests[place].history) for place in places]
         reading = self.costs.reading(sum(missing), slots)
         breadth = now.served[places[0]].trackers[self.index].table.breadth
-        prices = [
-            price + level * self.paid_levels(nodes / breadth)
-            for nodes, price in enumerate(now.affordable[: longest + 1])
-        ]
+        drafting = [level * self.paid_levels(nodes / breadth) for nodes in range(longest + 1)]
+        prices = [price + more for price, more in zip(now.affordable(drafting), drafting, strict=True)]
         promises = [
             Option(place, now.served[place].trackers[self.index].odds, levels=longest, breadth=breadth, hope=HOPE)
             for place in places
@@ -165,20 +171,17 @@ class Asking:
         """It was worth asking."""
         self.wait = max(FIRST_WAIT, self.wait / GROWTH)
 
-    def repay(self, slots: Sequence[int], saved: float) -> float:
-        """A pass for which it guessed saved so much, in plain passes; returns what is left once readings are paid."""
+    def repay(self, slots: Sequence[int], saved: float) -> None:
+        """A pass for which it guessed saved so much, in plain passes."""
         for slot in slots:
             paid = min(max(0.0, saved), self.owed.get(slot, 0.0))
             if paid:
                 self.owed[slot] -= paid
                 saved -= paid
-        return saved
 
-    def close(self, slot: int) -> float:
-        """The request of that slot is over; returns what its reading did not bring in, in plain passes."""
+    def close(self, slot: int) -> None:
+        """The request of that slot is over."""
         self.hits = self.probes = self.ahead = 0
         left = self.owed.pop(slot, None)
-        if left is None:
-            return 0.0
-        self.patience = self.patience * 2.0 if left > 0.0 else max(1.0, self.patience / 2.0)
-        return left
+        if left is not None:
+            self.patience = self.patience * 2.0 if left > 0.0 else max(1.0, self.patience / 2.0)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from localspec.engine.interfaces import DraftRequest, History, Target
 from localspec.planning.acceptance import Tracker
+from localspec.planning.budget import Budget
 
 
 @dataclass(slots=True, eq=False)
@@ -19,6 +20,9 @@ class Served:
     """Tokens there were before the first pass."""
     trackers: list[Tracker]
     """Per drafter."""
+    budget: Budget = field(default_factory=Budget)
+    tries: bool = True
+    """A draft that is not worth its price as believed may be tried."""
 
 
 @dataclass(slots=True)
@@ -39,8 +43,10 @@ class Coming:
     """Seconds of plain decoding: of one pass, or of several where not all slots share one."""
     rate: float
     """Tokens/s that a second is worth."""
-    affordable: list[float] = field(default_factory=list)
-    """The prices of passes that the budget allows, infinity for others."""
+    feared: list[float]
+    """The same, as much as passes may cost where they are not known well."""
+    room: float
+    """Seconds that the pass may lose, drafting included: what every answer in it can still afford."""
 
     @property
     def length(self) -> int:
@@ -64,14 +70,23 @@ class Coming:
         """Indices of the requests that let this drafter guess."""
         return [place for place, one in enumerate(self.requests) if one.allows(drafter) and one.max_nodes > 0]
 
+    def affordable(self, drafting: Sequence[float] = ()) -> list[float]:
+        """Prices by nodes, infinity where the pass could lose more than it may.
+
+        Args:
+            drafting: seconds that guessing so many nodes takes besides; empty = nothing.
+        """
+        most = self.prices[0] + self.room
+        spent = drafting or [0.0] * len(self.prices)
+        every = zip(self.prices, self.feared, spent, strict=False)
+        return [
+            price if feared + more <= most or not nodes else math.inf
+            for nodes, (price, feared, more) in enumerate(every)
+        ]
+
     def left(self, place: int, answer: float) -> float:
         """Tokens that a request is expected to bring still, where answers usually have so many."""
         return min(float(self.requests[place].room), answer - (self.lengths[place] - self.served[place].start))
-
-    def afford(self, loss: float) -> None:
-        """From now on passes that take so many seconds more than plain decoding are too expensive."""
-        most = self.prices[0] + loss
-        self.affordable = [price if price <= most or not nodes else math.inf for nodes, price in enumerate(self.prices)]
 
 
 def plain_seconds(target: Target, requests: Sequence[DraftRequest], row: Sequence[float]) -> float:

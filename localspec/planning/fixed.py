@@ -67,6 +67,9 @@ class FixedPlan:
             drafter.observe(outcomes)
         return NO_REVIEW
 
+    def read(self, rows: int, length: int, seconds: float) -> None:
+        pass  # it weighs no costs
+
     def drop(self, name: str, reason: str) -> None:
         for drafter in self.drafters:
             if drafter.name == name and name not in self.dropped:

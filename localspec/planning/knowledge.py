@@ -6,8 +6,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from localspec.planning.acceptance import Acceptance
-from localspec.planning.budget import Budget
-from localspec.planning.costs import DraftCosts, PassCosts
+from localspec.planning.costs import PassCosts
+from localspec.planning.draft_costs import DraftCosts
 from localspec.planning.learning import moved
 
 ANSWER = 200.0
@@ -17,6 +17,11 @@ PACE_MEMORY = 0.98
 PACE_BEFORE, PACE_MOST = 6.0, 1.25
 """When a request begins: passes that earlier requests' pace is worth, and most tokens a plain pass that it counts as.
 A pace that this request cannot reach would rule out drafts that pay; one that is too low costs little."""
+
+
+READINGS = 12.0
+"""Plain passes that readings may cost besides the budget, once in a run, for drafters of which little is known: without
+a reading nothing can be known of them. A draft model's of 100 tokens costs 3 (worlds)."""
 
 
 @dataclass(slots=True)
@@ -52,10 +57,13 @@ class Knowledge:
     draft_costs: dict[str, DraftCosts] = field(default_factory=dict)
     """By drafter."""
     acceptance: Acceptance = field(default_factory=Acceptance)
-    budget: Budget = field(default_factory=Budget)
     pace: Pace = field(default_factory=Pace)
     answer: float = ANSWER
     """Tokens of an answer, usually."""
+    readings: float = READINGS
+    """What is left of READINGS."""
+    kept_passes: dict[int, tuple[float, float]] = field(default_factory=dict)
+    """What an earlier run learned of passes, as `PassCosts.recall` takes it."""
 
     def ended(self, tokens: int) -> None:
         """An answer is over."""

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from time import perf_counter
 
 from localspec.config import FIXED_DRAFT, LONGEST_COSTLY, LONGEST_DRAFT
 from localspec.engine.constraint import legal
 from localspec.engine.interfaces import ANY_PRICE, EMPTY_DRAFT, Draft, Drafter, DraftRequest, Outcome, Target
-from localspec.engine.plan import Proposal, Review
+from localspec.engine.plan import Proposal, Review, Undrafted
 from localspec.errors import DecodeError
+from localspec.planning.acceptance import UNKNOWN
 from localspec.planning.asking import Asking, Offer
 from localspec.planning.coming import Coming, Served, plain_seconds, prices
-from localspec.planning.costs import DraftCosts, PassCosts
+from localspec.planning.costs import NOISE, PassCosts
+from localspec.planning.draft_costs import DraftCosts
 from localspec.planning.fitting import depth_of, fitting
 from localspec.planning.fixed import FixedPlan
 from localspec.planning.knowledge import Knowledge
 from localspec.planning.learning import IN_A_ROW, moved
+from localspec.planning.planned import Asked, Planned
 from localspec.planning.price import DraftPrice
 from localspec.planning.weighing import Choice, Option, learn, weigh
 
@@ -26,10 +29,6 @@ MARGIN = 0.01
 """Tokens a pass that a draft must promise over none: no switching for nothing."""
 LITTLE = 0.25
 """Tokens a pass: where drafts without cost are worth no more, a drafter that costs something may read and is probed."""
-STALL = 2.0
-"""Plain passes over what was expected, as which a draft is booked that took longer."""
-PLANNINGS = 4.0
-"""Plannings that the budget must hold, or a pass goes unplanned: where a pass is short and nothing is found."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,44 +39,6 @@ class Forced:
     """Drafts have this many nodes, as far as drafters and exact widths allow."""
     drafting: bool = False
     """Something is drafted in every pass; how much is the plan's choice."""
-
-
-@dataclass(slots=True)
-class Asked:
-    """A drafter that costs something has guessed."""
-
-    asking: Asking
-    offer: Offer
-    probing: bool
-    """It was asked to see how it does, not because it promised enough."""
-    seconds: float
-    """That it took."""
-    levels: int = 0
-    """Of its longest draft."""
-    first_guesses: dict[int, int] = field(default_factory=dict)
-    """By place."""
-
-
-@dataclass(slots=True)
-class Planned(Proposal):
-    """A pass that was considered, and what is sent in it."""
-
-    now: Coming
-    options: list[Option] = field(default_factory=list)
-    """Drafts that were drawn, sent or not ..."""
-    drawn: list[tuple[int, Draft]] = field(default_factory=list)
-    """... and each one's drafter, by index, and itself."""
-    asked: Asked | None = None
-    width: int = 0
-    """Of the one pass that will run; 0 = there will be several."""
-    expected: float = 0.0
-    """Seconds of the pass; 0 = it is plain decoding's."""
-    planned: bool = False
-    """Drafts were asked for and weighed."""
-    host: float = 0.0
-    """Seconds that this took."""
-    guarded: bool = False
-    """Only settings had a draft sent."""
 
 
 class AdaptivePlan:
@@ -94,11 +55,25 @@ class AdaptivePlan:
         fixed: FixedPlan | None = None,
         forced: Forced | None = None,
         clock: Callable[[], float] = perf_counter,
+        delayed: Callable[[], float] = float,
     ) -> None:
+        """
+        Args:
+            drafters: in the order in which they are asked.
+            exact_widths: widths a pass may have; None = any.
+            knowledge: of the pair; it goes on learning.
+            longest: most nodes of a draft.
+            longest_costly: the same of drafters that cost something.
+            fixed: the plan for rules that need a fixed one.
+            forced: what settings leave no choice about.
+            clock: seconds.
+            delayed: seconds for which the machine kept our threads waiting for a CPU since it was asked last.
+        """
         self.drafters: Sequence[Drafter] = tuple(drafters)
         self.knowledge = knowledge
         self.dropped: dict[str, str] = {}
         self._exact, self._longest, self._clock = exact_widths, longest, clock
+        self.delayed = delayed
         self._fixed = fixed or FixedPlan(drafters, FIXED_DRAFT, exact_widths)
         self._fixed.dropped = self.dropped
         self._forced = forced or Forced()
@@ -122,7 +97,8 @@ class AdaptivePlan:
             return self._fixed.draft(target, requests, pending)
         started = self._clock()
         found = Planned([EMPTY_DRAFT] * len(requests), self._coming(target, requests, pending))
-        if not self._plans(found.now):
+        found.undrafted = self._not_planned(found.now)
+        if found.undrafted is not None or not self._asks(found.now):
             self._send(found, target)
             return found
         found.planned = True
@@ -130,8 +106,10 @@ class AdaptivePlan:
         best = self._best(found)
         if self._costly and self._ask(found, best):
             best = self._best(found)
-        if best.nodes and (best.value > MARGIN or self._forces):
-            found.guarded = best.value <= MARGIN
+        if not self._forces and best.value <= MARGIN:
+            best = self._trial(found)
+        if best.nodes:
+            found.guarded = best.value <= MARGIN and not found.trial
             found.drafts = [EMPTY_DRAFT if one < 0 else found.drawn[one][1].truncated(best.nodes) for one in best.picks]
         self._send(found, target)
         found.host = self._clock() - started - (found.asked.seconds if found.asked else 0.0)
@@ -144,14 +122,15 @@ class AdaptivePlan:
             costs = self._costs[active] = self._costs[1].copy(active)
         costs.widen(sum(pending) + active * self._longest)
         served, lengths = [self._serve(one) for one in requests], [len(one.history) for one in requests]
-        row = costs.row(sum(lengths) // active)
+        row, feared = costs.rows(sum(lengths) // active)
         limit = max(0, min(self._longest, max(one.max_nodes for one in requests)))
         by_nodes = prices(target, requests, pending, row, limit, self._exact)
         plain = plain_seconds(target, requests, row)
         rate = self.knowledge.pace.value * active / plain if plain else 0.0
-        now = Coming(requests, pending, served, lengths, row, by_nodes, plain, rate)
-        now.afford(math.inf if self._forces else max(0.0, self.knowledge.budget.passes) * now.plain)
-        return now
+        by_fear = prices(target, requests, pending, feared, limit, self._exact)
+        room = max(0.0, min(one.budget.passes for one in served)) * plain
+        room = math.inf if self._forces else room
+        return Coming(requests, pending, served, lengths, row, by_nodes, plain, rate, by_fear, room)
 
     def _serve(self, request: DraftRequest) -> Served:
         """What is known of a request; a new one begins."""
@@ -160,20 +139,23 @@ class AdaptivePlan:
             if served is not None:
                 knowledge.ended(len(served.history) - served.start)
             for one in self._costly:
-                knowledge.budget.write_off(one.close(request.slot))
+                one.close(request.slot)
             knowledge.pace.begin()
-            knowledge.budget.begin()
             trackers = [knowledge.acceptance.tracker(one.name) for one in self.drafters]
             served = self._served[request.slot] = Served(request.history, len(request.history), trackers)
         return served
 
-    def _plans(self, now: Coming) -> bool:
-        """Whether this pass is planned: some drafter may guess, and the budget holds what planning takes."""
-        if not any(now.places(one.name) for one in self.drafters):
-            return False
-        if self._forces or not now.plain:
-            return self._forces
-        return self.knowledge.budget.passes * now.plain >= PLANNINGS * self._host
+    def _asks(self, now: Coming) -> bool:
+        """Whether some drafter may guess."""
+        return bool(now.plain or self._forces) and any(now.places(one.name) for one in self.drafters)
+
+    def _not_planned(self, now: Coming) -> Undrafted | None:
+        """Why no drafter is asked: the budget lacks what planning takes, or no plain pass was timed."""
+        if self._forces or not self._asks(now):
+            return None
+        if not self._costs[now.active].is_timed(now.active):
+            return Undrafted.UNTIMED
+        return None if now.room >= self._host else Undrafted.LOST
 
     def _ask_free(self, found: Planned) -> None:
         """Drafters that cost nothing guess."""
@@ -207,12 +189,32 @@ class AdaptivePlan:
             while only > 0 and now.prices[only] == math.inf:
                 only -= 1
         floor = -math.inf if self._forces else 0.0
-        return weigh(found.options, now.active, now.affordable, now.rate, floor, only, now.again)
+        spent = [max(0.0, found.asked.seconds - found.asked.offer.reading)] * len(now.prices) if found.asked else ()
+        return weigh(found.options, now.active, now.affordable(spent), now.rate, floor, only, now.again)
+
+    def _trial(self, found: Planned) -> Choice:
+        """The shortest draft, if it is likely and was not tried yet, though it is not worth its price as believed: that
+        may be wrong. Else nothing, and why."""
+        now, nothing = found.now, Choice(0.0, 0, [])
+        if not found.options:
+            found.undrafted = Undrafted.NOTHING
+            return nothing
+        shortest = next((nodes for nodes, price in enumerate(now.prices) if nodes and price < math.inf), 0)
+        likely = weigh(found.options, now.active, now.prices, now.rate, -math.inf, shortest, now.again)
+        if not shortest or likely.gain < UNKNOWN * shortest * now.active:
+            found.undrafted = Undrafted.UNLIKELY
+        elif now.affordable()[shortest] == math.inf:
+            found.undrafted = Undrafted.LOST
+        elif not all(one.tries for one in now.served):
+            found.undrafted = Undrafted.PRICE
+        else:
+            found.trial = True
+            return likely
+        return nothing
 
     def _ask(self, found: Planned, best: Choice) -> bool:
         """Asks the drafter that promises most over what is ready, or one that is to be probed; whether one guessed."""
         now, knowledge = found.now, self.knowledge
-        room = max(0.0, knowledge.budget.passes) * now.plain
         top: tuple[Asking, Offer] | None = None
         probe: tuple[Asking, Offer] | None = None
         most = max(best.value, 0.0) + MARGIN
@@ -227,9 +229,9 @@ class AdaptivePlan:
             if self._forces:
                 if not best.nodes and (top is None or offer.value > top[1].value):
                     top = one, offer
-            elif offer.value > most and one.may_read(offer, now, room):
+            elif offer.value > most and one.may_read(offer, now, knowledge.readings):
                 top, most = (one, offer), offer.value
-            elif best.value <= LITTLE and probe is None and offer.first <= room and one.due(offer, now):
+            elif best.value <= LITTLE and probe is None and one.due(offer, now):
                 probe = one, offer
         chosen = top or probe
         return chosen is not None and self._drawn(found, *chosen, top is None)
@@ -238,7 +240,7 @@ class AdaptivePlan:
         """Lets a drafter guess; one that fails is dropped, and the answer goes on."""
         now = found.now
         longest = 1 if probing else min(one.longest, len(now.prices) - 1)
-        shares = [price / now.active for price in now.affordable]
+        shares = [price / now.active for price in now.affordable()]
         level = 0.0 if one.one_pass else one.costs.level(len(offer.places)) / len(offer.places)
         wanted = []
         for place, tracker in zip(offer.places, one.trackers(now), strict=True):
@@ -277,8 +279,8 @@ class AdaptivePlan:
         # Rows that wait may be decoded one by one where nothing is drafted: no single pass to learn from.
         if len(widths) == 1 and (drafted or sum(now.pending) == now.active):
             found.width = widths[0]
-        if drafted or sum(now.pending) > now.active:
-            found.expected = sum(now.row[width] for width in widths) if drafted else now.prices[0]
+        found.plain = not drafted and sum(now.pending) == now.active
+        found.expected = sum(now.row[width] for width in widths) if drafted else now.prices[0]
 
     # -- after it ---------------------------------------------------------------------------------------------------
 
@@ -290,16 +292,19 @@ class AdaptivePlan:
             drafter.observe(outcomes)
         now = proposal.now
         compares = self._costs[now.active].is_timed(now.active)
-        said: list[list[int]] = [[] for _ in now.requests]
+        tokens, said = [0] * now.active, list[list[int]]([[]] * now.active)
         places = {one.slot: place for place, one in enumerate(now.requests)}
         for outcome in outcomes:
             place = places[outcome.slot]
-            said[place] = outcome.history.tokens[now.lengths[place] :].tolist()
+            tokens[place] = len(outcome.history) - now.lengths[place]
+            if proposal.planned:
+                said[place] = outcome.history.tokens[now.lengths[place] :].tolist()
         if proposal.options:
             learn(proposal.options, said, [not self.drafters[index].free for index, _ in proposal.drawn])
-        if proposal.width:
-            self._costs[now.active].observe(proposal.width, now.length, seconds)
         asked = proposal.asked
+        seconds, delayed = self._undelayed(proposal, seconds)
+        if proposal.width:
+            self._costs[now.active].observe(proposal.width, now.length, seconds, delayed)
         if asked is not None:
             self._heard(asked, now, any(said[place][:1] == [token] for place, token in asked.first_guesses.items()))
         if proposal.planned:
@@ -308,8 +313,29 @@ class AdaptivePlan:
                 self._host = moved(self._host, proposal.host) if self._host else proposal.host
             self._warm = True
         if now.plain and outcomes and not self._forces:
-            self._book(proposal, sum(map(len, said)) / now.active)
-        return Review(now.plain if compares else 0.0, not (proposal.planned or proposal.expected), proposal.guarded)
+            self._book(proposal, tokens, seconds)
+        plain = proposal.plain and not proposal.planned
+        row = (now.prices[1] - now.prices[0]) / now.plain if now.plain and len(now.prices) > 1 else 0.0
+        return Review(now.plain if compares else 0.0, plain, proposal.guarded, proposal.undrafted, row)
+
+    def read(self, rows: int, length: int, seconds: float) -> None:
+        self._costs[1].observe_prompt(rows, length, seconds, min(self.delayed(), seconds / 2))
+
+    def _undelayed(self, proposal: Planned, seconds: float) -> tuple[float, float]:
+        """What a pass took, and for how long the machine delayed it besides: at most the excess over what was expected,
+        and at most what the machine says. A draft's delay is taken from its seconds."""
+        asked, now = proposal.asked, proposal.now
+        usual, guessing = proposal.expected, 0.0
+        if asked is not None:
+            guessing = asked.offer.first + asked.levels * asked.asking.costs.level(len(asked.offer.places))
+        drafting = asked.seconds if asked is not None else 0.0
+        if not now.plain or seconds + drafting <= (1.0 + NOISE) * (usual + guessing):
+            return seconds, 0.0
+        waited = self.delayed()
+        delayed = max(0.0, min(waited, seconds - usual))
+        if asked is not None:
+            asked.seconds -= max(0.0, min(waited - delayed, drafting - guessing))
+        return seconds - delayed, delayed
 
     def _heard(self, asked: Asked, now: Coming, hit: bool) -> None:
         """What a drafter that costs something took, and when it is probed next."""
@@ -331,27 +357,38 @@ class AdaptivePlan:
         else:
             one.paid()
 
-    def _book(self, proposal: Planned, plain: float) -> None:
-        """What the pass saved or lost, in plain passes; it brought as many tokens a slot as `plain`."""
-        now, asked, budget = proposal.now, proposal.asked, self.knowledge.budget
-        spent = proposal.expected / now.plain if proposal.expected else plain
+    def _book(self, proposal: Planned, tokens: Sequence[int], seconds: float) -> None:
+        """What the pass saved or lost, in plain passes, for each request; it took so many seconds.
+
+        Args:
+            proposal: what was sent.
+            tokens: that it brought, by place.
+            seconds: that it took, delays by other programs left out.
+        """
+        now, asked = proposal.now, proposal.asked
+        plain = sum(tokens) / now.active
+        stalls = max(0.0, self._costs[now.active].stalls)
+        spent = plain if proposal.plain else seconds / now.plain
         spent += min(proposal.host, self._host) / now.plain
         if asked is not None:
-            offer = asked.offer
-            usual = offer.first + asked.levels * asked.asking.costs.level(len(offer.places)) + STALL * now.plain
-            took = min(asked.seconds, usual) / now.plain
-            invested = min(offer.reading / now.plain, took)
-            if invested > budget.passes:  # it is paid back by what the drafter saves
+            took, offer = asked.seconds / now.plain, asked.offer
+            reading = asked.asking.costs.reading(sum(offer.missing), len(offer.places))
+            invested = min(reading / now.plain, took)
+            if invested * now.plain > now.room:  # it is to be paid back by what the drafter saves
+                if not asked.asking.known(now):
+                    self.knowledge.readings = max(0.0, self.knowledge.readings - invested)
                 for place in offer.places:
                     owed, slot = asked.asking.owed, now.requests[place].slot
                     owed[slot] = owed.get(slot, 0.0) + invested / len(offer.places)
                 took -= invested
             spent += took
         self.knowledge.pace.book(plain, spent)
-        saved = plain - spent
         if asked is not None:
-            saved = asked.asking.repay([now.requests[place].slot for place in asked.offer.places], saved)
-        budget.book(plain, plain - saved)
+            asked.asking.repay([now.requests[place].slot for place in asked.offer.places], plain - spent)
+        for served, brought in zip(now.served, tokens, strict=True):
+            served.budget.book(brought * (1.0 if proposal.plain else 1.0 + stalls), spent)
+            if proposal.trial:
+                served.tries = spent < brought
 
     def drop(self, name: str, reason: str) -> None:
         for drafter in self.drafters:

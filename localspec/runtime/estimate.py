@@ -13,7 +13,8 @@ from localspec.llama.constant_width import WIDTH
 from localspec.llama.limits import Limits
 from localspec.llama.model import Model
 from localspec.models.shape import ModelShape
-from localspec.planning.costs import DraftCosts, PassCosts
+from localspec.planning.costs import PassCosts
+from localspec.planning.draft_costs import DraftCosts
 
 Kernels = Literal["wide", "llama", "gpu"]
 """Who computes passes: our kernels, llama.cpp's on the CPU, or a GPU that has all of the model."""
@@ -100,7 +101,16 @@ def pass_costs(
         length: {width: pass_seconds(shape, width, length, rates, kernels) for width in range(1, widest + 1)}
         for length in lengths
     }
-    return PassCosts(table, estimated=True)
+    return PassCosts(table, estimated=True, prompt_row=prompt_row(shape, kernels))
+
+
+def prompt_row(shape: ModelShape, kernels: Kernels) -> float:
+    """What a row of a prompt costs, as a share of a row of a pass that decodes: it needs no output, except the last.
+
+    0 = a prompt says nothing, as a GPU reads it with kernels of another kind.
+    """
+    layers = sum(layer.weights for layer in shape.layers)
+    return 0.0 if kernels == "gpu" else layers / (layers + shape.output_bytes)
 
 
 def draft_costs(shape: ModelShape, kernels: Kernels, rates: Rates | None = None) -> DraftCosts:

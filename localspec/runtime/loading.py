@@ -30,6 +30,7 @@ from localspec.llama import choice, limits, saved_cache
 from localspec.llama.choice import Chosen, Progress, choose
 from localspec.llama.configuration import CACHE_NAMES, DEFAULT_CACHE, Kernels
 from localspec.llama.constant_width import ConstantWidth
+from localspec.llama.contention import cpus
 from localspec.llama.context import Context
 from localspec.llama.model import check_text_model
 from localspec.llama.probe import shared_facts
@@ -233,14 +234,12 @@ def _know_costs(loaded: Loaded) -> None:
     loaded.store = store = _store(loaded)
     loaded.knowledge = knowledge = store.read()
     rows = settings.slots * (1 + min(settings.longest_draft, context.most_nodes))
-    remembered = knowledge.costs
     shape, rates = _shape(loaded.model.path), None
     kernels = estimate.kernels_of(loaded.model, shape)
     if kernels == "wide" and (measured := limits.read(paths.machine_dir(), context.threads)) is not None:
         rates = estimate.Rates.of(measured)
     knowledge.costs = estimate.pass_costs(shape, rows, (0, context.n_ctx), kernels, rates)
-    if remembered.known:
-        knowledge.costs.recall(remembered)
+    knowledge.costs.recall(knowledge.kept_passes)
     draft = loaded.draft_model
     if draft is not None and DraftModel.NAME not in knowledge.draft_costs:
         shape = _shape(draft.path)
@@ -388,6 +387,7 @@ def make_plan(loaded: Loaded, settings: EngineSettings) -> Plan:
         longest_costly=min(settings.longest_costly, most),
         fixed=FixedPlan(drafters, min(FIXED_DRAFT, most) if wanted is None else wanted, widths, _thresholds(loaded)),
         forced=Forced(wanted, settings.drafter != "auto"),
+        delayed=cpus.claim_delay,
     )
 
 

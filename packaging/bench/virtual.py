@@ -54,7 +54,8 @@ from localspec.bench.session import Session  # noqa: E402
 from localspec.bench.table import Table  # noqa: E402
 from localspec.bench.workloads import SHIPPED, load_workloads  # noqa: E402
 from localspec.llama.context import Context  # noqa: E402
-from localspec.planning.costs import DraftCosts, PassCosts  # noqa: E402
+from localspec.planning.costs import PassCosts  # noqa: E402
+from localspec.planning.draft_costs import DraftCosts  # noqa: E402
 from localspec.planning.knowledge import Knowledge  # noqa: E402
 from localspec.runtime import memory  # noqa: E402
 from localspec.runtime.engine import Engine  # noqa: E402

@@ -13,7 +13,8 @@ import pytest
 from localspec.cli.idle_draft import ENOUGH_TRIALS, FEWEST_PASSES, idle_draft, reason
 from localspec.engine.stats import RequestStats
 from localspec.planning import plan
-from localspec.planning.costs import DraftCosts, PassCosts
+from localspec.planning.costs import PassCosts
+from localspec.planning.draft_costs import DraftCosts
 from localspec.planning.knowledge import Knowledge
 from localspec.planning.weighing import SCORES
 from localspec.runtime.engine import Engine

@@ -12,7 +12,8 @@ from localspec.engine.interfaces import Draft
 from localspec.engine.loop import Loop
 from localspec.engine.request import Event, FinishReason, Request
 from localspec.errors import DecodeError, LocalspecError
-from localspec.planning.costs import DraftCosts, PassCosts
+from localspec.planning.costs import PassCosts
+from localspec.planning.draft_costs import DraftCosts
 from localspec.planning.fixed import FixedPlan
 from localspec.planning.knowledge import Knowledge
 from localspec.planning.plan import AdaptivePlan, Forced

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from localspec.planning.budget import ANSWER, OPENING, SHARE
+from localspec.planning.budget import ANSWER, SHARE
+from localspec.planning.knowledge import READINGS
 from tests.planning.simulator import Curve, Process, World, make, seconds, simulate
 from tests.planning.worlds import figures
 
@@ -40,7 +41,7 @@ def test_at_every_token_the_loss_is_within_the_budget(curve: Curve, level: float
     plain = plain_pass * np.arange(1, len(run.seconds) + 1)
     lost = np.array(run.seconds) - plain
     answers = 1 + np.arange(len(run.seconds)) // world.answer
-    allowed = SHARE * plain + plain_pass * (ANSWER * answers + OPENING)
+    allowed = SHARE * plain + plain_pass * (ANSWER * answers + READINGS)
     assert (lost <= allowed + plain_pass).all(), "one pass more than was expected, at most"
     tokens = 1000
     assert plain[tokens - 1] / run.seconds[tokens - 1] >= 0.97

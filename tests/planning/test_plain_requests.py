@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from localspec.planning.budget import ANSWER, OPENING, SHARE
+from localspec.planning.budget import ANSWER, SHARE
 from localspec.planning.plan import Forced
 from tests.planning.simulator import CURVES, Process, World, make, simulate
 from tests.planning.worlds import constant
@@ -13,9 +13,9 @@ from tests.planning.worlds import constant
 def test_a_request_that_may_not_draft_costs_no_planning_and_earns_no_credit() -> None:
     world = World(CURVES["Q8_0"], {"lookup": Process.of(constant(0.9), 1), "draft": Process.of(constant(0.9), 2)})
     run = simulate(make(world), range(1))
-    budget, levels = run.plan.knowledge.budget, run.guessers[-1].levels
+    levels = run.guessers[-1].levels
     simulate(run, range(1, 4), limit=0)
-    assert budget.passes == pytest.approx(budget.left + ANSWER + SHARE * 300, rel=0.01)
+    assert run.budget.passes == pytest.approx(ANSWER + SHARE * 300, rel=0.01)
     assert run.guessers[-1].levels == levels
     assert set(run.widths[-900:]) == {1}
     assert sum(run.estimates[-900:]) == pytest.approx(world.plain(range(1, 4)), rel=0.05)
@@ -25,4 +25,4 @@ def test_what_forced_drafts_lose_is_not_charged_to_those_the_plan_chooses() -> N
     world = World(CURVES["Q4_K_M"], {"draft": Process.of(constant(0.05), 2)})
     run = simulate(make(world, forced=Forced(nodes=3)), range(2))
     assert run.guarded > 0
-    assert run.plan.knowledge.budget.left == OPENING
+    assert run.budget.passes == ANSWER

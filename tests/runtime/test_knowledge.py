@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from localspec.planning.budget import OPENING
-from localspec.planning.costs import DraftCosts, PassCosts
+from localspec.planning.costs import KEPT, PassCosts
+from localspec.planning.draft_costs import DraftCosts
 from localspec.planning.knowledge import Knowledge
 from localspec.planning.weighing import Option, learn
 from localspec.runtime import memory
@@ -28,10 +28,9 @@ def learned(where: Store) -> Knowledge:
     guess = Option(0, odds, prompt(1), prompt(-1), np.full(1, 0.5, dtype=np.float32))
     for _ in range(50):
         learn([guess], [[0]], [True])
-    knowledge.costs = PassCosts({128: {1: 0.03, 4: 0.06}})
+    knowledge.costs = PassCosts({128: {1: 0.03, 4: 0.06}, 512: {1: 0.03, 4: 0.06}})
     knowledge.draft_costs["draft"] = DraftCosts({1: 0.003}, 0.001)
     knowledge.draft_costs["untimed"] = DraftCosts({1: 0.003}, 0.001, estimated=True)
-    knowledge.budget.book(1.0, 3.0)
     where.write(knowledge)
     return knowledge
 
@@ -40,26 +39,29 @@ def test_what_was_learned_is_there_at_the_next_start(tmp_path: Path) -> None:
     old = learned(store(tmp_path))
     new = store(tmp_path).read()
     assert new.acceptance.to_json() == old.acceptance.to_json()
-    assert new.costs.seconds(4, 128) == pytest.approx(0.06)
+    assert new.kept_passes[4][0] == pytest.approx(2.0)
+    assert new.kept_passes[4][1] == pytest.approx(KEPT)
+    assert not new.costs.known, "only ratios are kept"
     assert new.draft_costs["draft"].read_seconds == 0.001
     assert "untimed" not in new.draft_costs
-    assert OPENING - 2.0 < new.budget.left == old.budget.left < OPENING
 
 
-def test_a_debt_ends_with_the_program_that_made_it(tmp_path: Path) -> None:
-    old = learned(store(tmp_path))
-    old.budget.write_off(1e9)
-    store(tmp_path).write(old)
-    assert store(tmp_path).read().budget.left == 0.0
+def test_what_was_learned_of_passes_is_worth_less_with_time(tmp_path: Path) -> None:
+    learned(store(tmp_path))
+    (path,) = tmp_path.glob("costs-*.json")
+    data = json.loads(path.read_text("utf-8"))
+    data["content"]["time"] -= 60 * 24 * 3600
+    path.write_text(json.dumps(data), "utf-8")
+    assert store(tmp_path).read().kept_passes[4] == pytest.approx((2.0, KEPT / 4), rel=0.01)
 
 
 def test_another_pair_or_machine_starts_afresh(tmp_path: Path) -> None:
     learned(store(tmp_path))
     other_pair, other_machine = store(tmp_path, pair="b").read(), store(tmp_path, machine="n").read()
     assert other_pair.acceptance.to_json() == {}
-    assert other_pair.costs.known
+    assert other_pair.kept_passes
     assert other_machine.acceptance.to_json() != {}
-    assert not other_machine.costs.known
+    assert not other_machine.kept_passes
     assert other_machine.draft_costs == {}
 
 
@@ -72,15 +74,14 @@ def test_a_damaged_or_foreign_file_is_as_if_there_were_none(tmp_path: Path, kind
         damage = path.read_text("utf-8")[:-40]
     elif damage == "foreign":
         data = json.loads(path.read_text("utf-8"))
-        data["content"] = {"passes": {"1": {"1": -3}}, "drafts": {}, "budget": 1.0}
+        data["content"] = {"passes": {"1": [-3, 1]}, "drafts": {}, "time": 1.0}
         damage = json.dumps(data)
     path.write_text(damage, "utf-8")
     found = store(tmp_path).read()
     if kind == "acceptance":
         assert found.acceptance.to_json() == {}
     else:
-        assert not found.costs.known
-        assert found.budget.left == OPENING
+        assert not found.kept_passes
     store(tmp_path).write(found)
 
 

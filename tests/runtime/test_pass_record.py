@@ -61,7 +61,7 @@ def start(settings: EngineSettings, ratio: float | None = None) -> tuple[bool, s
 
 
 def _passes(loaded: Loaded, ratio: float) -> None:
-    for _ in range(3):
+    for _ in range(60):
         loaded.knowledge.costs.observe(1, 100, 0.010)
         loaded.knowledge.costs.observe(8, 100, 0.010 * ratio)
     loaded.save_knowledge()
@@ -131,6 +131,6 @@ def test_nothing_is_kept_of_a_cpu(settings: EngineSettings) -> None:
 def test_damage_is_as_if_nothing_was_known(settings: EngineSettings, text: str) -> None:
     start(settings, 1.0)
     (file,) = (paths.cache_dir() / "plans").glob("passes-*")
-    assert pass_record.padded(replace(settings, device="CUDA0"), -1, BY_LAYER) == pytest.approx(1.0)
+    assert pass_record.padded(replace(settings, device="CUDA0"), -1, BY_LAYER) == pytest.approx(1.0, rel=0.01)
     file.write_text(text)
     assert pass_record.padded(replace(settings, device="CUDA0"), -1, BY_LAYER) is None

@@ -268,7 +268,7 @@ def took(settings: EngineSettings, seconds: float, wide: float | None = None) ->
     """Has a plain pass, and one of 8 rows, have taken so long where such settings put the target."""
     loaded = load_models(settings)
     try:
-        for _ in range(3):
+        for _ in range(60):
             loaded.knowledge.costs.observe(1, 512, seconds)
             loaded.knowledge.costs.observe(8, 512, wide or 0.0)
         loaded.save_knowledge()

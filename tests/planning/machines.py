@@ -1,0 +1,303 @@
+"""Worlds that look like machines: curves of published models, noise as it was recorded, prompts that have their price.
+
+`python -m tests.planning.machines` prints for each world the speed over plain decoding, the worst answer's loss beside
+what the promise allows, and what was reached of the best fixed choice where text repeats. Estimates are wrong by 0.1 to
+3 in what rows cost, other programs come and go, or an earlier run has left wrong costs.
+
+A recorded pass is a slice of the machine's time: it says how long a plain pass took then, over the quiet median, and
+for how long threads waited for a CPU. A pass of many rows runs through many slices, as plain decoding would.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from localspec.engine.interfaces import EMPTY_DRAFT, NEEDS_NOTHING, Draft, DraftRequest, History, Outcome, Verdict
+from localspec.planning.budget import ANSWER, SHARE
+from localspec.planning.costs import KEPT, PassCosts
+from localspec.planning.knowledge import Knowledge
+from localspec.planning.plan import AdaptivePlan
+from localspec.types import LogitRows, Noise, SamplingParams
+from tests.planning.simulator import TARGET, Curve
+
+NOISE_FILE = Path(__file__).parents[1] / "data" / "pass_noise.json"
+PLAIN = 0.010
+"""Seconds of a plain pass of SmolLM2-135M Q4_1 on two cores with AVX2."""
+LONGEST = 15
+"""Nodes of a draft at most."""
+PROMPT = 46
+"""Tokens of a prompt."""
+LATER = 2
+"""Answers that are for learning, where the rest is compared with the best fixed choice."""
+
+
+def through(points: dict[int, float]) -> Curve:
+    """Straight lines between these multiples of a plain pass, by width."""
+    widths, ratios = list(points), list(points.values())
+    last = (ratios[-1] - ratios[-2]) / (widths[-1] - widths[-2])
+
+    @cache
+    def ratio(width: int) -> float:
+        beyond = last * max(0, width - widths[-1])
+        return float(np.interp(width, widths, ratios)) + beyond
+
+    return lambda width, length: PLAIN * ratio(width) * (1.0 + length / 8000)
+
+
+CURVES: dict[str, Curve] = {
+    "Q4_1 not packed, AVX2": through({1: 1.0, 2: 1.52, 3: 2.56, 4: 3.25, 6: 4.95, 8: 4.84, 16: 9.45}),
+    "Q4_K_M, AVX2": through({1: 1.0, 2: 1.16, 3: 1.69, 4: 2.34, 6: 3.3, 8: 3.9, 16: 8.0}),
+    "Q8_0, AVX-512": through({1: 1.0, 8: 1.1, 16: 1.71}),
+}
+"""SmolLM2-135M and Qwen2.5-Coder-1.5B with AVX2 (issue 57), and 1 B with AVX-512 (docs/performance.md)."""
+
+
+@dataclass
+class Text:
+    """What a copying drafter finds at each position."""
+
+    right: npt.NDArray[np.bool_]
+    matched: npt.NDArray[np.int64]
+    """Tokens that match before it; a draft needs two."""
+
+    @staticmethod
+    def of(copied: float, places: int, seed: int) -> Text:
+        """Stretches of 24 to 60 tokens, this share of them copied; elsewhere matches are few, short, mostly wrong."""
+        random = np.random.default_rng(seed)
+        right, matched = np.zeros(places, dtype=bool), np.zeros(places, dtype=np.int64)
+        start = 0
+        while start < places:
+            end = min(places, start + int(random.integers(24, 60)))
+            span = np.arange(end - start)
+            if random.random() < copied:
+                right[start:end] = random.random(len(span)) < 0.98
+                matched[start:end] = np.minimum(span, 5)
+            else:
+                right[start:end] = random.random(len(span)) < 0.15
+                matched[start:end] = 2 * (random.random(len(span)) < 0.3)
+            start = end
+        return Text(right, matched)
+
+
+class Copier:
+    """A drafter of such a text, with the length of the match as its confidence."""
+
+    name, needs, free = "lookup", NEEDS_NOTHING, True
+
+    def __init__(self, text: Text) -> None:
+        self.text, self.start = text, 0
+
+    def missing(self, slot: int, history: History) -> int:
+        return 0
+
+    def draft(self, requests: Sequence[DraftRequest]) -> list[Draft]:
+        return [self._guess(one.max_nodes, self.start + len(one.history)) for one in requests]
+
+    def _guess(self, nodes: int, place: int) -> Draft:
+        matched = int(self.text.matched[place])
+        if matched < 2 or nodes < 1:
+            return EMPTY_DRAFT
+        right = self.text.right[place : place + nodes]
+        confidence = np.full(len(right), matched, dtype=np.float32)
+        return Draft.chain(right.astype(np.int32), None, confidence, self.name)
+
+    def observe(self, outcomes: Sequence[Outcome]) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+class Machine:
+    """Plays recorded slices; `phases` says for each answer which recording."""
+
+    def __init__(self, phases: Callable[[int], str], seed: int) -> None:
+        recorded = json.loads(NOISE_FILE.read_text())
+        self._slices = {name: np.array(recorded[name]) for name in ("quiet", "shared")}
+        self._slices["still"] = np.array([[1.0, 0.0]])
+        self._phases, self._place = phases, float(np.random.default_rng(seed).integers(0, 900))
+        self.answer, self.waited = 0, 0.0
+
+    def run(self, work: float) -> float:
+        """Seconds that so many seconds of quiet work take now."""
+        slices = self._slices[self._phases(self.answer)]
+        seconds, left = 0.0, work / PLAIN
+        while left > 1e-9:
+            part = min(left, 1.0 - self._place % 1.0)
+            slow, waiting = slices[int(self._place) % len(slices)]
+            seconds += part * slow * PLAIN
+            self.waited += part * slow * waiting * PLAIN
+            self._place += part
+            left -= part
+        return seconds
+
+    def claim_delay(self) -> float:
+        """As `localspec.llama.contention` says it."""
+        found, self.waited = self.waited, 0.0
+        return found
+
+
+@dataclass(frozen=True)
+class World:
+    """A machine, a text, and what is believed at the beginning."""
+
+    name: str
+    curve: Curve
+    copied: float
+    """Share of the text that is a copy."""
+    wrong: float = 1.0
+    """Of what rows cost, what the estimate says."""
+    phases: Callable[[int], str] = lambda answer: "quiet"
+    kept: dict[int, tuple[float, float]] = field(default_factory=dict)
+    """What an earlier run has left."""
+    answers: int = 12
+    tokens: int = 100
+
+
+@dataclass
+class Answer:
+    """What one took."""
+
+    lost: float
+    """Plain passes of that moment."""
+    plain: float
+    """Quiet seconds of plain decoding."""
+    spent: float
+    drafts: int
+
+
+def worlds() -> list[World]:
+    """All of them."""
+    found = []
+    for name, curve in CURVES.items():
+        for copied in (0.0, 0.3, 0.9):
+            told = [(f"{name}, copies {copied}, estimate x {wrong}", wrong) for wrong in (0.1, 0.3, 1.0, 3.0)]
+            found += [World(title, curve, copied, wrong) for title, wrong in told]
+            found.append(World(f"{name}, copies {copied}, shared", curve, copied, phases=lambda _: "shared"))
+            comes = World(
+                f"{name}, copies {copied}, shared now and then",
+                curve,
+                copied,
+                phases=lambda answer: "shared" if answer // 2 % 2 else "quiet",
+            )
+            planted = dict.fromkeys(range(2, 17), (3.2, KEPT))
+            found += [comes, World(f"{name}, copies {copied}, kept costs 3.2", curve, copied, kept=planted)]
+    return found
+
+
+def knowledge(world: World) -> Knowledge:
+    """What is believed before the first answer."""
+    slope = world.wrong * (world.curve(8, 0) / world.curve(1, 0) - 1.0) / 7.0
+    table = {
+        length: {width: 0.004 * (1.0 + slope * (width - 1)) * (1.0 + length / 8000) for width in range(1, LONGEST + 2)}
+        for length in (0, 4096)
+    }
+    costs = PassCosts(table, estimated=True, prompt_row=0.8)
+    costs.recall(world.kept)
+    return Knowledge(costs)
+
+
+def simulate(world: World, seed: int = 1) -> list[Answer]:
+    """What each answer of a world took."""
+    machine = Machine(world.phases, seed)
+    copier = Copier(Text.of(world.copied, world.answers * world.tokens + 100, seed))
+    plan = AdaptivePlan(
+        [copier], None, knowledge(world), longest=LONGEST, clock=lambda: 0.0, delayed=machine.claim_delay
+    )
+    found = []
+    for number in range(world.answers):
+        machine.answer, copier.start = number, number * world.tokens - PROMPT
+        found.append(_answer(world, plan, machine))
+    return found
+
+
+def _answer(world: World, plan: AdaptivePlan, machine: Machine) -> Answer:
+    history, curve = History([1] * PROMPT), world.curve
+    rows = LogitRows.from_matrix(np.zeros((1, 2), dtype=np.float32))
+    slope = (curve(16, 0) - curve(1, 0)) / 15.0
+    plan.read(PROMPT - 1, 0, machine.run(curve(1, 0) + 0.8 * slope * (PROMPT - 2)))
+    end, found = PROMPT + world.tokens, Answer(0.0, 0.0, 0.0, 0)
+    while (room := end - len(history)) > 0:
+        request = DraftRequest(0, history, room - 1, room - 1, SamplingParams(temperature=1.0), Noise(1), room=room)
+        proposal = plan.draft(TARGET, [request], [1])
+        draft = proposal.drafts[0]
+        accepted = len(draft) if draft.tokens.all() else int(draft.tokens.argmin())
+        work = curve(1 + len(draft), len(history))
+        seconds = machine.run(work)
+        plain = sum(curve(1, len(history) + place) for place in range(accepted + 1))
+        found.spent += work
+        found.plain += plain
+        found.lost += (work - plain) / curve(1, len(history))
+        found.drafts += bool(len(draft))
+        history.append([1] * (accepted + 1))
+        outcome = Outcome(0, history, draft, Verdict(np.arange(accepted, dtype=np.int32), 1), rows)
+        plan.learn(proposal, [outcome], seconds)
+    return found
+
+
+def best_fixed(world: World, seed: int = 1) -> float:
+    """Quiet seconds of the best fixed choice for the later answers: plain, or always so many tokens of a match."""
+    text = Text.of(world.copied, world.answers * world.tokens + 100, seed)
+    return min(_fixed(world, text, nodes) for nodes in range(LONGEST + 1))
+
+
+def _fixed(world: World, text: Text, nodes: int) -> float:
+    seconds = 0.0
+    for number in range(LATER, world.answers):
+        place = 0
+        while place < world.tokens:
+            at = number * world.tokens + place
+            count = min(nodes, world.tokens - place - 1) if text.matched[at] >= 2 else 0
+            seconds += world.curve(1 + count, PROMPT + place)
+            right = text.right[at : at + count]
+            place += 1 + (count if right.all() else int(right.argmin()))
+    return seconds
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What a world shows."""
+
+    over_plain: float
+    lost: float
+    """Most plain passes that an answer lost ..."""
+    allowed: float
+    """... and what it may lose."""
+    over_best: float
+    """The best fixed choice's seconds over these, later answers only."""
+
+
+def figures(world: World, seed: int = 1) -> Figures:
+    """Runs it."""
+    found = simulate(world, seed)
+    later = sum(one.spent for one in found[LATER:])
+    return Figures(
+        over_plain=sum(one.plain for one in found) / sum(one.spent for one in found),
+        lost=max(one.lost for one in found),
+        allowed=SHARE * world.tokens + ANSWER,
+        over_best=best_fixed(world, seed) / later,
+    )
+
+
+def main() -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(prog="python -m tests.planning.machines", description=__doc__)
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    print(f"{'world':60}{'over plain':>11}{'lost':>7}{'allowed':>9}{'over best':>11}")
+    for world in worlds():
+        one = figures(world, options.seed)
+        mark = " !" if one.lost > one.allowed else ""
+        print(f"{world.name:60}{one.over_plain:11.3f}{one.lost:7.2f}{one.allowed:9.2f}{one.over_best:11.3f}{mark}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,32 @@
+"""The promise on machines as they are: wrong estimates, priced prompts, other programs, wrong knowledge."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.planning.machines import LATER, World, figures, simulate, worlds
+
+
+@pytest.mark.parametrize("world", worlds(), ids=lambda world: world.name)
+def test_no_answer_loses_more_than_promised_and_copies_are_drafted(world: World) -> None:
+    found = figures(world)
+    assert found.lost <= found.allowed
+    if world.copied >= 0.3:
+        assert found.over_best >= 0.9
+
+
+@pytest.mark.parametrize(
+    "world", [one for one in worlds() if one.kept and one.copied > 0.5], ids=lambda world: world.name
+)
+def test_what_an_earlier_run_left_forbids_no_draft(world: World) -> None:
+    """Every width was said to cost 3.2 plain passes."""
+    assert all(answer.drafts for answer in simulate(world)[:LATER])
+
+
+def test_text_that_repeats_is_drafted_in_the_first_quiet_answer_after_300_beside_other_programs() -> None:
+    (shared,) = (one for one in worlds() if one.name == "Q4_K_M, AVX2, copies 0.3, shared now and then")
+    noisy = World("", shared.curve, 0.3, phases=lambda answer: "quiet" if answer >= 300 else shared.phases(answer))
+    noisy = World("", noisy.curve, 0.3, phases=noisy.phases, answers=302, tokens=40)
+    found = simulate(noisy)
+    assert sum(answer.drafts for answer in found[300:]) > 0
+    assert max(answer.lost for answer in found) <= 0.01 * noisy.tokens + 2.0
