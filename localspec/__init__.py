@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from localspec.chat.template import Message
+    from localspec.chat.turn import Message
     from localspec.config import EngineSettings
     from localspec.engine.interfaces import Draft, Drafter
     from localspec.engine.request import Event, FinishReason
@@ -51,7 +51,7 @@ _HOME = {
     "Generation": "localspec.runtime.generation",
     "Grammar": "localspec.llama.grammar",
     "LocalspecError": "localspec.errors",
-    "Message": "localspec.chat.template",
+    "Message": "localspec.chat.turn",
     "RequestStats": "localspec.engine.stats",
     "Rule": "localspec.types",
     "SamplingParams": "localspec.types",

@@ -16,7 +16,7 @@ from localspec.bench.contenders import pair_facts
 from localspec.bench.run import Answer, Contender, Remembering, Run, RunKey, Turn, digest
 from localspec.bench.session import Session
 from localspec.bench.workloads import Prompt, Workloads
-from localspec.chat.template import Message
+from localspec.chat.turn import Message
 from localspec.errors import ContextOverflowError, UsageError
 from localspec.runtime.engine import Engine
 from localspec.types import SamplingParams

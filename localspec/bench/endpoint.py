@@ -17,7 +17,7 @@ import httpx2 as httpx
 
 from localspec.bench.event_stream import Piece, pieces
 from localspec.bench.run import Answer, Turn
-from localspec.chat.template import Message
+from localspec.chat.turn import Message
 from localspec.errors import LocalspecError, UsageError
 from localspec.types import NO_TOKENS, SamplingParams
 

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from typing import Any, Protocol, runtime_checkable
 
-from localspec.chat.template import Message
+from localspec.chat.turn import Message
 from localspec.types import SamplingParams, Tokens
 
 

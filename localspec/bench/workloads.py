@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from localspec import paths
-from localspec.chat.template import Message
+from localspec.chat.turn import Message
 from localspec.errors import UsageError
 
 SHIPPED: dict[str, str] = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from localspec.chat.template import Message
+from localspec.chat.turn import Message
 from localspec.errors import ModelError
 
 MOST_TOKENS = 256

@@ -20,8 +20,8 @@ from localspec.chat.marks import Marks, marks_of
 from localspec.chat.named_form import DEEPSEEK_CALL, NamedForm, deepseek
 from localspec.chat.reply import THOUGHTS, Parser, ReplyParser, Thought
 from localspec.chat.sealed import Sealed, json_text, opened
-from localspec.chat.template import Message
 from localspec.chat.tool import AUTO, Tool, ToolCall, ToolChoice
+from localspec.chat.turn import Message
 from localspec.engine.lazy import Trigger
 from localspec.errors import UsageError
 from localspec.llama.special_tokens import SpecialToken

@@ -15,7 +15,7 @@ from localspec.chat.reply import Thought
 from localspec.chat.tool import Tool, new_call_id
 
 if TYPE_CHECKING:
-    from localspec.chat.template import Message
+    from localspec.chat.turn import Message
 
 START, CHANNEL, MESSAGE, CONSTRAIN, END = "<|start|>", "<|channel|>", "<|message|>", "<|constrain|>", "<|end|>"
 THOUGHT = Thought(f"{CHANNEL}analysis{MESSAGE}", END)

@@ -9,8 +9,8 @@ from localspec.chat.call_form import CallReader
 from localspec.chat.call_json import NoCall
 from localspec.chat.harmony_form import CHANNEL, END, HARMONY, HEADER, LONGEST_HEADER, MESSAGE, NEXT, called
 from localspec.chat.reply import Content, Parser, Part, Reasoning
-from localspec.chat.template import Message
 from localspec.chat.tool import Tool
+from localspec.chat.turn import Message
 from localspec.engine.stop import overlap
 
 _ENDS = (END, "<|call|>", "<|return|>")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from localspec.chat.template import Message
+from localspec.chat.turn import Message
 
 Count = Callable[[Sequence[Message]], int]
 

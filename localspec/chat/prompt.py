@@ -8,7 +8,7 @@ from dataclasses import fields
 from typing import Any
 
 from localspec.chat.message import Attachment, Chat, StoredMessage
-from localspec.chat.template import Message
+from localspec.chat.turn import Message
 from localspec.errors import UsageError
 from localspec.types import SamplingParams
 

@@ -2,62 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
 
 from localspec.chat.marks import Marks, marks_of
 from localspec.chat.sealed import BREAK, json_text, opened
-from localspec.chat.tool import ToolCall
+from localspec.chat.turn import Message
 from localspec.errors import ModelError, UsageError
 from localspec.llama.special_tokens import SpecialToken
 from localspec.types import Prompt
 
-ROLES = ("system", "user", "assistant", "tool")
 _FAILURES = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 """What an expression in a template may raise besides Jinja's own errors."""
-
-
-@dataclass(frozen=True, slots=True)
-class Message:
-    """One turn of a conversation."""
-
-    role: str
-    """One of `ROLES`."""
-    content: str
-    tool_calls: tuple[ToolCall, ...] = ()
-    """What an assistant's message calls."""
-    tool_call_id: str = ""
-    """Of the call whose result a tool's message is."""
-    name: str = ""
-    """Of the tool whose result it is, or of who speaks; "" = not said."""
-    reasoning: str = ""
-    """What the assistant thought before it answered."""
-
-    def __post_init__(self) -> None:
-        if self.role not in ROLES:
-            raise UsageError(f"A message has role {self.role!r}; it must be one of {', '.join(ROLES)}.")
-
-    def as_dict(self) -> dict[str, Any]:
-        """As chat templates expect it; what is not said is left out."""
-        found: dict[str, Any] = {"role": self.role, "content": self.content}
-        if self.tool_calls:
-            found["tool_calls"] = [_call_as_dict(call) for call in self.tool_calls]
-        more = {"tool_call_id": self.tool_call_id, "name": self.name, "reasoning_content": self.reasoning}
-        more["thinking"] = self.reasoning  # gpt-oss's word for it
-        found.update({key: value for key, value in more.items() if value})
-        return found
-
-
-def _call_as_dict(call: ToolCall) -> dict[str, Any]:
-    """The arguments as data, which templates write as JSON; what is none goes in as the text it is."""
-    arguments: Any = call.arguments
-    with contextlib.suppress(ValueError, RecursionError):
-        arguments = json.loads(call.arguments)
-    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments}}
 
 
 class Vocabulary(Protocol):

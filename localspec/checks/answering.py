@@ -7,7 +7,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any, NamedTuple
 
-from localspec.chat.template import Message
+from localspec.chat.turn import Message
 from localspec.checks.prompts import Prompt
 from localspec.runtime.engine import Engine
 from localspec.types import SamplingParams

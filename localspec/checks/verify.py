@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any
 
-from localspec.chat.template import Message
+from localspec.chat.turn import Message
 from localspec.checks.prompts import Prompt
 from localspec.engine.request import TokenLogProb
 from localspec.runtime.engine import Engine

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from localspec.chat.plain_text import plain_text
 
 if TYPE_CHECKING:
-    from localspec.chat.template import Message
+    from localspec.chat.turn import Message
     from localspec.runtime.engine import Engine
     from localspec.runtime.generation import Generation
 
@@ -23,7 +23,7 @@ def start_answer(
     Raises:
         ModelError: messages, or a system message, for a model without a chat template, which completes texts only.
     """
-    from localspec.chat.template import Message
+    from localspec.chat.turn import Message
 
     if not isinstance(prompt, str):
         return engine.chat(prompt, **arguments)
@@ -54,7 +54,7 @@ def say_if_base_model(engine: Engine, options: argparse.Namespace) -> None:
         ModelError: a system message is given.
     """
     from localspec.chat.completion import continued, note
-    from localspec.chat.template import Message
+    from localspec.chat.turn import Message
 
     if engine.template.exists or getattr(options, "raw", False):
         return

@@ -19,7 +19,7 @@ from localspec.cli.options import load_engine, request_options
 from localspec.errors import LocalspecError, UsageError
 
 if TYPE_CHECKING:
-    from localspec.chat.template import Message
+    from localspec.chat.turn import Message
     from localspec.runtime.engine import Engine
     from localspec.runtime.generation import Generation
 
@@ -78,7 +78,7 @@ class _Batch:
 
 
 def _messages(rows: list[dict[str, str]]) -> list[Message]:
-    from localspec.chat.template import Message
+    from localspec.chat.turn import Message
 
     return [Message(row["role"], row["content"]) for row in rows]
 

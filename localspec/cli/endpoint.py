@@ -18,7 +18,7 @@ from localspec.cli.options import add_model_options
 from localspec.errors import UsageError
 
 if TYPE_CHECKING:
-    from localspec.chat.template import Message
+    from localspec.chat.turn import Message
     from localspec.engine.request import FinishReason
     from localspec.remote.endpoint import Endpoint, Reply
     from localspec.remote.prompt import Prompt
@@ -191,7 +191,7 @@ async def _answered(
 
 def run_prompt(options: argparse.Namespace, text: str, arguments: dict[str, Any]) -> int:
     """`localspec run` with a server: the answer, or with `--json` one object, on standard output."""
-    from localspec.chat.template import Message
+    from localspec.chat.turn import Message
 
     speaker = ServerSpeaker(options)
     system = [Message("system", options.system)] if options.system else []

@@ -16,7 +16,7 @@ from localspec.cli.answer import answered
 from localspec.errors import LocalspecError, UsageError
 
 if TYPE_CHECKING:
-    from localspec.chat.template import Message
+    from localspec.chat.turn import Message
     from localspec.engine.request import FinishReason
     from localspec.runtime.engine import Engine
     from localspec.runtime.generation import Generation
@@ -158,7 +158,7 @@ class Conversation:
         return True
 
     def _say(self, text: str) -> None:
-        from localspec.chat.template import Message
+        from localspec.chat.turn import Message
 
         self.turns.append(Message("user", text))
         try:
@@ -178,7 +178,7 @@ class Conversation:
             raise
 
     def _answer(self, **changes: object) -> None:
-        from localspec.chat.template import Message
+        from localspec.chat.turn import Message
         from localspec.engine.request import FinishReason
 
         system = [Message("system", self.system)] if self.system else []

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from localspec.chat.template import Message
 from localspec.chat.thinking import joined
+from localspec.chat.turn import Message
 from localspec.types import SamplingParams
 
 _SAMPLING = (

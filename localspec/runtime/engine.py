@@ -11,7 +11,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from localspec.chat.template import ChatTemplate, Message
+from localspec.chat.template import ChatTemplate
+from localspec.chat.turn import Message
 from localspec.config import EngineSettings
 from localspec.drafters import HEADS, PLAIN
 from localspec.engine.interfaces import Constraint

@@ -7,8 +7,8 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Discriminator, Field, Tag
 
-from localspec.chat.template import Message
 from localspec.chat.tool import Tool, ToolCall, ToolChoice
+from localspec.chat.turn import Message
 from localspec.server.errors import invalid
 from localspec.server.fields import MOST_ITEMS, MOST_TOOLS, Body, TextPart
 from localspec.server.generation_fields import GenerationFields

@@ -9,7 +9,7 @@ from typing import Any
 from localspec.chat.message import Chat, StoredMessage
 from localspec.chat.overflow import drop_oldest, summary_request
 from localspec.chat.prompt import prompt_messages, sampling_params, window_start
-from localspec.chat.template import Message
+from localspec.chat.turn import Message
 from localspec.engine.request import fresh_seed
 from localspec.errors import UsageError
 from localspec.tui.answerer import Answerer, Facts, Question

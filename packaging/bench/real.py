@@ -91,7 +91,7 @@ class Heat:
 
 def heats(engine: Any, contenders: Sequence[str], options: argparse.Namespace) -> Iterator[Heat]:
     """All answers, in turns."""
-    from localspec.chat.template import Message
+    from localspec.chat.turn import Message
     from localspec.types import SamplingParams
 
     turn = 0

@@ -21,7 +21,8 @@ from material import Source
 from tasks import RENAME, TASKS, Example, chat
 
 from localspec import paths
-from localspec.chat.template import ChatTemplate, Message
+from localspec.chat.template import ChatTemplate
+from localspec.chat.turn import Message
 from localspec.llama.model import Model
 
 LONG_FROM, LONG_TO = 1850, 1960

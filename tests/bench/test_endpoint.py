@@ -11,7 +11,7 @@ import pytest
 
 from localspec.bench.endpoint import Endpoint, EndpointSettings
 from localspec.bench.run import Turn
-from localspec.chat.template import Message
+from localspec.chat.turn import Message
 from localspec.errors import LocalspecError, UsageError
 from localspec.types import NO_TOKENS, SamplingParams
 from tests.bench.openai_server import Behaviour, openai_server

@@ -11,7 +11,7 @@ import pytest
 
 from localspec import paths
 from localspec.bench.workloads import SHIPPED, Prompt, load_workloads
-from localspec.chat.template import Message
+from localspec.chat.turn import Message
 from localspec.errors import UsageError
 
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from localspec.chat.dialect import Dialect
 from localspec.chat.dialect import Vocabulary as Known
-from localspec.chat.template import Message
 from localspec.chat.tool import Tool, ToolCall
+from localspec.chat.turn import Message
 
 TEMPLATES = Path(__file__).parent.parent / "data" / "templates"
 FAMILIES = sorted(path.stem for path in TEMPLATES.glob("*.jinja"))

@@ -12,8 +12,8 @@ import pytest
 
 from localspec.chat.call_part import CallArguments, CallBegun, CallEnded
 from localspec.chat.dialect import Dialect, Turn
-from localspec.chat.template import Message
 from localspec.chat.tool import AUTO, Tool, ToolChoice
+from localspec.chat.turn import Message
 from localspec.engine.lazy import Lazy
 from localspec.llama.grammar import Grammar
 from localspec.llama.matcher import Compiler

@@ -18,8 +18,9 @@ from localspec.chat.gemma_form import GemmaForm
 from localspec.chat.named_form import NamedForm
 from localspec.chat.pair_form import PairForm
 from localspec.chat.reply import Content, Part, Reasoning, Thought
-from localspec.chat.template import ChatTemplate, Message
+from localspec.chat.template import ChatTemplate
 from localspec.chat.tool import Tool, ToolCall, ToolChoice, new_call_id
+from localspec.chat.turn import Message
 from localspec.chat.xml_form import XmlForm
 from localspec.errors import UsageError
 from localspec.llama.model import Model

@@ -16,8 +16,9 @@ from localspec.chat.dialect import Dialect
 from localspec.chat.harmony_form import HarmonyForm
 from localspec.chat.named_form import NamedForm
 from localspec.chat.reply import Content, Part
-from localspec.chat.template import ChatTemplate, Message
+from localspec.chat.template import ChatTemplate
 from localspec.chat.tool import Tool, ToolCall, ToolChoice
+from localspec.chat.turn import Message
 from localspec.engine.lazy import Lazy
 from localspec.llama.grammar import Grammar
 from localspec.llama.matcher import Compiler

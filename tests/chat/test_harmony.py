@@ -10,8 +10,9 @@ from localspec.chat.call_part import CallArguments, CallBegun, CallEnded
 from localspec.chat.dialect import Dialect, Turn
 from localspec.chat.harmony_reply import HarmonyParser
 from localspec.chat.reply import Content, Parser, Part
-from localspec.chat.template import ChatTemplate, Message
+from localspec.chat.template import ChatTemplate
 from localspec.chat.tool import AUTO, Tool, ToolCall, ToolChoice
+from localspec.chat.turn import Message
 from localspec.llama.grammar import Grammar
 from localspec.llama.matcher import Compiler
 from localspec.llama.model import Model

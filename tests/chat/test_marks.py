@@ -19,7 +19,8 @@ from localspec.chat.dialect import Dialect
 from localspec.chat.marks import Marks
 from localspec.chat.reply import THOUGHTS
 from localspec.chat.sealed import BREAK, Sealed, json_text, opened
-from localspec.chat.template import ChatTemplate, Message
+from localspec.chat.template import ChatTemplate
+from localspec.chat.turn import Message
 from localspec.llama.model import Model
 from localspec.llama.special_tokens import SpecialToken
 from localspec.types import Prompt, Tokens

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from localspec.chat.archive import Archive
 from localspec.chat.passes import Replay, decode, encode, tokens_of
-from localspec.chat.template import Message
+from localspec.chat.turn import Message
 from localspec.engine.request import PassRecord
 from localspec.errors import UsageError
 from localspec.runtime.engine import Engine

@@ -12,8 +12,8 @@ from localspec.chat.archive import Archive
 from localspec.chat.message import Attachment
 from localspec.chat.overflow import drop_oldest, summary_request
 from localspec.chat.prompt import fenced, prompt_messages, sampling_params, with_attachments
-from localspec.chat.template import Message
 from localspec.chat.title import LONGEST, title_from
+from localspec.chat.turn import Message
 from localspec.errors import UsageError
 from localspec.types import SamplingParams
 from tests.chat.conftest import say

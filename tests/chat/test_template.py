@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from localspec.chat.template import ROLES, ChatTemplate, Message
+from localspec.chat.template import ChatTemplate
+from localspec.chat.turn import ROLES, Message
 from localspec.errors import ModelError, UsageError
 
 CHATML = """{%- for message in messages %}

@@ -12,7 +12,7 @@ from textual.message import Message as TextualMessage
 
 from localspec.bench.contenders import EngineContender
 from localspec.bench.run import Turn
-from localspec.chat.template import Message
+from localspec.chat.turn import Message
 from localspec.checks.answering import Answering
 from localspec.checks.answering import Question as Asked
 from localspec.checks.prompts import Prompt

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from localspec import paths
-from localspec.chat.template import Message
+from localspec.chat.turn import Message
 from localspec.checks.answering import Answering, Question, Timing, questions
 from localspec.checks.apart import Apart
 from localspec.checks.challenger import ASPECTS, challengers

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from localspec.chat.completion import MOST_TOKENS, NO_TEMPLATE, continued, note
-from localspec.chat.template import Message
+from localspec.chat.turn import Message
 from localspec.errors import ModelError
 from localspec.models.catalog import Catalog
 from localspec.models.memory import Place

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from localspec.chat.template import Message
+from localspec.chat.turn import Message
 from localspec.checks.prompts import Prompt
 from localspec.checks.verify import Setting, verify
 from localspec.drafters import HEADS

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from localspec.chat.template import Message
+from localspec.chat.turn import Message
 from localspec.drafters.medusa import MedusaContext, MedusaHead, load
 from localspec.engine.interfaces import DraftRequest, History
 from localspec.errors import ModelFileError, PairError

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from localspec.chat.template import Message
+from localspec.chat.turn import Message
 from localspec.drafters.draft_model import DraftModelSettings
 from localspec.drafters.pard import MOST_LEVELS, ParallelContext, PardDrafter, load, mask_token
 from localspec.engine.interfaces import DraftRequest, History

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from localspec.chat.template import Message
+from localspec.chat.turn import Message
 from localspec.errors import ModelError
 from tests.real.published import Real, on
 from tests.server.live import error_of, user

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from localspec.chat.template import Message
+from localspec.chat.turn import Message
 from localspec.checks.prompts import Prompt
 from localspec.checks.verify import Setting, verify
 from localspec.types import SamplingParams

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from localspec.chat.dialect import Dialect
-from localspec.chat.template import Message
+from localspec.chat.turn import Message
 from localspec.types import Prompt
 from tests.chat.conversations import ALL_MARKS, SLOTS, shown
 from tests.real.published import ALL, INSTRUCT, Real, on

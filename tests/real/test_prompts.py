@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from localspec.chat.template import Message
+from localspec.chat.turn import Message
 from tests.real.published import ALL, INSTRUCT, Real, on
 
 pytestmark = pytest.mark.trial

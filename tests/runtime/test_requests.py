@@ -7,7 +7,7 @@ import threading
 import numpy as np
 import pytest
 
-from localspec.chat.template import Message
+from localspec.chat.turn import Message
 from localspec.engine.request import FinishReason, Request
 from localspec.errors import UsageError
 from localspec.runtime.engine import Engine

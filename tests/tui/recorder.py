@@ -8,7 +8,7 @@ import sys
 from dataclasses import fields
 from typing import Any
 
-from localspec.chat.template import Message
+from localspec.chat.turn import Message
 from localspec.runtime.engine import Engine
 from tests.tui.replayer import FOLDER
 

@@ -8,7 +8,7 @@ import pytest
 from textual.widgets import Collapsible, Static
 
 from localspec.chat.archive import Archive
-from localspec.chat.template import Message
+from localspec.chat.turn import Message
 from localspec.tui.answerer import Facts
 from localspec.tui.widgets.bubble import Bubble
 from localspec.tui.widgets.meter import Meter

@@ -16,7 +16,7 @@ from textual.containers import Horizontal
 from textual.timer import Timer
 from textual.widgets import Input, Static
 
-from localspec.chat.template import Message
+from localspec.chat.turn import Message
 from localspec.engine.request import fresh_seed
 from localspec.errors import LocalspecError
 from localspec.tui.answerer import Answer, AnswerEnded, AnswerPart, Prefilled, Question
