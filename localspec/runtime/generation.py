@@ -28,6 +28,9 @@ class Generation:
         self.finish: FinishReason | None = None
         """Why it ended; None while it runs."""
         self.stats = RequestStats(prompt_tokens=len(request.prompt))
+        """Live; from when it has a slot on, the engine's own."""
+        self.cached = 0
+        """Tokens of the prompt that are in the slot's cache, found there or read."""
         self.tokens: list[int] = []
         """Tokens read so far."""
         self.cancelled = False
@@ -62,6 +65,18 @@ class Generation:
         self.tokens += item.tokens
         self.finish = item.finish
         return item
+
+    @property
+    def read(self) -> int:
+        """Tokens of the prompt that were computed for this answer by now."""
+        reused = self.stats.reused_tokens
+        return max(0, (self.stats.prompt_tokens if self.stats.passes else self.cached) - reused)
+
+    def prefilled(self, done: int, total: int) -> None:
+        """Engine thread only: so many tokens of the prompt are cached, of those to be cached before the first pass."""
+        self.cached = done
+        if self.on_prefill is not None:
+            self.on_prefill(done, total)
 
     def text(self) -> str:
         """Waits for the end and returns the text of all events not yet read."""

@@ -221,9 +221,10 @@ class Worker:
         if self.chats is not None:
             self.chats.serve(generation.chat, generation.request.prompt)
         try:
-            self.loop.admit(
-                index, generation.request, generation.started, lambda: generation.cancelled, generation.on_prefill
+            slot = self.loop.admit(
+                index, generation.request, generation.started, lambda: generation.cancelled, generation.prefilled
             )
+            generation.stats = slot.stats
         except ContextOverflowError as error:
             del self._running[index]
             generation.deliver(error)

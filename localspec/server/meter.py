@@ -48,6 +48,8 @@ class Meter:
         self.registry = CollectorRegistry()
         self._add_llama()
         self._add_vllm()
+        self._followed: dict[Generation, int] = {}
+        """Tokens that were counted of the prompts of answers under way."""
 
         def own(name: str, what: str, *labels: str) -> Counter:
             return Counter(f"localspec:{name}", what, labels, registry=self.registry)
@@ -94,6 +96,16 @@ class Meter:
         self._vllm_waiting = Gauge("vllm:num_requests_waiting", "Answers that wait.", registry=self.registry)
         self._vllm_speculation = _Speculation("vllm", labels, self.registry)
 
+    def follow(self, generations: Iterable[Generation]) -> None:
+        """Adds what has been read of the prompts of answers under way."""
+        for generation in generations:
+            self._tell_read(generation, generation.read)
+
+    def _tell_read(self, generation: Generation, read: int) -> None:
+        new = max(0, read - self._followed.get(generation, 0))
+        self._followed[generation] = self._followed.get(generation, 0) + new
+        self._prompt_tokens.inc(new)
+
     def count(self, model: str, generation: Generation) -> None:
         """Adds an answer that has ended, however it ended."""
         stats = generation.stats
@@ -107,7 +119,9 @@ class Meter:
             self._vllm_ttft.labels(model).observe(stats.ttft_seconds)
         for gap in stats.gaps:
             self._vllm_itl.labels(model).observe(gap)
-        self._count_llama(stats)
+        self._tell_read(generation, generation.read)
+        del self._followed[generation]
+        self._count_llama(stats, generation.read)
         self._llama_speculation.add(stats)
         self._vllm_speculation.add(stats, model)
         for drafter, drafted in stats.drafted_by_drafter.items():
@@ -117,16 +131,15 @@ class Meter:
     def read(self, model: str, tokens: int, seconds: float) -> None:
         """Adds a text that was read without an answer, in so many seconds."""
         self._vllm_prompt.labels(model).inc(tokens)
-        self._count_llama(RequestStats(prompt_tokens=tokens, prefill_seconds=seconds))
+        self._prompt_tokens.inc(tokens)
+        self._count_llama(RequestStats(prompt_tokens=tokens, prefill_seconds=seconds), tokens)
 
-    def _count_llama(self, stats: RequestStats) -> None:
+    def _count_llama(self, stats: RequestStats, read: int) -> None:
         totals = self._totals
-        read = max(0, stats.prompt_tokens - stats.reused_tokens) if stats.passes or stats.prefill_seconds else 0
         totals.prompt_tokens += read
         totals.prefill_seconds += stats.prefill_seconds
         totals.generated += stats.generated
         totals.verify_seconds += stats.decode_seconds
-        self._prompt_tokens.inc(read)
         self._prompt_seconds.inc(stats.prefill_seconds)
         self._predicted_tokens.inc(stats.generated)
         self._predicted_seconds.inc(stats.decode_seconds)

@@ -39,6 +39,7 @@ async def metrics(request: Request) -> Response:
         live = service.live[name]
         processing += min(live, engine.settings.slots)
         deferred += max(0, live - engine.settings.slots)
+    service.meter.follow(service.answering())
     return Response(service.meter.text(processing, deferred), media_type=CONTENT_TYPE)
 
 

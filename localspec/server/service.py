@@ -162,6 +162,11 @@ class Service:
         self._answers.add(answers)
         return answers
 
+    def answering(self) -> Iterator[Generation]:
+        """Answers under way, those that wait for a slot included."""
+        for answers in self._answers:
+            yield from (one for one in answers.generations if one.finish is None)
+
     def _admit(self, name: str, engine: Engine, count: int) -> None:
         if self.ending:
             raise ending()

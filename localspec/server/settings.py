@@ -40,7 +40,7 @@ class ServerSettings:
     """How long a client may take to send a request body; then 408."""
     write_seconds: float = 30.0
     """How long a client may take nothing of what is sent to it; then its connection is cut and its slot is free."""
-    ping_seconds: float = 15.0
+    ping_seconds: float = 10.0
     """A silent stream gets a comment line this often, so that no proxy takes it for dead."""
     drain_seconds: float = 10.0
     """How long running answers may go on once the server was told to end."""

@@ -40,7 +40,7 @@ class SlotState(BaseModel):
     is_processing: bool
     n_prompt_tokens: int | None = None
     n_prompt_tokens_processed: int | None = None
-    """Those that are computed for this request, not found in the cache; 0 until its first pass is over."""
+    """Those that have been computed for this request, not found in the cache; they grow as the prompt is read."""
     n_prompt_tokens_cache: int | None = None
     params: dict[str, Any] | None = None
     """Of the request: sampling, seed and limits."""
@@ -82,7 +82,7 @@ def _slot(engine: Engine, index: int, generation: Generation | None) -> SlotStat
     state.speculative = drafts and asked.drafter != PLAIN and asked.max_draft_tokens != 0
     state.n_prompt_tokens = len(asked.prompt)
     state.n_prompt_tokens_cache = stats.reused_tokens
-    state.n_prompt_tokens_processed = stats.prompt_tokens - stats.reused_tokens if stats.passes else 0
+    state.n_prompt_tokens_processed = generation.read
     bias = [[token, False if value == -math.inf else value] for token, value in asked.sampling.logit_bias]
     state.params = asdict(asked.sampling) | {
         "logit_bias": bias,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.server.conftest import CONTEXT, SLOTS
-from tests.server.held import eventually, held
+from tests.server.held import Stop, eventually, held, send
 from tests.server.live import Live, error_of
 
 SECRET = "secret words"
@@ -36,6 +36,38 @@ def test_a_slot_at_work(live: Live) -> None:
     (token,) = slot["next_token"]
     assert token == {"has_next_token": True, "n_decoded": 1, "n_remain": 899}
     assert slot["timings"]["draft_n"] == 0
+
+
+def test_a_prompt_is_counted_as_it_is_read(live: Live) -> None:
+    """In /slots and in /metrics: held after its first chunk, and when it is over."""
+
+    def counted() -> float:
+        lines = live.http.get("/metrics").text.splitlines()
+        return sum(float(line.split()[-1]) for line in lines if line.startswith("llamacpp:prompt_tokens_total"))
+
+    assert eventually(lambda: not live.service.live["tiny"])
+    engine = live.service.pool.loaded()["tiny"]
+    engine.forget()
+    grid = engine.loaded.context.grid
+    before, prompt = counted(), [7 + number % 90 for number in range(grid + 100)]
+    first, second = Stop(engine), Stop(engine)
+    first.queue()
+    try:
+        assert first.begun.wait(60)
+        asking = send(live, "/v1/completions", {"prompt": prompt, "max_tokens": 1, "temperature": 0})
+        assert eventually(lambda: live.service.live["tiny"] == 1)
+        second.queue()  # its turn is after one step of the loop
+        first.end()
+        assert second.begun.wait(60)
+        (slot,) = [slot for slot in live.http.get("/slots").json() if slot["is_processing"]]
+        assert (slot["n_prompt_tokens"], slot["n_prompt_tokens_processed"]) == (len(prompt), grid)
+        assert counted() - before == grid
+    finally:
+        first.end()
+        second.end()
+    assert asking.recv(16).startswith(b"HTTP/1.1 200")
+    asking.close()
+    assert counted() - before == len(prompt)
 
 
 def test_all_slots_busy(live: Live) -> None:
