@@ -48,7 +48,8 @@ class Answers:
         """
         self.generations = tuple(generations)
         self._ended, self._over = ended, over
-        self._closed = False
+        self.closed = False
+        """The reader wants no more, having read all or not."""
         self._running = set(range(len(generations)))
         self._arrived: asyncio.Queue[Arrival | ApiError] = asyncio.Queue()
         self._loop = asyncio.get_running_loop()
@@ -82,9 +83,9 @@ class Answers:
 
     def close(self) -> None:
         """The reader wants no more: cancels what still runs. A second call does nothing."""
-        if self._closed:
+        if self.closed:
             return
-        self._closed = True
+        self.closed = True
         self._cancel()
         if not self._running:
             self._over()
@@ -122,7 +123,7 @@ class Answers:
         if generation.finish is not None:
             self._running.discard(index)
             self._ended(generation)
-            if self._closed and not self._running:
+            if self.closed and not self._running:
                 self._over()
 
 

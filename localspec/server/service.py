@@ -19,6 +19,7 @@ from localspec.llama.trial import LARGE, Notation, Trials
 from localspec.runtime.engine import Engine
 from localspec.runtime.generation import Generation
 from localspec.runtime.pool import Lease, Pool
+from localspec.server import answer_log
 from localspec.server.answers import Answers
 from localspec.server.errors import ApiError, client_gone, from_localspec, overloaded, unknown_model
 from localspec.server.meter import Meter
@@ -149,10 +150,13 @@ class Service:
             lease.release()
             raise
         self.live[lease.name] += len(generations)
+        for generation in generations:
+            answer_log.asked(lease.name, generation)
 
         def ended(generation: Generation) -> None:
             self.live[lease.name] -= 1
             self.meter.count(lease.name, generation)
+            answer_log.ended(lease.name, generation, left=answers.closed, stopped=self.stopped)
 
         def over() -> None:
             self._answers.discard(answers)
