@@ -116,6 +116,9 @@ def _against_plain(stats: RequestStats) -> list[str]:
         lines.append(
             f"about {stats.estimated_speedup:.2f}x plain decoding, which would take some {stats.plain_seconds:.3f} s"
         )
+    if stats.undrafted:
+        reasons = ", ".join(f"{passes} {why.said(stats.row_cost)}" for why, passes in stats.undrafted.most_common())
+        lines.append(f"no draft in {stats.undrafted.total()} of {stats.passes} passes: {reasons}")
     if stats.guarded_passes:
         lines.append(f"{stats.guarded_passes} of {stats.passes} passes drafted because settings say so; none would pay")
     return lines

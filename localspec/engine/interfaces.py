@@ -146,6 +146,8 @@ class DraftRequest:
     """The rule is *rejection* or *block*: `Draft.probs` must be given unless the guess is deterministic."""
     past: bool = True
     """Past answers, of other requests, may be searched."""
+    forced: bool = False
+    """Whoever may guess drafts in every pass, paying or not."""
 
     def allows(self, name: str) -> bool:
         """Whether the drafter of that name may guess here."""
@@ -168,6 +170,7 @@ class DraftRequest:
             self.chain,
             self.needs_probs,
             self.past,
+            self.forced,
         )
 
 

@@ -266,6 +266,7 @@ class Loop:
                     constraint=slot.constraint,
                     needs_probs=needs_probs,
                     past=slot.request.past,
+                    forced=slot.request.forced,
                 )
             )
         return requests

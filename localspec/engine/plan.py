@@ -28,8 +28,12 @@ class Undrafted(Enum):
     UNTIMED = "a plain pass is timed first"
     NOTHING = "no copy found"
     UNLIKELY = "guesses are too often wrong"
-    PRICE = "a row costs too much here"
+    PRICE = "a row costs {row:.2f} of a plain pass here"
     LOST = "off: it lost what an answer may lose"
+
+    def said(self, row: float) -> str:
+        """The words, where a further row costs so many plain passes."""
+        return self.value.format(row=row)
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,6 +49,8 @@ class Request:
     """At most so many nodes a draft for this request; 0 = plain decoding; None = whatever the plan finds best."""
     drafter: str | None = None
     """The only drafter that may guess for this request; "none" = plain decoding; None = the plan chooses."""
+    forced: bool = False
+    """Whoever may guess drafts in every pass, paying or not."""
     prediction: Tokens = field(default_factory=lambda: NO_TOKENS)
     """int32[m], tokens the answer is expected to hold: prompt lookup searches them, too. Never changes the text."""
     constraint: Constraint | None = None

@@ -103,6 +103,11 @@ class RequestStats:
         return self.plain_seconds / self.compared_seconds if self.compared_seconds else 0.0
 
     @property
+    def undrafted_reason(self) -> str:
+        """Why nothing was drafted in most of the passes that had no draft; "" = each had one, or none may have any."""
+        return next((why.said(self.row_cost) for why, _ in self.undrafted.most_common(1)), "")
+
+    @property
     def itl_p50_seconds(self) -> float:
         return percentile(self.gaps, 0.50)
 
@@ -178,6 +183,7 @@ class RequestStats:
             "estimated_speedup": round(self.estimated_speedup, 4),
             "guarded_passes": self.guarded_passes,
             "undrafted_passes": {why.name.lower(): passes for why, passes in self.undrafted.most_common()},
+            "undrafted_reason": self.undrafted_reason,
             "row_cost": round(self.row_cost, 4),
             "exact": self.exact,
         }

@@ -47,6 +47,8 @@ class Coming:
     """The same, as much as passes may cost where they are not known well."""
     room: float
     """Seconds that the pass may lose, drafting included: what every answer in it can still afford."""
+    forced: bool = False
+    """Settings, or a request of the pass, have it draft, paying or not."""
 
     @property
     def length(self) -> int:

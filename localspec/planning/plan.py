@@ -106,7 +106,10 @@ class AdaptivePlan:
         best = self._best(found)
         if self._costly and self._ask(found, best):
             best = self._best(found)
-        if not self._forces and best.value <= MARGIN:
+        if not found.options:
+            costly = any(found.now.places(one.drafter.name) for one in self._costly)
+            found.undrafted = Undrafted.UNLIKELY if costly else Undrafted.NOTHING
+        elif not found.now.forced and best.value <= MARGIN:
             best = self._trial(found)
         if best.nodes:
             found.guarded = best.value <= MARGIN and not found.trial
@@ -128,9 +131,9 @@ class AdaptivePlan:
         plain = plain_seconds(target, requests, row)
         rate = self.knowledge.pace.value * active / plain if plain else 0.0
         by_fear = prices(target, requests, pending, feared, limit, self._exact)
-        room = max(0.0, min(one.budget.passes for one in served)) * plain
-        room = math.inf if self._forces else room
-        return Coming(requests, pending, served, lengths, row, by_nodes, plain, rate, by_fear, room)
+        forced = self._forces or any(one.forced for one in requests)
+        room = math.inf if forced else max(0.0, min(one.budget.passes for one in served)) * plain
+        return Coming(requests, pending, served, lengths, row, by_nodes, plain, rate, by_fear, room, forced)
 
     def _serve(self, request: DraftRequest) -> Served:
         """What is known of a request; a new one begins."""
@@ -147,11 +150,11 @@ class AdaptivePlan:
 
     def _asks(self, now: Coming) -> bool:
         """Whether some drafter may guess."""
-        return bool(now.plain or self._forces) and any(now.places(one.name) for one in self.drafters)
+        return bool(now.plain or now.forced) and any(now.places(one.name) for one in self.drafters)
 
     def _not_planned(self, now: Coming) -> Undrafted | None:
         """Why no drafter is asked: the budget lacks what planning takes, or no plain pass was timed."""
-        if self._forces or not self._asks(now):
+        if now.forced or not self._asks(now):
             return None
         if not self._costs[now.active].is_timed(now.active):
             return Undrafted.UNTIMED
@@ -188,7 +191,7 @@ class AdaptivePlan:
             only = min(self._forced.nodes, len(now.prices) - 1)
             while only > 0 and now.prices[only] == math.inf:
                 only -= 1
-        floor = -math.inf if self._forces else 0.0
+        floor = -math.inf if now.forced else 0.0
         spent = [max(0.0, found.asked.seconds - found.asked.offer.reading)] * len(now.prices) if found.asked else ()
         return weigh(found.options, now.active, now.affordable(spent), now.rate, floor, only, now.again)
 
@@ -196,9 +199,6 @@ class AdaptivePlan:
         """The shortest draft, if it is likely and was not tried yet, though it is not worth its price as believed: that
         may be wrong. Else nothing, and why."""
         now, nothing = found.now, Choice(0.0, 0, [])
-        if not found.options:
-            found.undrafted = Undrafted.NOTHING
-            return nothing
         shortest = next((nodes for nodes, price in enumerate(now.prices) if nodes and price < math.inf), 0)
         likely = weigh(found.options, now.active, now.prices, now.rate, -math.inf, shortest, now.again)
         if not shortest or likely.gain < UNKNOWN * shortest * now.active:
@@ -226,7 +226,7 @@ class AdaptivePlan:
             if offer is None:
                 continue
             one.ahead = one.ahead + 1 if best.value <= max(LITTLE, offer.promise) else 0
-            if self._forces:
+            if now.forced:
                 if not best.nodes and (top is None or offer.value > top[1].value):
                     top = one, offer
             elif offer.value > most and one.may_read(offer, now, knowledge.readings):
@@ -268,7 +268,7 @@ class AdaptivePlan:
         """Cuts what would make a width that is not allowed, and says what the pass will be."""
         now = found.now
         drafted = any(map(len, found.drafts))
-        if drafted and (now.active > 1 or self._forces):  # drafts shorter than the choice make other widths
+        if drafted and (now.active > 1 or now.forced):  # drafts shorter than the choice make other widths
             slots = [one.slot for one in now.requests]
             found.drafts = fitting(target, slots, now.pending, found.drafts, self._exact)
             drafted = any(map(len, found.drafts))
@@ -312,7 +312,7 @@ class AdaptivePlan:
             if self._warm:
                 self._host = moved(self._host, proposal.host) if self._host else proposal.host
             self._warm = True
-        if now.plain and outcomes and not self._forces:
+        if now.plain and outcomes and not now.forced:
             self._book(proposal, tokens, seconds)
         plain = proposal.plain and not proposal.planned
         row = (now.prices[1] - now.prices[0]) / now.plain if now.plain and len(now.prices) > 1 else 0.0

@@ -152,6 +152,7 @@ class Engine:
         grammar: Grammar | Constraint | None = None,
         preserved: frozenset[int] = frozenset(),
         past: bool = True,
+        forced: bool = False,
         on_prefill: Callable[[int, int], None] | None = None,
         chat: str | None = None,
     ) -> Generation:
@@ -160,11 +161,9 @@ class Engine:
         Args:
             prompt: text, which begins as the model wants it, or int32[n] tokens as they are.
             drafter: a name of `drafters` that alone may guess; "none" = plain decoding; None or "auto" = what pays.
-            prediction: text or tokens expected in the answer.
             grammar: what the answer must look like; `compiled` makes it ready.
             on_prefill: called on the engine's thread as the prompt is read, with (tokens done, tokens in all).
-            chat: a name of the conversation, under which its KV cache is kept on disk while the slot serves others, and
-                between runs (`EngineSettings.chat_cache_gb`); None = it is not kept.
+            chat: the conversation, whose KV cache is kept on disk (`EngineSettings.chat_cache_gb`); None = it is not.
 
         Raises:
             UsageError: an empty prompt or an impossible option. Later errors come out of the generation.
@@ -190,6 +189,7 @@ class Engine:
             ignore_end=ignore_end,
             top_log_probs=top_log_probs,
             past=past,
+            forced=forced,
         )
         return self.submit(request, on_prefill, chat)
 

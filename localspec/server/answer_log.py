@@ -36,15 +36,17 @@ def ended(model: str, generation: Generation, *, left: bool, stopped: bool) -> N
     if generation.finish is FinishReason.CANCELLED and (left or stopped):
         seconds = perf_counter() - generation.started
         why = "the server ended" if stopped else f"the client left after {seconds:.1f} s"
+    guesses = f"{stats.accepted} of {stats.drafted} guesses accepted"
+    if stats.undrafted and not stats.drafted:
+        guesses = f"nothing drafted ({stats.undrafted_reason})"
     LOG.info(
-        "%s answered: %d of %d prompt tokens read, %d cached; %d tokens, %.1f tokens/s, %d of %d guesses accepted; %s",
+        "%s answered: %d of %d prompt tokens read, %d cached; %d tokens, %.1f tokens/s, %s; %s",
         model,
         generation.read,
         stats.prompt_tokens,
         stats.reused_tokens,
         stats.generated,
         stats.tokens_per_second,
-        stats.accepted,
-        stats.drafted,
+        guesses,
         why,
     )

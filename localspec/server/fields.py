@@ -85,6 +85,9 @@ class Speculative(Body):
     enabled: bool = Field(default=True, description="false = plain decoding.")
     drafter: str | None = Field(default=None, description="Which drafter guesses, by name; null = the plan chooses.")
     max_draft_tokens: int | None = Field(default=None, ge=0, le=64, description="Longest draft; null = what pays.")
+    force: bool = Field(
+        default=False, description="Draft in every pass, paying or not, as `serve --drafter NAME` does."
+    )
 
 
 class TextPart(Body):

@@ -82,7 +82,7 @@ def _drafting(fields: GenerationFields) -> dict[str, Any]:
         return {}
     if not wanted.enabled:
         return {"drafter": "none", "max_draft_tokens": 0}
-    return {"drafter": wanted.drafter, "max_draft_tokens": wanted.max_draft_tokens}
+    return {"drafter": wanted.drafter, "max_draft_tokens": wanted.max_draft_tokens, "forced": wanted.force}
 
 
 def sampling_params(fields: GenerationFields, model: Model) -> SamplingParams:

@@ -46,6 +46,10 @@ class Timings(BaseModel):
     draft_n_accepted: int
     accepted_per_position: list[int]
     """[d] = how often a draft was accepted at least d + 1 deep."""
+    undrafted_n: int
+    """Passes in which nothing was drafted, though it was allowed."""
+    undrafted_reason: str
+    """Why not in most of them; "" = there are none."""
     exact: bool
     """The text is byte for byte what plain decoding gives."""
 
@@ -112,6 +116,8 @@ def timings(stats: RequestStats) -> Timings:
         draft_n=stats.drafted,
         draft_n_accepted=stats.accepted,
         accepted_per_position=list(stats.accepted_per_position),
+        undrafted_n=stats.undrafted.total(),
+        undrafted_reason=stats.undrafted_reason,
         exact=stats.exact,
     )
 
@@ -124,6 +130,8 @@ def summed(each: Sequence[RequestStats]) -> RequestStats:
             setattr(total, name, getattr(total, name) + getattr(stats, name))
         pairs = zip_longest(total.accepted_per_position, stats.accepted_per_position, fillvalue=0)
         total.accepted_per_position = [one + other for one, other in pairs]
+        total.undrafted += stats.undrafted
+        total.row_cost = max(total.row_cost, stats.row_cost)
         total.exact = total.exact and stats.exact
     return total
 

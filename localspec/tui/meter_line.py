@@ -116,8 +116,10 @@ def _speed(stats: RequestStats, now: tuple[str, int] | None) -> list[Segment]:
             found.append(_labelled(7, "by position ", "", columns(shares, 1.0)))
     if now is not None:
         drafter, rows = now
-        full = kind_of(drafter).name if drafter else "plain decoding"
-        found.append(Segment(5, Content(f"{full}, width {rows}"), Content(f"{drafter or 'plain'} w{rows}")))
+        full = f"{kind_of(drafter).name}, width {rows}" if drafter else "plain decoding"
+        if not drafter and stats.undrafted_reason:
+            full += f": {stats.undrafted_reason}"
+        found.append(Segment(5, Content(full), Content(f"{drafter or 'plain'} w{rows}")))
     if not stats.exact:
         found.append(_plain(2, "not exact"))
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -16,7 +17,9 @@ from localspec.drafters.draft_model import DraftModel, DraftModelSettings
 from localspec.drafters.prompt_lookup import PromptLookup, PromptLookupSettings
 from localspec.engine.interfaces import Draft, Drafter, DraftRequest
 from localspec.engine.loop import Loop
+from localspec.engine.plan import Undrafted
 from localspec.engine.request import Request
+from localspec.engine.stats import RequestStats
 from localspec.errors import DecodeError
 from localspec.planning.budget import ANSWER, SHARE
 from localspec.planning.costs import PassCosts
@@ -380,6 +383,25 @@ def test_a_request_may_switch_drafting_off() -> None:
     one = answer(loop, replace(request_of(1), max_draft_tokens=1, ignore_end=True))
     assert 0 < one.stats.drafted <= one.stats.passes
     assert off.tokens == one.tokens
+
+
+def test_a_request_may_force_drafts() -> None:
+    """Forced, as by settings: the useless draft model guesses in every pass; the next request is free again."""
+    loop = loop_with(FakeTarget(MODEL, 24), drafters())
+    request = replace(request_of(1), drafter="draft", ignore_end=True)
+    forced = answer(loop, replace(request, forced=True))
+    assert forced.stats.draft_passes >= forced.stats.passes - 1
+    assert not forced.stats.undrafted
+    assert forced.tokens == answer(loop, request).tokens == plain(request).tokens
+
+
+def test_every_pass_without_a_draft_has_its_reason() -> None:
+    loop = loop_with(FakeTarget(MODEL, 24), drafters()[:1])
+    stats = answer(loop, replace(request_of(1), ignore_end=True)).stats
+    assert stats.undrafted.total() == stats.passes - stats.draft_passes - 1, "of the last pass none may be drafted"
+    assert stats.undrafted_reason in {why.said(stats.row_cost) for why in Undrafted}
+    dear = RequestStats(undrafted=Counter({Undrafted.PRICE: 2, Undrafted.NOTHING: 1}), row_cost=0.894)
+    assert dear.undrafted_reason == "a row costs 0.89 of a plain pass here"
 
 
 def test_a_draft_model_that_fails_is_dropped_and_the_chat_goes_on() -> None:

@@ -17,6 +17,7 @@ WAYS: tuple[dict[str, Any], ...] = (
     {"speculative": {"max_draft_tokens": 4}},
     {"speculative": {"drafter": "lookup"}},
     {"speculative": {"drafter": "draft", "max_draft_tokens": 3}},
+    {"speculative": {"drafter": "lookup", "force": True}},
     {"speculative": {"drafter": "none"}},
     {"prediction": {"type": "content", "content": COPIED}},
     {"prediction": {"type": "content", "content": [{"type": "text", "text": "something else"}]}},
@@ -76,6 +77,8 @@ def test_timings_have_llama_servers_names_and_add_up(live: Live) -> None:
         "draft_n",
         "draft_n_accepted",
         "accepted_per_position",
+        "undrafted_n",
+        "undrafted_reason",
         "exact",
     } == set(timings)
     assert timings["predicted_n"] == body["usage"]["completion_tokens"] == stats["generated_tokens"]
@@ -90,6 +93,28 @@ def test_drafting_can_be_switched_off(live: Live) -> None:
     plain = live.chat(temperature=0, speculative={"enabled": False}).json()["timings"]
     assert plain["draft_n"] == 0
     assert forced["predicted_n"] == plain["predicted_n"]
+
+
+def test_a_request_can_force_a_drafter(live: Live) -> None:
+    """In text without a copy the plan leaves the draft model alone; forced, it guesses in every pass but the last."""
+    sent: dict[str, Any] = {"temperature": 1.0, "seed": 3, "max_tokens": 30, "ignore_eos": True}
+    bodies = [
+        live.chat(**sent, speculative=way).json() for way in ({"drafter": "draft", "force": True}, {"enabled": False})
+    ]
+    forced, plain = (body["localspec"][0]["stats"] for body in bodies)
+    assert forced["draft_passes"] >= forced["passes"] - 1
+    assert set(forced["drafted_by_drafter"]) == {"draft"}
+    assert plain["drafted"] == 0
+    assert len({body["choices"][0]["message"]["content"] for body in bodies}) == 1
+
+
+def test_timings_say_why_nothing_was_drafted(live: Live) -> None:
+    body = live.chat(temperature=0, speculative={"drafter": "lookup"}, max_tokens=8, ignore_eos=True).json()
+    timings, stats = body["timings"], body["localspec"][0]["stats"]
+    assert timings["undrafted_n"] == sum(stats["undrafted_passes"].values()) > 0
+    assert timings["undrafted_reason"] == stats["undrafted_reason"] != ""
+    plain = live.chat(temperature=0, speculative={"enabled": False}).json()["timings"]
+    assert (plain["undrafted_n"], plain["undrafted_reason"]) == (0, "")
 
 
 def test_a_draft_is_never_longer_than_asked_for(live: Live) -> None:

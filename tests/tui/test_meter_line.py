@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from localspec.engine.plan import Undrafted
 from localspec.engine.request import PassRecord
 from localspec.engine.stats import RequestStats
 from localspec.tui.meter_line import Now, meter_line
@@ -44,6 +45,14 @@ def test_it_never_overflows(width: int) -> None:
 def test_short_answers_are_not_compared_with_plain_decoding() -> None:
     assert "x plain" not in meter_line(replace(stats(), compared=99), None, 120).plain
     assert "x plain" in meter_line(replace(stats(), compared=100), None, 120).plain
+
+
+def test_where_nothing_is_drafted_it_says_why() -> None:
+    open_text = replace(stats(), drafted=0, draft_passes=0, undrafted=Counter({Undrafted.NOTHING: 30}))
+    assert meter_line(open_text, ("", 1), 80).plain == "375 tok/s  plain decoding: no copy found"
+    dear = replace(open_text, undrafted=Counter({Undrafted.PRICE: 30}), row_cost=0.9)
+    assert meter_line(dear, ("", 1), 80).plain == "375 tok/s  plain decoding: a row costs 0.90 of a plain pass here"
+    assert meter_line(dear, ("", 1), 30).plain == "375 tok/s  plain w1"
 
 
 def test_narrow_lines_keep_the_speed() -> None:
