@@ -64,6 +64,8 @@ def _group(width: int) -> int:
 
 
 _groups = 1 + _group(WIDEST)
+_first = np.array([ROWS, ROWS / 2.0, *[OWN] * _groups])
+"""Standard deviations of what is believed before any pass, the pace left out."""
 
 
 def _alike() -> Float64Array:
@@ -115,7 +117,7 @@ class PassCosts:
             prompt_row: what a row of a prompt costs, of a row of a pass that decodes; 0 = prompts say nothing.
         """
         self._table, self._plain, self._prompt_row = CostTable(table or {}), plain, prompt_row
-        doubts = np.array([2.0, ROWS, ROWS / 2.0, OWN]) * (1.0 if estimated else MEASURED)
+        doubts = np.array([2.0, *_first[:_widths]]) * (1.0 if estimated else MEASURED)
         self._prior = doubts[_widths] ** 2 * _alike()
         self._beliefs: Float64Array = np.zeros(_widths + _groups)
         """Logarithms of factors of the table: pace, what rows cost, what the length costs, deviations."""
@@ -215,7 +217,7 @@ class PassCosts:
         variance = slopes * (slopes * covariance[_rows, _rows] + 2.0 * shared) + own
         variance += covariance[places[plain], places[plain]]
         ratios = seconds / seconds[plain]
-        feared = ratios * np.exp(CAUTION * np.sqrt(np.maximum(variance, 0.0)))
+        feared = ratios * np.exp(CAUTION * np.sqrt(variance.clip(0.0, (2.0 * ROWS) ** 2)))
         most = np.arange(len(seconds)) / plain
         return ratios.tolist(), np.maximum(ratios, np.minimum(feared, most)).tolist()
 
@@ -319,8 +321,9 @@ class PassCosts:
         elif off > most:
             seen = found.log_seconds + most
         elif off < -most:  # what was believed of this width was wrong
-            doubt = (2.0 * ROWS) ** 2 / float(covariance[_rows, _rows])  # never more than twice the first one
-            covariance[_rows:, _rows:] *= max(1.0, min(off * off / variance, doubt))
+            doubts = np.sqrt(np.diag(covariance)[_rows:].clip(NOISE**4))
+            wider = np.clip(2.0 * _first / doubts, 1.0, max(1.0, abs(off) / math.sqrt(variance)))
+            covariance[_rows:, _rows:] *= np.outer(wider, wider)  # no doubt is more than twice the first one
             covariance[_pace, _rows:] = covariance[_rows:, _pace] = 0.0
         self._believe(expected, seen, noise)
 
@@ -336,7 +339,8 @@ class PassCosts:
             self._beliefs[_rows:] = self._beliefs[_rows:].clip(-2.0 * SURPRISE, 2.0 * SURPRISE)
             if abs(float(self._beliefs[_rows] - last[_rows])) < NOISE:
                 break
-        self._covariance -= np.outer(shared, shared / variance)
+        gained = shared / math.sqrt(variance)  # the matrix stays symmetric to the last bit
+        self._covariance -= np.outer(gained, gained)
 
     def _fade(self) -> None:
         """Older passes count less."""
