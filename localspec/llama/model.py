@@ -15,9 +15,9 @@ import numpy as np
 
 from localspec.errors import Cancelled, ModelError, ModelFileError, UsageError
 from localspec.gguf import Header, Value, read_header
-from localspec.gguf.split import read_parts
+from localspec.gguf.split import parts_of, read_parts
 from localspec.gguf.spread import BY_LAYER, Spread
-from localspec.llama import device_list, lib, wide
+from localspec.llama import device_list, lib, mapping, wide
 from localspec.llama.configuration import Kernels
 from localspec.llama.fewest import FewestTokens
 from localspec.llama.special_tokens import PromptTokenizer, SpecialToken, special_tokens
@@ -77,6 +77,8 @@ class Model:
         self.can_trim = not (self._api.llama_model_is_recurrent(handle) or self._api.llama_model_is_hybrid(handle))
         """Whether the end of its cache can be dropped, which drafting needs."""
         self.chat_template = header.chat_template
+        if kernels != "plain" or gpu_layers:  # the weights were copied
+            mapping.give_back(parts_of(header.path))
 
     @classmethod
     def load(

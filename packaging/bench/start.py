@@ -1,6 +1,6 @@
 """How long the first token takes from the start of the program, beside a bare llama.cpp loop on the same files.
 
-    python packaging/bench/start.py [--target FILE --draft FILE] [--rounds 3] [--busy]
+    python packaging/bench/start.py [--target FILE [--draft FILE]] [--rounds 3] [--busy]
 
 Each start is a process of its own. The contenders take turns, and medians are printed: the bare loop, `localspec run`
 with an empty home (the very first start) and again with that home, and `localspec serve` from the moment its port
@@ -136,28 +136,29 @@ def _spin() -> None:
 def main() -> None:
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--target", type=Path, default=paths.bundled("tiny-target-q8_0.gguf"))
-    parser.add_argument("--draft", type=Path, default=paths.bundled("tiny-draft-q8_0.gguf"))
+    parser.add_argument("--target", type=Path, help="the bundled pair without one")
+    parser.add_argument("--draft", type=Path, help="a draft model; none without one, if --target is given")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--busy", action="store_true", help="beside a process on every core")
     options = parser.parse_args()
-    for file in (options.target, options.draft):
+    weights = [file for file in (options.target, options.draft) if file is not None]
+    weights = weights or [paths.bundled("tiny-target-q8_0.gguf"), paths.bundled("tiny-draft-q8_0.gguf")]
+    for file in weights:
         with open(file, "rb") as data:
             while data.read(1 << 24):
                 pass
     localspec = str(Path(sys.executable).with_name("localspec"))
-    files = ["--target", str(options.target), "--draft", str(options.draft)]
+    files = [part for pair in zip(("--target", "--draft"), map(str, weights), strict=False) for part in pair]
     run = [localspec, "run", *files, "--stats", PROMPT]
     from localspec.llama import lib
 
-    bare = [sys.executable, "-c", BARE, str(options.target), str(lib.default_threads()), PROMPT]
+    bare = [sys.executable, "-c", BARE, str(weights[0]), str(lib.default_threads()), PROMPT]
     found: dict[str, list[float]] = {}
     said = set[str]()
     with busy(options.busy):
         for _ in range(options.rounds):
             home = Path(tempfile.mkdtemp())
             try:
-                weights = (options.target, options.draft)
                 warm_memory(weights)
                 found.setdefault("bare llama.cpp loop", []).append(first_output(bare, home)[0])
                 for name in ("run, first start", "run, later"):
