@@ -136,19 +136,19 @@ def _spin() -> None:
 def main() -> None:
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--target", type=Path, help="the bundled pair without one")
-    parser.add_argument("--draft", type=Path, help="a draft model; none without one, if --target is given")
+    parser.add_argument("--target", type=Path, help="the bundled one, if not given")
+    parser.add_argument("--draft", type=Path, help="a draft model; the bundled one, unless --target is given")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--busy", action="store_true", help="beside a process on every core")
     options = parser.parse_args()
-    weights = [file for file in (options.target, options.draft) if file is not None]
-    weights = weights or [paths.bundled("tiny-target-q8_0.gguf"), paths.bundled("tiny-draft-q8_0.gguf")]
+    draft = options.draft or (None if options.target else paths.bundled("tiny-draft-q8_0.gguf"))
+    weights = [options.target or paths.bundled("tiny-target-q8_0.gguf"), *([draft] if draft else [])]
     for file in weights:
         with open(file, "rb") as data:
             while data.read(1 << 24):
                 pass
     localspec = str(Path(sys.executable).with_name("localspec"))
-    files = [part for pair in zip(("--target", "--draft"), map(str, weights), strict=False) for part in pair]
+    files = ["--target", str(weights[0]), *(["--draft", str(draft)] if draft else [])]
     run = [localspec, "run", *files, "--stats", PROMPT]
     from localspec.llama import lib
 
