@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import signal
 import socket
 import subprocess
@@ -14,26 +13,15 @@ from typing import IO
 from urllib.error import URLError
 from urllib.request import urlopen
 
-from localspec.bench.endpoint import Endpoint, EndpointSettings
-
 START_SECONDS = 300.0
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 
 SETTINGS: dict[str, tuple[str, ...]] = {
     "server none": ("--spec-type", "none"),
     "server draft 3": ("--spec-type", "draft-simple", "--spec-draft-n-max", "3"),
-    "server draft 8": ("--spec-type", "draft-simple", "--spec-draft-n-max", "8"),
     "server ngram": ("--spec-type", "ngram-simple"),
-    "server both": ("--spec-type", "ngram-simple,draft-simple", "--spec-draft-n-max", "3"),
 }
 """Contender -> llama-server's options; everything else is its default."""
-NAMES = tuple(SETTINGS)
-_NGRAMS = {
-    f"server {mode}": ("--spec-type", mode) for mode in ("ngram-map-k", "ngram-map-k4v", "ngram-mod", "ngram-cache")
-}
-SETTINGS |= _NGRAMS
-NGRAMS = ("server ngram", *_NGRAMS)
-"""All that need no draft model."""
 
 
 class ServerProcess:
@@ -87,7 +75,7 @@ class ServerProcess:
 
 
 class PeerServer(ServerProcess):
-    """One llama-server process and the endpoint it offers."""
+    """One llama-server process."""
 
     def __init__(
         self,
@@ -98,8 +86,7 @@ class PeerServer(ServerProcess):
         n_ctx: int,
         threads: int,
         log: Path,
-        begin: str,
-        slots: int = 1,
+        slots: int,
     ) -> None:
         """Starts it and waits until it answers.
 
@@ -111,7 +98,6 @@ class PeerServer(ServerProcess):
             n_ctx: tokens of context of a slot.
             threads: of every pass.
             log: file for what it prints.
-            begin: text of the begin-of-sequence token, which it adds by itself.
             slots: requests at once.
         """
         port = free_port()
@@ -124,35 +110,8 @@ class PeerServer(ServerProcess):
             *("--cache-ram", "0"),
             *options,
         ]
-        self._begin = begin
         super().__init__(f"llama-server ({name})", port, command, log)
         self.name = name
-
-    def endpoint(self, reuse: bool) -> Endpoint:
-        """A contender; with `reuse` it may keep a prompt it has just read."""
-        return Endpoint(EndpointSettings(self.url, self.name, begin_of_text=self._begin, reuse=reuse))
-
-
-def start_all(
-    binary: Path, names: Sequence[str], target: Path, draft: Path, n_ctx: int, threads: int, logs: Path, begin: str
-) -> list[PeerServer]:
-    """All of them, one after the other; none is left if one fails."""
-    servers: list[PeerServer] = []
-    try:
-        for name in names:
-            log = logs / f"{name.replace(' ', '-')}.log"
-            servers.append(PeerServer(binary, name, target, draft, n_ctx, threads, log, begin))
-    except BaseException:
-        for server in servers:
-            server.close()
-        raise
-    return servers
-
-
-def cpu_seconds(pid: int) -> float:
-    """CPU time a process has used so far (Linux)."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def free_port() -> int:
@@ -163,5 +122,5 @@ def free_port() -> int:
 
 
 def _die_with_parent() -> None:
-    """A report that is killed leaves no server running (Linux)."""
+    """A benchmark that is killed leaves no server running (Linux)."""
     ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGTERM)

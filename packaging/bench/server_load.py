@@ -2,8 +2,8 @@
 
     python packaging/bench/server_load.py FOLDER --llama-server PATH [--minutes 20] [--quants Q8_0] [--users 1,8]
 
-FOLDER keeps the padded pairs (as report.py does; `--pairs` names another place), the servers' output and every finished
-turn: stopped or killed, it goes on where it was; run again, it adds further rounds. --print only prints what there is.
+FOLDER keeps the padded pairs (`--pairs` names another place), the servers' output and every finished turn: stopped or
+killed, it goes on where it was; run again, it adds further rounds. --print only prints what there is.
 
 All servers of a type have as many slots as there are users at most, the same model, context and threads, and stay
 loaded; those whose turn it is not sleep. They take turns within every round, and who goes first changes from round to
@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from peer_server import PeerServer, ServerProcess, free_port
+from peer_server import SETTINGS, PeerServer, ServerProcess, free_port
 from server_load_turns import Answer, Turn, Turns, page
 
 from localspec.bench.event_stream import Piece, pieces
@@ -39,8 +39,6 @@ OURS: dict[str, tuple[str, ...]] = {
     "localspec, no drafts": ("--drafter", "none"),
 }
 """Contender -> options of `localspec serve`."""
-THEIRS = ("server none", "server draft 3", "server ngram")
-"""Of `peer_server.SETTINGS`."""
 CONTEXT = 1024
 LONGEST_PROMPT = 1200
 """Characters; a prompt of some 1,000 tokens would fill the context, and a turn with reading it."""
@@ -169,9 +167,7 @@ class Load:
             for name in options.theirs.split(";") if options.llama_server else ():
                 log = logs / f"load-{quant}-{name.replace(' ', '-')}.log"
                 say(f"{quant}: starting llama-server ({name})")
-                found.append(
-                    PeerServer(options.llama_server, name, target, draft, CONTEXT, threads, log, "", self.slots)
-                )
+                found.append(PeerServer(options.llama_server, name, target, draft, CONTEXT, threads, log, self.slots))
                 stack.enter_context(closing(found[-1]))
             with httpx.Client(timeout=600, limits=NO_REUSE) as client, ThreadPoolExecutor(self.slots) as crowd:
                 for server in found:  # first passes are slow everywhere
@@ -212,10 +208,10 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--temperature", type=float, default=0.0)
     parser.add_argument("--threads", type=int, help="of every server; default: one per physical core")
     parser.add_argument("--ours", default="localspec, exact strict;localspec, exact off", help=f"of {'; '.join(OURS)}")
-    parser.add_argument("--theirs", default="server none;server draft 3", help=f"of {'; '.join(THEIRS)}")
+    parser.add_argument("--theirs", default="server none;server draft 3", help=f"of {'; '.join(SETTINGS)}")
     parser.add_argument("--print", dest="only_print", action="store_true", help="measure nothing")
     options = parser.parse_args()
-    for given, known in ((options.ours, OURS), (options.theirs, THEIRS)):
+    for given, known in ((options.ours, OURS), (options.theirs, SETTINGS)):
         unknown = set(given.split(";")) - set(known)
         if unknown:
             parser.error(f"there is no contender {', '.join(sorted(unknown))}; there are: {'; '.join(known)}")

@@ -4,15 +4,14 @@
 
 Everything that runs is the product: texts, drafts, acceptance, the plan and what it learns. Only the clock is not the
 machine's: a pass of the target or of the draft model moves it by what such a pass costs on a padded pair of 1 B and
-0.1 B (measured by `packaging/bench/report.py` on a quiet machine), everything else not at all. So two runs print the
-same table (not with `--between`), and a change of the plan is seen in the third digit, where timing one answer is good
-to a quarter.
+0.1 B (measured once on a quiet machine), everything else not at all. So two runs print the same table (not with
+`--between`), and a change of the plan is seen in the third digit, where timing one answer is good to a quarter.
 
-The target's reading of prompts is left out, as in the report; what a draft model reads is not. What a program spends
-between passes does not count, or with `--between` for all plans, as CPU time of all its threads on this machine,
-which differs a little from run to run. The plan knows from the start what passes cost, and a drafter "alone" or of a
-fixed length guesses in every pass, as `--drafter` has it, whether it pays or not. The kernels are llama.cpp's own and
-passes of any width are allowed: which widths are exact, and fast, depends on the machine.
+The target's reading of prompts is left out; what a draft model reads is not. What a program spends between passes does
+not count, or with `--between` for all plans, as CPU time of all its threads on this machine, which differs a little
+from run to run. The plan knows from the start what passes cost, and a drafter "alone" or of a fixed length guesses in
+every pass, as `--drafter` has it, whether it pays or not. The kernels are llama.cpp's own and passes of any width are
+allowed: which widths are exact, and fast, depends on the machine.
 """
 
 from __future__ import annotations
