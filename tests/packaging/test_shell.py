@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import argparse
+import gzip
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from localspec import paths
 from localspec.cli import COMMANDS, build_parser
-from localspec.cli.completion import SCRIPTS
+from localspec.cli.completion import SHELLS
 from tests.cli.conftest import Command, command
+from tests.packaging.scripts import imported
 
 __all__ = ["command"]
-FOLDER = paths.bundled("shell")
-AGAIN = "Out of date: python packaging/shell/generate.py (it needs the extra `shell`)"
 OPTION = {
     "localspec.bash": r"(?<![\w-])(--[a-z][\w-]*)",
     "_localspec": r"\"?(--[a-z][\w-]*)[\[,+\"}]",
@@ -26,6 +26,17 @@ OPTION = {
     "localspec.1": r"(\\-\\-[a-z](?:\w|\\-)*)",
 }
 """By file, how an option stands in it."""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Holds the files of a .deb or an .rpm for shells and man, as this environment makes them."""
+    found = tmp_path_factory.mktemp("shell")
+    with imported("channels", "release", "program", "system") as modules:
+        for name, content in modules["system"].shell_files(Path(sys.executable)).items():
+            packed = name.endswith(".gz")
+            (found / name.removesuffix(".gz")).write_bytes(gzip.decompress(content) if packed else content)
+    return found
 
 
 def options_of(parser: argparse.ArgumentParser) -> Iterator[str]:
@@ -38,57 +49,60 @@ def options_of(parser: argparse.ArgumentParser) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("name", OPTION)
-def test_every_command_and_option_is_in_it(name: str) -> None:
-    text = (FOLDER / name).read_text(encoding="utf-8")
+def test_every_command_and_option_is_in_it(name: str, folder: Path) -> None:
+    text = (folder / name).read_text(encoding="utf-8")
     wanted = {*options_of(build_parser(*COMMANDS))} - {"--help"}
     found = {f"--{one.replace(chr(92), '').lstrip('-')}" for one in re.findall(OPTION[name], text)} - {"--help"}
-    assert wanted <= found, f"{sorted(wanted - found)}: {AGAIN}"
-    assert all(re.search(rf"\b{command}\b", text) for command in COMMANDS), AGAIN
+    assert wanted <= found, f"{sorted(wanted - found)}"
+    assert all(re.search(rf"\b{command}\b", text) for command in COMMANDS)
 
 
-@pytest.mark.parametrize("shell", SCRIPTS)
-def test_the_command_prints_the_file(command: Command, shell: str) -> None:
+@pytest.mark.parametrize("shell", SHELLS)
+def test_the_shell_can_read_it(command: Command, shell: str) -> None:
     done = command("completion", shell)
     assert (done.code, done.err) == (0, "")
-    assert done.out == (FOLDER / SCRIPTS[shell]).read_text(encoding="utf-8")
-
-
-@pytest.mark.parametrize("shell", SCRIPTS)
-def test_the_shell_can_read_it(shell: str) -> None:
     if shutil.which(shell) is None:
         pytest.skip(f"{shell} is not installed")
-    checked = subprocess.run([shell, "-n", FOLDER / SCRIPTS[shell]], capture_output=True, text=True, check=False)
+    checked = subprocess.run([shell, "-n"], input=done.out, capture_output=True, text=True, check=False)
     assert (checked.returncode, checked.stderr) == (0, "")
 
 
-def completed(*words: str, folder: Path) -> list[str]:
+def test_only_the_command_itself_imports_shtab() -> None:
+    build = "import sys; from localspec.cli import COMMANDS, build_parser; build_parser(*COMMANDS)"
+    program = f"{build}; print('shtab' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
+
+
+def completed(script: Path, *words: str, folder: Path) -> list[str]:
     """What bash offers for the last of the words."""
-    script = """
+    program = """
         source "$1"; shift
         COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1))
         _shtab_localspec; printf '%s\\n' "${COMPREPLY[@]}"
     """
-    arguments = ["bash", "-c", script, "bash", str(FOLDER / "localspec.bash"), *words]
+    arguments = ["bash", "-c", program, "bash", str(script), *words]
     done = subprocess.run(arguments, capture_output=True, text=True, check=True, cwd=folder)
     return [word.strip() for word in done.stdout.splitlines() if word.strip()]
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
-def test_bash_completes_commands_options_and_files(tmp_path: Path) -> None:
+def test_bash_completes_commands_options_and_files(folder: Path, tmp_path: Path) -> None:
+    script = folder / "localspec.bash"
     (tmp_path / "big.gguf").touch()
-    assert completed("localspec", "se", folder=tmp_path) == ["serve", "search"]
-    assert set(completed("localspec", "", folder=tmp_path)) == set(COMMANDS)
-    assert completed("localspec", "run", "--temp", folder=tmp_path) == ["--temperature"]
-    assert completed("localspec", "bench", "mak", folder=tmp_path) == ["make-pair"]
-    assert "strict" in completed("localspec", "run", "--exact", "", folder=tmp_path)
-    assert completed("localspec", "run", "--target", "bi", folder=tmp_path) == ["big.gguf"]
-    assert completed("localspec", "connect", "cl", folder=tmp_path) == ["claude"]
+    assert completed(script, "localspec", "se", folder=tmp_path) == ["serve", "search"]
+    assert set(completed(script, "localspec", "", folder=tmp_path)) == set(COMMANDS)
+    assert completed(script, "localspec", "run", "--temp", folder=tmp_path) == ["--temperature"]
+    assert completed(script, "localspec", "bench", "mak", folder=tmp_path) == ["make-pair"]
+    assert "strict" in completed(script, "localspec", "run", "--exact", "", folder=tmp_path)
+    assert completed(script, "localspec", "run", "--target", "bi", folder=tmp_path) == ["big.gguf"]
+    assert completed(script, "localspec", "connect", "cl", folder=tmp_path) == ["claude"]
 
 
-def test_the_man_page_is_shown() -> None:
+def test_the_man_page_is_shown(folder: Path) -> None:
     if shutil.which("man") is None:
         pytest.skip("man is not installed")
-    done = subprocess.run(["man", "-l", FOLDER / "localspec.1"], capture_output=True, text=True, check=False)
+    done = subprocess.run(["man", "-l", folder / "localspec.1"], capture_output=True, text=True, check=False)
     assert done.returncode == 0
     assert "localspec serve" in done.stdout
     assert re.search(r"localspec\s+-\s+Local\s+LLM\s+text", done.stdout)  # what whatis and apropos find
