@@ -8,11 +8,11 @@ from collections.abc import Sequence
 
 from localspec import kernels
 from localspec.errors import KernelError
-from localspec.reference.successors import MOST_NODES
-from localspec.reference.successors import SUCCESSORS as SUCCESSORS
-from localspec.reference.successors import Guess as Guess
-from localspec.reference.suffix import Continuation as Continuation
-from localspec.reference.suffix import Followed as Followed
+from localspec.native.successors import MOST_NODES
+from localspec.native.successors import SUCCESSORS as SUCCESSORS
+from localspec.native.successors import Guess as Guess
+from localspec.native.suffix import Continuation as Continuation
+from localspec.native.suffix import Followed as Followed
 from localspec.types import LogitRows, Noise, Tokens
 
 

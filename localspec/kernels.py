@@ -17,9 +17,9 @@ import numpy.typing as npt
 
 from localspec import native, reference
 from localspec.errors import KernelError
-from localspec.reference.matrix import Int8Matrix as Int8Matrix
-from localspec.reference.successors import Guess
-from localspec.reference.suffix import Continuation, Followed
+from localspec.native.matrix import Int8Matrix
+from localspec.native.successors import Guess
+from localspec.native.suffix import Continuation, Followed
 from localspec.types import (
     Float32Array,
     Float64Array,

@@ -23,7 +23,6 @@ from localspec.drafters.draft_model import DraftModelSettings
 from localspec.drafters.final_state import check_sizes
 from localspec.errors import ModelFileError, PairError
 from localspec.gguf import Header
-from localspec.kernels import Int8Matrix
 from localspec.llama import head_cache
 from localspec.llama.context import Context
 from localspec.llama.head_cache import HeadCache, Row
@@ -32,6 +31,7 @@ from localspec.llama.states import FINAL, Tap
 from localspec.models.checkpoint import config_of
 from localspec.models.heads import check_forgets
 from localspec.models.tensors import Tensors
+from localspec.native.matrix import Int8Matrix
 from localspec.types import Float32Array
 
 _LAYER = "layers.0."

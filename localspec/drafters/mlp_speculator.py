@@ -21,11 +21,11 @@ from localspec.drafters.draft_model import DraftModelSettings
 from localspec.drafters.final_state import TAP, FinalState, check_sizes
 from localspec.errors import ModelFileError
 from localspec.gguf import Header
-from localspec.kernels import Int8Matrix
 from localspec.llama.context import Context
 from localspec.models.checkpoint import config_of
 from localspec.models.heads import check_forgets
 from localspec.models.tensors import Tensors
+from localspec.native.matrix import Int8Matrix
 from localspec.types import Feed, Float32Array, LogitRows, Tokens
 
 _EPSILON = np.float32(1e-6)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from localspec.errors import ModelFileError
 from localspec.gguf import Header
 from localspec.gguf.split import read_parts
-from localspec.kernels import Int8Matrix
 from localspec.llama.unpack import TensorRows
+from localspec.native.matrix import Int8Matrix
 
 
 def output_matrix(header: Header) -> Int8Matrix:

@@ -19,8 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 from localspec.errors import ModelFileError
-from localspec.kernels import Int8Matrix
 from localspec.models.checkpoint import AGAIN, safetensors_header, weights_of
+from localspec.native.matrix import Int8Matrix
 from localspec.types import Float32Array
 
 _SAFE_TORCH = (2, 10)

@@ -24,11 +24,11 @@ from localspec.native.library import (
     noise_struct,
     open_library,
 )
+from localspec.native.matrix import Int8Matrix
 from localspec.native.ngrams import NgramIndex
 from localspec.native.scratch import Scratch
 from localspec.native.successors import SuccessorIndex
 from localspec.native.suffix import SuffixIndex
-from localspec.reference.matrix import Int8Matrix
 from localspec.types import (
     Float32Array,
     Float64Array,

@@ -5,14 +5,31 @@ from __future__ import annotations
 import ctypes
 import weakref
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from localspec.errors import KernelError
 from localspec.native.library import GuessStruct, Library
 from localspec.native.scratch import Scratch
-from localspec.reference.successors import NO_GUESS, Guess
-from localspec.types import LogitRows, Noise
+from localspec.types import NO_TOKENS, Float32Array, LogitRows, Noise, Tokens
+
+SUCCESSORS = 8
+"""Tokens kept after each token."""
+MOST_NODES = 64
+"""Of a guess."""
+
+
+class Guess(NamedTuple):
+    """A tree of guesses, best first."""
+
+    tokens: Tokens
+    parents: Tokens
+    confidence: Float32Array
+    """Chance of each, given its parent."""
+
+
+NO_GUESS = Guess(NO_TOKENS, NO_TOKENS, np.empty(0, dtype=np.float32))
 
 
 class SuccessorIndex:

@@ -5,15 +5,50 @@ from __future__ import annotations
 import ctypes
 import weakref
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from localspec.errors import KernelError
 from localspec.native.library import MOST_FOLLOWED, FollowedStruct, Library
-from localspec.reference.suffix import NOTHING, Continuation, Followed
-from localspec.types import NO_TOKENS, Tokens
+from localspec.types import NO_TOKENS, Float32Array, Float64Array, Tokens
 
-_NOTHING = Followed(NO_TOKENS, NO_TOKENS, np.empty(0, dtype=np.float32), 0, -1)
+
+class Continuation(NamedTuple):
+    """What followed the longest match."""
+
+    tokens: Tokens
+    """int32[n]."""
+    parents: Tokens
+    """int32[n], -1 = the context; best first."""
+    chances: Float64Array
+    """float64[n], of being right if the parent is: c of n places agree, after a match of m: c / (n + 1 / m)."""
+    score: float
+    """Tokens expected to be right: the sum over all nodes of the products of chances."""
+    match: int
+    """Tokens that matched."""
+    sequence: int
+    """Where the first node was found last; -1 = nowhere."""
+
+
+class Followed(NamedTuple):
+    """What a drafter needs of a guess."""
+
+    tokens: Tokens
+    """int32[n]."""
+    parents: Tokens
+    """int32[n], -1 = the context; best first."""
+    confidence: Float32Array
+    """float32[n]: chances (given the parent) below one half, odds from there on: of a match of m tokens with one sequel
+    they are m."""
+    match: int
+    """Tokens that matched."""
+    sequence: int
+    """Where the first node was found last, if in the other index; -1 = in its own, or nowhere."""
+
+
+NOTHING = Continuation(NO_TOKENS, NO_TOKENS, np.empty(0), 0.0, 0, -1)
+NOTHING_FOLLOWED = Followed(NO_TOKENS, NO_TOKENS, np.empty(0, dtype=np.float32), 0, -1)
 
 
 class SuffixIndex:
@@ -117,7 +152,7 @@ class SuffixIndex:
         self._length = length
         nodes: int = found.nodes
         if not nodes:
-            return _NOTHING
+            return NOTHING_FOLLOWED
         ids, parents, confidence = self._views
         return Followed(
             ids[:nodes].copy(), parents[:nodes].copy(), confidence[:nodes].copy(), found.match, found.sequence

@@ -11,7 +11,7 @@ log, FreeBSD's e_log.c; sampling steps, llama.cpp's llama-sampler.cpp. The funct
 
 from __future__ import annotations
 
-from localspec.reference.matrix import Int8Matrix, matvec
+from localspec.reference.matrix import matvec
 from localspec.reference.ngrams import NgramIndex
 from localspec.reference.numbers import exp, gumbel, lane_sum, log, philox4x32_10, uniform
 from localspec.reference.rows import Support, distribution, log_probs, patched, sample, top_log_probs
@@ -20,7 +20,6 @@ from localspec.reference.suffix import SuffixIndex
 from localspec.reference.verdict import Walk, verify
 
 __all__ = [
-    "Int8Matrix",
     "NgramIndex",
     "SuccessorIndex",
     "SuffixIndex",

@@ -4,36 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from heapq import heappop, heappush
-from typing import NamedTuple
 
 import numpy as np
 
 from localspec.errors import KernelError
+from localspec.native.successors import MOST_NODES, NO_GUESS, SUCCESSORS, Guess
 from localspec.reference.numbers import exp, gumbel, log
 from localspec.reference.rows import COLD, sample
-from localspec.types import NO_TOKENS, Float32Array, Float64Array, LogitRows, Noise, Purpose, SamplingParams, Tokens
+from localspec.types import NO_TOKENS, Float64Array, LogitRows, Noise, Purpose, SamplingParams, Tokens
 
-SUCCESSORS = 8
-"""Tokens kept after each token."""
-MOST_NODES = 64
-"""Of a guess."""
 _BEST = SamplingParams(temperature=0.0, top_k=32)
 """Finds the likeliest tokens of a row, and their shares of the 32 likeliest."""
 _NO_NOISE = Noise(0)
 _LEAST = 0.03
 """After a guess that is less likely than this to be reached nothing more is guessed."""
-
-
-class Guess(NamedTuple):
-    """A tree of guesses, best first."""
-
-    tokens: Tokens
-    parents: Tokens
-    confidence: Float32Array
-    """Chance of each, given its parent."""
-
-
-NO_GUESS = Guess(NO_TOKENS, NO_TOKENS, np.empty(0, dtype=np.float32))
 
 
 class SuccessorIndex:

@@ -9,48 +9,13 @@ from typing import NamedTuple
 import numpy as np
 
 from localspec.errors import KernelError
-from localspec.types import NO_TOKENS, Float32Array, Float64Array, Tokens
+from localspec.native.suffix import NOTHING, Continuation, Followed
+from localspec.types import Tokens
 
 _MOST_VOTERS, _MOST_NODES = 32, 64
 _FEW = 64
 _Place = tuple[int, int]
 """(sequence, index of a token in it)."""
-
-
-class Continuation(NamedTuple):
-    """What followed the longest match."""
-
-    tokens: Tokens
-    """int32[n]."""
-    parents: Tokens
-    """int32[n], -1 = the context; best first."""
-    chances: Float64Array
-    """float64[n], of being right if the parent is: c of n places agree, after a match of m: c / (n + 1 / m)."""
-    score: float
-    """Tokens expected to be right: the sum over all nodes of the products of chances."""
-    match: int
-    """Tokens that matched."""
-    sequence: int
-    """Where the first node was found last; -1 = nowhere."""
-
-
-class Followed(NamedTuple):
-    """What a drafter needs of a guess."""
-
-    tokens: Tokens
-    """int32[n]."""
-    parents: Tokens
-    """int32[n], -1 = the context; best first."""
-    confidence: Float32Array
-    """float32[n]: chances (given the parent) below one half, odds from there on: of a match of m tokens with one sequel
-    they are m."""
-    match: int
-    """Tokens that matched."""
-    sequence: int
-    """Where the first node was found last, if in the other index; -1 = in its own, or nowhere."""
-
-
-NOTHING = Continuation(NO_TOKENS, NO_TOKENS, np.empty(0), 0.0, 0, -1)
 
 
 class _Candidate(NamedTuple):

@@ -17,9 +17,9 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from localspec.kernels import Int8Matrix
 from localspec.models.safetensors import SafetensorsFile
 from localspec.models.tensors import Tensors
+from localspec.native.matrix import Int8Matrix
 
 NEVER = -100.0
 """Of a padding token in the last channel, where a target with a padded vocabulary has a positive constant."""

@@ -26,6 +26,7 @@ from localspec.llama.settings import ContextSettings
 from localspec.llama.states import FINAL
 from localspec.models.safetensors import SafetensorsFile
 from localspec.models.tensors import Tensors
+from localspec.native.matrix import Int8Matrix
 from localspec.runtime.engine import Engine
 from localspec.types import Feed, Float32Array, SamplingParams, Tokens
 
@@ -130,7 +131,7 @@ def test_only_what_is_asked_for_is_computed_with_the_targets_threads(
     computed: list[tuple[int, int, int]] = []
     matvec = kernels.matvec
 
-    def counted(matrix: kernels.Int8Matrix, inputs: Float32Array, threads: int = 1) -> Float32Array:
+    def counted(matrix: Int8Matrix, inputs: Float32Array, threads: int = 1) -> Float32Array:
         computed.append((matrix.shape[0], len(inputs), threads))
         return matvec(matrix, inputs, threads)
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from localspec.reference.suffix import NOTHING, Continuation
+from localspec.native.suffix import NOTHING, Continuation
 from localspec.runtime.corpus_file import Sequence, name_of
 from localspec.types import Tokens
 
