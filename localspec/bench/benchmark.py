@@ -17,6 +17,7 @@ from localspec.bench.run import Answer, Contender, Remembering, Run, RunKey, Tur
 from localspec.bench.session import Session
 from localspec.bench.workloads import Prompt, Workloads
 from localspec.chat.turn import Message
+from localspec.checks.prompts import text_for_completion
 from localspec.errors import ContextOverflowError, UsageError
 from localspec.runtime.engine import Engine
 from localspec.types import SamplingParams
@@ -159,7 +160,7 @@ class Benchmark:
         if history and engine.template.exists:
             text, ids = engine.template.render(history), engine.chat_tokens(history)
         else:
-            text = text or "\n".join(message.content for message in history) + "\n"
+            text = text or text_for_completion(history)
             ids = engine.tokenize(text)
         return Turn(tuple(history), text, ids, sampling, seed, tokens, prompt.ignore_end)
 

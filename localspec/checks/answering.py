@@ -8,7 +8,7 @@ from time import perf_counter
 from typing import Any, NamedTuple
 
 from localspec.chat.turn import Message
-from localspec.checks.prompts import Prompt
+from localspec.checks.prompts import Prompt, prompt_tokens
 from localspec.runtime.engine import Engine
 from localspec.types import SamplingParams
 
@@ -52,7 +52,7 @@ class Answering:
     def answer(self, question: Question) -> Timing:
         """Answers once, as if nothing had been answered before."""
         engine = self._engine
-        prompt = engine.chat_tokens(question.messages)
+        prompt = prompt_tokens(engine, question.messages)
         engine.forget()
         start = perf_counter()
         generation = engine.generate(

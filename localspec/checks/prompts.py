@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,8 @@ from typing import Any
 from localspec import paths
 from localspec.chat.turn import Message
 from localspec.errors import UsageError
+from localspec.runtime.engine import Engine
+from localspec.types import Tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +24,18 @@ class Prompt:
     """All but the assistant's messages of the file: the model answers for itself, after each but a system message."""
     answer: str = ""
     """The right answer to the last message, where there is one."""
+
+
+def text_for_completion(messages: Sequence[Message]) -> str:
+    """What a base model, which has no chat template, goes on with: the messages, a line each."""
+    return "\n".join(message.content for message in messages) + "\n"
+
+
+def prompt_tokens(engine: Engine, messages: Sequence[Message]) -> Tokens:
+    """The tokens of a conversation by the model's chat template; a base model completes its text."""
+    if engine.template.exists:
+        return engine.chat_tokens(messages)
+    return engine.tokenize(text_for_completion(messages), special=False)
 
 
 def load_prompts(path: Path | None = None) -> list[Prompt]:

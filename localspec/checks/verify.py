@@ -12,7 +12,7 @@ from itertools import zip_longest
 from typing import Any
 
 from localspec.chat.turn import Message
-from localspec.checks.prompts import Prompt
+from localspec.checks.prompts import Prompt, prompt_tokens
 from localspec.engine.request import TokenLogProb
 from localspec.runtime.engine import Engine
 from localspec.runtime.generation import Generation
@@ -220,7 +220,7 @@ class _Run:
             history.append(message)
             if message.role == "system":
                 continue
-            tokens = self.engine.chat_tokens(history)
+            tokens = prompt_tokens(self.engine, history)
             if len(tokens) + 2 > self.engine.loaded.context.n_ctx:
                 break  # this conversation has outgrown the context, in every setting alike
             answers.append(self._answer(tokens, len(answers)))

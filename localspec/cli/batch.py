@@ -9,7 +9,6 @@ import argparse
 import json
 import sys
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import TYPE_CHECKING, Any
 
 from localspec.chat.text_file import read_text
@@ -28,6 +27,8 @@ _KEYS = {"id", "prompt", "messages", "seed", "max_tokens"}
 
 def run(options: argparse.Namespace) -> int:
     """Answers every line; exit code 1 when a line failed (its result says why)."""
+    from concurrent.futures import ThreadPoolExecutor, as_completed
+
     lines = list(_read(options.batch))
     arguments = request_options(options) | {"top_log_probs": options.log_probs}
     slots = min(options.slots or 4, max(len(lines), 1))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
 import os
 import sys
@@ -165,6 +164,8 @@ class ServerSpeaker:
         return {name: figures[name] for name in names if figures.get(name)}
 
     def _run(self, job: Callable[..., Any], *arguments: Any) -> Any:
+        import asyncio  # costs every command 40 ms, and only an endpoint needs asyncio
+
         return asyncio.run(self._connected(job, *arguments))
 
     async def _connected(self, job: Callable[..., Any], *arguments: Any) -> Any:

@@ -90,14 +90,12 @@ def served(command: list[str], home: Path) -> tuple[float, float]:
         while not _answers(port):
             time.sleep(0.005)
         answering = time.perf_counter()
-        body = {"messages": [{"role": "user", "content": PROMPT}], "stream": True, "max_tokens": 4}
+        body = {"prompt": PROMPT, "stream": True, "max_tokens": 4}
         request = urllib.request.Request(
-            f"http://127.0.0.1:{port}/v1/chat/completions",
-            json.dumps(body).encode(),
-            {"Content-Type": "application/json"},
+            f"http://127.0.0.1:{port}/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
         )
         with urllib.request.urlopen(request, timeout=300) as answer:
-            while b'"content":"' not in answer.readline().replace(b'"content":""', b""):
+            while b'"text":"' not in answer.readline().replace(b'"text":""', b""):
                 pass
         return answering - started, time.perf_counter() - answering
     finally:

@@ -97,3 +97,13 @@ def test_the_text_of_a_conversation() -> None:
     assert continued(said) == "Once upon a time, there"
     with pytest.raises(ModelError, match="a system message has no place"):
         continued([Message("system", "x"), *said])
+
+
+def test_verify_completes_texts(command: Command, base: Path, tmp_path: Path) -> None:
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text(json.dumps({"prompt": "1 2 3 4 5 6 7 8 9 1 2 3 4 5 6 7 8 9"}))
+    words = ("verify", "--target", str(base), "--exact", "strict", "--prompts", str(prompts), "--max-tokens", "40")
+    result = command(*words, "--temperature", "1", "--json")
+    report = json.loads(result.out)
+    assert (result.code, report["forks"]) == (0, 0)
+    assert sum(row["drafted"] for row in report["settings"]) > 0
