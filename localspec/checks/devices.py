@@ -10,6 +10,7 @@ from pathlib import Path
 from localspec.checks.finding import Finding
 from localspec.llama import bindings, lib
 from localspec.llama.model import Model
+from localspec.llama.preselection import ordinal_of
 from localspec.models import gpu
 from localspec.runtime import memory, placement
 from localspec.runtime.loaded import Loaded
@@ -46,6 +47,8 @@ def examine_devices(
         if device.name in places:
             why = gpu.why_unused(places[device.name], listed)
             use = f"; not used by default: {why}" if why else "; used by default"
+        if ordinal_of(device.name) is not None:
+            use += "; it lists logits, by a kernel that is tried out"
         yield Finding(f"device {device.name}", f"{device.description}{room if device.total_bytes else ''}{use}")
     if not info.gpu_offload:
         yield _unbuilt(backend(root, which), info.bindings.distribution)

@@ -10,14 +10,14 @@ from localspec.errors import KernelError
 from localspec.native.gpu import METAL, Gpu
 
 _LOG = logging.getLogger("localspec")
-_METAL_SWITCH = "LOCALSPEC_METAL_KERNEL"
-"""Environment variable: 1 = on Macs, too, where the kernel never ran."""
+_CUDA_SWITCH, _METAL_SWITCH = "LOCALSPEC_CUDA_KERNEL", "LOCALSPEC_METAL_KERNEL"
+"""Environment variables: 1 = the kernel is used on such devices. It never ran on any, so it is not used unasked."""
 
 
 def ordinal_of(name: str) -> int | None:
-    """What `Gpu` opens for llama.cpp's device of this name; None where there is no kernel for it."""
+    """What `Gpu` opens for llama.cpp's device of this name; None where no kernel is to be used."""
     cuda = re.fullmatch(r"CUDA(\d+)", name)
-    if cuda is not None:
+    if cuda is not None and os.environ.get(_CUDA_SWITCH) == "1":
         return int(cuda[1])
     return METAL if re.match(r"MTL|Metal", name) and os.environ.get(_METAL_SWITCH) == "1" else None
 

@@ -80,6 +80,14 @@ def test_devices_say_whether_they_are_used(monkeypatch: pytest.MonkeyPatch, tmp_
     assert "GPU" not in found
 
 
+def test_a_kernel_that_is_on_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    list_gpus(monkeypatch, SLOW, CARD)
+    monkeypatch.setenv("LOCALSPEC_CUDA_KERNEL", "1")
+    found = {one.name: one.value for one in examine_devices(replace(lib.info(), gpu_offload=True), tmp_path, missing)}
+    assert found["device CUDA0"].endswith("; used by default; it lists logits, by a kernel that is tried out")
+    assert "kernel" not in found["device Vulkan0"]
+
+
 def test_where_layers_are(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tiny_target: Path, tiny_draft: Path) -> None:
     monkeypatch.setenv("LOCALSPEC_DATA", str(tmp_path))
     settings = EngineSettings(tiny_target, tiny_draft, context=256, exact="off")

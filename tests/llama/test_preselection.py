@@ -127,22 +127,27 @@ def test_a_gpu_that_fails_is_said_once_and_rows_are_read_whole(
 @pytest.mark.parametrize(
     ("name", "switch", "ordinal"),
     [
-        ("CUDA0", "", 0),
-        ("CUDA12", "", 12),
-        ("CPU", "1", None),
-        ("ROCm0", "1", None),
-        ("Vulkan0", "", None),
-        ("CUDA0_Split", "", None),
+        ("CUDA0", "", None),
+        ("CUDA0", "0", None),
+        ("CUDA0", "LOCALSPEC_METAL_KERNEL", None),
+        ("CUDA0", "LOCALSPEC_CUDA_KERNEL", 0),
+        ("CUDA12", "LOCALSPEC_CUDA_KERNEL", 12),
+        ("CUDA0_Split", "LOCALSPEC_CUDA_KERNEL", None),
+        ("CPU", "LOCALSPEC_CUDA_KERNEL", None),
+        ("ROCm0", "LOCALSPEC_CUDA_KERNEL", None),
+        ("Vulkan0", "LOCALSPEC_METAL_KERNEL", None),
         ("MTL0", "", None),
-        ("MTL0", "1", METAL),
-        ("Metal", "1", METAL),
+        ("MTL0", "LOCALSPEC_CUDA_KERNEL", None),
+        ("MTL0", "LOCALSPEC_METAL_KERNEL", METAL),
+        ("Metal", "LOCALSPEC_METAL_KERNEL", METAL),
         ("Metal", "0", None),
     ],
 )
-def test_which_devices_have_a_kernel(
+def test_a_kernel_is_used_only_where_it_is_asked_for(
     name: str, switch: str, ordinal: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("LOCALSPEC_METAL_KERNEL", switch)
+    for variable in ("LOCALSPEC_CUDA_KERNEL", "LOCALSPEC_METAL_KERNEL"):
+        monkeypatch.setenv(variable, "1" if switch == variable else "0" if switch == "0" else "")
     assert ordinal_of(name) == ordinal
 
 
@@ -151,6 +156,7 @@ def test_a_device_that_cannot_serve_is_said(
 ) -> None:
     driver.reset()
     driver.put("version", 10000)
+    monkeypatch.setenv("LOCALSPEC_CUDA_KERNEL", "1")
     monkeypatch.setattr(preselection, "Gpu", lambda ordinal: Gpu(ordinal, driver.path))
     with caplog.at_level(logging.WARNING, "localspec"):
         assert open_gpu("CUDA0") is None
@@ -164,6 +170,15 @@ def test_a_device_that_cannot_serve_is_said(
 def test_a_machine_without_a_driver_says_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    monkeypatch.setenv("LOCALSPEC_CUDA_KERNEL", "1")
     monkeypatch.setattr(preselection, "Gpu", lambda ordinal: Gpu(ordinal, tmp_path / "libcuda.so.1"))
     assert open_gpu("CUDA0") is None
     assert caplog.records == []
+
+
+def test_a_kernel_that_is_not_asked_for_opens_no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[int] = []
+    monkeypatch.delenv("LOCALSPEC_CUDA_KERNEL", raising=False)
+    monkeypatch.setattr(preselection, "Gpu", opened.append)
+    assert open_gpu("CUDA0") is None
+    assert not opened
