@@ -10,7 +10,7 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "localspec"
 LAYERS = {
-    **dict.fromkeys(("errors", "types", "config", "paths"), 0),
+    **dict.fromkeys(("errors", "types", "config", "paths", "claim"), 0),
     **dict.fromkeys(("kernels", "indexes", "reference", "native", "gguf"), 1),
     **dict.fromkeys(("engine", "llama", "models"), 2),
     **dict.fromkeys(("drafters", "planning"), 3),
@@ -23,7 +23,7 @@ LAYERS = {
 }
 ONE_NOUN = ("kernels", "indexes", "reference", "native")
 """Modules that are one door: they may import one another as the files of a package do."""
-LEAVES = ("errors", "types", "config", "paths")
+LEAVES = ("errors", "types", "config", "paths", "claim")
 """Leaf modules may import one another, without a circle."""
 ONLY_IN = {"llama_cpp": ("llama/lib.py",), "textual": ("tui/",)}
 """Libraries that may be imported in these places only."""

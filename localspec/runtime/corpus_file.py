@@ -2,8 +2,9 @@
 
 Every record carries its own checksum, and reading goes on after what is damaged: a write that was interrupted costs
 the record it was writing. Writers lock a file beside it, so that several processes can share one; a new one is made
-beside it and renamed over the old. The file may grow to the largest budget that any writer was given (kept in the
-locked file), so that one with a smaller budget does not cut what another keeps. Only the owner can read it.
+beside it and renamed over the old. The file may grow to the largest budget that any writer was given (kept in another
+file beside it, because filelock may empty its own), so that one with a smaller budget does not cut what another keeps.
+Only the owner can read it.
 """
 
 from __future__ import annotations
@@ -12,23 +13,19 @@ import contextlib
 import hashlib
 import os
 import struct
-import sys
 import tempfile
 import time
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
 
 import numpy as np
 
 from localspec.types import NO_TOKENS, Tokens
 
-if sys.platform == "win32":
-    import msvcrt
-else:
-    import fcntl
+_POLL_S = 0.005
+"""Between two looks at a lock that another process holds; an append holds it for some milliseconds."""
 
 _MAGIC = b"\xf5lsC"
 _HEAD = struct.Struct("<4sBxxxI16sdI")
@@ -136,8 +133,8 @@ class CorpusFile:
         """
         if not self.path.exists():
             return 0
-        with self._locked() as lock:
-            _agree(lock, self.budget)
+        with self._locked():
+            self._agree(self.budget)
             return self._rewrite(self.budget) if self._size() > self.budget else 0
 
     def remove(self, chat: str) -> int:
@@ -161,8 +158,8 @@ class CorpusFile:
         """
         if not self.path.exists():
             return False
-        with self._locked() as lock:
-            _agree(lock, 0)
+        with self._locked():
+            self._beside("budget").unlink(missing_ok=True)
             self.path.unlink(missing_ok=True)
             for left in self.path.parent.glob(f"{self.path.name}.*.tmp"):  # of a process that was killed
                 left.unlink(missing_ok=True)
@@ -179,7 +176,7 @@ class CorpusFile:
         if not data:
             return
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with self._locked() as lock:
+        with self._locked():
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0)
             file = os.open(self.path, flags, 0o600)
             try:
@@ -192,17 +189,26 @@ class CorpusFile:
                     raise
             finally:
                 os.close(file)
-            room = self._room(lock, before)
+            room = self._room(before)
             if before + len(data) > room:
                 self._rewrite(int(KEPT_SHARE * room))
 
-    def _room(self, lock: IO[bytes], size: int) -> int:
+    def _room(self, size: int) -> int:
         """Bytes the file may take, which has so many."""
-        agreed = _agreed(lock)
+        agreed = self._agreed()
         room = max(self.budget, agreed or size)
         if room > agreed:
-            _agree(lock, room)
+            self._agree(room)
         return room
+
+    def _agreed(self) -> int:
+        """The largest budget that a writer was given, in bytes; 0 = nothing was written yet, or it cannot be read."""
+        with contextlib.suppress(OSError, ValueError):
+            return int(self._beside("budget").read_bytes())
+        return 0
+
+    def _agree(self, budget: int) -> None:
+        self._beside("budget").write_bytes(b"%d" % budget)
 
     def _size(self) -> int:
         return self.path.stat().st_size if self.path.exists() else 0
@@ -237,28 +243,15 @@ class CorpusFile:
         return len(sequences) - len(kept)
 
     @contextlib.contextmanager
-    def _locked(self) -> Iterator[IO[bytes]]:
+    def _locked(self) -> Iterator[None]:
         """While no other process reads or writes. The system lets go of the lock however a process ends."""
-        with open(self.path.with_name(f"{self.path.name}.lock"), "a+b", buffering=0) as file:
-            file.seek(0)
-            if sys.platform == "win32":
-                msvcrt.locking(file.fileno(), msvcrt.LK_LOCK, 1)
-            else:
-                fcntl.flock(file, fcntl.LOCK_EX)
-            yield file
+        from filelock import FileLock
 
+        with FileLock(self._beside("lock")).acquire(poll_interval=_POLL_S):
+            yield
 
-def _agreed(lock: IO[bytes]) -> int:
-    """The largest budget that a writer was given, in bytes; 0 = nothing was written yet, or it cannot be read."""
-    lock.seek(0)
-    with contextlib.suppress(ValueError):
-        return int(lock.read(32))
-    return 0
-
-
-def _agree(lock: IO[bytes], budget: int) -> None:
-    lock.truncate(0)
-    lock.write(b"%d" % budget)
+    def _beside(self, what: str) -> Path:
+        return self.path.with_name(f"{self.path.name}.{what}")
 
 
 def _write(file: int, data: bytes) -> None:

@@ -120,7 +120,7 @@ def test_a_smaller_budget_cuts_nothing_that_others_keep(file: CorpusFile) -> Non
 
 def test_a_file_without_an_agreement_may_stay_as_large_as_it_is(file: CorpusFile) -> None:
     file.add([entry(number, float(number)) for number in range(40)])
-    file.path.with_name(f"{file.path.name}.lock").unlink()
+    file.path.with_name(f"{file.path.name}.budget").unlink()
     small = CorpusFile(file.path, 20 * entry(0).size)
     small.add([entry(100, time.time())])
     assert len(file.read().sequences) == 30, "it makes room as any full file does"
