@@ -1,4 +1,4 @@
-/* What the files of the native module share; nothing here is exported. */
+/* What the files of the C library share; nothing here is exported. */
 #ifndef LS_INTERNAL_H
 #define LS_INTERNAL_H
 

@@ -1,4 +1,4 @@
-/* The whole C interface of localspec's native module, on one page.
+/* The whole C interface of localspec's C library, on one page.
  *
  * Rules of the house: every buffer belongs to the caller; nothing is printed, no process is ended, there are no
  * globals; functions return an ls_status (0 is good) unless said otherwise. A workspace serves one thread at a time.

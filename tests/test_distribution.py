@@ -19,7 +19,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from localspec import kernels, native, reference
+from localspec import reference
+from localspec.native import kernels, library
 from localspec.types import (
     NO_TOKENS,
     Float32Array,
@@ -93,13 +94,10 @@ class Case:
 
 def run(case: Case, seeds: int, first_seed: int = 0, noise_round: int = -1, lie: float = 1.0) -> Counts:
     """How often each sequence came out; `lie` scales the logits of the draft_probs that the rule is told."""
-    path = native.find_library()
-    if path is None:
-        pytest.skip("needs the native module")
-    lib = ctypes.CDLL(str(path))
+    lib = ctypes.CDLL(str(library.find_library()))
     target, draft = case.tables()
     claimed = (draft * lie).astype(np.float32)
-    sampling = native.PackedSampling(case.sampling)
+    sampling = library.PackedSampling(case.sampling)
     siblings = (ctypes.c_int32 * 4)(*case.siblings)
     trial = _Trial(case.n_vocab, len(case.siblings), siblings, case.length, case.rule, case.one_hot, noise_round,
                    target.ctypes.data, draft.ctypes.data, claimed.ctypes.data, sampling.address)  # fmt: skip
@@ -116,7 +114,7 @@ def run(case: Case, seeds: int, first_seed: int = 0, noise_round: int = -1, lie:
 
     shares = min(8, os.cpu_count() or 1)
     bounds = [seeds * i // shares for i in range(shares + 1)]
-    with ThreadPoolExecutor(shares) as pool:  # the native module lets go of Python's lock
+    with ThreadPoolExecutor(shares) as pool:  # the C library lets go of Python's lock
         total: Counts = np.sum(list(pool.map(share, bounds[:-1], bounds[1:])), axis=0, dtype=np.int64)
     return total
 
@@ -247,7 +245,7 @@ def test_wrong_rules_fail_the_check_that_the_textbook_passes(mistake: str) -> No
 
 
 class WrongWalk(reference.Walk):
-    """The numpy twin with the residual forgotten."""
+    """The specification with the residual forgotten."""
 
     def subtract_draft(self, support: reference.Support, weights: Float64Array, node: int) -> Float64Array:
         return weights
@@ -256,7 +254,7 @@ class WrongWalk(reference.Walk):
 @pytest.mark.parametrize("wrong", [False, True])
 @pytest.mark.parametrize("rule", [Rule.REJECTION, Rule.BLOCK])
 def test_forgotten_residual_in_the_kernel_is_caught(rule: Rule, wrong: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The reference itself (the native module's twin) on one step, with and without the mistake."""
+    """The specification itself on one step, with and without the mistake."""
     if wrong:
         monkeypatch.setattr("localspec.reference.verdict.Walk", WrongWalk)
     matrix = np.log(np.array([[0.6, 0.3, 0.1], [0.2, 0.2, 0.6]], dtype=np.float32))

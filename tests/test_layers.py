@@ -11,7 +11,7 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "localspec"
 LAYERS = {
     **dict.fromkeys(("errors", "types", "config", "paths", "claim"), 0),
-    **dict.fromkeys(("kernels", "indexes", "reference", "native", "gguf"), 1),
+    **dict.fromkeys(("native", "reference", "gguf"), 1),
     **dict.fromkeys(("engine", "llama", "models"), 2),
     **dict.fromkeys(("drafters", "planning"), 3),
     "chat": 4,
@@ -21,7 +21,7 @@ LAYERS = {
     "cli": 8,
     "__main__": 9,
 }
-ONE_NOUN = ("kernels", "indexes", "reference", "native")
+ONE_NOUN = ("native", "reference")
 """Modules that are one door: they may import one another as the files of a package do."""
 LEAVES = ("errors", "types", "config", "paths", "claim")
 """Leaf modules may import one another, without a circle."""
@@ -109,8 +109,8 @@ def test_the_package_itself_imports_nothing_of_its_own_when_imported() -> None:
         ("engine/loop.py", "from localspec.llama.context import Context"),
         ("engine/loop.py", "from localspec import drafters"),
         ("engine/loop.py", "def f():\n    import localspec.runtime.engine"),
-        ("kernels.py", "from localspec.engine.interfaces import Draft"),
-        ("kernels.py", "from localspec import gguf"),
+        ("native/kernels.py", "from localspec.engine.interfaces import Draft"),
+        ("native/kernels.py", "from localspec import gguf"),
         ("tui/app.py", "from localspec.server import app"),
         ("drafters/draft_model.py", "import llama_cpp"),
         ("llama/context.py", "from llama_cpp import llama_cpp as c"),
@@ -126,8 +126,8 @@ def test_a_wrong_import_is_noticed(where: str, text: str) -> None:
 @pytest.mark.parametrize(
     ("where", "text"),
     [
-        ("kernels.py", "from localspec import native"),
-        ("engine/loop.py", "from localspec import kernels\nimport numpy as np"),
+        ("native/gpu.py", "from localspec.native import library"),
+        ("engine/loop.py", "from localspec.native import kernels\nimport numpy as np"),
         ("engine/loop.py", "from localspec.engine.stop import TextStream"),
         ("llama/lib.py", "import llama_cpp"),
         ("config.py", "from localspec.types import Rule"),

@@ -9,7 +9,7 @@ import shutil
 import sys
 from collections.abc import Collection, Iterator
 
-from localspec import __version__, kernels, paths
+from localspec import __version__, paths
 from localspec.checks.devices import examine_devices, examine_layers
 from localspec.checks.finding import Finding
 from localspec.checks.openmp import examine_openmp
@@ -17,30 +17,25 @@ from localspec.gguf.split import read_parts
 from localspec.llama import bindings, lib, limits, wide
 from localspec.llama.model import Model
 from localspec.models import packing
+from localspec.native.kernels import KERNELS
+from localspec.native.library import FILE_NAME, REINSTALL
 from localspec.runtime import tuning
 from localspec.runtime.engine import Engine
 
 _CHECK_SECONDS = 5.0
 """That our kernels' check of themselves may take here; without vector instructions it takes some seconds."""
-_AGAIN = "pip install --force-reinstall --no-deps localspec"
 
 
 def examine_machine(with_wide: bool = True) -> Iterator[Finding]:
-    """Versions, native module, llama.cpp, wide kernels, devices, folders.
+    """Versions, C library, llama.cpp, wide kernels, devices, folders.
 
     Args:
         with_wide: load the wide kernels to see whether they can be used.
     """
     yield Finding("localspec", f"{__version__}, Python {platform.python_version()} on {platform.platform()}")
     yield _packages(bindings.installed())
-    native = kernels.backend_name() != "reference"
-    yield Finding(
-        "kernels",
-        f"{kernels.backend_name()} ({kernels.backend_reason()})",
-        "" if native else "Install a C compiler, then localspec again.",
-        "" if native else _AGAIN,
-    )
-    yield Finding("CPU features", kernels.cpu_features())
+    yield Finding("kernels", f"{FILE_NAME}, using {KERNELS.isa}")
+    yield Finding("CPU features", KERNELS.cpu_features)
     info = lib.info()
     modules = "".join(f" ({name})" for name in lib.backends())
     yield Finding("llama.cpp", f"{info.version}{modules}: {info.system}")
@@ -79,7 +74,7 @@ def _wide_kernels(wanted: bool) -> Finding:
         return Finding(name, f"{found.isa} ({path})")
     if path is None and sys.platform != "win32":
         return Finding(
-            name, f"not used: {found.reason}", "Install gcc or clang with OpenMP, then localspec again.", _AGAIN
+            name, f"not used: {found.reason}", "Install gcc or clang with OpenMP, then localspec again.", REINSTALL
         )
     return Finding(name, f"not used: {found.reason}")
 

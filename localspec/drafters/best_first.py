@@ -12,10 +12,10 @@ from typing import Protocol
 
 import numpy as np
 
-from localspec import kernels
 from localspec.drafters.draft_model import DraftContext, DraftModel, DraftModelSettings, masked
 from localspec.engine.interfaces import EMPTY_DRAFT, SURE, Draft, DraftRequest
 from localspec.errors import KernelError
+from localspec.native import kernels
 from localspec.types import Feed, Float32Array, LogitRows, Purpose, Tokens
 
 _LEAST = 0.02

@@ -12,9 +12,9 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from localspec import kernels
 from localspec.llama.dflash import Block
 from localspec.llama.unpack import TensorRows
+from localspec.native import kernels
 from localspec.types import Float32Array, LogitRows, Tokens
 
 _CANDIDATES = 256

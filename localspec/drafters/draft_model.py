@@ -14,10 +14,10 @@ from typing import Protocol
 
 import numpy as np
 
-from localspec import kernels
 from localspec.engine.constraint import keep
 from localspec.engine.interfaces import EMPTY_DRAFT, NEEDS_NOTHING, SURE, Draft, DraftRequest, History, Outcome
 from localspec.errors import DecodeError, KernelError, UsageError
+from localspec.native import kernels
 from localspec.types import Feed, LogitRows, SparseProbs, Tokens
 
 

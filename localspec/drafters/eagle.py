@@ -17,7 +17,6 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from localspec import kernels
 from localspec.drafters.best_first import BestFirst
 from localspec.drafters.draft_model import DraftModelSettings
 from localspec.drafters.final_state import check_sizes
@@ -31,6 +30,7 @@ from localspec.llama.states import FINAL, Tap
 from localspec.models.checkpoint import config_of
 from localspec.models.heads import check_forgets
 from localspec.models.tensors import Tensors
+from localspec.native import kernels
 from localspec.native.matrix import Int8Matrix
 from localspec.types import Float32Array
 

@@ -15,7 +15,6 @@ from pathlib import Path
 
 import numpy as np
 
-from localspec import kernels
 from localspec.drafters.best_first import BestFirst
 from localspec.drafters.draft_model import DraftModelSettings
 from localspec.drafters.final_state import TAP, FinalState, check_sizes
@@ -25,6 +24,7 @@ from localspec.llama.context import Context
 from localspec.models.checkpoint import config_of
 from localspec.models.heads import check_forgets
 from localspec.models.tensors import Tensors
+from localspec.native import kernels
 from localspec.native.matrix import Int8Matrix
 from localspec.types import Feed, Float32Array, LogitRows, Tokens
 

@@ -15,7 +15,7 @@ import numpy as np
 from localspec.drafters.prediction import Prediction
 from localspec.engine.interfaces import EMPTY_DRAFT, NEEDS_NOTHING, Draft, DraftRequest, History, Outcome
 from localspec.errors import UsageError
-from localspec.indexes import NgramIndex
+from localspec.native.ngrams import NgramIndex
 from localspec.types import NO_TOKENS
 
 PREDICTION = "prediction"

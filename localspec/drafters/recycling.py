@@ -16,7 +16,7 @@ import numpy as np
 
 from localspec.engine.interfaces import EMPTY_DRAFT, NEEDS_NOTHING, SURE, Draft, DraftRequest, History, Outcome
 from localspec.errors import UsageError
-from localspec.indexes import SUCCESSORS, SuccessorIndex
+from localspec.native.successors import SUCCESSORS, SuccessorIndex
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from localspec.engine.interfaces import EMPTY_DRAFT, NEEDS_NOTHING, Draft, DraftRequest, History, Outcome
-from localspec.indexes import SuffixIndex
+from localspec.native.suffix import SuffixIndex
 
 SHORTEST = 2
 """Tokens that must match; one alone is no evidence."""

@@ -14,7 +14,6 @@ from time import perf_counter
 
 import numpy as np
 
-from localspec import kernels
 from localspec.engine.constraint import masked
 from localspec.engine.interfaces import Constraint, Draft, DraftRequest, History, Outcome, Target, Verdict, Vocabulary
 from localspec.engine.minimum import Minimum
@@ -33,6 +32,7 @@ from localspec.engine.stats import RequestStats
 from localspec.engine.stop import TextStream
 from localspec.engine.verify import verify
 from localspec.errors import Cancelled, ContextOverflowError, DecodeError, DeviceError, KernelError, LocalspecError
+from localspec.native import kernels
 from localspec.types import Feed, LogitRows, Rule
 
 _LATELY = 16

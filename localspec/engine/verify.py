@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from localspec import kernels
 from localspec.engine.interfaces import Draft, Verdict
+from localspec.native import kernels
 from localspec.types import LogitRows, Noise, Rule, SamplingParams, Tokens
 
 

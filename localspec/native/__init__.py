@@ -1,20 +1,5 @@
-"""The kernels in C: finds the library built from native/, declares its functions, and calls them.
+"""The C library of native/ (its interface: native/localspec.h), called through ctypes.
 
-The functions are described in kernels.py, the C side in native/localspec.h.
+`kernels` has its functions; `ngrams`, `suffix` and `successors` have what drafters search; `device_rows` and `gpu` are
+for logits in a GPU's memory. tests/reference/ is the same in numpy: the specification.
 """
-
-from __future__ import annotations
-
-from localspec.errors import KernelError
-from localspec.native.binding import NativeKernels
-from localspec.native.library import FILE_NAME, ISAS, PackedSampling, find_library
-
-__all__ = ["ISAS", "NativeKernels", "PackedSampling", "find_library", "load"]
-
-
-def load(isa: str = "best") -> NativeKernels:
-    """The native kernels; KernelError with the reason if there are none."""
-    path = find_library()
-    if path is None:
-        raise KernelError(f"no {FILE_NAME} was built.", "Install a C compiler and reinstall localspec.")
-    return NativeKernels(path, isa)

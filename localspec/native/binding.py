@@ -1,13 +1,14 @@
-"""The functions of kernels.py, in C."""
+"""The kernels in C: what is computed of rows of logits and of drafter heads.
+
+Rows may be written while a call lasts (logit bias and penalties are applied in place) and hold what they held when it
+returns. Arguments are checked here, once.
+"""
 
 from __future__ import annotations
 
-import ctypes
 import functools
-import threading
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -17,24 +18,18 @@ from localspec.native.library import (
     BAD_ARGUMENT,
     BAD_DRAFT,
     BAD_TREE,
-    ISAS,
     NO_MEMORY,
     NO_SUPPORT,
     NOT_FINITE,
-    noise_struct,
-    open_library,
 )
 from localspec.native.matrix import Int8Matrix
-from localspec.native.ngrams import NgramIndex
+from localspec.native.numbers import Numbers
 from localspec.native.scratch import Scratch
-from localspec.native.successors import SuccessorIndex
-from localspec.native.suffix import SuffixIndex
 from localspec.types import (
     Float32Array,
     Float64Array,
     LogitRows,
     Noise,
-    Purpose,
     Rule,
     SamplingParams,
     SparseProbs,
@@ -53,29 +48,12 @@ def _pool() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(thread_name_prefix="localspec-product")
 
 
-class NativeKernels:
-    """The functions of kernels.py on one instruction set ("best" lets the CPU decide)."""
-
-    name = "native"
-
-    def __init__(self, path: Path, isa: str = "best") -> None:
-        """Raises KernelError if the library cannot be loaded, is of another version, or the CPU lacks `isa`."""
-        lib = open_library(path)
-        self._lib = lib
-        self._isa = ISAS[isa]
-        self._local = threading.local()
-        self.isa: str = lib.ls_isa_name(lib.ls_workspace_isa(self._scratch().workspace)).decode()
-        self.cpu_features: str = lib.ls_cpu_features().decode()
-
-    def _scratch(self) -> Scratch:
-        scratch: Scratch | None = getattr(self._local, "scratch", None)
-        if scratch is None:
-            scratch = self._local.scratch = Scratch(self._lib, self._isa)
-        return scratch
+class NativeKernels(Numbers):
+    """The kernels on one instruction set."""
 
     def _error(self, scratch: Scratch, status: int, rows: LogitRows, index: int) -> KernelError:
         address = scratch.results_address
-        self._lib.ls_fault(scratch.workspace, address, address + 4)
+        self.library.ls_fault(scratch.workspace, address, address + 4)
         row, token = int(scratch.results[0]), int(scratch.results[1])
         row = index if row < 0 else row
         if status == NOT_FINITE:
@@ -91,52 +69,7 @@ class NativeKernels:
         reason = {NO_MEMORY: "out of memory", BAD_ARGUMENT: "an argument is out of range"}.get(
             status, f"status {status}"
         )
-        return KernelError(f"the native module failed: {reason}.")
-
-    # Numbers
-
-    def philox4x32_10(self, counter: Any, key: Any) -> Any:
-        words = np.ascontiguousarray(counter, dtype=np.uint32)
-        keys = np.ascontiguousarray(key, dtype=np.uint32)
-        out = np.empty(4, dtype=np.uint32)
-        self._lib.ls_philox4x32_10(words.ctypes.data, keys.ctypes.data, out.ctypes.data)
-        return out
-
-    def uniform(self, noise: Noise, purpose: Purpose, position: int, tokens: Tokens) -> Float64Array:
-        tokens = np.ascontiguousarray(tokens, dtype=np.int32)
-        out = np.empty(len(tokens))
-        struct = noise_struct(noise)
-        self._lib.ls_uniform(
-            ctypes.addressof(struct), purpose, position & 0xFFFFFFFF, tokens.ctypes.data, len(tokens), out.ctypes.data
-        )
-        return out
-
-    def gumbel(self, noise: Noise, purpose: Purpose, position: int, tokens: Tokens) -> Float64Array:
-        tokens = np.ascontiguousarray(tokens, dtype=np.int32)
-        out = np.empty(len(tokens))
-        struct = noise_struct(noise)
-        self._lib.suited(len(tokens)).ls_gumbel(
-            self._scratch().workspace,
-            ctypes.addressof(struct),
-            purpose,
-            position & 0xFFFFFFFF,
-            tokens.ctypes.data,
-            len(tokens),
-            out.ctypes.data,
-        )
-        return out
-
-    def log(self, x: Float64Array) -> Float64Array:
-        x = np.ascontiguousarray(x, dtype=np.float64)
-        out = np.empty_like(x)
-        self._lib.ls_log(self._scratch().workspace, x.ctypes.data, x.size, out.ctypes.data)
-        return out
-
-    def exp(self, x: Float64Array) -> Float64Array:
-        x = np.ascontiguousarray(x, dtype=np.float64)
-        out = np.empty_like(x)
-        self._lib.ls_exp(self._scratch().workspace, x.ctypes.data, x.size, out.ctypes.data)
-        return out
+        return KernelError(f"the C library failed: {reason}.")
 
     # One row
 
@@ -150,13 +83,34 @@ class NativeKernels:
         position: int,
         count: int = 1,
     ) -> tuple[Tokens, Float32Array]:
-        scratch = self._scratch()
+        """The `count` best tokens by log probability + Gumbel noise (Purpose.SAMPLE), best first, ties to the lower id.
+
+        One is an exact sample (Gumbel-max), more are samples without replacement in the order in which they were drawn
+        (Gumbel-top-k, Kool et al. 2019). At temperature 0 the most likely ones; of the other settings only bias,
+        penalties and top-k apply then.
+
+        Args:
+            rows: Logits as the model left them; only rows[index] is touched.
+            window: int32[m], the tokens before this row's; the last `penalty_last_n` count.
+            position: Absolute position of the token that is drawn.
+
+        Returns:
+            int32[k] ids and float32[k] probabilities after the transform (at temperature 0: softmax over the top-k at
+            temperature 1), k <= count: fewer when the support is smaller.
+
+        Raises:
+            KernelError: NaN or +inf in the row, every token excluded, or `index` or `count` out of range.
+        """
+        _check_row(rows, index)
+        if count < 1:
+            raise KernelError(f"{count} tokens were asked for; 1 is the least.")
+        scratch = self.scratch()
         packed = scratch.pack(sampling)
         count = min(count, rows.n_vocab)
         scratch.grow(count)  # first: it would lose the window
         n_window = scratch.put_window(window, packed.lookback)
         scratch.put_noise(noise)
-        status = self._lib.ls_sample(
+        status = self.library.ls_sample(
             scratch.workspace,
             rows.pointer(index),
             rows.n_vocab,
@@ -176,12 +130,18 @@ class NativeKernels:
         return scratch.picked[:found].copy(), scratch.probs[:found].copy()
 
     def distribution(self, rows: LogitRows, index: int, sampling: SamplingParams, window: Tokens) -> SparseProbs:
-        scratch = self._scratch()
+        """rows[index] after bias, penalties, top-k, typical, top-p, min-p and temperature; `window` as for `sample`.
+
+        Raises:
+            KernelError: NaN or +inf in the row, every token excluded, or `index` out of range.
+        """
+        _check_row(rows, index)
+        scratch = self.scratch()
         packed = scratch.pack(sampling)
         n_window = scratch.put_window(window, packed.lookback)
         room = min(sampling.top_k, rows.n_vocab) if sampling.top_k else rows.n_vocab
         tokens, probs = np.empty(room, dtype=np.int32), np.empty(room, dtype=np.float64)
-        status = self._lib.ls_distribution(
+        status = self.library.ls_distribution(
             scratch.workspace,
             rows.pointer(index),
             rows.n_vocab,
@@ -197,22 +157,38 @@ class NativeKernels:
         found = int(scratch.results[0])
         return SparseProbs(tokens[:found].copy(), probs[:found].copy())
 
-    def log_probs(self, rows: LogitRows, index: int, tokens: Tokens) -> Float64Array:
-        scratch = self._scratch()
-        tokens = np.ascontiguousarray(tokens, dtype=np.int32)
-        out = np.empty(len(tokens))
-        status = self._lib.ls_log_probs(
-            scratch.workspace, rows.pointer(index), rows.n_vocab, tokens.ctypes.data, len(tokens), out.ctypes.data
+    def log_probs(self, rows: LogitRows, index: int, tokens: Tokens | Sequence[int]) -> Float64Array:
+        """float64[n], log-softmax of the raw rows[index] at int32[n] ids; -inf for an excluded token.
+
+        Raises:
+            KernelError: NaN or +inf in the row, every token excluded, or an index or id out of range.
+        """
+        _check_row(rows, index)
+        ids = np.ascontiguousarray(tokens, dtype=np.int32)
+        if len(ids) and not 0 <= ids.min() <= ids.max() < rows.n_vocab:
+            raise KernelError(f"token ids {ids.min()} to {ids.max()} do not fit a vocabulary of {rows.n_vocab}.")
+        scratch = self.scratch()
+        out = np.empty(len(ids))
+        status = self.library.ls_log_probs(
+            scratch.workspace, rows.pointer(index), rows.n_vocab, ids.ctypes.data, len(ids), out.ctypes.data
         )
         if status:
             raise self._error(scratch, status, rows, index)
         return out
 
     def top_log_probs(self, rows: LogitRows, index: int, count: int) -> tuple[Tokens, Float64Array]:
-        scratch = self._scratch()
+        """int32[k] most likely ids of the raw rows[index], best first, and their log-softmax, float64[k]; k <= count.
+
+        Raises:
+            KernelError: NaN or +inf in the row, every token excluded, or `index` or `count` out of range.
+        """
+        _check_row(rows, index)
+        if count < 1:
+            raise KernelError(f"{count} tokens were asked for; 1 is the least.")
+        scratch = self.scratch()
         count = min(count, rows.n_vocab)
         tokens, out = np.empty(count, dtype=np.int32), np.empty(count)
-        status = self._lib.ls_top_log_probs(
+        status = self.library.ls_top_log_probs(
             scratch.workspace,
             rows.pointer(index),
             rows.n_vocab,
@@ -240,43 +216,47 @@ class NativeKernels:
         position: int,
         rule: Rule,
     ) -> tuple[Tokens, int]:
-        scratch = self._scratch()
-        packed = scratch.pack(sampling)
+        """What the target says to a draft: which nodes it would have said itself, and its own token after them.
+
+        *coupled* draws the target's token of each row with the noise that plain decoding would use and follows the
+        child that equals it. *rejection* accepts a child with probability min(1, target_probs / draft_probs), else
+        takes what is left of target_probs to the next sibling (Leviathan et al. 2023, Chen et al. 2023). *block*
+        decides about a chain as a whole (Sun et al. 2024).
+
+        Args:
+            rows: Row 0 follows the history, row 1 + i follows node i. Rows off the path are not touched (*block*: rows
+                after the accepted prefix may be).
+            tokens: int32[n] draft nodes; siblings are distinct.
+            parents: int32[n], -1 is the history's last token; parents before children, siblings in trial order.
+            probs: What each token was drawn from, given that its earlier siblings were not it; None for deterministic
+                guesses. *coupled* ignores it.
+            window: int32[m], the whole history.
+            noise: For *rejection* and *block* its `round` is the history length.
+            position: Absolute position of the token drawn from row 0, that is, the history length.
+
+        Returns:
+            int32[a] accepted nodes along the path, and the next token.
+
+        Raises:
+            KernelError: NaN or +inf in a row on the path, every token of it excluded, lengths that do not match,
+                parents after children, a tree under *block*, or a token to which its own draft_probs give 0.
+        """
         n = len(tokens)
+        _check_draft(rows, n, parents, probs)
+        scratch = self.scratch()
+        packed = scratch.pack(sampling)
         scratch.grow(n)  # first: it would lose the window
         n_window = scratch.put_window(window, packed.lookback)
-        draft = scratch.draft
-        draft.n = n
-        draft.offsets = None
-        if n:
-            scratch.tokens[:n] = tokens
-            scratch.parents[:n] = parents
-            if probs is not None and rule:
-                offsets = np.zeros(n + 1, dtype=np.int64)
-                np.cumsum([len(p.tokens) for p in probs], out=offsets[1:])
-                q_tokens = np.concatenate([p.tokens for p in probs]).astype(np.int32, copy=False)
-                q_probs = np.concatenate([p.probs for p in probs]).astype(np.float64, copy=False)
-                draft.offsets = offsets.ctypes.data
-                draft.q_tokens = q_tokens.ctypes.data
-                draft.q_probs = q_probs.ctypes.data
+        scratch.put_draft(tokens, parents, probs if rule else None)
         scratch.put_noise(noise)
-        call = (
-            rows.n_vocab,
-            scratch.draft_address,
-            packed.address,
-            scratch.window_address,
-            n_window,
-            scratch.noise_address,
-            position & 0xFFFFFFFF,
-            rule,
-        )
-        address = scratch.results_address
-        out = (scratch.picked_address, address, address + 4)
+        context = (packed.address, scratch.window_address, n_window, scratch.noise_address, position & 0xFFFFFFFF)
+        call = (rows.n_vocab, scratch.draft_address, *context, rule)
+        out = (scratch.picked_address, scratch.results_address, scratch.results_address + 4)
         if isinstance(rows, DeviceRows):
-            status = verify_rows(self._lib, scratch.workspace, rows, n + 1, call, out)
+            status = verify_rows(self.library, scratch.workspace, rows, n + 1, call, out)
         else:
             scratch.pointers[: n + 1] = rows.pointers[: n + 1]
-            status = self._lib.ls_verify(scratch.workspace, scratch.pointers_address, *call, *out)
+            status = self.library.ls_verify(scratch.workspace, scratch.pointers_address, *call, *out)
         if status:
             raise self._error(scratch, status, rows, 0)
         accepted, next_token = scratch.results[:2].tolist()
@@ -285,6 +265,17 @@ class NativeKernels:
     # Drafter heads
 
     def matvec(self, matrix: Int8Matrix, inputs: Float32Array, threads: int = 1) -> Float32Array:
+        """float32[n, rows]: the matrix times each of float32[n, columns] inputs.
+
+        An input is rounded to 15 bits beside its largest entry; sums are exact integers. One that holds NaN or inf
+        gives NaN. At most so many threads take part, as far as the matrix is worth them; the bits are the same.
+
+        Raises:
+            KernelError: the inputs have another number of columns.
+        """
+        if inputs.ndim != 2 or inputs.shape[1] != matrix.shape[1] or inputs.dtype != np.float32:
+            given = f"{inputs.dtype}{list(inputs.shape)}"
+            raise KernelError(f"inputs are {given}; the matrix has {matrix.shape[1]} columns.")
         rows, columns = matrix.shape
         threads = min(threads, rows * columns * len(inputs) // _WORK_PER_THREAD)
         if threads < 2:
@@ -296,11 +287,11 @@ class NativeKernels:
 
     def _product(self, matrix: Int8Matrix, inputs: Float32Array, begin: int, end: int) -> Float32Array:
         """Of the rows from `begin` to `end`."""
-        columns, scratch = matrix.shape[1], self._scratch()
+        columns, scratch = matrix.shape[1], self.scratch()
         out = np.empty((len(inputs), end - begin), dtype=np.float32)
         for start in range(0, len(inputs), _MOST_INPUTS):
             part = np.ascontiguousarray(inputs[start : start + _MOST_INPUTS])
-            status = self._lib.ls_matvec(
+            status = self.library.ls_matvec(
                 scratch.workspace,
                 matrix.values.ctypes.data + begin * columns,
                 matrix.scales.ctypes.data + 4 * begin,
@@ -314,17 +305,15 @@ class NativeKernels:
                 raise KernelError(f"a product of {end - begin} x {columns} weights failed (status {status}).")
         return out
 
-    # Prompt lookup
 
-    def NgramIndex(self, min_ngram: int, max_ngram: int) -> NgramIndex:  # noqa: N802 (a class in the twin)
-        return NgramIndex(self._lib, min_ngram, max_ngram)
+def _check_row(rows: LogitRows, index: int) -> None:
+    if not 0 <= index < len(rows):
+        raise KernelError(f"row {index} was asked for; there are {len(rows)}.")
 
-    # Suffix decoding
 
-    def SuffixIndex(self, depth: int) -> SuffixIndex:  # noqa: N802 (a class in the twin)
-        return SuffixIndex(self._lib, depth)
-
-    # Token recycling
-
-    def SuccessorIndex(self) -> SuccessorIndex:  # noqa: N802 (a class in the twin)
-        return SuccessorIndex(self._lib, self._scratch)
+def _check_draft(rows: LogitRows, n: int, parents: Tokens, probs: tuple[SparseProbs, ...] | None) -> None:
+    if len(parents) != n or len(rows) <= n or (probs is not None and len(probs) != n):
+        given = "no" if probs is None else len(probs)
+        raise KernelError(
+            f"a draft of {n} tokens came with {len(parents)} parents, {given} probs and {len(rows)} rows."
+        )

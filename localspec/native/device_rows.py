@@ -84,7 +84,7 @@ def verify_rows(
     """ls_verify on rows of a device: by lists of their best entries, and by whole rows where C asks for those.
 
     Args:
-        lib: the native module.
+        lib: the C library.
         workspace: of this thread.
         rows: of the last pass.
         count: 1 + the nodes of the draft.
@@ -111,7 +111,7 @@ def verify_rows(
         lib.ls_fault(workspace, fault.ctypes.data, fault.ctypes.data + 4)
         row = int(fault[0])
         if table["logits"][row]:
-            raise KernelError(f"the native module asks twice for row {row}.")
+            raise KernelError(f"the C library asks twice for row {row}.")
         table["logits"][row] = rows.pointer(row)
 
 

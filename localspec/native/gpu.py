@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from localspec.errors import KernelError
-from localspec.native.library import NO_MEMORY, Library, find_library, open_library
+from localspec.native.library import NO_MEMORY, Library, open_library
 from localspec.types import Float32Array, Tokens
 
 REQUEST_WORDS = 10
@@ -68,15 +68,12 @@ class Gpu:
         Args:
             ordinal: CUDA's number of the device, from 0 on, or METAL.
             driver: library of the driver; None = the system's.
-            library: the native module; None = the one that is installed.
+            library: the C library; None = the one that is installed.
 
         Raises:
             KernelError: why this device cannot serve, in a sentence. The sentence is empty where the machine has no
-                driver, or localspec has no native module.
+                driver.
         """
-        library = library or find_library()
-        if library is None:
-            raise KernelError("")
         self._lib: Library = open_library(library)
         handle, reason = ctypes.c_void_p(), ctypes.create_string_buffer(_REASON_ROOM)
         path = None if driver is None else os.fsencode(driver)

@@ -75,6 +75,9 @@ let go, the thread that reads the answer would take it, and the pass would wait 
 pass it has time."""
 MOST_BRIEF = 512
 """Tokens to work on from which on that is not brief: indexing takes 0.1 ms a thousand."""
+REINSTALL = "pip install --force-reinstall --no-deps localspec"
+"""The command that builds or fetches the C libraries again."""
+_ADVICE = f"Install a C compiler, then localspec again: {REINSTALL}"
 NO_MEMORY, BAD_ARGUMENT, NOT_FINITE, NO_SUPPORT, BAD_TREE, BAD_DRAFT, NO_ISA, NEED_ROW, NO_DEVICE, DEVICE_FAILED = (
     range(1, 11)
 )
@@ -174,7 +177,7 @@ class PackedSampling:
 
 
 class Library(ctypes.CDLL):
-    """The native module."""
+    """The C library, its functions declared."""
 
     brief: ctypes.PyDLL
     """The same, for functions of `BRIEF`."""
@@ -184,8 +187,15 @@ class Library(ctypes.CDLL):
         return self.brief if tokens < MOST_BRIEF else self
 
 
-def open_library(path: Path) -> Library:
-    """Loads and declares it; KernelError if it cannot be loaded or is of another version."""
+def open_library(path: Path | None = None) -> Library:
+    """Loads and declares a library; None = the one that is installed.
+
+    Raises:
+        KernelError: there is none, it cannot be loaded, or it is of another version.
+    """
+    path = find_library() if path is None else path
+    if path is None:
+        raise KernelError(f"localspec's C library {FILE_NAME} is missing.", _ADVICE)
     try:
         lib = Library(str(path))
         lib.brief = ctypes.PyDLL(str(path))
@@ -194,7 +204,7 @@ def open_library(path: Path) -> Library:
                 getattr(one, function).restype = result
                 getattr(one, function).argtypes = arguments
     except (OSError, AttributeError) as error:
-        raise KernelError(f"the native module {path} cannot be loaded: {error}.") from error
+        raise KernelError(f"the C library {path} cannot be loaded: {error}.", _ADVICE) from error
     if lib.ls_abi_version() != ABI_VERSION:
-        raise KernelError(f"the native module {path} has ABI {lib.ls_abi_version()}, not {ABI_VERSION}.", "Reinstall.")
+        raise KernelError(f"the C library {path} has ABI {lib.ls_abi_version()}, not {ABI_VERSION}.", _ADVICE)
     return lib

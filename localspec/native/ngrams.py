@@ -8,15 +8,21 @@ import weakref
 import numpy as np
 
 from localspec.errors import KernelError
-from localspec.native.library import Library
+from localspec.native.kernels import KERNELS
 from localspec.types import Tokens
 
 
 class NgramIndex:
-    """Handle of an `ls_ngram`."""
+    """Knows where the last n tokens of a history (min_ngram <= n <= max_ngram) stood before.
 
-    def __init__(self, lib: Library, min_ngram: int, max_ngram: int) -> None:
-        self._lib = lib
+    Memory and time per new token do not depend on the length of the history.
+    """
+
+    def __init__(self, min_ngram: int, max_ngram: int) -> None:
+        """Raises KernelError unless 1 <= min_ngram <= max_ngram <= 64."""
+        if not 1 <= min_ngram <= max_ngram <= 64:
+            raise KernelError(f"n-grams of {min_ngram} to {max_ngram} tokens; 1 <= min <= max <= 64 is needed.")
+        self._lib = KERNELS.library
         self._sizes = (min_ngram, max_ngram)
         self._results = np.zeros(4, dtype=np.int32)
         self._address = self._results.ctypes.data
@@ -32,6 +38,12 @@ class NgramIndex:
         self._length = 0
 
     def sync(self, tokens: Tokens, unchanged: int = 0) -> None:
+        """Makes the index that of int32[n] `tokens`, the whole history: truncates to the common prefix, appends.
+
+        The first `unchanged` tokens are not looked at: the caller knows that they are those of the last call.
+        """
+        if not 0 <= unchanged <= len(tokens):
+            raise KernelError(f"{unchanged} of {len(tokens)} tokens cannot be unchanged.")
         unchanged = min(unchanged, self._length)
         tail = np.ascontiguousarray(tokens[unchanged:], dtype=np.int32)
         lib = self._lib.suited(len(tail))
@@ -41,6 +53,13 @@ class NgramIndex:
         self._length = len(tokens)
 
     def lookup(self, max_tokens: int) -> tuple[Tokens, int]:
+        """What followed the longest matching suffix where it stood last before, and the length of the match.
+
+        int32[max_tokens]; a copy that reaches the end of the history goes on with what it has copied. Empty and 0
+        if nothing matches.
+        """
+        if max_tokens < 0:
+            raise KernelError(f"{max_tokens} tokens were asked for.")
         out = np.empty(max_tokens, dtype=np.int32)
         brief = self._lib.brief
         status = brief.ls_ngram_lookup(self._handle, max_tokens, out.ctypes.data, self._address, self._address + 4)
@@ -50,6 +69,7 @@ class NgramIndex:
         return out[:found], match
 
     def check_integrity(self) -> str:
+        """ "", or what is wrong. Rebuilds everything: for tests and doctors."""
         end = np.zeros(1, dtype=np.int64)
         status = self._lib.ls_ngram_check(self._handle, self._address, end.ctypes.data)
         if status:
@@ -58,9 +78,10 @@ class NgramIndex:
         return f"the n-gram index is wrong about the {n} tokens before token {end[0]}." if n else ""
 
     def memory_bytes(self) -> int:
+        """Memory held."""
         return int(self._lib.ls_ngram_bytes(self._handle))
 
     def close(self) -> None:
-        """Frees the index; what is asked afterwards sees an empty one."""
+        """Frees the memory; a second call does nothing, and a later sync starts anew."""
         self._free()
         self._open()

@@ -10,7 +10,8 @@ from typing import NamedTuple
 import numpy as np
 
 from localspec.errors import KernelError
-from localspec.native.library import MOST_FOLLOWED, FollowedStruct, Library
+from localspec.native.kernels import KERNELS
+from localspec.native.library import MOST_FOLLOWED, FollowedStruct
 from localspec.types import NO_TOKENS, Float32Array, Float64Array, Tokens
 
 
@@ -52,10 +53,16 @@ NOTHING_FOLLOWED = Followed(NO_TOKENS, NO_TOKENS, np.empty(0, dtype=np.float32),
 
 
 class SuffixIndex:
-    """Handle of an `ls_suffix`."""
+    """Knows what followed, wherever the longest end of a context stood in many sequences of tokens (0 or more).
 
-    def __init__(self, lib: Library, depth: int) -> None:
-        self._lib, self._depth = lib, depth
+    A token comes or goes in O(depth + log n) and takes 16 bytes. Not thread-safe.
+    """
+
+    def __init__(self, depth: int = 64) -> None:
+        """`depth`: longest match that is told from longer ones. Raises KernelError unless it is 1 to 64."""
+        if not 1 <= depth <= 64:
+            raise KernelError(f"a suffix index {depth} tokens deep; it must be 1 to 64.")
+        self._lib, self._depth = KERNELS.library, depth
         self._tokens, self._parents = (np.zeros(MOST_FOLLOWED, dtype=np.int32) for _ in range(2))
         self._chances, self._score = np.zeros(MOST_FOLLOWED), np.zeros(1)
         self._found = np.zeros(3, dtype=np.int32)
@@ -80,6 +87,11 @@ class SuffixIndex:
         self._length = 0
 
     def add(self, sequences: Sequence[Tokens]) -> int:
+        """Adds int32[n] sequences, called by the number returned and those after it.
+
+        Raises:
+            KernelError: a negative token, or no memory.
+        """
         tokens = np.ascontiguousarray(np.concatenate(sequences) if len(sequences) else NO_TOKENS, dtype=np.int32)
         lengths = np.array([len(one) for one in sequences], dtype=np.int64)
         address = self._found.ctypes.data
@@ -90,11 +102,18 @@ class SuffixIndex:
         return int(self._found[0])
 
     def remove(self, sequence: int) -> None:
+        """Takes a sequence out. Raises KernelError if there is none of that number."""
         if self._lib.ls_suffix_remove(self._handle, sequence):
             raise KernelError(f"the suffix index has no sequence {sequence}.")
         self._length = 0  # it may have been the newest
 
     def sync(self, tokens: Tokens, unchanged: int = 0) -> None:
+        """Makes the newest sequence (begun if there is none) int32[n] `tokens`: truncates to what is the same, appends.
+
+        The first `unchanged` tokens are not looked at, as for `NgramIndex`. Raises KernelError as `add` does.
+        """
+        if not 0 <= unchanged <= len(tokens):
+            raise KernelError(f"{unchanged} of {len(tokens)} tokens cannot be unchanged.")
         unchanged = min(unchanged, self._length)
         tail = np.ascontiguousarray(tokens[unchanged:], dtype=np.int32)
         status = self._lib.ls_suffix_sync(self._handle, unchanged, tail.ctypes.data, len(tail))
@@ -103,8 +122,23 @@ class SuffixIndex:
         self._length = len(tokens)
 
     def guess(
-        self, context: Tokens, max_nodes: int, max_depth: int, tree: bool = False, runs_on: bool = False
+        self, context: Tokens, max_nodes: int, max_depth: int, *, tree: bool = False, runs_on: bool = False
     ) -> Continuation:
+        """What followed the longest end of int32[n] `context`: at most 64 nodes, best first; a chain unless `tree`.
+
+        The places of the longest match vote for what comes next, up to 32 of them, evenly spaced among all; of equals
+        the one seen last wins.
+
+        Args:
+            context: all that matters of it is its end, `depth` tokens.
+            max_nodes: of the guess.
+            max_depth: most tokens in a row.
+            tree: best first by the product of chances; else the most likely token each time.
+            runs_on: what reaches the end of its sequence goes on with what is guessed; for an index of one sequence,
+                whose end the context is.
+        """
+        if max_nodes < 0 or max_depth < 0:
+            raise KernelError(f"{max_nodes} nodes of depth {max_depth} were asked for.")
         end = np.ascontiguousarray(context[-self._depth :], dtype=np.int32)
         nodes, depth = max(0, min(max_nodes, MOST_FOLLOWED)), max(0, min(max_depth, MOST_FOLLOWED))
         status = self._lib.ls_suffix_guess(
@@ -130,9 +164,25 @@ class SuffixIndex:
         unchanged: int,
         max_nodes: int,
         max_depth: int,
+        *,
         tree: bool = False,
         other: SuffixIndex | None = None,
     ) -> Followed:
+        """All that a drafter does in a pass: `sync` to int32[n] `tokens`, then the better of two guesses after them.
+
+        Args:
+            tokens: a conversation, whole; the newest sequence.
+            unchanged: the first so many are not looked at.
+            max_nodes: of the guess; 0 = only `sync`.
+            max_depth: most tokens in a row.
+            tree: as in `guess`.
+            other: searched, too, and preferred where it promises more; its sequences do not run on.
+
+        Raises:
+            KernelError: as `sync` and `guess`.
+        """
+        if not 0 <= unchanged <= len(tokens) or max_nodes < 0 or max_depth < 0:
+            raise KernelError(f"{unchanged} of {len(tokens)} tokens, {max_nodes} nodes of depth {max_depth}.")
         tokens = np.ascontiguousarray(tokens, dtype=np.int32)
         length, found = len(tokens), self._followed
         unchanged = min(unchanged, self._length)
@@ -159,15 +209,18 @@ class SuffixIndex:
         )
 
     def check_integrity(self) -> str:
+        """ "", or what is wrong. Looks at everything: for tests and doctors."""
         return "the suffix index is damaged." if self._lib.ls_suffix_check(self._handle) else ""
 
     def tokens_held(self) -> int:
+        """Tokens of all sequences."""
         return int(self._lib.ls_suffix_tokens(self._handle))
 
     def memory_bytes(self) -> int:
+        """Memory held."""
         return int(self._lib.ls_suffix_bytes(self._handle))
 
     def close(self) -> None:
-        """Frees the index; what is asked afterwards sees an empty one."""
+        """Frees the memory; a second call does nothing, and what is asked later sees an empty index."""
         self._free()
         self._open()

@@ -1,4 +1,4 @@
-"""The kernels in numpy: the specification of native/, and what runs where no compiler was found.
+"""The kernels in numpy: the specification of native/.
 
 Every number is made by the same IEEE double operations in the same order as in C, so both give the same bits:
 `log` and `exp` are fixed polynomials without FMA (native/real.h), sums run over 8 interleaved lanes that are added
@@ -6,7 +6,7 @@ as ((0+4) + (2+6)) + ((1+5) + (3+7)), cumulative sums run front to back, and ord
 
 Sources: Philox, Salmon et al. 2011 ("Parallel random numbers: as easy as 1, 2, 3"); Gumbel-max coupling, Daliri, Musco
 and Suresh 2024; rejection, Leviathan et al. 2023 and Chen et al. 2023; block, Sun et al. 2024 (arXiv 2403.10444);
-log, FreeBSD's e_log.c; sampling steps, llama.cpp's llama-sampler.cpp. The functions are described in kernels.py.
+log, FreeBSD's e_log.c; sampling steps, llama.cpp's llama-sampler.cpp. The functions are described in localspec/native/.
 """
 
 from __future__ import annotations

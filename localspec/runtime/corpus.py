@@ -17,19 +17,17 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from localspec import kernels, paths
+from localspec import paths
 from localspec.errors import LocalspecError
 from localspec.gguf import Header
-from localspec.indexes import SuffixIndex
 from localspec.models.vocabulary import vocabulary
+from localspec.native.suffix import SuffixIndex
 from localspec.runtime.corpus_file import CorpusFile, Sequence, mark_of, name_of
 from localspec.types import Tokens
 
 _LOG = logging.getLogger("localspec")
 LEAST_TOKENS = 8
 """Shorter answers are not worth keeping."""
-_SLOW_TOKENS = 100_000
-"""Most tokens without the native module, whose twin takes long for more."""
 _KEPT_SHARE = 0.75
 """Of the budget, after what is of least use has left."""
 
@@ -78,8 +76,6 @@ class Corpus:
         self.file = file
         self._n_vocab = n_vocab
         self._most = file.budget // 4
-        if kernels.backend_name() != "native":
-            self._most = min(self._most, _SLOW_TOKENS)
         self._index = SuffixIndex()
         self._lock = threading.Lock()  # of the index
         self._held: OrderedDict[int, tuple[bytes, int]] = OrderedDict()

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from localspec.config import EngineSettings
 from localspec.drafters.draft_model import DraftModel
 from localspec.drafters.head import Head
-from localspec.indexes import SuccessorIndex
 from localspec.llama.constant_width import ConstantWidth
 from localspec.llama.context import Context
 from localspec.llama.model import Model
@@ -15,6 +14,7 @@ from localspec.llama.self_check import SelfCheck
 from localspec.llama.states import union
 from localspec.models.gpu import integrated
 from localspec.models.shared_vocabulary import SharedVocabulary
+from localspec.native.successors import SuccessorIndex
 from localspec.planning.knowledge import Knowledge
 from localspec.runtime import pass_record
 from localspec.runtime.corpus import Corpus

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from localspec import kernels
 from localspec.engine.request import TokenLogProb
 from localspec.errors import ContextOverflowError
 from localspec.llama.context import Context
+from localspec.native import kernels
 from localspec.types import Feed, LogitRows, Tokens
 
 _ROWS = 64

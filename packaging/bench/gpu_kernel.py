@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from localspec.errors import KernelError
-from localspec.native import load
+from localspec.native import kernels
 from localspec.native.device_rows import DeviceRows
 from localspec.native.gpu import Gpu, ListRequest
 from localspec.types import NO_TOKENS, Float32Array, LogitRows, Noise, Rule, SamplingParams
@@ -67,7 +67,7 @@ def pool(vocab: int) -> Float32Array:
 
 def verdicts(gpu: Gpu, memory: DeviceMemory, matrix: Float32Array, rows: int) -> dict[str, Any]:
     """Draws one token of each of so many rows in both ways."""
-    kernels, vocab = load(), matrix.shape[1]
+    vocab = matrix.shape[1]
     rng = np.random.default_rng(2)
     differing = by_lists = 0
 

@@ -19,7 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from localspec import kernels
+from localspec.native import kernels
+from localspec.native.kernels import KERNELS
 from localspec.types import NO_TOKENS, Float32Array, LogitRows, Noise, Rule, SamplingParams, Tokens
 
 SETTINGS = {
@@ -150,11 +151,9 @@ def main() -> None:
         1.0,
     )
     if args.json:
-        print(
-            json.dumps({"backend": kernels.backend_reason(), "one_small_row_ms": floor, "settings": results}, indent=1)
-        )
+        print(json.dumps({"isa": KERNELS.isa, "one_small_row_ms": floor, "settings": results}, indent=1))
         return
-    print(f"{args.rows} rows of vocabulary {args.vocabulary}, {kernels.backend_name()} ({kernels.backend_reason()})")
+    print(f"{args.rows} rows of vocabulary {args.vocabulary}, localspec_native ({KERNELS.isa})")
     print(f"{'':52}{'localspec':>10}{'llama.cpp':>11}{'ratio':>8}{'apply only':>12}{'ratio':>8}")
     for r in results:
         print(

@@ -10,7 +10,7 @@ import pytest
 from localspec.cli import build_parser
 from localspec.cli.chat import _load
 from localspec.cli.options import engine_settings
-from localspec.indexes import SuffixIndex
+from localspec.native.suffix import SuffixIndex
 from localspec.runtime.corpus_file import CorpusFile
 from tests.cli.conftest import Command
 

@@ -21,7 +21,8 @@ from localspec.drafters.prompt_lookup import PromptLookup, PromptLookupSettings
 from localspec.drafters.recycling import RecyclingSettings, TokenRecycling
 from localspec.drafters.suffix import SuffixDecoding
 from localspec.engine.interfaces import Draft, Drafter, DraftRequest, History
-from localspec.indexes import SuccessorIndex, SuffixIndex
+from localspec.native.successors import SuccessorIndex
+from localspec.native.suffix import SuffixIndex
 from localspec.types import LogitRows, Noise, SamplingParams, SparseProbs
 from tests.drafters.block_context import block_drafter
 from tests.drafters.made_tokenizers import MadeTokenizer, foreign_draft_model

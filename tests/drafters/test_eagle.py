@@ -15,7 +15,6 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from localspec import kernels
 from localspec.drafters import eagle
 from localspec.errors import LocalspecError, ModelFileError, PairError
 from localspec.gguf import read_header
@@ -26,6 +25,7 @@ from localspec.llama.settings import ContextSettings
 from localspec.llama.states import FINAL
 from localspec.models.safetensors import SafetensorsFile
 from localspec.models.tensors import Tensors
+from localspec.native import kernels
 from localspec.native.matrix import Int8Matrix
 from localspec.runtime.engine import Engine
 from localspec.types import Feed, Float32Array, SamplingParams, Tokens

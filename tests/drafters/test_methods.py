@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec import kernels
 from localspec.drafters.draft_model import DraftModel, DraftModelSettings
 from localspec.drafters.prompt_lookup import PromptLookup, PromptLookupSettings
 from localspec.engine.interfaces import (
@@ -19,6 +18,7 @@ from localspec.engine.interfaces import (
     Price,
 )
 from localspec.errors import UsageError
+from localspec.native import kernels
 from localspec.types import LogitRows, Noise, SamplingParams
 from tests.fakes import FakeDraftContext, HashModel
 

@@ -7,11 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from localspec import kernels
 from localspec.drafters.recycling import RecyclingSettings, TokenRecycling
 from localspec.engine.interfaces import EMPTY_DRAFT, Draft, DraftRequest, History, Outcome, Verdict
 from localspec.errors import UsageError
-from localspec.indexes import SUCCESSORS, SuccessorIndex
+from localspec.native import kernels
+from localspec.native.successors import SUCCESSORS, SuccessorIndex
 from localspec.types import LogitRows, Noise, SamplingParams
 from tests.fakes import HashModel, prompt
 

@@ -14,12 +14,12 @@ from itertools import product
 import numpy as np
 import pytest
 
-from localspec import kernels
 from localspec.drafters.draft_model import DraftModel, DraftModelSettings
 from localspec.engine.interfaces import Draft, Drafter, Verdict
 from localspec.engine.loop import Loop
 from localspec.engine.request import Request
 from localspec.engine.verify import verify
+from localspec.native import kernels
 from localspec.planning.fixed import FixedPlan
 from localspec.types import LogitRows, Noise, Rule, SamplingParams, Tokens
 from tests.fakes import FakeDraftContext, FakeDrafter, FakeTarget, FakeVocabulary, HashModel, answer, parrot, prompt

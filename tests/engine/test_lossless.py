@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from localspec import kernels
 from localspec.drafters.draft_model import DraftModel, DraftModelSettings
 from localspec.drafters.prompt_lookup import PromptLookup, PromptLookupSettings
 from localspec.engine.interfaces import Draft, Drafter, DraftRequest, Verdict
 from localspec.engine.loop import Loop
 from localspec.engine.request import Request
+from localspec.native import kernels
 from localspec.planning.fixed import FixedPlan
 from localspec.types import Float32Array, LogitRows, Noise, Rule, SamplingParams, Tokens
 from tests.fakes import (

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from localspec import kernels, native, reference
+from localspec import reference
 from localspec.errors import KernelError
+from localspec.native.binding import NativeKernels
+from localspec.native.library import ISAS
+from localspec.native.ngrams import NgramIndex
+from localspec.native.successors import SuccessorIndex
+from localspec.native.suffix import SuffixIndex
 
 
 @dataclass(frozen=True)
@@ -15,6 +22,9 @@ class Backend:
 
     name: str
     kernels: Any
+    ngrams: Callable[[int, int], Any]
+    suffixes: Callable[[int], Any]
+    successors: Callable[[], Any]
 
     def __str__(self) -> str:
         return self.name
@@ -22,15 +32,15 @@ class Backend:
 
 def _natives() -> list[Backend]:
     found = []
-    for isa in native.ISAS:
+    for isa in ISAS:
         try:
-            found.append(Backend(f"native-{isa}", native.load(isa)))
-        except KernelError:  # not this machine's, or no library
+            kernels = NativeKernels(isa)
+        except KernelError:  # not this machine's
             continue
+        found.append(Backend(f"native-{isa}", kernels, NgramIndex, SuffixIndex, partial(SuccessorIndex, kernels)))
     return found
 
 
-REFERENCE = Backend("reference", reference)
+REFERENCE = Backend("reference", reference, reference.NgramIndex, reference.SuffixIndex, reference.SuccessorIndex)
 NATIVE = _natives()
 BACKENDS = [REFERENCE, *NATIVE]
-_TYPED: kernels.Backend = reference  # mypy: the reference is a backend

@@ -6,18 +6,14 @@ import ctypes
 
 import pytest
 
-from localspec import native
-from localspec.native.library import BRIEF, open_library
-
-_PATH = native.find_library()
+from localspec.native.kernels import KERNELS
+from localspec.native.library import BRIEF, find_library
 
 
-@pytest.mark.skipif(_PATH is None, reason="the native module is not built")
 @pytest.mark.parametrize("name", BRIEF)
 def test_brief_ones_keep_the_lock_and_the_same_let_it_go_where_there_is_much_to_do(name: str) -> None:
-    assert _PATH is not None
-    library, keeping = open_library(_PATH), ctypes.pythonapi.Py_IncRef._flags_
+    library, keeping = KERNELS.library, ctypes.pythonapi.Py_IncRef._flags_
     brief, other = getattr(library.brief, name), getattr(library, name)
-    assert (brief._flags_, other._flags_) == (keeping, ctypes.CDLL(str(_PATH)).ls_abi_version._flags_)
+    assert (brief._flags_, other._flags_) == (keeping, ctypes.CDLL(str(find_library())).ls_abi_version._flags_)
     assert brief._flags_ != other._flags_
     assert (brief.argtypes, brief.restype) == (other.argtypes, other.restype)

@@ -16,8 +16,6 @@ from localspec.types import Float32Array, LogitRows, Noise, Rule, SamplingParams
 
 from .backends import NATIVE
 
-pytestmark = pytest.mark.skipif(not NATIVE, reason="needs the native module")
-
 SAMPLINGS = st.builds(
     SamplingParams,
     temperature=st.sampled_from([0.0, 0.01, 0.5, 0.8, 1.0, 2.0, 100.0]),

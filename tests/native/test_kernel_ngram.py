@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from localspec import indexes
 from localspec.errors import KernelError
+from localspec.native.ngrams import NgramIndex
 from localspec.types import Tokens
 
 from .backends import BACKENDS, Backend
@@ -44,7 +44,7 @@ EDITS = st.lists(
 def test_lookup_agrees_with_brute_force(
     backend: Backend, edits: list[tuple[int, list[int], bool]], low: int, extra: int, max_tokens: int
 ) -> None:
-    index = backend.kernels.NgramIndex(low, low + extra)
+    index = backend.ngrams(low, low + extra)
     history: list[int] = []
     for keep, tail, tell in edits:
         kept = min(keep, len(history))
@@ -61,17 +61,17 @@ def test_lookup_agrees_with_brute_force(
 def test_token_by_token_equals_all_at_once(backend: Backend, seed: int) -> None:
     rng = np.random.default_rng(seed)
     history = rng.integers(0, 4, size=700).astype(np.int32)
-    grown = backend.kernels.NgramIndex(2, 5)
+    grown = backend.ngrams(2, 5)
     for end in range(0, 701, 7):
         grown.sync(history[:end], unchanged=max(0, end - 7))
-        whole = backend.kernels.NgramIndex(2, 5)
+        whole = backend.ngrams(2, 5)
         whole.sync(history[:end])
         assert grown.lookup(6)[0].tolist() == whole.lookup(6)[0].tolist()
     assert grown.check_integrity() == ""
 
 
 def test_memory_is_given_back_and_a_closed_index_starts_anew(backend: Backend) -> None:
-    index = backend.kernels.NgramIndex(1, 4)
+    index = backend.ngrams(1, 4)
     index.sync(np.arange(50_000, dtype=np.int32) % 1000)
     assert index.memory_bytes() > 50_000
     assert index.lookup(3)[1] == 4
@@ -86,8 +86,8 @@ def test_memory_is_given_back_and_a_closed_index_starts_anew(backend: Backend) -
 def test_bad_arguments_are_refused(backend: Backend) -> None:
     for low, high in ((0, 3), (3, 2), (1, 65)):
         with pytest.raises(KernelError):
-            indexes.NgramIndex(low, high)
-    index = indexes.NgramIndex(1, 3)
+            NgramIndex(low, high)
+    index = NgramIndex(1, 3)
     with pytest.raises(KernelError):
         index.sync(tokens_of([1, 2]), unchanged=3)
     with pytest.raises(KernelError):
@@ -95,7 +95,7 @@ def test_bad_arguments_are_refused(backend: Backend) -> None:
 
 
 def test_a_damaged_index_is_noticed(backend: Backend) -> None:
-    index = backend.kernels.NgramIndex(1, 3)
+    index = backend.ngrams(1, 3)
     index.sync(tokens_of([1, 2, 1, 2, 1]))
     assert index.check_integrity() == ""
     if backend.name == "reference":

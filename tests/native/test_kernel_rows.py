@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from localspec import kernels
 from localspec.errors import KernelError
+from localspec.native import kernels
 from localspec.types import NO_TOKENS, Float32Array, LogitRows, Noise, Purpose, SamplingParams, Tokens
 
 from .backends import BACKENDS, Backend

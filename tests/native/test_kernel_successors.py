@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from localspec import indexes, kernels
 from localspec.errors import KernelError
-from localspec.indexes import SUCCESSORS, Guess, SuccessorIndex
+from localspec.native import kernels
+from localspec.native.successors import SUCCESSORS, Guess, SuccessorIndex
 from localspec.types import NO_TOKENS, LogitRows, Noise, Purpose, SamplingParams
 
 from .backends import BACKENDS, REFERENCE, Backend
@@ -33,7 +33,7 @@ def rows(seed: int, count: int, vocabulary: int, spread: float = 3.0, fill: floa
 
 def taught(backend: Backend, seed: int, vocabulary: int = 24, spread: float = 3.0, fill: float | None = None) -> Any:
     """An index that has seen a row behind every token."""
-    index = backend.kernels.SuccessorIndex()
+    index = backend.successors()
     index.learn(rows(seed, vocabulary, vocabulary, spread, fill), range(vocabulary), range(vocabulary))
     return index
 
@@ -137,7 +137,7 @@ def test_chances_follow_the_noise_and_add_up_to_what_is_kept(backend: Backend) -
 
 @both
 def test_kept_are_shares_of_the_32_likeliest(backend: Backend) -> None:
-    index = backend.kernels.SuccessorIndex()
+    index = backend.successors()
     matrix = np.zeros((1, 64), dtype=np.float32)
     matrix[0, [5, 9]] = 3.0, 2.0
     index.learn(LogitRows.from_matrix(matrix), [0], [1])
@@ -149,7 +149,7 @@ def test_kept_are_shares_of_the_32_likeliest(backend: Backend) -> None:
 
 @both
 def test_behind_what_is_unlikely_to_be_reached_nothing_is_guessed(backend: Backend) -> None:
-    index = backend.kernels.SuccessorIndex()
+    index = backend.successors()
     even = np.full((1, 40), -np.inf, dtype=np.float32)
     even[0, :6] = 0.0  # 1/6 each, and behind two of them 1/36
     index.learn(LogitRows.from_matrix(np.repeat(even, 6, axis=0)), range(6), range(6))
@@ -159,7 +159,7 @@ def test_behind_what_is_unlikely_to_be_reached_nothing_is_guessed(backend: Backe
 @both
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 def test_rows_that_hold_no_numbers_and_tokens_that_are_none_are_passed_over(backend: Backend, bad: float) -> None:
-    index = backend.kernels.SuccessorIndex()
+    index = backend.successors()
     matrix = np.zeros((3, 40), dtype=np.float32)
     matrix[0, 7] = matrix[2, 8] = 5.0
     index.learn(LogitRows.from_matrix(matrix), [0, 0, 0], [1, -1, 40])
@@ -172,9 +172,9 @@ def test_rows_that_hold_no_numbers_and_tokens_that_are_none_are_passed_over(back
 
 @both
 def test_the_last_row_behind_a_token_has_the_last_word(backend: Backend) -> None:
-    index, seen = backend.kernels.SuccessorIndex(), rows(1, 4, 40)
+    index, seen = backend.successors(), rows(1, 4, 40)
     index.learn(seen, [0, 1, 2], [5, 5, 5])
-    alone = backend.kernels.SuccessorIndex()
+    alone = backend.successors()
     alone.learn(seen, [2], [5])
     first, second = (one.guess(5, 0.0, Noise(0), 1, 8, 1, 8) for one in (index, alone))
     assert content(first) == content(second)
@@ -182,7 +182,7 @@ def test_the_last_row_behind_a_token_has_the_last_word(backend: Backend) -> None
 
 @both
 def test_a_narrow_row_leaves_nothing_of_a_wide_one(backend: Backend) -> None:
-    index = backend.kernels.SuccessorIndex()
+    index = backend.successors()
     matrix = np.zeros((2, 40), dtype=np.float32)
     matrix[1], matrix[1, 3] = -np.inf, 0.0
     index.learn(LogitRows.from_matrix(matrix), [0, 1], [5, 5])
@@ -191,7 +191,7 @@ def test_a_narrow_row_leaves_nothing_of_a_wide_one(backend: Backend) -> None:
 
 @both
 def test_memory_is_bounded_by_the_vocabulary(backend: Backend) -> None:
-    index = backend.kernels.SuccessorIndex()
+    index = backend.successors()
     assert index.memory_bytes() == 0
     index.learn(rows(1, 1, 40), [0], [3])
     assert index.memory_bytes() == 40 * 64
@@ -208,7 +208,7 @@ def test_memory_is_bounded_by_the_vocabulary(backend: Backend) -> None:
 
 @both
 def test_a_vocabulary_smaller_than_what_is_kept(backend: Backend) -> None:
-    index = backend.kernels.SuccessorIndex()
+    index = backend.successors()
     index.learn(rows(3, 2, 2), [0, 1], [0, 1])
     guess = index.guess(0, 0.5, Noise(1), 1, 64, 3, SUCCESSORS)
     assert set(guess.tokens.tolist()) == {0, 1}
@@ -232,4 +232,4 @@ def test_numbers_out_of_range_are_refused(nodes: int, depth: int, breadth: int) 
 @pytest.mark.parametrize(("indices", "tokens"), [([0], [1, 2]), ([0, 3], [1, 2]), ([-1], [1])])
 def test_rows_that_are_not_there_are_refused(indices: list[int], tokens: list[int]) -> None:
     with pytest.raises(KernelError, match="of 3 came with"):
-        indexes.SuccessorIndex().learn(rows(1, 3, 40), indices, tokens)
+        SuccessorIndex().learn(rows(1, 3, 40), indices, tokens)

@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from localspec import indexes
 from localspec.errors import KernelError
-from localspec.indexes import Continuation
+from localspec.native.suffix import Continuation, SuffixIndex
 from localspec.types import Tokens
 
 from .backends import BACKENDS, REFERENCE, Backend
@@ -48,7 +47,7 @@ small = st.lists(st.integers(0, 2), max_size=14)
 def test_a_chain_is_what_most_places_of_the_longest_match_say(
     backend: Backend, sequences: list[list[int]], context: list[int], depth: int, length: int
 ) -> None:
-    index = backend.kernels.SuffixIndex(depth)
+    index = backend.suffixes(depth)
     index.add([tokens_of(one) for one in sequences])
     found = index.guess(tokens_of(context), length, length)
     match, sequels = occurrences(sequences, context, depth)
@@ -75,9 +74,9 @@ def test_a_chain_is_what_most_places_of_the_longest_match_say(
 def test_a_tree_holds_the_likeliest_nodes(
     backend: Backend, sequences: list[list[int]], context: list[int], nodes: int, depth: int
 ) -> None:
-    index = backend.kernels.SuffixIndex(6)
+    index = backend.suffixes(6)
     index.add([tokens_of(one) for one in sequences])
-    found = index.guess(tokens_of(context), nodes, depth, True)
+    found = index.guess(tokens_of(context), nodes, depth, tree=True)
     _, sequels = occurrences(sequences, context, 6)
     paths = {tuple(one[:n]) for one in sequels for n in range(1, min(depth, len(one)) + 1)}
     assert len(found.tokens) == min(nodes, len(paths))
@@ -97,18 +96,18 @@ def test_a_tree_holds_the_likeliest_nodes(
 
 @both
 def test_a_sequence_that_repeats_itself_runs_on(backend: Backend) -> None:
-    index = backend.kernels.SuffixIndex(8)
+    index = backend.suffixes(8)
     history = tokens_of([7, 1, 2, 3, 1, 2, 3])
     index.sync(history)
-    assert index.guess(history, 7, 7, False, True).tokens.tolist() == [1, 2, 3, 1, 2, 3, 1]
+    assert index.guess(history, 7, 7, runs_on=True).tokens.tolist() == [1, 2, 3, 1, 2, 3, 1]
     assert index.guess(history, 7, 7).tokens.tolist() == [1, 2, 3]
 
 
 @both
 def test_of_many_places_some_vote_evenly(backend: Backend) -> None:
-    index = backend.kernels.SuffixIndex(4)
+    index = backend.suffixes(4)
     index.add([tokens_of([9, 1, 5])] * 300 + [tokens_of([9, 1, 6])] * 100)
-    found = index.guess(tokens_of([9, 1]), 2, 1, True)
+    found = index.guess(tokens_of([9, 1]), 2, 1, tree=True)
     assert found.tokens.tolist() == [5, 6]
     assert found.chances.tolist() == pytest.approx([24 / 32.5, 8 / 32.5])
 
@@ -125,13 +124,12 @@ EDITS = st.lists(
 )
 
 
-@pytest.mark.skipif(len(BACKENDS) < 2, reason="there is no native module")
 @settings(max_examples=60)
 @given(edits=EDITS, depth=st.sampled_from([1, 3, 64]), context=st.lists(st.integers(0, 3), max_size=8))
 def test_both_implementations_agree_after_any_edits(
     edits: list[tuple[Any, ...]], depth: int, context: list[int]
 ) -> None:
-    twins = [backend.kernels.SuffixIndex(depth) for backend in BACKENDS[:2]]
+    twins = [backend.suffixes(depth) for backend in BACKENDS[:2]]
     living: list[int] = []
     newest: list[int] = []
     last = -1
@@ -159,7 +157,7 @@ def test_both_implementations_agree_after_any_edits(
             assert one.check_integrity() == ""
         assert twins[0].tokens_held() == twins[1].tokens_held()
         for tree in (False, True):
-            guesses = [content(one.guess(tokens_of(context), 9, 5, tree)) for one in twins]
+            guesses = [content(one.guess(tokens_of(context), 9, 5, tree=tree)) for one in twins]
             assert guesses[0] == guesses[1]
 
 
@@ -168,12 +166,12 @@ def test_both_implementations_agree_after_any_edits(
 @given(seed=st.integers(0, 2**32))
 def test_token_by_token_equals_all_at_once(backend: Backend, seed: int) -> None:
     history = np.random.default_rng(seed).integers(0, 4, size=300).astype(np.int32)
-    grown, whole = backend.kernels.SuffixIndex(16), backend.kernels.SuffixIndex(16)
+    grown, whole = backend.suffixes(16), backend.suffixes(16)
     for end in range(0, 301, 3):
         grown.sync(history[:end], max(0, end - 3))
     assert grown.check_integrity() == ""
     whole.sync(history)
-    assert content(grown.guess(history, 8, 8, False, True)) == content(whole.guess(history, 8, 8, False, True))
+    assert content(grown.guess(history, 8, 8, runs_on=True)) == content(whole.guess(history, 8, 8, runs_on=True))
     for end in range(300, 100, -7):
         grown.sync(history[:end], end)
     assert grown.check_integrity() == ""
@@ -193,17 +191,17 @@ def test_token_by_token_equals_all_at_once(backend: Backend, seed: int) -> None:
 def test_a_pass_in_one_call_is_sync_and_the_better_of_two_guesses(
     backend: Backend, steps: list[tuple[int, list[int]]], others: list[list[int]], nodes: int, tree: bool
 ) -> None:
-    one, apart, other = (backend.kernels.SuffixIndex(8) for _ in range(3))
+    one, apart, other = (backend.suffixes(8) for _ in range(3))
     other.add([tokens_of(tokens) for tokens in others])
     history: list[int] = []
     for kept, fresh in steps:
         kept = min(kept, len(history))
         history = history[:kept] + fresh
         for beside in (None, other):
-            found = one.follow(tokens_of(history), kept, nodes, 5, tree, beside)
+            found = one.follow(tokens_of(history), kept, nodes, 5, tree=tree, other=beside)
             apart.sync(tokens_of(history))
-            mine = apart.guess(tokens_of(history), nodes, 5, tree, True)
-            theirs = other.guess(tokens_of(history), nodes, 5, tree)
+            mine = apart.guess(tokens_of(history), nodes, 5, tree=tree, runs_on=True)
+            theirs = other.guess(tokens_of(history), nodes, 5, tree=tree)
             best = theirs if beside is not None and theirs.score > mine.score else mine
             assert found.tokens.tolist() == best.tokens.tolist()
             assert found.parents.tolist() == best.parents.tolist()
@@ -215,7 +213,7 @@ def test_a_pass_in_one_call_is_sync_and_the_better_of_two_guesses(
 
 @both
 def test_what_is_removed_is_not_found_and_its_memory_is_used_again(backend: Backend) -> None:
-    index = backend.kernels.SuffixIndex(32)
+    index = backend.suffixes(32)
     rng = np.random.default_rng(5)
     numbers = [index.add([rng.integers(0, 50, size=100).astype(np.int32)]) for _ in range(40)]
     index.add([tokens_of([1, 2, 3])])
@@ -234,7 +232,7 @@ def test_what_is_removed_is_not_found_and_its_memory_is_used_again(backend: Back
 
 @both
 def test_a_closed_index_starts_anew(backend: Backend) -> None:
-    index = backend.kernels.SuffixIndex(8)
+    index = backend.suffixes(8)
     index.sync(np.arange(50_000 if backend is not REFERENCE else 500, dtype=np.int32) % 100)
     assert index.memory_bytes() > 16 * index.tokens_held()
     index.close()
@@ -242,12 +240,12 @@ def test_a_closed_index_starts_anew(backend: Backend) -> None:
     assert index.tokens_held() == 0
     assert index.memory_bytes() < 10_000
     index.sync(tokens_of([1, 2, 1]))
-    assert index.guess(tokens_of([1]), 3, 3, False, True).tokens.tolist() == [2, 1, 2]
+    assert index.guess(tokens_of([1]), 3, 3, runs_on=True).tokens.tolist() == [2, 1, 2]
 
 
 @both
 def test_negative_tokens_are_refused_and_match_nothing(backend: Backend) -> None:
-    index = backend.kernels.SuffixIndex(8)
+    index = backend.suffixes(8)
     for wrong in ([-1], [3, -7]):
         with pytest.raises(KernelError):
             index.add([tokens_of(wrong)])
@@ -262,8 +260,8 @@ def test_negative_tokens_are_refused_and_match_nothing(backend: Backend) -> None
 def test_bad_arguments_are_refused() -> None:
     for depth in (0, 65):
         with pytest.raises(KernelError, match=f"{depth} tokens deep"):
-            indexes.SuffixIndex(depth)
-    index = indexes.SuffixIndex(3)
+            SuffixIndex(depth)
+    index = SuffixIndex(3)
     with pytest.raises(KernelError, match="cannot be unchanged"):
         index.sync(tokens_of([1, 2]), unchanged=3)
     with pytest.raises(KernelError, match="3 of 2 tokens"):
@@ -274,7 +272,7 @@ def test_bad_arguments_are_refused() -> None:
 
 @both
 def test_a_damaged_index_is_noticed(backend: Backend) -> None:
-    index = backend.kernels.SuffixIndex(4)
+    index = backend.suffixes(4)
     index.add([tokens_of([1, 2, 1, 3])])
     assert index.check_integrity() == ""
     if backend.name == "reference":

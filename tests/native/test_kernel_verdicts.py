@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -13,12 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from localspec import kernels, native
 from localspec.errors import KernelError
-from localspec.native import library
+from localspec.native import kernels, library
+from localspec.native.kernels import KERNELS
 from localspec.types import NO_TOKENS, LogitRows, Noise, Rule, SamplingParams, SparseProbs, Tokens
 
-from .backends import BACKENDS, NATIVE, Backend
+from .backends import BACKENDS, Backend
 
 FULL = SamplingParams(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
 GREEDY = replace(FULL, temperature=0.0)
@@ -136,9 +134,8 @@ def test_the_door_refuses_what_does_not_fit() -> None:
             call()
 
 
-@pytest.mark.skipif(not NATIVE, reason="needs the native module")
 def test_threads_do_not_share_scratch_memory() -> None:
-    backend = native.load()
+    backend = KERNELS
     rows = LogitRows.from_matrix(np.random.default_rng(1).normal(size=(3, 4000)).astype(np.float32))
     wanted = [backend.sample(rows, 1, SamplingParams(), NO_TOKENS, Noise(i), 0)[0][0] for i in range(300)]
     failures: list[int] = []
@@ -153,36 +150,6 @@ def test_threads_do_not_share_scratch_memory() -> None:
     for thread in threads:
         thread.join()
     assert failures == []
-
-
-def test_backend_is_reported() -> None:
-    assert kernels.backend_name() in ("native", "reference")
-    assert kernels.backend_reason()
-    assert kernels.cpu_features()
-
-
-@pytest.mark.parametrize("wish", ["reference", "native", "gpu"])
-def test_the_environment_forces_a_backend(wish: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    if wish == "native" and not NATIVE:
-        pytest.skip("needs the native module")
-    monkeypatch.setenv("LOCALSPEC_BACKEND", wish)
-    script = "from localspec import kernels; print(kernels.backend_name(), kernels.backend_reason())"
-    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
-    if wish == "gpu":
-        assert "it can be native or reference" in run.stderr
-    else:
-        assert run.stdout.split()[:2] == [wish, f"LOCALSPEC_BACKEND={wish}"]
-
-
-def test_without_a_library_the_reference_serves(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("LOCALSPEC_BACKEND", raising=False)
-    monkeypatch.setattr(native, "find_library", lambda: None)
-    kernels._choose.cache_clear()
-    try:
-        assert kernels.backend_name() == "reference"
-        assert "C compiler" in kernels.backend_reason()
-    finally:
-        kernels._choose.cache_clear()
 
 
 def test_every_function_of_the_header_is_declared() -> None:

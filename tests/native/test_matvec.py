@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from localspec import kernels
 from localspec.errors import KernelError
+from localspec.native import kernels
 from localspec.native.matrix import Int8Matrix
 from localspec.types import Float32Array
 from tests.native.backends import NATIVE, REFERENCE, Backend

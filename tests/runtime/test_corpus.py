@@ -17,7 +17,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from localspec import kernels
 from localspec.errors import LocalspecError
 from localspec.runtime.corpus import Corpus, erase, folder
 from localspec.runtime.corpus_file import CorpusFile, Sequence, mark_of, name_of
@@ -360,10 +359,3 @@ def test_an_engine_forgets_a_chat(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     with Engine.load(**options) as engine:
         engine.forget_chat("one")
     assert [one.name[:8] for one in CorpusFile(path, BUDGET).read().sequences] == [mark_of("three")]
-
-
-def test_without_the_native_module_a_corpus_stays_small(file: CorpusFile, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernels, "backend_name", lambda: "reference")
-    corpus = opened(CorpusFile(file.path, 10**9))
-    assert corpus._most == 100_000
-    corpus.close()

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from localspec import kernels
 from localspec.config import EngineSettings
 from localspec.drafters.draft_model import DraftModel
 from localspec.errors import DecodeError, KernelError, LocalspecError, ModelError, ModelFileError, PairError, UsageError
@@ -27,6 +26,7 @@ from localspec.llama.states import Tap
 from localspec.models import checkpoint
 from localspec.models.fit import MIB, FitSettings, plan
 from localspec.models.memory import Place
+from localspec.native import kernels
 from localspec.runtime import heads
 from localspec.runtime.engine import Engine
 from localspec.types import Rule, SamplingParams

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from localspec import native
 from localspec.config import EngineSettings
 from localspec.llama.constant_width import ConstantWidth
 from localspec.llama.grammar import Grammar
@@ -36,8 +35,6 @@ REQUESTS: dict[str, tuple[SamplingParams, dict[str, Any]]] = {
 
 @pytest.fixture(scope="module")
 def driver_library(tmp_path_factory: pytest.TempPathFactory) -> FakeDriver:
-    if native.find_library() is None:
-        pytest.skip("needs the native module")
     return load_driver(tmp_path_factory)
 
 

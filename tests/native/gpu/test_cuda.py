@@ -8,16 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from localspec import native
 from localspec.errors import KernelError
 from localspec.native.gpu import LIST_ROOM, Gpu, ListRequest, UInt32Array
+from localspec.native.library import find_library
+from localspec.native.ngrams import NgramIndex
 from localspec.types import Float32Array
 
-from ..backends import NATIVE
 from .fake_driver import FakeDriver
 from .host import Host
-
-pytestmark = pytest.mark.skipif(not NATIVE, reason="needs the native module")
 
 OPENING = [
     "cuInit", "cuDriverGetVersion", "cuDeviceGetCount", "cuDeviceGet", "cuDeviceGetAttribute",
@@ -75,9 +73,8 @@ def test_its_lookups_are_those_of_the_index(driver: FakeDriver) -> None:
     histories = [rng.integers(0, 4, size=int(n)).astype(np.int32) for n in rng.integers(0, 300, size=64)]
     with closing(driver.open()) as gpu:
         found = gpu.lookup(histories, 2, 5, 7)
-    kernels = native.load()
     for history, (copied, match) in zip(histories, found, strict=True):
-        index = kernels.NgramIndex(2, 5)
+        index = NgramIndex(2, 5)
         index.sync(history)
         tokens, wanted = index.lookup(7)
         index.close()
@@ -111,7 +108,7 @@ def test_a_machine_without_a_driver_says_nothing(tmp_path: Path) -> None:
 
 
 def test_something_else_of_that_name_is_no_driver(host: Host, tmp_path: Path) -> None:
-    path = native.find_library()
+    path = find_library()
     with pytest.raises(KernelError, match=r"NVIDIA's driver is too old, it has no cu\w+: install one of CUDA 11.0"):
         Gpu(0, path)
 

@@ -9,18 +9,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from localspec import kernels, native
 from localspec.errors import KernelError
+from localspec.native import kernels
 from localspec.native.device_rows import DeviceRows
 from localspec.native.gpu import Gpu
+from localspec.native.successors import SuccessorIndex
 from localspec.types import NO_TOKENS, Float32Array, LogitRows, Noise, Rule, SamplingParams
 
-from ..backends import NATIVE
 from ..test_kernel_agreement import Pass, random_pass
 from .fake_driver import FakeDriver
 from .test_verdicts import damage, large_pass, random_sampling
-
-pytestmark = pytest.mark.skipif(not NATIVE, reason="needs the native module")
 
 GREEDY = SamplingParams(temperature=0.0, top_k=0)
 NUCLEUS = SamplingParams(temperature=1.0, top_k=0, top_p=0.9)
@@ -59,7 +57,7 @@ def verdict(
 ) -> tuple[list[int], int] | str:
     """What the target says, or the error."""
     try:
-        accepted, token = native.load().verify(
+        accepted, token = kernels.verify(
             rows, p.tokens, p.parents, p.probs, sampling, p.window, p.noise, p.position, rule
         )
     except KernelError as error:
@@ -149,7 +147,7 @@ def test_functions_of_one_row_copy_that_row(driver: FakeDriver, gpu: Gpu) -> Non
     assert kernels.top_log_probs(rows, 1, 1)[0] == p.matrix[1].argmax()
     drawn = kernels.sample(rows, 2, GREEDY, NO_TOKENS, Noise(1, 1), 5)[0]
     assert drawn == kernels.sample(host, 2, GREEDY, NO_TOKENS, Noise(1, 1), 5)[0]
-    index = native.load().SuccessorIndex()
+    index = SuccessorIndex()
     index.learn(rows, [1], [7])
     assert device.fetched == [1, 2]
     assert np.array_equal(rows.first(1)[-1], p.matrix[0])

@@ -12,12 +12,9 @@ import pytest
 
 from localspec.types import NO_TOKENS, Noise, Rule, SamplingParams
 
-from ..backends import NATIVE
 from ..test_kernel_agreement import Pass, random_pass
 from .host import Host
 from .verdicts import Verifier
-
-pytestmark = pytest.mark.skipif(not NATIVE, reason="needs the native module")
 
 
 @pytest.fixture

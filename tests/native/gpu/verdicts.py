@@ -57,7 +57,7 @@ class Listed:
 
 
 class Verifier:
-    """A workspace of the native module."""
+    """A workspace of the C library."""
 
     def __init__(self) -> None:
         path = find_library()
