@@ -2,7 +2,7 @@
  *
  * Rules of the house: every buffer belongs to the caller; nothing is printed, no process is ended, there are no
  * globals; functions return an ls_status (0 is good) unless said otherwise. A workspace serves one thread at a time.
- * localspec/reference/ is the same in numpy and is the specification: both agree bit for bit, on every ISA. */
+ * tests/reference/ is the same in numpy and is the specification: both agree bit for bit, on every ISA. */
 #ifndef LOCALSPEC_H
 #define LOCALSPEC_H
 

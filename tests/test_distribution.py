@@ -19,7 +19,6 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from localspec import reference
 from localspec.native import kernels, library
 from localspec.types import (
     NO_TOKENS,
@@ -33,6 +32,7 @@ from localspec.types import (
     SparseProbs,
     Tokens,
 )
+from tests import reference
 
 Counts = npt.NDArray[np.int64]
 
@@ -256,7 +256,7 @@ class WrongWalk(reference.Walk):
 def test_forgotten_residual_in_the_kernel_is_caught(rule: Rule, wrong: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """The specification itself on one step, with and without the mistake."""
     if wrong:
-        monkeypatch.setattr("localspec.reference.verdict.Walk", WrongWalk)
+        monkeypatch.setattr("tests.reference.verdict.Walk", WrongWalk)
     matrix = np.log(np.array([[0.6, 0.3, 0.1], [0.2, 0.2, 0.6]], dtype=np.float32))
     rows = LogitRows.from_matrix(np.ascontiguousarray(matrix))
     draft = SparseProbs(np.array([2, 1, 0], dtype=np.int32), np.array([0.5, 0.3, 0.2]))

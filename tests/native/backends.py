@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from localspec import reference
 from localspec.errors import KernelError
 from localspec.native.binding import NativeKernels
 from localspec.native.library import ISAS
 from localspec.native.ngrams import NgramIndex
 from localspec.native.successors import SuccessorIndex
 from localspec.native.suffix import SuffixIndex
+from tests import reference
 
 
 @dataclass(frozen=True)

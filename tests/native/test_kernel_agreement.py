@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec import reference
 from localspec.errors import KernelError
 from localspec.types import Float32Array, LogitRows, Noise, Rule, SamplingParams, SparseProbs, Tokens
+from tests import reference
 
 from .backends import NATIVE
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec import reference
 from localspec.native.kernels import KERNELS
 from localspec.types import Float64Array, Noise, Purpose
+from tests import reference
 
 from .backends import BACKENDS, NATIVE, Backend
 

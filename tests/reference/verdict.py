@@ -8,8 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from localspec.errors import KernelError
-from localspec.reference.numbers import gumbel, lane_sum, log, uniform
-from localspec.reference.rows import COLD, TINY, Support, best_by_score, check_row, patched, target_of
 from localspec.types import (
     Float64Array,
     LogitRows,
@@ -20,6 +18,8 @@ from localspec.types import (
     SparseProbs,
     Tokens,
 )
+from tests.reference.numbers import gumbel, lane_sum, log, uniform
+from tests.reference.rows import COLD, TINY, Support, best_by_score, check_row, patched, target_of
 
 
 @dataclass

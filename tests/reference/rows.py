@@ -8,7 +8,6 @@ import numpy as np
 import numpy.typing as npt
 
 from localspec.errors import KernelError
-from localspec.reference.numbers import exp, gumbel, lane_sum, log1
 from localspec.types import (
     NO_TOKENS,
     Float32Array,
@@ -20,6 +19,7 @@ from localspec.types import (
     SparseProbs,
     Tokens,
 )
+from tests.reference.numbers import exp, gumbel, lane_sum, log1
 
 COLD = 1e-30
 """Temperatures below this are 0."""

@@ -11,13 +11,13 @@ log, FreeBSD's e_log.c; sampling steps, llama.cpp's llama-sampler.cpp. The funct
 
 from __future__ import annotations
 
-from localspec.reference.matrix import matvec
-from localspec.reference.ngrams import NgramIndex
-from localspec.reference.numbers import exp, gumbel, lane_sum, log, philox4x32_10, uniform
-from localspec.reference.rows import Support, distribution, log_probs, patched, sample, top_log_probs
-from localspec.reference.successors import SuccessorIndex
-from localspec.reference.suffix import SuffixIndex
-from localspec.reference.verdict import Walk, verify
+from tests.reference.matrix import matvec
+from tests.reference.ngrams import NgramIndex
+from tests.reference.numbers import exp, gumbel, lane_sum, log, philox4x32_10, uniform
+from tests.reference.rows import Support, distribution, log_probs, patched, sample, top_log_probs
+from tests.reference.successors import SuccessorIndex
+from tests.reference.suffix import SuffixIndex
+from tests.reference.verdict import Walk, verify
 
 __all__ = [
     "NgramIndex",
@@ -32,7 +32,6 @@ __all__ = [
     "log",
     "log_probs",
     "matvec",
-    "name",
     "patched",
     "philox4x32_10",
     "sample",
@@ -40,5 +39,3 @@ __all__ = [
     "uniform",
     "verify",
 ]
-
-name = "reference"

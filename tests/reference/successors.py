@@ -9,9 +9,9 @@ import numpy as np
 
 from localspec.errors import KernelError
 from localspec.native.successors import MOST_NODES, NO_GUESS, SUCCESSORS, Guess
-from localspec.reference.numbers import exp, gumbel, log
-from localspec.reference.rows import COLD, sample
 from localspec.types import NO_TOKENS, Float64Array, LogitRows, Noise, Purpose, SamplingParams, Tokens
+from tests.reference.numbers import exp, gumbel, log
+from tests.reference.rows import COLD, sample
 
 _BEST = SamplingParams(temperature=0.0, top_k=32)
 """Finds the likeliest tokens of a row, and their shares of the 32 likeliest."""
