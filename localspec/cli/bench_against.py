@@ -37,24 +37,26 @@ def against(options: argparse.Namespace, engine: Engine) -> list[Contender]:
         LocalspecError: one does not answer.
     """
     from localspec.bench.cells import FIXED
-    from localspec.bench.endpoint import Endpoint, EndpointSettings
+    from localspec.bench.served import Served
+    from localspec.remote.server import Server
 
     if not options.against_timeout > 0:
         raise UsageError(f"--against-timeout is {options.against_timeout:g}; it must be above 0.")
-    model, found, names = engine.loaded.model, list[Endpoint](), set[str]()
+    model, found, names = engine.loaded.model, list[Served](), set[str]()
     try:
         for text in options.against:
             name, url = _split(text)
-            endpoint = Endpoint(
-                EndpointSettings(
-                    url,
-                    name=name,
-                    model=options.against_model,
-                    key=_key(options.against_key),
-                    timeout=options.against_timeout,
-                    begin_of_text=model.text_of(model.bos) if model.add_bos else "",
-                )
+            server = Server(
+                url,
+                _key(options.against_key),
+                name=name,
+                silence=options.against_timeout,
+                option="--against",
+                key_hint="Name the variable that holds its key: --against-key.",
+                hint="Is it running? Finished runs are kept; --against-timeout allows more silence.",
             )
+            bos = model.text_of(model.bos) if model.add_bos else ""
+            endpoint = Served(server, name=name, model=options.against_model, begin_of_text=bos)
             found.append(endpoint)
             if endpoint.name in names:
                 raise UsageError(f"--against names {endpoint.name!r} twice.", "Call one of them NAME=URL.")
@@ -74,9 +76,9 @@ def _split(text: str) -> tuple[str, str]:
     return (name.strip(), url) if equals and "/" not in name else ("", text)
 
 
-def _key(variable: str | None) -> str:
+def _key(variable: str | None) -> str | None:
     if variable is None:
-        return ""
+        return None
     key = os.environ.get(variable, "")
     if not key:
         raise UsageError(f"--against-key names {variable}, which is not set.", f"Try: export {variable}=...")

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from localspec.cli.clients import CLIENTS, KEY_VARIABLE, NO_KEY, Server, Setup, without_keys
 from localspec.cli.output import print_plain
 from localspec.errors import LocalspecError, UsageError
-from localspec.remote.endpoint import base_of
+from localspec.remote.server import base_of
 
 if TYPE_CHECKING:
     import httpx2

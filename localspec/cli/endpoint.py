@@ -110,7 +110,7 @@ class ServerSpeaker:
         Raises:
             LocalspecError: there is no such server, or it has no models.
         """
-        from localspec.remote.endpoint import base_of
+        from localspec.remote.server import base_of
 
         self._key = key_of(options)
         self.base = base_of(options.endpoint)
@@ -171,11 +171,8 @@ class ServerSpeaker:
     async def _connected(self, job: Callable[..., Any], *arguments: Any) -> Any:
         from localspec.remote.endpoint import Endpoint
 
-        endpoint = Endpoint(self.base, self._key)
-        try:
+        async with Endpoint(self.base, self._key) as endpoint:
             return await job(endpoint, *arguments)
-        finally:
-            await endpoint.close()
 
 
 async def _first_model(endpoint: Endpoint) -> str:

@@ -10,10 +10,9 @@ from localspec.chat.thinking import joined
 from localspec.chat.turn import Message
 from localspec.types import SamplingParams
 
-_SAMPLING = (
-    *("temperature", "top_p", "presence_penalty", "frequency_penalty"),  # OpenAI's
-    *("top_k", "min_p", "typical_p", "repeat_penalty"),  # vLLM's and llama-server's
-)
+_OPENAI = ("temperature", "top_p", "presence_penalty", "frequency_penalty")
+_MORE = ("top_k", "min_p", "typical_p", "repeat_penalty", "penalty_last_n")
+"""Settings that vLLM and llama-server know besides."""
 _RENAMED = {"penalty_last_n": "repeat_last_n"}
 """Settings that llama-server and Ollama call otherwise: {localspec's name: theirs}."""
 
@@ -46,7 +45,7 @@ class Prompt:
             "messages": messages,
             "stream": True,
             "stream_options": {"include_usage": True},
-            **self._sampling(),
+            **sampling_fields(self.sampling, changed=True),
         }
         body |= {name: getattr(self, name) for name in ("seed", "max_tokens") if getattr(self, name) is not None}
         if self.stop:
@@ -59,10 +58,17 @@ class Prompt:
             body |= {"continue_final_message": True, "add_generation_prompt": False}
         return body
 
-    def _sampling(self) -> dict[str, Any]:
-        given, defaults = asdict(self.sampling), asdict(SamplingParams())
-        names = {name: name for name in _SAMPLING} | _RENAMED
-        changed = {theirs: given[own] for own, theirs in names.items() if given[own] != defaults[own]}
-        if self.sampling.logit_bias:
-            changed["logit_bias"] = {str(token): bias for token, bias in self.sampling.logit_bias}
-        return changed
+
+def sampling_fields(sampling: SamplingParams, *, more: bool = True, changed: bool = False) -> dict[str, Any]:
+    """Sampling settings as fields of a request.
+
+    Args:
+        more: those beyond OpenAI's, too.
+        changed: only those that are not at localspec's own default.
+    """
+    given, defaults = asdict(sampling), asdict(SamplingParams())
+    names = [name for name in (_OPENAI + _MORE if more else _OPENAI) if not changed or given[name] != defaults[name]]
+    fields: dict[str, Any] = {_RENAMED.get(name, name): given[name] for name in names}
+    if sampling.logit_bias:
+        fields["logit_bias"] = {str(token): bias for token, bias in sampling.logit_bias}
+    return fields

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from localspec.errors import LocalspecError, UsageError
 from localspec.models.catalog import Catalog, EndpointEntry
 from localspec.remote import search
-from localspec.remote.endpoint import port_here
 from localspec.remote.key import key_for
+from localspec.remote.server import port_here
 from localspec.tui.dialogs import Choice
 from localspec.tui.remote import RemoteAnswerer
 from localspec.tui.safe_text import one_line

@@ -27,10 +27,10 @@ import httpx
 from peer_server import SETTINGS, PeerServer, ServerProcess, free_port
 from server_load_turns import Answer, Turn, Turns, page
 
-from localspec.bench.event_stream import Piece, pieces
 from localspec.bench.pairs import QUANTS, Wanted, make
 from localspec.checks.prompts import load_prompts
 from localspec.llama import lib
+from localspec.remote.event_stream import Piece, piece_of
 
 OURS: dict[str, tuple[str, ...]] = {
     "localspec": (),
@@ -59,14 +59,11 @@ def ask(client: httpx.Client, server: ServerProcess, number: int, messages: Any,
         if response.status_code != 200:
             response.read()
             raise SystemExit(f"{server.name} answers {response.status_code}: {response.text[:300]}")
-
-        def lines() -> Iterator[str]:
-            nonlocal exact
-            for line in response.iter_lines():
-                exact = exact or '"exact":true' in line
-                yield line
-
-        for piece in pieces(lines()):
+        for line in response.iter_lines():
+            exact = exact or '"exact":true' in line
+            piece = piece_of(line)
+            if piece is None:
+                continue
             if piece.error:
                 raise SystemExit(f"{server.name} broke off: {piece.error}")
             if piece.text and not first:

@@ -50,8 +50,8 @@ def test_what_goes_wrong_is_one_sentence(command: Command, monkeypatch: pytest.M
         free_address = f"http://127.0.0.1:{free.getsockname()[1]}"
     monkeypatch.delenv("NO_SUCH_KEY", raising=False)
     for arguments, code, words in (
-        (("--against", free_address), 1, "Nothing answers"),
-        (("--against", "nonsense"), 2, "URL"),
+        (("--against", free_address), 1, "cannot be reached"),
+        (("--against", "nonsense"), 2, "--against is 'nonsense'"),
         (("--against", free_address, "--against-key", "NO_SUCH_KEY"), 2, "NO_SUCH_KEY"),
         (("--against", free_address, "--against-timeout", "0"), 2, "--against-timeout is 0"),
     ):

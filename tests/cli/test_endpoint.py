@@ -170,7 +170,7 @@ def test_an_error_of_the_server_ends_the_answer_and_not_the_chat(command: Comman
     endpoint.status, endpoint.body = 500, '{"error": {"message": "no \\u001b[2Jmemory"}}'
     result = command("chat", "--endpoint", endpoint.url, stdin="Hi\nOnce more\n")
     assert result.code == 0
-    assert result.err.count("The endpoint answers 500: no ") == 2
+    assert result.err.count("answers 500: no ") == 2
     assert "\x1b" not in result.err
     assert [len(request["messages"]) for request in endpoint.requests] == [1, 1]
 

@@ -9,10 +9,11 @@ from dataclasses import replace
 
 import pytest
 
-from localspec.bench.endpoint import Endpoint, EndpointSettings
 from localspec.bench.run import Turn
+from localspec.bench.served import Served
 from localspec.chat.turn import Message
 from localspec.errors import LocalspecError, UsageError
+from localspec.remote.server import Server
 from localspec.types import NO_TOKENS, SamplingParams
 from tests.bench.openai_server import Behaviour, openai_server
 
@@ -37,8 +38,8 @@ def url(behaviour: Behaviour) -> Iterator[str]:
         yield address
 
 
-def opened(url: str, **settings: object) -> Endpoint:
-    return Endpoint(EndpointSettings(url, **settings))  # type: ignore[arg-type]
+def opened(url: str, key: str | None = None, timeout: float = 60.0, **settings: str) -> Served:
+    return Served(Server(url, key, silence=timeout, option="--against", hint="Is it running?"), **settings)  # type: ignore[arg-type]
 
 
 def test_the_rendered_prompt_is_sent_and_arrivals_are_timed(behaviour: Behaviour, url: str) -> None:
@@ -150,7 +151,7 @@ def test_nobody_there() -> None:
 def test_no_url(text: str) -> None:
     with pytest.raises(UsageError) as error:
         opened(text)
-    assert "URL" in sentence(error)
+    assert f"--against is {text!r}" in sentence(error)
 
 
 def test_no_such_path(behaviour: Behaviour, url: str) -> None:
