@@ -21,6 +21,7 @@ TYPE_NUMBERS: Final[dict[str, int]] = {name: number for number, (name, _, _) in 
 PACKED: Final = (
     "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "IQ4_NL", "MXFP4",
     "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_XS", "TQ2_0",
+    "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S",
 )  # fmt: skip
 """Types of weights that our own kernels pack (native/wide/weights.c): a pass of a few rows costs little more than one.
 Of other types each row costs almost a pass."""

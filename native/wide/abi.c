@@ -1,7 +1,7 @@
 /* Finds the ggml that loads us and tries out whether it is laid out as abi.h says. */
 #define _GNU_SOURCE
 #include "abi.h"
-#include "wide.h"
+#include "grids.h"
 
 #include <dlfcn.h>
 #include <stdio.h>
@@ -15,6 +15,7 @@ struct init { size_t size; void *memory; bool no_alloc; };
 /* What the checks call besides. */
 static struct {
     const char *(*version)(void), *(*op_name)(int), *(*type_name)(int);
+    const struct type_traits *(*type_traits)(int);
     size_t (*tensor_overhead)(void), (*graph_overhead)(void);
     void *(*init)(struct init);
     void (*free)(void *context);
@@ -45,6 +46,7 @@ static const struct { const char *name; void *at; } functions[] = {
     {"ggml_version", &gg.version},
     {"ggml_op_name", &gg.op_name},
     {"ggml_type_name", &gg.type_name},
+    {"ggml_get_type_traits", &gg.type_traits},
     {"ggml_tensor_overhead", &gg.tensor_overhead},
     {"ggml_graph_overhead", &gg.graph_overhead},
     {"ggml_type_size", &ggml.type_size},
@@ -142,7 +144,8 @@ static bool numbers_match(void) {
         {WIDE_F32, "f32"}, {WIDE_F16, "f16"}, {WIDE_Q4_0, "q4_0"}, {WIDE_Q8_0, "q8_0"}, {WIDE_Q4_K, "q4_K"},
         {WIDE_Q5_K, "q5_K"}, {WIDE_Q6_K, "q6_K"}, {WIDE_IQ4_NL, "iq4_nl"}, {WIDE_BF16, "bf16"}, {TYPE_I32, "i32"},
         {WIDE_Q4_1, "q4_1"}, {WIDE_Q5_0, "q5_0"}, {WIDE_Q5_1, "q5_1"}, {WIDE_Q2_K, "q2_K"}, {WIDE_Q3_K, "q3_K"},
-        {WIDE_IQ4_XS, "iq4_xs"}, {WIDE_TQ2_0, "tq2_0"}, {WIDE_MXFP4, "mxfp4"}};
+        {WIDE_IQ4_XS, "iq4_xs"}, {WIDE_TQ2_0, "tq2_0"}, {WIDE_MXFP4, "mxfp4"}, {WIDE_IQ2_XXS, "iq2_xxs"},
+        {WIDE_IQ2_XS, "iq2_xs"}, {WIDE_IQ2_S, "iq2_s"}, {WIDE_IQ3_XXS, "iq3_xxs"}, {WIDE_IQ3_S, "iq3_s"}};
     for (size_t i = 0; i < sizeof ops / sizeof ops[0]; i++) {
         if (strcmp(gg.op_name(ops[i].number), ops[i].name) != 0) {
             return false;
@@ -153,7 +156,8 @@ static bool numbers_match(void) {
         if (strcmp(gg.type_name(type), types[i].name) != 0) {
             return false;
         }
-        if (wide_can_pack(type, 256, WIDE_TILE) && wide_row_bytes(type, 256) != row_bytes(type, 256)) {
+        const size_t ours = wide_row_bytes(type, 256);
+        if (ours && ours != row_bytes(type, 256)) {
             return false;
         }
     }
@@ -221,6 +225,18 @@ static bool interfaces_match(struct registry *ours) {
     return match;
 }
 
+/* Without a grid its type is not packed. */
+static void find_grids(void) {
+    static const int types[] = {WIDE_IQ2_XXS, WIDE_IQ2_XS, WIDE_IQ2_S, WIDE_IQ3_XXS, WIDE_IQ3_S};
+    for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
+        const struct type_traits *traits = gg.type_traits(types[i]);
+        if (traits && traits->name == gg.type_name(types[i]) && traits->values == 256
+            && traits->bytes == wide_row_bytes(types[i], 256) && traits->to_float) {
+            wide_find_grid(types[i], traits->to_float);
+        }
+    }
+}
+
 const char *abi_bind(void *caller, struct registry *ours) {
     void *library = find_ggml(caller);
     if (!library) {
@@ -252,6 +268,7 @@ const char *abi_bind(void *caller, struct registry *ours) {
         what = traits_match() ? NULL : "functions of its CPU backend";
     }
     if (!what) {
+        find_grids();
         return NULL;
     }
     snprintf(refusal, sizeof refusal, "The %s in ggml %s are not those that localspec_wide was written for.", what,

@@ -143,6 +143,15 @@ struct cpu_traits {
     int64_t nrows;
 };
 
+/* How ggml stores a type. */
+struct type_traits {
+    const char *name;
+    int64_t values, interleaved;          /* of a block */
+    size_t bytes;
+    bool is_quantised;
+    void (*to_float)(const void *blocks, float *values, int64_t count);
+};
+
 /* What we call while running. */
 struct ggml {
     const struct cpu_traits *(*cpu_traits)(int type);

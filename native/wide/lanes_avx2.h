@@ -50,6 +50,10 @@ INLINE vbytes vbits(vbytes a, int left, int mask) {
     return _mm256_and_si256(bits, _mm256_set1_epi8((char)mask));
 }
 INLINE vbytes vinsert(vbytes a, vbytes h, int left, int mask) { return _mm256_or_si256(a, vbits(h, left, mask)); }
+/* sum - a where that bit of b is set, else a. */
+INLINE vbytes vmirror(vbytes a, vbytes b, int bit, int sum) {
+    return _mm256_blendv_epi8(a, _mm256_sub_epi8(_mm256_set1_epi8((char)sum), a), _mm256_slli_epi16(b, 7 - bit));
+}
 INLINE vbytes vtable(vbytes a, const uint8_t table[16]) {
     return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)table)), a);
 }
@@ -68,7 +72,7 @@ INLINE vints vdot(vints acc, const vbytes *w, int vectors, const int8_t *a, int 
     (void)bits;
 #else
     const __m256i ones = _mm256_set1_epi16(1);
-    const int room = bits == 8 ? 1 : bits == 6 ? 2 : bits == 5 ? 4 : 8; /* dwords whose 16-bit sums cannot overflow */
+    const int room = bits >= 7 ? 1 : bits == 6 ? 2 : bits == 5 ? 4 : 8; /* dwords whose 16-bit sums cannot overflow */
     __m256i narrow = _mm256_setzero_si256();
 #endif
     UNROLL for (int g = 0; g < vectors; g++) {

@@ -45,6 +45,11 @@ INLINE vbytes vbits(vbytes a, int left, int mask) {
 INLINE vbytes vinsert(vbytes a, vbytes h, int left, int mask) { /* a, and those bits of h */
     return _mm512_ternarylogic_epi32(a, vshift(h, left), _mm512_set1_epi8((char)mask), 0xf8);
 }
+/* sum - a where that bit of b is set, else a. */
+INLINE vbytes vmirror(vbytes a, vbytes b, int bit, int sum) {
+    const __mmask64 set = _mm512_test_epi8_mask(b, _mm512_set1_epi8((char)(1 << bit)));
+    return _mm512_mask_sub_epi8(a, set, _mm512_set1_epi8((char)sum), a);
+}
 INLINE vbytes vtable(vbytes a, const uint8_t table[16]) {
     return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)table)), a);
 }

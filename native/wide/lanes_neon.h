@@ -50,6 +50,10 @@ INLINE vbytes vbits(vbytes a, int left, int mask) {
     return vandq_u8(vshlq_u8(a, vdupq_n_s8((int8_t)left)), vdupq_n_u8((uint8_t)mask));
 }
 INLINE vbytes vinsert(vbytes a, vbytes h, int left, int mask) { return vorrq_u8(a, vbits(h, left, mask)); }
+/* sum - a where that bit of b is set, else a. */
+INLINE vbytes vmirror(vbytes a, vbytes b, int bit, int sum) {
+    return vbslq_u8(vtstq_u8(b, vdupq_n_u8((uint8_t)(1 << bit))), vsubq_u8(vdupq_n_u8((uint8_t)sum), a), a);
+}
 INLINE vbytes vtable(vbytes a, const uint8_t table[16]) { return vqtbl1q_u8(vld1q_u8(table), a); }
 
 /* The dot product takes signed weights: those of 8 bits lose their offset here, fewer bits are non-negative anyway. */

@@ -173,21 +173,23 @@ INLINE void eighths(int type, int count, int from, int to, const struct wide_til
     const int bits = bits_of(type), packed = scale_bytes(type), bytes = packed + 64 * dwords_of(type);
     const int rows = COUNT_OR_ANY(count, t);
     const int64_t blocks = t->columns / 256;
+    const uint8_t *grid = wide_has_grid(type) ? wide_grid(type) : NULL;
     const uint8_t *half = t->weights, *p = t->weights + wide_tile_records(type, t->columns);
     const struct wide_block *in = t->input;
     vfloats acc[PARTS][MOST_BLOCKS];
     EACH_INPUT EACH_PART { acc[part][c] = vsplat(0.0f); }
     for (int64_t b = 0; b < blocks; b++) {
-        uint8_t scales[8 * WIDE_TILE], minimum[8 * WIDE_TILE];
+        uint8_t scales[8 * WIDE_TILE], minimum[8 * WIDE_TILE], room[LOOKED_UP];
         eighth_scales(type, p, scales, minimum);
+        const uint8_t *quants = quants_of(type, p, grid, from * LANES, to * LANES, room);
         for (int j = 0; j < 8; j++) {
             ahead(p + AHEAD_LARGE + bytes / 8 * j, bytes / 8, FIRST);
             EACH_PART {
                 vbytes w[8];
-                unpack(type, p + packed + part * PART_BYTES, j, w);
+                unpack(type, quants + part * PART_BYTES, j, w);
                 HOLD_WEIGHTS(w);
                 const uint8_t *at = scales + WIDE_TILE * j + part * LANES;
-                const vfloats d = vhalf(half + part * 2 * LANES);
+                const vfloats d = unit_scales(type, half + part * 2 * LANES);
                 const vfloats ws = whole ? d : vmul(d, minima ? vunsigned(at) : vsigned(at));
                 const vfloats wm = minima ? vmul(vhalf(half + 32 + part * 2 * LANES),
                                                  vunsigned(minimum + WIDE_TILE * j + part * LANES)) : ws;
@@ -217,20 +219,22 @@ INLINE void sixteenths(int type, int count, int from, int to, const struct wide_
     const int bits = bits_of(type), packed = scale_bytes(type), bytes = packed + 64 * dwords_of(type);
     const int rows = COUNT_OR_ANY(count, t);
     const int64_t blocks = t->columns / 256;
+    const uint8_t *grid = wide_has_grid(type) ? wide_grid(type) : NULL;
     const uint8_t *half = t->weights, *p = t->weights + wide_tile_records(type, t->columns);
     const struct wide_block *in = t->input;
     vfloats acc[PARTS][MOST_BLOCKS];
     EACH_INPUT EACH_PART { acc[part][c] = vsplat(0.0f); }
     for (int64_t b = 0; b < blocks; b++) {
-        uint8_t room[16 * WIDE_TILE], minimum[16 * WIDE_TILE];
-        const uint8_t *scales = sixteenth_scales(type, p, room, minimum);
+        uint8_t unpacked[16 * WIDE_TILE], minimum[16 * WIDE_TILE], room[LOOKED_UP];
+        const uint8_t *scales = sixteenth_scales(type, p, unpacked, minimum);
+        const uint8_t *quants = quants_of(type, p, grid, from * LANES, to * LANES, room);
         for (int j = 0; j < 8; j++) {
             ahead(p + AHEAD_LARGE + bytes / 8 * j, bytes / 8, FIRST);
             EACH_PART {
                 vbytes w[8];
-                unpack(type, p + packed + part * PART_BYTES, j, w);
+                unpack(type, quants + part * PART_BYTES, j, w);
                 HOLD_WEIGHTS(w);
-                const vfloats d = vhalf(half + part * 2 * LANES);
+                const vfloats d = unit_scales(type, half + part * 2 * LANES);
                 const uint8_t *at = scales + 2 * WIDE_TILE * j + part * LANES, *low = minimum + (at - scales);
                 const vfloats first = vmul(d, vsigned(at)), second = vmul(d, vsigned(at + WIDE_TILE));
                 const vfloats m = minima ? vhalf(half + 32 + part * 2 * LANES) : d;
@@ -320,6 +324,11 @@ BLOCK_TILES(tq2_0, eighths, WIDE_TQ2_0)
 BLOCK_TILES(q2_k, sixteenths, WIDE_Q2_K)
 BLOCK_TILES(q3_k, sixteenths, WIDE_Q3_K)
 BLOCK_TILES(q6_k, sixteenths, WIDE_Q6_K)
+BLOCK_TILES(iq2_xxs, eighths, WIDE_IQ2_XXS)
+BLOCK_TILES(iq2_xs, sixteenths, WIDE_IQ2_XS)
+BLOCK_TILES(iq2_s, sixteenths, WIDE_IQ2_S)
+BLOCK_TILES(iq3_xxs, eighths, WIDE_IQ3_XXS)
+BLOCK_TILES(iq3_s, eighths, WIDE_IQ3_S)
 TILES(f16, MOST_FLOATS, FLOAT_PARTS, floats, WIDE_F16)
 TILES(bf16, MOST_FLOATS, FLOAT_PARTS, floats, WIDE_BF16)
 #if defined(BF16_PAIRS)
@@ -347,6 +356,11 @@ static void tile(int type, const struct wide_tile *t) {
     case WIDE_Q2_K: q2_k(t); break;
     case WIDE_Q3_K: q3_k(t); break;
     case WIDE_Q6_K: q6_k(t); break;
+    case WIDE_IQ2_XXS: iq2_xxs(t); break;
+    case WIDE_IQ2_XS: iq2_xs(t); break;
+    case WIDE_IQ2_S: iq2_s(t); break;
+    case WIDE_IQ3_XXS: iq3_xxs(t); break;
+    case WIDE_IQ3_S: iq3_s(t); break;
     case WIDE_F16: f16(t); break;
 #if defined(BF16_PAIRS)
     case WIDE_BF16_PAIRS: bf16_pairs(t); break;

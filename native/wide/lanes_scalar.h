@@ -121,6 +121,11 @@ INLINE vbytes vinsert(vbytes a, vbytes h, int left, int mask) {
     EACH_BYTE { a.x[i] |= h.x[i]; }
     return a;
 }
+/* sum - a where that bit of b is set, else a. */
+INLINE vbytes vmirror(vbytes a, vbytes b, int bit, int sum) {
+    EACH_BYTE { a.x[i] = b.x[i] >> bit & 1 ? (uint8_t)(sum - a.x[i]) : a.x[i]; }
+    return a;
+}
 INLINE vbytes vtable(vbytes a, const uint8_t table[16]) {
     EACH_BYTE { a.x[i] = table[a.x[i]]; }
     return a;

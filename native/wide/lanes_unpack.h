@@ -3,66 +3,8 @@
 #ifndef LOCALSPEC_WIDE_LANES_UNPACK_H
 #define LOCALSPEC_WIDE_LANES_UNPACK_H
 
-/* -- what the types are ------------------------------------------------------------------------------------------------ */
-
-/* What the unpacked bytes are too large by. */
-INLINE int offset(int type) {
-    switch (type) {
-    case WIDE_Q8_0:
-    case WIDE_IQ4_NL:
-    case WIDE_IQ4_XS: return 128;
-    case WIDE_Q6_K: return 32;
-    case WIDE_Q5_0: return 16;
-    case WIDE_MXFP4: return 12;
-    case WIDE_Q4_0: return 8;
-    case WIDE_Q3_K: return 4;
-    default: return 1;
-    }
-}
-
-/* Whether the two halves of 32 columns have scales of their own. */
-INLINE bool has_halves(int type) { return type == WIDE_Q6_K || type == WIDE_Q3_K || type == WIDE_Q2_K; }
-
-/* Whether a block has a minimum, which is added; that of blocks of 256 is subtracted. */
-INLINE bool minima_are_added(int type) { return type == WIDE_Q4_1 || type == WIDE_Q5_1; }
-INLINE bool has_minima(int type) { return type == WIDE_Q4_K || type == WIDE_Q5_K || type == WIDE_Q2_K; }
-
-/* The most bits of an unpacked byte; at least 4. */
-INLINE int bits_of(int type) {
-    switch (type) {
-    case WIDE_Q8_0:
-    case WIDE_IQ4_NL:
-    case WIDE_IQ4_XS: return 8;
-    case WIDE_Q6_K: return 6;
-    case WIDE_Q5_0:
-    case WIDE_Q5_1:
-    case WIDE_Q5_K:
-    case WIDE_MXFP4: return 5;
-    default: return 4;
-    }
-}
-
-/* Of a row's block, as weights.c has them: dwords of quants, bytes of scales. */
-INLINE int dwords_of(int type) {
-    switch (type) {
-    case WIDE_Q8_0: return 8;
-    case WIDE_Q5_0:
-    case WIDE_Q5_1: return 5;
-    case WIDE_Q4_K:
-    case WIDE_IQ4_XS: return 32;
-    case WIDE_Q5_K: return 40;
-    case WIDE_Q6_K: return 48;
-    case WIDE_Q3_K: return 24;
-    case WIDE_Q2_K:
-    case WIDE_TQ2_0: return 16;
-    default: return 4;
-    }
-}
-INLINE int scale_bytes(int type) {
-    const int bytes = type == WIDE_Q4_K || type == WIDE_Q5_K || type == WIDE_Q3_K ? 12
-                      : type == WIDE_Q6_K || type == WIDE_Q2_K ? 16 : type == WIDE_IQ4_XS ? 6 : 0;
-    return bytes * WIDE_TILE;
-}
+#include "lanes_types.h"
+#include "lanes_grids.h"
 
 /* -- quants ------------------------------------------------------------------------------------------------------------ */
 
@@ -110,6 +52,14 @@ INLINE void look_up(const uint8_t table[16], vbytes w[8]) {
     }
 }
 
+/* Those of a look-up at p. */
+INLINE void add_signs(int type, const uint8_t *p, int j, vbytes w[8]) {
+    const vbytes all = vload(p + SIGNS_AT + 64 * j);
+    UNROLL for (int v = 0; v < 8; v++) {
+        w[v] = vmirror(vload(p + 512 * j + 64 * v), all, v, 2 * wide_grid_offset(type));
+    }
+}
+
 /* Columns 32 j and following of a block whose quants begin at p. */
 INLINE void unpack(int type, const uint8_t *p, int j, vbytes w[8]) {
     switch (type) {
@@ -121,6 +71,11 @@ INLINE void unpack(int type, const uint8_t *p, int j, vbytes w[8]) {
     case WIDE_Q2_K:
     case WIDE_Q3_K:
     case WIDE_TQ2_0: pairs_of_bits(p + 128 * j, w); break;
+    case WIDE_IQ2_XXS:
+    case WIDE_IQ2_XS:
+    case WIDE_IQ2_S:
+    case WIDE_IQ3_XXS:
+    case WIDE_IQ3_S: add_signs(type, p, j, w); break;
     default: nibbles(p + 256 * j, w);
     }
     switch (type) {
@@ -200,6 +155,8 @@ INLINE void eighth_scales(int type, const uint8_t *p, uint8_t *scales, uint8_t *
         six_bits(p, scales, minima);
     } else if (type == WIDE_IQ4_XS) {
         shared_bits(p, scales);
+    } else if (wide_has_grid(type)) {
+        odd_eighths(type, p, scales);
     }
 }
 
@@ -210,6 +167,10 @@ INLINE const uint8_t *sixteenth_scales(int type, const uint8_t *p, uint8_t *room
     }
     if (type == WIDE_Q3_K) {
         split_bits(p, room);
+        return room;
+    }
+    if (wide_has_grid(type)) {
+        odd_sixteenths(type, p, room);
         return room;
     }
     for (int i = 0; i < 16 * WIDE_TILE; i++) {

@@ -20,8 +20,15 @@
  *   Q2_K    d, dmin: 2 x 16 halves; 16 bytes of scales and minima; 8 blocks of 2 dwords of pairs of bits, as in Q6_K.
  *   Q3_K    d: 16 halves; 12 bytes of scales; pairs of bits as Q2_K, then third bits as the fifth ones of Q5_K.
  *   TQ2_0   d: 16 halves; pairs of bits as Q2_K.
+ *   IQ2_XXS d: 16 halves; 8 blocks of 2 dwords: 4 bytes of indices into the grid, and 28 signs, in the order of the fifth bits
+ *           of Q5_0. Bits 1, 3, 5 and 7 of the last byte, where signs are missing, are the bits of the block's scale.
+ *   IQ2_XS  so, but those 4 bits are ninth bits of the indices; and 8 bytes of scales.
+ *   IQ2_S   d: 16 halves; 8 bytes of bits 8 and 9 of the indices, 8 bytes of scales; 8 dwords of indices, 8 of 32 signs.
+ *   IQ3_XXS d: 16 halves; 8 blocks of 2 dwords of indices; 8 dwords of 28 signs and 4 bits of scales, as IQ2_XXS.
+ *   IQ3_S   d: 16 halves; 4 bytes of scales; 16 dwords of indices, 2 of their ninth bits (ggml's order), 8 of 32 signs.
  *   F16     16 halves for every column.
  *   BF16    one dword for every two columns. */
+#include "grids.h"
 #include "lanes.h"
 
 #include <string.h>
@@ -43,7 +50,9 @@ static const struct form *form_of(int type) {
                              q2_k = {256, 84, 2, 80, 16, 0, 16, 16}, q3_k = {256, 110, 1, 108, 12, 96, 24, 0},
                              q4_k = {256, 144, 2, 0, 12, 4, 32, 16}, q5_k = {256, 176, 2, 0, 12, 4, 40, 16},
                              q6_k = {256, 210, 1, 208, 16, 192, 48, 0}, iq4_xs = {256, 136, 1, 0, 6, 2, 32, 8},
-                             tq2_0 = {256, 66, 1, 64, 0, 0, 16, 0}, f16 = {1, 2, 1, 0, 0, 0, 0, 0},
+                             tq2_0 = {256, 66, 1, 64, 0, 0, 16, 0}, iq2_xxs = {256, 66, 1, 0, 0, 0, 16, 2},
+                             iq2_xs = {256, 74, 1, 0, 8, 66, 16, 2}, iq2_s = {256, 82, 1, 0, 16, 66, 16, 2},
+                             iq3_xxs = {256, 98, 1, 0, 0, 0, 24, 2}, iq3_s = {256, 110, 1, 0, 4, 106, 26, 2}, f16 = {1, 2, 1, 0, 0, 0, 0, 0},
                              bf16 = {2, 4, 0, 0, 0, 0, 1, 0};
     switch (type) {
     case WIDE_Q8_0: return &q8_0;
@@ -60,6 +69,11 @@ static const struct form *form_of(int type) {
     case WIDE_Q4_K: return &q4_k;
     case WIDE_Q5_K: return &q5_k;
     case WIDE_Q6_K: return &q6_k;
+    case WIDE_IQ2_XXS: return &iq2_xxs;
+    case WIDE_IQ2_XS: return &iq2_xs;
+    case WIDE_IQ2_S: return &iq2_s;
+    case WIDE_IQ3_XXS: return &iq3_xxs;
+    case WIDE_IQ3_S: return &iq3_s;
     case WIDE_F16: return &f16;
     case WIDE_BF16: return &bf16;
     default: return NULL;
@@ -68,12 +82,13 @@ static const struct form *form_of(int type) {
 
 bool wide_can_pack(int type, int64_t columns, int64_t rows) {
     const struct form *f = form_of(type);
-    return f && columns > 0 && rows > 0 && columns % f->values == 0 && columns % 2 == 0 && rows % WIDE_TILE == 0;
+    const bool fits = f && columns > 0 && rows > 0 && columns % f->values == 0 && columns % 2 == 0 && rows % WIDE_TILE == 0;
+    return fits && (!wide_has_grid(type) || wide_grid(type));
 }
 
 size_t wide_row_bytes(int type, int64_t columns) {
     const struct form *f = form_of(type);
-    return (size_t)(columns / f->values) * (size_t)f->bytes;
+    return f ? (size_t)(columns / f->values) * (size_t)f->bytes : 0;
 }
 
 size_t wide_tile_records(int type, int64_t columns) {
@@ -151,16 +166,53 @@ static void transpose_pairs(uint32_t *a, bool back) {
     memcpy(a, out, sizeof out);
 }
 
-/* Q5_0's fifth bits, a dword: bit 4g + i to bit g of byte i, and back. */
-static uint32_t spread_fifth_bits(uint32_t x, bool back) {
+/* Single bits of 32 values, a dword: bit 4g + i to bit g of byte i, and back. */
+static uint32_t spread_bits(uint32_t x, bool back) {
     uint32_t out = 0;
-    for (int g = 0; g < 8; g++) {
-        for (int i = 0; i < 4; i++) {
-            const int from = back ? 8 * i + g : 4 * g + i, to = back ? 4 * g + i : 8 * i + g;
-            out |= (x >> from & 1) << to;
+    for (int i = 0; i < 4; i++) {
+        uint32_t bits = back ? x >> 8 * i & 0xffu : x >> i & 0x11111111u;
+        if (back) {
+            bits = (bits | bits << 12) & 0x000f000fu;
+            bits = (bits | bits << 6) & 0x03030303u;
+            out |= ((bits | bits << 3) & 0x11111111u) << i;
+        } else {
+            bits = (bits | bits >> 3) & 0x03030303u;
+            bits = (bits | bits >> 6) & 0x000f000fu;
+            out |= ((bits | bits >> 12) & 0xffu) << 8 * i;
         }
     }
     return out;
+}
+
+/* 4 times 7 signs, then 4 other bits: to one of these after every 7 signs, and back. */
+static uint32_t mix_signs(uint32_t x, bool back) {
+    uint32_t out = 0;
+    for (int l = 0; l < 4; l++) {
+        out |= back ? (x >> 8 * l & 127) << 7 * l | (x >> (8 * l + 7) & 1) << (28 + l)
+                    : (x >> 7 * l & 127) << 8 * l | (x >> (28 + l) & 1) << (8 * l + 7);
+    }
+    return out;
+}
+
+/* 8 dwords of signs, `step` apart; mixed with other bits or not. */
+static void rearrange_signs(uint32_t *a, int step, bool mixed, bool back) {
+    for (int j = 0; j < 8; j++, a += step) {
+        *a = mixed && !back ? mix_signs(*a, false) : *a;
+        *a = spread_bits(*a, back);
+        *a = mixed && back ? mix_signs(*a, true) : *a;
+    }
+}
+
+/* 4 numbers of 16 bits, 9 of an index and 7 signs: to 4 bytes of indices, 4 of signs with the ninth bits on top, and back. */
+static void part_indices(uint32_t *a, bool back) {
+    uint8_t from[8], to[8];
+    memcpy(from, a, sizeof from);
+    for (int i = 0; i < 4; i++) {
+        const uint8_t high = from[back ? 4 + i : 2 * i + 1];
+        to[back ? 2 * i : i] = from[back ? i : 2 * i];
+        to[back ? 2 * i + 1 : 4 + i] = (uint8_t)(back ? high << 1 | high >> 7 : high >> 1 | high << 7);
+    }
+    memcpy(a, to, sizeof to);
 }
 
 /* Some types store `count` dwords of single bits before the other quants; packed they come after, if `back` is false. */
@@ -205,6 +257,18 @@ static void rearrange_q6_k(uint32_t *a, bool back) {
     }
 }
 
+static void rearrange_iq2_xs(uint32_t *a, bool back) {
+    for (int j = 0; j < 16; j += 2) {
+        if (!back) {
+            part_indices(a + j, false);
+        }
+        a[j + 1] = spread_bits(a[j + 1], back);
+        if (back) {
+            part_indices(a + j, true);
+        }
+    }
+}
+
 static void rearrange_pairs(uint32_t *a, bool back) {
     transpose_pairs(a, back);
     transpose_pairs(a + 8, back);
@@ -221,9 +285,9 @@ static void rearrange(int type, uint32_t *a, bool back) {
     case WIDE_Q5_1:
         if (back) {
             rotate(a, 5, 1, true);
-            a[0] = spread_fifth_bits(a[0], true);
+            a[0] = spread_bits(a[0], true);
         } else {
-            a[0] = spread_fifth_bits(a[0], false);
+            a[0] = spread_bits(a[0], false);
             rotate(a, 5, 1, false);
         }
         break;
@@ -242,6 +306,11 @@ static void rearrange(int type, uint32_t *a, bool back) {
             rotate(a, 24, 8, false);
         }
         break;
+    case WIDE_IQ2_XXS: rearrange_signs(a + 1, 2, true, back); break;
+    case WIDE_IQ2_XS: rearrange_iq2_xs(a, back); break;
+    case WIDE_IQ2_S: rearrange_signs(a + 8, 1, false, back); break;
+    case WIDE_IQ3_XXS: rearrange_signs(a + 16, 1, true, back); break;
+    case WIDE_IQ3_S: rearrange_signs(a + 18, 1, false, back); break;
     default: break;
     }
 }

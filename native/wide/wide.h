@@ -7,6 +7,7 @@
  *   graph.c      running what we took
  *   buffer.c     memory of weights and of results; which weights are packed
  *   weights.c    the packed layout of every type: pack, unpack
+ *   grids.h, .c  tables that some types look their values up in
  *   product.c    matrix products: cutting the work, calling the lanes
  *   dots.c       products of matrices that are not packed, row by row with ggml's own arithmetic
  *   attention.c  fused attention: cutting the work, combining blocks
@@ -25,8 +26,8 @@
 /* Weight and cache types we know, by ggml's numbers. */
 enum wide_type {
     WIDE_F32 = 0, WIDE_F16 = 1, WIDE_Q4_0 = 2, WIDE_Q4_1 = 3, WIDE_Q5_0 = 6, WIDE_Q5_1 = 7, WIDE_Q8_0 = 8, WIDE_Q2_K = 10,
-    WIDE_Q3_K = 11, WIDE_Q4_K = 12, WIDE_Q5_K = 13, WIDE_Q6_K = 14, WIDE_IQ4_NL = 20, WIDE_IQ4_XS = 23, WIDE_BF16 = 30,
-    WIDE_TQ2_0 = 35, WIDE_MXFP4 = 39
+    WIDE_Q3_K = 11, WIDE_Q4_K = 12, WIDE_Q5_K = 13, WIDE_Q6_K = 14, WIDE_IQ2_XXS = 16, WIDE_IQ2_XS = 17, WIDE_IQ3_XXS = 18,
+    WIDE_IQ4_NL = 20, WIDE_IQ3_S = 21, WIDE_IQ2_S = 22, WIDE_IQ4_XS = 23, WIDE_BF16 = 30, WIDE_TQ2_0 = 35, WIDE_MXFP4 = 39
 };
 
 enum {
@@ -41,9 +42,9 @@ enum wide_isa { WIDE_SCALAR = 1, WIDE_NEON, WIDE_AVX2, WIDE_AVX512, WIDE_I8MM };
 /* -- weights.c: packing is a permutation in place, so a packed matrix has exactly as many bytes as before ------------- */
 
 /* Whether a matrix of `rows` rows of `columns` values of this type can be packed: columns a multiple of the type's block,
- * rows of WIDE_TILE. */
+ * rows of WIDE_TILE; and the type's grid is found, if it has one. */
 bool wide_can_pack(int type, int64_t columns, int64_t rows);
-size_t wide_row_bytes(int type, int64_t columns);
+size_t wide_row_bytes(int type, int64_t columns); /* 0 of a type that is never packed */
 /* Bytes of scratch that packing one tile needs: WIDE_TILE rows. */
 size_t wide_pack_scratch(int type, int64_t columns);
 /* Pack or unpack the tiles [first, last) of a matrix in place. */

@@ -36,15 +36,15 @@ def test_show_explains_a_file(command: Command, tiny_target: Path) -> None:
 @pytest.mark.skipif(not wide.available(), reason=wide.status().reason)
 def test_show_says_what_is_exact(command: Command, tiny_target: Path, tmp_path: Path) -> None:
     assert command("show", str(tiny_target)).out.endswith("  yes, at every width and in prompts\n")
-    file = quantize(tiny_target, tmp_path / "iq3.gguf", "IQ3_S", threads=1)
+    file = quantize(tiny_target, tmp_path / "tq1.gguf", "TQ1_0", threads=1)
     result = command("show", str(file))
-    assert "  yes, at every width; not in prompts: the product Qcur-0 (iq3_s) is llama.cpp's\n" in result.out
+    assert "  yes, at every width; not in prompts: the product Qcur-0 (tq1_0) is llama.cpp's\n" in result.out
     assert "not packed" not in command("show", str(tiny_target)).out
-    assert "localspec's kernels do not pack IQ3_S (" in result.out
+    assert "localspec's kernels do not pack TQ1_0 (" in result.out
     assert " passes of one row, so drafts gain little\n" in result.out
     facts = json.loads(command("show", str(file), "--json").out)
-    assert list(facts["unpacked_bytes"]) == ["IQ3_S"]
-    assert facts["exact"] == {"widths": True, "prefill": False, "reason": "the product Qcur-0 (iq3_s) is llama.cpp's"}
+    assert list(facts["unpacked_bytes"]) == ["TQ1_0"]
+    assert facts["exact"] == {"widths": True, "prefill": False, "reason": "the product Qcur-0 (tq1_0) is llama.cpp's"}
 
 
 def test_show_as_json(command: Command, tiny_target: Path) -> None:

@@ -21,12 +21,12 @@ def test_a_file_whose_formats_are_all_packed(tiny_target: Path) -> None:
 
 @pytest.mark.skipif(not wide.available(), reason=wide.status().reason)
 def test_a_file_with_a_format_that_is_not(tiny_target: Path, tmp_path: Path) -> None:
-    path = quantize(tiny_target, tmp_path / "iq3.gguf", "IQ3_S", threads=1)
+    path = quantize(tiny_target, tmp_path / "tq1.gguf", "TQ1_0", threads=1)
     header = read_header(path)
-    expected = sum(tensor.size for tensor in header.tensors if tensor.type == "IQ3_S")
-    assert packing.unpacked([header]) == {"IQ3_S": expected}
+    expected = sum(tensor.size for tensor in header.tensors if tensor.type == "TQ1_0")
+    assert packing.unpacked([header]) == {"TQ1_0": expected}
     all_bytes = sum(tensor.size for tensor in header.tensors if len(tensor.shape) == 2)
-    share = f"IQ3_S ({round(100 * expected / all_bytes)} %)"
+    share = f"TQ1_0 ({round(100 * expected / all_bytes)} %)"
     assert share in packing.words([header])
     with Model.load(path, kernels="wide") as model:
         finding = examine_kernels(model)

@@ -24,6 +24,7 @@ ISAS = {1: "scalar", 2: "neon", 3: "avx2", 4: "avx512", 5: "i8mm"}
 TILE = 16
 HALVES: dict[str, tuple[int, ...]] = {
     **dict.fromkeys(("Q8_0", "Q4_0", "Q5_0", "IQ4_NL", "IQ4_XS"), (0,)),
+    **dict.fromkeys(("IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S"), (0,)),
     **dict.fromkeys(("Q4_1", "Q5_1", "Q4_K", "Q5_K"), (0, 2)),
     "Q2_K": (80, 82), "Q3_K": (108,), "Q6_K": (208,), "TQ2_0": (64,), "MXFP4": (),
 }  # fmt: skip
