@@ -2,6 +2,7 @@
 
 Escape sequences go as a whole; so do C0 and C1 controls except newline and tab, and the bidirectional embeddings,
 overrides and isolates (marks of direction stay: right-to-left text needs them). A carriage return becomes a newline.
+Where each character counts, as in tokens and names, `pictured` shows a sign in place of what goes.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import re
 
 _BIDI = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
 _UNSAFE = re.compile(f"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ufff9-\ufffb{_BIDI}]")
+_PICTURED = re.compile(f"{_UNSAFE.pattern[:-1]}\u200e\u200f\u061c\ud800-\udfff]")
 _STRING_STARTS = "]P_^X"
 """After an escape: OSC, DCS, APC, PM, SOS, each of which takes a string."""
 _C1_STRINGS = "\x90\x98\x9d\x9e\x9f"
@@ -104,3 +106,20 @@ class PlainText:
 def plain_text(text: str) -> str:
     """A whole text made safe."""
     return PlainText().push(text)
+
+
+def pictured(text: str) -> str:
+    """The text with control characters as pictures (ESC is ␛) and direction marks as �; tabs and line ends stay."""
+    return _PICTURED.sub(_picture, text)
+
+
+def one_line(text: str) -> str:
+    """`pictured`, with line ends and tabs as signs too, for a cell of a table."""
+    return pictured(text).replace("\n", "↵").replace("\t", "⇥")
+
+
+def _picture(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    if code < 0x20:
+        return chr(0x2400 + code)
+    return "\u2421" if code == 0x7F else "\ufffd"

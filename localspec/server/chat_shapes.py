@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import BaseModel
 
+from localspec.server.completion_shapes import Completion
 from localspec.server.shapes import ChatLogProbs, Extra, FinishWord, Timings
 from localspec.server.usage import Usage
 
@@ -63,19 +64,14 @@ class ChatChoice(BaseModel):
     finish_reason: FinishWord
 
 
-class ChatCompletion(BaseModel):
+class ChatCompletion(Completion):
     """All of it."""
 
-    id: str
     object: Literal["chat.completion"]
-    created: int
-    model: str
-    system_fingerprint: str
     choices: list[ChatChoice]
     usage: Usage
     timings: Timings
     localspec: list[Extra]
-    """By choice."""
 
 
 class Delta(BaseModel):
@@ -96,15 +92,8 @@ class ChunkChoice(BaseModel):
     finish_reason: FinishWord | None
 
 
-class ChatChunk(BaseModel):
+class ChatChunk(Completion):
     """One event of a stream."""
 
-    id: str
     object: Literal["chat.completion.chunk"]
-    created: int
-    model: str
-    system_fingerprint: str
     choices: list[ChunkChoice]
-    usage: Usage | None = None
-    timings: Timings | None = None
-    localspec: list[Extra] | None = None

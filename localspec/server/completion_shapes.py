@@ -1,13 +1,28 @@
-"""What the completion API answers with: whole or in chunks. Fields that are not set are not sent."""
+"""What the completion API answers with, and what it shares with the chat API. Fields that are not set are not sent."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel
 
 from localspec.server.shapes import Extra, FinishWord, TextLogProbs, Timings
 from localspec.server.usage import Usage
+
+
+class Completion(BaseModel):
+    """What every answer of both APIs has, whole or as one event of a stream."""
+
+    id: str
+    object: str
+    created: int
+    model: str
+    system_fingerprint: str
+    choices: list[Any]
+    usage: Usage | None = None
+    timings: Timings | None = None
+    localspec: list[Extra] | None = None
+    """By choice."""
 
 
 class TextChoice(BaseModel):
@@ -19,16 +34,8 @@ class TextChoice(BaseModel):
     finish_reason: FinishWord | None
 
 
-class TextCompletion(BaseModel):
+class TextCompletion(Completion):
     """All of it, or one event of a stream."""
 
-    id: str
     object: Literal["text_completion"]
-    created: int
-    model: str
-    system_fingerprint: str
     choices: list[TextChoice]
-    usage: Usage | None = None
-    timings: Timings | None = None
-    localspec: list[Extra] | None = None
-    """By choice."""

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 from rich.cells import cell_len
 
+from localspec.chat.plain_text import pictured
 from localspec.tui.kinds import REJECTED, sign
 from localspec.tui.passes import Pass
-from localspec.tui.safe_text import safe
 
 LINE_END, TAB = "↵", "⇥ "
 
@@ -79,14 +79,14 @@ class OriginLines:
     def _cells(self, one: Pass) -> Iterator[Cell]:
         guessed = [token for token in one.emitted if token.depth]
         for token in guessed:
-            yield Cell(safe(token.text), token.drafter, token.depth)
+            yield Cell(pictured(token.text), token.drafter, token.depth)
         if self.ghosts:
             for guess in one.rejected:
                 # kept on the line: where a guess has a line end, only its sign is shown
-                text = safe(guess.text).replace("\n", LINE_END).replace("\t", TAB)
+                text = pictured(guess.text).replace("\n", LINE_END).replace("\t", TAB)
                 yield Cell(text, one.drafter, guess.depth, ghost=True)
         for token in one.emitted[len(guessed) :]:
-            yield Cell(safe(token.text), "", 0)
+            yield Cell(pictured(token.text), "", 0)
 
     def _add(self, cell: Cell) -> None:
         """Takes a token apart at line ends and where words begin."""

@@ -6,11 +6,11 @@ from typing import Any
 
 from textual.content import Content
 
+from localspec.chat.plain_text import one_line
 from localspec.models.hub import Hub
 from localspec.models.part import Part
 from localspec.models.pull import Plan
 from localspec.tui.plots import amount
-from localspec.tui.safe_text import one_line
 
 
 def plan_page(plan: Plan, hub: Hub) -> Content:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from localspec.chat.plain_text import one_line
 from localspec.errors import LocalspecError, UsageError
 from localspec.models.catalog import Catalog, EndpointEntry
 from localspec.remote import search
@@ -13,7 +14,6 @@ from localspec.remote.key import key_for
 from localspec.remote.server import port_here
 from localspec.tui.dialogs import Choice
 from localspec.tui.remote import RemoteAnswerer
-from localspec.tui.safe_text import one_line
 
 if TYPE_CHECKING:
     from localspec.tui.app import ChatApp

@@ -7,10 +7,10 @@ from statistics import median
 
 from textual.content import Content
 
+from localspec.chat.plain_text import one_line
 from localspec.tui.kinds import kind_of
 from localspec.tui.passes import Guess, Pass
 from localspec.tui.plots import bar, columns, duration
-from localspec.tui.safe_text import one_line
 
 _MARKS = {"accepted": "✓", "rejected": "✗", "unreached": "-"}
 

@@ -9,8 +9,8 @@ from time import monotonic
 
 from textual.content import Content
 
+from localspec.chat.plain_text import one_line
 from localspec.tui.plots import amount, bar, duration
-from localspec.tui.safe_text import one_line
 
 _WINDOW = 5.0
 """Seconds over which the speed is a mean."""

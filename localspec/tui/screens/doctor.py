@@ -12,13 +12,13 @@ from textual.content import Content
 from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
+from localspec.chat.plain_text import pictured
 from localspec.checks.finding import Finding
 from localspec.errors import LocalspecError
 from localspec.runtime.engine import Engine
 from localspec.tui.bindings import bind
 from localspec.tui.dialogs import Page
 from localspec.tui.owner import app_of, engine_of
-from localspec.tui.safe_text import safe
 
 _LAST_ANSWERS = 50
 
@@ -130,15 +130,15 @@ def verdict(findings: Sequence[Finding]) -> Content:
         return Content(f"✓ {len(findings)} things looked at, nothing to mend.")
     names = ", ".join(finding.name for finding in bad)
     things = "thing" if len(bad) == 1 else "things"
-    return Content(safe(f"! {len(bad)} {things} to look at: {names}"))
+    return Content(pictured(f"! {len(bad)} {things} to look at: {names}"))
 
 
 def content_of(finding: Finding) -> Content:
     """A finding in up to three lines."""
     mark, style = ("!", "$warning bold") if finding.advice else ("✓", "$success")
-    parts: list[Any] = [(mark, style), " ", (safe(finding.name), "bold"), "  ", safe(finding.value)]
+    parts: list[Any] = [(mark, style), " ", (pictured(finding.name), "bold"), "  ", pictured(finding.value)]
     if finding.advice:
-        parts += ["\n    ", safe(finding.advice)]
+        parts += ["\n    ", pictured(finding.advice)]
     if finding.command:
-        parts += ["\n    ", (safe(finding.command), "$accent")]
+        parts += ["\n    ", (pictured(finding.command), "$accent")]
     return Content.assemble(*parts)

@@ -12,11 +12,11 @@ from textual.content import Content
 from textual.widgets import Footer, Input, OptionList, Static
 from textual.widgets.option_list import Option
 
+from localspec.chat.plain_text import one_line, pictured
 from localspec.errors import LocalspecError
 from localspec.models.catalog import Catalog, ModelEntry, PairEntry
 from localspec.tui.dialogs import Dialog
 from localspec.tui.errands import Errands, Tell
-from localspec.tui.safe_text import one_line, safe
 
 if TYPE_CHECKING:
     from localspec.models.hub import Found, Hub
@@ -92,7 +92,7 @@ class FindModelScreen(Dialog[str | None]):
 
     def _say(self, text: str, bad: bool = False) -> None:
         note = self.query_one("#note", Static)
-        note.update(Content(safe(text)))
+        note.update(Content(pictured(text)))
         note.set_class(bad, "bad")
 
 

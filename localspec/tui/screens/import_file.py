@@ -13,13 +13,13 @@ from textual.containers import Vertical
 from textual.content import Content
 from textual.widgets import Checkbox, Footer, Input, Static
 
+from localspec.chat.plain_text import pictured
 from localspec.errors import Cancelled, LocalspecError
 from localspec.models.adopt import adopt
 from localspec.models.store import Entry, Store
 from localspec.tui.bindings import bind
 from localspec.tui.dialogs import Dialog
 from localspec.tui.plots import amount, bar
-from localspec.tui.safe_text import safe
 
 
 class ImportScreen(Dialog[str | None]):
@@ -103,5 +103,5 @@ class ImportScreen(Dialog[str | None]):
 
     def _say(self, text: str, bad: bool = False) -> None:
         note = self.query_one("#note", Static)
-        note.update(Content(safe(text)))
+        note.update(Content(pictured(text)))
         note.set_class(bad, "bad")

@@ -14,6 +14,7 @@ from textual.widgets import DataTable, Static
 from textual.worker import Worker, get_current_worker
 
 from localspec.chat.archive import Archive
+from localspec.chat.plain_text import one_line, pictured
 from localspec.checks.devices import examine_layers
 from localspec.errors import LocalspecError
 from localspec.models.catalog import Catalog
@@ -25,7 +26,6 @@ from localspec.tui.bindings import bind
 from localspec.tui.dialogs import Choice, Page
 from localspec.tui.owner import app_of, engine_of
 from localspec.tui.plots import amount
-from localspec.tui.safe_text import one_line, safe
 from localspec.tui.screens.find_model import FindModelScreen
 from localspec.tui.screens.import_file import ImportScreen
 from localspec.tui.screens.pull import PullScreen, usual_hub
@@ -141,7 +141,7 @@ class ModelsScreen(Page):
             self.query_one("#detail", Static).update(detail(self.item, layers))
 
     def _say(self, text: str) -> None:
-        self.query_one("#detail", Static).update(Content(safe(text)))
+        self.query_one("#detail", Static).update(Content(pictured(text)))
 
     # ---- keys
 
@@ -324,7 +324,7 @@ def detail(item: Item, loaded: Sequence[str] = ()) -> Content:
         lines.append(f"Its last answers on this machine: {item.rate:.1f} tok/s{faster}.")
     if item.licence:
         lines.append(f"Licence: {item.licence}")
-    return Content(safe("\n".join(lines)))
+    return Content(pictured("\n".join(lines)))
 
 
 def removal(removed: Sequence[Removal]) -> str:

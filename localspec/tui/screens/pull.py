@@ -14,6 +14,7 @@ from textual.content import Content
 from textual.timer import Timer
 from textual.widgets import Footer, Input, Static
 
+from localspec.chat.plain_text import pictured
 from localspec.errors import Cancelled, LocalspecError
 from localspec.models.catalog import Catalog
 from localspec.models.store import Entry, Store
@@ -21,7 +22,6 @@ from localspec.runtime.memory import places
 from localspec.tui.bindings import bind
 from localspec.tui.dialogs import Dialog
 from localspec.tui.errands import Errands, Tell
-from localspec.tui.safe_text import safe
 from localspec.tui.transfers import Transfers
 
 if TYPE_CHECKING:
@@ -210,5 +210,5 @@ class PullScreen(Dialog[str | None]):
 
     def _say(self, text: str, bad: bool = False) -> None:
         note = self.query_one("#note", Static)
-        note.update(Content(safe(text)))
+        note.update(Content(pictured(text)))
         note.set_class(bad, "bad")
