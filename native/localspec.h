@@ -184,10 +184,6 @@ LS_API const char *ls_gpu_reason(const ls_gpu *gpu); /* What failed last, in a s
 LS_API int32_t ls_gpu_lists(ls_gpu *gpu, uint64_t logits, int32_t rows, const uint32_t request[LS_REQUEST_WORDS],
                             const int32_t *patched, const uint32_t *positions, uint32_t *found, int32_t *tokens,
                             float *values);
-/* Prompt lookup in histories that stand one after the other in the host's memory, slot i from starts[i] to starts[i + 1]:
- * match int32[slots] = tokens that matched; out int32[slots][max_tokens] = what followed, going on in circles, where any did. */
-LS_API int32_t ls_gpu_lookup(ls_gpu *gpu, const int32_t *history, const uint32_t *starts, int32_t slots, int32_t min_ngram,
-                             int32_t max_ngram, int32_t max_tokens, int32_t *out, int32_t *match);
 
 /* trial.c: for tests. The engine's loop on order-2 Markov tables: row a * n_vocab + b follows tokens a, b. */
 typedef struct ls_trial {

@@ -1,11 +1,10 @@
-"""A GPU that runs the kernel of native/gpu: preselection of logits in its memory, and prompt lookup."""
+"""A GPU that runs the kernel of native/gpu: preselection of logits in its memory."""
 
 from __future__ import annotations
 
 import ctypes
 import os
 import weakref
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
@@ -123,31 +122,6 @@ class Gpu:
         )
         self._check(status)
         return Lists(found.astype(np.int32), tokens, values)
-
-    def lookup(
-        self, histories: Sequence[Tokens], min_ngram: int, max_ngram: int, max_tokens: int
-    ) -> list[tuple[Tokens, int]]:
-        """What `NgramIndex.lookup` finds in each history, of 1 or more: int32 tokens and the length of the match.
-
-        What was found goes on in circles up to `max_tokens`. Raises KernelError where the device failed.
-        """
-        starts = np.cumsum([0, *map(len, histories)]).astype(np.uint32)
-        pool = np.concatenate(histories).astype(np.int32, copy=False)
-        out = np.zeros((len(histories), max_tokens), dtype=np.int32)
-        match = np.zeros(len(histories), dtype=np.int32)
-        status = self._lib.ls_gpu_lookup(
-            self._open_handle(),
-            pool.ctypes.data,
-            starts.ctypes.data,
-            len(histories),
-            min_ngram,
-            max_ngram,
-            max_tokens,
-            out.ctypes.data,
-            match.ctypes.data,
-        )
-        self._check(status)
-        return [(copied[: max_tokens if n else 0], int(n)) for copied, n in zip(out, match, strict=True)]
 
     def _open_handle(self) -> int:
         if not self._close.alive:

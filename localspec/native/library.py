@@ -44,7 +44,6 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "ls_gpu_close": (None, [_PTR]),
     "ls_gpu_reason": (ctypes.c_char_p, [_PTR]),
     "ls_gpu_lists": (_I32, [_PTR, ctypes.c_uint64, _I32, _PTR, _PTR, _PTR, _PTR, _PTR, _PTR]),
-    "ls_gpu_lookup": (_I32, [_PTR, _PTR, _PTR, _I32, _I32, _I32, _I32, _PTR, _PTR]),
     "ls_matvec": (_I32, [_PTR, _PTR, _PTR, _I64, _I64, _PTR, _I64, _PTR]),
     "ls_ngram_new": (_I32, [_I32, _I32, _PTR]),
     "ls_ngram_free": (None, [_PTR]),

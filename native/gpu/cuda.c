@@ -21,7 +21,7 @@ typedef struct cuda_gpu {
     cuda_driver cuda;
     int32_t device;
     void *context; /* NULL until it is retained. */
-    void *module, *stream, *tops, *limit, *list, *lookup;
+    void *module, *stream, *tops, *limit, *list;
     cuda_address block; /* Of the device, 0 = none. */
     uint32_t *staging;  /* Of the host, pinned, NULL = none. */
     size_t block_words, staging_words;
@@ -200,40 +200,6 @@ static int32_t cuda_lists(ls_gpu *gpu, uint64_t logits, uint32_t rows, const uin
     return leave(g, status ? status : lists(g, logits, rows, request, patched, positions, found, tokens, values));
 }
 
-/* Lookups in the context. The block: starts, histories, lengths of matches, guesses. */
-static int32_t lookup(cuda_gpu *g, const int32_t *history, const uint32_t *starts, uint32_t slots, uint32_t min_ngram,
-                      uint32_t max_ngram, uint32_t max_tokens, int32_t *out, int32_t *match) {
-    const size_t total = starts[slots], in = slots + 1 + total, answer = slots + (size_t)slots * max_tokens;
-    int32_t status = reserve(g, in + answer, in + answer);
-    if (status) {
-        return status;
-    }
-    memcpy(g->staging, starts, (slots + 1) * LS_WORD);
-    if (total) {
-        memcpy(g->staging + slots + 1, history, total * LS_WORD);
-    }
-    TRY("copying histories", g->cuda.upload(g->block, g->staging, in * LS_WORD, g->stream));
-    cuda_address begin = g->block, pool = begin + (slots + 1) * LS_WORD, matched = begin + in * LS_WORD;
-    cuda_address followed = matched + slots * LS_WORD;
-    void *arguments[] = {&pool, &begin, &min_ngram, &max_ngram, &max_tokens, &followed, &matched};
-    status = launch(g, "prompt lookup", g->lookup, slots, 1, arguments);
-    if (status) {
-        return status;
-    }
-    TRY("copying guesses", g->cuda.download(g->staging + in, matched, answer * LS_WORD, g->stream));
-    TRY("prompt lookup", g->cuda.stream_wait(g->stream));
-    ls_take_guesses(g->staging + in, slots, max_tokens, out, match);
-    return LS_OK;
-}
-
-static int32_t cuda_lookup(ls_gpu *gpu, const int32_t *history, const uint32_t *starts, uint32_t slots, uint32_t min_ngram,
-                           uint32_t max_ngram, uint32_t max_tokens, int32_t *out, int32_t *match) {
-    cuda_gpu *g = (cuda_gpu *)gpu;
-    const int32_t status = enter(g);
-    return status ? status
-                  : leave(g, lookup(g, history, starts, slots, min_ngram, max_ngram, max_tokens, out, match));
-}
-
 static int32_t place(cuda_gpu *g, const float *logits, size_t bytes, cuda_address *address) {
     cuda_address copy = 0;
     TRY("taking memory", g->cuda.allocate(&copy, bytes));
@@ -294,7 +260,6 @@ static int32_t load_kernel(cuda_gpu *g) {
     TRY("finding the kernel", g->cuda.module_function(&g->tops, g->module, "ls_tops"));
     TRY("finding the kernel", g->cuda.module_function(&g->limit, g->module, "ls_limit"));
     TRY("finding the kernel", g->cuda.module_function(&g->list, g->module, "ls_list"));
-    TRY("finding the kernel", g->cuda.module_function(&g->lookup, g->module, "ls_lookup"));
     TRY("making a stream", g->cuda.stream_create(&g->stream, CUDA_STREAM_NON_BLOCKING));
     return LS_OK;
 }
@@ -325,7 +290,7 @@ static void cuda_close(ls_gpu *gpu) {
 }
 
 int32_t ls_cuda_open(const char *library, int32_t ordinal, ls_gpu **out) {
-    static const ls_gpu_kind kind = {"CUDA", cuda_close, cuda_lists, cuda_lookup, cuda_place, cuda_give_back};
+    static const ls_gpu_kind kind = {"CUDA", cuda_close, cuda_lists, cuda_place, cuda_give_back};
     cuda_gpu *g = (cuda_gpu *)calloc(1, sizeof *g);
     if (!g) {
         return LS_NO_MEMORY;

@@ -45,20 +45,3 @@ extern "C" __global__ void ls_list(uint32_t room, const float *logits, const uin
     list_phase(blockIdx.y, THREAD, gridDim.x * blockDim.x, room, logits, request, positions, patched, tops, limits, found,
                tokens, values);
 }
-
-// Grid: x = slots; a block of any size. Slot i's history is from starts[i] to starts[i + 1].
-extern "C" __global__ void ls_lookup(const int32_t *history, const uint32_t *starts, uint32_t min_ngram, uint32_t max_ngram,
-                                     uint32_t max_tokens, int32_t *out, int32_t *match) {
-    __shared__ ls_counter best[2];
-    const uint32_t slot = blockIdx.x, thread = threadIdx.x, threads = blockDim.x, length = starts[slot + 1] - starts[slot];
-    const int32_t *own = history + starts[slot];
-    if (thread < 2) {
-        best[thread] = 0;
-    }
-    __syncthreads();
-    match_phase(thread, threads, own, length, max_ngram, best);
-    __syncthreads();
-    place_phase(thread, threads, own, length, min_ngram, best);
-    __syncthreads();
-    follow_phase(thread, threads, own, length, max_tokens, best, out + slot * max_tokens, match + slot);
-}

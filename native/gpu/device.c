@@ -38,16 +38,6 @@ void ls_take_lists(const uint32_t *answer, uint32_t rows, uint32_t *found, int32
     }
 }
 
-void ls_take_guesses(const uint32_t *answer, uint32_t slots, uint32_t max_tokens, int32_t *out, int32_t *match) {
-    memcpy(match, answer, slots * LS_WORD);
-    for (uint32_t slot = 0; slot < slots; slot++) {
-        if (match[slot] > 0 && max_tokens) {
-            const size_t at = (size_t)slot * max_tokens;
-            memcpy(out + at, answer + slots + at, max_tokens * LS_WORD);
-        }
-    }
-}
-
 static int32_t refuse(ls_gpu *g, const char *why) {
     return ls_gpu_say(g, LS_BAD_ARGUMENT, "%s device %d: %s.", g->kind->name, g->ordinal, why);
 }
@@ -75,23 +65,7 @@ int32_t ls_gpu_lists(ls_gpu *g, uint64_t logits, int32_t rows, const uint32_t re
                   : g->kind->lists(g, logits, (uint32_t)rows, request, patched, positions, found, tokens, values);
 }
 
-int32_t ls_gpu_lookup(ls_gpu *g, const int32_t *history, const uint32_t *starts, int32_t slots, int32_t min_ngram,
-                      int32_t max_ngram, int32_t max_tokens, int32_t *out, int32_t *match) {
-    bool good = slots > 0 && (uint32_t)slots <= MOST_ROWS && min_ngram > 0 && min_ngram <= max_ngram && max_tokens >= 0;
-    for (int32_t slot = 0; good && slot < slots; slot++) {
-        good = starts[slot] <= starts[slot + 1];
-    }
-    if (g->lost) {
-        return LS_DEVICE_FAILED;
-    }
-    if (!good || starts[slots] > INT32_MAX) {
-        return refuse(g, "a count of a prompt lookup is out of range");
-    }
-    return g->kind->lookup(g, history, starts, (uint32_t)slots, (uint32_t)min_ngram, (uint32_t)max_ngram,
-                           (uint32_t)max_tokens, out, match);
-}
-
-/* Both for the self-test, whose logits are the host's. */
+/* For the self-test, whose logits are the host's. */
 static int32_t lists_of_host(void *device, const float *logits, uint32_t rows, const uint32_t *request,
                              const int32_t *patched, const uint32_t *positions, uint32_t *found, int32_t *tokens,
                              float *values) {
@@ -106,14 +80,8 @@ static int32_t lists_of_host(void *device, const float *logits, uint32_t rows, c
     return status ? status : given;
 }
 
-static int32_t lookup_of_host(void *device, const int32_t *history, const uint32_t *starts, uint32_t slots,
-                              uint32_t min_ngram, uint32_t max_ngram, uint32_t max_tokens, int32_t *out, int32_t *match) {
-    return ls_gpu_lookup((ls_gpu *)device, history, starts, (int32_t)slots, (int32_t)min_ngram, (int32_t)max_ngram,
-                         (int32_t)max_tokens, out, match);
-}
-
 static int32_t test(ls_gpu *g) {
-    const ls_runner runner = {g, lists_of_host, lookup_of_host};
+    const ls_runner runner = {g, lists_of_host};
     const int32_t wrong = self_test(&runner);
     return wrong > 0 ? ls_gpu_say(g, LS_DEVICE_FAILED, "%s device %d: the kernel's self-test found case %d wrong.",
                                   g->kind->name, g->ordinal, wrong)

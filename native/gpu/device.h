@@ -14,11 +14,9 @@
 typedef struct ls_gpu_kind {
     const char *name;
     void (*close)(ls_gpu *gpu);
-    /* ls_gpu_lists and ls_gpu_lookup with arguments that are in range. */
+    /* ls_gpu_lists with arguments that are in range. */
     int32_t (*lists)(ls_gpu *gpu, uint64_t logits, uint32_t rows, const uint32_t *request, const int32_t *patched,
                      const uint32_t *positions, uint32_t *found, int32_t *tokens, float *values);
-    int32_t (*lookup)(ls_gpu *gpu, const int32_t *history, const uint32_t *starts, uint32_t slots, uint32_t min_ngram,
-                      uint32_t max_ngram, uint32_t max_tokens, int32_t *out, int32_t *match);
     /* Puts logits into memory of the device's, for the self-test, and gives that back. */
     int32_t (*place)(ls_gpu *gpu, const float *logits, size_t bytes, uint64_t *address);
     int32_t (*give_back)(ls_gpu *gpu, uint64_t address);
@@ -41,8 +39,6 @@ typedef struct ls_list_places {
 ls_list_places ls_places_of(uint32_t rows, uint32_t n_vocab, uint32_t n_patched);
 /* The entries of `answer`, which begins with what stands at `found`. */
 void ls_take_lists(const uint32_t *answer, uint32_t rows, uint32_t *found, int32_t *tokens, float *values);
-/* The same for guesses: match int32[slots], then out int32[slots][max_tokens]. */
-void ls_take_guesses(const uint32_t *answer, uint32_t slots, uint32_t max_tokens, int32_t *out, int32_t *match);
 
 /* Notes a sentence; returns the status. */
 int32_t ls_gpu_say(ls_gpu *gpu, int32_t status, const char *format, ...);

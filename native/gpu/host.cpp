@@ -64,37 +64,12 @@ extern "C" LS_API void ls_host_lists(const float *logits, uint32_t rows, const u
     }
 }
 
-// Prompt lookup in each of `slots` histories that stand one after the other in `history`, slot i from starts[i] to
-// starts[i + 1]: out int32[slots][max_tokens], match int32[slots], 0 = nothing was found.
-extern "C" LS_API void ls_host_lookup(const int32_t *history, const uint32_t *starts, uint32_t slots, uint32_t min_ngram,
-                                      uint32_t max_ngram, uint32_t max_tokens, int32_t *out, int32_t *match) {
-    const uint32_t threads = 5;
-    for (uint32_t slot = 0; slot < slots; slot++) {
-        const int32_t *own = history + starts[slot];
-        const uint32_t length = starts[slot + 1] - starts[slot];
-        ls_counter best[2] = {0, 0};
-        for (uint32_t thread = 0; thread < threads; thread++) {
-            match_phase(thread, threads, own, length, max_ngram, best);
-        }
-        for (uint32_t thread = 0; thread < threads; thread++) {
-            place_phase(thread, threads, own, length, min_ngram, best);
-        }
-        for (uint32_t thread = 0; thread < threads; thread++) {
-            follow_phase(thread, threads, own, length, max_tokens, best, out + slot * max_tokens, match + slot);
-        }
-    }
-}
-
 // The self-test on this build of the kernel: 0, or the number of the first case that is wrong.
 extern "C" LS_API int32_t ls_host_self_test(void) {
     const ls_runner runner = {
         nullptr,
         [](void *, auto... arguments) {
             ls_host_lists(arguments...);
-            return (int32_t)LS_OK;
-        },
-        [](void *, auto... arguments) {
-            ls_host_lookup(arguments...);
             return (int32_t)LS_OK;
         },
     };

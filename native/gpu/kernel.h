@@ -1,6 +1,6 @@
-/* Preselection of logits and prompt lookup for GPUs: the one source for the host, CUDA and Metal.
+/* Preselection of logits for GPUs: the one source for the host, CUDA and Metal.
  *
- * Every phase is a function of a row (or slot) and a thread; barriers stand only between phases. Who includes this file
+ * Every phase is a function of a row and a thread; barriers stand only between phases. Who includes this file
  * defines first:
  *   LS_FN            qualifiers of a function
  *   LS_GLOBAL        address space of buffers; LS_GROUP: of memory that the threads of one row share
@@ -199,50 +199,6 @@ LS_FN void list_phase(uint32_t row, uint32_t tid, uint32_t threads, uint32_t roo
                 values[row * room + place] = logit;
             }
         }
-    }
-}
-
-/* Prompt lookup: how many tokens before `end` equal those before the end of the history; at most `most`. */
-LS_FN uint32_t match_at(LS_GLOBAL const int32_t *history, uint32_t length, uint32_t end, uint32_t most) {
-    uint32_t n = 0;
-    while (n < most && n < end && history[end - 1 - n] == history[length - 1 - n]) {
-        n++;
-    }
-    return n;
-}
-
-/* Phase 1 of a lookup, one group of threads for each slot; best[0] and best[1] are 0: the longest match. */
-LS_FN void match_phase(uint32_t tid, uint32_t threads, LS_GLOBAL const int32_t *history, uint32_t length,
-                       uint32_t max_ngram, LS_GROUP ls_counter *best) {
-    uint32_t longest = 0;
-    for (uint32_t end = 1 + tid; end < length; end += threads) {
-        const uint32_t n = match_at(history, length, end, max_ngram);
-        longest = n > longest ? n : longest;
-    }
-    LS_MAX(best, longest);
-}
-
-/* Phase 2: where it ended last. */
-LS_FN void place_phase(uint32_t tid, uint32_t threads, LS_GLOBAL const int32_t *history, uint32_t length,
-                       uint32_t min_ngram, LS_GROUP ls_counter *best) {
-    const uint32_t longest = LS_READ(best);
-    uint32_t last = 0;
-    for (uint32_t end = 1 + tid; end < length && longest >= min_ngram; end += threads) {
-        last = match_at(history, length, end, longest) >= longest ? end : last;
-    }
-    LS_MAX(best + 1, last);
-}
-
-/* Phase 3: match[0] = tokens that matched (0 = none), and what followed them, going on in circles. */
-LS_FN void follow_phase(uint32_t tid, uint32_t threads, LS_GLOBAL const int32_t *history, uint32_t length,
-                        uint32_t max_tokens, LS_GROUP ls_counter *best, LS_GLOBAL int32_t *out,
-                        LS_GLOBAL int32_t *match) {
-    const uint32_t end = LS_READ(best + 1), period = length - end;
-    if (tid == 0) {
-        match[0] = end > 0 ? (int32_t)LS_READ(best) : 0;
-    }
-    for (uint32_t i = tid; i < max_tokens && end > 0; i += threads) {
-        out[i] = history[end + i % period];
     }
 }
 

@@ -1,5 +1,5 @@
 // The kernel for Metal. Compiled at run time, with kernel.h and request.h put in place of their #include lines, and with
-// fast-math off. One line of threads per row (or slot): the grid's y is the row.
+// fast-math off. One line of threads per row: the grid's y is the row.
 #include <metal_stdlib>
 using namespace metal;
 #pragma METAL fp contract(off)
@@ -48,23 +48,4 @@ kernel void ls_list(device const uint32_t *room [[buffer(0)]], device const floa
                     device int32_t *tokens [[buffer(8)]], device float *values [[buffer(9)]],
                     uint2 place [[thread_position_in_grid]], uint2 grid [[threads_per_grid]]) {
     list_phase(place.y, place.x, grid.x, *room, logits, request, positions, patched, tops, limits, found, tokens, values);
-}
-
-// One threadgroup for each slot; numbers: min_ngram, max_ngram, max_tokens.
-kernel void ls_lookup(device const int32_t *history [[buffer(0)]], device const uint32_t *starts [[buffer(1)]],
-                      device const uint32_t *numbers [[buffer(2)]], device int32_t *out [[buffer(3)]],
-                      device int32_t *match [[buffer(4)]], uint slot [[threadgroup_position_in_grid]],
-                      uint tid [[thread_position_in_threadgroup]], uint threads [[threads_per_threadgroup]]) {
-    threadgroup ls_counter best[2];
-    device const int32_t *own = history + starts[slot];
-    const uint32_t length = starts[slot + 1] - starts[slot];
-    for (uint32_t i = tid; i < 2; i += threads) {
-        LS_WRITE(best + i, 0u);
-    }
-    threadgroup_barrier(mem_flags::mem_threadgroup);
-    match_phase(tid, threads, own, length, numbers[1], best);
-    threadgroup_barrier(mem_flags::mem_threadgroup);
-    place_phase(tid, threads, own, length, numbers[0], best);
-    threadgroup_barrier(mem_flags::mem_threadgroup);
-    follow_phase(tid, threads, own, length, numbers[2], best, out + slot * numbers[2], match + slot);
 }

@@ -27,7 +27,7 @@ typedef struct metal_gpu {
     void *(*pool_push)(void);
     void (*pool_pop)(void *pool);
     object (*default_device)(void);
-    object device, queue, library, tops, limit, list, lookup;
+    object device, queue, library, tops, limit, list;
     object block; /* MTLBuffer, NULL = none. */
     size_t block_words;
 } metal_gpu;
@@ -166,44 +166,6 @@ static int32_t metal_lists(ls_gpu *gpu, uint64_t logits, uint32_t rows, const ui
     return status;
 }
 
-/* The block: starts, histories, lengths of matches, guesses, and three numbers. */
-static int32_t lookup(metal_gpu *g, const int32_t *history, const uint32_t *starts, uint32_t slots, const uint32_t *numbers,
-                      int32_t *out, int32_t *match) {
-    const size_t total = starts[slots], in = slots + 1 + total, end = in + slots + (size_t)slots * numbers[2];
-    const int32_t status = reserve(g, end + 3);
-    if (status) {
-        return status;
-    }
-    uint32_t *block = contents(g, g->block);
-    memcpy(block, starts, (slots + 1) * LS_WORD);
-    memcpy(block + end, numbers, 3 * LS_WORD);
-    if (total) {
-        memcpy(block + slots + 1, history, total * LS_WORD);
-    }
-    const argument begins = {g->block, 0}, pool = {g->block, (slots + 1) * LS_WORD}, matched = {g->block, in * LS_WORD};
-    const argument arguments[] = {pool, begins, {g->block, end * LS_WORD}, {g->block, (in + slots) * LS_WORD}, matched};
-    object command = get(g, g->queue, "commandBuffer"), encoder = command ? get(g, command, "computeCommandEncoder") : NULL;
-    if (!encoder) {
-        return fail(g, "making a command", NULL);
-    }
-    launch(g, encoder, g->lookup, arguments, 5, slots, 1);
-    const int32_t ran = run(g, "prompt lookup", command, encoder);
-    if (!ran) {
-        ls_take_guesses(block + in, slots, numbers[2], out, match);
-    }
-    return ran;
-}
-
-static int32_t metal_lookup(ls_gpu *gpu, const int32_t *history, const uint32_t *starts, uint32_t slots, uint32_t min_ngram,
-                            uint32_t max_ngram, uint32_t max_tokens, int32_t *out, int32_t *match) {
-    metal_gpu *g = (metal_gpu *)gpu;
-    const uint32_t numbers[] = {min_ngram, max_ngram, max_tokens};
-    void *pool = g->pool_push();
-    const int32_t status = lookup(g, history, starts, slots, numbers, out, match);
-    g->pool_pop(pool);
-    return status;
-}
-
 /* Memory is unified: for the self-test, too, logits stand in the host's, alone in their pages. */
 static int32_t metal_place(ls_gpu *gpu, const float *logits, size_t bytes, uint64_t *address) {
     void *pages = NULL;
@@ -223,7 +185,7 @@ static int32_t metal_give_back(ls_gpu *gpu, uint64_t address) {
 
 static void metal_close(ls_gpu *gpu) {
     metal_gpu *g = (metal_gpu *)gpu;
-    object *const all[] = {&g->block, &g->tops, &g->limit, &g->list, &g->lookup, &g->library, &g->queue, &g->device};
+    object *const all[] = {&g->block, &g->tops, &g->limit, &g->list, &g->library, &g->queue, &g->device};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
         release(g, all[i]);
     }
@@ -288,12 +250,11 @@ static int32_t load_kernel(metal_gpu *g) {
     }
     int32_t status = find_kernel(g, "ls_tops", &g->tops);
     status = status ? status : find_kernel(g, "ls_limit", &g->limit);
-    status = status ? status : find_kernel(g, "ls_list", &g->list);
-    return status ? status : find_kernel(g, "ls_lookup", &g->lookup);
+    return status ? status : find_kernel(g, "ls_list", &g->list);
 }
 
 int32_t ls_metal_open(const char *library, ls_gpu **out) {
-    static const ls_gpu_kind kind = {"Metal", metal_close, metal_lists, metal_lookup, metal_place, metal_give_back};
+    static const ls_gpu_kind kind = {"Metal", metal_close, metal_lists, metal_place, metal_give_back};
     metal_gpu *g = (metal_gpu *)calloc(1, sizeof *g);
     if (!g) {
         return LS_NO_MEMORY;

@@ -1,4 +1,4 @@
-/* The self-test of a build of the kernel, on whatever runs it: lists and lookups against plain definitions in double. */
+/* The self-test of a build of the kernel, on whatever runs it: lists against plain definitions in double. */
 #ifndef LS_SELF_TEST_H
 #define LS_SELF_TEST_H
 
@@ -12,20 +12,14 @@
 #include <string.h>
 
 #define SELF_TEST_LISTS 400
-#define SELF_TEST_LOOKUPS 200
 #define SELF_TEST_VOCAB 2999 /* The largest of a case. */
 #define SELF_TEST_ROWS 3     /* Of a call. */
-#define SELF_TEST_SLOTS 4
-#define SELF_TEST_HISTORY 60 /* Tokens; a history has fewer. */
-#define SELF_TEST_TOKENS 9   /* Asked for in a lookup. */
 
-/* What runs the kernel; see ls_gpu_lists and ls_gpu_lookup, but for rows that stand in the host's memory. */
+/* What runs the kernel; see ls_gpu_lists, but for rows that stand in the host's memory. */
 typedef struct ls_runner {
-    void *device; /* First argument of both. */
+    void *device; /* First argument. */
     int32_t (*lists)(void *device, const float *logits, uint32_t rows, const uint32_t *request, const int32_t *patched,
                      const uint32_t *positions, uint32_t *found, int32_t *tokens, float *values);
-    int32_t (*lookup)(void *device, const int32_t *history, const uint32_t *starts, uint32_t slots, uint32_t min_ngram,
-                      uint32_t max_ngram, uint32_t max_tokens, int32_t *out, int32_t *match);
 } ls_runner;
 
 /* What one row was asked for, as numbers. */
@@ -198,57 +192,13 @@ static int32_t self_test_lists(self_test_room *t, const ls_runner *run) {
     return 0;
 }
 
-/* Prompt lookup by looking at everything. */
-static bool self_test_lookup_is_right(const int32_t *history, uint32_t length, uint32_t low, uint32_t high,
-                                      const int32_t *out, int32_t match) {
-    for (uint32_t n = high; n >= low; n--) {
-        for (uint32_t end = length; end-- > n;) {
-            if (memcmp(history + length - n, history + end - n, n * sizeof *history) == 0) {
-                bool same = match == (int32_t)n;
-                for (uint32_t i = 0; i < SELF_TEST_TOKENS; i++) {
-                    same = same && out[i] == history[end + i % (length - end)];
-                }
-                return same;
-            }
-        }
-    }
-    return match == 0;
-}
-
-static int32_t self_test_lookups(self_test_room *t, const ls_runner *run) {
-    t->state = 2;
-    for (int32_t number = 0; number < SELF_TEST_LOOKUPS; number++) {
-        const uint32_t low = 1 + self_test_below(t, 3), high = low + self_test_below(t, 5), kinds = 1 + self_test_below(t, 5);
-        int32_t pool[SELF_TEST_SLOTS * SELF_TEST_HISTORY], out[SELF_TEST_SLOTS * SELF_TEST_TOKENS], match[SELF_TEST_SLOTS];
-        uint32_t starts[1 + SELF_TEST_SLOTS] = {0};
-        for (uint32_t slot = 0; slot < SELF_TEST_SLOTS; slot++) {
-            starts[slot + 1] = starts[slot] + self_test_below(t, SELF_TEST_HISTORY);
-            for (uint32_t i = starts[slot]; i < starts[slot + 1]; i++) {
-                pool[i] = (int32_t)self_test_below(t, kinds);
-            }
-        }
-        const int32_t status = run->lookup(run->device, pool, starts, SELF_TEST_SLOTS, low, high, SELF_TEST_TOKENS, out, match);
-        if (status) {
-            return -status;
-        }
-        for (uint32_t slot = 0; slot < SELF_TEST_SLOTS; slot++) {
-            if (!self_test_lookup_is_right(pool + starts[slot], starts[slot + 1] - starts[slot], low, high,
-                                           out + slot * SELF_TEST_TOKENS, match[slot])) {
-                return 1001 + number;
-            }
-        }
-    }
-    return 0;
-}
-
-/* 0; or the number of the first case that is wrong: from 1 on a list, from 1001 on a lookup; or minus the ls_status of a
- * call that failed. */
+/* 0; or the number, from 1 on, of the first case that is wrong; or minus the ls_status of a call that failed. */
 static int32_t self_test(const ls_runner *run) {
     self_test_room *t = (self_test_room *)calloc(1, sizeof *t);
     if (!t) {
         return -LS_NO_MEMORY;
     }
-    const int32_t lists = self_test_lists(t, run), wrong = lists ? lists : self_test_lookups(t, run);
+    const int32_t wrong = self_test_lists(t, run);
     free(t);
     return wrong;
 }

@@ -138,8 +138,8 @@ FAKE_API int32_t cuModuleUnload(void *module) {
 }
 
 FAKE_API int32_t cuModuleGetFunction(void **function, void *, const char *name) {
-    const char *const known[] = {"ls_tops", "ls_limit", "ls_list", "ls_lookup"};
-    for (int i = 0; i < 4; i++) {
+    const char *const known[] = {"ls_tops", "ls_limit", "ls_list"};
+    for (int i = 0; i < 3; i++) {
         if (std::strcmp(name, known[i]) == 0) {
             *function = &names[i];
             return begin("cuModuleGetFunction");
@@ -280,13 +280,6 @@ FAKE_API int32_t cuLaunchKernel(void *function, uint32_t x, uint32_t y, uint32_t
         }
         const uint32_t room = argument<uint32_t>(arguments, 0);
         fake.queue.emplace_back([=] { run_list(g, room, a.data()); });
-    } else if (which == 3) {
-        const lookup_numbers n = {argument<uint32_t>(arguments, 2), argument<uint32_t>(arguments, 3),
-                                  argument<uint32_t>(arguments, 4)};
-        for (int i : {0, 1, 5, 6}) {
-            a.push_back(argument<uint64_t>(arguments, i));
-        }
-        fake.queue.emplace_back([=] { run_lookup(g, a[0], a[1], n, a[2], a[3]); });
     } else {
         for (int i = 0; i < 4; i++) {
             a.push_back(argument<uint64_t>(arguments, i));

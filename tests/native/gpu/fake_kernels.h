@@ -129,20 +129,6 @@ void run_list(grid g, uint32_t room, const uint64_t *addresses) {
     }
 }
 
-struct lookup_numbers {
-    uint32_t min_ngram, max_ngram, max_tokens;
-};
-
-void run_lookup(grid g, uint64_t pool, uint64_t starts, lookup_numbers n, uint64_t out, uint64_t match) {
-    const uint32_t *begins = at<uint32_t>(starts, g.x + 1, "ls_lookup starts");
-    const int32_t *history = at<int32_t>(pool, begins[g.x], "ls_lookup history");
-    int32_t *followed = at<int32_t>(out, (size_t)g.x * n.max_tokens, "ls_lookup out");
-    int32_t *matched = at<int32_t>(match, g.x, "ls_lookup match");
-    if (g.y != 1) {
-        return note("ls_lookup: its grid is wrong");
-    }
-    ls_host_lookup(history, begins, g.x, n.min_ngram, n.max_ngram, n.max_tokens, followed, matched);
-}
 } // namespace
 
 #endif

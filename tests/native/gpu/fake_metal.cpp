@@ -27,7 +27,7 @@ struct {
     thing *pipeline = nullptr, *command = nullptr;
     std::map<unsigned long, uint64_t> arguments;
 } encoder;
-const char *const kernels[] = {"ls_tops", "ls_limit", "ls_list", "ls_lookup"};
+const char *const kernels[] = {"ls_tops", "ls_limit", "ls_list"};
 thing classes[] = {{"NSString class"}, {"MTLCompileOptions class"}};
 
 bool fails(const char *name) { return fake.failing == name; }
@@ -70,7 +70,7 @@ signed char unified(id, void *) { return !fails("unified"); }
 
 id library(id, void *, id source, id given, id *error) {
     const std::string &text = ((thing *)source)->words;
-    if (text.find("#include \"") != std::string::npos || text.find("kernel void ls_lookup") == std::string::npos || !given) {
+    if (text.find("#include \"") != std::string::npos || text.find("kernel void ls_list") == std::string::npos || !given) {
         note("the source is not whole");
     }
     if (fails("library")) {
@@ -81,7 +81,7 @@ id library(id, void *, id source, id given, id *error) {
 }
 
 id function(id, void *, id name) {
-    for (int32_t i = 0; i < 4; i++) {
+    for (int32_t i = 0; i < 3; i++) {
         if (((thing *)name)->words == kernels[i] && !fails("function")) {
             thing *one = make("function");
             one->which = i;
@@ -163,11 +163,8 @@ void dispatch(id, void *, size groups, size threads) {
             run_tops(g, a[0], a[1], a[2], a[3]);
         } else if (which == 1) {
             run_limit(g, a[0], a[1], a[2], a[3]);
-        } else if (which == 2) {
-            run_list(g, *at<uint32_t>(a[0], 1, "ls_list room"), a.data() + 1);
         } else {
-            const uint32_t *n = at<uint32_t>(a[2], 3, "ls_lookup numbers");
-            run_lookup(g, a[0], a[1], {n[0], n[1], n[2]}, a[3], a[4]);
+            run_list(g, *at<uint32_t>(a[0], 1, "ls_list room"), a.data() + 1);
         }
     });
 }

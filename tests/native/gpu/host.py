@@ -73,17 +73,6 @@ class Host:
         self._call("ls_host_lists", matrix, len(matrix), request, patched, positions, found, tokens, values)
         return found.tolist(), tokens, values
 
-    def lookup(
-        self, histories: list[Tokens], low: int, high: int, max_tokens: int
-    ) -> tuple[NDArray[np.int32], list[int]]:
-        """Of each history: what followed its longest match, [histories, max_tokens], and the tokens that matched."""
-        starts = np.cumsum([0, *map(len, histories)]).astype(np.uint32)
-        out = np.zeros((len(histories), max_tokens), dtype=np.int32)
-        match = np.full(len(histories), -1, dtype=np.int32)
-        history = np.concatenate(histories)
-        self._call("ls_host_lookup", history, starts, len(histories), low, high, max_tokens, out, match)
-        return out, match.tolist()
-
     def _call(self, name: str, *arguments: Any) -> None:
         function = getattr(self._library, name)
         function(

@@ -11,7 +11,6 @@ import pytest
 from localspec.errors import KernelError
 from localspec.native.gpu import LIST_ROOM, Gpu, ListRequest, UInt32Array
 from localspec.native.library import find_library
-from localspec.native.ngrams import NgramIndex
 from localspec.types import Float32Array
 
 from .fake_driver import FakeDriver
@@ -66,20 +65,6 @@ def test_a_list_that_is_cut_off_says_how_long_it_would_be(driver: FakeDriver) ->
     with closing(driver.open()) as gpu:
         lists = gpu.lists(driver.upload(np.zeros((1, 2000), dtype=np.float32)), 1, greedy(2000), places(1))
     assert lists.found.tolist() == [2000]
-
-
-def test_its_lookups_are_those_of_the_index(driver: FakeDriver) -> None:
-    rng = np.random.default_rng(5)
-    histories = [rng.integers(0, 4, size=int(n)).astype(np.int32) for n in rng.integers(0, 300, size=64)]
-    with closing(driver.open()) as gpu:
-        found = gpu.lookup(histories, 2, 5, 7)
-    for history, (copied, match) in zip(histories, found, strict=True):
-        index = NgramIndex(2, 5)
-        index.sync(history)
-        tokens, wanted = index.lookup(7)
-        index.close()
-        assert match == wanted
-        assert copied.tolist()[: len(tokens)] == tokens.tolist()
 
 
 def test_memory_is_taken_once_and_a_call_waits_once(driver: FakeDriver) -> None:
@@ -162,7 +147,7 @@ def test_a_device_that_is_lost_says_so_in_every_call(driver: FakeDriver, functio
         with pytest.raises(KernelError, match="Rows are verified on the CPU") as first:
             gpu.lists(logits, 2, greedy(900), places(2))
         with pytest.raises(KernelError) as second:
-            gpu.lookup([matrix[0].astype(np.int32)], 1, 2, 3)
+            gpu.lists(logits, 1, greedy(900), places(1))
         assert second.value.message == first.value.message
         assert first.value.message.startswith("CUDA device 0: ")
 
@@ -208,4 +193,4 @@ def test_a_closed_gpu_is_no_crash(driver: FakeDriver) -> None:
     gpu.close()
     gpu.close()
     with pytest.raises(KernelError, match="closed"):
-        gpu.lookup([np.zeros(3, dtype=np.int32)], 1, 2, 3)
+        gpu.lists(1, 1, greedy(5), places(1))

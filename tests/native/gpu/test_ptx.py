@@ -43,7 +43,7 @@ def _without_sanitizers(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_header_holds_all_entries_and_no_fused_product() -> None:
     text = committed()
     assert text.startswith(".version 6.3\n.target sm_75\n")
-    for name in ("ls_tops", "ls_limit", "ls_list", "ls_lookup"):
+    for name in ("ls_tops", "ls_limit", "ls_list"):
         assert f".visible .entry {name}(" in text
     assert "fma." not in text
     assert PTX.make_header(text) == HEADER

@@ -11,10 +11,9 @@ from .host import COMPILER, NATIVE, Host, compile_host
 
 TURNED = [
     ("token, logit) >= limits[row]", "token, logit) > limits[row]"),
-    ("match_at(history, length, end, longest) >= longest", "match_at(history, length, end, longest) < longest"),
+    ("best = rank > best ?", "best = rank < best ?"),
 ]
 MORE_TURNED = [
-    ("best = rank > best ?", "best = rank < best ?"),
     ("(counters + round) >= count", "(counters + round) < count"),
     ("reach += top >= wanted", "reach += top < wanted"),
     ("highest = top > highest ?", "highest = top < highest ?"),
@@ -22,7 +21,6 @@ MORE_TURNED = [
     ("mode == LS_BY_NOISE ? t", "mode != LS_BY_NOISE ? t"),
     ("tops[row * stripes + tid] < limits[row]", "tops[row * stripes + tid] >= limits[row]"),
     ("place < room", "place >= room"),
-    ("longest = n > longest ?", "longest = n < longest ?"),
 ]
 
 
