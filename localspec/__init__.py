@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from localspec.engine.request import Event, FinishReason
     from localspec.engine.stats import RequestStats
     from localspec.errors import LocalspecError
-    from localspec.llama.grammar import Grammar
+    from localspec.grammar.grammar import Grammar
     from localspec.runtime.engine import Engine
     from localspec.runtime.generation import Generation
     from localspec.types import Rule, SamplingParams
@@ -49,7 +49,7 @@ _HOME = {
     "Event": "localspec.engine.request",
     "FinishReason": "localspec.engine.request",
     "Generation": "localspec.runtime.generation",
-    "Grammar": "localspec.llama.grammar",
+    "Grammar": "localspec.grammar.grammar",
     "LocalspecError": "localspec.errors",
     "Message": "localspec.chat.turn",
     "RequestStats": "localspec.engine.stats",

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from localspec.llama import lib
+from localspec.llama.library import lib
 
 GIB = 1 << 30
 CARD = lib.Device("CUDA0", "NVIDIA GeForce RTX 4090", "gpu", 20 * GIB, 24 * GIB)

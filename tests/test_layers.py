@@ -13,7 +13,7 @@ LAYERS = {
     **dict.fromkeys(("errors", "types", "config", "paths", "claim"), 0),
     **dict.fromkeys(("native", "gguf"), 1),
     **dict.fromkeys(("engine", "llama", "models"), 2),
-    **dict.fromkeys(("drafters", "planning"), 3),
+    **dict.fromkeys(("drafters", "planning", "grammar"), 3),
     "chat": 4,
     **dict.fromkeys(("runtime", "remote"), 5),
     "checks": 6,
@@ -23,7 +23,7 @@ LAYERS = {
 }
 LEAVES = ("errors", "types", "config", "paths", "claim")
 """Leaf modules may import one another, without a circle."""
-ONLY_IN = {"llama_cpp": ("llama/lib.py",), "textual": ("tui/",)}
+ONLY_IN = {"llama_cpp": ("llama/library/lib.py",), "textual": ("tui/",)}
 """Libraries that may be imported in these places only."""
 
 
@@ -77,9 +77,8 @@ def test_every_file_has_a_layer() -> None:
     assert sorted({home(path) for path in sources()} - set(LAYERS) - {""}) == []
 
 
-@pytest.mark.parametrize("path", sources(), ids=lambda path: path.relative_to(PACKAGE).as_posix())
-def test_imports_go_down(path: Path) -> None:
-    assert faults(path, path.read_text(encoding="utf-8")) == []
+def test_imports_go_down() -> None:
+    assert [fault for path in sources() for fault in faults(path, path.read_text(encoding="utf-8"))] == []
 
 
 def test_leaf_modules_import_without_a_circle() -> None:
@@ -104,15 +103,15 @@ def test_the_package_itself_imports_nothing_of_its_own_when_imported() -> None:
 @pytest.mark.parametrize(
     ("where", "text"),
     [
-        ("engine/loop.py", "from localspec.llama.context import Context"),
+        ("engine/loop.py", "from localspec.llama.cache.context import Context"),
         ("engine/loop.py", "from localspec import drafters"),
         ("engine/loop.py", "def f():\n    import localspec.runtime.engine"),
         ("native/kernels.py", "from localspec.engine.interfaces import Draft"),
         ("native/kernels.py", "from localspec import gguf"),
-        ("tui/app.py", "from localspec.server import app"),
-        ("drafters/draft_model.py", "import llama_cpp"),
-        ("llama/context.py", "from llama_cpp import llama_cpp as c"),
-        ("cli/chat.py", "import textual.app"),
+        ("tui/shell/app.py", "from localspec.server.http import app"),
+        ("drafters/models/draft_model.py", "import llama_cpp"),
+        ("llama/cache/context.py", "from llama_cpp import llama_cpp as c"),
+        ("cli/commands/chat.py", "import textual.app"),
         ("engine/loop.py", "from . import stats"),
         ("engine/loop.py", "from localspec.unheard import of"),
     ],
@@ -127,7 +126,7 @@ def test_a_wrong_import_is_noticed(where: str, text: str) -> None:
         ("native/gpu.py", "from localspec.native import library"),
         ("engine/loop.py", "from localspec.native import kernels\nimport numpy as np"),
         ("engine/loop.py", "from localspec.engine.stop import TextStream"),
-        ("llama/lib.py", "import llama_cpp"),
+        ("llama/library/lib.py", "import llama_cpp"),
         ("config.py", "from localspec.types import Rule"),
     ],
 )

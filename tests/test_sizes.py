@@ -1,4 +1,4 @@
-"""No file over 400 lines, no function over 60: what does not fit on a page has more than one subject."""
+"""No file over 600 lines, no function over 60: what does not fit on a page has more than one subject."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-MOST_LINES, MOST_FUNCTION_LINES = 400, 60
+MOST_LINES, MOST_FUNCTION_LINES = 600, 60
 
 
 def sources() -> list[Path]:
@@ -41,11 +41,15 @@ def functions(path: Path, text: str) -> Iterator[tuple[str, int]]:
             head += line + " "
 
 
-@pytest.mark.parametrize("path", sources(), ids=lambda path: path.relative_to(ROOT).as_posix())
-def test_files_and_functions_fit_on_a_page(path: Path) -> None:
-    text = path.read_text(encoding="utf-8")
-    assert len(text.splitlines()) <= MOST_LINES
-    assert [(name, lines) for name, lines in functions(path, text) if lines > MOST_FUNCTION_LINES] == []
+def test_files_and_functions_fit_on_a_page() -> None:
+    long = []
+    for path in sources():
+        text = path.read_text(encoding="utf-8")
+        where, lines = path.relative_to(ROOT).as_posix(), len(text.splitlines())
+        if lines > MOST_LINES:
+            long.append((where, lines))
+        long += [(f"{where}: {name}", lines) for name, lines in functions(path, text) if lines > MOST_FUNCTION_LINES]
+    assert long == []
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from localspec.chat.tool import ToolCall
+from localspec.chat.reply.tool import ToolCall
 from localspec.errors import UsageError
 
 ROLES = ("system", "user", "assistant", "tool")

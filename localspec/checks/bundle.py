@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from localspec.checks.finding import Finding
-from localspec.models.catalog import Catalog
+from localspec.models.installed.catalog import Catalog
 
 _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL", re.IGNORECASE)
 """Names of variables whose values are left out."""

@@ -6,7 +6,8 @@ import os
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from localspec.llama import lib, wide
+from localspec.llama.exact import wide
+from localspec.llama.library import lib
 
 ASPECTS = ("threads", "kernels", "cache", "ngram", "length")
 

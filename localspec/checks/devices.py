@@ -8,12 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from localspec.checks.finding import Finding
-from localspec.llama import bindings, lib
+from localspec.llama.library import bindings, lib
+from localspec.llama.library.preselection import ordinal_of
 from localspec.llama.model import Model
-from localspec.llama.preselection import ordinal_of
-from localspec.models import gpu
-from localspec.runtime import memory, placement
+from localspec.models.memory import gpu
 from localspec.runtime.loaded import Loaded
+from localspec.runtime.memory import memory, placement
 
 _ROOT = Path("/")
 _NVIDIA, _AMD, _INTEL = "0x10de", "0x1002", "0x8086"

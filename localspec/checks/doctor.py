@@ -14,13 +14,14 @@ from localspec.checks.devices import examine_devices, examine_layers
 from localspec.checks.finding import Finding
 from localspec.checks.openmp import examine_openmp
 from localspec.gguf.split import read_parts
-from localspec.llama import bindings, lib, limits, wide
+from localspec.llama.exact import limits, wide
+from localspec.llama.library import bindings, lib
 from localspec.llama.model import Model
-from localspec.models import packing
+from localspec.models.facts import packing
 from localspec.native.kernels import KERNELS
 from localspec.native.library import FILE_NAME, REINSTALL
-from localspec.runtime import tuning
 from localspec.runtime.engine import Engine
+from localspec.runtime.kept import tuning
 
 _CHECK_SECONDS = 5.0
 """That our kernels' check of themselves may take here; without vector instructions it takes some seconds."""

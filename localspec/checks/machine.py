@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from localspec.checks.finding import Finding
-from localspec.models.memory import Place, ram
+from localspec.models.memory.memory import Place, ram
 
 _SYSTEM = Path("/sys")
 _CROWDED = 1.5

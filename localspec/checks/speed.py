@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from localspec.checks.finding import Finding
-from localspec.models import gpu
-from localspec.runtime import memory
+from localspec.models.memory import gpu
 from localspec.runtime.engine import Engine
+from localspec.runtime.memory import memory
 
 _ENOUGH_DRAFTED = 40
 _ENOUGH_TOKENS = 40

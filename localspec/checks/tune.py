@@ -21,7 +21,7 @@ from localspec.checks.challenger import ASPECTS, Challenger, challengers
 from localspec.checks.interval import Ratio, ratio
 from localspec.errors import LocalspecError
 from localspec.gguf.split import read_parts
-from localspec.llama import lib
+from localspec.llama.library import lib
 
 Progress = Callable[[str, float], None]
 """(what is being done, share done from 0 to 1); may raise to stop."""

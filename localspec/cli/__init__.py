@@ -40,7 +40,7 @@ COMMANDS: dict[str, str] = {
     "doctor": "show versions, backends, exact widths and costs, and what to do about bad findings",
     "bench": "measure speed, acceptance and texts of real prompts, plain and speculative; passes by width",
 }
-"""Name of each command and its line in the help; `localspec.cli.NAME` has `add_options` and `run`."""
+"""Name of each command and its line in the help; `localspec.cli.commands.NAME` has `add_options` and `run`."""
 
 WITH_DEFAULT: dict[str, tuple[str, ...]] = {"bench": ("run", "passes", "make-pair")}
 """Commands that have commands of their own; the first is meant where none is named."""
@@ -52,7 +52,7 @@ FOR_ANOTHER = ("connect",)
 def module_of(command: str) -> str:
     """Where a command is written: its own name, with a _ after it where Python has the word for something else."""
     taken = iskeyword(command) or hasattr(builtins, command)
-    return f"localspec.cli.{command}{'_' if taken else ''}"
+    return f"localspec.cli.commands.{command}{'_' if taken else ''}"
 
 
 _EPILOG = """\

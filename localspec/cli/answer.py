@@ -39,7 +39,7 @@ def answered(engine: Engine, messages: Sequence[Message], arguments: dict[str, A
     Raises:
         ModelError: a system message for a model without a template.
     """
-    from localspec.chat.completion import MOST_TOKENS, continued
+    from localspec.chat.prompt.completion import MOST_TOKENS, continued
 
     if engine.template.exists:
         return engine.chat(messages, **arguments)
@@ -53,7 +53,7 @@ def say_if_base_model(engine: Engine, options: argparse.Namespace) -> None:
     Raises:
         ModelError: a system message is given.
     """
-    from localspec.chat.completion import continued, note
+    from localspec.chat.prompt.completion import continued, note
     from localspec.chat.turn import Message
 
     if engine.template.exists or getattr(options, "raw", False):

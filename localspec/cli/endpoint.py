@@ -44,7 +44,7 @@ def take_listed(options: argparse.Namespace) -> None:
     name = options.target or options.model
     if options.endpoint or not name:
         return
-    from localspec.models.catalog import Catalog
+    from localspec.models.installed.catalog import Catalog
 
     entry = Catalog.load().endpoints.get(name)
     if entry is None:

@@ -20,8 +20,8 @@ def check_openable(word: str, commands: Iterable[str] = ()) -> None:
     from localspec.cli.parser import did_you_mean
     from localspec.errors import UsageError
     from localspec.gguf import read_header
-    from localspec.models.catalog import Catalog
-    from localspec.models.installed import find, knows, usable
+    from localspec.models.installed.catalog import Catalog
+    from localspec.models.installed.installed import find, knows, usable
 
     endpoints = Catalog.load().endpoints
     if word in endpoints:

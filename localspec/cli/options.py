@@ -314,9 +314,9 @@ def load_engine(options: argparse.Namespace, **more: Any) -> Engine:
     """Loads what the options name, with progress on a terminal's standard error."""
     from localspec.cli.output import load_progress
     from localspec.cli.places import fitted
-    from localspec.models.processes import announce
-    from localspec.runtime import memory
+    from localspec.models.installed.processes import announce
     from localspec.runtime.engine import Engine
+    from localspec.runtime.memory import memory
 
     settings = engine_settings(options) | more
     if options.fit:

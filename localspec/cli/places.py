@@ -13,10 +13,10 @@ from localspec.cli.number import auto_or, whole
 from localspec.cli.options import add_cpu_moe
 from localspec.config import PLANNED
 from localspec.errors import ModelError
-from localspec.runtime.memory import places as places
+from localspec.runtime.memory.memory import places as places
 
 if TYPE_CHECKING:
-    from localspec.models.fit import FitSettings, MemoryPlan
+    from localspec.models.memory.fit import FitSettings, MemoryPlan
 
 
 _CACHES: dict[str, dict[str, Any]] = {
@@ -48,7 +48,7 @@ def add_memory_options(parser: argparse.ArgumentParser) -> None:
 
 def fit_settings(options: argparse.Namespace) -> FitSettings:
     """Settings of a memory plan from parsed options."""
-    from localspec.models.fit import FitSettings
+    from localspec.models.memory.fit import FitSettings
 
     return FitSettings(
         context=options.context,
@@ -72,11 +72,11 @@ def fitted(settings: dict[str, Any]) -> dict[str, Any]:
     Raises:
         ModelError: nothing fits.
     """
+    from localspec.drafters.heads.loading import apart, may_predict, shapes
     from localspec.gguf.split import read_parts
-    from localspec.models.fit import FitSettings, choose
-    from localspec.models.installed import find, find_one
-    from localspec.runtime.heads import apart, may_predict, shapes
-    from localspec.runtime.placement import alone
+    from localspec.models.installed.installed import find, find_one
+    from localspec.models.memory.fit import FitSettings, choose
+    from localspec.runtime.memory.placement import alone
 
     target, draft = find(settings.get("target"))
     if settings.get("draft") is not None:
@@ -100,8 +100,8 @@ def fitted(settings: dict[str, Any]) -> dict[str, Any]:
 
 def installed_models() -> dict[str, Path]:
     """Sound models on this machine by name, the bundled ones included."""
-    from localspec.models.catalog import Catalog
-    from localspec.models.store import Store
+    from localspec.models.installed.catalog import Catalog
+    from localspec.models.installed.store import Store
 
     found = {entry.name: entry.path for entry in Catalog.load().models.values() if entry.bundled}
     return found | {entry.name: entry.path for entry in Store().entries() if not entry.fault}

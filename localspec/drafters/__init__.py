@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from localspec.models.methods import HEADS
+from localspec.models.installed.methods import HEADS
 
 __all__ = ["HEADS", "NAMES", "PLAIN"]
 

@@ -17,14 +17,15 @@ from localspec.errors import Cancelled, ModelError, ModelFileError, UsageError
 from localspec.gguf import Header, Value, read_header
 from localspec.gguf.split import parts_of, read_parts
 from localspec.gguf.spread import BY_LAYER, Spread
-from localspec.llama import device_list, lib, mapping, wide
-from localspec.llama.configuration import Kernels
+from localspec.llama.exact import wide
+from localspec.llama.exact.configuration import Kernels
 from localspec.llama.fewest import FewestTokens
+from localspec.llama.library import device_list, lib, mapping
 from localspec.llama.special_tokens import PromptTokenizer, SpecialToken, special_tokens
 from localspec.types import Prompt, Tokens
 
 if TYPE_CHECKING:
-    from localspec.llama.handle import Handle
+    from localspec.llama.library.handle import Handle
 
 _MOST_LAYERS = 512
 """llama.cpp ends the process over a model with more."""

@@ -7,8 +7,8 @@ from time import perf_counter
 
 import httpx2 as httpx
 
-from localspec.chat.reply import ReplyParser
-from localspec.chat.thinking import MARKS, apart
+from localspec.chat.reply.reply import ReplyParser
+from localspec.chat.reply.thinking import MARKS, apart
 from localspec.engine.request import FinishReason
 from localspec.engine.stats import RequestStats
 from localspec.errors import LocalspecError

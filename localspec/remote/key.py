@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import Any
 
 from localspec.errors import UsageError
-from localspec.models.catalog import EndpointEntry
+from localspec.models.installed.catalog import EndpointEntry
 
 
 def key_for(entry: EndpointEntry) -> str | None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from localspec.chat.thinking import joined
+from localspec.chat.reply.thinking import joined
 from localspec.chat.turn import Message
 from localspec.types import SamplingParams
 

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 import httpx2 as httpx
 
 from localspec.errors import LocalspecError, UsageError
-from localspec.models.names import is_server
+from localspec.models.hub.names import is_server
 from localspec.remote.event_stream import Piece, piece_of, words_of
 
 _CONNECT_SECONDS = 30.0

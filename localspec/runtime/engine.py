@@ -11,21 +11,21 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from localspec.chat.template import ChatTemplate
+from localspec.chat.prompt.template import ChatTemplate
 from localspec.chat.turn import Message
 from localspec.config import EngineSettings
 from localspec.drafters import HEADS, PLAIN
+from localspec.drafters.heads.loading import apart
 from localspec.engine.interfaces import Constraint
 from localspec.engine.request import Request, TokenLogProb, fresh_seed
 from localspec.errors import LocalspecError, UsageError
-from localspec.llama.choice import Progress
-from localspec.llama.grammar import Grammar
-from localspec.llama.hidden import HiddenStates
-from localspec.llama.matcher import Compiler
-from localspec.runtime import corpus
-from localspec.runtime import tuning as tunings
+from localspec.grammar.grammar import Grammar
+from localspec.grammar.matcher import Compiler
+from localspec.llama.cache.hidden import HiddenStates
+from localspec.llama.exact.choice import Progress
 from localspec.runtime.generation import Generation
-from localspec.runtime.heads import apart
+from localspec.runtime.kept import corpus
+from localspec.runtime.kept import tuning as tunings
 from localspec.runtime.loaded import Loaded
 from localspec.runtime.loading import check_drafter, leaves, load_apart
 from localspec.runtime.loops import make_loop
@@ -88,7 +88,7 @@ class Engine:
             PairError: target and draft do not share a tokenizer, or a head is for another target.
             UsageError: a setting has an impossible value.
         """
-        from localspec.models.installed import find, find_one
+        from localspec.models.installed.installed import find, find_one
 
         target_path, pair_draft = find(target)
         draft_path = pair_draft if draft is None else find_one(draft)

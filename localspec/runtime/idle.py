@@ -17,11 +17,11 @@ from typing import Protocol
 import numpy as np
 
 from localspec.errors import LocalspecError
-from localspec.llama import limits
-from localspec.llama.contention import cpus, waited
-from localspec.llama.self_check import SelfCheck
+from localspec.llama.exact import limits
+from localspec.llama.exact.self_check import SelfCheck
+from localspec.llama.library.contention import cpus, waited
 from localspec.planning.costs import PassCosts
-from localspec.runtime.memory import available_bytes
+from localspec.runtime.memory.memory import available_bytes
 from localspec.types import Feed, LogitRows, Tokens
 
 _QUIET = 2.0

@@ -5,21 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from localspec.config import EngineSettings
-from localspec.drafters.draft_model import DraftModel
-from localspec.drafters.head import Head
-from localspec.llama.constant_width import ConstantWidth
-from localspec.llama.context import Context
+from localspec.drafters.heads.head import Head
+from localspec.drafters.models.draft_model import DraftModel
+from localspec.llama.cache.constant_width import ConstantWidth
+from localspec.llama.cache.context import Context
+from localspec.llama.cache.states import union
+from localspec.llama.exact.self_check import SelfCheck
 from localspec.llama.model import Model
-from localspec.llama.self_check import SelfCheck
-from localspec.llama.states import union
-from localspec.models.gpu import integrated
-from localspec.models.shared_vocabulary import SharedVocabulary
+from localspec.models.facts.shared_vocabulary import SharedVocabulary
+from localspec.models.memory.gpu import integrated
 from localspec.native.successors import SuccessorIndex
 from localspec.planning.knowledge import Knowledge
-from localspec.runtime import pass_record
-from localspec.runtime.corpus import Corpus
-from localspec.runtime.knowledge import Store
-from localspec.runtime.memory import gpus
+from localspec.runtime.kept import pass_record
+from localspec.runtime.kept.corpus import Corpus
+from localspec.runtime.kept.knowledge import Store
+from localspec.runtime.memory.memory import gpus
 
 _MOVED = (
     "settings", "model", "context", "exactness", "draft_model", "draft_context", "shared", "configuration", "knowledge",

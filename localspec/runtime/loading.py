@@ -13,42 +13,45 @@ from typing import Any
 from localspec import paths
 from localspec.config import FIXED_DRAFT, EngineSettings
 from localspec.drafters import HEADS, NAMES, PLAIN, plugin
-from localspec.drafters.draft_model import DraftContext, DraftModel, DraftModelSettings
-from localspec.drafters.forced import GrammarForced
-from localspec.drafters.head import Head
-from localspec.drafters.prompt_lookup import PromptLookup, PromptLookupSettings
-from localspec.drafters.recycling import RecyclingSettings, TokenRecycling
-from localspec.drafters.suffix import SuffixDecoding
-from localspec.drafters.translated_context import TranslatedContext
-from localspec.drafters.translation import Translator
+from localspec.drafters.heads import loading as heads
+from localspec.drafters.heads.head import Head
+from localspec.drafters.models.draft_model import DraftContext, DraftModel, DraftModelSettings
+from localspec.drafters.models.translated_context import TranslatedContext
+from localspec.drafters.models.translation import Translator
+from localspec.drafters.search.forced import GrammarForced
+from localspec.drafters.search.prompt_lookup import PromptLookup, PromptLookupSettings
+from localspec.drafters.search.recycling import RecyclingSettings, TokenRecycling
+from localspec.drafters.search.suffix import SuffixDecoding
 from localspec.engine.interfaces import Drafter
 from localspec.engine.plan import Plan
 from localspec.errors import Cancelled, DecodeError, ModelError, UsageError
 from localspec.gguf import Header
 from localspec.gguf.split import read_parts
-from localspec.llama import choice, limits, saved_cache
-from localspec.llama.choice import Chosen, Progress, choose
-from localspec.llama.configuration import CACHE_NAMES, DEFAULT_CACHE, Kernels
-from localspec.llama.constant_width import ConstantWidth
-from localspec.llama.contention import cpus
-from localspec.llama.context import Context
+from localspec.llama.cache import saved_cache
+from localspec.llama.cache.constant_width import ConstantWidth
+from localspec.llama.cache.context import Context
+from localspec.llama.cache.states import union
+from localspec.llama.exact import choice, limits
+from localspec.llama.exact.choice import Chosen, Progress, choose
+from localspec.llama.exact.configuration import CACHE_NAMES, DEFAULT_CACHE, Kernels
+from localspec.llama.exact.probe import shared_facts
+from localspec.llama.library.contention import cpus
+from localspec.llama.library.settings import ContextSettings
 from localspec.llama.model import check_text_model
-from localspec.llama.probe import shared_facts
-from localspec.llama.settings import ContextSettings
-from localspec.llama.states import union
-from localspec.models import pairing
-from localspec.models.context_length import default_context
-from localspec.models.heads import check_target, keeps_state
-from localspec.models.memory import ram
-from localspec.models.rollback import rollback
-from localspec.models.shape import ModelShape, shape_of
+from localspec.models.facts import pairing
+from localspec.models.facts.context_length import default_context
+from localspec.models.facts.heads import check_target, keeps_state
+from localspec.models.facts.shape import ModelShape, shape_of
+from localspec.models.memory.memory import ram
+from localspec.models.memory.rollback import rollback
 from localspec.planning.fixed import FixedPlan
 from localspec.planning.plan import AdaptivePlan, Forced
-from localspec.runtime import estimate, heads, pass_record, placement
-from localspec.runtime.corpus import Corpus, file_of
-from localspec.runtime.knowledge import Store
+from localspec.runtime.kept import pass_record
+from localspec.runtime.kept.corpus import Corpus, file_of
+from localspec.runtime.kept.knowledge import Store
 from localspec.runtime.loaded import Loaded
-from localspec.runtime.placement import number
+from localspec.runtime.memory import estimate, placement
+from localspec.runtime.memory.placement import number
 
 _LOG = logging.getLogger("localspec")
 _CPU_SERVES = "The CPU serves, now and at later starts; `--gpu-layers -1` tries the GPU again."

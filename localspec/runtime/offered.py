@@ -8,12 +8,13 @@ from rich.filesize import decimal
 
 from localspec import paths
 from localspec.errors import LocalspecError
-from localspec.llama import lib, limits
-from localspec.llama.limits import Limits
-from localspec.models import gpu
-from localspec.models.offer import Offer, first_offers
-from localspec.runtime.estimate import Rates, read_seconds
-from localspec.runtime.memory import gpus
+from localspec.llama.exact import limits
+from localspec.llama.exact.limits import Limits
+from localspec.llama.library import lib
+from localspec.models.hub.offer import Offer, first_offers
+from localspec.models.memory import gpu
+from localspec.runtime.memory.estimate import Rates, read_seconds
+from localspec.runtime.memory.memory import gpus
 
 TINY = (
     "It is the tiny pair that comes with localspec, a demonstration: it repeats, sorts and fills in short texts, and "

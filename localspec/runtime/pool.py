@@ -12,19 +12,19 @@ from typing import Any
 
 from localspec import paths
 from localspec.config import PLANNED, EngineSettings
+from localspec.drafters.heads.loading import apart, may_predict, shapes
 from localspec.errors import Cancelled, NoRoomError, UsageError
 from localspec.gguf.formats import ROLLS_BACK
 from localspec.gguf.split import read_parts
-from localspec.llama.choice import Progress
-from localspec.models import installed
-from localspec.models.catalog import DEFAULT_PAIR
-from localspec.models.fit import FitSettings, MemoryPlan, plan
-from localspec.models.memory import Place
-from localspec.models.processes import announce
+from localspec.llama.exact.choice import Progress
+from localspec.models.installed import installed
+from localspec.models.installed.catalog import DEFAULT_PAIR
+from localspec.models.installed.processes import announce
+from localspec.models.memory.fit import FitSettings, MemoryPlan, plan
+from localspec.models.memory.memory import Place
 from localspec.runtime.engine import Engine
-from localspec.runtime.heads import apart, may_predict, shapes
 from localspec.runtime.loading import check_drafter
-from localspec.runtime.memory import places, settle
+from localspec.runtime.memory.memory import places, settle
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@ import numpy as np
 
 from localspec.engine.request import TokenLogProb
 from localspec.errors import Cancelled
-from localspec.llama.embedder import Embedder
-from localspec.llama.hidden import HiddenReader, HiddenStates
+from localspec.llama.cache.embedder import Embedder
+from localspec.llama.cache.hidden import HiddenReader, HiddenStates
 from localspec.runtime.loaded import Loaded
 from localspec.runtime.scorer import Scorer
 from localspec.types import Float32Array, Tokens

@@ -9,7 +9,7 @@ import numpy as np
 
 from localspec.engine.request import TokenLogProb
 from localspec.errors import ContextOverflowError
-from localspec.llama.context import Context
+from localspec.llama.cache.context import Context
 from localspec.native import kernels
 from localspec.types import Feed, LogitRows, Tokens
 

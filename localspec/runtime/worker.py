@@ -10,17 +10,13 @@ from typing import Any, TypeVar
 
 from localspec import paths
 from localspec.drafters.custom import Custom
+from localspec.drafters.heads.loading import displace
 from localspec.engine.loop import Loop
 from localspec.engine.request import Event, FinishReason, Request
 from localspec.engine.slot import Slot
 from localspec.errors import ContextOverflowError, DecodeError, DeviceError, LocalspecError
 from localspec.planning.plan import AdaptivePlan
-from localspec.runtime import memory
-from localspec.runtime.cache_folder import CacheFolder
-from localspec.runtime.chat_caches import ChatCaches
-from localspec.runtime.device_loss import can_move, move_to_cpu
 from localspec.runtime.generation import Generation
-from localspec.runtime.heads import displace
 from localspec.runtime.idle import (
     IdleCalibration,
     IdleJob,
@@ -29,7 +25,11 @@ from localspec.runtime.idle import (
     next_wait,
     unknown_widths,
 )
+from localspec.runtime.kept.cache_folder import CacheFolder
+from localspec.runtime.kept.chat_caches import ChatCaches
 from localspec.runtime.loaded import Loaded
+from localspec.runtime.memory import memory
+from localspec.runtime.memory.device_loss import can_move, move_to_cpu
 from localspec.types import NO_TOKENS
 
 _Result = TypeVar("_Result")

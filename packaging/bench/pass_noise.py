@@ -22,10 +22,10 @@ from typing import Any
 
 import numpy as np
 
-from localspec.llama.contention import waited
-from localspec.llama.context import Context
+from localspec.llama.cache.context import Context
+from localspec.llama.library.contention import waited
+from localspec.llama.library.settings import ContextSettings
 from localspec.llama.model import Model
-from localspec.llama.settings import ContextSettings
 from localspec.types import Feed
 
 PHASE = 3.0

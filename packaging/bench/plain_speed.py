@@ -24,7 +24,7 @@ import numpy as np
 
 from localspec import Engine, SamplingParams
 from localspec.config import Exactness
-from localspec.llama import lib  # silences llama.cpp's log
+from localspec.llama.library import lib  # silences llama.cpp's log
 
 GREEDY = SamplingParams(temperature=0.0)
 

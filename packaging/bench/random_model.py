@@ -18,9 +18,9 @@ import numpy as np
 from gguf import GGMLQuantizationType as Type
 
 from localspec import paths
-from localspec.bench.filler import Filler
-from localspec.bench.model_file import ModelFile
-from localspec.bench.shapes import SHAPES, Matrix, Shape
+from localspec.bench.models.filler import Filler
+from localspec.bench.models.model_file import ModelFile
+from localspec.bench.models.shapes import SHAPES, Matrix, Shape
 
 TYPES = {
     "Q8_0": (Type.Q8_0, gguf.LlamaFileType.MOSTLY_Q8_0),

@@ -134,9 +134,9 @@ class Trial:
 
 def chat(rate: float, folder: Path, tell: int) -> None:
     """The chat itself, in the child; writes lines (what, monotonic time, processor time) to `tell`."""
-    from localspec.chat.archive import Archive
-    from localspec.tui.app import ChatApp
-    from localspec.tui.preferences import Preferences
+    from localspec.chat.archive.archive import Archive
+    from localspec.tui.shell.app import ChatApp
+    from localspec.tui.shell.preferences import Preferences
 
     def say(what: str) -> None:
         os.write(tell, f"{what} {time.monotonic()} {time.process_time()}\n".encode())

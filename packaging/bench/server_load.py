@@ -27,9 +27,9 @@ import httpx
 from peer_server import SETTINGS, PeerServer, ServerProcess, free_port
 from server_load_turns import Answer, Turn, Turns, page
 
-from localspec.bench.pairs import QUANTS, Wanted, make
+from localspec.bench.models.pairs import QUANTS, Wanted, make
 from localspec.checks.prompts import load_prompts
-from localspec.llama import lib
+from localspec.llama.library import lib
 from localspec.remote.event_stream import Piece, piece_of
 
 OURS: dict[str, tuple[str, ...]] = {

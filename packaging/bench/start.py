@@ -148,7 +148,7 @@ def main() -> None:
     localspec = str(Path(sys.executable).with_name("localspec"))
     files = ["--target", str(weights[0]), *(["--draft", str(draft)] if draft else [])]
     run = [localspec, "run", *files, "--stats", PROMPT]
-    from localspec.llama import lib
+    from localspec.llama.library import lib
 
     bare = [sys.executable, "-c", BARE, str(weights[0]), str(lib.default_threads()), PROMPT]
     found: dict[str, list[float]] = {}

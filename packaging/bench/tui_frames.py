@@ -149,7 +149,7 @@ class Paced:
         self._rate, self._seconds = rate, seconds
 
     def start(self, sink: Any) -> None:
-        from localspec.tui.answerer import Facts, ModelReady
+        from localspec.tui.talk.answerer import Facts, ModelReady
 
         self.facts = Facts(self.name, context=1 << 20)
         sink.post_message(ModelReady(self.facts))
@@ -171,7 +171,7 @@ class Paced:
     def _play(self, answer: Any, sink: Any) -> None:
         from localspec.engine.request import FinishReason, Origin, PassRecord
         from localspec.engine.stats import RequestStats
-        from localspec.tui.answerer import POSTS_PER_SECOND, AnswerEnded, AnswerPart
+        from localspec.tui.talk.answerer import POSTS_PER_SECOND, AnswerEnded, AnswerPart
 
         words = _words(int(self._rate * self._seconds))
         stats, began, done = RequestStats(), time.perf_counter(), 0
@@ -211,9 +211,9 @@ def _words(tokens: int) -> list[str]:
 
 def run(options: argparse.Namespace, result: Path, press: int) -> None:
     """The chat itself, in the child; a byte written to `press` wishes for Esc."""
-    from localspec.chat.archive import Archive
-    from localspec.tui.app import ChatApp
-    from localspec.tui.preferences import Preferences
+    from localspec.chat.archive.archive import Archive
+    from localspec.tui.shell.app import ChatApp
+    from localspec.tui.shell.preferences import Preferences
 
     clock = Clock()
     figures: dict[str, Any] = {}

@@ -46,18 +46,18 @@ class Clock:
 CLOCK = Clock()
 time.perf_counter = CLOCK  # before localspec is imported, which takes it by name
 
-from localspec.bench.benchmark import Benchmark, BenchSettings  # noqa: E402
-from localspec.bench.contenders import EngineContender  # noqa: E402
-from localspec.bench.run import Run  # noqa: E402
-from localspec.bench.session import Session  # noqa: E402
-from localspec.bench.table import Table  # noqa: E402
-from localspec.bench.workloads import SHIPPED, load_workloads  # noqa: E402
-from localspec.llama.context import Context  # noqa: E402
+from localspec.bench.contest.benchmark import Benchmark, BenchSettings  # noqa: E402
+from localspec.bench.contest.contenders import EngineContender  # noqa: E402
+from localspec.bench.contest.run import Run  # noqa: E402
+from localspec.bench.contest.session import Session  # noqa: E402
+from localspec.bench.contest.workloads import SHIPPED, load_workloads  # noqa: E402
+from localspec.bench.results.table import Table  # noqa: E402
+from localspec.llama.cache.context import Context  # noqa: E402
 from localspec.planning.costs import PassCosts  # noqa: E402
 from localspec.planning.draft_costs import DraftCosts  # noqa: E402
 from localspec.planning.knowledge import Knowledge  # noqa: E402
-from localspec.runtime import memory  # noqa: E402
 from localspec.runtime.engine import Engine  # noqa: E402
+from localspec.runtime.memory import memory  # noqa: E402
 
 WORKLOADS = [name for name in SHIPPED if not name.startswith("long-")]
 COSTS = {

@@ -19,10 +19,10 @@ from typing import NamedTuple
 
 from random_model import TYPES, write
 
-from localspec.bench.passes import PassReport, PassSettings, Point, measure_passes
-from localspec.bench.report import as_dict, heading, notes, tables
-from localspec.bench.shapes import SHAPES
-from localspec.bench.table import Table
+from localspec.bench.models.shapes import SHAPES
+from localspec.bench.passes.passes import PassReport, PassSettings, Point, measure_passes
+from localspec.bench.passes.report import as_dict, heading, notes, tables
+from localspec.bench.results.table import Table
 
 
 class Figure(NamedTuple):

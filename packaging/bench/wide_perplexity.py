@@ -24,12 +24,12 @@ from pathlib import Path
 import numpy as np
 
 from localspec import paths
-from localspec.bench.perplexity import Perplexity, held_out, losses, windows
-from localspec.llama import wide
-from localspec.llama.configuration import ALL_KERNELS, LLAMA_KERNELS, Kernels
+from localspec.bench.passes.perplexity import Perplexity, held_out, losses, windows
+from localspec.llama.exact import wide
+from localspec.llama.exact.configuration import ALL_KERNELS, LLAMA_KERNELS, Kernels
+from localspec.llama.library.quantize import quantize
+from localspec.llama.library.settings import ContextSettings
 from localspec.llama.model import Model
-from localspec.llama.quantize import quantize
-from localspec.llama.settings import ContextSettings
 from localspec.types import Float64Array
 
 BASE: Kernels = "repacked"

@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 UPSTREAM = "0.3.36"
-"""Version of llama-cpp-python; localspec/llama/lib.py is written for this one."""
+"""Version of llama-cpp-python; localspec/llama/library/lib.py is written for this one."""
 SHA256 = "832db0699007f1be95a7e41ef12e88926b02ba836461e36a36372db2760c1a2e"
 """Of its source distribution."""
 PACKAGE = "localspec_llama"

@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from localspec import paths
-from localspec.bench.workloads import load_workloads
+from localspec.bench.contest.workloads import load_workloads
+from localspec.drafters.heads.loading import find
 from localspec.engine.stats import RequestStats
 from localspec.gguf import read_header
-from localspec.models.heads import nextn_layers
+from localspec.models.facts.heads import nextn_layers
 from localspec.runtime.engine import Engine
-from localspec.runtime.heads import find
 from localspec.types import SamplingParams
 
 HEADS = Path(__file__).resolve().parents[2] / "tests" / "data" / "heads"

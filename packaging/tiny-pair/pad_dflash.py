@@ -20,8 +20,8 @@ from export_dflash import describe
 from export_eagle3 import add_q8_0
 from pad_eagle3 import shape_of
 
-from localspec.bench.padded import Padding
-from localspec.bench.shapes import PADDED, Shape
+from localspec.bench.models.padded import Padding
+from localspec.bench.models.shapes import PADDED, Shape
 
 SAME = ("attn_q_norm.weight", "attn_k_norm.weight", "markov_w1.weight", "markov_w2.weight", "conf_proj.bias")
 """What no size of the target changes, without the layer."""

@@ -18,8 +18,8 @@ import numpy as np
 from eagle3_head import HeadShape
 from export_eagle3 import add_q8_0, add_vocabulary, describe
 
-from localspec.bench.padded import Padding
-from localspec.bench.shapes import PADDED, Shape
+from localspec.bench.models.padded import Padding
+from localspec.bench.models.shapes import PADDED, Shape
 
 
 def shape_of(reader: gguf.GGUFReader, architecture: str) -> Shape:

@@ -17,8 +17,8 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from localspec.models.safetensors import SafetensorsFile
-from localspec.models.tensors import Tensors
+from localspec.models.facts.safetensors import SafetensorsFile
+from localspec.models.facts.tensors import Tensors
 from localspec.native.matrix import Int8Matrix
 
 NEVER = -100.0

@@ -21,7 +21,7 @@ from material import Source
 from tasks import RENAME, TASKS, Example, chat
 
 from localspec import paths
-from localspec.chat.template import ChatTemplate
+from localspec.chat.prompt.template import ChatTemplate
 from localspec.chat.turn import Message
 from localspec.llama.model import Model
 

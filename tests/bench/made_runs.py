@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from localspec.bench.run import Answer, Pass, Run, RunKey
+from localspec.bench.contest.run import Answer, Pass, Run, RunKey
 
 
 def made_run(

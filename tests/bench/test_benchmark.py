@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from localspec import Engine
-from localspec.bench.benchmark import Benchmark, BenchSettings
-from localspec.bench.cells import make_cells
-from localspec.bench.contenders import engine_contenders, possible_drafters
-from localspec.bench.run import Contender, Turn
-from localspec.bench.session import Session
-from localspec.bench.workloads import load_workloads
+from localspec.bench.contest.benchmark import Benchmark, BenchSettings
+from localspec.bench.contest.contenders import engine_contenders, possible_drafters
+from localspec.bench.contest.run import Contender, Turn
+from localspec.bench.contest.session import Session
+from localspec.bench.contest.workloads import load_workloads
+from localspec.bench.results.cells import make_cells
 from localspec.errors import ContextOverflowError, UsageError
 from localspec.types import SamplingParams
 

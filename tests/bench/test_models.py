@@ -9,17 +9,17 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from localspec.bench.shapes import PADDED, SHAPES, Shape
+from localspec.bench.models.shapes import PADDED, SHAPES, Shape
 from localspec.errors import UsageError
-from localspec.llama.context import Context
+from localspec.llama.cache.context import Context
+from localspec.llama.library.settings import ContextSettings
 from localspec.llama.model import Model
-from localspec.llama.settings import ContextSettings
 from localspec.types import Feed, Float32Array, Tokens
 
 pytest.importorskip("gguf")
 
-from localspec.bench.padded import Padded, Small
-from localspec.bench.pairs import Wanted, logit_difference, make
+from localspec.bench.models.padded import Padded, Small
+from localspec.bench.models.pairs import Wanted, logit_difference, make
 
 SCRIPT = Path(__file__).resolve().parents[2] / "packaging" / "bench" / "random_model.py"
 

@@ -1,4 +1,4 @@
-"""`localspec.bench.passes`: real passes of the bundled target, and the sums made of them."""
+"""`localspec.bench.passes.passes`: real passes of the bundled target, and the sums made of them."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from localspec.bench import report as reports
-from localspec.bench.passes import PassReport, PassSettings, Point, measure_passes, needed_bytes
-from localspec.bench.work import Work
+from localspec.bench.passes import report as reports
+from localspec.bench.passes.passes import PassReport, PassSettings, Point, measure_passes, needed_bytes
+from localspec.bench.passes.work import Work
 from localspec.errors import PairError, UsageError
 from localspec.gguf import read_header
-from localspec.llama import wide
-from localspec.llama.configuration import LLAMA_KERNELS
-from localspec.llama.limits import Limits
+from localspec.llama.exact import wide
+from localspec.llama.exact.configuration import LLAMA_KERNELS
+from localspec.llama.exact.limits import Limits
 from tests.drafters.mtp_files import companion
 
 SMALL = PassSettings(widths=(1, 4), lengths=(64,), prefill=80, threads=1, rounds=2)

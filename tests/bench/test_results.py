@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from localspec.bench import results as shown
-from localspec.bench.benchmark import BenchSettings
-from localspec.bench.cells import Cell, make_cells
-from localspec.bench.page import as_html
-from localspec.bench.results import Results
-from localspec.bench.run import Pass, Run
+from localspec.bench.contest.benchmark import BenchSettings
+from localspec.bench.contest.run import Pass, Run
+from localspec.bench.results import results as shown
+from localspec.bench.results.cells import Cell, make_cells
+from localspec.bench.results.page import as_html
+from localspec.bench.results.results import Results
 from tests.bench.made_runs import made_run
 
 COUNTS: dict[str, Any] = {

@@ -9,8 +9,8 @@ from dataclasses import replace
 
 import pytest
 
-from localspec.bench.run import Turn
-from localspec.bench.served import Served
+from localspec.bench.contest.run import Turn
+from localspec.bench.contest.served import Served
 from localspec.chat.turn import Message
 from localspec.errors import LocalspecError, UsageError
 from localspec.remote.server import Server

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from localspec import paths
-from localspec.bench.workloads import SHIPPED, Prompt, load_workloads
+from localspec.bench.contest.workloads import SHIPPED, Prompt, load_workloads
 from localspec.chat.turn import Message
 from localspec.errors import UsageError
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from localspec.chat.archive import Archive
-from localspec.chat.message import StoredMessage
+from localspec.chat.archive.archive import Archive
+from localspec.chat.archive.message import StoredMessage
 
 
 @pytest.fixture

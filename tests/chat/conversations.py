@@ -8,9 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from localspec.chat.dialect import Dialect
-from localspec.chat.dialect import Vocabulary as Known
-from localspec.chat.tool import Tool, ToolCall
+from localspec.chat.reply.dialect import Dialect
+from localspec.chat.reply.dialect import Vocabulary as Known
+from localspec.chat.reply.tool import Tool, ToolCall
 from localspec.chat.turn import Message
 
 TEMPLATES = Path(__file__).parent.parent / "data" / "templates"

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from localspec.chat.archive import Archive
-from localspec.chat.message import Attachment, Preset
+from localspec.chat.archive.archive import Archive
+from localspec.chat.archive.message import Attachment, Preset
 from localspec.errors import UsageError
 from localspec.types import SamplingParams
 from tests.chat.conftest import say, texts

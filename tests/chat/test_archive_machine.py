@@ -11,7 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from localspec.chat.archive import Archive
+from localspec.chat.archive.archive import Archive
 
 
 @dataclass

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from localspec.chat.call_part import CallArguments, CallBegun, CallEnded
-from localspec.chat.dialect import Dialect, Turn
-from localspec.chat.tool import AUTO, Tool, ToolChoice
+from localspec.chat.reply.call_part import CallArguments, CallBegun, CallEnded
+from localspec.chat.reply.dialect import Dialect, Turn
+from localspec.chat.reply.tool import AUTO, Tool, ToolChoice
 from localspec.chat.turn import Message
-from localspec.engine.lazy import Lazy
-from localspec.llama.grammar import Grammar
-from localspec.llama.matcher import Compiler
+from localspec.grammar.grammar import Grammar
+from localspec.grammar.lazy import Lazy
+from localspec.grammar.matcher import Compiler
 from localspec.llama.model import Model
 from localspec.types import Prompt, Tokens
 

@@ -15,12 +15,12 @@ from pathlib import Path
 
 import pytest
 
-from localspec.chat.archive import Archive
+from localspec.chat.archive.archive import Archive
 
 STREAM = """
 import sys, time
 from pathlib import Path
-from localspec.chat.archive import Archive
+from localspec.chat.archive.archive import Archive
 from localspec.engine.request import PassRecord
 
 archive, log = Archive.open(Path(sys.argv[1])), open(sys.argv[2], "w", buffering=1)
@@ -103,7 +103,7 @@ def test_a_hundred_kills_lose_at_most_the_last_second(tmp_path: Path) -> None:
 LIMITED = """
 import resource, sys
 from pathlib import Path
-from localspec.chat.archive import Archive
+from localspec.chat.archive.archive import Archive
 
 resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, 400_000))
 archive = Archive.open(Path(sys.argv[1]))
@@ -136,7 +136,7 @@ def test_a_file_that_may_not_grow_is_a_full_disk(tmp_path: Path) -> None:
 TOGETHER = """
 import sys
 from pathlib import Path
-from localspec.chat.archive import Archive
+from localspec.chat.archive.archive import Archive
 
 with Archive.open(Path(sys.argv[1])) as archive:
     assert archive.persistent, archive.notice
@@ -171,7 +171,7 @@ def test_programs_that_write_at_once_lose_nothing(tmp_path: Path) -> None:
 
 
 def test_four_programs_create_one_archive_together(tmp_path: Path) -> None:
-    script = "import sys\nfrom pathlib import Path\nfrom localspec.chat.archive import Archive\n"
+    script = "import sys\nfrom pathlib import Path\nfrom localspec.chat.archive.archive import Archive\n"
     script += "with Archive.open(Path(sys.argv[1])) as a: a.append_user(a.new_chat().id, 'x'); print(a.notice)"
     children = [run(script, tmp_path / "chats.sqlite3") for _ in range(4)]
     assert [child.communicate(timeout=60) for child in children] == [("\n", "")] * 4

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from localspec.chat import schema
-from localspec.chat.archive import Archive
-from localspec.chat.database import Database
+from localspec.chat.archive import schema
+from localspec.chat.archive.archive import Archive
+from localspec.chat.archive.database import Database
 from localspec.errors import LocalspecError
 from tests.chat.conftest import say, texts, without_privileges
 
@@ -53,7 +53,7 @@ def test_an_older_file_is_copied_then_brought_up_to_date(tmp_path: Path, monkeyp
     chat_id = made(file)
     step = "ALTER TABLE chat ADD COLUMN colour TEXT NOT NULL DEFAULT 'red';\nCREATE TABLE more (x);\n"
     monkeypatch.setattr(schema, "MIGRATIONS", [*schema.MIGRATIONS, step])
-    monkeypatch.setattr("localspec.chat.database.MIGRATIONS", schema.MIGRATIONS)
+    monkeypatch.setattr("localspec.chat.archive.database.MIGRATIONS", schema.MIGRATIONS)
     with Archive.open(file) as archive:
         assert (archive.notice, archive.persistent) == ("", True)
         assert texts(archive.path(chat_id)) == ["before", "kept"]
@@ -72,7 +72,7 @@ def test_a_step_that_fails_leaves_the_file_as_it_was(tmp_path: Path, monkeypatch
     chat_id = made(file)
     with monkeypatch.context() as patch:
         broken = [*schema.MIGRATIONS, "CREATE TABLE half (x);\nCREATE UNIQUE INDEX one ON message(chat);\n"]
-        patch.setattr("localspec.chat.database.MIGRATIONS", broken)
+        patch.setattr("localspec.chat.archive.database.MIGRATIONS", broken)
         with Archive.open(file) as archive:
             assert "UNIQUE constraint failed" in archive.notice
             assert not archive.persistent
@@ -184,7 +184,7 @@ def test_a_folder_in_the_place_of_the_file(tmp_path: Path) -> None:
 
 
 def test_a_file_that_stays_busy_is_an_error_and_not_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("localspec.chat.database._BUSY_SECONDS", 0.1)
+    monkeypatch.setattr("localspec.chat.archive.database._BUSY_SECONDS", 0.1)
     file = tmp_path / "chats.sqlite3"
     with Archive.open(file) as archive:
         writer = archive.begin_answer(archive.append_user(archive.new_chat().id, "x").id)

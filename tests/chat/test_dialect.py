@@ -10,18 +10,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from localspec.chat.array_form import ArrayForm
-from localspec.chat.call_form import BareForm, CallForm, ListForm, TaggedForm
-from localspec.chat.call_part import CallArguments, CallBegun, CallEnded
-from localspec.chat.dialect import Dialect
-from localspec.chat.gemma_form import GemmaForm
-from localspec.chat.named_form import NamedForm
-from localspec.chat.pair_form import PairForm
-from localspec.chat.reply import Content, Part, Reasoning, Thought
-from localspec.chat.template import ChatTemplate
-from localspec.chat.tool import Tool, ToolCall, ToolChoice, new_call_id
+from localspec.chat.prompt.template import ChatTemplate
+from localspec.chat.reply.array_form import ArrayForm
+from localspec.chat.reply.call_form import BareForm, CallForm, ListForm, TaggedForm
+from localspec.chat.reply.call_part import CallArguments, CallBegun, CallEnded
+from localspec.chat.reply.dialect import Dialect
+from localspec.chat.reply.gemma_form import GemmaForm
+from localspec.chat.reply.named_form import NamedForm
+from localspec.chat.reply.pair_form import PairForm
+from localspec.chat.reply.reply import Content, Part, Reasoning, Thought
+from localspec.chat.reply.tool import Tool, ToolCall, ToolChoice, new_call_id
+from localspec.chat.reply.xml_form import XmlForm
 from localspec.chat.turn import Message
-from localspec.chat.xml_form import XmlForm
 from localspec.errors import UsageError
 from localspec.llama.model import Model
 from localspec.llama.special_tokens import PromptTokenizer, SpecialToken

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from localspec.chat.archive import Archive
-from localspec.chat.message import Attachment
+from localspec.chat.archive.archive import Archive
+from localspec.chat.archive.message import Attachment
 from localspec.engine.request import PassRecord
 from localspec.errors import UsageError
 from tests.chat.conftest import say

@@ -10,18 +10,18 @@ from typing import Any
 
 import pytest
 
-from localspec.chat.array_form import ArrayForm
-from localspec.chat.call_part import CallArguments, CallBegun, CallEnded
-from localspec.chat.dialect import Dialect
-from localspec.chat.harmony_form import HarmonyForm
-from localspec.chat.named_form import NamedForm
-from localspec.chat.reply import Content, Part
-from localspec.chat.template import ChatTemplate
-from localspec.chat.tool import Tool, ToolCall, ToolChoice
+from localspec.chat.prompt.template import ChatTemplate
+from localspec.chat.reply.array_form import ArrayForm
+from localspec.chat.reply.call_part import CallArguments, CallBegun, CallEnded
+from localspec.chat.reply.dialect import Dialect
+from localspec.chat.reply.harmony_form import HarmonyForm
+from localspec.chat.reply.named_form import NamedForm
+from localspec.chat.reply.reply import Content, Part
+from localspec.chat.reply.tool import Tool, ToolCall, ToolChoice
 from localspec.chat.turn import Message
-from localspec.engine.lazy import Lazy
-from localspec.llama.grammar import Grammar
-from localspec.llama.matcher import Compiler
+from localspec.grammar.grammar import Grammar
+from localspec.grammar.lazy import Lazy
+from localspec.grammar.matcher import Compiler
 from localspec.llama.model import Model
 from tests.chat.marked_file import CONTROL, USER_DEFINED, write_marked
 from tests.chat.test_call_grammar import PROMPT, Disguised

@@ -6,15 +6,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from localspec.chat.call_part import CallArguments, CallBegun, CallEnded
-from localspec.chat.dialect import Dialect, Turn
-from localspec.chat.harmony_reply import HarmonyParser
-from localspec.chat.reply import Content, Parser, Part
-from localspec.chat.template import ChatTemplate
-from localspec.chat.tool import AUTO, Tool, ToolCall, ToolChoice
+from localspec.chat.prompt.template import ChatTemplate
+from localspec.chat.reply.call_part import CallArguments, CallBegun, CallEnded
+from localspec.chat.reply.dialect import Dialect, Turn
+from localspec.chat.reply.harmony_reply import HarmonyParser
+from localspec.chat.reply.reply import Content, Parser, Part
+from localspec.chat.reply.tool import AUTO, Tool, ToolCall, ToolChoice
 from localspec.chat.turn import Message
-from localspec.llama.grammar import Grammar
-from localspec.llama.matcher import Compiler
+from localspec.grammar.grammar import Grammar
+from localspec.grammar.matcher import Compiler
 from localspec.llama.model import Model
 from localspec.types import Tokens
 from tests.chat.marked_file import HARMONY, write_harmony

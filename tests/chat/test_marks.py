@@ -14,12 +14,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from localspec.chat import template as chat_template
-from localspec.chat.dialect import Dialect
-from localspec.chat.marks import Marks
-from localspec.chat.reply import THOUGHTS
-from localspec.chat.sealed import BREAK, Sealed, json_text, opened
-from localspec.chat.template import ChatTemplate
+from localspec.chat.prompt import template as chat_template
+from localspec.chat.prompt.marks import Marks
+from localspec.chat.prompt.sealed import BREAK, Sealed, json_text, opened
+from localspec.chat.prompt.template import ChatTemplate
+from localspec.chat.reply.dialect import Dialect
+from localspec.chat.reply.reply import THOUGHTS
 from localspec.chat.turn import Message
 from localspec.llama.model import Model
 from localspec.llama.special_tokens import SpecialToken

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.chat.archive import Archive
-from localspec.chat.passes import Replay, decode, encode, tokens_of
+from localspec.chat.archive.archive import Archive
+from localspec.chat.archive.passes import Replay, decode, encode, tokens_of
 from localspec.chat.turn import Message
 from localspec.engine.request import PassRecord
 from localspec.errors import UsageError
@@ -59,7 +59,7 @@ def test_damaged_bytes_are_refused_or_harmless(passes: list[PassRecord], data: s
 def test_a_bomb_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     import zlib
 
-    monkeypatch.setattr("localspec.chat.passes._MOST_BYTES", 1000)
+    monkeypatch.setattr("localspec.chat.archive.passes._MOST_BYTES", 1000)
     with pytest.raises(UsageError, match="too large"):
         decode([b"\x01" + zlib.compress(b"\0" * 100_000)])
 

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.chat.archive import Archive
-from localspec.chat.message import Attachment
-from localspec.chat.overflow import drop_oldest, summary_request
-from localspec.chat.prompt import fenced, prompt_messages, sampling_params, with_attachments
-from localspec.chat.title import LONGEST, title_from
+from localspec.chat.archive.archive import Archive
+from localspec.chat.archive.message import Attachment
+from localspec.chat.prompt.overflow import drop_oldest, summary_request
+from localspec.chat.prompt.prompt import fenced, prompt_messages, sampling_params, with_attachments
+from localspec.chat.prompt.title import LONGEST, title_from
 from localspec.chat.turn import Message
 from localspec.errors import UsageError
 from localspec.types import SamplingParams

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from localspec.chat.archive import Archive
-from localspec.chat.message import Attachment
-from localspec.chat.prompt import prompt_messages, sampling_params
+from localspec.chat.archive.archive import Archive
+from localspec.chat.archive.message import Attachment
+from localspec.chat.prompt.prompt import prompt_messages, sampling_params
 from tests.chat.conftest import say, texts
 
 RECORDED = Path(__file__).parents[1] / "data" / "saved-0.1" / "chats.sqlite3.gz"

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.chat.archive import Archive
-from localspec.chat.message import Hit
+from localspec.chat.archive.archive import Archive
+from localspec.chat.archive.message import Hit
 from tests.chat.conftest import say
 
 TEXTS = {

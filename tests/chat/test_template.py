@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from localspec.chat.template import ChatTemplate
+from localspec.chat.prompt.template import ChatTemplate
 from localspec.chat.turn import ROLES, Message
 from localspec.errors import ModelError, UsageError
 

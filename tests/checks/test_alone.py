@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from textual.message import Message as TextualMessage
 
-from localspec.bench.contenders import EngineContender
-from localspec.bench.run import Turn
+from localspec.bench.contest.contenders import EngineContender
+from localspec.bench.contest.run import Turn
 from localspec.chat.turn import Message
 from localspec.checks.answering import Answering
 from localspec.checks.answering import Question as Asked
@@ -21,8 +21,8 @@ from localspec.engine.request import PassRecord
 from localspec.engine.stats import RequestStats
 from localspec.errors import LocalspecError
 from localspec.runtime.engine import Engine
-from localspec.tui.answerer import AnswerEnded, AnswerPart, Question
-from localspec.tui.local import LocalAnswerer
+from localspec.tui.talk.answerer import AnswerEnded, AnswerPart, Question
+from localspec.tui.talk.local import LocalAnswerer
 from localspec.types import SamplingParams
 
 GREEDY = SamplingParams(temperature=0.0)

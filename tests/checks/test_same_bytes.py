@@ -14,7 +14,7 @@ import pytest
 from localspec import Engine, Message, SamplingParams
 from localspec.checks.prompts import Prompt, load_prompts
 from localspec.checks.verify import Report, Setting, default_settings, verify
-from localspec.llama import wide
+from localspec.llama.exact import wide
 from tests import plain_decode
 from tests.checks.conftest import KERNELS, QUANTISATIONS, THREADS, Load
 

@@ -12,7 +12,7 @@ import pytest
 from localspec.checks.finding import Finding
 from localspec.checks.machine import examine_machine_state
 from localspec.checks.speed import examine_answers, examine_context, examine_use
-from localspec.models.memory import Place
+from localspec.models.memory.memory import Place
 from localspec.runtime.engine import Engine
 
 

@@ -17,7 +17,7 @@ from localspec.checks.challenger import ASPECTS, challengers
 from localspec.checks.prompts import load_prompts
 from localspec.checks.tune import Progress, Side, TunePlan, TuneReport, tune
 from localspec.errors import LocalspecError, UsageError
-from localspec.llama import lib
+from localspec.llama.library import lib
 from localspec.types import SamplingParams
 
 NGRAM, LENGTH = ("ngram",), ("length",)

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from localspec.chat.completion import MOST_TOKENS, NO_TEMPLATE, continued, note
+from localspec.chat.prompt.completion import MOST_TOKENS, NO_TEMPLATE, continued, note
 from localspec.chat.turn import Message
 from localspec.errors import ModelError
-from localspec.models.catalog import Catalog
-from localspec.models.memory import Place
-from localspec.models.store import Store
-from localspec.tui import shelf
+from localspec.models.installed.catalog import Catalog
+from localspec.models.installed.store import Store
+from localspec.models.memory.memory import Place
+from localspec.tui.pages import shelf
 from tests.cli.conftest import Command
 from tests.llama.rewritten_gguf import rewritten
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from localspec.chat.archive import Archive
-from localspec.runtime.cache_folder import CacheFolder
-from localspec.runtime.corpus import folder
-from localspec.runtime.corpus_file import CorpusFile, Sequence, name_of
+from localspec.chat.archive.archive import Archive
+from localspec.runtime.kept.cache_folder import CacheFolder
+from localspec.runtime.kept.corpus import folder
+from localspec.runtime.kept.corpus_file import CorpusFile, Sequence, name_of
 from localspec.types import NO_TOKENS
 from tests.cli.conftest import Command
 

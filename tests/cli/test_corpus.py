@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from localspec.cli import build_parser
-from localspec.cli.chat import _load
+from localspec.cli.commands.chat import _load
 from localspec.cli.options import engine_settings
 from localspec.native.suffix import SuffixIndex
-from localspec.runtime.corpus_file import CorpusFile
+from localspec.runtime.kept.corpus_file import CorpusFile
 from tests.cli.conftest import Command
 
 

@@ -11,7 +11,8 @@ import pytest
 from localspec.config import EngineSettings
 from localspec.gguf.spread import BY_LAYER
 from localspec.planning.costs import PassCosts
-from localspec.runtime import pass_record, placement
+from localspec.runtime.kept import pass_record
+from localspec.runtime.memory import placement
 from tests.cli.conftest import Command
 from tests.fake_gpus import CARD, SLOW, SOFTWARE, list_gpus
 from tests.models.made_models import Made, write_model

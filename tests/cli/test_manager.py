@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from localspec.models.store import Entry, Store, StoredFile
+from localspec.models.installed.store import Entry, Store, StoredFile
 from tests.cli.conftest import Command
 from tests.llama.tiny_gguf import gguf_bytes, write
 

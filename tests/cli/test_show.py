@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from localspec.llama import wide
-from localspec.llama.quantize import quantize
+from localspec.llama.exact import wide
+from localspec.llama.library.quantize import quantize
 from tests.cli.conftest import Command
 from tests.llama.tiny_gguf import TINY_METADATA, gguf_bytes, write
 from tests.models.made_models import Made, write_model

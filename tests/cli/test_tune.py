@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from localspec.runtime import tuning
-from localspec.runtime.tuning import Tuning
+from localspec.runtime.kept import tuning
+from localspec.runtime.kept.tuning import Tuning
 from tests.cli.conftest import Command
 from tests.drafters.shipped_heads import SHIPPED
 

@@ -11,9 +11,9 @@ import pytest
 from localspec.cli.unused import not_used
 from localspec.drafters import HEADS, NAMES
 from localspec.gguf import read_header
-from localspec.models.catalog import Catalog
-from localspec.models.methods import METHODS
-from localspec.models.store import Entry, Store, StoredFile
+from localspec.models.installed.catalog import Catalog
+from localspec.models.installed.methods import METHODS
+from localspec.models.installed.store import Entry, Store, StoredFile
 from tests.cli.conftest import Command
 from tests.drafters.shipped_heads import SHIPPED
 from tests.llama.tiny_gguf import TINY_METADATA, gguf_bytes, write

@@ -9,7 +9,7 @@ import pytest
 
 from localspec.cli import COMMANDS, WITH_DEFAULT, build_parser
 from localspec.cli.parser import MOST_USED, SHARED
-from localspec.models import hub
+from localspec.models.hub import hub
 from tests.cli.conftest import Command
 
 SHORT = ("--max-tokens", "12", "--temperature", "0", "--seed", "1", "--drafter", "none")

@@ -11,20 +11,20 @@ from typing import Any
 import pytest
 
 from localspec.cli import COMMANDS, build_parser
-from localspec.cli.line_chat import _HELP
+from localspec.cli.commands.line_chat import _HELP
 from localspec.config import EngineSettings
 from localspec.errors import LocalspecError
 from localspec.runtime.pool import Pool
-from localspec.server.app import create_app
-from localspec.server.meter import Meter
-from localspec.server.reading import HEADER, SWITCHES
-from localspec.tui.app import ChatApp
-from localspec.tui.bindings import known
-from localspec.tui.commands import commands
-from localspec.tui.documented import settings_of
-from localspec.tui.preferences import Preferences
-from localspec.tui.registry import SCREENS, load
+from localspec.server.http.app import create_app
+from localspec.server.http.meter import Meter
+from localspec.server.http.reading import HEADER, SWITCHES
 from localspec.tui.screens.parameters import parameters
+from localspec.tui.shell.app import ChatApp
+from localspec.tui.shell.bindings import known
+from localspec.tui.shell.commands import commands
+from localspec.tui.shell.preferences import Preferences
+from localspec.tui.shell.registry import SCREENS, load
+from localspec.tui.text.documented import settings_of
 from tests.docs.page import DOCS, Section, code_of, section, sections
 
 PAGE = "chat.md"

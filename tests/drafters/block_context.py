@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from localspec.drafters.block_rows import BlockRows, IndependentRows, LatticeRows, MarkovRows, Scaling
-from localspec.drafters.dflash import BlockContext, BlockDrafter
-from localspec.drafters.draft_model import DraftModelSettings
-from localspec.llama.dflash import Block
+from localspec.drafters.heads.block_rows import BlockRows, IndependentRows, LatticeRows, MarkovRows, Scaling
+from localspec.drafters.heads.dflash import BlockContext, BlockDrafter
+from localspec.drafters.heads.dflash_context import Block
+from localspec.drafters.models.draft_model import DraftModelSettings
 from localspec.types import Float32Array, Tokens
 from tests.fakes import FakeDraftContext, HashModel
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from localspec.drafters.final_state import TAP
+from localspec.drafters.heads.final_state import TAP
 from localspec.gguf import Header, read_header
-from localspec.llama.context import Context
+from localspec.llama.cache.context import Context
+from localspec.llama.library.settings import ContextSettings
 from localspec.llama.model import Model
-from localspec.llama.settings import ContextSettings
 
 
 @pytest.fixture(scope="module")

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from localspec.drafters.draft_model import DraftModel, DraftModelSettings
-from localspec.drafters.translated_context import TranslatedContext
-from localspec.drafters.translation import Translator
-from localspec.models.shared_vocabulary import SharedVocabulary
+from localspec.drafters.models.draft_model import DraftModel, DraftModelSettings
+from localspec.drafters.models.translated_context import TranslatedContext
+from localspec.drafters.models.translation import Translator
+from localspec.models.facts.shared_vocabulary import SharedVocabulary
 from localspec.types import Tokens
 from tests.fakes import FakeDraftContext, LogitsOf
 

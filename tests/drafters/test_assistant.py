@@ -10,15 +10,15 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from localspec.drafters import assistant
+from localspec.drafters.heads import assistant
+from localspec.drafters.heads.assistant_context import AssistantContext
 from localspec.errors import LocalspecError, ModelFileError, PairError
 from localspec.gguf import read_header
-from localspec.llama.assistant import AssistantContext
-from localspec.llama.context import Context
+from localspec.llama.cache.context import Context
+from localspec.llama.cache.states import NEXTN, Tap
+from localspec.llama.library.settings import ContextSettings
+from localspec.llama.library.unpack import TensorRows
 from localspec.llama.model import Model
-from localspec.llama.settings import ContextSettings
-from localspec.llama.states import NEXTN, Tap
-from localspec.llama.unpack import TensorRows
 from localspec.runtime.engine import Engine
 from localspec.types import Feed, Float32Array, SamplingParams, Tokens
 from tests.drafters import assistant_files as files

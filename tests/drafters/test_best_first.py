@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.drafters.best_first import BestFirst
-from localspec.drafters.draft_model import DraftModelSettings
+from localspec.drafters.models.best_first import BestFirst
+from localspec.drafters.models.draft_model import DraftModelSettings
 from localspec.engine.interfaces import Draft, DraftRequest, History, Price
 from localspec.types import Feed, LogitRows, Noise, SamplingParams, Tokens
 from tests.fakes import HashModel, paths

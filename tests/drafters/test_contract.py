@@ -13,13 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from localspec.drafters import HEADS, NAMES, PLAIN
-from localspec.drafters.dflash import BlockDrafter
-from localspec.drafters.draft_model import DraftModel, DraftModelSettings
-from localspec.drafters.forced import GrammarForced
-from localspec.drafters.pard import ParallelContext, PardDrafter
-from localspec.drafters.prompt_lookup import PromptLookup, PromptLookupSettings
-from localspec.drafters.recycling import RecyclingSettings, TokenRecycling
-from localspec.drafters.suffix import SuffixDecoding
+from localspec.drafters.heads.dflash import BlockDrafter
+from localspec.drafters.heads.pard import ParallelContext, PardDrafter
+from localspec.drafters.models.draft_model import DraftModel, DraftModelSettings
+from localspec.drafters.search.forced import GrammarForced
+from localspec.drafters.search.prompt_lookup import PromptLookup, PromptLookupSettings
+from localspec.drafters.search.recycling import RecyclingSettings, TokenRecycling
+from localspec.drafters.search.suffix import SuffixDecoding
 from localspec.engine.interfaces import Draft, Drafter, DraftRequest, History
 from localspec.native.successors import SuccessorIndex
 from localspec.native.suffix import SuffixIndex

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from localspec.drafters import translation
-from localspec.drafters.translated_context import TranslatedContext
-from localspec.drafters.translation import Translation, Translator, pieces
+from localspec.drafters.models import translation
+from localspec.drafters.models.translated_context import TranslatedContext
+from localspec.drafters.models.translation import Translation, Translator, pieces
 from localspec.types import Feed
 from tests.drafters.made_tokenizers import MadeTokenizer, shared_by
 from tests.fakes import FakeDraftContext, HashModel, prompt

@@ -10,17 +10,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from localspec.drafters import dflash
-from localspec.drafters.dflash import BlockContext, BlockDrafter, DFlashHead
+from localspec.drafters.heads import dflash
+from localspec.drafters.heads.dflash import BlockContext, BlockDrafter, DFlashHead
 from localspec.engine.interfaces import DraftRequest, History
 from localspec.errors import LocalspecError, ModelFileError, PairError
 from localspec.gguf import read_header
-from localspec.llama.context import Context
+from localspec.llama.cache.context import Context
+from localspec.llama.cache.states import Tap
+from localspec.llama.library.settings import ContextSettings
+from localspec.llama.library.unpack import TensorRows
 from localspec.llama.model import Model
-from localspec.llama.settings import ContextSettings
-from localspec.llama.states import Tap
-from localspec.llama.unpack import TensorRows
-from localspec.models.heads import reads
+from localspec.models.facts.heads import reads
 from localspec.runtime.engine import Engine
 from localspec.types import Feed, Float32Array, Noise, Rule, SamplingParams, Tokens
 from tests.drafters import dflash_files as files

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from localspec.drafters import dflash
+from localspec.drafters.heads import dflash
 from localspec.engine.interfaces import DraftRequest, History
 from localspec.errors import LocalspecError
 from localspec.gguf import read_header
-from localspec.llama.context import Context
+from localspec.llama.cache.context import Context
+from localspec.llama.cache.states import Tap
+from localspec.llama.library.settings import ContextSettings
 from localspec.llama.model import Model
-from localspec.llama.settings import ContextSettings
-from localspec.llama.states import Tap
 from localspec.types import Noise, SamplingParams
 from tests.drafters import dflash_files as files
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from localspec.drafters.block_rows import MarkovRows, Scaling
+from localspec.drafters.heads.block_rows import MarkovRows, Scaling
 from localspec.engine.loop import Loop
 from localspec.engine.request import Request
 from localspec.planning.fixed import FixedPlan

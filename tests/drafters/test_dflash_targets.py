@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from localspec.drafters import dflash
-from localspec.llama.context import Context
+from localspec.drafters.heads import dflash
+from localspec.llama.cache.context import Context
+from localspec.llama.library.settings import ContextSettings
 from localspec.llama.model import Model
-from localspec.llama.settings import ContextSettings
 from localspec.runtime.engine import Engine
 from localspec.types import Feed, Float32Array, SamplingParams
 from tests.drafters import dflash_files as files

@@ -15,16 +15,16 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from localspec.drafters import eagle
+from localspec.drafters.heads import eagle
+from localspec.drafters.heads.output_matrix import output_matrix
 from localspec.errors import LocalspecError, ModelFileError, PairError
 from localspec.gguf import read_header
-from localspec.llama.context import Context
+from localspec.llama.cache.context import Context
+from localspec.llama.cache.states import FINAL
+from localspec.llama.library.settings import ContextSettings
 from localspec.llama.model import Model
-from localspec.llama.output_matrix import output_matrix
-from localspec.llama.settings import ContextSettings
-from localspec.llama.states import FINAL
-from localspec.models.safetensors import SafetensorsFile
-from localspec.models.tensors import Tensors
+from localspec.models.facts.safetensors import SafetensorsFile
+from localspec.models.facts.tensors import Tensors
 from localspec.native import kernels
 from localspec.native.matrix import Int8Matrix
 from localspec.runtime.engine import Engine

@@ -11,15 +11,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from localspec.drafters import eagle3
+from localspec.drafters.heads import eagle3
+from localspec.drafters.heads.eagle3_context import Eagle3Context
+from localspec.drafters.heads.head_model import HeadModel
 from localspec.errors import LocalspecError, ModelFileError, PairError, UsageError
 from localspec.gguf import read_header
 from localspec.gguf.reader import Array
-from localspec.llama.context import Context
-from localspec.llama.eagle3 import Eagle3Context
-from localspec.llama.head_model import HeadModel
+from localspec.llama.cache.context import Context
+from localspec.llama.library.settings import ContextSettings
 from localspec.llama.model import Model
-from localspec.llama.settings import ContextSettings
 from localspec.runtime.engine import Engine
 from localspec.types import Feed, Float32Array, SamplingParams, Tokens
 from tests.drafters.eagle3_forward import Eagle3Forward

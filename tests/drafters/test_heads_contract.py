@@ -12,13 +12,13 @@ from localspec.chat.turn import Message
 from localspec.checks.prompts import Prompt
 from localspec.checks.verify import Setting, verify
 from localspec.drafters import HEADS
-from localspec.drafters.head import Head
+from localspec.drafters.heads import loading as heads
+from localspec.drafters.heads.head import Head
 from localspec.engine.interfaces import Draft, Drafter, DraftRequest, History
 from localspec.gguf import read_header
-from localspec.llama.context import Context
+from localspec.llama.cache.context import Context
+from localspec.llama.library.settings import ContextSettings
 from localspec.llama.model import Model
-from localspec.llama.settings import ContextSettings
-from localspec.runtime import heads
 from localspec.runtime.engine import Engine
 from localspec.types import Feed, Noise, SamplingParams, Tokens
 from tests.drafters.shipped_heads import SHIPPED, target_of

@@ -12,12 +12,12 @@ import numpy.typing as npt
 import pytest
 
 from localspec.chat.turn import Message
-from localspec.drafters.medusa import MedusaContext, MedusaHead, load
+from localspec.drafters.heads import loading as heads
+from localspec.drafters.heads.medusa import MedusaContext, MedusaHead, load
 from localspec.engine.interfaces import DraftRequest, History
 from localspec.errors import ModelFileError, PairError
 from localspec.gguf import Header
-from localspec.llama.context import Context
-from localspec.runtime import heads
+from localspec.llama.cache.context import Context
 from localspec.runtime.engine import Engine
 from localspec.types import Feed, Noise, Rule, SamplingParams, Tokens
 from tests.drafters.made_heads import Arrays, medusa, medusa_says, write

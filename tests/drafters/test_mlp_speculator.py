@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from localspec.drafters.mlp_speculator import MlpContext, MlpHead, load
+from localspec.drafters.heads import loading as heads
+from localspec.drafters.heads.mlp_speculator import MlpContext, MlpHead, load
 from localspec.engine.interfaces import DraftRequest, History
 from localspec.errors import ModelFileError, PairError
 from localspec.gguf import Header
-from localspec.llama.context import Context
-from localspec.runtime import heads
+from localspec.llama.cache.context import Context
 from localspec.types import Feed, Noise, SamplingParams
 from tests.drafters.made_heads import speculator, speculator_says, write
 

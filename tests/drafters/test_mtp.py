@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from localspec.drafters import mtp
+from localspec.drafters.heads import mtp
+from localspec.drafters.heads.mtp_context import MtpContext
 from localspec.engine.request import Request
 from localspec.errors import LocalspecError, ModelError, ModelFileError, PairError
 from localspec.gguf import read_header
-from localspec.llama.context import Context
+from localspec.llama.cache.context import Context
+from localspec.llama.cache.states import Tap
+from localspec.llama.library.settings import ContextSettings
 from localspec.llama.model import Model
-from localspec.llama.mtp import MtpContext
-from localspec.llama.settings import ContextSettings
-from localspec.llama.states import Tap
-from localspec.models.heads import nextn_layers
+from localspec.models.facts.heads import nextn_layers
 from localspec.runtime.engine import Engine
 from localspec.types import Feed, Float32Array, Rule, SamplingParams, Tokens
 from tests.drafters.mtp_files import LAYER, SHIPPED, chained, companion, copy

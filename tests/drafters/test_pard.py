@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 
 from localspec.chat.turn import Message
-from localspec.drafters.draft_model import DraftModelSettings
-from localspec.drafters.pard import MOST_LEVELS, ParallelContext, PardDrafter, load, mask_token
+from localspec.drafters.heads.pard import MOST_LEVELS, ParallelContext, PardDrafter, load, mask_token
+from localspec.drafters.models.draft_model import DraftModelSettings
 from localspec.engine.interfaces import DraftRequest, History
 from localspec.errors import ModelFileError, PairError
 from localspec.gguf import Header, read_header
-from localspec.llama.context import Context
+from localspec.llama.cache.context import Context
+from localspec.llama.library.settings import ContextSettings
 from localspec.llama.model import Model
-from localspec.llama.settings import ContextSettings
 from localspec.runtime.engine import Engine
 from localspec.types import Noise, SamplingParams
 from tests.drafters.masked_context import MaskedContext

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.drafters.prediction import Prediction
-from localspec.drafters.prompt_lookup import PromptLookup
+from localspec.drafters.search.prediction import Prediction
+from localspec.drafters.search.prompt_lookup import PromptLookup
 from localspec.engine.interfaces import DraftRequest, History
 from localspec.engine.loop import Loop
 from localspec.engine.request import Request

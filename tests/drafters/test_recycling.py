@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from localspec.drafters.recycling import RecyclingSettings, TokenRecycling
+from localspec.drafters.search.recycling import RecyclingSettings, TokenRecycling
 from localspec.engine.interfaces import EMPTY_DRAFT, Draft, DraftRequest, History, Outcome, Verdict
 from localspec.errors import UsageError
 from localspec.native import kernels

@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from localspec.drafters.draft_model import DraftModel, DraftModelSettings
+from localspec.drafters.models.draft_model import DraftModel, DraftModelSettings
 from localspec.engine.interfaces import Draft, Drafter
 from localspec.engine.loop import Loop
 from localspec.engine.request import Request

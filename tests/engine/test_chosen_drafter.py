@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from localspec.drafters.draft_model import DraftModel
-from localspec.drafters.prompt_lookup import PromptLookup, PromptLookupSettings
+from localspec.drafters.models.draft_model import DraftModel
+from localspec.drafters.search.prompt_lookup import PromptLookup, PromptLookupSettings
 from localspec.engine.interfaces import Drafter
 from localspec.engine.loop import Loop
 from localspec.engine.plan import Plan

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from localspec.drafters.draft_model import DraftModel, DraftModelSettings
-from localspec.drafters.forced import GrammarForced
-from localspec.drafters.prompt_lookup import PromptLookup, PromptLookupSettings
+from localspec.drafters.models.draft_model import DraftModel, DraftModelSettings
+from localspec.drafters.search.forced import GrammarForced
+from localspec.drafters.search.prompt_lookup import PromptLookup, PromptLookupSettings
 from localspec.engine.constraint import legal, masked
 from localspec.engine.interfaces import Constraint, Draft, Drafter, DraftRequest, History
 from localspec.engine.loop import Loop

@@ -14,7 +14,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from localspec.drafters.draft_model import DraftModel, DraftModelSettings
+from localspec.drafters.models.draft_model import DraftModel, DraftModelSettings
 from localspec.engine.interfaces import Draft, Drafter, Verdict
 from localspec.engine.loop import Loop
 from localspec.engine.request import Request

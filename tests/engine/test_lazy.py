@@ -8,9 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from localspec.engine.lazy import Lazy, Trigger
 from localspec.engine.loop import Loop
 from localspec.engine.request import FinishReason
+from localspec.grammar.lazy import Lazy, Trigger
 from localspec.planning.fixed import FixedPlan
 from localspec.types import Rule
 from tests.engine.test_constraint import END, MODEL, NAMES, SIZE, VOCABULARY, Counting, drafters_of, plain, request_for

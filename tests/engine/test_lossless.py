@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from localspec.drafters.draft_model import DraftModel, DraftModelSettings
-from localspec.drafters.prompt_lookup import PromptLookup, PromptLookupSettings
+from localspec.drafters.models.draft_model import DraftModel, DraftModelSettings
+from localspec.drafters.search.prompt_lookup import PromptLookup, PromptLookupSettings
 from localspec.engine.interfaces import Draft, Drafter, DraftRequest, Verdict
 from localspec.engine.loop import Loop
 from localspec.engine.request import Request

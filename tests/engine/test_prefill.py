@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from localspec.drafters.draft_model import DraftModel
+from localspec.drafters.models.draft_model import DraftModel
 from localspec.engine.interfaces import Draft
 from localspec.engine.loop import Loop
 from localspec.engine.request import Event, FinishReason, Request

@@ -17,9 +17,9 @@ import pytest
 from huggingface_hub import constants
 
 from localspec.cli import main
-from localspec.models import download, hub
-from localspec.models.hub import Hub
-from localspec.models.store import Store
+from localspec.models.hub import download, hub
+from localspec.models.hub.hub import Hub
+from localspec.models.installed.store import Store
 from tests.hub.server import LocalHub, environment
 
 PAIR = ("us/tiny-GGUF", "us/tiny-draft-GGUF")

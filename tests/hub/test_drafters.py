@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 
 from localspec.gguf import read_header
-from localspec.models import sidecar
-from localspec.models.catalog import Catalog
-from localspec.models.fit import MARGINS
-from localspec.models.heads import draft_kind
-from localspec.models.hub import Hub
-from localspec.models.installed import find
-from localspec.models.memory import Place
-from localspec.models.pull import Plan, install, make_plan, wishes
-from localspec.models.store import Store
+from localspec.models.facts.heads import draft_kind
+from localspec.models.hub import sidecar
+from localspec.models.hub.hub import Hub
+from localspec.models.hub.pull import Plan, install, make_plan, wishes
+from localspec.models.installed.catalog import Catalog
+from localspec.models.installed.installed import find
+from localspec.models.installed.store import Store
+from localspec.models.memory.fit import MARGINS
+from localspec.models.memory.memory import Place
 from tests.drafters.dflash_files import head as block_head
 from tests.drafters.shipped_heads import SHIPPED
 from tests.hub.conftest import Inside, Program
@@ -299,7 +299,7 @@ def test_what_memory_or_disk_has_no_room_for_is_not_taken(
     assert finding.command == f"localspec pull {REPOSITORY}:Q8_0 --draft {REPOSITORY}/mtp-model-Q8_0.gguf"
     asked = wishes(f"{REPOSITORY}:Q8_0", client, draft=f"{REPOSITORY}/mtp-model-Q8_0.gguf")
     assert make_plan(asked, client, store, places=ROOM).is_pair
-    monkeypatch.setattr("localspec.models.pull.SPARE_DISK", 1 << 60)
+    monkeypatch.setattr("localspec.models.hub.pull.SPARE_DISK", 1 << 60)
     (finding,) = planned(client, store, REPOSITORY).drafters
     assert finding.why.startswith("the disk has no room for it in")
 

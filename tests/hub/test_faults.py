@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 import pytest
 from huggingface_hub import constants
 
-from localspec.models import adopt
+from localspec.models.installed import adopt
 from tests.hub.conftest import PAIR, Inside
 from tests.hub.server import LocalHub, sha256
 

@@ -8,8 +8,8 @@ import pytest
 
 from localspec.errors import DownloadError, UsageError
 from localspec.gguf import read_header_from
-from localspec.models.hub import Hub
-from localspec.models.names import Url
+from localspec.models.hub.hub import Hub
+from localspec.models.hub.names import Url
 from tests.hub.conftest import PAIR
 from tests.hub.server import LocalHub, sha256
 

@@ -18,7 +18,7 @@ import pytest
 
 from localspec.cli.unused import not_used
 from localspec.gguf import read_header
-from localspec.models.store import Store
+from localspec.models.installed.store import Store
 from tests.hub.conftest import PAIR, Inside, Program
 from tests.hub.server import LocalHub, sha256
 from tests.llama.tiny_gguf import TINY_METADATA, gguf_bytes, tiny_tensors

@@ -13,10 +13,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from localspec.errors import LocalspecError, UsageError
-from localspec.models.hub import Hub
-from localspec.models.names import check_file_name
-from localspec.models.pull import Plan, install, make_plan, wishes
-from localspec.models.store import Store
+from localspec.models.hub.hub import Hub
+from localspec.models.hub.names import check_file_name
+from localspec.models.hub.pull import Plan, install, make_plan, wishes
+from localspec.models.installed.store import Store
 from tests.hub.conftest import PAIR
 from tests.hub.server import LocalHub
 from tests.hub.test_plan import ROOM, planned, silent

@@ -20,8 +20,8 @@ import numpy as np
 import numpy.typing as npt
 
 from localspec import paths
-from localspec.llama import lib
-from localspec.llama.graph import _Tensor
+from localspec.llama.exact.graph import _Tensor
+from localspec.llama.library import lib
 from tests.llama.recipes import RECIPES, SIZES, Recipe
 
 Shape = tuple[int, ...]

@@ -23,12 +23,12 @@ from pathlib import Path
 
 import numpy as np
 
-from localspec.llama import tiles, wide
-from localspec.llama.context import Context
-from localspec.llama.exactness import by_construction
+from localspec.llama.cache.context import Context
+from localspec.llama.exact import tiles, wide
+from localspec.llama.exact.exactness import by_construction
+from localspec.llama.library.quantize import quantize
+from localspec.llama.library.settings import ContextSettings
 from localspec.llama.model import Model
-from localspec.llama.quantize import quantize
-from localspec.llama.settings import ContextSettings
 from localspec.types import Feed, Float32Array, Tokens
 from tests.llama import architectures
 from tests.llama.conftest import chain, same_bits

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from localspec.llama.context import Context
+from localspec.llama.cache.context import Context
+from localspec.llama.library.settings import ContextSettings
 from localspec.llama.model import Model
-from localspec.llama.settings import ContextSettings
 from localspec.types import Float32Array, Tokens
 
 MakeContext = Callable[..., Context]

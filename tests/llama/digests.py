@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from localspec.llama.context import Context
-from localspec.llama.settings import ContextSettings
+from localspec.llama.cache.context import Context
+from localspec.llama.library.settings import ContextSettings
 from localspec.types import Feed
 from tests.llama.conftest import chain
 

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from localspec.llama import lib
-from localspec.llama.graph import HADAMARD, _Tensor
+from localspec.llama.exact.graph import HADAMARD, _Tensor
+from localspec.llama.library import lib
 from tests.native.wide import ggml
 from tests.native.wide.ggml import BOOL, F16, F32, I32, I64, INT, PTR, Q8_0, SIZE, TEXT
 

@@ -14,11 +14,11 @@ from typing import Literal
 
 import pytest
 
-from localspec.llama import exactness, wide
-from localspec.llama.context import Context
-from localspec.llama.exactness import Exactness, by_construction
+from localspec.llama.cache.context import Context
+from localspec.llama.exact import exactness, wide
+from localspec.llama.exact.exactness import Exactness, by_construction
+from localspec.llama.library.quantize import quantize
 from localspec.llama.model import Model
-from localspec.llama.quantize import quantize
 from tests.llama import architectures, bits
 from tests.llama.bits import WIDEST, other_caches, other_widths, settings
 from tests.llama.recipes import DENSE, MIXED, NOT_MADE, RECIPES, RECURRENT

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from localspec.llama import lib
+from localspec.llama.library import lib
 
 NONE_LINKED = """
 #include <dlfcn.h>
@@ -42,8 +42,8 @@ REPORT = """
 import json, sys
 from pathlib import Path
 from localspec.errors import LocalspecError
-from localspec.llama import lib, probe
-from localspec.llama.settings import ContextSettings
+from localspec.llama.library import lib; from localspec.llama.exact import probe
+from localspec.llama.library.settings import ContextSettings
 try:
     lib.api()
 except LocalspecError as error:
@@ -57,7 +57,7 @@ print(json.dumps({
     "key": probe.cache_key(Path(sys.argv[1]), ContextSettings(n_ctx=64, threads=1), 4), "tokens": tokens,
 }))
 """
-UNGUARDED = "from localspec.llama import lib\nlib._load_backends = lambda module: None\nlib.api()\n"
+UNGUARDED = "from localspec.llama.library import lib\nlib._load_backends = lambda module: None\nlib.api()\n"
 """What llama.cpp does by itself."""
 
 

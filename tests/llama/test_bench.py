@@ -7,12 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from localspec.llama import widths
-from localspec.llama.bench import Bench, beside, comb, in_turn
+from localspec.llama.cache.tree import layout
+from localspec.llama.exact import widths
+from localspec.llama.exact.observe import Observer
+from localspec.llama.exact.passes import Bench, beside, comb, in_turn
+from localspec.llama.library.settings import ContextSettings
 from localspec.llama.model import Model
-from localspec.llama.observe import Observer
-from localspec.llama.settings import ContextSettings
-from localspec.llama.tree import layout
 
 SETTINGS = ContextSettings(n_ctx=640, threads=1, type_v="bf16", flash_attention=True)
 

@@ -16,14 +16,14 @@ import pytest
 
 from localspec.checks import doctor
 from localspec.errors import LocalspecError
-from localspec.llama import bindings, lib
+from localspec.llama.library import bindings, lib
 
 BUILD = Path(__file__).parents[2] / "packaging" / "llama" / "libraries.py"
 REPORT = """
 import json, sys
-from localspec.llama import bindings, lib
-from localspec.llama.grammar import Grammar
-from localspec.llama.matcher import Compiler
+from localspec.llama.library import bindings, lib
+from localspec.grammar.grammar import Grammar
+from localspec.grammar.matcher import Compiler
 from localspec.llama.model import Model
 from localspec.checks.doctor import examine_machine
 module, more = lib.api(), lib.extension()

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from localspec.errors import ModelError, ModelFileError, UsageError
-from localspec.llama import choice, exactness, probe, wide, widths
-from localspec.llama.choice import Mode, choose
-from localspec.llama.configuration import CACHE_NAMES, Kernels
-from localspec.llama.probe import Probe
-from localspec.llama.settings import ContextSettings
+from localspec.llama.exact import choice, exactness, probe, wide, widths
+from localspec.llama.exact.choice import Mode, choose
+from localspec.llama.exact.configuration import CACHE_NAMES, Kernels
+from localspec.llama.exact.probe import Probe
+from localspec.llama.library.settings import ContextSettings
 from tests.llama.tiny_gguf import MAMBA_METADATA, MAMBA_TENSORS, gguf_bytes, write
 
 SETTINGS = ContextSettings(n_ctx=640, threads=1)

@@ -13,11 +13,11 @@ from localspec.engine.interfaces import Drafter
 from localspec.engine.loop import Loop
 from localspec.engine.request import Request
 from localspec.errors import ModelError, UsageError
-from localspec.llama.choice import choose
-from localspec.llama.constant_width import ConstantWidth
-from localspec.llama.context import Context
+from localspec.llama.cache.constant_width import ConstantWidth
+from localspec.llama.cache.context import Context
+from localspec.llama.exact.choice import choose
+from localspec.llama.library.settings import ContextSettings
 from localspec.llama.model import Model
-from localspec.llama.settings import ContextSettings
 from localspec.planning.fixed import FixedPlan
 from localspec.types import Feed, SamplingParams, Tokens
 from tests.fakes import FakeDrafter, answer, answer_all, parrot

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from localspec.llama.contention import Contention, cpus, waited
-from localspec.llama.context import Context
+from localspec.llama.cache.context import Context
+from localspec.llama.library.contention import Contention, cpus, waited
 from localspec.types import Tokens
 
 pytestmark = pytest.mark.skipif(waited() is None, reason="this system does not tell how long threads wait for a CPU")
@@ -20,7 +20,7 @@ _SPIN = "import time\nend = time.perf_counter() + 60\nwhile time.perf_counter() 
 
 _SHARE = """
 import os, time
-from localspec.llama.contention import waited
+from localspec.llama.library.contention import waited
 os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 before, end = waited(), time.process_time() + 0.2
 while time.process_time() < end: pass
@@ -30,7 +30,7 @@ print(waited() - before)
 _BUSY_THEN_QUIET = """
 import contextlib, os, subprocess, sys, time
 import localspec
-from localspec.llama.contention import _INTERVAL, _CALM, cpus
+from localspec.llama.library.contention import _INTERVAL, _CALM, cpus
 from localspec import Engine
 
 def tasks():
@@ -129,15 +129,15 @@ def test_a_pass_is_seen_while_it_runs(make: Callable[..., Context], text: Tokens
 
 
 def test_whoever_set_openmps_own_variable_is_left_alone() -> None:
-    program = "from localspec.llama.contention import cpus; print(cpus.enabled)"
+    program = "from localspec.llama.library.contention import cpus; print(cpus.enabled)"
     assert _python(program, GOMP_SPINCOUNT="5").strip() == "False"
     assert _python(program).strip() == "True"
 
 
 def test_a_mapped_file_whose_name_is_no_text_is_no_matter(tmp_path: Path) -> None:
     code = (
-        "import mmap, os, sys\nfrom localspec.llama import lib\nlib.api()\n"
-        "from localspec.llama.contention import _openmp\n"
+        "import mmap, os, sys\nfrom localspec.llama.library import lib\nlib.api()\n"
+        "from localspec.llama.library.contention import _openmp\n"
         "name = os.fsencode(sys.argv[1]) + b'/k\\xe4se'\nopen(name, 'wb').write(b'x')\n"
         "kept = mmap.mmap(os.open(name, os.O_RDONLY), 0, access=mmap.ACCESS_READ)\n"
         "assert b'k\\xe4se' in open('/proc/self/maps', 'rb').read()\n"

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from localspec.errors import Cancelled, ContextOverflowError, UsageError
-from localspec.llama.context import Context
+from localspec.llama.cache.context import Context
+from localspec.llama.library.settings import ContextSettings
 from localspec.llama.model import Model
-from localspec.llama.settings import ContextSettings
 from localspec.types import Feed, Float32Array, Tokens
 from tests.llama.conftest import MakeContext, chain, same_bits
 from tests.llama.tiny_gguf import MAMBA_METADATA, MAMBA_TENSORS, gguf_bytes, write

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from localspec.errors import ContextOverflowError, UsageError
-from localspec.llama import lib
-from localspec.llama.embedder import Embedder
+from localspec.llama.cache.embedder import Embedder
+from localspec.llama.library import lib
 from localspec.llama.model import Model
 from localspec.types import Float32Array, Tokens
 

@@ -12,14 +12,14 @@ import pytest
 
 from localspec import Engine
 from localspec.errors import ModelError
-from localspec.llama import exactness, graph, wide
-from localspec.llama.context import Context
-from localspec.llama.exactness import Exactness, by_construction
-from localspec.llama.graph import Node, nodes
+from localspec.llama.cache.context import Context
+from localspec.llama.cache.states import Tap
+from localspec.llama.exact import exactness, graph, wide
+from localspec.llama.exact.exactness import Exactness, by_construction
+from localspec.llama.exact.graph import Node, nodes
+from localspec.llama.exact.step_watch import StepWatch
+from localspec.llama.library.settings import ContextSettings
 from localspec.llama.model import Model
-from localspec.llama.settings import ContextSettings
-from localspec.llama.states import Tap
-from localspec.llama.step_watch import StepWatch
 from localspec.types import Feed, Tokens
 from tests.llama import hybrid_file
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from localspec.errors import GrammarError, KernelError, LocalspecError, UsageError
-from localspec.llama.grammar import Grammar
-from localspec.llama.matcher import Compiler, Matcher
+from localspec.grammar.grammar import Grammar
+from localspec.grammar.matcher import Compiler, Matcher
 from localspec.llama.model import Model
 
 PERSON = {

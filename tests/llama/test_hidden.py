@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from localspec.errors import UsageError
-from localspec.llama.context import Context
-from localspec.llama.hidden import HiddenReader, HiddenStates
+from localspec.llama.cache.context import Context
+from localspec.llama.cache.hidden import HiddenReader, HiddenStates
+from localspec.llama.library.settings import ContextSettings
 from localspec.llama.model import Model
-from localspec.llama.settings import ContextSettings
 from localspec.types import Tokens
 from tests.llama.tiny_gguf import MAMBA_METADATA, MAMBA_TENSORS, TINY_METADATA, gguf_bytes, tiny_tensors, write
 

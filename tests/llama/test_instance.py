@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from localspec.llama.instance import admits
+from localspec.grammar.instance import admits
 
 CITY: dict[str, Any] = {
     "type": "object",

@@ -13,15 +13,15 @@ import pytest
 from localspec.engine.constraint import masked
 from localspec.engine.interfaces import EMPTY_DRAFT
 from localspec.errors import DecodeError, LocalspecError, UsageError
-from localspec.llama import lib, logits_tap, parameters
-from localspec.llama.constant_width import ConstantWidth
-from localspec.llama.context import Context
-from localspec.llama.grammar import Grammar
-from localspec.llama.logits_tap import LogitsTap
-from localspec.llama.matcher import Compiler
+from localspec.grammar.grammar import Grammar
+from localspec.grammar.matcher import Compiler
+from localspec.llama.cache.constant_width import ConstantWidth
+from localspec.llama.cache.context import Context
+from localspec.llama.cache.states import FINAL, Tap
+from localspec.llama.library import lib, logits_tap, parameters
+from localspec.llama.library.logits_tap import LogitsTap
+from localspec.llama.library.settings import ContextSettings
 from localspec.llama.model import Model
-from localspec.llama.settings import ContextSettings
-from localspec.llama.states import FINAL, Tap
 from localspec.types import Feed, LogitRows, Tokens
 from tests.llama.conftest import MakeContext, chain, same_bits
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from localspec.llama import mapping, wide
+from localspec.llama.exact import wide
+from localspec.llama.library import mapping
 from localspec.llama.model import Model
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux says which pages of a file are in memory")

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 from localspec.errors import Cancelled, LocalspecError, ModelError, ModelFileError, UsageError
-from localspec.llama import bindings, lib
-from localspec.llama.context import Context
+from localspec.llama.cache.context import Context
+from localspec.llama.library import bindings, lib
+from localspec.llama.library.quantize import quantize
+from localspec.llama.library.settings import ContextSettings
 from localspec.llama.model import Model, file_sha256
-from localspec.llama.quantize import quantize
-from localspec.llama.settings import ContextSettings
 from localspec.types import Feed
 from tests.llama.tiny_gguf import TINY_METADATA, gguf_bytes, tiny_tensors, write
 
@@ -200,10 +200,10 @@ def test_closing_the_model_closes_its_contexts(tiny_target: Path) -> None:
 def test_nothing_reaches_stderr_and_the_import_is_lazy(tiny_target: Path) -> None:
     script = f"""
 import sys
-import localspec.gguf, localspec.llama.model as m, localspec.llama.context as c, localspec.llama.choice
+import localspec.gguf, localspec.llama.model as m, localspec.llama.cache.context as c, localspec.llama.exact.choice
 assert "llama_cpp" not in sys.modules, "llama_cpp is imported before it is needed"
-from localspec.llama import lib
-from localspec.llama.settings import ContextSettings
+from localspec.llama.library import lib
+from localspec.llama.library.settings import ContextSettings
 model = m.Model.load({str(tiny_target)!r})
 context = c.Context(model, ContextSettings(n_ctx=64, threads=1))
 assert lib.log.lines()
@@ -255,7 +255,7 @@ def test_info_names_the_build() -> None:
 def test_only_the_binding_is_imported_and_the_package_itself_still_can_be(tiny_target: Path) -> None:
     code = (
         "import sys\n"
-        "from localspec.llama import bindings, lib\n"
+        "from localspec.llama.library import bindings, lib\n"
         "binding, more = lib.api(), lib.extension()\n"
         "print('llama_cpp.llama' in sys.modules)\n"
         "import llama_cpp\n"

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.llama.batch import split_equal
-from localspec.llama.context import Context
+from localspec.llama.cache.context import Context
+from localspec.llama.exact.observe import Observer
+from localspec.llama.library.batch import split_equal
+from localspec.llama.library.settings import ContextSettings
 from localspec.llama.model import Model
-from localspec.llama.observe import Observer
-from localspec.llama.settings import ContextSettings
 from localspec.types import Feed, Tokens
 from tests.llama.conftest import chain
 

@@ -16,11 +16,11 @@ import pytest
 
 from localspec.engine.interfaces import Draft
 from localspec.engine.verify import verify
-from localspec.llama import lib, logits_tap, preselection
-from localspec.llama.constant_width import ConstantWidth
+from localspec.llama.cache.constant_width import ConstantWidth
+from localspec.llama.library import lib, logits_tap, preselection
+from localspec.llama.library.preselection import open_gpu, ordinal_of
+from localspec.llama.library.settings import ContextSettings
 from localspec.llama.model import Model
-from localspec.llama.preselection import open_gpu, ordinal_of
-from localspec.llama.settings import ContextSettings
 from localspec.native.device_rows import DeviceRows
 from localspec.native.gpu import METAL, Gpu
 from localspec.types import Feed, LogitRows, Noise, Rule, SamplingParams, Tokens

@@ -13,18 +13,18 @@ import pytest
 
 from localspec.engine.request import Request
 from localspec.errors import UsageError
-from localspec.llama import bench as benches
-from localspec.llama import widths
-from localspec.llama.bench import Bench
-from localspec.llama.choice import choose
-from localspec.llama.configuration import CACHES
-from localspec.llama.context import Context
-from localspec.llama.hidden import HiddenReader
+from localspec.llama.cache.context import Context
+from localspec.llama.cache.hidden import HiddenReader
+from localspec.llama.cache.states import FINAL, NO_TAP, Tap
+from localspec.llama.exact import passes as benches
+from localspec.llama.exact import widths
+from localspec.llama.exact.choice import choose
+from localspec.llama.exact.configuration import CACHES
+from localspec.llama.exact.passes import Bench
+from localspec.llama.exact.probe import Probe
+from localspec.llama.exact.tile import tile
+from localspec.llama.library.settings import ContextSettings
 from localspec.llama.model import Model
-from localspec.llama.probe import Probe
-from localspec.llama.settings import ContextSettings
-from localspec.llama.states import FINAL, NO_TAP, Tap
-from localspec.llama.tile import tile
 from localspec.runtime.engine import Engine
 from localspec.types import Feed, SamplingParams, Tokens
 from tests.llama.conftest import chain

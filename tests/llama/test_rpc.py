@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from localspec.errors import LocalspecError, UsageError
-from localspec.llama import lib, rpc
-from localspec.runtime import memory
+from localspec.llama.library import lib, rpc
 from localspec.runtime.engine import Engine
+from localspec.runtime.memory import memory
 from tests.fake_gpus import CARD, GIB, list_gpus
 from tests.server.live import COPIED, COPY
 
@@ -111,7 +111,7 @@ def test_devices_of_servers_count_for_engines_that_name_them(monkeypatch: pytest
 
 _TRY = """
 import ctypes, sys
-from localspec.llama import lib
+from localspec.llama.library import lib
 from localspec.cli import main
 load = lib.c_function("ggml_backend_load", ctypes.c_void_p, ctypes.c_char_p)
 assert load(sys.argv[1].encode())

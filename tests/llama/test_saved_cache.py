@@ -18,11 +18,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.llama import lib, saved_cache, wide
-from localspec.llama.context import Context
+from localspec.llama.cache import saved_cache
+from localspec.llama.cache.context import Context
+from localspec.llama.cache.saved_cache import SavedCache
+from localspec.llama.exact import wide
+from localspec.llama.library import lib
+from localspec.llama.library.settings import ContextSettings
 from localspec.llama.model import Model
-from localspec.llama.saved_cache import SavedCache
-from localspec.llama.settings import ContextSettings
 from localspec.types import Feed, Float32Array, Tokens
 from tests.llama.conftest import MakeContext, chain, same_bits
 from tests.llama.tiny_gguf import MAMBA_METADATA, MAMBA_TENSORS, TINY_METADATA, gguf_bytes, tiny_tensors, write
@@ -317,7 +319,7 @@ WRITER = """
 import sys
 import numpy as np
 from pathlib import Path
-from localspec.llama import saved_cache
+from localspec.llama.cache import saved_cache
 for number in range(1, 100000):
     state = memoryview(bytes([number % 256]) * (4 * 2**20))
     saved = saved_cache.SavedCache(np.full(100, number, dtype=np.int32), number, state)

@@ -13,11 +13,12 @@ import pytest
 
 from localspec.errors import ModelFileError, UsageError
 from localspec.gguf.spread import CPU, EXPERTS, Spread, spread_of
-from localspec.llama import device_list, lib, probe, wide
-from localspec.llama.choice import choose
-from localspec.llama.device_list import _Override
+from localspec.llama.exact import probe, wide
+from localspec.llama.exact.choice import choose
+from localspec.llama.library import device_list, lib
+from localspec.llama.library.device_list import _Override
+from localspec.llama.library.settings import ContextSettings
 from localspec.llama.model import Model
-from localspec.llama.settings import ContextSettings
 from localspec.types import Feed
 from tests.fake_gpus import CARD, list_gpus
 from tests.llama.architectures import write

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 from localspec.errors import ModelError, UsageError
-from localspec.llama.cells import Cells
-from localspec.llama.context import Context
-from localspec.llama.hidden import HiddenReader
+from localspec.llama.cache.cells import Cells
+from localspec.llama.cache.context import Context
+from localspec.llama.cache.hidden import HiddenReader
+from localspec.llama.cache.states import FINAL, NEXTN, Final, States, Tap
+from localspec.llama.library.settings import ContextSettings
 from localspec.llama.model import Model
-from localspec.llama.settings import ContextSettings
-from localspec.llama.states import FINAL, NEXTN, Final, States, Tap
 from localspec.types import Feed, Float32Array, Tokens
 from tests.drafters.mtp_files import SHIPPED
 from tests.llama.conftest import chain

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from localspec.llama import tiles, wide
-from localspec.llama.quantize import quantize
+from localspec.llama.exact import tiles, wide
+from localspec.llama.library.quantize import quantize
 from tests.llama import architectures
 
 _SCRIPT = """
 import sys
-from localspec.llama import choice, exactness, tiles
-from localspec.llama.context import Context
-from localspec.llama.settings import ContextSettings
+from localspec.llama.exact import choice, exactness, tiles
+from localspec.llama.cache.context import Context
+from localspec.llama.library.settings import ContextSettings
 
 with choice.load(sys.argv[1], "wide") as model:
     said = exactness.by_construction(Context(model, ContextSettings(n_ctx=512)), 16)
@@ -25,7 +25,7 @@ with choice.load(sys.argv[1], "wide") as model:
 """
 
 
-_IN = "from localspec.llama import tiles as t\n"
+_IN = "from localspec.llama.exact import tiles as t\n"
 
 
 def run(code: str, *arguments: str, **variables: str) -> str:
@@ -50,7 +50,7 @@ def test_after_a_pass_it_is_too_late(tiny_target: Path) -> None:
     code = """
 import sys
 from localspec import Engine
-from localspec.llama import tiles
+from localspec.llama.exact import tiles
 with Engine.load(sys.argv[1], kernels="repacked", tuned=False) as engine:
     engine.generate("The river", max_tokens=2).text()
 tiles.turn_off()

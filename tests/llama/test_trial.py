@@ -8,8 +8,8 @@ import sys
 import pytest
 
 from localspec.errors import Cancelled, UsageError
-from localspec.llama.grammar import Grammar
-from localspec.llama.trial import LARGE, Trials
+from localspec.grammar.grammar import Grammar
+from localspec.grammar.trial import LARGE, Trials
 
 ENUM = json.dumps({"enum": [f"value {number}" for number in range(3000)]})
 RULES = "root ::= r0\n" + "".join(f'r{i} ::= "a" r{i + 1}\n' for i in range(8000)) + 'r8000 ::= "b"\n'

@@ -13,10 +13,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from localspec.llama import lib, wide
-from localspec.llama.context import Context
+from localspec.llama.cache.context import Context
+from localspec.llama.exact import wide
+from localspec.llama.library import lib
+from localspec.llama.library.settings import ContextSettings
 from localspec.llama.model import Model
-from localspec.llama.settings import ContextSettings
 from localspec.types import Feed, Float32Array, Tokens
 from tests.llama.conftest import chain, same_bits
 

@@ -12,12 +12,13 @@ import pytest
 
 from localspec import Engine, Message
 from localspec.config import CacheChoice, EngineSettings
-from localspec.llama import lib, wide, widths
-from localspec.llama import probe as probes
-from localspec.llama.configuration import Kernels
-from localspec.llama.context import Context
+from localspec.llama.cache.context import Context
+from localspec.llama.exact import probe as probes
+from localspec.llama.exact import wide, widths
+from localspec.llama.exact.configuration import Kernels
+from localspec.llama.library import lib
+from localspec.llama.library.settings import ContextSettings
 from localspec.llama.model import Model
-from localspec.llama.settings import ContextSettings
 from localspec.runtime.loading import load_models
 from tests.llama.digests import SETTINGS, digests, passes
 
@@ -32,8 +33,8 @@ def wide_model(tiny_target: Path) -> Iterator[Model]:
 
 
 ALONE = """
-from localspec.llama import lib
-from localspec.llama.context import Context
+from localspec.llama.library import lib
+from localspec.llama.cache.context import Context
 from localspec.llama.model import Model
 from tests.llama.digests import SETTINGS, digests
 """
@@ -157,7 +158,7 @@ def test_engines_with_and_without_it_in_one_process(tiny_target: Path, tiny_draf
 def test_no_wide_leaves_the_library_out_of_the_process(tiny_target: Path) -> None:
     out = in_a_process_of_its_own(
         "from localspec import Engine\n"
-        "from localspec.llama import lib\n"
+        "from localspec.llama.library import lib\n"
         "def names(): return [found.name for found in lib.devices()]\n"
         f"with Engine.load({str(tiny_target)!r}, context=64, threads=1, wide=False) as engine:\n"
         "    engine.generate('Hello', max_tokens=3).text()\n"
@@ -176,7 +177,7 @@ def test_without_the_library_nothing_is_wide(tiny_target: Path, tmp_path: Path) 
         "from localspec import Engine\n"
         "from localspec.checks.doctor import examine_machine\n"
         "from localspec.errors import ModelError\n"
-        "from localspec.llama import wide\n"
+        "from localspec.llama.exact import wide\n"
         "from localspec.llama.model import Model\n"
         f"with Engine.load({str(tiny_target)!r}, context=64, threads=1) as engine:\n"
         "    engine.generate('Hello', max_tokens=3).text()\n"

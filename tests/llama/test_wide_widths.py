@@ -9,11 +9,11 @@ from typing import Literal
 import numpy as np
 import pytest
 
-from localspec.llama import wide
-from localspec.llama.context import Context
+from localspec.llama.cache.context import Context
+from localspec.llama.exact import wide
+from localspec.llama.library.quantize import quantize
+from localspec.llama.library.settings import ContextSettings
 from localspec.llama.model import Model
-from localspec.llama.quantize import quantize
-from localspec.llama.settings import ContextSettings
 from localspec.types import Feed, Tokens
 from tests.llama.conftest import chain, same_bits
 

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 from localspec.errors import Cancelled
-from localspec.llama import probe as probes
-from localspec.llama import wide, widths
-from localspec.llama.bench import Bench
-from localspec.llama.configuration import ALL_KERNELS
+from localspec.llama.exact import probe as probes
+from localspec.llama.exact import wide, widths
+from localspec.llama.exact.configuration import ALL_KERNELS
+from localspec.llama.exact.passes import Bench
+from localspec.llama.exact.probe import Probe
+from localspec.llama.exact.tile import tile
+from localspec.llama.library.settings import ContextSettings
 from localspec.llama.model import Model
-from localspec.llama.probe import Probe
-from localspec.llama.settings import ContextSettings
-from localspec.llama.tile import tile
 from tests import plain_decode
 
 SETTINGS = ContextSettings(n_ctx=640, threads=2, type_v="bf16", flash_attention=True)
@@ -117,7 +117,7 @@ def test_tiling_a_state_it_does_not_know() -> None:
 
 def test_plain_decoding_is_that_of_the_independent_script(model: Model) -> None:
     """Token ids of the engine's building blocks equal those of a script that knows nothing of localspec."""
-    from localspec.llama.context import Context
+    from localspec.llama.cache.context import Context
     from localspec.types import Feed
 
     prompt = model.tokenize("Sort these numbers: 9, 3, 7, 1. " * 30, special=False, add_bos=True)[:560]

@@ -10,9 +10,9 @@ import pytest
 
 from localspec import paths
 from localspec.errors import ModelError, UsageError
-from localspec.models import catalog as catalog_module
-from localspec.models import names
-from localspec.models.catalog import DEFAULT_PAIR, Catalog, EndpointEntry, ModelEntry, PairEntry
+from localspec.models.hub import names
+from localspec.models.installed import catalog as catalog_module
+from localspec.models.installed.catalog import DEFAULT_PAIR, Catalog, EndpointEntry, ModelEntry, PairEntry
 
 HASH = "0123456789abcdef" * 4
 MODELS = f"""

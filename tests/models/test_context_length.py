@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.models.context_length import LEAST, LONGEST, SHORTEST, default_context
-from localspec.models.shape import Layer, ModelShape
+from localspec.models.facts.context_length import LEAST, LONGEST, SHORTEST, default_context
+from localspec.models.facts.shape import Layer, ModelShape
 
 GIB = 1 << 30
 

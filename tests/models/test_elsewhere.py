@@ -7,10 +7,10 @@ import shlex
 
 import pytest
 
-from localspec.cli.show import ENGINES
+from localspec.cli.commands.show import ENGINES
 from localspec.errors import UsageError
-from localspec.models.elsewhere import NAMES, Model, serving
-from localspec.models.methods import METHODS
+from localspec.models.facts.elsewhere import NAMES, Model, serving
+from localspec.models.installed.methods import METHODS
 
 HERE = Model("big", "/models/big one.gguf", "", "maker/Big")
 THERE = Model("publisher/Head-GGUF", "", "publisher/Head-GGUF:Q8_0")

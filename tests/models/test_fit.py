@@ -12,15 +12,15 @@ import pytest
 from localspec.errors import ModelFileError, UsageError
 from localspec.gguf import Header, read_header
 from localspec.gguf.spread import spread_of
-from localspec.llama import lib
-from localspec.llama.context import Context
+from localspec.llama.cache.context import Context
+from localspec.llama.library import lib
+from localspec.llama.library.quantize import quantize
+from localspec.llama.library.settings import ContextSettings
 from localspec.llama.model import Model
-from localspec.llama.quantize import quantize
-from localspec.llama.settings import ContextSettings
-from localspec.models.context_length import default_context
-from localspec.models.fit import MIB, FitSettings, MemoryPlan, choose, layers, plan
-from localspec.models.memory import Place
-from localspec.models.shape import shape_of
+from localspec.models.facts.context_length import default_context
+from localspec.models.facts.shape import shape_of
+from localspec.models.memory.fit import MIB, FitSettings, MemoryPlan, choose, layers, plan
+from localspec.models.memory.memory import Place
 from tests.models.made_models import Made, write_model
 
 CPU = Place("CPU", "cpu", 64 << 30, 64 << 30)

@@ -6,10 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from localspec.llama import lib
-from localspec.models.gpu import LEAST_RATE, MEMORY_RATES, is_unified, used, why_unused
-from localspec.models.memory import Place
-from localspec.runtime import memory
+from localspec.llama.library import lib
+from localspec.models.memory.gpu import LEAST_RATE, MEMORY_RATES, is_unified, used, why_unused
+from localspec.models.memory.memory import Place
+from localspec.runtime.memory import memory
 
 GIB = 1 << 30
 

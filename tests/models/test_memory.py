@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from localspec.models.memory import container_room, ram
+from localspec.models.memory.memory import container_room, ram
 
 KIB = 1024
 

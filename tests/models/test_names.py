@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from localspec.errors import LocalspecError, ModelError, UsageError
-from localspec.models.names import Choice, RemoteFile, RepositoryName, Url, choices, choose, family, parse, quant_of
+from localspec.models.hub.names import Choice, RemoteFile, RepositoryName, Url, choices, choose, family, parse, quant_of
 
 
 @pytest.mark.parametrize(

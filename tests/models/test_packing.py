@@ -8,10 +8,10 @@ import pytest
 
 from localspec.checks.doctor import examine_kernels
 from localspec.gguf import read_header
-from localspec.llama import wide
+from localspec.llama.exact import wide
+from localspec.llama.library.quantize import quantize
 from localspec.llama.model import Model
-from localspec.llama.quantize import quantize
-from localspec.models import packing
+from localspec.models.facts import packing
 
 
 def test_a_file_whose_formats_are_all_packed(tiny_target: Path) -> None:

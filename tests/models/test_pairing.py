@@ -18,10 +18,10 @@ import pytest
 
 from localspec.errors import PairError
 from localspec.gguf import Header, read_header
-from localspec.llama import lib
-from localspec.models.heads import draft_kind, keeps_state, nextn_layers
-from localspec.models.pairing import Difference, Match, check, differences, match
-from localspec.models.vocabulary import Vocabulary, vocabulary
+from localspec.llama.library import lib
+from localspec.models.facts.heads import draft_kind, keeps_state, nextn_layers
+from localspec.models.facts.pairing import Difference, Match, check, differences, match
+from localspec.models.facts.vocabulary import Vocabulary, vocabulary
 from tests.llama.tiny_gguf import TINY_METADATA, gguf_bytes, tiny_tensors, write
 from tests.models.made_models import Made, write_model
 from tests.models.vocabularies import EXTRACTS, VERDICTS, digest, extract, fetch, files, from_extract, table

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from localspec.models import processes
+from localspec.models.installed import processes
 
 HOLDER = """
 import sys
 from pathlib import Path
-from localspec.models.processes import announce
+from localspec.models.installed.processes import announce
 announce("chat", Path(sys.argv[1]), None, 128)
 print("ready", flush=True)
 sys.stdin.read()

@@ -9,8 +9,8 @@ import pytest
 from localspec.config import EngineSettings
 from localspec.errors import UsageError
 from localspec.gguf import read_header
-from localspec.models.rollback import rollback
-from localspec.models.shape import ModelShape, shape_of
+from localspec.models.facts.shape import ModelShape, shape_of
+from localspec.models.memory.rollback import rollback
 from localspec.runtime.pool import SLOTS, Pool
 from tests.llama import hybrid_file
 from tests.models.made_models import Made, write_model

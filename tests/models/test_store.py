@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from localspec.errors import ModelError, ModelFileError, UsageError
-from localspec.models.adopt import adopt
-from localspec.models.catalog import Catalog
-from localspec.models.installed import find, find_one, knows
-from localspec.models.store import VERSION, Entry, Ownership, Store, StoredFile
+from localspec.models.installed.adopt import adopt
+from localspec.models.installed.catalog import Catalog
+from localspec.models.installed.installed import find, find_one, knows
+from localspec.models.installed.store import VERSION, Entry, Ownership, Store, StoredFile
 from tests.llama.tiny_gguf import gguf_bytes, write
 
 
@@ -190,7 +190,7 @@ def test_many_writers_at_once(store: Store, cache: Cache) -> None:
 WRITER = """
 import sys
 from pathlib import Path
-from localspec.models.store import Entry, Store, StoredFile
+from localspec.models.installed.store import Entry, Store, StoredFile
 store, files = Store(Path(sys.argv[1])), [Path(name) for name in sys.argv[2:]]
 print("ready", flush=True)
 number = 0

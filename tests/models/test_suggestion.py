@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from localspec.gguf import Tensor, read_header
-from localspec.models.catalog import Catalog
-from localspec.models.family import family_of, parameters_of
-from localspec.models.names import base_name
-from localspec.models.suggestion import neighbours, suggest
+from localspec.models.facts.family import family_of, parameters_of
+from localspec.models.facts.suggestion import neighbours, suggest
+from localspec.models.hub.names import base_name
+from localspec.models.installed.catalog import Catalog
 from tests.hub import published
 from tests.llama.tiny_gguf import TINY_METADATA, gguf_bytes, tiny_tensors, write
 

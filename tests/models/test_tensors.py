@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pytest
 
 from localspec.errors import ModelFileError
-from localspec.models.tensors import Tensors
+from localspec.models.facts.tensors import Tensors
 from localspec.native.matrix import Int8Matrix
 
 Given = tuple[str, npt.NDArray[Any]]

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from localspec.gguf import read_header
-from localspec.models.pairing import FIRST_COMPARED, Difference, differences
-from localspec.models.vocabulary import Vocabulary, vocabulary
+from localspec.models.facts.pairing import FIRST_COMPARED, Difference, differences
+from localspec.models.facts.vocabulary import Vocabulary, vocabulary
 
 FOLDER = Path(__file__).parent
 EXTRACTS, VERDICTS = FOLDER / "vocabularies.json", FOLDER / "verdicts.tsv"

@@ -9,7 +9,7 @@ import pytest
 
 from localspec import paths
 from localspec.gguf import Header, read_header
-from localspec.models.heads import TARGET_SHA256, draft_kind
+from localspec.models.facts.heads import TARGET_SHA256, draft_kind
 
 HEADS = Path(__file__).resolve().parents[1] / "data" / "heads"
 HIDDEN, FEED_FORWARD, QUERIES, KEYS, HEAD_SIZE, VOCABULARY, RANK = 256, 384, 256, 128, 64, 4096, 32

@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from localspec.llama import bindings
+from localspec.llama.library import bindings
 from tests.packaging.scripts import imported
 
 ROOT = Path(__file__).resolve().parents[2]

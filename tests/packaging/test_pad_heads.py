@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from localspec.drafters.medusa import MedusaHead
-from localspec.drafters.mlp_speculator import Shape
-from localspec.models.tensors import Tensors
+from localspec.drafters.heads.medusa import MedusaHead
+from localspec.drafters.heads.mlp_speculator import Shape
+from localspec.models.facts.tensors import Tensors
 from tests.drafters.made_heads import speculator_says
 from tests.drafters.shipped_heads import SHIPPED
 

@@ -30,10 +30,10 @@ def quick() -> ModuleType:
         ("localspec/planning/plan.py", 0, "tests/planning/test_plan.py"),
         ("localspec/engine/interfaces.py", 0, "tests/engine/test_loop.py"),  # through tests/fakes.py
         ("localspec/engine/stop.py", 1, "tests/engine/test_loop.py"),
-        ("localspec/llama/states.py", 3, "tests/drafters/test_heads_contract.py"),
+        ("localspec/llama/cache/states.py", 3, "tests/drafters/test_heads_contract.py"),
         ("localspec/types.py", 0, "tests/test_distribution.py"),
-        ("localspec/tui/app.py", 0, "tests/tui/test_screens.py"),
-        ("localspec/server/chat.py", 1, "tests/server/test_chat.py"),
+        ("localspec/tui/shell/app.py", 0, "tests/tui/test_screens.py"),
+        ("localspec/server/chat/chat.py", 1, "tests/server/test_chat.py"),
         ("tests/engine/test_stop.py", 0, "tests/engine/test_stop.py"),
         ("tests/planning/simulator.py", 0, "tests/planning/test_plan.py"),
         ("tests/planning/simulator.py", 0, "tests/planning/test_worlds.py"),  # it imports worlds.py, which does

@@ -140,7 +140,7 @@ class Machine:
         return seconds
 
     def claim_delay(self) -> float:
-        """As `localspec.llama.contention` says it."""
+        """As `localspec.llama.library.contention` says it."""
         found, self.waited = self.waited, 0.0
         return found
 

@@ -230,7 +230,7 @@ class Run:
     """Seconds for which threads waited for a CPU, not claimed yet."""
 
     def claim_delay(self) -> float:
-        """As `localspec.llama.contention` says it."""
+        """As `localspec.llama.library.contention` says it."""
         found, self.delayed = self.delayed, 0.0
         return found
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from localspec.chat.dialect import Dialect
+from localspec.chat.reply.dialect import Dialect
 from localspec.chat.turn import Message
 from localspec.types import Prompt
 from tests.chat.conversations import ALL_MARKS, SLOTS, shown

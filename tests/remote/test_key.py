@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from localspec.errors import UsageError
-from localspec.models.catalog import EndpointEntry
+from localspec.models.installed.catalog import EndpointEntry
 from localspec.remote.key import key_for
 
 URL = "http://10.0.0.7:8000"

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from localspec.native.suffix import NOTHING, Continuation
-from localspec.runtime.corpus_file import Sequence, name_of
+from localspec.runtime.kept.corpus_file import Sequence, name_of
 from localspec.types import Tokens
 
 if TYPE_CHECKING:
-    from localspec.runtime.corpus import Corpus
+    from localspec.runtime.kept.corpus import Corpus
 
 
 def text(number: int, length: int = 40) -> Tokens:

@@ -10,7 +10,7 @@ from localspec.config import EngineSettings
 from localspec.engine.loop import Loop
 from localspec.engine.request import Request
 from localspec.errors import LocalspecError
-from localspec.llama.settings import ContextSettings
+from localspec.llama.library.settings import ContextSettings
 from localspec.llama.special_tokens import SpecialToken
 from localspec.planning.fixed import FixedPlan
 from localspec.runtime.engine import Engine

@@ -11,8 +11,8 @@ import numpy as np
 from localspec.engine.interfaces import EMPTY_DRAFT, NEEDS_NOTHING, Draft, Drafter, DraftRequest, History, Outcome
 from localspec.errors import PairError
 from localspec.gguf import Header
-from localspec.llama.context import Context
-from localspec.llama.states import FINAL, Tap
+from localspec.llama.cache.context import Context
+from localspec.llama.cache.states import FINAL, Tap
 
 LAYER = 1
 

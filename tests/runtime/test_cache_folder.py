@@ -12,8 +12,8 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from localspec.llama.saved_cache import SavedCache
-from localspec.runtime.cache_folder import CacheFolder
+from localspec.llama.cache.saved_cache import SavedCache
+from localspec.runtime.kept.cache_folder import CacheFolder
 from localspec.types import Tokens
 
 KEY = b"k" * 32

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from localspec.llama import wide
-from localspec.runtime import memory
-from localspec.runtime.cache_folder import CacheFolder
+from localspec.llama.exact import wide
 from localspec.runtime.engine import Engine
 from localspec.runtime.generation import Generation
+from localspec.runtime.kept.cache_folder import CacheFolder
+from localspec.runtime.memory import memory
 from localspec.types import Tokens
 
 STORY = "Maria bought 12 lanterns in Lisbon and 3 lanterns in Oslo. "
@@ -85,7 +85,7 @@ def test_a_resumed_chat_goes_on_with_the_same_bits(
 
 OTHER_PROCESS = """
 from localspec.runtime.engine import Engine
-from localspec.runtime.cache_folder import CacheFolder
+from localspec.runtime.kept.cache_folder import CacheFolder
 from localspec.runtime import worker
 from pathlib import Path
 import sys

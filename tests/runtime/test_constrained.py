@@ -12,7 +12,7 @@ import pytest
 from localspec import Engine, Message, SamplingParams
 from localspec.engine.request import FinishReason
 from localspec.errors import UsageError
-from localspec.llama.grammar import Grammar
+from localspec.grammar.grammar import Grammar
 from localspec.runtime.generation import Generation
 
 PERSON: dict[str, Any] = {

@@ -18,9 +18,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from localspec.errors import LocalspecError
-from localspec.runtime.corpus import Corpus, erase, folder
-from localspec.runtime.corpus_file import CorpusFile, Sequence, mark_of, name_of
 from localspec.runtime.engine import Engine
+from localspec.runtime.kept.corpus import Corpus, erase, folder
+from localspec.runtime.kept.corpus_file import CorpusFile, Sequence, mark_of, name_of
 from localspec.types import SamplingParams, Tokens
 from tests.runtime.corpus_texts import entry, guess, knows, text
 
@@ -231,7 +231,7 @@ def test_damage_is_said_in_a_sentence_and_mended(file: CorpusFile, caplog: pytes
 WRITER = """
 import sys
 from pathlib import Path
-from localspec.runtime.corpus_file import CorpusFile
+from localspec.runtime.kept.corpus_file import CorpusFile
 from tests.runtime.corpus_texts import entry
 file = CorpusFile(Path(sys.argv[1]), int(sys.argv[4]))
 for number in range(int(sys.argv[2]), int(sys.argv[3])):
@@ -280,8 +280,8 @@ def test_two_writers_at_once(file: CorpusFile) -> None:
 FULL = """
 import logging, resource, sys
 from pathlib import Path
-from localspec.runtime.corpus import Corpus
-from localspec.runtime.corpus_file import CorpusFile
+from localspec.runtime.kept.corpus import Corpus
+from localspec.runtime.kept.corpus_file import CorpusFile
 from tests.runtime.corpus_texts import knows, text
 resource.setrlimit(resource.RLIMIT_FSIZE, (500, 500))
 corpus = Corpus(CorpusFile(Path(sys.argv[1]), 1_000_000), 30_000)

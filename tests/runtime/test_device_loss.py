@@ -18,8 +18,8 @@ from localspec import cli
 from localspec.config import EngineSettings
 from localspec.engine.request import FinishReason
 from localspec.errors import DeviceError
-from localspec.llama import lib
-from localspec.llama.grammar import Grammar
+from localspec.grammar.grammar import Grammar
+from localspec.llama.library import lib
 from localspec.llama.model import Model
 from localspec.runtime.engine import Engine
 from localspec.runtime.loading import load_models

@@ -10,9 +10,9 @@ import pytest
 from localspec.gguf import read_header
 from localspec.gguf.spread import spread_of
 from localspec.llama.model import Model
-from localspec.models.shape import Layer, ModelShape, shape_of
+from localspec.models.facts.shape import Layer, ModelShape, shape_of
 from localspec.planning.knowledge import Knowledge
-from localspec.runtime.estimate import Kernels, Rates, draft_costs, kernels_of, pass_costs, pass_seconds
+from localspec.runtime.memory.estimate import Kernels, Rates, draft_costs, kernels_of, pass_costs, pass_seconds
 from tests.planning.simulator import Process, World, make, seconds, simulate
 
 MACHINE = Rates(memory=36e9, products=0.6e12)

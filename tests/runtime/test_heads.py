@@ -14,20 +14,20 @@ from typing import Any
 import pytest
 
 from localspec.config import EngineSettings
-from localspec.drafters.draft_model import DraftModel
+from localspec.drafters.heads import loading as heads
+from localspec.drafters.models.draft_model import DraftModel
 from localspec.errors import DecodeError, KernelError, LocalspecError, ModelError, ModelFileError, PairError, UsageError
 from localspec.gguf import read_header
-from localspec.llama import lib
-from localspec.llama.choice import Chosen, choose
-from localspec.llama.context import Context
+from localspec.llama.cache.context import Context
+from localspec.llama.cache.states import Tap
+from localspec.llama.exact.choice import Chosen, choose
+from localspec.llama.library import lib
+from localspec.llama.library.settings import ContextSettings
 from localspec.llama.model import Model, file_sha256
-from localspec.llama.settings import ContextSettings
-from localspec.llama.states import Tap
-from localspec.models import checkpoint
-from localspec.models.fit import MIB, FitSettings, plan
-from localspec.models.memory import Place
+from localspec.models.facts import checkpoint
+from localspec.models.memory.fit import MIB, FitSettings, plan
+from localspec.models.memory.memory import Place
 from localspec.native import kernels
-from localspec.runtime import heads
 from localspec.runtime.engine import Engine
 from localspec.types import Rule, SamplingParams
 from tests.drafters import mtp_files
@@ -50,7 +50,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def _module() -> Iterator[None]:
     """The method's module is this one while these tests run."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(sys.modules, "localspec.drafters.mlp_speculator", nearest_head)
+        patch.setitem(sys.modules, "localspec.drafters.heads.mlp_speculator", nearest_head)
         yield
 
 
@@ -118,7 +118,7 @@ def test_layers_of_the_targets_own_that_cannot_be_loaded_are_left_out(
     def refuse(head: object, target: object, branches: int) -> None:
         raise ModelError("there is no memory for it.")
 
-    monkeypatch.setattr("localspec.drafters.mtp.MtpHead.attach", refuse)
+    monkeypatch.setattr("localspec.drafters.heads.mtp.MtpHead.attach", refuse)
     with Engine.load(SHIPPED["mtp"], threads=1, context=256, exact="off") as engine:
         assert engine.drafters == ("grammar", "lookup", "suffix", "recycling")
         assert engine.loaded.context.states is None
@@ -194,7 +194,7 @@ def test_without_memory_for_one_that_is_asked_for_that_is_said(
     def fail(*_: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr("localspec.models.tensors.Tensors.matrix", fail)
+    monkeypatch.setattr("localspec.models.facts.tensors.Tensors.matrix", fail)
     with pytest.raises(ModelError, match=r"There is no memory for tiny-medusa, which drafts as medusa\."):
         Engine.load(tiny_target, heads=[SHIPPED["medusa"]], threads=1, context=256, exact="off")
 
@@ -206,7 +206,7 @@ def test_one_that_fails_while_it_forgets_is_dropped_alone(tiny_target: Path, mon
     files = [SHIPPED[method] for method in ("eagle3", "medusa")]
     with Engine.load(tiny_target, heads=files, threads=1, context=256, exact="off") as engine:
         engine.configure(drafter="auto", max_draft_tokens=3)
-        monkeypatch.setattr("localspec.llama.eagle3.Eagle3Context._compute", fail)
+        monkeypatch.setattr("localspec.drafters.heads.eagle3_context.Eagle3Context._compute", fail)
         engine.forget()
         assert engine.dropped == {"eagle3": "a pass failed."}
         assert engine.loaded.trained == ("medusa",)

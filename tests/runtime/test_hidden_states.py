@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pytest
 
 from localspec.errors import Cancelled, ContextOverflowError, LocalspecError, UsageError
-from localspec.models.safetensors import SafetensorsFile
+from localspec.models.facts.safetensors import SafetensorsFile
 from localspec.runtime.engine import Engine
 from tests.cli.conftest import Command, command  # noqa: F401 - a fixture
 from tests.llama.forward_pass import ForwardPass
@@ -90,7 +90,7 @@ def test_what_cannot_be_read_is_refused(engine: Engine, monkeypatch: pytest.Monk
         engine.hidden_states(np.resize(tokens, engine.loaded.context.n_ctx + 1))
     with pytest.raises(Cancelled):
         engine.hidden_states(tokens, cancel=lambda: True)
-    monkeypatch.setattr("localspec.llama.states.SHOWS_LAYERS", frozenset({"gpt-oss"}))
+    monkeypatch.setattr("localspec.llama.cache.states.SHOWS_LAYERS", frozenset({"gpt-oss"}))
     with pytest.raises(UsageError, match="does not show what goes into layers of the architecture llama"):
         engine.hidden_states(tokens, [1])
     assert len(engine.hidden_states(tokens).final) == len(tokens), "final states are there for every architecture"

@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 
 from localspec.errors import DecodeError
-from localspec.llama import limits, wide
+from localspec.llama.exact import limits, wide
 from localspec.planning.costs import PassCosts
 from localspec.runtime import idle
 from localspec.runtime.engine import Engine
-from localspec.runtime.estimate import Rates
 from localspec.runtime.idle import IdleCalibration, IdleLimits, next_wait, on_battery, unknown_widths
+from localspec.runtime.memory.estimate import Rates
 from localspec.types import NO_TOKENS, Feed, LogitRows, SamplingParams, Tokens
 
 

@@ -13,8 +13,8 @@ from localspec.planning.costs import KEPT, PassCosts
 from localspec.planning.draft_costs import DraftCosts
 from localspec.planning.knowledge import Knowledge
 from localspec.planning.weighing import Option, learn
-from localspec.runtime import memory
-from localspec.runtime.knowledge import Store
+from localspec.runtime.kept.knowledge import Store
+from localspec.runtime.memory import memory
 from tests.fakes import prompt
 
 

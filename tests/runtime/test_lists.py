@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from localspec.config import EngineSettings
-from localspec.llama.constant_width import ConstantWidth
-from localspec.llama.grammar import Grammar
-from localspec.llama.logits_tap import LogitsTap
+from localspec.grammar.grammar import Grammar
+from localspec.llama.cache.constant_width import ConstantWidth
+from localspec.llama.library.logits_tap import LogitsTap
 from localspec.runtime.engine import Engine
 from localspec.runtime.loading import load_models
 from localspec.types import SamplingParams

@@ -10,12 +10,13 @@ import pytest
 
 from localspec import paths
 from localspec.cli import main
-from localspec.llama import lib, limits
-from localspec.llama.limits import Limits
-from localspec.models import offer
-from localspec.models.catalog import Catalog
-from localspec.models.memory import Place
-from localspec.models.offer import FIRST, offers
+from localspec.llama.exact import limits
+from localspec.llama.exact.limits import Limits
+from localspec.llama.library import lib
+from localspec.models.hub import offer
+from localspec.models.hub.offer import FIRST, offers
+from localspec.models.installed.catalog import Catalog
+from localspec.models.memory.memory import Place
 from localspec.runtime.offered import HEADING, TINY, is_bundled, offered, words
 from tests.fake_gpus import CARD, list_gpus
 

@@ -13,9 +13,9 @@ import pytest
 from localspec import paths
 from localspec.config import EngineSettings
 from localspec.gguf.spread import BY_LAYER
-from localspec.llama.constant_width import ConstantWidth
-from localspec.runtime import pass_record
+from localspec.llama.cache.constant_width import ConstantWidth
 from localspec.runtime.engine import Engine
+from localspec.runtime.kept import pass_record
 from localspec.runtime.loaded import Loaded
 from localspec.runtime.loading import load_models
 from tests.fake_gpus import CARD, list_gpus

@@ -19,12 +19,12 @@ from localspec import paths
 from localspec.checks.devices import examine_layers
 from localspec.config import EngineSettings
 from localspec.errors import ModelFileError, UsageError
-from localspec.llama import lib
-from localspec.models.memory import Place
-from localspec.runtime import placement
+from localspec.llama.library import lib
+from localspec.models.memory.memory import Place
 from localspec.runtime.engine import Engine
 from localspec.runtime.loading import load_models
-from localspec.runtime.memory import gpus as listed_gpus
+from localspec.runtime.memory import placement
+from localspec.runtime.memory.memory import gpus as listed_gpus
 from tests.fake_gpus import CARD, GIB, SLOW, SOFTWARE, list_gpus
 
 

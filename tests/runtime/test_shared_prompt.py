@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from localspec import Engine
-from localspec.llama import wide
+from localspec.llama.exact import wide
 from localspec.runtime.generation import Generation
 from localspec.types import SamplingParams
 

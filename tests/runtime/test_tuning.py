@@ -15,8 +15,8 @@ from localspec import Engine, paths
 from localspec.checks.doctor import examine_engine
 from localspec.config import EngineSettings
 from localspec.errors import LocalspecError
-from localspec.runtime import tuning
-from localspec.runtime.tuning import Tuning
+from localspec.runtime.kept import tuning
+from localspec.runtime.kept.tuning import Tuning
 from tests.fake_gpus import CARD, SLOW, list_gpus
 
 FOUND = Tuning({"threads": 1, "min_ngram": 3, "max_ngram": 6, "draft_cap": 5}, 1.2, 1.1, 1.3, "auto", "2026-11-21", "x")
@@ -59,7 +59,7 @@ def test_a_changed_file_of_the_same_size_is_another_model(tiny_target: Path, cop
 def test_another_machine_has_its_own(tiny_target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tuning.write(tiny_target, None, FOUND)
     with monkeypatch.context() as patch:
-        patch.setattr("localspec.llama.probe.cpu_name", lambda: "another processor")
+        patch.setattr("localspec.llama.exact.probe.cpu_name", lambda: "another processor")
         assert tuning.read(tiny_target, None) is None
         other = replace(FOUND, settings={"threads": 3})
         tuning.write(tiny_target, None, other)

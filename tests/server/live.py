@@ -14,10 +14,10 @@ from typing import Any
 import httpx
 
 from localspec.runtime.pool import Pool
-from localspec.server import listen
-from localspec.server.app import create_app
-from localspec.server.service import Service
-from localspec.server.settings import ServerSettings
+from localspec.server.chat.service import Service
+from localspec.server.http import listen
+from localspec.server.http.app import create_app
+from localspec.server.http.settings import ServerSettings
 
 COPY = "Repeat this text exactly: Maria bought 12 lanterns in Lisbon and 3 lanterns in Oslo."
 """What the bundled pair answers with COPIED. Rounding differs between CPUs, so what tests compare word for word may not

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from localspec.server.chat_fields import ChatFields
-from localspec.server.reading import HEADER
+from localspec.server.chat.chat_fields import ChatFields
+from localspec.server.http.reading import HEADER
 from tests.server.live import COPIED, COPY, Live, error_of, user
 
 SCHEMA = {"type": "object", "properties": {"a": {"enum": [1, 2]}}, "required": ["a"], "additionalProperties": False}

@@ -116,9 +116,9 @@ def test_a_signal_during_an_attack_ends_the_server(drain: str) -> None:
 STUCK = """
 import ctypes, signal
 from localspec.runtime.pool import Pool
-from localspec.server import listen
-from localspec.server.app import create_app
-from localspec.server.settings import ServerSettings
+from localspec.server.http import listen
+from localspec.server.http.app import create_app
+from localspec.server.http.settings import ServerSettings
 listen._GRACE = 0.2
 settings = ServerSettings(drain_seconds=0.1)
 server = listen.make_server(create_app(Pool(settings={}), settings), settings)

@@ -14,7 +14,7 @@ import pytest
 
 from localspec.runtime.generation import Generation
 from localspec.runtime.pool import Pool
-from localspec.server.settings import ServerSettings
+from localspec.server.http.settings import ServerSettings
 from tests.server.conftest import CONTEXT
 from tests.server.held import eventually, send, stopped
 from tests.server.live import Live, error_of, running

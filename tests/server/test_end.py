@@ -22,8 +22,8 @@ import pytest
 from localspec.errors import LocalspecError
 from localspec.runtime.engine import Engine
 from localspec.runtime.pool import Pool
-from localspec.server import listen
-from localspec.server.settings import ServerSettings
+from localspec.server.http import listen
+from localspec.server.http.settings import ServerSettings
 from tests.server.conftest import SLOTS
 from tests.server.live import events, running, user
 

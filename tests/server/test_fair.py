@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from localspec.engine.loop import Loop
-from localspec.llama.context import Context
+from localspec.llama.cache.context import Context
 from localspec.runtime.engine import Engine
 from localspec.types import Feed, Tokens
 from tests.server.conftest import CONTEXT, SLOTS

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from localspec.runtime.pool import Pool
-from localspec.server.settings import ServerSettings
+from localspec.server.http.settings import ServerSettings
 from tests.server.live import COPIED, Live, error_of, running, user
 
 

@@ -10,10 +10,10 @@ import pytest
 from fastapi import FastAPI
 
 from localspec.errors import NoRoomError
-from localspec.models.memory import Place
+from localspec.models.memory.memory import Place
 from localspec.runtime.pool import Pool
-from localspec.server.app import create_app
-from localspec.server.service import Service
+from localspec.server.chat.service import Service
+from localspec.server.http.app import create_app
 from tests.server.held import eventually
 from tests.server.live import Live, events, user
 

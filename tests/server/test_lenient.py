@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from localspec.server.reading import HEADER, LONGEST_NAME, MOST_NAMES, MOST_REMEMBERED, SWITCHES, IgnoredNames
+from localspec.server.http.reading import HEADER, LONGEST_NAME, MOST_NAMES, MOST_REMEMBERED, SWITCHES, IgnoredNames
 from tests.server.live import COPIED, COPY, Live, error_of, user
 
 DIALECTS: dict[str, dict[str, Any]] = {

@@ -14,8 +14,8 @@ import pytest
 from localspec.errors import UsageError
 from localspec.llama.model import Model
 from localspec.runtime.pool import Pool
-from localspec.server import listen
-from localspec.server.settings import ServerSettings
+from localspec.server.http import listen
+from localspec.server.http.settings import ServerSettings
 from localspec.types import Tokens
 from tests.llama.test_grammar import alike
 from tests.server.conftest import CONTEXT

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from localspec.models.memory import Place
+from localspec.models.memory.memory import Place
 from localspec.runtime.engine import Engine
 from localspec.runtime.pool import Pool
-from localspec.server.settings import ServerSettings
+from localspec.server.http.settings import ServerSettings
 from tests.server.held import eventually, send
 from tests.server.live import COPIED, Live, error_of, running
 

@@ -9,8 +9,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from starlette.testclient import TestClient
 
 from localspec.runtime.pool import Pool
-from localspec.server.app import create_app
-from localspec.server.settings import ServerSettings
+from localspec.server.http.app import create_app
+from localspec.server.http.settings import ServerSettings
 from tests.server.conftest import CONTEXT, SLOTS
 from tests.server.held import held
 from tests.server.live import COPY, Live, error_of, running

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from localspec.server.reading import HEADER
+from localspec.server.http.reading import HEADER
 from tests.server.live import Live
 
 FILES = sorted((Path(__file__).parents[1] / "data" / "requests").glob("*.json"))

@@ -18,7 +18,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from localspec.runtime.pool import Pool
-from localspec.server.app import create_app
+from localspec.server.http.app import create_app
 from tests.server.live import Live, running
 
 CHECKS: list[CheckFunction] = [

@@ -11,9 +11,9 @@ import pytest
 
 from localspec.errors import UsageError
 from localspec.runtime.pool import Pool
-from localspec.server import log
-from localspec.server.guard import host_name
-from localspec.server.settings import ServerSettings
+from localspec.server.http import log
+from localspec.server.http.guard import host_name
+from localspec.server.http.settings import ServerSettings
 from tests.server.live import Live, error_of, running, user
 
 KEY, OTHER = "sk-this-is-the-secret-key", "another key, with ünusual characters"

@@ -10,7 +10,7 @@ import pytest
 
 from localspec.engine.request import FinishReason
 from localspec.runtime.pool import Pool
-from localspec.server.settings import ServerSettings
+from localspec.server.http.settings import ServerSettings
 from tests.server.conftest import SLOTS
 from tests.server.held import eventually, held, send, stopped
 from tests.server.live import Live, error_of, running, user

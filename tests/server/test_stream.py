@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from localspec.server.answers import Answers
-from localspec.server.errors import ApiError
-from localspec.server.streaming import openai_lines
+from localspec.server.chat.answers import Answers
+from localspec.server.http.errors import ApiError
+from localspec.server.http.streaming import openai_lines
 from tests.server.live import COPIED, COPY, Live, events, user
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"

@@ -12,12 +12,12 @@ import pytest
 from textual.css.query import NoMatches
 from textual.pilot import Pilot
 
-from localspec.chat.archive import Archive
-from localspec.models.memory import Place
+from localspec.chat.archive.archive import Archive
+from localspec.models.memory.memory import Place
 from localspec.runtime.engine import Engine
-from localspec.tui.app import ChatApp
-from localspec.tui.local import LocalAnswerer
-from localspec.tui.preferences import Preferences
+from localspec.tui.shell.app import ChatApp
+from localspec.tui.shell.preferences import Preferences
+from localspec.tui.talk.local import LocalAnswerer
 from localspec.tui.widgets.pane import ChatPane
 from tests.tui.replayer import Recorded, Recording, ReplayAnswerer
 
@@ -63,8 +63,8 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def _same_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is offered to pull does not depend on the machine that the tests run on."""
-    monkeypatch.setattr("localspec.models.offer.ram", lambda: Place("CPU", "cpu", 12 * 10**9))
-    monkeypatch.setattr("localspec.models.offer._free_disk", lambda: 100 * 10**9)
+    monkeypatch.setattr("localspec.models.hub.offer.ram", lambda: Place("CPU", "cpu", 12 * 10**9))
+    monkeypatch.setattr("localspec.models.hub.offer._free_disk", lambda: 100 * 10**9)
     monkeypatch.setattr("localspec.runtime.offered._measured", lambda: None)
 
 

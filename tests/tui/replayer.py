@@ -15,11 +15,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from localspec.chat.reply import ReplyParser
-from localspec.chat.thinking import MARKS, apart
+from localspec.chat.reply.reply import ReplyParser
+from localspec.chat.reply.thinking import MARKS, apart
 from localspec.engine.request import FinishReason, Origin, PassRecord
 from localspec.engine.stats import RequestStats
-from localspec.tui.answerer import AnswerEnded, AnswerPart, Facts, Loading, ModelReady, Prefilled, Question, Sink
+from localspec.tui.talk.answerer import AnswerEnded, AnswerPart, Facts, Loading, ModelReady, Prefilled, Question, Sink
 
 FOLDER = Path(__file__).parent / "recordings"
 

@@ -9,14 +9,13 @@ from typing import Any
 from textual.pilot import Pilot
 from textual.widgets import Input, OptionList, Static
 
-from localspec.chat.message import Preset
+from localspec.chat.archive.message import Preset
 from localspec.checks.finding import Finding
-from localspec.models.catalog import PairEntry
-from localspec.models.hub import Found, Hub
-from localspec.models.store import Store
-from localspec.tui.answerer import Facts
-from localspec.tui.app import ChatApp
-from localspec.tui.dialogs import Choice, Line
+from localspec.models.hub.hub import Found, Hub
+from localspec.models.installed.catalog import PairEntry
+from localspec.models.installed.store import Store
+from localspec.tui.pages.shelf import Item
+from localspec.tui.pages.transfers import Transfers
 from localspec.tui.screens.doctor import DoctorScreen
 from localspec.tui.screens.find_model import HELP, FindModelScreen
 from localspec.tui.screens.help import HelpScreen
@@ -29,8 +28,9 @@ from localspec.tui.screens.race import RaceScreen
 from localspec.tui.screens.settings import SettingsScreen
 from localspec.tui.screens.stats import StatsScreen
 from localspec.tui.screens.steps import StepsScreen
-from localspec.tui.shelf import Item
-from localspec.tui.transfers import Transfers
+from localspec.tui.shell.app import ChatApp
+from localspec.tui.shell.dialogs import Choice, Line
+from localspec.tui.talk.answerer import Facts
 from localspec.tui.widgets.origin_view import OriginView
 from tests.tui.conftest import say, until
 from tests.tui.recorder import CODE, MARIA

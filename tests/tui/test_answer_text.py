@@ -8,8 +8,8 @@ import pytest
 from textual.geometry import Offset
 from textual.selection import Selection
 
-from localspec.tui.app import ChatApp
-from localspec.tui.segments import SOFT
+from localspec.tui.shell.app import ChatApp
+from localspec.tui.text.segments import SOFT
 from localspec.tui.widgets.answer_text import AnswerText
 from tests.tui.conftest import MakeApp, front, say, until
 

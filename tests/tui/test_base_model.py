@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from localspec import Engine
-from localspec.chat.completion import MOST_TOKENS, note
-from localspec.tui.app import ChatApp
-from localspec.tui.local import LocalAnswerer
+from localspec.chat.prompt.completion import MOST_TOKENS, note
+from localspec.tui.shell.app import ChatApp
+from localspec.tui.talk.local import LocalAnswerer
 from tests.llama.rewritten_gguf import rewritten
 from tests.tui.conftest import MakeApp, answered, front, say, until
 

@@ -7,9 +7,9 @@ import threading
 import pytest
 from textual.widgets import Collapsible, Static
 
-from localspec.chat.archive import Archive
+from localspec.chat.archive.archive import Archive
 from localspec.chat.turn import Message
-from localspec.tui.answerer import Facts
+from localspec.tui.talk.answerer import Facts
 from localspec.tui.widgets.bubble import Bubble
 from localspec.tui.widgets.meter import Meter
 from tests.tui.conftest import MakeApp, answered, front, say, until

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from localspec.errors import LocalspecError
-from localspec.tui import clipboard
+from localspec.tui.shell import clipboard
 from tests.tui.conftest import MakeApp, front, say, until
 
 

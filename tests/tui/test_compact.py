@@ -11,12 +11,12 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import Collapsible
 
-from localspec.chat.archive import Archive
-from localspec.tui.answerer import Facts
-from localspec.tui.app import ChatApp
-from localspec.tui.local import LocalAnswerer
-from localspec.tui.preferences import Preferences
-from localspec.tui.remote import RemoteAnswerer
+from localspec.chat.archive.archive import Archive
+from localspec.tui.shell.app import ChatApp
+from localspec.tui.shell.preferences import Preferences
+from localspec.tui.talk.answerer import Facts
+from localspec.tui.talk.local import LocalAnswerer
+from localspec.tui.talk.remote import RemoteAnswerer
 from localspec.tui.widgets.seam import Seam
 from tests.tui.conftest import MakeApp, answered, front, say, until
 from tests.tui.endpoint import Endpoint, served

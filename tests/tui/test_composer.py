@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from textual import events
 
-from localspec.chat.message import Attachment
+from localspec.chat.archive.message import Attachment
 from localspec.errors import UsageError
-from localspec.tui.attach import LARGEST, attached, files, matching
-from localspec.tui.preferences import Preferences
+from localspec.tui.shell.preferences import Preferences
+from localspec.tui.talk.attach import LARGEST, attached, files, matching
 from localspec.tui.widgets.suggestions import Suggestions
 from tests.tui.conftest import MakeApp, answered, front, say, until
 

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from textual.widgets import Input
 
-from localspec.models.hub import Found, Hub
-from localspec.models.store import Store
-from localspec.tui.app import ChatApp
-from localspec.tui.dialogs import Dialog
+from localspec.models.hub.hub import Found, Hub
+from localspec.models.installed.store import Store
 from localspec.tui.screens.find_model import FindModelScreen
 from localspec.tui.screens.pull import PullScreen
+from localspec.tui.shell.app import ChatApp
+from localspec.tui.shell.dialogs import Dialog
 from tests.hub.conftest import PAIR, _server, client, draft_bytes, local_hub, quick, target_bytes
 from tests.tui.conftest import MakeApp, until
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from localspec.engine.stats import RequestStats
-from localspec.tui.figures import Figures, positions
-from localspec.tui.passes import Emitted, Guess, Pass
-from localspec.tui.plots import bar, columns, duration, graph
-from localspec.tui.stats_page import stats_page
+from localspec.tui.pages.figures import Figures, positions
+from localspec.tui.pages.passes import Emitted, Guess, Pass
+from localspec.tui.pages.stats_page import stats_page
+from localspec.tui.text.plots import bar, columns, duration, graph
 
 
 def answer(drafts: list[tuple[str, int, int]], plain: float = 0.0, exact: bool = True) -> RequestStats:

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from textual.pilot import Pilot
 
-from localspec.tui.app import ChatApp
-from localspec.tui.local import LocalAnswerer
 from localspec.tui.screens.history import HistoryScreen
+from localspec.tui.shell.app import ChatApp
+from localspec.tui.talk.local import LocalAnswerer
 from localspec.tui.widgets.bubble import MARKDOWN
 from localspec.tui.widgets.welcome import Welcome
 from tests.tui.conftest import MakeApp, answered, front, until

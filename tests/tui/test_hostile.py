@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from rich.segment import Segment
 
-from localspec.tui.app import ChatApp
+from localspec.tui.shell.app import ChatApp
 from tests.tui.conftest import MakeApp, answered, front, say
 from tests.tui.replayer import FACTS, Recorded, Recording, ReplayAnswerer
 

@@ -14,10 +14,10 @@ from textual.message import Message as TextualMessage
 
 from localspec.engine.request import FinishReason, Origin
 from localspec.engine.stats import RequestStats
-from localspec.tui.answerer import POSTS_PER_SECOND, AnswerEnded, AnswerPart, Prefilled, Sink
-from localspec.tui.app import ChatApp
-from localspec.tui.inbox import Inbox
-from localspec.tui.typesetting import Line, Typesetter
+from localspec.tui.shell.app import ChatApp
+from localspec.tui.talk.answerer import POSTS_PER_SECOND, AnswerEnded, AnswerPart, Prefilled, Sink
+from localspec.tui.talk.inbox import Inbox
+from localspec.tui.text.typesetting import Line, Typesetter
 from tests.tui.conftest import MakeApp, front, until
 from tests.tui.replayer import Recorded, Recording, ReplayAnswer, ReplayAnswerer
 

@@ -13,14 +13,14 @@ from textual.pilot import Pilot
 from textual.screen import Screen
 from textual.widgets import Static
 
-from localspec.models.store import Store
-from localspec.tui.app import ChatApp
-from localspec.tui.bindings import known
-from localspec.tui.dialogs import Choice, Line
-from localspec.tui.registry import SCREENS, VIEWS, load
+from localspec.models.installed.store import Store
 from localspec.tui.screens.find_model import FindModelScreen
 from localspec.tui.screens.import_file import ImportScreen
 from localspec.tui.screens.pull import PullScreen
+from localspec.tui.shell.app import ChatApp
+from localspec.tui.shell.bindings import known
+from localspec.tui.shell.dialogs import Choice, Line
+from localspec.tui.shell.registry import SCREENS, VIEWS, load
 from localspec.tui.widgets.bubble import Bubble
 from localspec.tui.widgets.composer import Composer, Prompt
 from tests.tui.conftest import MakeApp, front, say, until

@@ -7,10 +7,10 @@ import threading
 import pytest
 
 from localspec.runtime.engine import Engine
-from localspec.tui.answerer import AnswerPart
-from localspec.tui.app import ChatApp
-from localspec.tui.conversation import question_of
-from localspec.tui.local import LocalAnswerer
+from localspec.tui.shell.app import ChatApp
+from localspec.tui.talk.answerer import AnswerPart
+from localspec.tui.talk.conversation import question_of
+from localspec.tui.talk.local import LocalAnswerer
 from tests.tui.conftest import MakeApp, answered, front, until
 
 

@@ -10,8 +10,8 @@ from typing import NamedTuple
 import pytest
 from textual._styles_cache import StylesCache
 
-from localspec.tui.answerer import Facts
-from localspec.tui.app import ChatApp
+from localspec.tui.shell.app import ChatApp
+from localspec.tui.talk.answerer import Facts
 from localspec.tui.widgets.answer_text import AnswerText
 from localspec.tui.widgets.bubble import Bubble
 from tests.tui.conftest import MakeApp, front, say, until
@@ -88,7 +88,7 @@ async def test_old_garbage_is_searched_for_when_nobody_does_anything(
     make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     searches = list[bool]()
-    monkeypatch.setattr("localspec.tui.app.gc.collect", lambda: searches.append(True))
+    monkeypatch.setattr("localspec.tui.shell.app.gc.collect", lambda: searches.append(True))
     answerer = ReplayAnswerer(Recording([Recorded.of_text("Gone on with later")], {}))
     answerer.hold = threading.Event()
     app = make_app(answerer=answerer)

@@ -9,18 +9,18 @@ from typing import Any
 import pytest
 from textual.widgets import Checkbox, DataTable, Input, OptionList, Static
 
-from localspec.chat.archive import Archive
-from localspec.models.catalog import Catalog
-from localspec.models.hub import Hub
-from localspec.models.methods import HEADS
-from localspec.models.store import Entry, Store, StoredFile
-from localspec.tui.app import ChatApp
-from localspec.tui.dialogs import Choice
+from localspec.chat.archive.archive import Archive
+from localspec.models.hub.hub import Hub
+from localspec.models.installed.catalog import Catalog
+from localspec.models.installed.methods import HEADS
+from localspec.models.installed.store import Entry, Store, StoredFile
+from localspec.tui.pages.shelf import Item, Speeds, judged, shelf, timed
 from localspec.tui.screens.find_model import FindModelScreen
 from localspec.tui.screens.import_file import ImportScreen
 from localspec.tui.screens.models import ModelsScreen, detail, speeds_of
 from localspec.tui.screens.pull import PullScreen
-from localspec.tui.shelf import Item, Speeds, judged, shelf, timed
+from localspec.tui.shell.app import ChatApp
+from localspec.tui.shell.dialogs import Choice
 from tests.fake_gpus import CARD, SLOW, list_gpus
 from tests.hub import published
 from tests.hub.conftest import PAIR, _server, client, draft_bytes, local_hub, quick, store, target_bytes

@@ -6,9 +6,9 @@ import logging
 
 import pytest
 
-from localspec.runtime.corpus import folder
-from localspec.tui.notices import shown
+from localspec.runtime.kept.corpus import folder
 from localspec.tui.screens.slash import SlashCommands
+from localspec.tui.shell.notices import shown
 from tests.tui.conftest import MakeApp, say, until
 
 

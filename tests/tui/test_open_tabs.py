@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from textual.pilot import Pilot
 
-from localspec.chat.archive import Archive
-from localspec.runtime.cache_folder import CacheFolder
+from localspec.chat.archive.archive import Archive
 from localspec.runtime.engine import Engine
-from localspec.tui.app import ChatApp
-from localspec.tui.local import LocalAnswerer
-from localspec.tui.open_tabs import OpenTabs
-from localspec.tui.preferences import Preferences
+from localspec.runtime.kept.cache_folder import CacheFolder
+from localspec.tui.shell.app import ChatApp
+from localspec.tui.shell.open_tabs import OpenTabs
+from localspec.tui.shell.preferences import Preferences
+from localspec.tui.talk.local import LocalAnswerer
 from tests.tui.conftest import MakeApp, front, say, until
 
 pytestmark = pytest.mark.asyncio

@@ -7,9 +7,9 @@ import threading
 import pytest
 from textual.color import Color
 
-from localspec.chat.archive import Archive
+from localspec.chat.archive.archive import Archive
 from localspec.engine.request import Origin, PassRecord
-from localspec.tui.kinds import kind_of
+from localspec.tui.text.kinds import kind_of
 from localspec.tui.widgets.origin_view import OriginView, Shares, legend
 from localspec.tui.widgets.origins import NOTHING, OriginText
 from tests.tui.conftest import MakeApp, answered, front, say, until
@@ -154,7 +154,7 @@ async def test_the_palette_keeps_its_contrast() -> None:
 
 
 async def test_a_legend_counts_every_token() -> None:
-    from localspec.tui.passes import read_passes
+    from localspec.tui.pages.passes import read_passes
 
     records = [one.record for one in PASSES if one.record is not None]
     passes = read_passes(records, lambda token: PIECES[token])
@@ -165,8 +165,8 @@ async def test_a_legend_counts_every_token() -> None:
 
 async def test_a_long_answer_never_keeps_keys_waiting(make_app: MakeApp) -> None:
     """20,000 tokens are laid out in slices; all of them arrive."""
-    from localspec.tui.passes import Emitted
-    from localspec.tui.passes import Pass as ReadPass
+    from localspec.tui.pages.passes import Emitted
+    from localspec.tui.pages.passes import Pass as ReadPass
 
     passes = [ReadPass("draft", (), tuple([Emitted(" word", "draft", 1)] * 4), 5, 0.01) for _ in range(5000)]
     app = make_app()

@@ -12,9 +12,9 @@ from syrupy.assertion import SnapshotAssertion
 from textual.pilot import Pilot
 from textual.widgets import Input, TextArea
 
-from localspec.tui.app import ChatApp
-from localspec.tui.preferences import Preferences
-from localspec.tui.registry import SCREENS, VIEWS
+from localspec.tui.shell.app import ChatApp
+from localspec.tui.shell.preferences import Preferences
+from localspec.tui.shell.registry import SCREENS, VIEWS
 from tests.tui.conftest import MakeApp, until
 from tests.tui.replayer import ReplayAnswerer
 from tests.tui.scenes import SCENES, recording

@@ -10,8 +10,8 @@ import pytest
 from textual import events
 from textual.pilot import Pilot
 
-from localspec.chat.archive import Archive
-from localspec.tui.app import ChatApp
+from localspec.chat.archive.archive import Archive
+from localspec.tui.shell.app import ChatApp
 from tests.tui.conftest import MakeApp, answered, front, until
 from tests.tui.replayer import Recorded, Recording, ReplayAnswerer
 

@@ -8,10 +8,10 @@ import pytest
 from textual.widgets import OptionList, Static
 
 from localspec.errors import UsageError
-from localspec.tui.app import ChatApp
-from localspec.tui.dialogs import Choice
-from localspec.tui.remote import RemoteAnswerer
 from localspec.tui.screens.models import ModelsScreen
+from localspec.tui.shell.app import ChatApp
+from localspec.tui.shell.dialogs import Choice
+from localspec.tui.talk.remote import RemoteAnswerer
 from tests.tui.conftest import MakeApp, answered, front, say, until
 from tests.tui.endpoint import Endpoint, served
 

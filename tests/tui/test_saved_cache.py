@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from localspec.cli import chat
+from localspec.cli.commands import chat
 from localspec.cli.options import engine_settings
 from localspec.config import EngineSettings
 from localspec.errors import UsageError
-from localspec.runtime.cache_folder import CacheFolder
 from localspec.runtime.engine import Engine
-from localspec.tui.local import LocalAnswerer
+from localspec.runtime.kept.cache_folder import CacheFolder
 from localspec.tui.screens.slash import SlashCommands
+from localspec.tui.talk.local import LocalAnswerer
 from tests.tui.conftest import MakeApp, front, say, until
 
 LONG = "Repeat: " + "Maria bought 12 lanterns in Lisbon and 3 lanterns in Oslo. " * 12

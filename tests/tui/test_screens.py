@@ -10,15 +10,15 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import Input, OptionList, Static, TextArea
 
-from localspec.tui.app import ChatApp
-from localspec.tui.bindings import read_keys
-from localspec.tui.commands import commands
-from localspec.tui.dialogs import Choice, Line
-from localspec.tui.preferences import Preferences
 from localspec.tui.screens.help import HelpScreen
 from localspec.tui.screens.history import HistoryScreen
 from localspec.tui.screens.parameters import ParametersScreen
 from localspec.tui.screens.settings import SettingsScreen
+from localspec.tui.shell.app import ChatApp
+from localspec.tui.shell.bindings import read_keys
+from localspec.tui.shell.commands import commands
+from localspec.tui.shell.dialogs import Choice, Line
+from localspec.tui.shell.preferences import Preferences
 from localspec.tui.widgets.bubble import Bubble
 from tests.tui.conftest import MakeApp, front, say, until
 
@@ -139,7 +139,7 @@ async def test_parameters_of_a_chat_reach_the_model(make_app: MakeApp) -> None:
 
 
 async def test_a_preset_fills_the_form_and_can_be_deleted(make_app: MakeApp) -> None:
-    from localspec.chat.message import Preset
+    from localspec.chat.archive.message import Preset
 
     app = make_app("a")
     app.archive.save_preset(Preset("calm", "Be calm.", {"top_k": 5}))
@@ -160,7 +160,7 @@ async def test_a_preset_fills_the_form_and_can_be_deleted(make_app: MakeApp) -> 
 
 async def test_every_engine_and_sampling_setting_is_in_a_form_with_its_doc(make_app: MakeApp) -> None:
     from localspec.config import EngineSettings
-    from localspec.tui.documented import settings_of
+    from localspec.tui.text.documented import settings_of
 
     app = make_app("a")
     async with app.run_test(size=(100, 40)) as pilot:
@@ -177,7 +177,7 @@ async def test_every_engine_and_sampling_setting_is_in_a_form_with_its_doc(make_
 async def test_a_number_that_may_be_a_word_is_read_as_either() -> None:
     from localspec.config import EngineSettings
     from localspec.errors import UsageError
-    from localspec.tui.documented import settings_of
+    from localspec.tui.text.documented import settings_of
 
     (layers,) = [row for row in settings_of(EngineSettings) if row.name == "gpu_layers"]
     assert [layers.read(text) for text in ("", " auto ", "-1", "12")] == ["auto", "auto", -1, 12]

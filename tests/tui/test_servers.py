@@ -11,10 +11,10 @@ from textual.widgets import OptionList
 
 from localspec.remote import search
 from localspec.runtime.pool import Pool
-from localspec.tui.app import ChatApp
-from localspec.tui.dialogs import Choice
-from localspec.tui.local import LocalAnswerer
-from localspec.tui.remote import RemoteAnswerer
+from localspec.tui.shell.app import ChatApp
+from localspec.tui.shell.dialogs import Choice
+from localspec.tui.talk.local import LocalAnswerer
+from localspec.tui.talk.remote import RemoteAnswerer
 from tests.remote.odd import Odd, serving
 from tests.server.live import COPIED, COPY, running
 from tests.tui.conftest import MakeApp, answered, front, say, until

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from localspec.tui.local import LocalAnswerer
 from localspec.tui.screens.doctor import examine
 from localspec.tui.screens.race import PLAIN, SPECULATIVE, RaceScreen
 from localspec.tui.screens.steps import StepsScreen
+from localspec.tui.talk.local import LocalAnswerer
 from localspec.tui.widgets.origin_view import OriginView
 from tests.tui.conftest import MakeApp, front, say, until
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from localspec.tui.plots import amount
-from localspec.tui.transfers import Transfers
+from localspec.tui.pages.transfers import Transfers
+from localspec.tui.text.plots import amount
 
 
 def test_files_and_all_together() -> None:

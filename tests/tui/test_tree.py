@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 from textual import events
 
-from localspec.tui.app import ChatApp
+from localspec.tui.shell.app import ChatApp
 from localspec.tui.widgets import bubble
 from localspec.tui.widgets.bubble import Bubble
 from tests.tui.conftest import MakeApp, answered, front, say, until

@@ -9,10 +9,10 @@ from rich.cells import cell_len
 from textual.color import Color
 from textual.style import Style
 
-from localspec.tui.app import ChatApp
-from localspec.tui.blocks import LEAST
-from localspec.tui.look import Look
-from localspec.tui.typesetting import Typesetter
+from localspec.tui.shell.app import ChatApp
+from localspec.tui.text.blocks import LEAST
+from localspec.tui.text.look import Look
+from localspec.tui.text.typesetting import Typesetter
 from tests.tui.conftest import MakeApp, say
 from tests.tui.scenes import MARKDOWN
 

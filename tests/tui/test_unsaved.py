@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from textual.widgets import OptionList
 
-from localspec.chat.archive import Archive
-from localspec.tui.app import ChatApp
-from localspec.tui.dialogs import Choice
-from localspec.tui.open_tabs import OpenTabs
-from localspec.tui.preferences import Preferences
+from localspec.chat.archive.archive import Archive
+from localspec.tui.shell.app import ChatApp
+from localspec.tui.shell.dialogs import Choice
+from localspec.tui.shell.open_tabs import OpenTabs
+from localspec.tui.shell.preferences import Preferences
 from localspec.tui.widgets.unsaved import Unsaved
 from tests.chat.test_arrears import no_room
 from tests.tui.conftest import MakeApp, front, say, until

@@ -9,9 +9,9 @@ import pytest
 from rich.style import Style
 
 from localspec.errors import ModelError
-from localspec.models.store import Entry, Store, StoredFile
-from localspec.tui.answerer import Facts, LoadFailed
-from localspec.tui.app import ChatApp
+from localspec.models.installed.store import Entry, Store, StoredFile
+from localspec.tui.shell.app import ChatApp
+from localspec.tui.talk.answerer import Facts, LoadFailed
 from localspec.tui.widgets.welcome import Welcome
 from tests.tui.conftest import MakeApp, front, say, until
 from tests.tui.replayer import Recorded, Recording, ReplayAnswerer

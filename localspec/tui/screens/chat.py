@@ -12,15 +12,15 @@ from textual.binding import BindingType
 from textual.screen import Screen
 from textual.widgets import Footer
 
-from localspec.chat.message import Chat, StoredMessage
+from localspec.chat.archive.message import Chat, StoredMessage
 from localspec.errors import LocalspecError
-from localspec.tui import compacting, overflowing
-from localspec.tui.answerer import AnswerEnded, AnswerPart, Prefilled
-from localspec.tui.bindings import bind
-from localspec.tui.commands import commands
-from localspec.tui.open_tabs import chats_at_start
-from localspec.tui.registry import SCREENS, VIEWS
 from localspec.tui.screens.slash import SlashCommands
+from localspec.tui.shell.bindings import bind
+from localspec.tui.shell.commands import commands
+from localspec.tui.shell.open_tabs import chats_at_start
+from localspec.tui.shell.registry import SCREENS, VIEWS
+from localspec.tui.talk import compacting, overflowing
+from localspec.tui.talk.answerer import AnswerEnded, AnswerPart, Prefilled
 from localspec.tui.widgets.bubble import MARKDOWN, Bubble
 from localspec.tui.widgets.chat_tabs import ChatTabs
 from localspec.tui.widgets.composer import Composer
@@ -29,7 +29,7 @@ from localspec.tui.widgets.pane import ChatPane
 from localspec.tui.widgets.unsaved import Unsaved
 
 if TYPE_CHECKING:
-    from localspec.tui.app import ChatApp
+    from localspec.tui.shell.app import ChatApp
 
 _CODE = re.compile(r"^ {0,3}(`{3,}|~{3,})[^\n]*\n(.*?)^ {0,3}\1", re.MULTILINE | re.DOTALL)
 

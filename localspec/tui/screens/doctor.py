@@ -16,9 +16,9 @@ from localspec.chat.plain_text import pictured
 from localspec.checks.finding import Finding
 from localspec.errors import LocalspecError
 from localspec.runtime.engine import Engine
-from localspec.tui.bindings import bind
-from localspec.tui.dialogs import Page
-from localspec.tui.owner import app_of, engine_of
+from localspec.tui.shell.bindings import bind
+from localspec.tui.shell.dialogs import Page
+from localspec.tui.talk.owner import app_of, engine_of
 
 _LAST_ANSWERS = 50
 

@@ -14,12 +14,12 @@ from textual.widgets.option_list import Option
 
 from localspec.chat.plain_text import one_line, pictured
 from localspec.errors import LocalspecError
-from localspec.models.catalog import Catalog, ModelEntry, PairEntry
-from localspec.tui.dialogs import Dialog
-from localspec.tui.errands import Errands, Tell
+from localspec.models.installed.catalog import Catalog, ModelEntry, PairEntry
+from localspec.tui.shell.dialogs import Dialog
+from localspec.tui.shell.errands import Errands, Tell
 
 if TYPE_CHECKING:
-    from localspec.models.hub import Found, Hub
+    from localspec.models.hub.hub import Found, Hub
 
 Listed = PairEntry | ModelEntry
 """What the catalogue lists by name: pairs, and targets that are in none."""

@@ -7,10 +7,10 @@ from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.widgets import Static
 
-from localspec.tui.bindings import keys_file, known, shown
-from localspec.tui.commands import commands
-from localspec.tui.dialogs import Page
-from localspec.tui.registry import SCREENS, load
+from localspec.tui.shell.bindings import keys_file, known, shown
+from localspec.tui.shell.commands import commands
+from localspec.tui.shell.dialogs import Page
+from localspec.tui.shell.registry import SCREENS, load
 
 _GROUPS = {
     "chat": "In the chat",

@@ -14,16 +14,16 @@ from textual.content import Content
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
-from localspec.chat.message import Chat, Hit
+from localspec.chat.archive.message import Chat, Hit
 from localspec.chat.plain_text import plain_text
 from localspec.errors import LocalspecError
-from localspec.tui import exchange
-from localspec.tui.bindings import CLOSE, bind
-from localspec.tui.dialogs import Line, Page
-from localspec.tui.owner import forget_cache
+from localspec.tui.shell.bindings import CLOSE, bind
+from localspec.tui.shell.dialogs import Line, Page
+from localspec.tui.talk import exchange
+from localspec.tui.talk.owner import forget_cache
 
 if TYPE_CHECKING:
-    from localspec.tui.app import ChatApp
+    from localspec.tui.shell.app import ChatApp
 
 _MOST = 100
 

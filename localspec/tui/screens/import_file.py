@@ -15,11 +15,11 @@ from textual.widgets import Checkbox, Footer, Input, Static
 
 from localspec.chat.plain_text import pictured
 from localspec.errors import Cancelled, LocalspecError
-from localspec.models.adopt import adopt
-from localspec.models.store import Entry, Store
-from localspec.tui.bindings import bind
-from localspec.tui.dialogs import Dialog
-from localspec.tui.plots import amount, bar
+from localspec.models.installed.adopt import adopt
+from localspec.models.installed.store import Entry, Store
+from localspec.tui.shell.bindings import bind
+from localspec.tui.shell.dialogs import Dialog
+from localspec.tui.text.plots import amount, bar
 
 
 class ImportScreen(Dialog[str | None]):

@@ -13,26 +13,26 @@ from textual.content import Content
 from textual.widgets import DataTable, Static
 from textual.worker import Worker, get_current_worker
 
-from localspec.chat.archive import Archive
+from localspec.chat.archive.archive import Archive
 from localspec.chat.plain_text import one_line, pictured
 from localspec.checks.devices import examine_layers
 from localspec.errors import LocalspecError
-from localspec.models.catalog import Catalog
-from localspec.models.methods import METHODS
-from localspec.models.store import Removal, Store
-from localspec.models.suggestion import Suggestion, neighbours, suggest
-from localspec.runtime.memory import places
-from localspec.tui.bindings import bind
-from localspec.tui.dialogs import Choice, Page
-from localspec.tui.owner import app_of, engine_of
-from localspec.tui.plots import amount
+from localspec.models.facts.suggestion import Suggestion, neighbours, suggest
+from localspec.models.installed.catalog import Catalog
+from localspec.models.installed.methods import METHODS
+from localspec.models.installed.store import Removal, Store
+from localspec.runtime.memory.memory import places
+from localspec.tui.pages.shelf import Item, Speeds, judged, shelf, timed
 from localspec.tui.screens.find_model import FindModelScreen
 from localspec.tui.screens.import_file import ImportScreen
 from localspec.tui.screens.pull import PullScreen, usual_hub
-from localspec.tui.shelf import Item, Speeds, judged, shelf, timed
+from localspec.tui.shell.bindings import bind
+from localspec.tui.shell.dialogs import Choice, Page
+from localspec.tui.talk.owner import app_of, engine_of
+from localspec.tui.text.plots import amount
 
 if TYPE_CHECKING:
-    from localspec.models.hub import Hub
+    from localspec.models.hub.hub import Hub
 
 _COLUMNS = (("", 1), ("Name", 21), ("Draft model", 15), ("Size", 8), ("Fits", 4), ("Speed here", 14))
 _LEAST = 80

@@ -10,18 +10,18 @@ from textual.binding import BindingType
 from textual.containers import VerticalScroll
 from textual.widgets import Static, TextArea
 
-from localspec.chat.message import Preset
+from localspec.chat.archive.message import Preset
 from localspec.errors import LocalspecError
-from localspec.tui.answerer import Question
-from localspec.tui.bindings import CLOSE, bind
-from localspec.tui.conversation import checked
-from localspec.tui.dialogs import Choice, Line, Page
-from localspec.tui.documented import Setting, settings_of
+from localspec.tui.shell.bindings import CLOSE, bind
+from localspec.tui.shell.dialogs import Choice, Line, Page
+from localspec.tui.talk.answerer import Question
+from localspec.tui.talk.conversation import checked
+from localspec.tui.text.documented import Setting, settings_of
 from localspec.tui.widgets.form import Form
 from localspec.types import SamplingParams
 
 if TYPE_CHECKING:
-    from localspec.tui.app import ChatApp
+    from localspec.tui.shell.app import ChatApp
 
 _OF_QUESTIONS = ("seed", "max_tokens", "stop", "thinking", "drafter", "max_draft_tokens")
 

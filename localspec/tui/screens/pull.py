@@ -16,17 +16,17 @@ from textual.widgets import Footer, Input, Static
 
 from localspec.chat.plain_text import pictured
 from localspec.errors import Cancelled, LocalspecError
-from localspec.models.catalog import Catalog
-from localspec.models.store import Entry, Store
-from localspec.runtime.memory import places
-from localspec.tui.bindings import bind
-from localspec.tui.dialogs import Dialog
-from localspec.tui.errands import Errands, Tell
-from localspec.tui.transfers import Transfers
+from localspec.models.installed.catalog import Catalog
+from localspec.models.installed.store import Entry, Store
+from localspec.runtime.memory.memory import places
+from localspec.tui.pages.transfers import Transfers
+from localspec.tui.shell.bindings import bind
+from localspec.tui.shell.dialogs import Dialog
+from localspec.tui.shell.errands import Errands, Tell
 
 if TYPE_CHECKING:
-    from localspec.models.hub import Hub
-    from localspec.models.pull import Plan
+    from localspec.models.hub.hub import Hub
+    from localspec.models.hub.pull import Plan
 
 _NO_DRAFT = "-"
 """What is typed for a draft where none is wanted."""
@@ -36,7 +36,7 @@ _FRAMES = 8
 
 def usual_hub() -> Hub:
     """The hub of the environment's settings. Its library takes long to import: call it from a thread."""
-    from localspec.models.hub import Hub
+    from localspec.models.hub.hub import Hub
 
     return Hub()
 
@@ -112,9 +112,9 @@ class PullScreen(Dialog[str | None]):
         self._errands.begin(partial(self._make_plan, name, draft))
 
     def _make_plan(self, name: str, draft: str, tell: Tell) -> None:
-        from localspec.models.pull import check_disk, make_plan, wishes
-        from localspec.runtime.heads import out_of_reach
-        from localspec.tui.plan_page import plan_page
+        from localspec.drafters.heads.loading import out_of_reach
+        from localspec.models.hub.pull import check_disk, make_plan, wishes
+        from localspec.tui.pages.plan_page import plan_page
 
         try:
             hub = self._make_hub()
@@ -160,8 +160,8 @@ class PullScreen(Dialog[str | None]):
         self._errands.begin(partial(self._install, self._plan, self._hub))
 
     def _install(self, plan: Plan, hub: Hub, tell: Tell) -> None:
-        from localspec.models.pull import install
-        from localspec.runtime.heads import find
+        from localspec.drafters.heads.loading import find
+        from localspec.models.hub.pull import install
 
         try:
             entries = install(plan, hub, self._store, self._transfers, self._stop, find)

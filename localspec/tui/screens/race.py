@@ -19,14 +19,14 @@ from textual.widgets import Input, Static
 from localspec.chat.turn import Message
 from localspec.engine.request import fresh_seed
 from localspec.errors import LocalspecError
-from localspec.tui.answerer import Answer, AnswerEnded, AnswerPart, Prefilled, Question
-from localspec.tui.bindings import bind
-from localspec.tui.dialogs import Page
-from localspec.tui.inbox import Inbox
-from localspec.tui.owner import answerer_of, app_of, piece_of
-from localspec.tui.passes import PassReader
-from localspec.tui.plots import duration
-from localspec.tui.race import Heat, Lane, likeness, summary
+from localspec.tui.pages.passes import PassReader
+from localspec.tui.pages.race import Heat, Lane, likeness, summary
+from localspec.tui.shell.bindings import bind
+from localspec.tui.shell.dialogs import Page
+from localspec.tui.talk.answerer import Answer, AnswerEnded, AnswerPart, Prefilled, Question
+from localspec.tui.talk.inbox import Inbox
+from localspec.tui.talk.owner import answerer_of, app_of, piece_of
+from localspec.tui.text.plots import duration
 from localspec.tui.widgets.lane import LaneView
 
 PLAIN, SPECULATIVE = "plain", "speculative"

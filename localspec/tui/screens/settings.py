@@ -11,17 +11,17 @@ from textual.widgets import Static, TextArea
 
 from localspec.config import EngineSettings
 from localspec.errors import LocalspecError
-from localspec.tui import themes
-from localspec.tui.bindings import CLOSE, bind
-from localspec.tui.conversation import checked
-from localspec.tui.dialogs import Page
-from localspec.tui.documented import Setting, settings_of
-from localspec.tui.preferences import Preferences
 from localspec.tui.screens.parameters import parameters
+from localspec.tui.shell import themes
+from localspec.tui.shell.bindings import CLOSE, bind
+from localspec.tui.shell.dialogs import Page
+from localspec.tui.shell.preferences import Preferences
+from localspec.tui.talk.conversation import checked
+from localspec.tui.text.documented import Setting, settings_of
 from localspec.tui.widgets.form import Form
 
 if TYPE_CHECKING:
-    from localspec.tui.app import ChatApp
+    from localspec.tui.shell.app import ChatApp
 
 _TEXT = "system"
 """The preference that gets a text area of its own."""

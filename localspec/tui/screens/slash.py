@@ -8,10 +8,10 @@ from keyword import iskeyword
 from typing import TYPE_CHECKING
 
 from localspec.errors import UsageError
-from localspec.tui import exchange
-from localspec.tui.compacting import set_window
-from localspec.tui.dialogs import Line
-from localspec.tui.owner import forget_cache
+from localspec.tui.shell.dialogs import Line
+from localspec.tui.talk import exchange
+from localspec.tui.talk.compacting import set_window
+from localspec.tui.talk.owner import forget_cache
 
 if TYPE_CHECKING:
     from localspec.tui.screens.chat import ChatScreen
@@ -125,12 +125,12 @@ class SlashCommands:
             raise UsageError(f"There is no theme {name!r}.", f"There are: {', '.join(self._app.available_themes)}.")
 
     def model(self, name: str) -> None:
-        from localspec.tui.servers import choose_model
+        from localspec.tui.talk.servers import choose_model
 
         choose_model(self._screen, name)
 
     def servers(self, _: str) -> None:
-        from localspec.tui.servers import find_server
+        from localspec.tui.talk.servers import find_server
 
         find_server(self._screen)
 

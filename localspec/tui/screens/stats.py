@@ -11,14 +11,14 @@ from textual.binding import BindingType
 from textual.containers import VerticalScroll
 from textual.widgets import Static
 
-from localspec.chat.archive import Archive
+from localspec.chat.archive.archive import Archive
 from localspec.errors import LocalspecError
-from localspec.tui.bindings import bind
-from localspec.tui.dialogs import Page
-from localspec.tui.figures import Figures, Position, positions
-from localspec.tui.owner import app_of
-from localspec.tui.passes import read_passes
-from localspec.tui.stats_page import stats_page
+from localspec.tui.pages.figures import Figures, Position, positions
+from localspec.tui.pages.passes import read_passes
+from localspec.tui.pages.stats_page import stats_page
+from localspec.tui.shell.bindings import bind
+from localspec.tui.shell.dialogs import Page
+from localspec.tui.talk.owner import app_of
 
 
 class StatsScreen(Page):

@@ -13,14 +13,14 @@ from textual.content import Content
 from textual.timer import Timer
 from textual.widgets import Static
 
-from localspec.chat.archive import Archive
-from localspec.chat.message import StoredMessage
+from localspec.chat.archive.archive import Archive
+from localspec.chat.archive.message import StoredMessage
 from localspec.errors import LocalspecError
-from localspec.tui.bindings import bind
-from localspec.tui.dialogs import Page
-from localspec.tui.owner import app_of
-from localspec.tui.passes import Pass, read_passes
-from localspec.tui.step_page import headline, timeline, timing, verdict
+from localspec.tui.pages.passes import Pass, read_passes
+from localspec.tui.pages.step_page import headline, timeline, timing, verdict
+from localspec.tui.shell.bindings import bind
+from localspec.tui.shell.dialogs import Page
+from localspec.tui.talk.owner import app_of
 from localspec.tui.widgets.origin_view import OriginView
 
 SPEEDS = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0)

@@ -18,12 +18,12 @@ from textual.strip import Strip
 from textual.style import Style
 from textual.widget import Widget
 
-from localspec.chat.message import StoredMessage
+from localspec.chat.archive.message import StoredMessage
 from localspec.chat.plain_text import PlainText, plain_text
-from localspec.tui.answerer import AnswerPart
-from localspec.tui.look import Look
-from localspec.tui.segments import cut, segments
-from localspec.tui.typesetting import Line, Typesetter
+from localspec.tui.talk.answerer import AnswerPart
+from localspec.tui.text.look import Look
+from localspec.tui.text.segments import cut, segments
+from localspec.tui.text.typesetting import Line, Typesetter
 
 
 class Segment:

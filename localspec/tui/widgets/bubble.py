@@ -16,11 +16,11 @@ from textual.timer import Timer
 from textual.widget import Widget
 from textual.widgets import Collapsible, Static, TabPane
 
-from localspec.chat.message import StoredMessage
+from localspec.chat.archive.message import StoredMessage
 from localspec.chat.plain_text import plain_text
-from localspec.tui.answerer import AnswerPart
-from localspec.tui.bindings import bind
-from localspec.tui.registry import VIEWS, load
+from localspec.tui.shell.bindings import bind
+from localspec.tui.shell.registry import VIEWS, load
+from localspec.tui.talk.answerer import AnswerPart
 from localspec.tui.widgets.answer_text import AnswerText
 from localspec.tui.widgets.composer import Composer
 from localspec.tui.widgets.seam import Seam

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 from textual import work
 from textual.widgets import TabbedContent
 
-from localspec.chat.message import Chat
-from localspec.tui.open_tabs import OpenTabs
+from localspec.chat.archive.message import Chat
+from localspec.tui.shell.open_tabs import OpenTabs
 from localspec.tui.widgets.pane import ChatPane
 
 if TYPE_CHECKING:
-    from localspec.tui.app import ChatApp
+    from localspec.tui.shell.app import ChatApp
 
 
 class ChatTabs(TabbedContent):

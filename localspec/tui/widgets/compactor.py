@@ -9,9 +9,9 @@ from textual.widgets import Static
 
 from localspec.engine.request import FinishReason
 from localspec.errors import LocalspecError
-from localspec.tui.answerer import AnswerEnded, Answerer, AnswerPart, Prefilled, Question
-from localspec.tui.conversation import Fit
-from localspec.tui.inbox import Inbox
+from localspec.tui.talk.answerer import AnswerEnded, Answerer, AnswerPart, Prefilled, Question
+from localspec.tui.talk.conversation import Fit
+from localspec.tui.talk.inbox import Inbox
 
 
 class Compactor(Static):

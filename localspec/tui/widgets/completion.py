@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from localspec.tui import attach
-from localspec.tui.commands import commands
+from localspec.tui.shell.commands import commands
+from localspec.tui.talk import attach
 from localspec.tui.widgets.composer import Composer
 from localspec.tui.widgets.suggestions import Suggestion, Suggestions
 

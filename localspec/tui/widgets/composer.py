@@ -10,9 +10,9 @@ from textual.binding import BindingType
 from textual.message import Message as TextualMessage
 from textual.widgets import TextArea
 
-from localspec.chat.message import Attachment
+from localspec.chat.archive.message import Attachment
 from localspec.chat.plain_text import plain_text
-from localspec.tui.bindings import bind
+from localspec.tui.shell.bindings import bind
 
 _FOLD_CHARACTERS = 2_000
 """A paste of so many characters is folded even if it is one line."""

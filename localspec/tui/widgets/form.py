@@ -10,7 +10,7 @@ from textual.containers import Horizontal, Vertical
 from textual.widget import Widget
 from textual.widgets import Input, Select, Static, Switch
 
-from localspec.tui.documented import Setting
+from localspec.tui.text.documented import Setting
 
 _UNSET = "default"
 

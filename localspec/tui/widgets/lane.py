@@ -9,8 +9,8 @@ from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
 from textual.widgets import Static
 
-from localspec.tui.plots import bar, duration
-from localspec.tui.race import Lane
+from localspec.tui.pages.race import Lane
+from localspec.tui.text.plots import bar, duration
 from localspec.tui.widgets.origin_view import OriginView
 
 

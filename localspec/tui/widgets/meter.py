@@ -10,8 +10,8 @@ from textual.widgets import Static
 
 from localspec.chat.plain_text import plain_text
 from localspec.engine.stats import RequestStats
-from localspec.tui.answerer import Answer, AnswerEnded, AnswerPart, Facts, Loading, Prefilled
-from localspec.tui.meter_line import Now, meter_line
+from localspec.tui.talk.answerer import Answer, AnswerEnded, AnswerPart, Facts, Loading, Prefilled
+from localspec.tui.text.meter_line import Now, meter_line
 
 _REST_SECONDS = 0.1
 """Between two drawings while an answer streams: numbers that change faster cannot be read."""

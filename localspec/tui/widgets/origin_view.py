@@ -17,9 +17,9 @@ from textual.strip import Strip
 from textual.style import Style as ContentStyle
 from textual.widget import Widget
 
-from localspec.tui.kinds import REJECTED, kind_of, ordered, strength
-from localspec.tui.origin_lines import Cell, Line, OriginLines, sign_line
-from localspec.tui.passes import Pass
+from localspec.tui.pages.passes import Pass
+from localspec.tui.text.kinds import REJECTED, kind_of, ordered, strength
+from localspec.tui.text.origin_lines import Cell, Line, OriginLines, sign_line
 
 Mode = Literal["colour", "signs"]
 MODES: tuple[Mode, ...] = ("colour", "signs")

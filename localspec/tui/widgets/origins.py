@@ -10,14 +10,14 @@ from textual.containers import Vertical
 from textual.content import Content
 from textual.widgets import Static
 
-from localspec.chat.message import StoredMessage
-from localspec.chat.passes import Replay
+from localspec.chat.archive.message import StoredMessage
+from localspec.chat.archive.passes import Replay
 from localspec.chat.plain_text import plain_text
 from localspec.engine.request import PassRecord
 from localspec.errors import LocalspecError
-from localspec.tui.answerer import AnswerPart
-from localspec.tui.owner import answerer_of, archive_of, piece_of
-from localspec.tui.passes import Pass, PassReader, joined, read_passes
+from localspec.tui.pages.passes import Pass, PassReader, joined, read_passes
+from localspec.tui.talk.answerer import AnswerPart
+from localspec.tui.talk.owner import answerer_of, archive_of, piece_of
 from localspec.tui.widgets.origin_view import Mode, OriginView, Shares, legend
 
 NOTHING = "No passes are stored with this message, so it is unknown where its tokens came from."

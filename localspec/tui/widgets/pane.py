@@ -12,18 +12,18 @@ from textual.app import ComposeResult
 from textual.message import Message as TextualMessage
 from textual.widgets import TabPane
 
-from localspec.chat.answer import AnswerWriter
-from localspec.chat.message import Chat, StoredMessage
+from localspec.chat.archive.answer import AnswerWriter
+from localspec.chat.archive.message import Chat, StoredMessage
 from localspec.engine.request import FinishReason
 from localspec.engine.stats import RequestStats
 from localspec.errors import LocalspecError
-from localspec.tui import attach
-from localspec.tui.answerer import Answer, AnswerEnded, AnswerPart, Prefilled, Question
-from localspec.tui.compacting import offer
-from localspec.tui.consent import agreed
-from localspec.tui.conversation import fit, question_of
-from localspec.tui.inbox import Inbox
-from localspec.tui.tab_label import tab_label
+from localspec.tui.shell.tab_label import tab_label
+from localspec.tui.talk import attach
+from localspec.tui.talk.answerer import Answer, AnswerEnded, AnswerPart, Prefilled, Question
+from localspec.tui.talk.compacting import offer
+from localspec.tui.talk.consent import agreed
+from localspec.tui.talk.conversation import fit, question_of
+from localspec.tui.talk.inbox import Inbox
 from localspec.tui.widgets.bubble import Bubble
 from localspec.tui.widgets.compactor import Compactor
 from localspec.tui.widgets.completion import Completion
@@ -33,7 +33,7 @@ from localspec.tui.widgets.suggestions import Suggestions
 from localspec.tui.widgets.transcript import Transcript
 
 if TYPE_CHECKING:
-    from localspec.tui.app import ChatApp
+    from localspec.tui.shell.app import ChatApp
 
 _STOP_SECONDS = 0.02
 """How long a stopped answer may take to tell its figures; 0.025 went by before it was sure that Esc is Esc."""

@@ -19,7 +19,7 @@ from textual.content import Content
 from textual.geometry import Size
 from textual.widgets import Static
 
-from localspec.chat.message import Chat, StoredMessage
+from localspec.chat.archive.message import Chat, StoredMessage
 from localspec.tui.widgets.bubble import MARKDOWN, Bubble
 from localspec.tui.widgets.welcome import Welcome
 

@@ -12,10 +12,10 @@ from textual.message import Message as TextualMessage
 from textual.widgets import Static
 
 from localspec.chat.plain_text import plain_text
-from localspec.tui.dialogs import Choice
+from localspec.tui.shell.dialogs import Choice
 
 if TYPE_CHECKING:
-    from localspec.tui.app import ChatApp
+    from localspec.tui.shell.app import ChatApp
 
 _TRY_SECONDS = 5.0
 """How often it is tried to save what is in memory only: a person who has made room does not wait long."""

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 from textual.content import Content
 from textual.widgets import Static
 
-from localspec.chat.completion import note
 from localspec.chat.plain_text import plain_text
+from localspec.chat.prompt.completion import note
 from localspec.runtime.offered import HEADING, TINY, offered
-from localspec.tui.bindings import shown
+from localspec.tui.shell.bindings import shown
 
 if TYPE_CHECKING:
-    from localspec.tui.answerer import Facts
-    from localspec.tui.app import ChatApp
+    from localspec.tui.shell.app import ChatApp
+    from localspec.tui.talk.answerer import Facts
 
 _KEYS = {
     "open.models": "models: better ones, search on the hub, files of your own",

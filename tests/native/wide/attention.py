@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from localspec.llama import lib, wide
+from localspec.llama.exact import wide
+from localspec.llama.library import lib
 from tests.native.wide.ggml import I64, INT, PTR, SIZE, TEXT, InitParams, call
 
 F32, F16, Q8_0, BF16 = 0, 1, 8, 30

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from localspec.llama import lib, wide
+from localspec.llama.exact import wide
+from localspec.llama.library import lib
 
 F32, F16, Q8_0, I32 = 0, 1, 8, 26
 WEIGHTS = 1  # a buffer's usage

@@ -11,7 +11,8 @@ from gguf import quants
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 
 from localspec.gguf import PACKED
-from localspec.llama import lib, wide
+from localspec.llama.exact import wide
+from localspec.llama.library import lib
 from tests.native.wide.ggml import F32, InitParams, call, get_bytes, set_bytes
 
 Bytes = npt.NDArray[np.uint8]

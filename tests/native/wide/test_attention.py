@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from localspec.llama import wide
+from localspec.llama.exact import wide
 from tests.native.wide import attention
 from tests.native.wide.attention import BF16, F16, F32, Q8_0, SCALAR, Cache, Floats, Inputs, attend, encode, exact
 

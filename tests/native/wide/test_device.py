@@ -9,7 +9,8 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from localspec.llama import lib, wide
+from localspec.llama.exact import wide
+from localspec.llama.library import lib
 from tests.native.wide import ggml
 from tests.native.wide.ggml import F16, F32, I32, Runner, Weights, call, get_bytes, graph_of, memory_of, q8_0, set_bytes
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from localspec.gguf import TYPE_NUMBERS
-from localspec.llama import wide
+from localspec.llama.exact import wide
 from tests.llama.ggml_graph import FORMATS, Case, Cpu, Graph, Operand, quantised
 from tests.llama.ggml_graph import call as build_call
 from tests.native.wide import ggml

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from localspec.llama import wide
+from localspec.llama.exact import wide
 from tests.native.wide.attention import BF16, F16, F32, Q8_0, Cache, Inputs, attend, encode, isas
 
 pytestmark = pytest.mark.skipif(not wide.available(), reason=f"no localspec_wide: {wide.status().reason}")

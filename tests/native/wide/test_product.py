@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from localspec.llama import wide
+from localspec.llama.exact import wide
 from tests.native.wide import products
 from tests.native.wide.products import (
     ISAS,

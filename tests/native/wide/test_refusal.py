@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from localspec.llama import wide
+from localspec.llama.exact import wide
 
 pytestmark = pytest.mark.skipif(not wide.available(), reason=f"no localspec_wide: {wide.status().reason}")
 
@@ -64,7 +64,9 @@ def _sources(name: str) -> str:
 
 
 def test_status_says_why_not(tmp_path: Path) -> None:
-    code = "from localspec.llama.wide import *; s = status(); print(s.available, s.isa, s.reason); set_switch(True)"
+    code = (
+        "from localspec.llama.exact.wide import *; s = status(); print(s.available, s.isa, s.reason); set_switch(True)"
+    )
     environment = {**os.environ, "LOCALSPEC_WIDE_LIBRARY": str(tmp_path / "none.so")}
     ran = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True, env=environment

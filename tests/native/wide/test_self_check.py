@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from localspec.gguf import PACKED
-from localspec.llama import self_check, wide
-from localspec.llama.self_check import SelfCheck
+from localspec.llama.exact import self_check, wide
+from localspec.llama.exact.self_check import SelfCheck
 
 pytestmark = pytest.mark.skipif(not wide.available(), reason=wide.status().reason)
 SOURCES = Path(__file__).parents[3] / "native/wide"
@@ -86,7 +86,7 @@ def test_shapes_that_the_library_does_not_take() -> None:
 _WHOLE, _FAULT = "lanes->tile(type, &t);", "t.output[0] += p->width > 4 ? 0.001f : 0.0f;"
 _SCRIPT = """
 import json, sys, time
-from localspec.llama import choice
+from localspec.llama.exact import choice
 from localspec.runtime import idle
 from localspec.runtime.pool import Pool
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from localspec.gguf import TENSOR_TYPES, packs
-from localspec.llama import wide
+from localspec.llama.exact import wide
 from tests.native.wide.products import TILE, TYPES, block, columns_of, number, pack, random_bytes
 
 pytestmark = pytest.mark.skipif(not wide.available(), reason=f"no localspec_wide: {wide.status().reason}")

@@ -1,0 +1,1 @@
+"""Contenders answer prompts in turn."""

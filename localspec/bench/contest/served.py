@@ -1,0 +1,209 @@
+"""Another program's server as a contender: the same prompts to any OpenAI-style endpoint, timed as they arrive.
+
+The prompt goes out as the target's own chat template renders it, to `/v1/completions`, so that no other template and
+no other tokenizer settings come between; an endpoint that has only `/v1/chat/completions` gets the messages, and
+`facts` say so. What OpenAI's fields cannot say (top-k, min-p, going on after the end, forgetting the last prompt) goes
+out in llama-server's words, unless the endpoint refuses them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import httpx2 as httpx
+
+from localspec.bench.contest.run import Answer, Turn
+from localspec.chat.turn import Message
+from localspec.errors import LocalspecError, UsageError
+from localspec.remote.event_stream import Piece
+from localspec.remote.prompt import sampling_fields
+from localspec.remote.server import ODD, Refused, Server
+from localspec.types import NO_TOKENS, SamplingParams
+
+_MISSING, _UNKNOWN_FIELD = (404, 405, 501), (400, 422)
+"""Statuses of a server without this path, and of one that knows the path but not a field."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """What the endpoint understands."""
+
+    path: Literal["completions", "chat/completions"]
+    extended: bool
+    """Fields beyond OpenAI's."""
+
+    def __str__(self) -> str:
+        prompt = "our rendered prompt" if self.path == "completions" else "messages, its own chat template"
+        return prompt if self.extended else f"{prompt}; OpenAI's fields only, its own top-k and min-p"
+
+
+_DIALECTS = (
+    Dialect("completions", True),
+    Dialect("completions", False),
+    Dialect("chat/completions", True),
+    Dialect("chat/completions", False),
+)
+
+
+class Served:
+    """A contender (`run.Contender`) at a URL. It waits without an event loop, which would take 0.1 ms a token more."""
+
+    def __init__(
+        self, server: Server, *, name: str = "", model: str = "", begin_of_text: str = "", reuse: bool = False
+    ) -> None:
+        """Asks for one token, to learn what it understands and whether it answers at all.
+
+        Args:
+            server: where it is.
+            name: in tables; "" = host and port.
+            model: as the endpoint calls it; "" = the first one it lists.
+            begin_of_text: what the endpoint puts before a prompt by itself (the begin-of-sequence token's text); it is
+                cut off ours.
+            reuse: let it keep what it has read of an earlier conversation: for timing answers after a long common
+                prompt.
+
+        Raises:
+            LocalspecError: nothing answers there, or not as an OpenAI-style endpoint.
+        """
+        self.name, self._server = name or server.name, server
+        self._begin_of_text, self._reuse, self._fresh = begin_of_text, reuse, True
+        # While others have their turn a server closes idle connections, perhaps just as we ask again.
+        self._client = httpx.Client(**server.settings, limits=httpx.Limits(max_keepalive_connections=0))
+        try:
+            self._model = model or self._first_model()
+            self._dialect = self._understood()
+        except BaseException:
+            self._client.close()
+            raise
+        self.facts: Mapping[str, Any] = {
+            "url": f"{server.base}/",
+            "model": self._model,
+            "prompt": str(self._dialect),
+            "forgets": "asked to, each conversation" if self._dialect.extended and not reuse else "not asked to",
+        }
+
+    def begin(self) -> None:
+        """The next prompt is to be read anew, as far as the endpoint can be told so."""
+        self._fresh = not self._reuse
+
+    def answer(self, turn: Turn) -> Answer:
+        """Streams one answer.
+
+        Raises:
+            UsageError: raw text for an endpoint that takes messages only.
+            LocalspecError: it is gone, refuses, fell silent, or died in the middle.
+        """
+        if self._dialect.path != "completions" and not turn.messages:
+            raise UsageError(
+                f"{self.name} takes chat messages only, and this prompt is raw text.",
+                "Give it an endpoint with /v1/completions, or prompts with messages.",
+            )
+        try:
+            return self._timed(self._body(self._dialect, turn))
+        finally:
+            self._fresh = False
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _body(self, dialect: Dialect, turn: Turn) -> dict[str, Any]:
+        body: dict[str, Any] = {"model": self._model, "stream": True, "stream_options": {"include_usage": True}}
+        if dialect.path == "completions":
+            body["prompt"] = turn.text.removeprefix(self._begin_of_text)
+        else:
+            body["messages"] = [{"role": message.role, "content": message.content} for message in turn.messages]
+        body |= {"max_tokens": turn.max_tokens, "seed": turn.seed % 2**31}
+        body |= sampling_fields(turn.sampling, more=dialect.extended)
+        if dialect.extended:
+            body |= {"ignore_eos": turn.ignore_end, "cache_prompt": not self._fresh}
+        return body
+
+    def _timed(self, body: Mapping[str, Any]) -> Answer:
+        texts, times, last, start = list[str](), list[float](), Piece(), time.perf_counter()
+        try:
+            with self._client.stream("POST", f"{self._server.base}/{self._dialect.path}", json=body) as response:
+                self._server.check(response, b"" if response.is_success else response.read())
+                for line in response.iter_lines():
+                    piece = self._server.piece(line)
+                    if piece is None:
+                        continue
+                    if piece.text:
+                        texts.append(piece.text)
+                        times.append(time.perf_counter() - start)
+                    last = last.then(piece)
+        except ODD as error:
+            raise self._server.failure(error, bool(texts)) from error
+        if not last.done:
+            raise self._server.failure(None)
+        return _answer("".join(texts), times, last, time.perf_counter() - start)
+
+    def _asked(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> httpx.Response:
+        try:
+            response = self._client.request(method, f"{self._server.base}/{path}", json=body)
+        except httpx.HTTPError as error:
+            raise self._server.failure(error) from error
+        self._server.check(response, response.content)
+        return response
+
+    def _understood(self) -> Dialect:
+        """The first way of asking that works.
+
+        Raises:
+            LocalspecError: none does.
+        """
+        refusal: Refused | None = None
+        for dialect in _DIALECTS:
+            if refusal is not None and refusal.status in _UNKNOWN_FIELD and dialect.extended:
+                continue  # it has this path, and refused another of its fields
+            body = self._body(dialect, _GREETING) | {"stream": False}
+            body.pop("stream_options")
+            try:
+                self._asked("POST", dialect.path, body)
+                return dialect
+            except Refused as error:
+                if error.status not in (*_MISSING, *_UNKNOWN_FIELD):
+                    raise
+                refusal = error
+        assert refusal is not None
+        if refusal.status in _UNKNOWN_FIELD:
+            raise refusal
+        raise LocalspecError(
+            f"{self._server.base} has neither /completions nor /chat/completions ({refusal.message}).",
+            "Give the address of an OpenAI-style endpoint, such as http://127.0.0.1:8080/v1.",
+        )
+
+    def _first_model(self) -> str:
+        try:
+            return str(self._asked("GET", "models").json()["data"][0]["id"])
+        except Refused as error:
+            if error.status not in _MISSING:
+                raise
+        except (ValueError, KeyError, IndexError, TypeError):
+            pass
+        return "default"  # it keeps no list; many do not care about the name
+
+
+_GREETING = Turn((Message("user", "Hi"),), "Hi", NO_TOKENS, SamplingParams(temperature=0.0), seed=1, max_tokens=1)
+
+
+def _answer(text: str, times: list[float], last: Piece, wall: float) -> Answer:
+    """One token a piece; those that came without text of their own (the end, halves of characters) with the last."""
+    arrivals = [(seconds, 1) for seconds in times]
+    tokens = last.tokens or len(arrivals)
+    missing = tokens - len(arrivals)
+    if missing > 0 and last.finish == "stop":
+        arrivals.append((wall, missing))  # the end token itself came with the last message
+    elif missing > 0 and arrivals:
+        arrivals[-1] = (arrivals[-1][0], 1 + missing)
+    elif missing < 0:
+        tokens = len(arrivals)
+    stats: dict[str, Any] = {}
+    if last.prompt_tokens:
+        stats["prompt_tokens"] = last.prompt_tokens
+    if last.drafted is not None:
+        stats |= {"drafted": last.drafted, "accepted": last.accepted or 0}
+        stats["acceptance_rate"] = (last.accepted or 0) / last.drafted if last.drafted else 0.0
+    return Answer(text, tokens, wall, arrivals, finish=last.finish, stats=stats)

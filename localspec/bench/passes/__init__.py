@@ -1,0 +1,1 @@
+"""What passes cost by width."""

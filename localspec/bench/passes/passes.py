@@ -1,0 +1,236 @@
+"""Times passes by width, and prefill, on three kernels side by side: ours, and llama.cpp's with and without repacking.
+
+The kernels take turns point by point, and the turns go round several times, so that a drifting machine hits all
+alike; what counts is the quickest pass of all rounds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal
+
+from localspec.bench.passes.work import Work, pass_work, prefill_work
+from localspec.errors import UsageError
+from localspec.gguf import Header, read_header
+from localspec.llama.exact import wide
+from localspec.llama.exact.configuration import ALL_KERNELS, LLAMA_KERNELS, Kernels
+from localspec.llama.exact.limits import Limits, measure_limits
+from localspec.llama.exact.passes import Bench
+from localspec.llama.library import lib
+from localspec.llama.library.settings import ContextSettings
+from localspec.llama.model import Model
+from localspec.models.facts.heads import check_target
+
+Progress = Callable[[str, float], None]
+"""(what is being done, share done from 0 to 1)."""
+
+_CHUNK = 512
+_WIDEST, _LONGEST = 512, 1 << 20
+_VISIT = 0.05
+"""Seconds of one point on one kernel's turn, at least two passes (the first may build its graph anew) ..."""
+_LONG = 1.0
+"""... unless one takes this long."""
+
+
+@dataclass(frozen=True, slots=True)
+class PassSettings:
+    """What to time."""
+
+    widths: tuple[int, ...] = (1, 2, 4, 8, 16, 32)
+    lengths: tuple[int, ...] = (128, 3584)
+    """Tokens of context."""
+    prefill: int = 512
+    """Prompt tokens; 0 = none."""
+    threads: int = 0
+    """0 = one per physical core."""
+    rounds: int = 5
+
+    def __post_init__(self) -> None:
+        for name, values, low, high in (
+            ("widths", self.widths, 1, _WIDEST),
+            ("lengths", self.lengths, 2, _LONGEST),
+            ("prefill", (self.prefill,), 0, _LONGEST),
+            ("threads", (self.threads,), 0, 512),
+            ("rounds", (self.rounds,), 1, 1000),
+        ):
+            if not values:
+                raise UsageError(f"{name} is empty; give at least one number.")
+            for value in values:
+                if not low <= value <= high:
+                    raise UsageError(f"{name}: {value} is not between {low} and {high}.")
+
+
+@dataclass(slots=True)
+class Point:
+    """One pass, or one prefill, and how long it took."""
+
+    kind: Literal["pass", "prefill"]
+    length: int
+    """Tokens of context; of a prefill 0."""
+    width: int
+    """Rows; of a prefill all its tokens."""
+    work: Work
+    seconds: dict[Kernels, list[float]] = field(default_factory=dict)
+    """Of each kernel, one of every round: the quickest of its turn."""
+
+    def best(self, kernels: Kernels) -> float | None:
+        """The quickest of all rounds; None = not measured."""
+        return min(self.seconds.get(kernels, []), default=None)
+
+    @property
+    def llama_best(self) -> float | None:
+        """The quicker of llama.cpp's two."""
+        times = [seconds for kernels in LLAMA_KERNELS if (seconds := self.best(kernels)) is not None]
+        return min(times, default=None)
+
+    @property
+    def speedup(self) -> float | None:
+        """llama.cpp's time over ours; None = not both measured."""
+        ours, theirs = self.best("wide"), self.llama_best
+        return theirs / ours if ours and theirs else None
+
+
+@dataclass(slots=True)
+class PassReport:
+    """What was measured, as far as it went."""
+
+    header: Header
+    settings: PassSettings
+    points: list[Point]
+    wide_isa: str = ""
+    """Instruction set of our kernels; "" = they are not used."""
+    wide_reason: str = ""
+    """Why they are not used."""
+    limits: Limits | None = None
+    splits: dict[Kernels, str] = field(default_factory=dict)
+    """Parts llama.cpp cuts a pass into, as it reports them ("98", or "98 / 66": prefill / one row)."""
+    rounds: int = 0
+    """Rounds that were finished."""
+    interrupted: bool = False
+
+    @property
+    def kernels(self) -> tuple[Kernels, ...]:
+        """Those that were timed."""
+        return ALL_KERNELS if self.wide_isa else LLAMA_KERNELS
+
+    def narrow(self, point: Point) -> Point | None:
+        """The point of width 1 at the same length; None for prefill or if there is none."""
+        found = (other for other in self.points if (other.kind, other.length, other.width) == ("pass", point.length, 1))
+        return next(found, None) if point.kind == "pass" else None
+
+
+def measure_passes(path: Path, settings: PassSettings, progress: Progress | None = None) -> PassReport:
+    """Loads the model once per kernel and times every point; Ctrl-C after the first turn keeps what there is.
+
+    Raises:
+        ModelFileError, ModelError: the model cannot be used.
+        PairError: it is a head, or no language model.
+        KeyboardInterrupt: before anything was measured.
+    """
+    settings = replace(settings, threads=settings.threads or lib.default_threads())
+    header, status = read_header(path), wide.status()
+    check_target(header)
+    report = PassReport(header, settings, _points(header, settings), status.isa, status.reason)
+    with contextlib.ExitStack() as stack:
+        runners = {}
+        for index, kernels in enumerate(report.kernels):
+            if progress is not None:
+                progress(f"loading ({kernels})", index / len(report.kernels))
+            runners[kernels] = stack.enter_context(_runner(path, kernels, settings))
+        report.splits = {kernels: runner.splits for kernels, runner in runners.items() if runner.splits}
+        try:
+            _measure(report, runners, progress)
+        except KeyboardInterrupt:
+            if not any(point.seconds for point in report.points):
+                raise
+            report.interrupted = True
+    return report
+
+
+def needed_bytes(header: Header, settings: PassSettings, copies: int) -> int:
+    """Memory of so many copies of the weights and caches, roughly."""
+    cells = _context_length(settings)
+    return copies * (header.tensor_bytes + pass_work(header, cells, 1).read_bytes - pass_work(header, 0, 1).read_bytes)
+
+
+class _Runner(Bench):
+    """A model on one kind of kernels, with a context of any length."""
+
+    def __init__(self, model: Model, kernels: Kernels, settings: PassSettings) -> None:
+        self.kernels, mark = kernels, lib.log.mark()
+        super().__init__(
+            model,
+            ContextSettings(
+                n_ctx=_context_length(settings),
+                threads=settings.threads,
+                grid=_CHUNK,
+                flash_attention=True,
+                max_rows=max(64, *settings.widths),
+            ),
+            observed=False,
+        )
+        lines = "\n".join(line for _, line in lib.log.since(mark))
+        self.splits = "".join(re.findall(r"graph.*splits = (\d+(?: / \d+)?)", lines)[-1:])
+
+    def visit(self, point: Point) -> float:
+        """Seconds of the point: the quickest of a few."""
+        times: list[float] = []
+        while not times or (sum(times) < _LONG and (len(times) < 2 or sum(times) < _VISIT)):
+            if point.kind == "prefill":
+                times.append(self._prefilled(point.width))
+            else:
+                times.append(self.seconds(point.length, point.width))
+        return min(times)
+
+    def _prefilled(self, count: int) -> float:
+        self.context.forget(0)
+        start = time.perf_counter()
+        self.context.prefill(0, self._tokens[: count + 1], count + 1)
+        return time.perf_counter() - start
+
+
+@contextlib.contextmanager
+def _runner(path: Path, kernels: Kernels, settings: PassSettings) -> Iterator[_Runner]:
+    with Model.load(path, kernels=kernels) as model:
+        runner = _Runner(model, kernels, settings)
+        try:
+            yield runner
+        finally:
+            runner.close()
+
+
+def _points(header: Header, settings: PassSettings) -> list[Point]:
+    points = [
+        Point("pass", length, width, pass_work(header, length, width))
+        for length in settings.lengths
+        for width in settings.widths
+    ]
+    if settings.prefill:
+        points.append(Point("prefill", 0, settings.prefill, prefill_work(header, settings.prefill, _CHUNK)))
+    return points
+
+
+def _context_length(settings: PassSettings) -> int:
+    return max(*settings.lengths, settings.prefill + 1, 8) + max(settings.widths)
+
+
+def _measure(report: PassReport, runners: dict[Kernels, _Runner], progress: Progress | None) -> None:
+    """Rounds of turns; whose turn is first changes from round to round."""
+    order = list(runners.values())
+    steps = report.settings.rounds * len(report.points)
+    for turn in range(report.settings.rounds):
+        if report.wide_isa:
+            report.limits = measure_limits(report.settings.threads, report.limits)
+        for index, point in enumerate(report.points):
+            if progress is not None:
+                what = f"prefill of {point.width}" if point.kind == "prefill" else f"width {point.width}"
+                progress(f"round {turn + 1}: {what} at {point.length}", (turn * len(report.points) + index) / steps)
+            for runner in order:
+                point.seconds.setdefault(runner.kernels, []).append(runner.visit(point))
+        order = order[1:] + order[:1]
+        report.rounds += 1

@@ -1,0 +1,1 @@
+"""Figures, tables, pictures and pages of a benchmark."""

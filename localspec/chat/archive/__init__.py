@@ -1,0 +1,1 @@
+"""The chats on disk."""

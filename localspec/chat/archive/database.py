@@ -1,0 +1,381 @@
+"""The archive's SQLite file: opened, brought up to date, and left for memory when it cannot be written.
+
+One connection under one lock; a write is one short transaction. With a write-ahead log and `synchronous=NORMAL` a
+commit waits for no disk, and a killed process loses nothing that was committed; only a checkpoint waits, and that runs
+on a connection of its own, on whatever thread calls `checkpoint`. Other processes may use the same file.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import stat
+import threading
+import time
+from collections.abc import Callable
+from contextlib import closing, suppress
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+from localspec.chat.archive.arrears import Arrears
+from localspec.chat.archive.schema import APPLICATION_ID, MIGRATIONS, TABLES, statements
+from localspec.errors import LocalspecError
+
+_Result = TypeVar("_Result")
+_BUSY_SECONDS = 5.0
+"""How long to wait for another process's transaction."""
+_LARGEST_LOG = 4 << 20
+"""Bytes of write-ahead log from which on it is worked into the file."""
+_OURS = (sqlite3.IntegrityError, sqlite3.ProgrammingError, sqlite3.InterfaceError, sqlite3.NotSupportedError)
+"""What only a mistake in this program raises."""
+
+
+class _Refusal(Exception):
+    """A file that is not to be used, and not to be touched."""
+
+
+class Database:
+    """An SQLite database that goes on in memory if its file fails."""
+
+    def __init__(self, path: Path | None) -> None:
+        """Opens or creates the file; never raises for what is wrong with it, see `notice`.
+
+        Args:
+            path: the file; None = in memory from the start.
+        """
+        self.path = path
+        self.persistent = False
+        """Whether what is written lasts."""
+        self.notice = ""
+        """One sentence about what is wrong; "" = nothing is."""
+        self.on_notice: Callable[[str], None] | None = None
+        """Hears of what goes wrong later, on the thread it happens on."""
+        self._lock = threading.RLock()
+        self._apart_lock = threading.Lock()
+        self._apart: sqlite3.Connection | None = None
+        self._arrears: Arrears | None = None
+        """What the file lacks; None = nothing, or it is not to be written."""
+        self._connection = self._open()
+
+    def write(self, change: Callable[[sqlite3.Connection], _Result]) -> _Result:
+        """Runs a function in a transaction of its own. It may run twice: the second time in memory.
+
+        Raises:
+            LocalspecError: another process has held the file for too long.
+        """
+        with self._lock:
+            try:
+                return _transaction(self._connection, change)
+            except _OURS:
+                raise
+            except sqlite3.DatabaseError as error:
+                self._give_up(error)
+                return _transaction(self._connection, change)
+
+    def read(self, question: Callable[[sqlite3.Connection], _Result]) -> _Result:
+        """Runs a function that changes nothing; errors as for `write`."""
+        with self._lock:
+            try:
+                return question(self._connection)
+            except _OURS:
+                raise
+            except sqlite3.DatabaseError as error:
+                self._give_up(error)
+                return question(self._connection)
+
+    def read_apart(self, question: Callable[[sqlite3.Connection], _Result]) -> _Result:
+        """The same for what may take long: on another connection, so that nothing waits for it."""
+        if not self.persistent or self.path is None:
+            return self.read(question)
+        with self._apart_lock:
+            try:
+                if self._apart is None:
+                    self._apart = _connect(self.path)
+                    self._apart.execute("PRAGMA query_only = 1")
+                self._apart.execute("BEGIN")  # one state of the file for all that is asked
+                try:
+                    return question(self._apart)
+                finally:
+                    self._apart.execute("ROLLBACK")
+            except _OURS:
+                raise
+            except sqlite3.DatabaseError:
+                pass
+        return self.read(question)  # which knows what to do about it
+
+    def checkpoint(self, at_least: int = _LARGEST_LOG) -> None:
+        """Works the write-ahead log into the file if it has grown to so many bytes; waits for the disk."""
+        if not self.persistent or self.path is None:
+            return
+        with suppress(OSError, sqlite3.Error):
+            if os.stat(f"{self.path}-wal").st_size >= at_least:
+                with closing(_connect(self.path)) as connection:
+                    connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
+
+    def close(self) -> None:
+        """Closes all connections; a second call does nothing."""
+        with self._apart_lock:
+            if self._apart is not None:
+                self._apart.close()
+                self._apart = None
+        with self._lock:
+            self._connection.close()
+
+    def save_back(self) -> bool:
+        """Writes what is in memory only into the file and goes on there, if that can be done by now.
+
+        Returns:
+            Whether what is written lasts.
+        """
+        with self._lock:
+            if self._arrears is None or self.path is None:
+                return self.persistent
+            try:
+                file = _open_file(self.path)
+            except (_Refusal, OSError, sqlite3.Error):
+                return False
+            try:
+                new = file.execute("SELECT 1 FROM chat").fetchone() is None
+                _transaction(file, partial(self._arrears.pay, everything=new))
+            except sqlite3.Error:
+                file.close()
+                return False
+            self._connection.close()
+            self._connection, self._arrears = file, None
+            self.persistent, self.notice = True, ""
+        with self._apart_lock:  # the file may be another one than before
+            if self._apart is not None:
+                self._apart.close()
+                self._apart = None
+        return True
+
+    def _owing(self, memory: sqlite3.Connection) -> sqlite3.Connection:
+        """The same connection, whose changes are noted from now on."""
+        self._arrears = Arrears(memory)
+        return memory
+
+    def _say(self, notice: str) -> None:
+        self.notice = notice
+        if self.on_notice is not None:
+            self.on_notice(notice)
+
+    def _open(self) -> sqlite3.Connection:
+        if self.path is None:
+            return _in_memory(None)
+        try:
+            connection = _open_file(self.path)
+        except _Refusal as refusal:
+            self.notice = f"{refusal} Chats of this session are kept in memory only."
+            return _in_memory(None)
+        except (OSError, sqlite3.Error) as error:
+            if not _is_damage(error):
+                self.notice = _sentence(self.path, error)
+                return self._owing(_in_memory(self.path))
+            return self._begin_anew(self.path, error)
+        self.persistent = True
+        return connection
+
+    def _begin_anew(self, path: Path, error: Exception) -> sqlite3.Connection:
+        """A file that cannot be read is set aside, and a new one begun."""
+        try:
+            aside = _set_aside(path)
+            connection = _open_file(path)
+        except (_Refusal, OSError, sqlite3.Error) as worse:
+            self.notice = _sentence(path, worse)
+            return _in_memory(None)
+        self.notice = f"The chat archive was damaged ({error}); it is kept as {aside}, and a new one was begun."
+        self.persistent = True
+        return connection
+
+    def _give_up(self, error: sqlite3.DatabaseError) -> None:
+        """Moves to memory with everything that can still be read.
+
+        Raises:
+            LocalspecError: the file is merely busy.
+        """
+        if not self.persistent or self.path is None:
+            raise error
+        if "locked" in str(error):
+            raise LocalspecError(
+                "The chat archive is in use by another program.", "Close that program, or try again."
+            ) from None
+        memory = self._owing(_copied(self._connection))
+        self._connection.close()
+        self._connection = memory
+        self.persistent = False
+        notice = _sentence(self.path, error)
+        if _is_damage(error):
+            with suppress(OSError):
+                notice += f" The damaged file is kept as {_set_aside(self.path)}."
+        self._say(notice)
+
+
+def _transaction(connection: sqlite3.Connection, change: Callable[[sqlite3.Connection], _Result]) -> _Result:
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        result = change(connection)
+        connection.execute("COMMIT")
+    except BaseException:
+        with suppress(sqlite3.Error):  # SQLite may have rolled back by itself
+            connection.execute("ROLLBACK")
+        raise
+    return result
+
+
+def _connect(path: Path | str) -> sqlite3.Connection:
+    connection = sqlite3.connect(
+        str(path), timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False, uri=str(path)[:5] == "file:"
+    )
+    connection.row_factory = sqlite3.Row
+    connection.execute("PRAGMA foreign_keys = 1")
+    connection.execute("PRAGMA wal_autocheckpoint = 0")
+    connection.execute("PRAGMA journal_size_limit = 0")  # so that the log's size says what is in it
+    return connection
+
+
+def _open_file(path: Path) -> sqlite3.Connection:
+    """A file ready for use.
+
+    Raises:
+        _Refusal: it is not ours, or from a newer version.
+        OSError, sqlite3.Error: it cannot be opened or written, or is damaged.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    _make_private(path)
+    connection = _connect(path)
+    try:
+        _check_version(connection, path)
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = NORMAL")
+        _migrate(connection, path)
+        connection.execute("BEGIN IMMEDIATE")  # says whether it can be written
+        connection.execute("ROLLBACK")
+        connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _make_private(path: Path) -> None:
+    """Creates the file for its owner alone, or takes it from the others. SQLite gives its log the same mode."""
+    with suppress(FileExistsError):
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+    with suppress(OSError):
+        mode = path.stat().st_mode
+        if stat.S_ISREG(mode) and stat.S_IMODE(mode) & 0o077:
+            path.chmod(0o600)
+
+
+def _number(connection: sqlite3.Connection, pragma: str) -> int:
+    return int(connection.execute(f"PRAGMA {pragma}").fetchone()[0])
+
+
+def _check_version(connection: sqlite3.Connection, path: Path) -> None:
+    tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+    if tables and _number(connection, "application_id") != APPLICATION_ID:
+        raise _Refusal(f"{path} is an SQLite file of another program, and is left alone.")
+    version = _number(connection, "user_version")
+    if version > len(MIGRATIONS):
+        raise _Refusal(
+            f"{path} was written by a newer localspec (version {version}, this one knows {len(MIGRATIONS)}), and is "
+            f"left alone; update localspec to use it."
+        )
+
+
+def _migrate(connection: sqlite3.Connection, path: Path | None) -> None:
+    """Takes the steps that are missing, in one transaction; a copy of what was there is made first."""
+    version = _number(connection, "user_version")
+    if version == len(MIGRATIONS):
+        return
+    if version and path is not None:
+        _back_up(connection, _free_name(path, f"version-{version}-{os.getpid()}"))
+
+    def steps(connection: sqlite3.Connection) -> None:
+        version = _number(connection, "user_version")  # another process may have been quicker
+        for script in MIGRATIONS[version:]:
+            for statement in statements(script):
+                connection.execute(statement)
+        connection.execute(f"PRAGMA user_version = {max(version, len(MIGRATIONS))}")
+        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+
+    _transaction(connection, steps)
+
+
+def _back_up(connection: sqlite3.Connection, backup: Path) -> None:
+    """Copies a database into a new file of the owner's alone; nothing is left of a copy that fails."""
+    try:
+        connection.execute("VACUUM INTO ?", (str(backup),))
+        backup.chmod(0o600)
+    except BaseException:
+        backup.unlink(missing_ok=True)
+        raise
+
+
+def _in_memory(source: Path | None) -> sqlite3.Connection:
+    """A database in memory, with what a file that cannot be written holds."""
+    if source is not None and source.exists():
+        with suppress(sqlite3.Error), closing(_connect(f"{source.absolute().as_uri()}?mode=ro&immutable=1")) as found:
+            _check_version(found, source)
+            return _copied(found)
+    memory = _connect(":memory:")
+    _migrate(memory, None)
+    return memory
+
+
+def _copied(source: sqlite3.Connection) -> sqlite3.Connection:
+    """A copy in memory; of a damaged database, the rows that can still be read."""
+    memory = _connect(":memory:")
+    try:
+        source.backup(memory)
+        if memory.execute("PRAGMA quick_check(1)").fetchone()[0] == "ok":
+            _migrate(memory, None)
+            return memory
+    except sqlite3.Error:
+        pass
+    memory.close()
+    return _salvaged(source)
+
+
+def _salvaged(source: sqlite3.Connection) -> sqlite3.Connection:
+    """A new database in memory with every row of every table up to the first that cannot be read."""
+    memory = _in_memory(None)
+    memory.execute("PRAGMA foreign_keys = 0")
+    for table in TABLES:
+        with suppress(sqlite3.Error):
+            for row in source.execute(f"SELECT * FROM {table}"):
+                names, places = ", ".join(row.keys()), ", ".join("?" * len(row))
+                memory.execute(f"INSERT INTO {table} ({names}) VALUES ({places})", tuple(row))
+    memory.execute("PRAGMA foreign_keys = 1")
+    return memory
+
+
+def _free_name(path: Path, what: str) -> Path:
+    """A name beside the file that nothing has yet."""
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    names = (
+        path.with_name(f"{path.name}.{what}-{stamp}{suffix}") for suffix in ("", *(f"-{n}" for n in range(1, 1000)))
+    )
+    return next(name for name in names if not name.exists())
+
+
+def _set_aside(path: Path) -> Path:
+    """Renames a damaged file and its log."""
+    aside = _free_name(path, "damaged")
+    os.replace(path, aside)
+    for suffix in ("-wal", "-shm"):
+        with suppress(FileNotFoundError):
+            os.replace(f"{path}{suffix}", f"{aside}{suffix}")
+    return aside
+
+
+def _is_damage(error: Exception) -> bool:
+    return isinstance(error, sqlite3.DatabaseError) and any(
+        words in str(error) for words in ("malformed", "not a database", "corrupt", "unsupported file format")
+    )
+
+
+def _sentence(path: Path, error: Exception) -> str:
+    reason = error.strerror or str(error) if isinstance(error, OSError) else str(error)
+    return f"The chat archive {path} cannot be written ({reason}); chats of this session are kept in memory only."

@@ -1,0 +1,1 @@
+"""Chats as files: export and import."""

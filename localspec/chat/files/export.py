@@ -1,0 +1,152 @@
+"""Chats as text files: Markdown and HTML of the active path to read, JSON of everything to take in again."""
+
+from __future__ import annotations
+
+import base64
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from localspec.chat.archive.chats import clean
+from localspec.chat.archive.message import Chat, StoredMessage
+from localspec.chat.prompt.prompt import window_start, with_attachments
+
+FORMAT, VERSION = "localspec chats", 1
+"""What a JSON export says it is."""
+NAMES = {"user": "You", "assistant": "Assistant", "system": "System", "tool": "Tool"}
+"""How roles are called in front of people."""
+SUMMARISED = "From here on the model saw this summary instead of what stands above:"
+"""What stands before a summary in exports to read."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChatExport:
+    """A chat with all that is exported of it."""
+
+    chat: Chat
+    path: Sequence[StoredMessage]
+    tree: Sequence[StoredMessage]
+    """Parents before children."""
+    chosen: frozenset[int]
+    """Messages that are their parent's chosen child."""
+    passes: Mapping[int, bytes] = field(default_factory=dict)
+    """Origin data of answers, as `passes.encode` makes it."""
+
+
+def to_markdown(exports: Sequence[ChatExport]) -> str:
+    """The active paths, a chapter for each chat."""
+    return "\n\n---\n\n".join(map(_markdown, exports)) + "\n"
+
+
+def _markdown(export: ChatExport) -> str:
+    parts = [f"# {title(export.chat)}"]
+    if export.chat.system:
+        parts.append(f"**System prompt**\n\n{_quoted(export.chat.system)}")
+    for at, message in enumerate(export.path):
+        if at == summarised(export):
+            parts.append(f"*{SUMMARISED}*\n\n{_quoted(export.chat.window_summary)}")
+        parts.append(f"## {heading(message)}")
+        if message.reasoning.strip():
+            parts.append(f"<details><summary>Reasoning</summary>\n\n{_quoted(message.reasoning.strip())}\n\n</details>")
+        parts.append(with_attachments(message.content, message.attachments))
+        if remark(message):
+            parts.append(f"*{remark(message)}*")
+    return "\n\n".join(part.rstrip() for part in parts if part)
+
+
+def summarised(export: ChatExport) -> int | None:
+    """Index of the message before which the model was given a summary; None = it was given none."""
+    return window_start(export.chat, export.path) if export.chat.window_summary else None
+
+
+def _quoted(text: str) -> str:
+    return "\n".join(f"> {line}".rstrip() for line in text.splitlines())
+
+
+def title(chat: Chat) -> str:
+    """Its title on one line; a chat without one has its number."""
+    return " ".join(chat.title.split()) or f"Chat {chat.id}"
+
+
+def heading(message: StoredMessage) -> str:
+    """Who speaks, and when."""
+    who = NAMES[message.role] + (f" ({message.model})" if message.model else "")
+    return f"{who}, {stamp(message.created)}"
+
+
+def remark(message: StoredMessage) -> str:
+    """What is to be said about an answer that did not end by itself; "" = nothing."""
+    if message.state == "done" or message.role != "assistant":
+        return ""
+    return {"streaming": "still being written", "stopped": "stopped", "error": "failed"}[message.state] + (
+        f": {message.note}" if message.note else ""
+    )
+
+
+def stamp(seconds: float) -> str:
+    """A time as people read it."""
+    try:
+        return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
+    except (OverflowError, ValueError, OSError):
+        return "unknown time"
+
+
+def to_json(exports: Sequence[ChatExport]) -> str:
+    """Everything, all branches, origin data included; `import_.read_own` is the inverse."""
+    data = {"format": FORMAT, "version": VERSION, "chats": [_plain(export) for export in exports]}
+    return clean(json.dumps(data, ensure_ascii=False, indent=1)) + "\n"
+
+
+def _plain(export: ChatExport) -> dict[str, Any]:
+    chat = export.chat
+    keys = {message.id: message.key for message in export.tree}
+    return {
+        "key": chat.key,
+        "title": chat.title,
+        "system": chat.system,
+        "model": chat.model,
+        "params": dict(chat.params),
+        "pinned": chat.pinned,
+        "tags": list(chat.tags),
+        "unsent": chat.unsent,
+        "window_first": keys.get(chat.window_first) if chat.window_first is not None else None,
+        "window_summary": chat.window_summary,
+        "created": chat.created,
+        "used": chat.used,
+        "messages": [_plain_message(message, keys, export) for message in export.tree],
+    }
+
+
+def _plain_message(message: StoredMessage, keys: Mapping[int, str], export: ChatExport) -> dict[str, Any]:
+    data: dict[str, Any] = {
+        "key": message.key,
+        "parent": keys.get(message.parent_id) if message.parent_id is not None else None,
+        "chosen": message.id in export.chosen,
+        "role": message.role,
+        "content": message.content,
+        "reasoning": message.reasoning,
+        "state": message.state,
+        "note": message.note,
+        "model": message.model,
+        "seed": message.seed,
+        "sampling": dict(message.sampling),
+        "stats": dict(message.stats),
+        "attachments": [{"name": item.name, "content": item.content} for item in message.attachments],
+        "created": message.created,
+        "updated": message.updated,
+    }
+    if message.id in export.passes:
+        data["passes"] = base64.b64encode(export.passes[message.id]).decode()
+    return data
+
+
+def _html(exports: Sequence[ChatExport]) -> str:
+    from localspec.chat.files.page import to_html  # a Markdown parser, 20 ms
+
+    return to_html(exports)
+
+
+KINDS: dict[str, Callable[[Sequence[ChatExport]], str]] = {"markdown": to_markdown, "json": to_json, "html": _html}
+"""Formats by name."""

@@ -1,0 +1,132 @@
+"""Which spellings of special tokens are text where people, tools and models wrote them, and how they are sealed.
+
+What a chat template writes may be special tokens; what it is given to write is text. A *mark* is the spelling of a
+control token, or of a user-defined one that has bars or that the template or localspec writes: `<|im_end|>`, `[INST]`,
+`<tool_call>`. In what a model said before, its own marks of thoughts stay tokens, and so do user-defined ones of its
+calls: an answer's text can hold them, templates look for them, and the model sees its earlier turn as it wrote it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+from localspec.chat.prompt.sealed import BREAK, Sealed
+from localspec.chat.reply.call_form import TaggedForm
+from localspec.chat.reply.forms import form_of
+from localspec.chat.reply.harmony_form import HARMONY
+from localspec.chat.reply.reply import THOUGHTS
+from localspec.llama.special_tokens import SpecialToken, Spellings, encodable
+
+_RESULTS = ("<tool_response>", "</tool_response>", "<tool_result>", "</tool_result>")
+"""Marks that localspec writes where a template does not know tools, besides those of calls."""
+_OPENS = re.compile(r"['\"]|\s*\{[{%]")
+"""After what a template writes before something it is given."""
+_NAMED = re.compile(r"'([^'\n]*)'|\"([^\"\n]*)\"|\.\s*(\w+)")
+"""Texts that a template compares, and keys that it looks up."""
+
+
+class Marks:
+    """The marks of one vocabulary under one chat template. Thread-safe; `marks_of` keeps the last ones."""
+
+    def __init__(self, specials: Iterable[SpecialToken], source: str) -> None:
+        """
+        Args:
+            specials: of the vocabulary; those of a single character count as text.
+            source: the chat template.
+        """
+        form = form_of(source)
+        used = [THOUGHTS[0], *(one for one in THOUGHTS if one.opening in source or one.closing in source)]
+        thoughts = {text for thought in used for text in (thought.opening, thought.closing)}
+        calls = {*TaggedForm.markers, *(form.markers if form is not None and form is not HARMONY else ())}
+        written = {*thoughts, *calls, *_RESULTS}
+        control = {special.text for special in specials if special.control and len(special.text) > 1}
+        defined = {special.text for special in specials if not special.control and _is_bracketed(special.text)}
+        defined = {text for text in defined if "|" in text or text in source or text in written}
+        own = thoughts | (calls & defined)
+        self._all = _Seal(control | defined, source)
+        self._foreign = _Seal((control | defined) - own, source)
+        self._own = re.compile(f"({'|'.join(map(re.escape, sorted(own, key=len, reverse=True)))})")
+
+    def sealed(self, text: str, *, by_model: bool = False) -> Sealed:
+        """The text, its marks broken by a character each.
+
+        Args:
+            text: any string; one that is sealed stays as it is.
+            by_model: a model said it.
+        """
+        if isinstance(text, Sealed):
+            return text
+        if not by_model:
+            return Sealed(self._all.put(text))
+        pieces = self._own.split(text)
+        return Sealed("".join(piece if at % 2 else self._foreign.put(piece) for at, piece in enumerate(pieces)))
+
+    def sealed_in(self, value: Any, *, by_model: bool = False) -> Any:
+        """The same in all texts of lists and mappings, keys included."""
+        if isinstance(value, str):
+            return self.sealed(value, by_model=by_model)
+        if isinstance(value, Mapping):
+            return {
+                self.sealed_in(key, by_model=by_model): self.sealed_in(one, by_model=by_model)
+                for key, one in value.items()
+            }
+        if isinstance(value, list | tuple):
+            return [self.sealed_in(one, by_model=by_model) for one in value]
+        return value
+
+
+class _Seal:
+    """Puts `BREAK` into spellings of some marks, and where a part of one could become a whole one."""
+
+    def __init__(self, marks: set[str], source: str) -> None:
+        self._spellings = Spellings(marks)
+        self._longest = max(map(len, marks), default=0)
+        self._begun = frozenset(mark[:end] for mark in marks for end in range(1, len(mark)))
+        left_open = self._left_open(source)
+        rests = {mark[len(start) :] for start in left_open for mark in marks if mark.startswith(start)}
+        self._rests = frozenset(rests)
+        self._rests_begun = frozenset(rest[:end] for rest in rests for end in range(1, len(rest) + 1))
+        self._named = frozenset(text for found in _NAMED.findall(source) for text in found) if rests else frozenset()
+
+    def _left_open(self, source: str) -> set[str]:
+        """Beginnings of marks that the template writes before what it is given."""
+        found = set()
+        for match in _OPENS.finditer(source):
+            tail = source[max(0, match.start() - self._longest) : match.start()]
+            found |= {tail[at:] for at in range(len(tail)) if tail[at:] in self._begun}
+        return found
+
+    def put(self, text: str) -> str:
+        """The text with the character at its places, and doubled where it stood."""
+        shown = encodable(text)
+        places = {start + 1 for start, _ in self._spellings.places(shown)}
+        body = shown.rstrip()
+        if any(body[-length:] in self._begun for length in range(1, min(len(body), self._longest) + 1)):
+            places.add(len(body))
+        if self._rests and self._goes_on(shown.strip()):
+            places.add(len(shown) - len(shown.lstrip()))
+        parts, at = [], 0
+        for place in sorted(places):
+            parts += [text[at:place].replace(BREAK, 2 * BREAK), BREAK]
+            at = place
+        parts.append(text[at:].replace(BREAK, 2 * BREAK))
+        return "".join(parts)
+
+    def _goes_on(self, text: str) -> bool:
+        """Whether the text may be the rest of a mark that the template has begun."""
+        if text in self._named:
+            return False
+        return text in self._rests_begun or any(text[:end] in self._rests for end in range(1, self._longest))
+
+
+@lru_cache(maxsize=4)
+def marks_of(specials: Sequence[SpecialToken], source: str) -> Marks:
+    """The marks of a model's vocabulary under its template; `specials` is a tuple."""
+    return Marks(specials, source)
+
+
+def _is_bracketed(text: str) -> bool:
+    return len(text) > 2 and text[0] in "<[" and text[-1] in ">]"

@@ -1,0 +1,156 @@
+"""Messages to prompt text, by the chat template inside the GGUF (Jinja, sandboxed: a model file is not trusted)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
+from typing import Any, Protocol
+
+from localspec.chat.prompt.marks import Marks, marks_of
+from localspec.chat.prompt.sealed import BREAK, json_text, opened
+from localspec.chat.turn import Message
+from localspec.errors import ModelError, UsageError
+from localspec.llama.special_tokens import SpecialToken
+from localspec.types import Prompt
+
+_FAILURES = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+"""What an expression in a template may raise besides Jinja's own errors."""
+
+
+class Vocabulary(Protocol):
+    """What must be known of a model (`llama.model.Model` is one)."""
+
+    chat_template: str | None
+    bos: int | None
+    eos: int | None
+
+    @property
+    def special_tokens(self) -> tuple[SpecialToken, ...]: ...
+
+    def text_of(self, token: int | None) -> str: ...
+
+
+class ChatTemplate:
+    """A compiled chat template."""
+
+    def __init__(
+        self, source: str | None, bos: str = "", eos: str = "", specials: Callable[[], tuple[SpecialToken, ...]] = tuple
+    ) -> None:
+        """
+        Args:
+            source: Jinja text of `tokenizer.chat_template`; None = the model has none.
+            bos, eos: texts of the model's begin- and end-of-sequence tokens.
+            specials: gives the special tokens of its vocabulary, when a prompt is made.
+
+        Raises:
+            ModelError: the template cannot be compiled.
+        """
+        self.source = source or ""
+        """The Jinja text; "" = there is none."""
+        self._template = None
+        self._bos, self._eos, self._specials = bos, eos, specials
+        self.has_channels = "<|channel|>analysis<|message|>" in self.source
+        """Whether answers are messages with headers, as gpt-oss writes them."""
+        if source is None:
+            return
+        import jinja2  # 30 ms, only when a model is loaded
+        from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+        environment = ImmutableSandboxedEnvironment(
+            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+        )
+        environment.filters["tojson"] = _to_json
+        environment.globals["raise_exception"] = _refuse
+        environment.globals["strftime_now"] = lambda pattern: datetime.now().strftime(pattern)
+        try:
+            self._template = environment.from_string(source.replace(BREAK, 2 * BREAK))
+        except (jinja2.TemplateError, SyntaxError, RecursionError) as error:
+            raise ModelError(
+                f"The model's chat template is broken: {error}.", "Use a file with a working one."
+            ) from None
+
+    @property
+    def exists(self) -> bool:
+        """Whether the model has a template."""
+        return self._template is not None
+
+    @classmethod
+    def of(cls, model: Vocabulary) -> ChatTemplate:
+        """That of a model.
+
+        Raises:
+            ModelError: it cannot be compiled.
+        """
+        bos, eos = model.text_of(model.bos), model.text_of(model.eos)
+        return cls(model.chat_template, bos, eos, lambda: model.special_tokens)
+
+    def render(self, messages: Sequence[Message], **variables: Any) -> str:
+        """The text of `prompt`, which does not tell the template's marks from those in messages."""
+        return self.prompt(messages, **variables).text
+
+    def prompt(self, messages: Sequence[Message], *, beginning: str = "", **variables: Any) -> Prompt:
+        """The prompt, ending where the assistant's answer begins, or goes on.
+
+        Only what the template writes may be special tokens: a mark in messages and variables has a break in it.
+
+        Args:
+            messages: the conversation.
+            beginning: of the answer.
+            variables: more for the template.
+
+        Raises:
+            ModelError: the model has no template.
+            UsageError: the template refuses these messages, or fails on them.
+        """
+        if self._template is None:
+            raise ModelError("The model has no chat template.", "Use `localspec run --raw` to complete plain text.")
+        import jinja2
+
+        if self.has_channels:
+            from localspec.chat.reply.harmony_reply import unheaded  # only gpt-oss needs it
+
+            messages = [unheaded(message) for message in messages]
+        marks = marks_of(self._specials(), self.source)
+        try:
+            given = {name: marks.sealed_in(value) for name, value in variables.items()}
+            text = self._template.render(
+                messages=[_sealed(message, marks) for message in messages],
+                bos_token=self._bos,
+                eos_token=self._eos,
+                **{"add_generation_prompt": True, "tools": None, **given},
+            )
+        except jinja2.TemplateError as error:
+            raise UsageError(f"The model's chat template refuses these messages: {error}.") from None
+        except _FAILURES as error:
+            raise UsageError(f"The model's chat template fails on these messages: {error}.") from None
+        return opened(text + marks.sealed(beginning, by_model=True))
+
+
+def _sealed(message: Message, marks: Marks) -> dict[str, Any]:
+    """A message as chat templates expect it, in which no mark is whole."""
+    said = ("content", "reasoning_content", "thinking") if message.role == "assistant" else ()
+    return {
+        key: value if key == "role" else marks.sealed_in(value, by_model=key in said)
+        for key, value in message.as_dict().items()
+    }
+
+
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """The filter `tojson` as models have seen its output in training; Jinja's own escapes for HTML and sorts."""
+    if indent is not None:
+        indent = max(0, min(indent, 16))  # a template is not trusted with memory
+    if isinstance(value, Iterator):  # what Jinja's `map` and `select` return
+        value = list(value)
+    return json_text(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+
+def _refuse(message: str) -> None:
+    import jinja2
+
+    raise jinja2.TemplateError(message)

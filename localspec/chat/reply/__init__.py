@@ -1,0 +1,1 @@
+"""From a model's raw answer to words, thoughts and tool calls."""

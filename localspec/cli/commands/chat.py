@@ -1,0 +1,171 @@
+"""`localspec chat`: the terminal chat, or with `--plain`, or without a terminal, a conversation line by line."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from localspec.cli.answer import say_if_base_model
+from localspec.cli.endpoint import ServerSpeaker, add_endpoint_options, check_endpoint_options, key_of, take_listed
+from localspec.cli.number import real
+from localspec.cli.opening import check_openable
+from localspec.cli.options import (
+    add_model_options,
+    add_sampling_options,
+    engine_settings,
+    load_engine,
+    request_options,
+)
+from localspec.errors import UsageError
+
+if TYPE_CHECKING:
+    from localspec.llama.exact.choice import Progress
+    from localspec.runtime.engine import Engine
+    from localspec.tui.shell.preferences import Preferences
+    from localspec.tui.talk.answerer import Answerer
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", nargs="?", metavar="NAME|FILE", help="model or pair by name, or GGUF file; as --target")
+    parser.add_argument("--plain", action="store_true", help="line by line, without screens: for screen readers, pipes")
+    parser.add_argument("--new", action="store_true", help="begin a new chat, beside the tabs of last time")
+    parser.add_argument("--system", metavar="TEXT", help="system message")
+    parser.add_argument("--stats", action="store_true", help="with --plain: figures after every answer")
+    add_endpoint_options(parser)
+    parser.add_argument(
+        "--chat-cache-gb",
+        type=real(0, 1e6),
+        metavar="GB",
+        help="disk for the KV caches of chats, which spare reading a chat anew; 0: none are kept; default: 4",
+    )
+    add_model_options(parser)
+    add_sampling_options(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    _take_name(options)
+    take_listed(options)
+    check_endpoint_options(options, "chat_cache_gb")
+    arguments = request_options(options)  # refuse bad values before a model is loaded
+    # Textual draws on standard error.
+    screens = all(one.isatty() for one in (sys.stdin, sys.stdout, sys.stderr)) and os.environ.get("TERM") != "dumb"
+    if options.plain or not screens:
+        from localspec.cli.commands.line_chat import Conversation, EngineSpeaker
+
+        if options.endpoint:
+            Conversation(ServerSpeaker(options), options, arguments).hold()
+            return 0
+        with load_engine(options) as engine:
+            say_if_base_model(engine, options)
+            Conversation(EngineSpeaker(engine), options, arguments).hold()
+        return 0
+    return _open(options, arguments)
+
+
+def _take_name(options: argparse.Namespace) -> None:
+    """Turns the word of the command line into a target; one that cannot be opened is refused before a screen shows."""
+    if options.name is None:
+        return
+    if options.endpoint:
+        raise UsageError(f"{options.name!r} names a model of this machine.", "With --endpoint, name it with --model.")
+    if options.target:
+        raise UsageError("Give NAME or --target, not both.")
+    check_openable(options.name)
+    options.target = options.name
+
+
+def _open(options: argparse.Namespace, arguments: dict[str, Any]) -> int:
+    """The terminal chat, until it is left."""
+    os.environ.setdefault("ESCDELAY", "25")  # ms before a lone Esc counts; read by Textual when it is imported
+    from localspec.chat.archive.archive import Archive
+    from localspec.tui.shell.app import ChatApp
+    from localspec.tui.shell.notices import shown
+    from localspec.tui.shell.preferences import Preferences
+
+    notices = []
+    try:
+        liked = Preferences.load()
+    except UsageError as error:
+        liked, notices = Preferences(), [str(error)]
+    given = _given(arguments)
+    with Archive.open() as archive:
+        app = ChatApp(
+            _answerer(options, liked),
+            archive,
+            liked,
+            partial(_local, options) if options.listed or not options.endpoint else None,
+            notices,
+            begin=given | ({"system": options.system} if options.system is not None else {}),
+            resume=not options.new,
+        )
+        with shown(app.warn):
+            code = app.run()
+            app.answerer.close()
+    for text in app.unseen:  # what came too late for the screen
+        print(f"warning: {text}", file=sys.stderr)
+    return code or 0
+
+
+def _given(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Sampling options that differ from the defaults, as parameters of a new chat."""
+    from dataclasses import asdict
+
+    from localspec.types import SamplingParams
+
+    defaults = asdict(SamplingParams())
+    given = {name: value for name, value in asdict(arguments["sampling"]).items() if value != defaults[name]}
+    rest = {name: arguments[name] for name in ("seed", "max_tokens", "stop")}
+    return given | {name: value for name, value in rest.items() if value not in (None, ())}
+
+
+def _answerer(options: argparse.Namespace, liked: Preferences) -> Answerer:
+    if options.endpoint:
+        from localspec.tui.talk.remote import RemoteAnswerer
+
+        return RemoteAnswerer(options.endpoint, options.model, key_of(options))
+    return _local(options, None, None, liked.engine)
+
+
+def _local(options: argparse.Namespace, target: str | None, draft: str | None, liked: dict[str, Any]) -> Answerer:
+    """An engine with the options of the command line; another target leaves the line's target, draft and heads
+    after."""
+    from localspec.tui.talk.local import LocalAnswerer
+
+    values = dict(vars(options))
+    if target is not None:
+        values |= {"target": target, "draft": draft, "heads": None}
+    wanted = argparse.Namespace(**values)
+    name = str(wanted.target or "bundled pair").rpartition("/")[2]
+    return LocalAnswerer(partial(_load, wanted, liked), name)
+
+
+def _load(options: argparse.Namespace, liked: dict[str, Any], progress: Progress) -> Engine:
+    """Loads what the options name; where they are silent, what is liked counts."""
+    from localspec.cli.places import fitted
+    from localspec.models.installed.processes import announce
+    from localspec.runtime.engine import Engine
+
+    settings = _with_liked(engine_settings(options), liked)
+    if settings.get("corpus", "auto") == "auto":
+        settings["corpus"] = "on"  # the chat keeps its answers anyway
+    if options.fit:
+        settings |= fitted(settings)
+    engine = Engine.load(progress=progress, **settings)
+    loaded = engine.loaded.settings
+    engine.at_close(announce(options.command, loaded.target, loaded.draft, engine.loaded.context.n_ctx))
+    engine.work_when_idle()
+    return engine
+
+
+def _with_liked(given: dict[str, Any], liked: dict[str, Any]) -> dict[str, Any]:
+    """Options, and preferences where an option has its default."""
+    from dataclasses import fields
+
+    from localspec.config import EngineSettings
+
+    defaults = {field.name: field.default for field in fields(EngineSettings)}
+    silent = {name: value for name, value in liked.items() if given.get(name, defaults[name]) == defaults[name]}
+    return given | silent

@@ -1,0 +1,153 @@
+"""`localspec list`: what is installed and whether it is sound (exit code 1 if not), or what could be pulled by name."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from rich.filesize import decimal
+
+from localspec.cli.output import print_plain
+
+if TYPE_CHECKING:
+    from localspec.models.installed.store import Entry
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--verify", action="store_true", help="read every byte and compare sha256")
+    parser.add_argument("--catalog", action="store_true", help="the pairs and models that localspec knows by name")
+    parser.add_argument("--json", action="store_true", help="the list as JSON")
+
+
+def run(options: argparse.Namespace) -> int:
+    from localspec.models.installed.store import Store
+
+    if options.catalog:
+        return _print_catalog(options.json)
+    entries = Store().entries()
+    faults = {
+        entry.name: entry.fault or _unreadable(entry) or (_verify(entry) if options.verify else "") for entry in entries
+    }
+    if options.json:
+        print(json.dumps([_as_dict(entry, faults[entry.name]) for entry in entries] + _bundled() + _servers()))
+    else:
+        _print([*entries], faults)
+    return 1 if any(faults.values()) else 0
+
+
+def _unreadable(entry: Entry) -> str:
+    """What is wrong with a header, which is read anyway to tell what the model can do; "" = nothing."""
+    from localspec.errors import LocalspecError
+    from localspec.gguf import read_header
+
+    try:
+        read_header(entry.path)
+    except LocalspecError as error:
+        return error.message.rstrip(".")
+    return ""
+
+
+def _completes(entry: Entry, fault: str) -> bool:
+    """Whether a target only completes texts: it has no chat template."""
+    from localspec.gguf import read_header
+
+    return entry.role == "target" and not fault and read_header(entry.path).chat_template is None
+
+
+def _verify(entry: Entry) -> str:
+    """What reading every byte finds; "" = sound."""
+    from localspec.models.installed.adopt import sha256_of
+
+    for file in entry.files:
+        try:
+            if sha256_of(file.path) != file.sha256:
+                return f"{file.path} is damaged: its sha256 has changed"
+        except OSError as error:
+            return f"{file.path} cannot be read: {error.strerror}"
+    return ""
+
+
+def _as_dict(entry: Entry, fault: str) -> dict[str, Any]:
+    return entry.as_dict() | {"fault": fault, "completes_only": _completes(entry, fault)}
+
+
+def _bundled() -> list[dict[str, Any]]:
+    """The models shipped with localspec."""
+    from localspec.models.installed.catalog import Catalog
+
+    shipped = [model for model in Catalog.load().models.values() if model.bundled]
+    return [
+        {"name": model.name, "role": model.role, "source": "bundled", "path": str(model.path), "fault": ""}
+        for model in shipped
+    ]
+
+
+def _servers() -> list[dict[str, Any]]:
+    """Models that servers answer with, of models.toml; no keys."""
+    from localspec.models.installed.catalog import Catalog
+
+    facts = {"role": "endpoint", "source": "server", "path": "", "fault": ""}
+    return [asdict(entry) | facts for entry in Catalog.load().endpoints.values()]
+
+
+def _print_catalog(as_json: bool) -> int:
+    """Pairs first, as they are what one pulls; "~" where the entry was not compared with the file yet."""
+    from localspec.cli.unused import not_used
+    from localspec.models.installed.catalog import Catalog
+
+    catalog = Catalog.load()
+    if as_json:
+        print(
+            json.dumps(
+                {
+                    "pairs": [*map(asdict, catalog.pairs.values())],
+                    "models": [*map(asdict, catalog.models.values())],
+                    "endpoints": [*map(asdict, catalog.endpoints.values())],
+                }
+            )
+        )
+        return 0
+    rows: list[tuple[str, ...]] = [("PAIR", "TARGET", "DRAFT", "SIZE", "LICENCE")]
+    for pair in catalog.pairs.values():
+        target, draft = catalog.models[pair.target], catalog.models[pair.draft]
+        known = target.bytes and draft.bytes
+        size = f"{'' if target.verified else '~'}{decimal(target.bytes + draft.bytes)}" if known else ""
+        unused = f" ({pair.method}: no drafter yet)" if not_used(pair.method) else ""
+        rows.append((pair.name, pair.target, pair.draft + unused, size, target.licence))
+    _print_rows(rows)
+    paired = {name for pair in catalog.pairs.values() for name in (pair.target, pair.draft)}
+    alone = sorted(set(catalog.models) - paired)
+    print(f"\nFetch one: localspec pull PAIR. Further models by name: {', '.join(alone) or 'none'}.")
+    return 0
+
+
+def _print_rows(rows: list[tuple[str, ...]]) -> None:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)][:-1]
+    for *cells, last in rows:
+        print_plain("  ".join([*(f"{cell:{width}}" for cell, width in zip(cells, widths, strict=True)), last]))
+
+
+def _print(entries: list[Entry], faults: dict[str, str]) -> None:
+    from localspec.chat.prompt.completion import NO_TEMPLATE
+    from localspec.models.installed.catalog import Catalog
+    from localspec.models.installed.installed import can_draft
+
+    rows: list[tuple[str, ...]] = [("NAME", "ROLE", "SIZE", "QUANT", "STATE")]
+    rows += [(model["name"], model["role"], "", "", "shipped with localspec") for model in _bundled()]
+    unused = {entry.name for entry in entries if not faults[entry.name] and not can_draft(entry)}
+    for entry in entries:
+        drafted = f"good, drafted by {entry.draft}" if entry.draft else "good"
+        if entry.draft in unused or entry.name in unused:
+            drafted = "good; such heads are kept and not used yet"
+        if _completes(entry, faults[entry.name]):
+            drafted = f"{drafted}; {NO_TEMPLATE}"
+        state = faults[entry.name] or drafted
+        rows.append((entry.name, entry.role, decimal(entry.bytes), entry.quant, state))
+    rows += [(one.name, "endpoint", "", "", one.title) for one in Catalog.load().endpoints.values()]
+    _print_rows(rows)
+    broken = [name for name, fault in faults.items() if fault]
+    if broken:
+        print(f"localspec: {len(broken)} cannot be used; pull or import them again, or remove them.", file=sys.stderr)

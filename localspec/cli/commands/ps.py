@@ -1,0 +1,41 @@
+"""`localspec ps`: running localspec processes that have models open."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from pathlib import Path
+
+from localspec.cli.output import print_plain
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="the list as JSON")
+
+
+def run(options: argparse.Namespace) -> int:
+    from localspec.models.installed.processes import running
+    from localspec.models.installed.store import Store
+
+    found = running()
+    if options.json:
+        print(json.dumps([process.as_dict() for process in found]))
+        return 0
+    names = {file.path: entry.name for entry in Store().entries() for file in entry.files}
+    rows = [("PID", "COMMAND", "TARGET", "DRAFT", "CONTEXT", "RUNNING")]
+    for process in found:
+        models = [names.get(Path(path), Path(path).name) if path else "-" for path in (process.target, process.draft)]
+        context = str(process.context or "-")
+        since = _since(process.started)
+        rows.append((str(process.pid), process.command, models[0], models[1], context, since))
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    for row in rows:
+        print_plain("  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())
+    return 0
+
+
+def _since(started: float) -> str:
+    seconds = max(0, int(time.time() - started))
+    hours, minutes = seconds // 3600, seconds // 60 % 60
+    return f"{hours}:{minutes:02d}:{seconds % 60:02d}"

@@ -1,0 +1,137 @@
+"""`localspec run`: one prompt in, one answer out; or a file of prompts, answered in several slots."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import TYPE_CHECKING
+
+from localspec.chat.text_file import check_text, read_text
+from localspec.cli import output, standard_input
+from localspec.cli.answer import say_if_base_model, start_answer
+from localspec.cli.commands import batch
+from localspec.cli.endpoint import add_endpoint_options, check_endpoint_options, run_prompt, take_listed
+from localspec.cli.idle_draft import idle_draft
+from localspec.cli.number import whole
+from localspec.cli.options import (
+    add_model_options,
+    add_sampling_options,
+    load_engine,
+    request_options,
+)
+from localspec.errors import UsageError
+
+if TYPE_CHECKING:
+    from localspec.runtime.generation import Generation
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "words",
+        nargs="*",
+        metavar="[NAME] PROMPT",
+        help="model or pair by name (or --target), and the prompt; standard input or -f is put after it",
+    )
+    parser.add_argument("-f", "--file", metavar="FILE", help="text file to put after the prompt; - is standard input")
+    parser.add_argument("--system", metavar="TEXT", help="system message")
+    parser.add_argument("--raw", action="store_true", help="complete the text as it is, without the chat template")
+    parser.add_argument("--json", action="store_true", help="one JSON object with text, tokens, seed and stats")
+    parser.add_argument("--stats", action="store_true", help="figures on standard error")
+    parser.add_argument(
+        "--log-probs", type=whole(0, 100), metavar="N", help="with --json: log-probabilities, and of the N best"
+    )
+    parser.add_argument("--batch", metavar="FILE", help="JSON lines with prompt or messages; results as they finish")
+    parser.add_argument("--slots", type=whole(1, 64), metavar="N", help="requests at once with --batch; default 4")
+    add_endpoint_options(parser)
+    add_model_options(parser)
+    add_sampling_options(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    take_listed(options)
+    _take_words(options)
+    check_endpoint_options(options, "raw", "log_probs", "batch", "slots")
+    if options.log_probs is not None and not options.json:
+        raise UsageError("--log-probs needs --json.")
+    if options.batch:
+        if options.prompt or options.file:
+            raise UsageError("--batch takes its prompts from the file; leave out the prompt and -f.")
+        return batch.run(options)
+    if options.slots is not None:
+        raise UsageError("--slots needs --batch.")
+    if options.raw and options.system:
+        raise UsageError("--raw and --system do not go together.", "Put all of it in the text.")
+    text = _prompt_text(options)
+    arguments = request_options(options)
+    if options.endpoint:
+        return run_prompt(options, text, arguments)
+    arguments |= {"top_log_probs": options.log_probs}
+    with load_engine(options) as engine:
+        say_if_base_model(engine, options)
+        generation = start_answer(engine, options, text, arguments)
+        if options.json:
+            return _print_json(generation, engine.loaded.configuration)
+        try:
+            output.stream_answer(generation, channels=engine.template.has_channels and not options.raw)
+        finally:
+            if options.stats:
+                output.print_stats(generation, engine.loaded.configuration)
+        if sys.stderr.isatty() and (idle := idle_draft(engine, generation.stats)):
+            print(f"localspec: {idle}", file=sys.stderr)
+    return 0
+
+
+def _take_words(options: argparse.Namespace) -> None:
+    """Turns the words of the command line into a target and a prompt."""
+    words = options.words
+    if len(words) > 2:
+        raise UsageError(f"{words[2]!r} is one word too many.", "Put the prompt in quotes.")
+    if len(words) == 2 and options.endpoint:
+        raise UsageError(f"{words[0]!r} names a model of this machine.", "With --endpoint, name it with --model.")
+    elsewhere = not options.endpoint and (options.batch or options.file or standard_input.is_piped())
+    if len(words) == 2 or (words and elsewhere and not options.target and _is_model(words[0])):
+        if options.target:
+            raise UsageError("Give NAME or --target, not both.")
+        options.target = words[0]
+        take_listed(options)
+        words = words[1:]
+    options.prompt = words[0] if words else None
+
+
+def _is_model(word: str) -> bool:
+    """Whether a single word with the prompt elsewhere is the name of a model."""
+    from localspec.models.installed.installed import knows
+
+    return knows(word)
+
+
+def _prompt_text(options: argparse.Namespace) -> str:
+    """Prompt, file and standard input, in this order.
+
+    Raises:
+        UsageError: there is none, or one of them is no text.
+    """
+    given = options.prompt if options.prompt != "-" else None
+    check_text(given or "", "The prompt")
+    parts = [given or ""]
+    if options.file and options.file != "-":
+        parts.append(read_text(options.file))
+    if options.prompt == "-" or options.file == "-":
+        parts.append(standard_input.read_all())
+    elif not options.file and standard_input.is_piped():
+        parts.append(standard_input.read_if_sent("-f - waits for it.") if given else standard_input.read_all())
+    text = "\n\n".join(part for part in parts if part.strip())
+    if not text.strip():
+        raise UsageError("There is no prompt.", 'Try: localspec run "Repeat after me: good morning"')
+    return text
+
+
+def _print_json(generation: Generation, configuration: str) -> int:
+    try:
+        answer = output.collect(generation, configuration)
+    except KeyboardInterrupt:
+        generation.cancel()
+        raise
+    print(json.dumps(answer, ensure_ascii=False))
+    return 0

@@ -1,0 +1,124 @@
+"""`localspec serve`: the local OpenAI-style endpoint."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+
+from localspec.chat.text_file import read_text
+from localspec.cli.clients import KEY_VARIABLE
+from localspec.cli.number import MOST_PORT, MOST_SECONDS, real, whole
+from localspec.cli.options import add_model_options, engine_settings
+from localspec.errors import UsageError
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", nargs="?", metavar="NAME", help="installed pair or model; default: the bundled pair")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on; any but a loopback one needs a key")
+    parser.add_argument(
+        "--port", type=whole(0, MOST_PORT), default=8080, metavar="N", help="default: 8080; 0 = any free one"
+    )
+    parser.add_argument(
+        "--slots",
+        type=whole(1, 64),
+        metavar="N",
+        help="requests at once per model; default: 4, or 1 where several would draft nothing (recurrent layers, trees)",
+    )
+    parser.add_argument("--json", action="store_true", help="log lines as JSON")
+    parser.add_argument("--quiet", action="store_true", help="no line for each request")
+    group = parser.add_argument_group("who may come in")
+    group.add_argument(
+        "--api-key-file", metavar="FILE", help=f"file of keys, one a line; or one in the variable {KEY_VARIABLE}"
+    )
+    group.add_argument(
+        "--allow-host", action="append", default=[], metavar="NAME", help="accept this Host header, too; * = any"
+    )
+    group.add_argument(
+        "--cors", action="append", default=[], metavar="ORIGIN", help="let pages of this web origin in; * = all"
+    )
+    group = parser.add_argument_group("limits")
+    group.add_argument(
+        "--strict-fields", action="store_true", help="refuse requests with unknown fields, which are else ignored"
+    )
+    group.add_argument("--max-queue", type=whole(0), default=64, metavar="N", help="answers that may wait; default: 64")
+    group.add_argument("--max-body", type=whole(1), default=16, metavar="MIB", help="largest request; default: 16 MiB")
+    group.add_argument(
+        "--drain",
+        type=real(0, MOST_SECONDS),
+        default=10.0,
+        metavar="S",
+        help="seconds for running answers at the end; default: 10",
+    )
+    group.add_argument(
+        "--idle-unload", type=real(0, MOST_SECONDS), metavar="S", help="unload a model that was not used for S seconds"
+    )
+    parser.add_argument(
+        "--alias", action="append", default=[], metavar="NAME", help="one more name for the default model"
+    )
+    add_model_options(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    from localspec.cli.output import load_progress
+    from localspec.cli.places import fitted
+    from localspec.runtime.pool import Pool
+    from localspec.server.http import listen, log
+    from localspec.server.http.settings import MIB, ServerSettings
+
+    if options.name and options.target:
+        raise UsageError("Give NAME or --target, not both.")
+    settings = ServerSettings(
+        host=options.host,
+        port=options.port,
+        api_keys=api_keys(options.api_key_file),
+        allowed_hosts=tuple(name.lower() for name in options.allow_host),
+        cors_origins=tuple(options.cors),
+        aliases=tuple(options.alias),
+        strict_fields=options.strict_fields,
+        max_queue=options.max_queue,
+        max_body_bytes=options.max_body * MIB,
+        drain_seconds=options.drain,
+    )
+    engine = engine_settings(options)
+    target, draft = options.name or engine.pop("target", None), engine.pop("draft", None)
+    heads = engine.pop("heads", ())
+    if options.fit:
+        engine |= fitted(engine | {"target": target, "draft": draft, "heads": heads})
+    pool = Pool(target, draft, heads=heads, settings=engine, idle_unload=options.idle_unload)
+    slots = pool.slots()  # reads the file's header, which may be damaged
+    listening = listen.bind(settings.host, settings.port)
+    with log.written_to(sys.stderr, as_json=options.json, quiet=options.quiet):
+        _say(pool.default, slots, listen.url_of(listening), options, bool(settings.api_keys))
+        with load_progress() as progress:
+            listen.serve(pool, settings, listening, progress)
+    return 0
+
+
+def _say(name: str, count: int, url: str, options: argparse.Namespace, has_key: bool) -> None:
+    """The start-up line: where clients find what."""
+    if options.json:
+        told = {"event": "listening", "model": name, "url": url, "slots": count, "api_key": has_key}
+        print(json.dumps(told), flush=True)
+        return
+    key = "needs an API key" if has_key else "no API key"
+    slots = f"{count} slot{'s' if count > 1 else ''}"
+    print(f"localspec serves {name} at {url} ({slots}, {key}). Ctrl-C ends it.", flush=True)
+    if options.slots is None and count == 1:
+        print("One request at a time: several slots would draft nothing here. --slots N serves more.", flush=True)
+
+
+def api_keys(path: str | None) -> tuple[str, ...]:
+    """Keys of a file, one a line, and of the environment. Never taken from the command line: others can read that.
+
+    Raises:
+        UsageError: the file cannot be read or holds no key.
+    """
+    keys = []
+    if path is not None:
+        keys = [line.strip() for line in read_text(path).splitlines() if line.strip() and not line.startswith("#")]
+        if not keys:
+            raise UsageError(f"{path} holds no API key.", "Put one on a line.")
+    given = os.environ.get(KEY_VARIABLE, "").strip()
+    return (*keys, given) if given else tuple(keys)

@@ -1,0 +1,1 @@
+"""Trained heads, both halves side by side: what guesses, and the llama.cpp context it computes in."""

@@ -1,0 +1,267 @@
+"""EAGLE-1 and EAGLE-2 heads (Li et al. 2024, arXiv 2401.15077, 2406.16858): one decoder layer over pairs of the
+target's final state and the token after it, read through the target's own output matrix.
+
+The two share their heads and differ in the tree (`best_first`). Files are as published (yuhuili/EAGLE-*): config.json
+of a one-layer llama, and `embed_tokens`, `fc` and `layers.0` as safetensors or a pickle of torch's. llama.cpp does not
+know these heads; they are computed here, with matrices in 8 bits.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from localspec.drafters.heads import head_cache
+from localspec.drafters.heads.final_state import check_sizes
+from localspec.drafters.heads.head_cache import HeadCache, Row
+from localspec.drafters.heads.output_matrix import output_matrix
+from localspec.drafters.models.best_first import BestFirst
+from localspec.drafters.models.draft_model import DraftModelSettings
+from localspec.errors import ModelFileError, PairError
+from localspec.gguf import Header
+from localspec.llama.cache.context import Context
+from localspec.llama.cache.states import FINAL, Tap
+from localspec.models.facts.checkpoint import config_of
+from localspec.models.facts.heads import check_forgets
+from localspec.models.facts.tensors import Tensors
+from localspec.native import kernels
+from localspec.native.matrix import Int8Matrix
+from localspec.types import Float32Array
+
+_LAYER = "layers.0."
+_BEFORE, _BEHIND = f"{_LAYER}input_layernorm.weight", f"{_LAYER}post_attention_layernorm.weight"
+_LARGEST = float(np.finfo(np.float32).max)
+_LINEAR = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj", "mlp.gate_proj",
+           "mlp.up_proj", "mlp.down_proj")  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What config.json says."""
+
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_size: int
+    feed_forward: int
+    vocabulary: int
+    epsilon: float
+    rope_base: float
+
+    @staticmethod
+    def of(path: Path) -> Shape:
+        """
+        Raises:
+            ModelFileError: config.json is missing, or says what no such head has.
+        """
+        config = config_of(path)
+
+        def number(key: str, default: int | None = None) -> int:
+            value = default if config.get(key) is None else config[key]  # null is what such files call the default
+            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < 2**31:
+                raise ModelFileError(f"{path.name}: {key} is {value!r:.60} in config.json; a whole number is needed.")
+            return value
+
+        def real(key: str, default: float) -> float:
+            value = default if config.get(key) is None else config[key]
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= _LARGEST:
+                raise ModelFileError(f"{path.name}: {key} is {value!r:.60} in config.json; a number above 0 is needed.")
+            return float(value)
+
+        for key, usual in (("num_hidden_layers", 1), ("hidden_act", "silu"), ("rope_scaling", None)):
+            if config.get(key, usual) != usual:
+                raise ModelFileError(f"{path.name}: {key} is {config[key]!r}; localspec runs heads with {usual!r}.")
+        hidden, heads = number("hidden_size"), number("num_attention_heads")
+        shape = Shape(
+            hidden, heads, number("num_key_value_heads", heads), number("head_dim", max(1, hidden // heads)),
+            number("intermediate_size"), number("vocab_size"), real("rms_norm_eps", 1e-6), real("rope_theta", 10000.0),
+        )  # fmt: skip
+        if shape.heads % shape.kv_heads or shape.head_size % 2:
+            raise ModelFileError(f"{path.name}: {heads} heads cannot share {shape.kv_heads} keys and values.")
+        return shape
+
+    def check(self, tensors: Tensors) -> None:
+        """
+        Raises:
+            ModelFileError: a tensor is missing, or of another shape.
+        """
+        hidden, queries, keys = self.hidden, self.heads * self.head_size, self.kv_heads * self.head_size
+        tensors.need("embed_tokens.weight", self.vocabulary, hidden)
+        tensors.need("fc.weight", hidden, 2 * hidden)
+        tensors.need(_BEHIND, hidden)
+        inner = ((queries, hidden), (keys, hidden), (keys, hidden), (hidden, queries))
+        outer = ((self.feed_forward, hidden), (self.feed_forward, hidden), (hidden, self.feed_forward))
+        for name, shape in zip(_LINEAR, (*inner, *outer), strict=True):
+            tensors.need(f"{_LAYER}{name}.weight", *shape)
+            if f"{_LAYER}{name}.bias" in tensors.shapes:
+                tensors.need(f"{_LAYER}{name}.bias", shape[0])
+        for name in (_BEFORE, "fc.bias"):
+            if name in tensors.shapes:
+                tensors.need(name, hidden)
+
+
+class EagleHead:
+    """One head; see `drafters.head.Head`."""
+
+    name = "eagle"
+    tap = Tap(final="all")
+
+    def __init__(self, path: Path, shape: Shape) -> None:
+        """Use `load`."""
+        self.path, self.shape = path, shape
+        self._layer: Layer | None = None
+
+    def attach(self, target: Context, branches: int) -> BestFirst:
+        """Makes a drafter; all of them share the weights, which are freed with the head.
+
+        Raises:
+            ModelFileError: a file has changed.
+        """
+        if self._layer is None:
+            self._layer = Layer(self.shape, Tensors(self.path), output_matrix(target.model.header))
+        context = EagleContext(self._layer, target)
+        return BestFirst(context, target.model.end_tokens, DraftModelSettings(branches), self.name)
+
+    def close(self) -> None:
+        self._layer = None
+
+
+def load(path: Path, target: Header) -> EagleHead:
+    """Reads headers of a published head and compares it with its target's.
+
+    Args:
+        path: the folder, or the weights file in it.
+        target: of the model whose text is emitted.
+
+    Raises:
+        ModelFileError: damaged, without a tensor that it needs, or of an unknown shape.
+        PairError: made for another model; the message names the fact that differs.
+    """
+    shape = Shape.of(path)
+    check_sizes(path, target, shape.hidden, shape.vocabulary)
+    for key in ("logit_scale", "final_logit_softcapping"):
+        if target.real(key):
+            raise PairError(f"{target.path.name} scales its logits ({key}), and {path.name} guesses without that.")
+    check_forgets(target)
+    shape.check(Tensors(path))
+    return EagleHead(path, shape)
+
+
+class Layer:
+    """The weights, and what is computed with them row by row."""
+
+    def __init__(self, shape: Shape, tensors: Tensors, output: Int8Matrix) -> None:
+        self.shape, self.output = shape, output
+        self._names = ["fc", *(f"{_LAYER}{name}" for name in _LINEAR)]
+        self._weights = {name: tensors.matrix(f"{name}.weight") for name in self._names}
+        found = tensors.shapes
+        self._biases = {name: tensors.array(f"{name}.bias") for name in self._names if f"{name}.bias" in found}
+        self._embeddings = tensors.matrix("embed_tokens.weight")
+        self._before = tensors.array(_BEFORE) if _BEFORE in found else None
+        """Published heads have no norm before attention; some trained since do."""
+        self._behind = tensors.array(_BEHIND)
+        half = shape.head_size // 2
+        self._rates = shape.rope_base ** (-np.arange(half, dtype=np.float32) / half)
+
+    def _linear(self, name: str, inputs: npt.NDArray[np.floating], threads: int) -> Float32Array:
+        found = kernels.matvec(self._weights[name], np.ascontiguousarray(inputs, dtype=np.float32), threads)
+        return found + self._biases[name] if name in self._biases else found
+
+    def _norm(self, rows: Float32Array, weight: Float32Array) -> Float32Array:
+        scale = np.sqrt(np.mean(np.square(rows), axis=1, keepdims=True) + np.float32(self.shape.epsilon))
+        return np.asarray(rows / scale * weight, dtype=np.float32)
+
+    def _turned(self, rows: Float32Array, positions: Float32Array) -> Float32Array:
+        """Rotary positions, on pairs (i, i + half)."""
+        angles = positions[:, None, None] * self._rates
+        cos, sin = np.cos(angles), np.sin(angles)
+        left, right = np.split(rows, 2, axis=2)
+        return np.concatenate([left * cos - right * sin, right * cos + left * sin], axis=2).astype(np.float32)
+
+    def enter(self, rows: Sequence[Row], threads: int) -> tuple[Float32Array, Float32Array]:
+        """What goes into the layer, and the same as its attention reads it; float32[n, hidden] each."""
+        tokens = np.array([row.token for row in rows], dtype=np.int64)
+        pairs = np.concatenate([self._embeddings.rows(tokens), np.stack([row.state for row in rows])], axis=1)
+        x = self._linear("fc", pairs, threads)
+        return x, x if self._before is None else self._norm(x, self._before)
+
+    def heads(
+        self, name: Literal["q", "k", "v"], h: Float32Array, positions: Float32Array, threads: int
+    ) -> Float32Array:
+        """Queries, keys or values, float32[n, heads, head size], of what attention reads."""
+        found = self._linear(f"{_LAYER}self_attn.{name}_proj", h, threads).reshape(len(h), -1, self.shape.head_size)
+        return found if name == "v" else self._turned(found, positions)
+
+    def attend(self, query: Float32Array, keys: Float32Array, values: Float32Array) -> Float32Array:
+        """float32[heads * head size] of one row over float32[n, kv heads, head size]."""
+        shape = self.shape
+        grouped = query.reshape(shape.kv_heads, -1, shape.head_size)
+        scores = np.einsum("ghd,ngd->ghn", grouped, keys) / np.float32(math.sqrt(shape.head_size))
+        shares = np.exp(scores - scores.max(axis=2, keepdims=True))
+        shares /= shares.sum(axis=2, keepdims=True)
+        return np.asarray(np.einsum("ghn,ngd->ghd", shares, values), dtype=np.float32).reshape(-1)
+
+    def leave(self, x: Float32Array, mixed: Float32Array, threads: int) -> Float32Array:
+        """float32[n, hidden] states after the layer."""
+        x = x + self._linear(f"{_LAYER}self_attn.o_proj", mixed, threads)
+        h = self._norm(x, self._behind)
+        gate, up = (self._linear(f"{_LAYER}mlp.{name}_proj", h, threads) for name in ("gate", "up"))
+        inner = gate / (1.0 + np.exp(-np.clip(gate, -80.0, 80.0))) * up
+        return x + self._linear(f"{_LAYER}mlp.down_proj", inner, threads)
+
+
+class EagleContext(HeadCache):
+    """Evaluates histories and what is guessed after them; keys and values are kept in float32."""
+
+    def __init__(self, layer: Layer, target: Context) -> None:
+        """`target`: made with `EagleHead.tap`; must stay open as long as this is used."""
+        super().__init__(target, (FINAL,), layer.shape.vocabulary)
+        self._layer, self._threads = layer, target.threads
+        room = (self._n_slots, self.n_ctx, layer.shape.kv_heads, layer.shape.head_size)
+        self._keys, self._values = np.empty(room, dtype=np.float32), np.empty(room, dtype=np.float32)
+        """Of the trunks, by position."""
+        self._guessed: list[dict[head_cache.Path, tuple[Float32Array, Float32Array]]] = [{} for _ in self._trunks]
+        """Key and value of every guess, by slot and path."""
+
+    def _compute(self, rows: Sequence[Row], asked: bool) -> tuple[Float32Array, Float32Array] | None:
+        layer, threads = self._layer, self._threads
+        x, h = layer.enter(rows, threads)
+        positions = np.array([row.position for row in rows], dtype=np.float32)
+        keys, values = layer.heads("k", h, positions, threads), layer.heads("v", h, positions, threads)
+        for row, key, value in zip(rows, keys, values, strict=True):
+            if row.sequence is None:
+                self._keys[row.slot, row.position], self._values[row.slot, row.position] = key, value
+            else:
+                assert row.path is not None
+                self._guessed[row.slot][row.path] = key, value
+        if not asked:
+            return None
+        wanted = [index for index, row in enumerate(rows) if row.path is not None]
+        queries = layer.heads("q", h[wanted], positions[wanted], threads)
+        mixed = [layer.attend(query, *self._seen(rows[index])) for query, index in zip(queries, wanted, strict=True)]
+        states, logits = np.zeros_like(x), np.zeros((len(rows), len(layer.output.values)), dtype=np.float32)
+        states[wanted] = layer.leave(x[wanted], np.stack(mixed), threads)
+        logits[wanted] = kernels.matvec(layer.output, states[wanted], threads)
+        return states, logits
+
+    def _seen(self, row: Row) -> tuple[Float32Array, Float32Array]:
+        """Keys and values of what a row looks back on, its own included."""
+        trunk, path = self._trunks[row.slot], row.path or ()
+        cells = slice(trunk.start, row.position + 1 - len(path))
+        keys, values = self._keys[row.slot, cells], self._values[row.slot, cells]
+        if not path:
+            return keys, values
+        own = [self._guessed[row.slot][path[:length]] for length in range(1, len(path) + 1)]
+        return np.concatenate([keys, [key for key, _ in own]]), np.concatenate([values, [value for _, value in own]])
+
+    def _remove(self, slot: int, start: int) -> None:
+        self._guessed[slot].clear()  # a trunk that shrinks takes its guesses along, and the rest is overwritten
+
+    def _fork(self, slot: int, source: int, sequence: int, start: int, stop: int) -> None:
+        pass  # a guess finds its cells by its path

@@ -1,0 +1,278 @@
+"""What heads share that guess step by step from what their target saw: a cache that knows its own tokens.
+
+Cell p pairs the target's state at position p with the token at p + 1, and its row says what comes at p + 2. After the
+last state that the target has given (the *trunk*) the head's own state takes the place of the target's: such cells are
+guesses, and are computed anew as soon as the target's states of their positions are known. Guesses may branch; each
+path that goes its own way has a *sequence*.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import numpy as np
+
+from localspec.errors import UsageError
+from localspec.llama.cache.cells import common_prefix
+from localspec.llama.cache.context import Context
+from localspec.llama.cache.states import Tapped
+from localspec.types import NO_TOKENS, Feed, Float32Array, LogitRows, Tokens
+
+ROWS = 64
+"""Most rows of a pass: a head computes logits for every one of them, wanted or not."""
+_CHUNK = 512
+"""Most tokens that `prefill_chunk` reads."""
+Path: TypeAlias = tuple[int, ...]
+"""Tokens guessed after the trunk."""
+
+
+@dataclass(slots=True)
+class Guess:
+    """What the head says after one path."""
+
+    sequence: int
+    """That its cell and all before it belong to."""
+    state: Float32Array
+    """float32[n_embd]: takes the place of the target's state in the next cell."""
+    row: Float32Array
+    """float32[n_vocab]."""
+    followed: bool = False
+    """A longer path has taken its sequence over."""
+
+
+@dataclass(slots=True)
+class Trunk:
+    """A slot's cells that were computed from the target's states."""
+
+    tokens: Tokens = field(default_factory=lambda: NO_TOKENS)
+    """int32[stop + 1] that they are of, from position 0 on; empty where there are no cells."""
+    start: int = 0
+    """The first cell's position; above 0 if the target's states began there."""
+    guesses: dict[Path, Guess] = field(default_factory=dict)
+    """By path; () stands for the last cell of the trunk."""
+    sequences: int = 1
+    """Those in use by guesses."""
+
+    @property
+    def stop(self) -> int:
+        return max(0, len(self.tokens) - 1)
+
+
+@dataclass(slots=True)
+class Row:
+    """One cell to compute."""
+
+    slot: int
+    token: int
+    position: int
+    sequence: int | None
+    """None = a cell of the trunk, which belongs to all of the slot's."""
+    state: Float32Array
+    """float32: the target's (of all that is tapped, one after the other), or the head's own after a guess."""
+    path: Path | None
+    """Whose guess it is; None = what it says is not asked for."""
+
+
+class HeadCache(ABC):
+    """A `drafters.best_first.TreeContext`; a method says how cells are computed."""
+
+    def __init__(self, target: Context, tapped: Sequence[int], n_vocab: int) -> None:
+        """
+        Args:
+            target: made with a tap of what the head reads; must stay open as long as this is used.
+            tapped: what the head reads, in its own order; all of it is held of the same positions.
+            n_vocab: most tokens it may guess among.
+        """
+        assert target.states is not None
+        self.n_ctx = target.n_ctx
+        self.n_vocab = min(n_vocab, target.n_vocab)
+        self.n_paths = target.max_leaves
+        """Most paths of a slot that go different ways."""
+        self._tapped, self._n_slots = Tapped(target.states, tapped), target.settings.n_slots
+        self._trunks = [Trunk() for _ in range(self._n_slots)]
+
+    @abstractmethod
+    def _compute(self, rows: Sequence[Row], asked: bool) -> tuple[Float32Array, Float32Array] | None:
+        """A pass over at most `ROWS` rows, each of a cell after those of its sequence.
+
+        Args:
+            rows: of the trunk, or of guesses; never of both.
+            asked: whether what they say is asked for.
+
+        Returns:
+            float32[n, n_embd] states and float32[n, at least n_vocab] logits, kept by their maker until the next
+            pass; None if not asked for.
+        """
+
+    @abstractmethod
+    def _remove(self, slot: int, start: int) -> None:
+        """Drops the slot's cells from a position on, of all sequences."""
+
+    @abstractmethod
+    def _fork(self, slot: int, source: int, sequence: int, start: int, stop: int) -> None:
+        """The cells [start, stop) of the sequence `source` belong to another one, too."""
+
+    # -- the DraftContext protocol ------------------------------------------------------------------------------
+
+    def decode(self, feeds: Sequence[Feed]) -> list[LogitRows]:
+        """The row after the last token of every feed, in the target's vocabulary: -inf for what the head cannot say,
+        and for all where the target has given no states. Feeds of one slot begin with the same history.
+
+        Raises:
+            UsageError: more paths than there are sequences, or an unknown slot.
+            DecodeError: a pass failed; the slots' caches are empty.
+        """
+        common: dict[int, Tokens] = {}
+        for feed in feeds:
+            shorter = common.setdefault(feed.slot, feed.tokens)
+            common[feed.slot] = shorter[: common_prefix(shorter, feed.tokens)]
+        stops = {slot: self._grow(slot, tokens) for slot, tokens in common.items()}
+        self._finish_trunks({slot: common[slot][: stop + 1] for slot, stop in stops.items() if stop})
+        paths = [(feed.slot, tuple(feed.tokens[stops[feed.slot] + 1 :].tolist())) for feed in feeds]
+        for slot, stop in stops.items():
+            if stop:
+                self._make_room(slot, {path for its_slot, path in paths if its_slot == slot})
+        while rows := self._next_guesses([path for path in paths if stops[path[0]]]):
+            self._run(rows)
+        return [self._answer(*path) for path in paths]
+
+    def prefill_chunk(self, slot: int, tokens: Tokens, prompt_length: int) -> int:
+        """Reads up to 512 tokens, the last left out; how many count as cached then (see `reusable`)."""
+        start, stop = self._tapped.span(slot, tokens)
+        self._sync(slot, tokens, start, stop)
+        begin = max(self._trunks[slot].stop, start)
+        self._read(slot, tokens, begin, min(stop - 1, begin + _CHUNK))
+        return self.reusable(slot, tokens, prompt_length)
+
+    def reusable(self, slot: int, tokens: Tokens, prompt_length: int) -> int:
+        """Tokens less those that must be read: one for each cell to compute, at least the last one."""
+        start, stop = self._tapped.span(slot, tokens)
+        kept = self._kept(self._trunks[slot], tokens, start, stop)
+        return len(tokens) - max(1, stop - max(kept, start))
+
+    # -- the trunk ----------------------------------------------------------------------------------------------
+
+    def _kept(self, trunk: Trunk, tokens: Tokens, start: int, stop: int) -> int:
+        """Where the cells end that can stay: those of the same tokens, if the new ones follow them."""
+        shared = max(0, common_prefix(trunk.tokens, tokens) - 1)
+        kept = min(shared, stop)
+        return kept if trunk.start <= start <= kept and trunk.start < kept else 0
+
+    def _sync(self, slot: int, tokens: Tokens, start: int, stop: int) -> None:
+        """Drops what does not serve `tokens`, guesses included unless they follow the whole trunk."""
+        trunk = self._trunks[slot]
+        kept = self._kept(trunk, tokens, start, stop)
+        if kept == trunk.stop == stop:
+            return
+        self._remove(slot, kept)
+        self._trunks[slot] = Trunk(trunk.tokens[: kept + 1], trunk.start) if kept else Trunk(start=start)
+
+    def _read(self, slot: int, tokens: Tokens, start: int, stop: int) -> None:
+        """Cells [start, stop) of the trunk, asking nothing of them."""
+        for begin in range(start, stop, ROWS):
+            end = min(begin + ROWS, stop)
+            self._run(self._trunk_rows(slot, tokens, begin, end))
+            self._trunks[slot].tokens = tokens[: end + 1].copy()
+
+    def _grow(self, slot: int, tokens: Tokens) -> int:
+        """Where the trunk under `tokens` will end; reads what is more than a pass takes. 0 = there are no states."""
+        start, stop = self._tapped.span(slot, tokens)
+        self._sync(slot, tokens, start, stop)
+        if start == stop:
+            return 0
+        self._read(slot, tokens, max(self._trunks[slot].stop, start), stop - ROWS // self._n_slots)
+        return stop
+
+    def _finish_trunks(self, ends: Mapping[int, Tokens]) -> None:
+        """One pass over what is still missing of trunks that end with these tokens (by slot), up to what they say."""
+        rows: list[Row] = []
+        for slot, tokens in ends.items():
+            trunk, stop = self._trunks[slot], len(tokens) - 1
+            if () in trunk.guesses:
+                continue
+            begin = max(trunk.stop, trunk.start)
+            if begin == stop:  # it was read by a longer history, which asked nothing of this cell
+                begin -= 1
+                self._remove(slot, begin)
+            rows += self._trunk_rows(slot, tokens, begin, stop)
+            rows[-1].path = ()
+        if rows:
+            self._run(rows)
+            for slot in {row.slot for row in rows}:
+                self._trunks[slot].tokens = ends[slot].copy()
+
+    def _trunk_rows(self, slot: int, tokens: Tokens, start: int, stop: int) -> list[Row]:
+        states = self._tapped.read(slot, start, stop)
+        return [
+            Row(slot, int(tokens[position + 1]), position, None, states[position - start], None)
+            for position in range(start, stop)
+        ]
+
+    # -- guesses ------------------------------------------------------------------------------------------------
+
+    def _next_guesses(self, paths: Sequence[tuple[int, Path]]) -> list[Row]:
+        """One row for every path (with its slot) that is not guessed to its end yet: the first that is missing."""
+        rows: dict[tuple[int, Path], Row] = {}
+        for slot, path in paths:
+            guesses = self._trunks[slot].guesses
+            known = next(length for length in range(len(path), -1, -1) if path[:length] in guesses)
+            new = path[: known + 1]
+            if known < len(path) and len(rows) < ROWS and (slot, new) not in rows:
+                rows[slot, new] = self._behind(slot, new)
+        return list(rows.values())
+
+    def _make_room(self, slot: int, paths: set[Path]) -> None:
+        """Drops guesses of old where there are too few sequences for these paths beside them."""
+        trunk = self._trunks[slot]
+        if paths <= trunk.guesses.keys() or _ways(paths | trunk.guesses.keys()) <= self.n_paths:
+            return
+        if _ways(paths) > self.n_paths:
+            raise UsageError(f"a draft goes {_ways(paths)} ways, but the context was made for {self.n_paths}.")
+        root = trunk.guesses[()]
+        root.followed = False
+        self._remove(slot, trunk.stop)
+        trunk.guesses, trunk.sequences = {(): root}, 1
+
+    def _behind(self, slot: int, path: Path) -> Row:
+        """The row of a path whose last token is new."""
+        trunk = self._trunks[slot]
+        position = trunk.stop + len(path) - 1
+        before = trunk.guesses[path[:-1]]
+        sequence = before.sequence
+        if before.followed:
+            sequence = trunk.sequences
+            trunk.sequences += 1
+            self._fork(slot, before.sequence, sequence, trunk.stop, position)
+        before.followed = True
+        return Row(slot, path[-1], position, sequence, before.state, path)
+
+    def _answer(self, slot: int, path: Path) -> LogitRows:
+        guess = self._trunks[slot].guesses.get(path)
+        row = np.full(self.n_vocab, -np.inf, dtype=np.float32) if guess is None else guess.row
+        return LogitRows.from_matrix(row[None, :])
+
+    def _run(self, rows: Sequence[Row]) -> None:
+        """A pass; keeps what it says after every row whose path is asked for."""
+        try:
+            found = self._compute(rows, any(row.path is not None for row in rows))
+        except BaseException:
+            for slot in {row.slot for row in rows}:
+                self._remove(slot, 0)
+                self._trunks[slot] = Trunk()
+            raise
+        if found is None:
+            return
+        states, logits = found
+        for row, state, said in zip(rows, states, logits, strict=True):
+            if row.path is not None:
+                guess = Guess(row.sequence or 0, state.copy(), said[: self.n_vocab].copy())
+                self._trunks[row.slot].guesses[row.path] = guess
+
+
+def _ways(paths: Set[Path]) -> int:
+    """How many paths end where no other goes on: each needs a sequence."""
+    inner = {path[:length] for path in paths for length in range(len(path))}
+    return len(paths - inner)

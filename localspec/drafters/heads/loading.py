@@ -1,0 +1,224 @@
+"""Trained heads by file: which method's module reads one, and those that go with a target."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from localspec.config import EngineSettings
+from localspec.drafters import HEADS
+from localspec.drafters.heads.head import Head
+from localspec.drafters.heads.mtp_context import runs
+from localspec.engine.interfaces import Drafter, DraftRequest, History
+from localspec.errors import DecodeError, LocalspecError, ModelError, UsageError
+from localspec.gguf import Header, read_header
+from localspec.llama.cache.context import Context
+from localspec.llama.cache.states import SHOWS_LAYERS, SHOWS_NEXTN
+from localspec.llama.model import file_sha256
+from localspec.models.facts import checkpoint
+from localspec.models.facts import heads as formats
+from localspec.models.facts.head_shape import HeadShape, head_shape
+from localspec.models.facts.heads import DraftKind, nextn_layers
+from localspec.types import Feed, Noise, SamplingParams
+
+_LOG = logging.getLogger("localspec")
+_MODULES = {"dflash2": "dflash", "dspark": "dflash", "mlp": "mlp_speculator"}
+"""Of `localspec.drafters.heads`, where it is not called as the method is."""
+_OWN = "mtp"
+"""What a target may carry in its own file."""
+
+
+def kind_of(path: Path) -> DraftKind:
+    """What a file or folder is as a drafter.
+
+    Raises:
+        ModelFileError: missing or damaged.
+    """
+    return checkpoint.checkpoint_kind(path) if checkpoint.is_checkpoint(path) else formats.draft_kind(read_header(path))
+
+
+def is_head(path: Path) -> bool:
+    """Whether a draft must be read by a method's own module; False for a draft model, and for what cannot be read."""
+    try:
+        return kind_of(path).method != "draft"
+    except LocalspecError:
+        return False
+
+
+def apart(draft: Path | None, heads: Sequence[Path]) -> tuple[Path | None, tuple[Path, ...]]:
+    """The draft model, and the heads; what was given as a draft and is a head goes to those."""
+    if draft is None or not is_head(draft):
+        return draft, tuple(heads)
+    return None, (draft, *(one for one in heads if one != draft))
+
+
+def find(path: Path, target: Header) -> Head:
+    """The head in a file, read by its method's module from headers alone.
+
+    Raises:
+        PairError: no head, none that localspec can draft with, or one for another target; names the fact that differs.
+        ModelFileError: missing or damaged.
+    """
+    head = _load(_method(path), path, target)
+    meant = checkpoint.trained_for(path) if checkpoint.is_checkpoint(path) else formats.trained_for(read_header(path))
+    if meant and meant != (found := file_sha256(target.path)):
+        _LOG.warning(
+            "%s was trained for another file (sha256 %s...) than %s (%s...): it may be right less often.",
+            path.name, meant[:12], target.path.name, found[:12],
+        )  # fmt: skip
+    return head
+
+
+def find_all(settings: EngineSettings, target: Header) -> list[Head]:
+    """The heads that settings name, and multi-token prediction where the target's own file has it and it may guess.
+
+    Raises:
+        UsageError: two of one method, or the drafter's is missing.
+        PairError, ModelFileError: as `find`.
+    """
+    found: dict[str, Head] = {}
+    for path in settings.heads:
+        head = find(path, target)
+        if head.name in found:
+            first = found[head.name].path.name
+            raise UsageError(f"{first} and {path.name} are both drafters called {head.name}.", "Give one of them.")
+        found[head.name] = head
+    if _OWN not in found and may_predict(settings.drafter) and nextn_layers(target):
+        try:
+            found[_OWN] = _load(_OWN, target.path, target)
+        except LocalspecError as error:
+            if settings.drafter == _OWN:
+                raise
+            _LOG.info("%s", error)
+    if settings.drafter in HEADS and settings.drafter not in found:
+        raise missing(settings.drafter)
+    return list(found.values())
+
+
+def out_of_reach(target: Sequence[Header], head: Sequence[Header]) -> str:
+    """Why llama.cpp cannot run a head on a target, by their architectures alone: a clause; "" = nothing is known.
+
+    Args:
+        target: headers of all its files.
+        head: the same; the target's own for multi-token prediction inside it.
+    """
+    kind, layers = head[0].architecture, nextn_layers(head)
+    if layers and not (runs(kind, layers) and kind in SHOWS_NEXTN):
+        return f"llama.cpp cannot draft with {layers} multi-token-prediction layers of the architecture {kind}"
+    if head[0].array(f"{kind}.target_layers") and target[0].architecture not in SHOWS_LAYERS:
+        return f"llama.cpp does not show what goes into layers of the architecture {target[0].architecture}"
+    return ""
+
+
+def may_have(method: str, settings: EngineSettings) -> bool:
+    """Whether one of the files that settings name could hold a head of this method.
+
+    Raises:
+        PairError, UsageError: one of them is no head, or none that localspec can draft with.
+        ModelFileError: a file is missing or damaged.
+    """
+    if method in [_method(path) for path in settings.heads]:
+        return True
+    return method == _OWN and nextn_layers(read_header(settings.target)) > 0
+
+
+def missing(method: str) -> UsageError:
+    """That a drafter was asked for whose head is missing."""
+    return UsageError(f"The drafter `{method}` needs a head trained for the target.", "Give its file with --head PATH.")
+
+
+def is_asked_for(head: Head, settings: EngineSettings) -> bool:
+    """False for one that merely came with the target's own file: whatever fails with it, answers go on without it."""
+    return head.path in settings.heads or head.name == settings.drafter
+
+
+def attach(head: Head, target: Context, settings: EngineSettings) -> Drafter | None:
+    """The drafter of a head; None if it cannot be made and came with the target's own file, unasked.
+
+    Raises:
+        LocalspecError: a head that was asked for cannot be loaded.
+    """
+    try:
+        return _attach(head, target, settings)
+    except LocalspecError as error:
+        if is_asked_for(head, settings):
+            raise
+        _LOG.warning("%s Answers go on without %s.", error, head.name)
+        return None
+
+
+def _attach(head: Head, target: Context, settings: EngineSettings) -> Drafter:
+    try:
+        return head.attach(target, settings.branches)
+    except MemoryError:
+        raise ModelError(
+            f"There is no memory for {head.path.name}, which drafts as {head.name}.",
+            "A shorter context needs less memory.",
+        ) from None
+
+
+def displace(drafters: Sequence[Drafter], target: Context, slots: Sequence[int]) -> dict[str, str]:
+    """Has drafters guess after three tokens of no meaning in slots, so that no cache of theirs holds another text.
+
+    Returns:
+        Names of those that failed, and why.
+
+    Raises:
+        DecodeError: the target failed.
+    """
+    failed: dict[str, str] = {}
+    if not drafters:
+        return failed
+    history = History(range(3))
+    read = any(drafter.name in HEADS for drafter in drafters)  # they read what the target thought of the text
+    for slot in slots:
+        if read:
+            target.decode([Feed(slot, history.tokens[:2], 1)])
+        request = DraftRequest(slot, history, 1, 1, SamplingParams(temperature=0.0), Noise(0))
+        for drafter in drafters:
+            try:
+                drafter.draft([request])
+            except (DecodeError, MemoryError) as error:
+                failed[drafter.name] = str(error) or "out of memory"
+    return failed
+
+
+def identity(head: Head) -> list[Any]:
+    """What makes it another head, for what is remembered of it: method, and size and time of change of its files."""
+    path = head.path
+    files = checkpoint.weights_of(path) if path.is_dir() else [path]
+    return [head.name, *([file.name, file.stat().st_size, file.stat().st_mtime_ns] for file in files)]
+
+
+def shapes(target: Header, paths: Sequence[Path]) -> tuple[HeadShape, ...]:
+    """What heads in these files take of memory beside a target.
+
+    Raises:
+        ModelFileError: one is missing or damaged.
+    """
+    return tuple(head_shape(path, kind_of(path).method, target) for path in paths)
+
+
+def may_predict(drafter: str) -> bool:
+    """Whether multi-token prediction in the target's own file is loaded for a drafter of this name."""
+    return drafter in ("auto", _OWN)
+
+
+def _method(path: Path) -> str:
+    """Which method's head a file is; a whole model's MTP layers may be another one's, too."""
+    kind = kind_of(path)
+    if kind.method == "draft":
+        if nextn_layers(read_header(path)):
+            return _OWN
+        raise UsageError(f"{path.name} is a whole model, not a head.", "Give it with --draft.")
+    formats.check_supported(path, kind)
+    return kind.method
+
+
+def _load(method: str, path: Path, target: Header) -> Head:
+    module = import_module(f"localspec.drafters.heads.{_MODULES.get(method, method)}")
+    head: Head = module.load(path, target)
+    return head

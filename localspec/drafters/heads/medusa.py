@@ -1,0 +1,176 @@
+"""Medusa heads (Cai et al. 2024, arXiv 2401.10774): several guesses at once from the target's last final state.
+
+Head d guesses the token d + 1 places after the last one without knowing what the heads before it guessed, so that
+every combination of their guesses is a path, and the likeliest of those make the tree. The target decides as about any
+draft; the *typical acceptance* of the paper, which changes the text, is not offered.
+
+Files are as FasterDecoding publishes them: a state dictionary `medusa_lm_head.pt` (or .safetensors) with
+"<head>.<layer>.linear.weight" and ".bias" of residual blocks, then "<head>.<layers>.weight", an output matrix.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from localspec.drafters.heads.final_state import TAP, FinalState, check_sizes
+from localspec.drafters.models.best_first import BestFirst
+from localspec.drafters.models.draft_model import DraftModelSettings
+from localspec.errors import ModelFileError
+from localspec.gguf import Header
+from localspec.llama.cache.context import Context
+from localspec.models.facts.heads import check_forgets
+from localspec.models.facts.tensors import Tensors
+from localspec.native import kernels
+from localspec.native.matrix import Int8Matrix
+from localspec.types import Feed, Float32Array, LogitRows
+
+_NAME = re.compile(r"((?:medusa_head\.)?)(\d+)\.(\d+)\.(?:linear\.)?weight")
+
+
+def load(path: Path, target: Header) -> MedusaHead:
+    """Reads what the file says of its tensors.
+
+    Args:
+        path: a folder or a weights file. How many heads it has is taken from the weights: published config.json files
+            say too few.
+        target: of the model they should guess for.
+
+    Raises:
+        ModelFileError: damaged, or a tensor is missing or of another shape.
+        PairError: made for another hidden size or vocabulary, or the target cannot forget what it rejects.
+    """
+    check_forgets(target)
+    tensors = Tensors(path)
+    layout = _layout(tensors)
+    for _, blocks, out in layout:
+        vocabulary, hidden = (*tensors.shapes[out], 0, 0)[:2]
+        check_sizes(path, target, hidden, vocabulary)
+        tensors.need(out, vocabulary, hidden)
+        for block in blocks:
+            tensors.need(f"{block}.weight", hidden, hidden)
+            tensors.need(f"{block}.bias", hidden)
+    return MedusaHead(path, len(layout))
+
+
+def _layout(tensors: Tensors) -> list[tuple[int, list[str], str]]:
+    """(number, names of its residual blocks without ".weight", name of its output matrix) of every head.
+
+    Raises:
+        ModelFileError: numbers are missing.
+    """
+    found: dict[int, dict[int, str]] = {}
+    for name in tensors.shapes:
+        if match := _NAME.fullmatch(name):
+            found.setdefault(int(match[2]), {})[int(match[3])] = name
+    if not found or sorted(found) != list(range(len(found))):
+        raise ModelFileError(f"{tensors.path.name} has Medusa heads {sorted(found)}; they are counted from 0.")
+    layers = max(map(len, found.values()))
+    layout = []
+    for head, names in sorted(found.items()):
+        for layer in range(layers):
+            kind = "weight" if layer == layers - 1 else "linear.weight"
+            name = names.get(layer, "")
+            if not name.endswith(f"{head}.{layer}.{kind}"):
+                raise ModelFileError(f"{tensors.path.name} lacks the tensor {head}.{layer}.{kind}.")
+        blocks = [names[layer].removesuffix(".weight") for layer in range(layers - 1)]
+        layout.append((head, blocks, names[layers - 1]))
+    return layout
+
+
+@dataclass(frozen=True, slots=True)
+class _Weights:
+    """One head."""
+
+    blocks: tuple[tuple[Int8Matrix, Float32Array], ...]
+    """Weight and bias of every residual block."""
+    out: Int8Matrix
+
+    def scores(self, states: Float32Array, threads: int) -> Float32Array:
+        """float32[n, vocabulary] of float32[n, hidden] final states."""
+        for weight, bias in self.blocks:
+            inner = kernels.matvec(weight, states, threads) + bias
+            states = states + inner / (1.0 + np.exp(-np.clip(inner, -80.0, 80.0)))
+        return kernels.matvec(self.out, states, threads)
+
+
+class MedusaHead:
+    """The heads of one file; see `drafters.head.Head`."""
+
+    name = "medusa"
+    tap = TAP
+
+    def __init__(self, path: Path, count: int) -> None:
+        """Use `load`."""
+        self.path, self.count = path, count
+        self._weights: list[_Weights] = []
+
+    def attach(self, target: Context, branches: int) -> BestFirst:
+        """Makes a drafter; all of them share the weights, which are freed with the head.
+
+        Raises:
+            ModelFileError: the file has changed.
+        """
+        self._weights = self._weights or list(self._read())
+        context = MedusaContext(target, self._weights)
+        return BestFirst(context, target.model.end_tokens, DraftModelSettings(branches), self.name)
+
+    def _read(self) -> Iterator[_Weights]:
+        tensors = Tensors(self.path)
+        for _, blocks, out in _layout(tensors):
+            inner = [(tensors.matrix(f"{block}.weight"), tensors.array(f"{block}.bias")) for block in blocks]
+            yield _Weights(tuple(inner), tensors.matrix(out))
+
+    def close(self) -> None:
+        self._weights = []
+
+
+@dataclass(slots=True)
+class _Guesses:
+    """What the heads say after one state."""
+
+    state: Float32Array
+    rows: dict[int, LogitRows] = field(default_factory=dict)
+    """By head; made when they are asked for."""
+
+
+class MedusaContext(FinalState):
+    """A `best_first.TreeContext`: the row after a path is that of the head which guesses so far ahead."""
+
+    def __init__(self, target: Context, weights: Sequence[_Weights]) -> None:
+        super().__init__(target)
+        self._weights = weights
+        self._said: dict[int, _Guesses] = {}
+
+    def decode(self, feeds: Sequence[Feed]) -> list[LogitRows]:
+        """The row after each feed, all -inf further ahead than there are heads, or where the state is not held."""
+        places = [self._place(feed) for feed in feeds]
+        for head in sorted({place[1] for place in places if place is not None}):
+            said = {id(place[0]): place[0] for place in places if place is not None and place[1] == head}
+            self._compute(head, [one for one in said.values() if head not in one.rows])
+        return [self._row(None) if place is None else place[0].rows[place[1]] for place in places]
+
+    def _place(self, feed: Feed) -> tuple[_Guesses, int] | None:
+        """What is known after the last state, and the head that guesses what comes next; None = there is none."""
+        last = self._last(feed.slot, feed.tokens)
+        if last is None:
+            return None
+        evaluated, state = last
+        head = len(feed.tokens) - 1 - evaluated
+        if head >= len(self._weights):
+            return None
+        said = self._said.get(feed.slot)
+        if said is None or not np.array_equal(said.state, state):
+            said = self._said[feed.slot] = _Guesses(state)
+        return said, head
+
+    def _compute(self, head: int, wanted: Sequence[_Guesses]) -> None:
+        """Of all slots in one product: the weights are read once."""
+        if wanted:
+            found = self._weights[head].scores(np.stack([one.state for one in wanted]), self._threads)
+            for one, scores in zip(wanted, found, strict=True):
+                one.rows[head] = self._row(scores)

@@ -1,0 +1,233 @@
+"""MLP speculators (Wertheimer et al. 2024, arXiv 2404.19124): a small recurrence after the target's last final state.
+
+A step mixes the state so far with the embedding of the token that was guessed last, and an output matrix reads the
+next guess. Files are as ibm-ai-platform publishes its accelerators: config.json (`model_type` "mlp_speculator") and
+safetensors "speculator.emb.N.weight", "proj", "ln" (weight and bias) and "head", one of each a step, or with
+`tie_weights` one for all, but for the first projection.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from localspec.drafters.heads.final_state import TAP, FinalState, check_sizes
+from localspec.drafters.models.best_first import BestFirst
+from localspec.drafters.models.draft_model import DraftModelSettings
+from localspec.errors import ModelFileError
+from localspec.gguf import Header
+from localspec.llama.cache.context import Context
+from localspec.models.facts.checkpoint import config_of
+from localspec.models.facts.heads import check_forgets
+from localspec.models.facts.tensors import Tensors
+from localspec.native import kernels
+from localspec.native.matrix import Int8Matrix
+from localspec.types import Feed, Float32Array, LogitRows, Tokens
+
+_EPSILON = np.float32(1e-6)
+_MOST_STEPS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What config.json says."""
+
+    hidden: int
+    """`emb_dim`, of the target's states."""
+    inner: int
+    """`inner_dim`, of its own; 0 in the file means the same."""
+    steps: int
+    """`n_predict`."""
+    vocabulary: int
+    tied: bool
+    """`tie_weights`."""
+    scaled: bool
+    """`scale_input`: the target's state is scaled to a mean square of 1/2 first."""
+
+    @staticmethod
+    def of(path: Path) -> Shape:
+        """
+        Raises:
+            ModelFileError: config.json is missing, or a number in it is none.
+        """
+        config = config_of(path)
+        numbers = {}
+        for key in ("emb_dim", "inner_dim", "n_predict", "vocab_size"):
+            value = config.get(key, 0 if key == "inner_dim" else None)
+            most = _MOST_STEPS if key == "n_predict" else 2**31
+            if isinstance(value, bool) or not isinstance(value, int) or not (key != "inner_dim") <= value < most:
+                raise ModelFileError(f"{key} is {value!r} in config.json of {path}; a number is needed.")
+            numbers[key] = value
+        inner = numbers["inner_dim"] or numbers["emb_dim"]
+        tied, scaled = config.get("tie_weights") is True, config.get("scale_input") is True
+        return Shape(numbers["emb_dim"], inner, numbers["n_predict"], numbers["vocab_size"], tied, scaled)
+
+    def part(self, name: str, step: int) -> int:
+        """The number under which a part of a step ("emb", "proj", "ln", "head") lies in the file."""
+        return min(step, 1 if name == "proj" else 0) if self.tied else step
+
+
+def load(path: Path, target: Header) -> MlpHead:
+    """Reads config.json and what the file says of its tensors.
+
+    Args:
+        path: a folder, or a weights file with its config.json beside it.
+        target: of the model it should guess for.
+
+    Raises:
+        ModelFileError: damaged, or a tensor is missing or of another shape.
+        PairError: made for another hidden size or vocabulary, or the target cannot forget what it rejects.
+    """
+    check_forgets(target)
+    shape, tensors = Shape.of(path), Tensors(path)
+    check_sizes(path, target, shape.hidden, shape.vocabulary)
+    prefix = _prefix(tensors)
+    for step in range(shape.steps):
+        for name, size in (
+            ("emb", (shape.vocabulary, shape.inner)),
+            ("proj", (shape.inner, shape.inner if step else shape.hidden)),
+            ("ln", (shape.inner,)),
+            ("head", (shape.vocabulary, shape.inner)),
+        ):
+            tensors.need(f"{prefix}{name}.{shape.part(name, step)}.weight", *size)
+        tensors.need(f"{prefix}ln.{shape.part('ln', step)}.bias", shape.inner)
+    return MlpHead(path, shape)
+
+
+def _prefix(tensors: Tensors) -> str:
+    return "speculator." if any(name.startswith("speculator.") for name in tensors.shapes) else ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """Weights of one step; tied ones are the same objects."""
+
+    emb: Int8Matrix
+    proj: Int8Matrix
+    scale: Float32Array
+    shift: Float32Array
+    head: Int8Matrix
+
+
+class MlpHead:
+    """One speculator; see `drafters.head.Head`."""
+
+    name = "mlp"
+    tap = TAP
+
+    def __init__(self, path: Path, shape: Shape) -> None:
+        """Use `load`."""
+        self.path, self.shape = path, shape
+        self._steps: list[_Step] = []
+
+    def attach(self, target: Context, branches: int) -> BestFirst:
+        """Makes a drafter; all of them share the weights, which are freed with the head.
+
+        Raises:
+            ModelFileError: the file has changed.
+        """
+        self._steps = self._steps or self._read()
+        context = MlpContext(target, self.shape, self._steps)
+        return BestFirst(context, target.model.end_tokens, DraftModelSettings(branches), self.name)
+
+    def _read(self) -> list[_Step]:
+        shape, tensors = self.shape, Tensors(self.path)
+        prefix = _prefix(tensors)
+        matrices: dict[str, Int8Matrix] = {}
+
+        def matrix(name: str, step: int) -> Int8Matrix:
+            name = f"{prefix}{name}.{shape.part(name, step)}.weight"
+            if name not in matrices:
+                matrices[name] = tensors.matrix(name)
+            return matrices[name]
+
+        def norm(name: str, step: int) -> Float32Array:
+            return tensors.array(f"{prefix}ln.{shape.part('ln', step)}.{name}")
+
+        return [
+            _Step(matrix("emb", step), matrix("proj", step), norm("weight", step), norm("bias", step),
+                  matrix("head", step))
+            for step in range(shape.steps)
+        ]  # fmt: skip
+
+    def close(self) -> None:
+        self._steps = []
+
+
+@dataclass(frozen=True, slots=True)
+class _Thought:
+    """The speculator's own state after a path, and what it says there."""
+
+    state: Float32Array
+    row: LogitRows
+
+
+class MlpContext(FinalState):
+    """A `best_first.TreeContext`; keeps the states of the paths after the target's last one."""
+
+    def __init__(self, target: Context, shape: Shape, steps: Sequence[_Step]) -> None:
+        super().__init__(target)
+        self._steps, self._shape = steps, shape
+        kept = 0.5 ** (0.5 / shape.steps)
+        self._token_weight = np.float32(math.sqrt((1.0 - kept**2) * (shape.inner / 2)) / kept)
+        """Of a token's embedding beside the state; the norm after it takes care of the sum."""
+        self._roots: dict[int, tuple[Float32Array, dict[bytes, _Thought]]] = {}
+        """By slot: the target's state, and what followed it, by the bytes of the tokens after it."""
+
+    def decode(self, feeds: Sequence[Feed]) -> list[LogitRows]:
+        """The row after each feed, all -inf further ahead than it was trained for, or where the state is not held."""
+        return [self._thought(feed) for feed in feeds]
+
+    def _thought(self, feed: Feed) -> LogitRows:
+        last = self._last(feed.slot, feed.tokens)
+        if last is None:
+            return self._row(None)
+        evaluated, state = last
+        path = feed.tokens[evaluated:]
+        if len(path) > len(self._steps) or int(path.max()) >= self._shape.vocabulary:
+            return self._row(None)
+        root = self._roots.get(feed.slot)
+        if root is None or not np.array_equal(root[0], state):
+            root = self._roots[feed.slot] = (state, {})
+        return self._behind(root[1], self._first(state), path).row
+
+    def _first(self, state: Float32Array) -> Float32Array:
+        return _unit(state) * np.float32(math.sqrt(0.5)) if self._shape.scaled else state
+
+    def _behind(self, known: dict[bytes, _Thought], state: Float32Array, path: Tokens) -> _Thought:
+        """Computes what is not known yet of the steps along a path."""
+        thought: _Thought | None = None
+        for number in range(len(path)):
+            key = path[: number + 1].tobytes()
+            thought = known.get(key)
+            if thought is None:
+                thought = known[key] = self._step(number, state, int(path[number]))
+            state = thought.state
+        assert thought is not None
+        return thought
+
+    def _step(self, number: int, state: Float32Array, token: int) -> _Thought:
+        step = self._steps[number]
+        mixed = kernels.matvec(step.proj, state[None], self._threads)[0]
+        mixed = mixed + self._token_weight * step.emb.rows(np.array([token]))[0]
+        state = _gelu(_unit(mixed) * step.scale + step.shift)
+        return _Thought(state, self._row(kernels.matvec(step.head, state[None], self._threads)[0]))
+
+
+def _unit(x: Float32Array) -> Float32Array:
+    """Scaled to a mean square of 1."""
+    found: Float32Array = x / np.sqrt(np.mean(x * x) + _EPSILON)
+    return found
+
+
+def _gelu(x: Float32Array) -> Float32Array:
+    """x times the normal distribution's P(X <= x), to 1e-6: erf after Abramowitz and Stegun 7.1.26."""
+    t = 1.0 / (1.0 + 0.3275911 * np.abs(x) / math.sqrt(2.0))
+    series = t * (0.254829592 + t * (-0.284496736 + t * (1.421413741 + t * (-1.453152027 + t * 1.061405429))))
+    tail = 0.5 * series * np.exp(-0.5 * x * x)
+    found: Float32Array = (x * np.where(x < 0, tail, 1.0 - tail)).astype(np.float32)
+    return found

@@ -1,0 +1,1 @@
+"""Drafters that are models: they guess token by token."""

@@ -1,0 +1,173 @@
+"""A target's history as a draft model with another tokenizer reads it: the same text in its own tokens.
+
+Text is cut where tokenizers cut it anyway, before the space of a word, and every piece is tokenised by itself. Where
+the cuts are depends on the text before them alone, so a longer history keeps all tokens of the shorter one but those of
+its last, unfinished piece, and what is read is a function of the history.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterator, Mapping
+from typing import Protocol
+
+import numpy as np
+
+from localspec.llama.cache.cells import common_prefix
+from localspec.models.facts.shared_vocabulary import SharedVocabulary
+from localspec.types import NO_TOKENS, Tokens
+
+_CUT = re.compile(rb"(?<=\S)(?= )")
+_LONGEST = 128
+"""Bytes of a piece; one without a cut ends at the first character after them."""
+_FOLLOWING = frozenset(range(0x80, 0xC0))
+"""Bytes in the middle of a UTF-8 character, of which there are three at most."""
+_NOT_UTF8 = re.compile("([\udc80-\udcff]+)")
+_REMEMBERED = 1 << 14
+_AT_ONCE = 1024
+"""Tokens of a history that are translated in one call, some 10 ms of work: all slots wait for it."""
+
+
+class Tokenizer(Protocol):
+    """A model's own tokenizer (`llama.model.Model`)."""
+
+    bos: int | None
+    add_bos: bool
+
+    def tokenize(self, text: str, *, special: bool, add_bos: bool) -> Tokens:
+        """int32[n]."""
+        ...
+
+    def piece(self, token: int, special: bool = False) -> bytes:
+        """The bytes a token adds to a text, with `special` the names of control tokens, too."""
+        ...
+
+
+class Translator:
+    """From the tokens of a target to those of a draft model."""
+
+    def __init__(self, target: Tokenizer, draft: Tokenizer, shared: SharedVocabulary) -> None:
+        self.beginning = [draft.bos] if draft.add_bos and draft.bos is not None else []
+        """How the draft model's texts start."""
+        self.target_bos = target.bos
+        self.controls: Mapping[int, int] = shared.controls
+        """Control tokens of the target that the draft model has, too; of others it reads the names."""
+        self.text = functools.lru_cache(maxsize=_REMEMBERED)(functools.partial(target.piece, special=True))
+        """The bytes a token of the target adds."""
+        self.encode = functools.lru_cache(maxsize=_REMEMBERED)(self._encode)
+        """(piece, whether a text starts with it) -> the draft model's tokens for it."""
+        self._draft, self._byte_ids = draft, shared.byte_ids
+        self._target_adds_space = _adds_space(target)
+        self._behind_line = self._tokens("\n") if _adds_space(draft) else []
+
+    def _encode(self, piece: bytes, starts: bool) -> list[int]:
+        if starts and self._target_adds_space and piece.startswith(b" "):
+            piece = piece[1:]  # put there by the target's tokenizer; the draft's has its own habits
+        found: list[int] = []
+        for part in _NOT_UTF8.split(piece.decode("utf-8", "surrogateescape")):
+            if _NOT_UTF8.match(part):
+                found += self._bytes(part)
+            elif part:
+                found += self._tokens(part) if starts and not found else self._inside(part)
+        return found
+
+    def _bytes(self, part: str) -> Iterator[int]:
+        """Tokens for what is no character; a byte that has none is left out."""
+        raw = part.encode("utf-8", "surrogateescape")
+        return (self._byte_ids[byte] for byte in raw if byte in self._byte_ids)
+
+    def _inside(self, part: str) -> list[int]:
+        """Tokens of a text that follows another: without the space some tokenizers put before all they read."""
+        before = self._behind_line
+        if before:
+            found = self._tokens("\n" + part)
+            if found[: len(before)] == before:
+                return found[len(before) :]
+        return self._tokens(part)
+
+    def _tokens(self, part: str) -> list[int]:
+        found: list[int] = self._draft.tokenize(part, special=False, add_bos=False).tolist()
+        return found
+
+
+def _adds_space(tokenizer: Tokenizer) -> bool:
+    """Whether it puts a space before every text, as SentencePiece does."""
+    tokens = tokenizer.tokenize("a", special=False, add_bos=False).tolist()
+    return b"".join(tokenizer.piece(token) for token in tokens).startswith(b" ")
+
+
+class Translation:
+    """The history of one slot, translated as it grows."""
+
+    def __init__(self, translator: Translator) -> None:
+        self._translator = translator
+        self._history = NO_TOKENS
+        first = translator.beginning
+        self._states: list[tuple[int, bytes, bool]] = [(len(first), b"", True)]
+        """Before each token of the history, and after the last: how many tokens are final, the unfinished piece, and
+        whether a text starts with it."""
+        self._buffer = np.array([*first, *[0] * 256], dtype=np.int32)
+        self._length = len(first)
+
+    def of(self, history: Tokens) -> tuple[Tokens, int]:
+        """The draft's tokens for int32[n] of the target, as far as one call goes.
+
+        Returns:
+            int32[m], a view that is valid until the next call, and how many of the n are left for the next calls.
+        """
+        same = common_prefix(self._history, history)
+        part = history[: same + _AT_ONCE]
+        if same < len(part) or same < len(self._history):
+            self._follow(part, same)
+        return self._buffer[: self._length], len(history) - len(part)
+
+    def _follow(self, history: Tokens, same: int) -> None:
+        translator, states = self._translator, self._states
+        del states[same + 1 :]
+        count, piece, starts = states[same]
+        for token in history[same:].tolist():
+            control = translator.controls.get(token)
+            if len(states) == 1 and token == translator.target_bos:
+                pass  # the draft model has its own beginning
+            elif control is not None:
+                count = self._put(count, [*translator.encode(piece, starts), control])
+                piece, starts = b"", True
+            else:
+                *done, piece = pieces(piece, translator.text(token))
+                for one in done:
+                    count = self._put(count, translator.encode(one, starts))
+                    starts = False
+            states.append((count, piece, starts))
+        self._history = history.copy()
+        self._length = self._put(count, translator.encode(piece, starts))
+
+    def _put(self, start: int, tokens: list[int]) -> int:
+        """Writes tokens from a place on; returns where they end."""
+        end = start + len(tokens)
+        if end > len(self._buffer):
+            self._buffer = np.concatenate([self._buffer, np.zeros(end, dtype=np.int32)])
+        self._buffer[start:end] = tokens
+        return end
+
+
+def pieces(unfinished: bytes, more: bytes) -> list[bytes]:
+    """Cuts a text that goes on; the last piece is unfinished.
+
+    Args:
+        unfinished: the last piece so far, in which there is nothing to cut.
+        more: what is added to it.
+    """
+    text, start, found = unfinished + more, 0, list[bytes]()
+    cuts = [match.start() for match in _CUT.finditer(text, max(1, len(unfinished)))]
+    for cut in (*cuts, len(text)):
+        # One byte more than can belong to a last character is waited for, so that it does not matter how a text comes.
+        while cut - start > _LONGEST + 3:
+            end = start + _LONGEST
+            while end < start + _LONGEST + 3 and text[end] in _FOLLOWING:
+                end += 1
+            found.append(text[start:end])
+            start = end
+        found.append(text[start:cut])
+        start = cut
+    return found

@@ -1,0 +1,1 @@
+"""Drafters that search text: no weights, no passes of their own."""

@@ -1,0 +1,1 @@
+"""Grammars: llguidance behind one door, and what forces an answer into a form."""

@@ -1,0 +1,146 @@
+"""Large grammars tried in a process of their own, with an end: some take minutes, gigabytes or the whole stack."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from typing import Literal
+
+from localspec.errors import Cancelled, LocalspecError, UsageError
+from localspec.grammar.deep_stack import TRYING, deeply
+from localspec.grammar.grammar import Grammar
+
+Notation = Literal["schema", "gbnf", "regex", "lark"]
+LARGE = 16 * 1024
+"""Characters from which on a grammar is tried first."""
+SECONDS = 8.0
+"""Time for a trial, the start of its process included: 4,000 rules of GBNF take 8 s, 1,000 take 0.6 s."""
+MEMORY = 1 << 30
+"""Bytes of address space for a trial. 20,000 rules take 200 MB."""
+_KEPT = 64
+"""Grammars that passed and are remembered: an application sends the same tools with every request."""
+_UNWANTED = "The grammar is not wanted any more."
+_LOOK = 0.05
+"""Seconds between two looks at whether the result is wanted any more."""
+
+
+def read(notation: Notation, text: str) -> Grammar:
+    """A grammar of any notation; a schema is the text of a JSON object.
+
+    Raises:
+        UsageError: a mistake in it.
+    """
+    if notation == "gbnf":
+        return Grammar.gbnf(text)
+    if notation == "regex":
+        return Grammar.regex(text)
+    return Grammar.schema_text(text) if notation == "schema" else Grammar.lark(text)
+
+
+class Trials:
+    """Reads grammars, large ones after they passed a trial. Thread-safe."""
+
+    def __init__(self, seconds: float = SECONDS) -> None:
+        """`seconds`: time for one trial."""
+        self._seconds = seconds
+        self._passed: OrderedDict[str, Grammar] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def read(self, notation: Notation, text: str, cancel: Callable[[], bool] = lambda: False) -> Grammar:
+        """The grammar; a large one has been compiled elsewhere, with a vocabulary of bytes, before it is returned.
+
+        Raises:
+            UsageError: a mistake in it, or it takes too much time, memory or nesting.
+            Cancelled: `cancel` said so.
+        """
+        if len(text) <= LARGE:
+            return read(notation, text)
+        key = hashlib.sha256(f"{notation}:{text}".encode("utf-8", "replace")).hexdigest()
+        with self._lock:
+            found = self._passed.get(key)
+        if found is None:
+            found = self._try(notation, text, cancel)
+        with self._lock:
+            self._passed[key] = found
+            self._passed.move_to_end(key)
+            while len(self._passed) > _KEPT:
+                self._passed.popitem(last=False)
+        return found
+
+    def _try(self, notation: Notation, text: str, cancel: Callable[[], bool]) -> Grammar:
+        if cancel():
+            raise Cancelled(_UNWANTED)
+        context = multiprocessing.get_context("spawn")
+        receiver, sender = context.Pipe(duplex=False)
+        process = context.Process(target=_child, args=(sender, notation, text, self._seconds), daemon=True)
+        process.start()
+        sender.close()
+        until = time.monotonic() + self._seconds
+        try:
+            while not receiver.poll(_LOOK):
+                if cancel():
+                    raise Cancelled(_UNWANTED)
+                if time.monotonic() > until:
+                    raise UsageError(f"The grammar takes more than {self._seconds:g} s to read. Make it smaller.")
+            kind, told = receiver.recv()
+        except (EOFError, OSError):
+            raise UsageError("The grammar takes too much memory or nests too deeply. Make it smaller.") from None
+        finally:
+            process.kill()
+            process.join()
+            process.close()
+            receiver.close()
+        if not kind:
+            raise UsageError(told)
+        return Grammar(kind, told)
+
+
+def _child(sender: Connection, notation: Notation, text: str, seconds: float) -> None:
+    """Sends (kind, source) of the grammar, or ("", what is wrong with it)."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the server, which ends this
+    nowhere = os.open(os.devnull, os.O_WRONLY)  # what a crash says is of no use to a reader of the log
+    os.dup2(nowhere, 1)
+    os.dup2(nowhere, 2)
+    threading.Thread(target=_end_with_the_server, daemon=True).start()
+    _limit(seconds)
+    try:
+        grammar = deeply(lambda: _compiled(read(notation, text)), TRYING)
+        sender.send((grammar.kind, grammar.source))
+    except LocalspecError as error:
+        sender.send(("", error.message))
+
+
+def _end_with_the_server() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+def _compiled(grammar: Grammar) -> Grammar:
+    from llguidance import LLMatcher, LLTokenizer
+
+    matcher = LLMatcher(LLTokenizer("byte"), grammar.source, log_level=0)
+    if not matcher.is_error():  # what is wrong with it is found again, and told, where it is used
+        matcher.compute_bitmask()
+    return grammar
+
+
+def _limit(seconds: float) -> None:
+    """Bounds this process where the system can."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    cpu = math.ceil(seconds) + 1
+    resource.setrlimit(resource.RLIMIT_CPU, (cpu, cpu))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

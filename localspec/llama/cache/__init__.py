@@ -1,0 +1,1 @@
+"""Contexts: cells, trees, states, and caches that are saved."""

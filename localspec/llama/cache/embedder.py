@@ -1,0 +1,91 @@
+"""Texts as vectors: the model's final states, pooled. In a cache of its own, so that no answer is disturbed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from localspec.errors import ContextOverflowError, UsageError
+from localspec.llama.cache.context import Context
+from localspec.llama.cache.states import FINAL, Tap
+from localspec.llama.library import lib
+from localspec.llama.library.settings import ContextSettings
+from localspec.llama.model import Model
+from localspec.types import Float32Array, Float64Array, Tokens
+
+_CHUNK = 128
+"""Tokens a pass. llama.cpp then keeps logits of every row, too: 80 MB for a vocabulary of 150,000."""
+_STEP = 512
+_NONE, _MEAN, _FIRST, _LAST, _RANK = range(5)
+"""llama.cpp's numbers of how states are pooled."""
+
+
+class Embedder:
+    """Embeds with one model. Its cache is made for the first text, and again for longer ones."""
+
+    def __init__(self, model: Model, longest: int, threads: int) -> None:
+        """
+        Args:
+            model: must stay open as long as this is used.
+            longest: tokens a text may have.
+            threads: CPU threads.
+        """
+        self._model, self._longest, self._threads = model, longest, threads
+        self._context: Context | None = None
+        self._width = int(lib.api().llama_model_n_embd_out(model.handle))
+
+    def embed(self, tokens: Tokens) -> Iterator[Float32Array | None]:
+        """float32[n_embd], not normalised: pooled as the file says, the mean over all tokens if it does not say.
+
+        Each step is a pass; all but the last yield None. One text at a time.
+
+        Args:
+            tokens: int32[n], n >= 1.
+
+        Raises:
+            UsageError: no tokens, or a model that ranks texts.
+            ContextOverflowError: too many tokens.
+            DecodeError: llama.cpp failed.
+        """
+        if not len(tokens):
+            raise UsageError("There is nothing to embed.", "Give it at least one token of text.")
+        if len(tokens) > self._longest:
+            raise ContextOverflowError(
+                f"The text has {len(tokens)} tokens and the context holds {self._longest}.", "Embed it in parts."
+            )
+        pooling = self._pooling()
+        context = self._room_for(len(tokens) + 1)
+        context.forget(0)
+        history = np.append(tokens, tokens[-1])  # a cache is filled up to the last token, which is left for decoding
+        total: Float64Array = np.zeros(self._width)
+        done = 0
+        while done < len(tokens):
+            start, done = done, context.prefill_chunk(0, history, len(history))
+            assert context.outputs is not None
+            states = context.outputs.rows(FINAL, done - start)
+            if pooling == _MEAN:
+                total += states.sum(axis=0, dtype=np.float64) / len(tokens)
+            elif pooling == _LAST or start == 0:
+                total[:] = states[-1 if pooling == _LAST else 0]
+            yield None if done < len(tokens) else total.astype(np.float32)
+
+    def _pooling(self) -> int:
+        kind = self._model.header.number("pooling_type")
+        if kind == _RANK:
+            raise UsageError(f"{self._model.path.name} ranks texts; it does not embed them.")
+        return _MEAN if kind not in (_FIRST, _LAST) else kind
+
+    def _room_for(self, tokens: int) -> Context:
+        if self._context is None or self._context.n_ctx < tokens:
+            self.close()
+            n_ctx = -(-tokens // _STEP) * _STEP
+            settings = ContextSettings(n_ctx=n_ctx, grid=_CHUNK, max_rows=_CHUNK, threads=self._threads)
+            self._context = Context(self._model, settings, tap=Tap(final="all"), keep_states=False)
+        return self._context
+
+    def close(self) -> None:
+        """Frees the cache; a second call does nothing."""
+        context, self._context = self._context, None
+        if context is not None:
+            context.close()

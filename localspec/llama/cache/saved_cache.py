@@ -1,0 +1,156 @@
+"""The KV cache of one conversation as a file, so that another process with the same model need not prefill it again.
+
+A file is taken only if everything that can change the bits of the cache is as it was when it was written, and if its
+checksums are right: llama.cpp never sees a byte that it did not write itself. What came back is then treated like what
+the slot had computed: how much of it a history may keep is decided by `Cells`, as ever.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import struct
+import tempfile
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from io import BufferedReader
+from pathlib import Path
+
+import numpy as np
+
+from localspec.llama.cache.cells import Cells
+from localspec.llama.cache.context import Context
+from localspec.llama.exact import probe
+from localspec.llama.library import lib
+from localspec.types import Tokens
+
+_MAGIC = b"lspcKV01"
+_HEAD = struct.Struct("<8s32sIIQ32s")
+"""Magic and version, key, prompt length, tokens, bytes of state, SHA-256 of the state. After it the tokens as int32,
+SHA-256 of all that, and the state as `Context.save` made it."""
+_DIGEST = hashlib.sha256().digest_size
+
+
+@dataclass(frozen=True, slots=True)
+class SavedCache:
+    """What one slot held."""
+
+    tokens: Tokens
+    """int32[n], in position order."""
+    prompt_length: int
+    """Of the history they belong to: tells how they were cut into passes."""
+    state: memoryview
+    """Bytes of `Context.save`."""
+
+
+def key(context: Context) -> bytes:
+    """32 bytes that name everything the bits of a context's cache depend on.
+
+    The file and the build, the machine and its threads, whose kernels, and every setting of the context.
+    """
+    model, settings = context.model, context.settings
+    facts = {
+        **probe.shared_facts(model.path, settings, model.gpu_layers, model.device, model.spread),
+        "kernels": probe.kernels_id(model.kernels),
+        "settings": asdict(settings),
+        "exact": context.exact_widths is not None,
+    }
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).digest()
+
+
+def can_save(context: Context) -> bool:
+    """Whether a cache comes back as it was: with one slot, and no sliding window shorter than the context.
+
+    Of windowed layers llama.cpp writes only what the window still shows, which is not what the cache held.
+    """
+    window = int(lib.api().llama_model_n_swa(context.model.handle))
+    return context.settings.n_slots == 1 and not 0 < window < context.n_ctx
+
+
+def take(context: Context) -> SavedCache:
+    """What the slot holds now, in memory of its own. On the thread that uses the context; see `can_save`.
+
+    Raises:
+        MemoryError: there is none for it.
+    """
+    tokens, prompt_length = context.held(0)
+    return SavedCache(tokens.copy(), prompt_length, context.save(0))
+
+
+def put(context: Context, saved: SavedCache) -> bool:
+    """Brings it back into the slot; False, and an empty slot, if llama.cpp refuses it."""
+    return context.restore(0, saved.state, saved.tokens, saved.prompt_length)
+
+
+def usable(context: Context, tokens: Tokens, prompt_length: int, prompt: Tokens) -> int:
+    """How many leading tokens of a new prompt a saved cache of `tokens` would spare; see `Context.reusable`."""
+    settings = context.settings
+    cells = Cells(len(tokens), settings.grid if settings.grid_prefill else 0, settings.reuse)
+    cells.put(0, tokens)
+    cells.prompt_length = prompt_length
+    keep = cells.keep(prompt, len(prompt))
+    return keep if context.can_trim or keep == cells.length else 0
+
+
+def write(path: Path, name: bytes, saved: SavedCache) -> None:
+    """Writes a file that only its owner can read, whole or not at all.
+
+    Args:
+        path: replaced if it is there; its folder must exist.
+        name: `key` of the context it was taken from.
+        saved: what `take` gave.
+
+    Raises:
+        OSError: it cannot be written, or the disk is full; nothing is left.
+    """
+    digest = hashlib.sha256(saved.state).digest()
+    head = _HEAD.pack(_MAGIC, name, saved.prompt_length, len(saved.tokens), len(saved.state), digest)
+    front = head + saved.tokens.astype("<i4").tobytes()
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f"{path.name}.", suffix=".tmp")  # mode 0600
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(front)
+            file.write(hashlib.sha256(front).digest())
+            file.write(saved.state)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def read(path: Path, name: bytes, wanted: Callable[[Tokens, int], bool]) -> SavedCache | None:
+    """Reads a file back; None if it is missing, damaged, of another key or not wanted.
+
+    Args:
+        path: what `write` wrote.
+        name: `key` of the context it is for.
+        wanted: asked with the tokens and the prompt length before the state, which may be large, is read.
+    """
+    try:
+        with open(path, "rb") as file:
+            return _read(file, name, wanted)
+    except (OSError, MemoryError):
+        return None
+
+
+def _read(file: BufferedReader, name: bytes, wanted: Callable[[Tokens, int], bool]) -> SavedCache | None:
+    head = file.read(_HEAD.size)
+    if len(head) < _HEAD.size:
+        return None
+    magic, found, prompt_length, count, size, digest = _HEAD.unpack(head)
+    whole = _HEAD.size + 4 * count + _DIGEST + size
+    if (magic, found) != (_MAGIC, name) or os.fstat(file.fileno()).st_size != whole:
+        return None
+    ids = file.read(4 * count)
+    if hashlib.sha256(head + ids).digest() != file.read(_DIGEST):
+        return None
+    tokens: Tokens = np.frombuffer(ids, dtype="<i4").astype(np.int32)
+    if not wanted(tokens, prompt_length):
+        return None
+    state = memoryview(bytearray(size))
+    if file.readinto(state) != size or hashlib.sha256(state).digest() != digest:
+        return None
+    return SavedCache(tokens, prompt_length, state)

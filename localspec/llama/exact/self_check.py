@@ -1,0 +1,107 @@
+"""Whether our kernels keep their promise in this build, on this CPU: a row has the same bits at every width.
+
+Every type of weights and of caches is tried on random numbers, some milliseconds each. The result is kept, so this
+happens once. If a case fails, models are loaded with llama.cpp's kernels from then on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from time import perf_counter
+from typing import Final
+
+from localspec.gguf import PACKED, TYPE_NUMBERS
+from localspec.llama.exact import probe, wide
+from localspec.llama.library import lib
+
+_LOG = logging.getLogger("localspec")
+_CACHES: Final = ("F16", "BF16", "Q8_0")
+_HEAD_SIZES: Final = (64, 96, 128, 256)
+_DIFFERS: Final = 4
+"""What the library returns for a case whose bits depend on the width (native/wide/localspec_wide.h)."""
+
+Case = tuple[str, Callable[[], int]]
+"""A name in words, and a call that tries it."""
+
+
+class SelfCheck:
+    """Of this process. Used on one thread at a time."""
+
+    def __init__(self, folder: Path | None, threads: int = 0) -> None:
+        """
+        Args:
+            folder: where the result is kept; None = nowhere.
+            threads: of the passes; 0 = as many as llama.cpp takes by itself.
+        """
+        self._folder, self._threads = folder, threads or lib.default_threads()
+        self._key = _key(self._threads)
+        self._left: list[Case] | None = None
+        self.fault = ""
+        """The case that failed, in words; "" = none has."""
+        self.passed = False
+        """Every case was tried here, now or before, and none failed."""
+        self._recall()
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing is left to try."""
+        return self.passed or bool(self.fault) or not wide.available()
+
+    def step(self) -> None:
+        """Tries the next case: about 10 ms, on a CPU without vector instructions up to 0.3 s."""
+        if self.over:
+            return
+        self._left = _cases(self._threads) if self._left is None else self._left
+        name, attempt = self._left.pop(0)
+        if attempt() == _DIFFERS:
+            self.fault = name
+            _LOG.warning(
+                "localspec's kernels compute %s differently at different widths on this CPU. Models are loaded with "
+                "llama.cpp's kernels from now on. Please report it.",
+                name,
+            )
+        self.passed = not self._left and not self.fault
+        if self.over:
+            probe.write(self._folder, self._key, {"fault": self.fault})
+
+    def run(self, seconds: float) -> None:
+        """Tries what is left, for so many seconds at most; the rest stays for `step`."""
+        end = perf_counter() + seconds
+        while not self.over and perf_counter() < end:
+            self.step()
+
+    def _recall(self) -> None:
+        if self._folder is None:
+            return
+        try:
+            self.fault = str(json.loads((self._folder / f"{self._key}.json").read_text("utf-8"))["fault"])
+            self.passed = not self.fault
+        except probe.DAMAGE:
+            pass
+
+
+def _key(threads: int) -> str:
+    """Names this build on this CPU."""
+    facts = [*wide.identity(), probe.cpu_name(), threads]
+    return "kernels-" + hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:24]
+
+
+def _cases(threads: int) -> list[Case]:
+    library = wide.library()
+
+    def product(kind: int) -> Callable[[], int]:
+        return lambda: int(library.lsw_check_product(kind, threads))
+
+    def attention(kind: int, size: int) -> Callable[[], int]:
+        return lambda: int(library.lsw_check_attention(kind, size, threads))
+
+    products = [(f"products of {name} weights", product(TYPE_NUMBERS[name])) for name in PACKED]
+    return products + [
+        (f"attention over a {name} cache with heads of {size}", attention(TYPE_NUMBERS[name], size))
+        for name in _CACHES
+        for size in _HEAD_SIZES
+    ]

@@ -1,0 +1,182 @@
+"""The library built from native/wide/: loaded into the ggml that llama.cpp uses, and the switch that says who uses it.
+
+Once loaded it is offered every model of the process. Off, what loads or is built on this thread is llama.cpp's alone;
+a model that was loaded with the switch on keeps its matrix products there. A missing library, an unknown processor or
+another llama.cpp is no error: `status` says why, and llama.cpp's own kernels serve.
+
+    if wide.available():
+        with wide.switched(ROWS):
+            model = Model.load(path)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import hashlib
+import os
+import sys
+import sysconfig
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import localspec
+from localspec.errors import LocalspecError
+from localspec.llama.library import lib
+
+ABI_VERSION = 3
+FILE_NAME = "localspec_wide" + {"win32": ".dll", "darwin": ".dylib"}.get(sys.platform, ".so")
+ROWS = 64
+"""Most rows of a pass that decodes, unless a context says otherwise."""
+DEVICE_NAME = "wide"
+"""As `lib.devices` lists it."""
+
+_I32, _I64, _F64, _PTR, _TEXT = ctypes.c_int32, ctypes.c_int64, ctypes.c_double, ctypes.c_void_p, ctypes.c_char_p
+SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
+    "lsw_abi_version": (_I32, []),
+    "lsw_isa_name": (_TEXT, []),
+    "lsw_refusal": (_TEXT, []),
+    "lsw_switch": (_I32, [_I32]),
+    "lsw_steps": (_I64, []),
+    "lsw_pack": (_I32, [_I32, _I64, _I64, _PTR]),
+    "lsw_unpack": (_I32, [_I32, _I64, _I64, _PTR]),
+    "lsw_product": (_I32, [_I32, _I64, _I64, _I64, _PTR, _PTR, _PTR, _I32, _I32]),
+    "lsw_attention": (_I32, [_PTR, _I32, _I32]),
+    "lsw_check_product": (_I32, [_I32, _I32]),
+    "lsw_check_attention": (_I32, [_I32, _I64, _I32]),
+    "lsw_memory_rate": (_F64, [_I32, _F64]),
+    "lsw_int8_rate": (_F64, [_I32, _I32, _F64]),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """Whether wide passes are to be had in this process."""
+
+    available: bool
+    isa: str
+    """"avx512", "avx2", "i8mm", "neon" or "scalar"; "" if not available."""
+    reason: str
+    """One sentence, why not; "" if available."""
+
+
+def status() -> Status:
+    """Loads the library into llama.cpp at the first call in the process; never raises for an absent one.
+
+    Raises:
+        LocalspecError: llama-cpp-python itself cannot be used (see `lib.api`).
+    """
+    lib.api()
+    with _lock:
+        return _load()[0]
+
+
+def available() -> bool:
+    """Whether `set_switch(ROWS)` has any effect."""
+    return status().available
+
+
+def set_switch(rows: int) -> int:
+    """Sets this thread's switch; returns what it was. Without the library it stays off.
+
+    Args:
+        rows: 0 = off, which loads no library; else on, and the most rows of a pass for which products of large matrices
+            that are not packed are the library's, too.
+    """
+    if not rows and not _load.cache_info().currsize:
+        return 0
+    library = _library()
+    return 0 if library is None else int(library.lsw_switch(rows))
+
+
+@contextlib.contextmanager
+def switched(rows: int) -> Iterator[None]:
+    """Has this thread's switch so inside a `with`, and as it was after it."""
+    before = set_switch(rows)
+    try:
+        yield
+    finally:
+        set_switch(before)
+
+
+def steps() -> int:
+    """Products and attentions that the library has run in passes of this thread; 0 without it."""
+    library = _library()
+    return 0 if library is None else int(library.lsw_steps())
+
+
+@functools.cache
+def identity() -> tuple[str, str]:
+    """What names the kernels on disk: instruction set and a digest of the library's file; ("", "") without it."""
+    path = find_library()
+    if not available() or path is None:
+        return "", ""
+    return status().isa, hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+
+
+def library() -> ctypes.CDLL:
+    """The loaded library with its functions declared (`SIGNATURES`), for tests and benchmarks.
+
+    Raises:
+        LocalspecError: it is not available; the message is `Status.reason`.
+    """
+    found = _library()
+    if found is None:
+        raise LocalspecError(status().reason)
+    return found
+
+
+def find_library() -> Path | None:
+    """$LOCALSPEC_WIDE_LIBRARY, or the library beside the package (wheels) or in site-packages (editable installs)."""
+    wish = os.environ.get("LOCALSPEC_WIDE_LIBRARY")
+    if wish:
+        return Path(wish)
+    folders = [Path(folder) for folder in localspec.__path__]
+    folders.append(Path(sysconfig.get_path("platlib")) / "localspec")
+    return next((folder / FILE_NAME for folder in folders if (folder / FILE_NAME).is_file()), None)
+
+
+_lock = threading.Lock()
+
+
+def _library() -> ctypes.CDLL | None:
+    lib.api()
+    with _lock:
+        return _load()[1]
+
+
+@functools.cache
+def _load() -> tuple[Status, ctypes.CDLL | None]:
+    try:
+        loaded = _open()
+    except (LocalspecError, OSError, AttributeError) as error:
+        return Status(False, "", str(error)), None
+    return Status(True, loaded.lsw_isa_name().decode(), ""), loaded
+
+
+def _open() -> ctypes.CDLL:
+    """Declares the library's functions and registers it.
+
+    Raises:
+        LocalspecError, OSError, AttributeError: why it is not used.
+    """
+    path = find_library()
+    if path is None:
+        raise LocalspecError(f"this installation has no {FILE_NAME}.")
+    if not path.is_file():
+        raise LocalspecError(f"there is no {path}.")
+    opened = ctypes.CDLL(str(path))
+    for function, (result, arguments) in SIGNATURES.items():
+        getattr(opened, function).restype = result
+        getattr(opened, function).argtypes = arguments
+    if opened.lsw_abi_version() != ABI_VERSION:
+        raise LocalspecError(f"{path} has ABI {opened.lsw_abi_version()}, not {ABI_VERSION}.")
+    mark = lib.log.mark()
+    register = lib.c_function("ggml_backend_load", ctypes.c_void_p, ctypes.c_char_p)
+    if not register(os.fsencode(path.resolve())):
+        raise LocalspecError(opened.lsw_refusal().decode() or lib.log.reason(mark) or f"llama.cpp refused {path}.")
+    return opened

@@ -1,0 +1,84 @@
+"""One llama_context: made, run and freed in the same way by every cache that sits on one."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from localspec.errors import ModelError
+from localspec.llama.exact import wide
+from localspec.llama.library import lib
+from localspec.llama.library.contention import cpus
+from localspec.llama.library.logits_tap import LogitsTap
+from localspec.llama.model import Model
+
+
+class Handle:
+    """Owns a llama_context; closed with its model, at the latest."""
+
+    def __init__(
+        self,
+        model: Model,
+        params: Any,
+        what: str,
+        hint: str = "",
+        rows: int = wide.ROWS,
+        logits_tap: LogitsTap | None = None,
+    ) -> None:
+        """
+        Args:
+            model: whose kernels compute its passes.
+            params: a llama_context_params.
+            what: what is made, as an error names it after "llama.cpp could not make".
+            hint: what to do about such an error.
+            rows: most rows of a pass that decodes.
+            logits_tap: whose samplers are in `params`.
+
+        Raises:
+            ModelError: llama.cpp refuses the parameters for this model, or there is no memory.
+        """
+        self._api, self._open = lib.api(), model.contexts
+        self.wide_rows = rows if model.kernels == "wide" else 0
+        """See `wide.set_switch`."""
+        self.logits_tap = logits_tap
+        """Reads logits where passes leave them; None = llama.cpp copies them. Closed with this."""
+        self.pointer: int | None = None
+        """The address of the llama_context; None once it is freed."""
+        mark = lib.log.mark()
+        with wide.switched(self.wide_rows):
+            pointer = self._api.llama_init_from_model(model.handle, params)
+        if not pointer:
+            raise ModelError(f"llama.cpp could not make {what}: {lib.log.reason(mark) or 'it gave no reason'}.", hint)
+        self.pointer = int(pointer)
+        self.memory: Any = self._api.llama_get_memory(self.pointer)
+        """Its llama_memory_t."""
+        self._open[self.pointer] = weakref.ref(self)
+
+    def call(self, function: Callable[[int | None, Any], int], batch: Any) -> None:
+        """One pass.
+
+        Args:
+            function: `llama_decode` or `llama_encode`.
+            batch: a llama_batch.
+
+        Raises:
+            Cancelled, DecodeError: see `lib.raise_for_code`.
+        """
+        mark = lib.log.mark()
+        wide.set_switch(self.wide_rows)  # passes are built in the call, on this thread
+        with cpus.passing():
+            code = function(self.pointer, batch)
+        if code:
+            lib.raise_for_code(code, mark)
+
+    def close(self) -> None:
+        """Frees the llama_context with all that its passes left there. A second call does nothing."""
+        pointer, self.pointer = getattr(self, "pointer", None), None
+        if pointer is not None and self._open.pop(pointer, None) is not None:  # else the model has freed it
+            self._api.llama_free(pointer)
+        if (tap := getattr(self, "logits_tap", None)) is not None:
+            tap.close()
+
+    def __del__(self) -> None:
+        self.close()

@@ -1,0 +1,78 @@
+"""How a context is set up. Every field but `logits` can change the bits of a row, so the width probe keys on them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from localspec.errors import UsageError
+from localspec.llama.cache.cells import Reuse
+
+CacheType = Literal["f16", "bf16", "q8_0", "f32"]
+
+
+@dataclass(frozen=True, slots=True)
+class ContextSettings:
+    """Settings of one `Context`."""
+
+    n_ctx: int = 4096
+    """Tokens a slot can hold."""
+    n_slots: int = 1
+    """Conversations served side by side; each gets a stream of its own and drafts chains."""
+    max_leaves: int = 1
+    """Most leaves of a draft tree; above 1 needs `n_slots` = 1 (one cache shared by all leaves)."""
+    grid: int = 512
+    """Prompt tokens per prefill pass, counted from position 0; also llama.cpp's n_batch and n_ubatch."""
+    threads: int = 0
+    """CPU threads of every pass, whatever its width (the count changes the bits); 0 = one per physical core."""
+    flash_attention: bool | Literal["auto"] = "auto"
+    """Fused attention; "auto" lets llama.cpp decide (on, wherever it is supported); with wide kernels it is on."""
+    type_k: CacheType = "f16"
+    """Number format of the keys in the cache."""
+    type_v: CacheType = "f16"
+    """Number format of the values; q8_0 needs flash attention."""
+    reuse: Reuse = "all"
+    """What a new history may keep of the cache: "all" = the longest common prefix; "chunks" = only what a fresh run
+    would have computed in the same passes, so that a text never depends on what was asked before."""
+    grid_prefill: bool = True
+    """False for draft models, whose bits do not matter: a few missing tokens ride along in the next pass."""
+    max_rows: int = 64
+    """Most rows with logits in a pass over all slots; bounds llama.cpp's output buffer."""
+    rollback: int = 0
+    """Of a model with recurrent layers, tokens that can be dropped from the end of its cache, which is the longest
+    draft: llama.cpp keeps so many states besides the last. One slot only; other models drop what they like."""
+    offload_kv: bool = True
+    """Keep the cache of offloaded layers on the GPU."""
+    logits: Literal["copied", "in place"] = "copied"
+    """How rows of logits are read: from the buffer that llama.cpp copies them to, or where a pass left them (see
+    `logits_tap`), which takes memory for four times as many. The bits are the same. With several slots, a recurrent
+    model, or final states of prompts they are always copied."""
+
+    def __post_init__(self) -> None:
+        for name, low, high in (
+            ("n_ctx", 8, 1 << 24),
+            ("n_slots", 1, 64),
+            ("max_leaves", 1, 64),
+            ("grid", 16, 1 << 16),
+            ("threads", 0, 512),
+            ("max_rows", 1, 4096),
+            ("rollback", 0, 64),
+        ):
+            value = getattr(self, name)
+            if not low <= value <= high:
+                raise UsageError(f"{name} is {value}; it must be between {low} and {high}.")
+        if self.max_leaves > 1 and self.n_slots > 1:
+            raise UsageError(
+                f"max_leaves is {self.max_leaves} with {self.n_slots} slots; trees need a context of one slot."
+            )
+        for name in ("type_k", "type_v"):
+            if getattr(self, name) not in ("f16", "bf16", "q8_0", "f32"):
+                raise UsageError(f"{name} is {getattr(self, name)!r}; it must be f16, bf16, q8_0 or f32.")
+        if self.flash_attention not in (True, False, "auto"):
+            raise UsageError(f'flash_attention is {self.flash_attention!r}; it must be True, False or "auto".')
+        if self.flash_attention is False and self.type_v == "q8_0":
+            raise UsageError("type_v q8_0 needs flash attention, which is off.")
+        if self.logits not in ("copied", "in place"):
+            raise UsageError(f'logits is {self.logits!r}; it must be "copied" or "in place".')
+        if self.reuse not in ("all", "chunks"):
+            raise UsageError(f'reuse is {self.reuse!r}; it must be "all" or "chunks".')

@@ -1,0 +1,1 @@
+"""What a file says of its model: shape, tokenizer, pairs, heads."""

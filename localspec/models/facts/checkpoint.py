@@ -1,0 +1,164 @@
+"""Trained heads as their authors publish them: a folder with config.json and weights, or a weights file of such."""
+
+from __future__ import annotations
+
+import json
+import pickletools
+import re
+import zipfile
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from localspec.errors import ModelFileError
+from localspec.models.facts.heads import DraftKind
+
+_WEIGHTS = (".safetensors", ".pt", ".pth", ".bin")
+_KNOWN = ("model", "pytorch_model")
+"""How names of weights files begin."""
+_BESIDE_MODEL = "medusa_lm_head"
+"""How those of heads begin that are published in one folder with the whole model they were trained for."""
+_OF_TRAINING = ("training_args", "optimizer", "scheduler", "rng_state")
+"""How those begin that trainers leave beside them."""
+_LONGEST_HEADER = 100_000_000
+AGAIN = "Download the file again."
+_SENTENCES = {
+    "eagle3": "an EAGLE-3 head",
+    "eagle": "an EAGLE head",
+    "medusa": "Medusa heads",
+    "mlp": "an MLP speculator",
+}
+_TENSORS = {
+    "eagle3": re.compile(r"^(?:midlayer\.|d2t$|t2d$)"),
+    "eagle": re.compile(r"^fc\.weight$"),
+    "medusa": re.compile(r"^(?:medusa_head\.)?\d+\.\d+\.(?:linear\.)?weight$"),
+    "mlp": re.compile(r"^(?:speculator\.)?(?:emb|proj|head)\.\d+\.weight$"),
+}
+"""Names of tensors that only this method's files have, the first that matches counts."""
+
+
+def is_checkpoint(path: Path) -> bool:
+    """Whether it is in the form in which models are published for Python, as against a GGUF file."""
+    return path.is_dir() or path.suffix.lower() in _WEIGHTS
+
+
+def checkpoint_kind(path: Path) -> DraftKind:
+    """What a folder or weights file is as a drafter: by its config.json, else by the names of its tensors.
+
+    Raises:
+        ModelFileError: missing or damaged.
+    """
+    method = _by_config(config_of(path)) or _by_tensors(path)
+    if not method:
+        return DraftKind("unknown", "no head of a kind localspec knows", drafts=False)
+    return DraftKind(method, _SENTENCES[method], is_head=True)
+
+
+def config_of(path: Path) -> dict[str, Any]:
+    """The config.json in the folder, or beside the weights file; empty without one.
+
+    Raises:
+        ModelFileError: it is no JSON object.
+    """
+    place = (path if path.is_dir() else path.parent) / "config.json"
+    try:
+        found = json.loads(place.read_text("utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, RecursionError) as error:
+        raise ModelFileError(f"{place} cannot be read: {error}.") from None
+    if not isinstance(found, dict):
+        raise ModelFileError(f"{place} is no JSON object.")
+    return found
+
+
+def weights_of(path: Path) -> list[Path]:
+    """The weights files of a folder, safetensors before others, and those of known names before others; of a file
+    itself. The model that Medusa heads lie beside is none of them.
+
+    Raises:
+        ModelFileError: there is none.
+    """
+    found = [path] if path.is_file() else []
+    for name in (_BESIDE_MODEL, "") if path.is_dir() else ():
+        for suffix in _WEIGHTS:
+            files = sorted(path.glob(f"{name}*{suffix}"))
+            found = found or [file for file in files if not file.name.startswith(_OF_TRAINING)]
+    if not found:
+        raise ModelFileError(f"{path} is missing, or holds no weights ({', '.join(_WEIGHTS)}).")
+    return [file for file in found if file.name.startswith(_KNOWN)] or found
+
+
+def trained_for(path: Path) -> str:
+    """sha256 of the target's file, where the head says it; "" where not."""
+    found = config_of(path).get("target_sha256")
+    for file in weights_of(path) if found is None else ():
+        if file.suffix.lower() == ".safetensors":
+            found = found or safetensors_header(file).metadata.get("target_sha256")
+    return found if isinstance(found, str) else ""
+
+
+def _by_config(config: dict[str, Any]) -> str:
+    words = f"{config.get('model_type')} {config.get('architectures')}".lower()
+    if "mlp_speculator" in words or "mlpspeculator" in words:
+        return "mlp"
+    if "medusa_num_heads" in config or "medusa" in words:
+        return "medusa"
+    if "eagle3" in words or "draft_vocab_size" in config:
+        return "eagle3"
+    return "eagle" if "eagle" in words else ""
+
+
+def _by_tensors(path: Path) -> str:
+    names = {name for file in weights_of(path) for name in _names(file)}
+    for method, pattern in _TENSORS.items():
+        if any(pattern.match(name) for name in names):
+            return method
+    return ""
+
+
+def _names(path: Path) -> set[str]:
+    """Names of the tensors in a weights file; of a pickled one every string it holds, none of which is run."""
+    if path.suffix.lower() == ".safetensors":
+        return set(safetensors_header(path).tensors)
+    try:
+        with zipfile.ZipFile(path) as archive:
+            pickled = next(name for name in archive.namelist() if name.endswith("data.pkl"))
+            return {found for _, found, _ in pickletools.genops(archive.read(pickled)) if isinstance(found, str)}
+    except (OSError, EOFError, ValueError, RuntimeError, StopIteration, zipfile.BadZipFile, zlib.error) as error:
+        raise ModelFileError(f"{path} cannot be read as a file of torch's: {error or 'no data.pkl in it'}.") from None
+
+
+@dataclass(frozen=True, slots=True)
+class SafetensorsHeader:
+    """What a safetensors file says of itself."""
+
+    tensors: dict[str, Any]
+    """What it says of each tensor; not checked."""
+    metadata: dict[str, Any]
+    start: int
+    """The byte at which the tensors begin."""
+    size: int
+    """Bytes of the file."""
+
+
+def safetensors_header(path: Path) -> SafetensorsHeader:
+    """Reads the header of a safetensors file.
+
+    Raises:
+        ModelFileError: missing, truncated or damaged.
+    """
+    try:
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            if length > min(size - 8, _LONGEST_HEADER):
+                raise ModelFileError(f"{path.name} is truncated, or no safetensors file.", AGAIN)
+            found = json.loads(file.read(length))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ModelFileError(f"{path.name} cannot be read as a safetensors file: {error}.", AGAIN) from None
+    if not isinstance(found, dict):
+        raise ModelFileError(f"{path.name} cannot be read as a safetensors file: its header is no JSON object.", AGAIN)
+    metadata = found.pop("__metadata__", None)
+    return SafetensorsHeader(found, metadata if isinstance(metadata, dict) else {}, 8 + length, size)

@@ -1,0 +1,50 @@
+"""How many tokens a conversation can hold, where nothing is asked for.
+
+llama.cpp keeps memory for all of them from the start. The answer must not change from one start to the next, because
+saved caches depend on it; so it follows from the files and from all the memory there is, not from what is free.
+"""
+
+from __future__ import annotations
+
+from localspec.models.facts.shape import ModelShape
+
+LONGEST = 32_768
+"""Tokens at most: enough for a long chat with files in it."""
+LEAST = 8_192
+"""Tokens at least, where weights and cache fit memory at all."""
+SHORTEST = 2_048
+"""Tokens where not even that fits."""
+SHARE = 8
+"""Caches take at most this part of memory, or what `LEAST` takes."""
+SPARE = 512 << 20
+"""Bytes that Python and llama.cpp need besides weights and caches (`fit.MARGINS`)."""
+_STEP = 256
+"""llama.cpp makes caches of whole multiples of this."""
+
+
+def default_context(
+    target: ModelShape, draft: ModelShape | None = None, slots: int = 1, total_bytes: int = 0, element: float = 2.0
+) -> int:
+    """Tokens a slot can hold, at most as many as the target was trained for.
+
+    Args:
+        target: its shape.
+        draft: that of its draft model; None = there is none.
+        slots: each has a cache of its own.
+        total_bytes: all memory of the machine; 0 = unknown.
+        element: bytes of an element of the target's cache (the draft's have 2).
+    """
+    token = slots * (element * _elements(target) + (2.0 * _elements(draft) if draft is not None else 0.0))
+    found = LONGEST
+    if token and total_bytes:
+        found = min(LONGEST, int(total_bytes / SHARE / token))
+        if found < LEAST:
+            weights = target.weight_bytes + (draft.weight_bytes if draft is not None else 0)
+            fits = weights + LEAST * token + SPARE <= total_bytes
+            found = LEAST if fits else max(SHORTEST, found)
+    return min(found // _STEP * _STEP, target.train_context or LEAST)
+
+
+def _elements(shape: ModelShape) -> int:
+    """Of keys and values that a token leaves in the cache."""
+    return sum(layer.key + layer.value for layer in shape.layers)

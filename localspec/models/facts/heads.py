@@ -1,0 +1,202 @@
+"""What a file is as a drafter: a whole model, or a head trained for one target, as its header declares it.
+
+Declarations read here: the architecture (`eagle3`, `dflash`, `gemma4-assistant`), `nextn_predict_layers` with the
+`nextn` tensors of multi-token prediction, and for PARD, which has no GGUF convention, the model's own name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from localspec.errors import PairError
+from localspec.gguf import Header
+from localspec.gguf.formats import ROLLS_BACK
+from localspec.gguf.split import read_parts
+from localspec.models.installed.methods import METHODS
+
+TARGET_SHA256 = "localspec.target_sha256"
+"""Metadata of a head as GGUF: sha256 of the target's file it was trained for."""
+_ENCODERS = re.compile(r"(?:^|-)(?:bert|t5encoder)|bert$|embedding$")
+_STATE_KEYS = ("ssm.conv_kernel", "ssm.state_size", "wkv.head_size", "shortconv.l_cache", "kda.head_dim")
+_BLOCK_HEADS = {"selector_hidden.weight": "dflash2", "markov_w1.weight": "dspark"}
+"""A tensor that tells what kind a file of the architecture `dflash` is; without one it is plain DFlash."""
+_WRITTEN = {"dflash": "DFlash", "dflash2": "DFlash2", "dspark": "DSpark"}
+_FORKED = frozenset({"dflash-draft", "gemma4-dflash-draft", "dspark"})
+"""Architectures that forks wrote before llama.cpp read such heads; their tensors have other names."""
+_PARD = re.compile(r"\bPARD\d?\b", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class DraftKind:
+    """What a file can be used for in a pair."""
+
+    method: str
+    """One of `methods.METHODS`, or what else the file is."""
+    sentence: str
+    """The same in words, with an article."""
+    drafts: bool = True
+    """Whether it can be the draft of a pair at all."""
+    is_head: bool = False
+    """Whether it works only on the hidden states of the target it was trained for."""
+
+
+def draft_kind(header: Header) -> DraftKind:
+    """What a file is as a drafter."""
+    architecture, kind = header.architecture, header.text("general.type")
+    if architecture == "clip" or kind == "mmproj":
+        return DraftKind("projector", "an image projector (mmproj)", drafts=False)
+    if kind == "adapter":
+        return DraftKind("adapter", "a LoRA adapter", drafts=False)
+    if not architecture:
+        return DraftKind("unknown", "a file without an architecture", drafts=False)
+    if architecture == "eagle3":
+        return DraftKind("eagle3", "an EAGLE-3 head", is_head=True)
+    if architecture == "dflash":
+        held = {tensor.name for tensor in header.tensors}
+        method = next((method for tensor, method in _BLOCK_HEADS.items() if tensor in held), "dflash")
+        return DraftKind(method, f"a {_WRITTEN[method]} head", is_head=True)
+    if architecture in _FORKED:
+        return DraftKind("forked", f"a head in the format of a fork of llama.cpp ({architecture})", is_head=True)
+    if architecture.endswith("-assistant"):
+        return DraftKind("assistant", f"an assistant head ({architecture})", is_head=True)
+    if _only_nextn(header):
+        return DraftKind("mtp", "a multi-token-prediction head (MTP, NextN)", is_head=True)
+    if header.flag(f"{architecture}.attention.causal") is False or _ENCODERS.search(architecture):
+        return DraftKind("embedding", f"an embedding model ({architecture})", drafts=False)
+    if any("medusa" in tensor.name for tensor in header.tensors):
+        return DraftKind("medusa", "Medusa heads", is_head=True)
+    names = (header.text(f"general.{key}") for key in ("name", "basename", "finetune"))
+    if any(_PARD.search(name) for name in names):
+        return DraftKind("pard", "a PARD draft model (several tokens a pass)")
+    return DraftKind("draft", "a draft model")
+
+
+def check_supported(path: Path, kind: DraftKind) -> None:
+    """Refuses what localspec cannot draft with.
+
+    Raises:
+        PairError: it is no drafter at all, or a head of a kind for which there is no drafter.
+    """
+    if not kind.drafts:
+        raise PairError(f"{path.name} cannot draft: it is {kind.sentence}.")
+    if kind.method not in METHODS:
+        raise PairError(
+            f"{path.name} is {kind.sentence}, which localspec cannot draft with yet.",
+            "Name a whole draft model, or none: prompt lookup needs no draft.",
+        )
+
+
+def check_target(header: Header) -> None:
+    """Refuses as a target what is no whole model, over which llama.cpp would end the process.
+
+    Raises:
+        PairError: it is a head, or no language model.
+    """
+    kind = draft_kind(header)
+    if kind.is_head or not kind.drafts:
+        hint = "Give it with --head, beside the model it was trained for." if kind.is_head else ""
+        raise PairError(f"{header.path.name} cannot be a target: it is {kind.sentence}.", hint)
+
+
+def trained_for(header: Header) -> str:
+    """sha256 of the target's file, where a head says it; "" where not."""
+    return header.text(TARGET_SHA256)
+
+
+def reads(header: Header) -> str:
+    """What a head in a GGUF file takes from its target, in words; "" where the file does not list layers.
+
+    Raises:
+        ModelFileError: the file has changed since its header was read.
+    """
+    own = f"{header.architecture}."
+    layers = [str(layer) for layer in header.array(f"{own}target_layers")]
+    if not layers:
+        return ""
+    held = {tensor.name for tensor in header.tensors}
+    tables = {"token_embd.weight": "embeddings", "output.weight": "output matrix"}
+    shared = [words for name, words in tables.items() if name not in held]
+    rows, window = header.number("block_size"), header.number("attention.sliding_window")
+    words = [
+        f"what goes into layers {', '.join(layers)} of its target",
+        *([f"its {' and '.join(shared)}"] if shared else []),
+        *([f"in blocks of {rows} tokens"] if rows > 0 else []),
+        *([f"with a window of {window} tokens"] if window > 0 else []),
+        *(["each token sees only those before it"] if header.flag(f"{own}attention.causal") else []),
+    ]
+    return ", ".join(words)
+
+
+def nextn_layers(header: Header | Sequence[Header]) -> int:
+    """Multi-token-prediction layers that a whole model carries inside its own files.
+
+    Args:
+        header: of the model, whose other files are read where it says that there are some; or those of all files.
+
+    Raises:
+        ModelFileError: another file is missing or damaged.
+    """
+    first = header if isinstance(header, Header) else header[0]
+    count = first.number("nextn_predict_layers")
+    if count <= 0:
+        return 0
+    parts = [header] if isinstance(header, Header) else header
+    if isinstance(header, Header) and not _predicts(header):
+        parts = read_parts(header.path)
+    return count if any(map(_predicts, parts)) else 0
+
+
+def _predicts(part: Header) -> bool:
+    """Whether a file holds tensors of multi-token prediction."""
+    return any(".nextn." in tensor.name for tensor in part.tensors)
+
+
+def _only_nextn(header: Header) -> bool:
+    """Whether the file holds the multi-token-prediction layers and not the model they belong to."""
+    if not _predicts(header):
+        return False
+    layers = {found[1] for tensor in header.tensors if (found := re.match(r"blk\.(\d+)\.", tensor.name))}
+    return "0" not in layers and len(layers) <= header.number("nextn_predict_layers")
+
+
+def keeps_state(header: Header) -> bool:
+    """Whether some layers are recurrent: the end of such a cache cannot be dropped, which drafting needs."""
+    return any(header.real(key) or header.array(f"{header.architecture}.{key}") for key in _STATE_KEYS)
+
+
+def check_forgets(target: Header) -> None:
+    """Whether tokens that a target rejects can be dropped from its cache.
+
+    Raises:
+        PairError: it keeps a recurrent state that llama.cpp cannot take back.
+    """
+    if keeps_state(target) and target.architecture not in ROLLS_BACK:
+        raise PairError(
+            f"{target.path.name} keeps a recurrent state ({target.architecture}), from which rejected tokens cannot be"
+            " dropped.",
+            "It answers without drafts.",
+        )
+
+
+def check_head(kind: DraftKind, target: Header, head: Header) -> tuple[str, str, str] | None:
+    """Whether a head's sizes are those of the target it should sit on.
+
+    Returns:
+        None, or (fact, in the target, in the head) of the first that differ.
+    """
+    if kind.method == "eagle3" and not head.number("target_hidden_size"):
+        return "hidden size", str(target.number("embedding_length")), "not stated"
+    wanted = head.number("target_hidden_size")
+    if not wanted and kind.method in ("mtp", "assistant", *_WRITTEN):
+        wanted = head.number("embedding_length_out") or head.number("embedding_length")
+    width = target.number("embedding_length")
+    if wanted and width and wanted != width:
+        return "hidden size", str(width), str(wanted)
+    layers = [layer for layer in head.array(f"{head.architecture}.target_layers") if isinstance(layer, int)]
+    most = max(layers, default=0) + (kind.method in _WRITTEN)  # EAGLE-3 may read what follows the last layer
+    if layers and most > target.n_layers:
+        return "number of layers", str(target.n_layers), f"made for one with at least {most}"
+    return None

@@ -1,0 +1,1 @@
+"""Models of a hub: found, planned, fetched and checked."""

@@ -1,0 +1,313 @@
+"""Fetches files from the hub into the shared Hugging Face cache, and from other addresses into a folder of ours.
+
+huggingface_hub moves the bytes and lays out its cache; what is added here: a partial file that survives any
+interruption and is gone on with, a sha256 check of what is really on disk before anything is called complete, several
+files at once, and a way to stop. A file appears under its final name by one rename or not at all.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import IO, Any, BinaryIO, cast
+
+import httpx2 as httpx
+from huggingface_hub import constants, errors, hf_hub_download
+from huggingface_hub.file_download import http_get
+from huggingface_hub.utils import WeakFileLock
+
+from localspec.errors import Cancelled, DownloadError, LocalspecError
+from localspec.models.hub.hub import Hub, passing
+from localspec.models.hub.transfer import Fetched, Report, Transfer, checked_sha256
+
+AT_ONCE = 4
+"""Files fetched in parallel."""
+_TRIES = 3  # without a new byte
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_BLOCK = 1 << 20
+
+constants.DOWNLOAD_CHUNK_SIZE = _BLOCK  # a cut connection loses what is not yet written: 1 MiB instead of 10
+
+
+class _Stop(Exception):
+    """Somebody asked to stop."""
+
+
+class _Overflow(Exception):
+    """More bytes came than the file has."""
+
+
+class _Sink:
+    """What `http_get` writes to: the partial file, with progress, a limit and a stop."""
+
+    def __init__(self, file: IO[bytes], limit: int, report: Callable[[int], None], stop: threading.Event) -> None:
+        self._file, self._limit, self._report, self._stop = file, limit, report, stop
+
+    def write(self, data: bytes) -> int:
+        if self._stop.is_set():
+            raise _Stop
+        if self._file.tell() + len(data) > self._limit:
+            raise _Overflow
+        written = self._file.write(data)
+        self._report(self._file.tell())
+        return written
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        return self._file.seek(offset, whence)
+
+    def truncate(self, size: int | None = None) -> int:
+        return self._file.truncate(size)
+
+
+def fetch_all(
+    transfers: Sequence[Transfer], hub: Hub, report: Report, stop: threading.Event | None = None
+) -> list[Fetched]:
+    """Fetches files in parallel; Ctrl-C or `stop` leaves partial files to go on with.
+
+    Raises:
+        DownloadError: the first failure; the other files are stopped and keep what they have.
+        Cancelled: `stop` was set.
+    """
+    stop = threading.Event() if stop is None else stop
+    results: dict[int, Fetched] = {}
+    failures: list[BaseException] = []
+    waiting, lock = list(enumerate(transfers)), threading.Lock()
+
+    def work() -> None:
+        while not stop.is_set():
+            with lock:
+                if not waiting:
+                    return
+                index, transfer = waiting.pop(0)
+            try:
+                results[index] = fetch(transfer, hub, report, stop)
+            except BaseException as error:  # noqa: BLE001 - handed to the caller's thread
+                failures.append(error)
+                stop.set()
+
+    # Daemons: a worker stuck in a read must not keep an interrupted program from ending.
+    workers = [threading.Thread(target=work, daemon=True, name="localspec-pull") for _ in range(AT_ONCE)]
+    try:
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            while worker.is_alive():
+                worker.join(0.1)
+                if failures:
+                    break
+    except BaseException:
+        stop.set()
+        raise
+    for worker in workers:
+        worker.join(2.0)
+    real = [error for error in failures if not isinstance(error, Cancelled)]
+    if failures:
+        raise (real or failures)[0]
+    if len(results) < len(transfers):
+        raise Cancelled("The download was stopped.", "The next pull goes on where it was.")
+    return [results[index] for index in range(len(transfers))]
+
+
+def fetch(transfer: Transfer, hub: Hub, report: Report, stop: threading.Event) -> Fetched:
+    """Fetches and checks one file, or finds it complete.
+
+    Raises:
+        DownloadError: not to be had, wrong bytes, or no room; says which.
+        Cancelled: `stop` was set.
+    """
+    file = transfer.file
+    if hub.offline:
+        return _cached(transfer, hub, report, stop)
+    if transfer.repository and file.size > constants.MAX_HTTP_DOWNLOAD_SIZE:
+        return _by_xet(transfer, hub, report, stop)
+    blob, partial = transfer.blob(hub), transfer.partial(hub)
+    lock = transfer.lock(hub)
+    try:
+        blob.parent.mkdir(parents=True, exist_ok=True)
+        lock.parent.mkdir(parents=True, exist_ok=True)
+        with _locked(lock, lambda: report(transfer.label, 0, file.size, "waiting"), stop):
+            sha256 = checked_sha256(blob, transfer, report, stop) if blob.exists() else None
+            if sha256 is None:
+                sha256 = _load(transfer, hub, blob, partial, report, stop)
+        if not transfer.repository:
+            return Fetched(blob, file.size, sha256)
+        return _linked(transfer, hub, blob, sha256)
+    except (OSError, httpx.HTTPError) as error:
+        if isinstance(error, httpx.HTTPError):
+            raise hub.explain(error, transfer.where, file.name) from error
+        raise _disk_error(error, transfer, partial) from error
+
+
+def _load(transfer: Transfer, hub: Hub, blob: Path, partial: Path, report: Report, stop: threading.Event) -> str:
+    """Bytes into the partial file, checks them, renames; once more from the start if what was resumed was wrong."""
+    file = transfer.file
+    for again in (True, False):
+        resumed = partial.exists() and partial.stat().st_size > 0
+        _transfer(transfer, hub, partial, report, stop)
+        sha256 = checked_sha256(partial, transfer, report, stop)
+        if sha256 is not None:
+            os.replace(partial, blob)
+            return sha256
+        partial.unlink()
+        if not (resumed and again):
+            break
+    raise DownloadError(
+        f"{transfer.where} sent wrong bytes for {file.name}: their sha256 is not the promised {file.sha256[:12]}...",
+        "Nothing was kept; try again later, or report it to the repository.",
+    )
+
+
+def _transfer(transfer: Transfer, hub: Hub, partial: Path, report: Report, stop: threading.Event) -> None:
+    """Appends to the partial file until it has its full size."""
+    file, failures = transfer.file, 0
+    while True:
+        with open(partial, "ab") as out:
+            if out.tell() > file.size:
+                _empty(out)
+            start = out.tell()
+            if start == file.size:
+                out.flush()
+                os.fsync(out.fileno())
+                return
+            try:
+                _receive(transfer, hub, out, report, stop)
+                continue
+            except _Stop:
+                raise Cancelled("The download was stopped.", "The next pull goes on where it was.") from None
+            except _Overflow:
+                _empty(out)
+                raise DownloadError(
+                    f"{transfer.where} sends more than the {file.size} bytes {file.name} has.", "Try again later."
+                ) from None
+            except Exception as error:
+                if _is_shorter(error):
+                    _empty(out)
+                    raise DownloadError(
+                        f"{transfer.where} has less than the {file.size} bytes promised for {file.name}.",
+                        "Try again later.",
+                    ) from error
+                if not _worth_another_try(error):
+                    raise
+                failures = 0 if out.tell() > start else failures + 1
+                if failures >= _TRIES:
+                    raise hub.explain(error, transfer.where, file.name) from error
+        if stop.wait(min(2.0**failures - 1, 8.0)):
+            raise Cancelled("The download was stopped.", "The next pull goes on where it was.")
+
+
+def _receive(transfer: Transfer, hub: Hub, out: IO[bytes], report: Report, stop: threading.Event) -> None:
+    file = transfer.file
+    headers: dict[str, Any] = hub.headers_for(file.url) | {"Accept-Encoding": "identity"}
+    if file.version and not file.version.startswith("W/"):
+        headers["If-Range"] = file.version  # what was changed meanwhile is sent whole, and so noticed
+    sink = _Sink(out, file.size, lambda done: report(transfer.label, done, file.size, "loading"), stop)
+    report(transfer.label, out.tell(), file.size, "loading")
+    http_get(file.url, cast(BinaryIO, sink), resume_size=out.tell(), headers=headers, expected_size=file.size)
+
+
+def _empty(out: IO[bytes]) -> None:
+    out.seek(0)  # truncate alone leaves the position where it was
+    out.truncate()
+
+
+def _is_shorter(error: Exception) -> bool:
+    """Whether the server says that the file ends before what is asked for."""
+    return isinstance(error, errors.HfHubHTTPError) and error.response.status_code == 416
+
+
+def _worth_another_try(error: Exception) -> bool:
+    if isinstance(error, httpx.HTTPError):
+        return passing(error)
+    # http_get's own check: fewer bytes than announced came, without an error of the connection.
+    return isinstance(error, OSError) and error.errno is None and "Consistency" in str(error)
+
+
+def _linked(transfer: Transfer, hub: Hub, blob: Path, sha256: str) -> Fetched:
+    """Lets huggingface_hub link the checked blob into its snapshot."""
+    file, link, checked = transfer.file, transfer.link(hub), blob.stat()
+    if link.is_symlink() and not link.exists():
+        link.unlink()  # to a blob that is gone
+    found = _by_hub(transfer, hub)
+    linked = found.stat()
+    if (linked.st_ino, linked.st_size, linked.st_mtime_ns) != (checked.st_ino, checked.st_size, checked.st_mtime_ns):
+        raise DownloadError(f"{found} is not the file that was checked: something else changed it.", "Pull it again.")
+    return Fetched(found, file.size, sha256)
+
+
+def _by_xet(transfer: Transfer, hub: Hub, report: Report, stop: threading.Event) -> Fetched:
+    """A file too large for the hub's plain HTTP: huggingface_hub fetches it by Xet, without resuming across runs."""
+    report(transfer.label, 0, transfer.file.size, "loading")
+    try:
+        found = _by_hub(transfer, hub)
+    except ValueError as error:  # its plain HTTP has a limit, too
+        raise DownloadError(f"{transfer.file.name} is too large for plain HTTP, and hf_xet cannot fetch it.") from error
+    sha256 = checked_sha256(found, transfer, report, stop)
+    if sha256 is None:
+        found.resolve().unlink()
+        raise DownloadError(
+            f"{transfer.where} sent wrong bytes for {transfer.file.name}.", "Nothing was kept; try again."
+        )
+    return Fetched(found, transfer.file.size, sha256)
+
+
+def _by_hub(transfer: Transfer, hub: Hub) -> Path:
+    """huggingface_hub's own download: of a blob that is there already it makes the link."""
+    try:
+        where: dict[str, Any] = {"revision": transfer.commit, "endpoint": hub.endpoint, "cache_dir": hub.cache}
+        return Path(hf_hub_download(transfer.repository, transfer.file.name, token=hub.token or False, **where))
+    except (errors.HfHubHTTPError, errors.LocalEntryNotFoundError, httpx.HTTPError) as error:
+        cause = error.__cause__ if isinstance(error, errors.LocalEntryNotFoundError) else None
+        raise hub.explain(cause or error, transfer.where, transfer.file.name) from error
+
+
+def _cached(transfer: Transfer, hub: Hub, report: Report, stop: threading.Event) -> Fetched:
+    """A file that must be in the Hugging Face cache already."""
+    found = transfer.link(hub)
+    if not transfer.repository or not found.is_file():
+        raise DownloadError(
+            f"{transfer.file.name} of {transfer.where} is not in the cache.", "Pull it without --offline."
+        )
+    sha256 = checked_sha256(found, transfer, report, stop)
+    if sha256 is None:
+        raise DownloadError(f"{found} is damaged: its sha256 is not its name.", "Pull it again without --offline.")
+    return Fetched(found, transfer.file.size, sha256)
+
+
+class _locked:  # noqa: N801 - reads as a verb in `with`
+    """huggingface_hub's lock of a blob; waits for another download of it, unless stopped."""
+
+    def __init__(self, path: Path, waiting: Callable[[], None], stop: threading.Event) -> None:
+        self._path, self._waiting, self._stop = path, waiting, stop
+
+    def __enter__(self) -> None:
+        while True:
+            self._lock = WeakFileLock(self._path, timeout=0.2)
+            try:
+                self._lock.__enter__()
+                return
+            except TimeoutError:  # filelock's own is one
+                self._waiting()
+            if self._stop.is_set():
+                raise Cancelled("The download was stopped.", "The next pull goes on where it was.")
+            time.sleep(0.1)
+
+    def __exit__(self, *error: object) -> None:
+        self._lock.__exit__(None, None, None)
+
+
+def _disk_error(error: OSError, transfer: Transfer, partial: Path) -> LocalspecError:
+    if error.errno in _FULL:
+        kept = partial.stat().st_size if partial.exists() else 0
+        missing = f"{transfer.file.size - kept} bytes of {transfer.file.name} are missing"
+        return DownloadError(
+            f"The disk of {partial.parent} is full: {missing}.",
+            "Make room and pull again: what came so far is kept.",
+        )
+    return DownloadError(f"{error.filename or partial} cannot be written: {error.strerror or error}.")

@@ -1,0 +1,1 @@
+"""Models of this machine: the catalogue, the store, and who uses them."""

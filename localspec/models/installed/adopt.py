@@ -1,0 +1,132 @@
+"""Files that are already on this machine, taken into the index: linked to where they are, or copied."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from localspec import paths
+from localspec.errors import ModelError, ModelFileError, UsageError
+from localspec.gguf import read_header
+from localspec.gguf.split import present_parts, split_of
+from localspec.models.facts.heads import draft_kind
+from localspec.models.hub.names import quant_of
+from localspec.models.installed.catalog import Catalog
+from localspec.models.installed.store import Entry, Ownership, Store, StoredFile
+
+_BLOCK = 8 << 20
+
+Progress = Callable[[str, int, int], None]
+"""(file, bytes done, bytes in all)."""
+
+
+def adopt(
+    file: Path,
+    store: Store,
+    *,
+    name: str = "",
+    role: str = "target",
+    copy: bool = False,
+    progress: Progress | None = None,
+) -> Entry:
+    """Installs a file of this machine: a link to it, or a checked copy.
+
+    Args:
+        file: a .gguf file, any part of a split one.
+        store: the index it goes into.
+        name: what it will be called; "" = the file's name without .gguf.
+        role: "target" or "draft".
+        copy: copy the bytes instead of linking to them.
+        progress: called while bytes are read.
+
+    Raises:
+        ModelFileError: missing, damaged or not a GGUF file.
+        ModelError: it cannot generate text.
+        UsageError: the name is taken, or cannot be typed.
+    """
+    parts = present_parts(file)
+    header = read_header(parts[0])
+    for part in parts[1:]:
+        read_header(part)
+    kind = draft_kind(header)
+    if not kind.drafts or (kind.is_head and role == "target"):
+        raise ModelError(f"{file} cannot be a {role}: it is {kind.sentence}.", "--role draft takes heads.")
+    name = name or split_of(file.name).stem
+    _check_name(name, store)
+    sums = [sha256_of(part, progress) for part in parts]
+    # A copy is shared by all who import these bytes; a link is not, as each original may change or go by itself.
+    same = [*sums, "copy"] if copy else [*sums, str(parts[0].resolve())]
+    folder = store.files / hashlib.sha256("\n".join(same).encode("utf-8", "surrogateescape")).hexdigest()[:16]
+    folder.mkdir(parents=True, exist_ok=True)
+    made = [
+        _copied(part, folder, sum_) if copy else _linked(part, folder) for part, sum_ in zip(parts, sums, strict=True)
+    ]
+    ownership: Ownership = "copy" if copy else "link"
+    entry = Entry(
+        name,
+        tuple(StoredFile.of(path, sum_, ownership) for path, sum_ in zip(made, sums, strict=True)),
+        role="head" if kind.is_head else role,
+        source="import",
+        origin=paths.shown(file.absolute()),
+        quant=quant_of(file.name) or header.quantisation,
+        architecture=header.architecture,
+        licence=header.text("general.license"),
+    )
+    return store.add(entry)[0]
+
+
+def _check_name(name: str, store: Store) -> None:
+    """Refuses a name that could not be used, or means something else already."""
+    if not name.isprintable() or not name.strip() or name.startswith("-"):
+        raise UsageError(f"{name!r} cannot be the name of a model.", "Give another --name.")
+    catalog = Catalog.load()
+    if name in catalog.pairs or (name in catalog.models and catalog.models[name].bundled):
+        raise UsageError(f"{name!r} is the name of a pair or model localspec knows.", "Give another --name.")
+    if any(entry.name == name for entry in store.entries()):
+        raise UsageError(f"{name!r} is installed already.", f"Give another --name, or first: localspec rm {name}")
+
+
+def sha256_of(path: Path, progress: Progress | None = None) -> str:
+    """Checksum of a file, lower-case hex."""
+    found, size, done = hashlib.sha256(), path.stat().st_size, 0
+    with open(path, "rb", buffering=0) as data:
+        while block := data.read(_BLOCK):
+            found.update(block)
+            done += len(block)
+            if progress is not None:
+                progress(path.name, done, size)
+    return found.hexdigest()
+
+
+def _linked(source: Path, folder: Path) -> Path:
+    link = folder / source.name
+    if os.path.lexists(link) and link.resolve() != source.resolve():
+        link.unlink()
+    if not os.path.lexists(link):
+        link.symlink_to(source.resolve())
+    return link
+
+
+def _copied(source: Path, folder: Path, sha256: str) -> Path:
+    from huggingface_hub.utils import WeakFileLock
+
+    from localspec.models.hub.transfer import PARTIAL, lock_of
+
+    final = folder / source.name
+    fresh = final.with_name(final.name + PARTIAL)  # `rm --partial` finds it after a kill
+    lock = lock_of(fresh, folder)
+    lock.parent.mkdir(exist_ok=True)
+    with WeakFileLock(lock):
+        if final.is_file() and sha256_of(final) == sha256:
+            return final
+        try:
+            shutil.copyfile(source, fresh)
+            if sha256_of(fresh) != sha256:
+                raise ModelFileError(f"{source} was changed while it was copied.", "Try again.")
+            os.replace(fresh, final)
+        finally:
+            fresh.unlink(missing_ok=True)
+    return final

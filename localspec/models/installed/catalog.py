@@ -1,0 +1,296 @@
+"""The catalogue `models.toml`: model files by name, pairs of target and draft, and models that servers answer with.
+
+The shipped file says what localspec knows; a `models.toml` in the user's config folder adds entries and replaces those
+of the same name. Every key is a field of `ModelEntry`, `PairEntry` or `EndpointEntry`, which document it; unknown keys
+are refused.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field, fields
+from difflib import get_close_matches
+from itertools import combinations
+from pathlib import Path
+from typing import Any, TypeVar
+
+from localspec import paths
+from localspec.errors import ModelError, UsageError
+from localspec.models.hub.names import RepositoryName, base_name, is_server
+from localspec.models.installed.methods import METHODS
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+DEFAULT_PAIR = "tiny"
+ROLES = ("target", "draft", "head")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelEntry:
+    """One model file: a [[model]] table."""
+
+    name: str
+    """What a user types."""
+    role: str
+    """`target`, `draft` (a small whole model) or `head` (works on one target's hidden states only)."""
+    file: str = ""
+    """File name in the repository; "" = chosen by `quant`."""
+    repository: str = ""
+    """`user/repo` on the hub; "" = bundled."""
+    quant: str = ""
+    """Which file of the repository, by quantisation, where its exact name is not known; without both, the usual one."""
+    revision: str = ""
+    """Commit, 40 hex digits; "" = the newest."""
+    bytes: int = 0
+    """Size; 0 = unknown."""
+    sha256: str = ""
+    """Of the file, 64 hex digits; "" = unknown."""
+    licence: str = ""
+    """SPDX name or the publisher's own; "" = unknown."""
+    context: int = 0
+    """Tokens it was trained for; 0 = unknown."""
+    template: str = ""
+    """A note on its chat template."""
+    bundled: bool = False
+    """Shipped inside the package."""
+    source: str = ""
+    """Who says so: where bytes, sha256 and revision are quoted from."""
+    verified: str = ""
+    """Day on which the entry was compared with the file itself, YYYY-MM-DD; "" = not yet."""
+    doubt: str = ""
+    """What even the source leaves open."""
+
+    @property
+    def path(self) -> Path:
+        """Where a bundled file is."""
+        return paths.bundled(self.file)
+
+    @property
+    def reference(self) -> str:
+        """What `localspec pull` understands: `user/repo/file`, `user/repo:quant` or `user/repo`; "" if bundled."""
+        if not self.repository:
+            return ""
+        return str(RepositoryName(self.repository, self.quant, self.file))
+
+    def is_called(self, names: Collection[str]) -> bool:
+        """Whether one of these names, of models or files, is its own."""
+        return self.name in names or (bool(self.file) and self.file in names)
+
+    def fault(self) -> str:
+        """What is wrong with the entry; "" = nothing."""
+        if self.role not in ROLES:
+            return f"has role {self.role!r}; it must be {' or '.join(ROLES)}"
+        if bool(self.repository) == self.bundled:
+            return "must either be bundled or name a repository"
+        if self.file and self.quant:
+            return "must not name both a file and a quant"
+        if self.bundled and not self.file:
+            return "is bundled and names no file"
+        for name, length in (("sha256", 64), ("revision", 40)):
+            value = getattr(self, name)
+            if value and not re.fullmatch(f"[0-9a-f]{{{length}}}", value):
+                return f"has the {name} {value!r}; it must be {length} hex digits"
+        return _number_fault(self, "bytes", "context") or _day_fault(self.verified)
+
+
+@dataclass(frozen=True, slots=True)
+class PairEntry:
+    """A target and what drafts for it: a [[pair]] table."""
+
+    name: str
+    """What a user types."""
+    target: str
+    """Name of a model."""
+    draft: str
+    """Name of a model."""
+    method: str = "draft"
+    """How it drafts: `draft` (a small whole model), or the kind of head, such as `eagle3`."""
+    why: str = ""
+    """Why this pair: one sentence."""
+    acceptance: float = -1.0
+    """Acceptance rate measured with localspec, 0 to 1; -1 = not measured."""
+    verified: str = ""
+    """Day `localspec check` passed on the two real files, YYYY-MM-DD; "" = not yet."""
+    doubt: str = ""
+    """What even the source leaves open."""
+
+    def fault(self) -> str:
+        """What is wrong with the entry; "" = nothing."""
+        if self.method not in METHODS:
+            return f"has method {self.method!r}; it must be one of {', '.join(METHODS)}"
+        if self.acceptance != -1.0 and not 0.0 <= self.acceptance <= 1.0:
+            return f"has acceptance {self.acceptance}; it must be between 0 and 1"
+        return _day_fault(self.verified)
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointEntry:
+    """A model that an OpenAI-style server answers with: an [[endpoint]] table. The file never holds the key itself."""
+
+    name: str
+    """What a user types."""
+    endpoint: str
+    """The server's address, with or without /v1."""
+    model: str = ""
+    """As the server calls it; "" = the first that it lists."""
+    key_env: str = ""
+    """The environment variable that holds the server's key; "" = none does."""
+    keyring: str = ""
+    """The service under which Python's `keyring` keeps the key, with `name` as its user; "" = it does not."""
+
+    @property
+    def title(self) -> str:
+        """Model and server in words."""
+        return f"{self.model or 'the first model'} at {self.endpoint}"
+
+    def fault(self) -> str:
+        """What is wrong with the entry; "" = nothing. An address may hold a password and is not repeated."""
+        if not is_server(self.endpoint):
+            return "has an endpoint that does not look like http://127.0.0.1:8000/v1"
+        if self.key_env and self.keyring:
+            return "must not name both a key_env and a keyring"
+        return ""
+
+
+def _number_fault(entry: ModelEntry, *names: str) -> str:
+    for name in names:
+        if getattr(entry, name) < 0:
+            return f"has {name} {getattr(entry, name)}; it must not be negative"
+    return ""
+
+
+def _day_fault(day: str) -> str:
+    return "" if not day or re.fullmatch(r"\d{4}-\d\d-\d\d", day) else f"has verified {day!r}; it must be YYYY-MM-DD"
+
+
+@dataclass(frozen=True, slots=True)
+class Catalog:
+    """All entries, by name."""
+
+    models: dict[str, ModelEntry]
+    pairs: dict[str, PairEntry]
+    endpoints: dict[str, EndpointEntry] = field(default_factory=dict)
+
+    @classmethod
+    def load(cls, path: Path | None = None) -> Catalog:
+        """Reads a catalogue file; None = the shipped one, with the user's own over it if there is one.
+
+        Raises:
+            UsageError: not TOML, an unknown or missing key, a bad value, or a pair of unknown models; says which.
+        """
+        if path is not None:
+            return _checked(_read(path), path)
+        found, own = _read(paths.models_toml()), paths.config_dir() / "models.toml"
+        if not own.exists():
+            return _checked(found, paths.models_toml())
+        more = _read(own)
+        both = cls(found.models | more.models, found.pairs | more.pairs, found.endpoints | more.endpoints)
+        return _checked(both, own)
+
+    def nearest(self, name: str, more: Iterable[str] = ()) -> str:
+        """A sentence with the names most like an unknown one, of the catalogue and of `more`, or with all pairs."""
+        known = sorted({*self.pairs, *self.models, *self.endpoints, *more})
+        close = get_close_matches(name.lower(), known, 4, 0.7) or [one for one in known if name.lower() in one][:4]
+        if name and close:
+            return f"Did you mean {' or '.join(close)}?"
+        return f"The pairs are: {', '.join(sorted(self.pairs))}."
+
+    def like(self, names: Collection[str]) -> list[ModelEntry]:
+        """Models with one of these names of models, files or repositories, and other quantisations of the same."""
+        bases = {base_name(name) for name in names} - {""}
+        return [
+            entry
+            for entry in self.models.values()
+            if entry.is_called(names) or base_name(entry.file or entry.repository) in bases
+        ]
+
+    def alone(self, methods: Collection[str] = METHODS) -> list[ModelEntry]:
+        """Targets that are in no pair that drafts in one of these ways."""
+        paired = {pair.target for pair in self.pairs.values() if pair.method in methods}
+        return [entry for entry in self.models.values() if entry.role == "target" and entry.name not in paired]
+
+    def check_local(self, name: str) -> None:
+        """Refuses the name of a model that a server answers with.
+
+        Raises:
+            ModelError: it is one; the hint says what can use it.
+        """
+        entry = self.endpoints.get(name)
+        if entry is not None:
+            text = f"{name!r} is {entry.title}, and this needs a model of this machine."
+            raise ModelError(text, "`localspec run`, `localspec chat` and /model can use it.")
+
+    def drafts_for(self, target: str) -> list[PairEntry]:
+        """Pairs whose target is this model."""
+        return [pair for pair in self.pairs.values() if pair.target == target]
+
+
+def _read(path: Path) -> Catalog:
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise UsageError(f"Cannot read the catalogue {path}: {error}.") from None
+    unknown = set(data) - {"model", "pair", "endpoint"}
+    if unknown:
+        known = "there are [[model]], [[pair]] and [[endpoint]]"
+        raise UsageError(f"{path}: unknown table {sorted(unknown)[0]!r}; {known}.")
+    return Catalog(
+        _entries(ModelEntry, data.get("model", []), path),
+        _entries(PairEntry, data.get("pair", []), path),
+        _entries(EndpointEntry, data.get("endpoint", []), path),
+    )
+
+
+def _checked(catalog: Catalog, path: Path) -> Catalog:
+    for pair in catalog.pairs.values():
+        for name in (pair.target, pair.draft):
+            if name not in catalog.models:
+                raise UsageError(f"{path}: pair {pair.name!r} names the model {name!r}, which is not listed.")
+    kinds: dict[str, Collection[str]] = {"model": catalog.models, "pair": catalog.pairs, "endpoint": catalog.endpoints}
+    for (one, names), (other, more) in combinations(kinds.items(), 2):
+        both = sorted(set(names) & set(more))
+        if both:
+            article = "an" if other == "endpoint" else "a"
+            raise UsageError(f"{path}: {both[0]!r} is the name of a {one} and of {article} {other}.")
+    return catalog
+
+
+_Entry = TypeVar("_Entry", ModelEntry, PairEntry, EndpointEntry)
+_KINDS: dict[Any, type] = {"bool": bool, "int": int, "float": float, "str": str}
+
+
+def _entries(kind: type[_Entry], rows: Any, path: Path) -> dict[str, _Entry]:
+    if not isinstance(rows, list):
+        raise UsageError(f"{path}: {rows!r} is not a list of tables.")
+    found: dict[str, _Entry] = {}
+    for row in rows:
+        entry = _entry(kind, row, path)
+        if entry.name in found:
+            raise UsageError(f"{path}: {entry.name!r} is listed twice.")
+        found[entry.name] = entry
+    return found
+
+
+def _entry(kind: type[_Entry], row: Any, path: Path) -> _Entry:
+    if not isinstance(row, dict):
+        raise UsageError(f"{path}: {row!r} is not a table.")
+    unknown = set(row) - {one.name for one in fields(kind)}
+    if unknown:
+        raise UsageError(f"{path}: unknown key {sorted(unknown)[0]!r} in {row.get('name', '?')!r}.")
+    for one in fields(kind):
+        wanted, value = _KINDS[one.type], row.get(one.name)
+        if value is not None and type(value) is not wanted and not (wanted is float and type(value) is int):
+            raise UsageError(f"{path}: {one.name} is {value!r}; it must be a {wanted.__name__}.")
+    try:
+        entry = kind(**row)
+    except TypeError as error:
+        raise UsageError(f"{path}: {row.get('name', '?')!r}: {error}.") from None
+    fault = entry.fault()
+    if fault:
+        raise UsageError(f"{path}: {entry.name!r} {fault}.")
+    return entry

@@ -1,0 +1,127 @@
+"""Where the files of a name are: catalogue, index and plain paths, for everything that takes a model's name."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from localspec.errors import LocalspecError, ModelError, ModelFileError
+from localspec.gguf import read_header
+from localspec.gguf.split import first_part
+from localspec.models.facts.heads import draft_kind
+from localspec.models.hub.names import parse
+from localspec.models.installed.adopt import sha256_of
+from localspec.models.installed.catalog import DEFAULT_PAIR, Catalog
+from localspec.models.installed.methods import METHODS
+from localspec.models.installed.store import Entry, Store
+
+Files = tuple[Path, Path | None]
+"""Target, and the draft that goes with it."""
+
+
+def find(name: str | os.PathLike[str] | None, store: Store | None = None, catalog: Catalog | None = None) -> Files:
+    """Files of target and draft for a pair's or model's name, `user/repo[:quant]` once pulled, or a path.
+
+    Args:
+        name: None = the bundled pair.
+        store: None = the user's.
+        catalog: None = the shipped one with the user's additions.
+
+    Raises:
+        ModelError: no such name, or it is not installed; the hint is the command that installs it. Or a server's model.
+        ModelFileError: it was installed and its file is gone or changed; or a part of a split model is missing.
+    """
+    text = DEFAULT_PAIR if name is None else os.fspath(name)
+    catalog = Catalog.load() if catalog is None else catalog
+    store = Store() if store is None else store
+    catalog.check_local(text)
+    pair = catalog.pairs.get(text)
+    if pair is not None:
+        target = _model(pair.target, text, store, catalog)
+        return target, _model(pair.draft, text, store, catalog) if pair.method in METHODS else None
+    if text in catalog.models and catalog.models[text].bundled:
+        return catalog.models[text].path, None
+    entry = store.find(text)  # before files: a name must not mean something else in another folder
+    if entry is not None:
+        draft = store.find(entry.draft) if entry.draft else None
+        return _sound(entry), draft.path if draft is not None and not draft.fault and can_draft(draft) else None
+    if Path(text).is_file():
+        return first_part(Path(text)), None
+    if text in catalog.models:
+        raise ModelError(f"{text!r} is not installed.", f"Try: localspec pull {text}")
+    if Path(text).exists() or (text.endswith(".gguf") and parse(text) is None) or Path(text).is_absolute():
+        return Path(text), None  # opening it says what is wrong with it
+    return _nothing(text, store, catalog)
+
+
+def find_one(name: str | os.PathLike[str], store: Store | None = None, catalog: Catalog | None = None) -> Path:
+    """The file of one model, as for `--draft`; raises as `find`."""
+    return find(name, store, catalog)[0]
+
+
+def usable(store: Store | None = None, catalog: Catalog | None = None) -> dict[str, float]:
+    """Every name that `find` has sound files for, and when they were installed in seconds since 1970 (0 = bundled)."""
+    catalog = Catalog.load() if catalog is None else catalog
+    store = Store() if store is None else store
+    found = {name: 0.0 for name, model in catalog.models.items() if model.bundled}
+    sound = [entry for entry in store.entries() if not entry.fault]
+    drafts = found | {entry.name: entry.added for entry in sound}
+    found |= {entry.name: entry.added for entry in sound if entry.role != "head"}
+    pairs = {
+        name: max(found[pair.target], drafts.get(pair.draft, 0.0))
+        for name, pair in catalog.pairs.items()
+        if pair.target in found and (pair.draft in drafts or pair.method not in METHODS)
+    }
+    return pairs | found
+
+
+def name_of(sha256: str, store: Store | None = None, catalog: Catalog | None = None) -> str:
+    """What a file with this checksum is called here, be it installed, bundled or listed; "" = unknown."""
+    catalog = Catalog.load() if catalog is None else catalog
+    store = Store() if store is None else store
+    for entry in store.entries():
+        if any(file.sha256 == sha256 for file in entry.files):
+            return entry.name
+    for name, model in catalog.models.items():
+        if sha256 == (sha256_of(model.path) if model.bundled else model.sha256):
+            return name
+    return ""
+
+
+def knows(name: str) -> bool:
+    """Whether a name is in the catalogue or the index, be its files sound or not, or a server's model."""
+    catalog = Catalog.load()
+    listed = {*catalog.pairs, *catalog.models, *catalog.endpoints}
+    return name in listed or Store().find(name) is not None
+
+
+def _model(name: str, pair: str, store: Store, catalog: Catalog) -> Path:
+    listed = catalog.models[name]
+    if listed.bundled:
+        return listed.path
+    entry = store.find(name)
+    if entry is None:
+        raise ModelError(f"{name!r}, of the pair {pair!r}, is not installed.", f"Try: localspec pull {pair}")
+    return _sound(entry)
+
+
+def can_draft(entry: Entry) -> bool:
+    """Whether localspec can draft with a file, be it a head; False for a head that cannot be read."""
+    try:
+        return entry.role != "head" or draft_kind(read_header(entry.path)).method in METHODS
+    except LocalspecError:
+        return False
+
+
+def _sound(entry: Entry) -> Path:
+    if entry.fault:
+        again = f"localspec pull {entry.name}" if entry.source == "hub" else f"localspec rm {entry.name}"
+        raise ModelFileError(f"{entry.name} cannot be used: {entry.fault}.", f"Try: {again}")
+    return entry.path
+
+
+def _nothing(text: str, store: Store, catalog: Catalog) -> Files:
+    if parse(text) is not None:
+        raise ModelError(f"{text!r} is not installed.", f"Try: localspec pull {text}")
+    hint = catalog.nearest(text, (entry.name for entry in store.entries()))
+    raise ModelError(f"There is no model, pair or file called {text!r}.", hint)

@@ -1,0 +1,1 @@
+"""Memory: what models take, and what there is."""

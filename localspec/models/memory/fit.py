@@ -1,0 +1,350 @@
+"""How much memory a pair will take on each device, from headers alone, and what to give up so that it fits.
+
+Weights are counted once: llama.cpp maps the file and may reorder a copy for its CPU kernels, whose originals the
+system can drop. Caches of sliding-window layers are counted at full size, because that is how contexts are made
+(llama/cache/context.py). Compute buffers are the peak of one pass of `grid` prompt rows. What goes on the CPU is
+compared with llama.cpp's own figures (tests/models/test_fit.py); what goes on GPUs never was, and `MemoryPlan.doubt`
+says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from rich.filesize import decimal
+
+from localspec.config import LONGEST_DRAFT, GpuLayers
+from localspec.errors import UsageError
+from localspec.gguf import TYPE_NUMBERS, Header
+from localspec.gguf.spread import spread_of
+from localspec.models.facts.context_length import default_context
+from localspec.models.facts.head_shape import HeadShape, own_heads
+from localspec.models.facts.shape import ModelShape, shape_of
+from localspec.models.memory.memory import Place, total_ram
+from localspec.models.memory.rollback import rollback
+from localspec.models.memory.share import Share, Use, element_bytes, offloaded, shares_of
+
+MIB = 1 << 20
+MARGINS = {"cpu": 512 * MIB, "gpu": 1024 * MIB}
+"""What is left free: Python and llama.cpp themselves on the CPU, other programs and scratch memory on a GPU."""
+UNIFIED_SHARE = 0.75
+"""Of the CPU's memory, what a GPU without memory of its own may take: what macOS lets Metal have of 64 GB and more."""
+SMALLEST_CONTEXT = 4096
+"""`choose` does not go below this many tokens, unless the model was trained for fewer."""
+_LEAST_ROWS = 64
+_TAKEN_ALONG = 16
+
+Headers = Header | Sequence[Header]
+
+
+@dataclass(frozen=True, slots=True)
+class FitSettings:
+    """How the pair will run; names and defaults are those of `EngineSettings` and `ContextSettings`."""
+
+    context: int | None = None
+    """Tokens a slot can hold; None = by files and memory, see `models.context_length` (`choose`: as many as fit)."""
+    slots: int = 1
+    type_k: str = "f16"
+    """Number format of the target's keys; the draft model's cache is F16."""
+    type_v: str = "f16"
+    flash_attention: bool = True
+    max_draft_tokens: int = LONGEST_DRAFT
+    rollback: int | None = None
+    branches: int = 1
+    override_tensor: str | None = None
+    """Tensors of the target's layers that go to a device of their own, as REGEX=DEVICE with commas."""
+    cpu_moe: int = 0
+    """Layers of the target whose experts stay on the CPU; -1 = all."""
+    gpu_layers: GpuLayers = "auto"
+    """Of the target; -1 = all, "auto" = as many as fit (see `layers`)."""
+    draft_gpu_layers: GpuLayers = "auto"
+    grid: int = 512
+    """Prompt tokens per pass."""
+    heads: tuple[HeadShape, ...] = ()
+    """Those that are trained for the target."""
+    nextn: bool = True
+    """Whether multi-token prediction drafts, where the target's own file has it."""
+
+    def __post_init__(self) -> None:
+        for name in (self.type_k, self.type_v):
+            if name.upper() not in TYPE_NUMBERS:
+                raise UsageError(f"There is no cache type {name!r}; use f16, bf16, q8_0 or f32.")
+        if self.context is not None and self.context < 1:
+            raise UsageError(f"context is {self.context}; it must be 1 or more.")
+        if self.slots < 1:
+            raise UsageError(f"slots is {self.slots}; it must be 1 or more.")
+
+    def shape(self, target: Headers) -> ModelShape:
+        """The target's, with its tensors on the devices that overrides give them.
+
+        Raises:
+            ModelFileError: layer numbers that no model has.
+            UsageError: an override that has no device, or is no regular expression.
+        """
+        return shape_of(target, spread=spread_of("layer", self.override_tensor, self.cpu_moe))
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPlan:
+    """What a pair takes, and whether that is there."""
+
+    context: int
+    """Tokens a slot can hold."""
+    type_k: str
+    type_v: str
+    gpu_layers: int
+    """Layers of the target on GPUs, the output matrix counted as one."""
+    draft_gpu_layers: int
+    shares: tuple[Share, ...]
+    places: tuple[Place, ...]
+    guessed: bool = False
+    """Whether the estimate rests on parts the headers do not spell out."""
+
+    @property
+    def total_bytes(self) -> int:
+        """On all devices."""
+        return sum(share.total for share in self.shares)
+
+    def needed(self, place: str) -> int:
+        """Bytes on one device."""
+        return sum(share.total for share in self.shares if share.place == place)
+
+    def missing(self, place: Place) -> int:
+        """Bytes a device lacks, its margin included; 0 where what is free is unknown. What is put on GPUs without
+        memory of their own is missing on the CPU.
+        """
+        needed = self.needed(place.name)
+        if place.kind == "cpu":
+            needed += sum(self.needed(other.name) for other in self.places if other.unified)
+        return max(0, needed + MARGINS[place.kind] - place.free_bytes) if needed and place.free_bytes else 0
+
+    @property
+    def fits(self) -> bool:
+        """Whether every device has what is asked of it, with a margin."""
+        return not any(self.missing(place) for place in self.places)
+
+    def sentence(self) -> str:
+        """The plan in one sentence."""
+        parts = []
+        for place in self.places:
+            if self.needed(place.name):
+                free = f" of {decimal(place.free_bytes)} free" if place.free_bytes else ""
+                short = self.missing(place)
+                short_words = f" ({decimal(short)} too little, with a margin)" if short else ""
+                parts.append(f"{decimal(self.needed(place.name))}{free} on {place.name}{short_words}")
+        kind = self.type_k.upper() if self.type_k == self.type_v else f"{self.type_k.upper()}/{self.type_v.upper()}"
+        word = "fits" if self.fits else "does not fit"
+        return f"A context of {self.context} tokens with {kind} cache {word}: {', '.join(parts)}."
+
+    @property
+    def doubt(self) -> str:
+        """What the plan cannot be sure of; "" = nothing."""
+        sentences = ["Recurrent or prediction layers are estimated."] if self.guessed else []
+        if any(place.kind == "gpu" and self.needed(place.name) for place in self.places):
+            sentences.append("The GPU's share is worked out from the headers and was never compared with a GPU.")
+        return " ".join(sentences)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        return asdict(self) | {"fits": self.fits, "total_bytes": self.total_bytes, "doubt": self.doubt}
+
+
+def plan(target: Headers, draft: Headers | None, settings: FitSettings, places: Sequence[Place]) -> MemoryPlan:
+    """What target and draft take with these settings.
+
+    Args:
+        target, draft: a header, or the headers of all parts of a split file, the first part first.
+        settings: as they will run.
+        places: the CPU, and the GPUs in llama.cpp's order; models are spread over GPUs by their free memory.
+
+    Raises:
+        ModelFileError: a header that no model has.
+    """
+    main, small = settings.shape(target), None if draft is None else shape_of(draft)
+    return _plan(main, small, _decided(main, small, _with_own_head(settings, target), places), places)
+
+
+def layers(target: Headers, draft: Headers | None, settings: FitSettings, places: Sequence[Place]) -> tuple[int, int]:
+    """Layers of target and draft on GPUs, -1 = all: numbers in place of "auto".
+
+    The target's come first: as many as fit, caches counted. The draft goes beside them whole if they leave room, else
+    not at all. Devices count with all their memory, not with what is free, so the same files have the same layers at
+    every start.
+
+    Args:
+        target, draft, settings, places: as for `plan`.
+    """
+    main, small = settings.shape(target), None if draft is None else shape_of(draft)
+    found = _decided(main, small, _with_own_head(settings, target), places)
+    assert found.gpu_layers != "auto"
+    assert found.draft_gpu_layers != "auto"
+    return found.gpu_layers, found.draft_gpu_layers
+
+
+def _decided(main: ModelShape, small: ModelShape | None, one: FitSettings, places: Sequence[Place]) -> FitSettings:
+    """The settings with numbers of layers; see `layers`."""
+    given, beside = one.gpu_layers, one.draft_gpu_layers
+    whole = [replace(place, free_bytes=_all_of(place, places)) for place in places]
+    if not any(place.kind == "gpu" for place in places):
+        given, beside = (0 if number == "auto" else number for number in (given, beside))
+    if given == "auto":
+        alone = replace(one, draft_gpu_layers=0 if beside == "auto" else beside)
+        everything = _plan(main, small, replace(alone, gpu_layers=-1), whole)
+        given = -1 if _gpus_fit(everything) else _most(main, small, alone, whole)
+    if beside == "auto":
+        both = replace(one, gpu_layers=given, draft_gpu_layers=-1)
+        beside = -1 if given and small is not None and _gpus_fit(_plan(main, small, both, whole)) else 0
+    return replace(one, gpu_layers=given, draft_gpu_layers=beside)
+
+
+def _all_of(place: Place, places: Sequence[Place]) -> int:
+    """Bytes of a device that models may take; 0 = unknown."""
+    most = int(UNIFIED_SHARE * total_ram(places)) if place.unified else 0
+    return min(place.total_bytes, most) if most else place.total_bytes
+
+
+def _with_own_head(settings: FitSettings, target: Headers) -> FitSettings:
+    return replace(settings, heads=(*settings.heads, *own_heads(target))) if settings.nextn else settings
+
+
+def choose(
+    target: Headers,
+    draft: Headers | None,
+    settings: FitSettings,
+    places: Sequence[Place],
+    cache_types: Sequence[str] = ("q8_0",),
+) -> MemoryPlan:
+    """The best plan that fits, the draft counted in: `--fit`.
+
+    With a GPU everything goes there if it can; a shorter context and a Q8_0 cache are tried before layers are left on
+    the CPU. A `settings.context` is kept; without one it is halved from what the target was trained for.
+
+    Args:
+        target, draft, places: as for `plan`.
+        settings: what is wanted.
+        cache_types: number formats of keys and values to try besides the wanted ones, in order.
+
+    Returns:
+        The plan; if nothing fits, the smallest one tried, whose `fits` is False.
+    """
+    main, small = settings.shape(target), None if draft is None else shape_of(draft)
+    settings = _with_own_head(settings, target)
+    gpus = any(place.kind == "gpu" for place in places)
+    layers = -1 if gpus else 0
+    everything = replace(settings, gpu_layers=layers, draft_gpu_layers=layers)
+    best: MemoryPlan | None = None
+    for one in _smaller(everything, main, cache_types):
+        best = _plan(main, small, one, places)
+        if best.fits:
+            return best
+    assert best is not None
+    if gpus:
+        for one in reversed(list(_smaller(settings, main, cache_types))):
+            partly = _most_layers(main, small, one, places)
+            if partly.fits:
+                return partly
+            best = partly
+    return best
+
+
+def _smaller(settings: FitSettings, shape: ModelShape, cache_types: Sequence[str]) -> Iterator[FitSettings]:
+    """The settings, then ever more modest ones: another cache type at each length, then half the context."""
+    longest = settings.context or shape.train_context or SMALLEST_CONTEXT
+    contexts = [longest]
+    while settings.context is None and contexts[-1] > SMALLEST_CONTEXT:
+        contexts.append(max(SMALLEST_CONTEXT, contexts[-1] // 2))
+    for context in contexts:
+        yield replace(settings, context=context)
+        for kind in cache_types:
+            if (settings.type_k, settings.type_v) != (kind, kind) and (kind != "q8_0" or _takes_q8_0(settings, shape)):
+                yield replace(settings, context=context, type_k=kind, type_v=kind)
+
+
+def _takes_q8_0(settings: FitSettings, shape: ModelShape) -> bool:
+    """Whether attention is fused and rows of keys divide into blocks of 32."""
+    return settings.flash_attention and all(layer.key % 32 == 0 for layer in shape.layers)
+
+
+def _most_layers(main: ModelShape, small: ModelShape | None, one: FitSettings, places: Sequence[Place]) -> MemoryPlan:
+    """The plan with the most layers of the target on GPUs that fits; the draft goes to the GPU whole, or not at all."""
+    found = None
+    for draft_layers in (-1, 0):
+        tried = replace(one, draft_gpu_layers=draft_layers)
+        found = _plan(main, small, replace(tried, gpu_layers=_most(main, small, tried, places)), places)
+        if found.fits:
+            break
+    assert found is not None
+    return found
+
+
+def _most(main: ModelShape, small: ModelShape | None, one: FitSettings, places: Sequence[Place]) -> int:
+    """Most layers of the target, but all, with which GPUs have what is asked of them."""
+    low, high = 0, main.n_layers
+    while low < high:
+        middle = (low + high + 1) // 2
+        tried = _plan(main, small, replace(one, gpu_layers=middle), places)
+        low, high = (middle, high) if _gpus_fit(tried) else (low, middle - 1)
+    return low
+
+
+def _gpus_fit(found: MemoryPlan) -> bool:
+    return not any(found.missing(place) for place in found.places if place.kind == "gpu")
+
+
+def _plan(main: ModelShape, small: ModelShape | None, settings: FitSettings, places: Sequence[Place]) -> MemoryPlan:
+    """The plan for settings with numbers of layers."""
+    on_gpu, draft_on_gpu = settings.gpu_layers, settings.draft_gpu_layers
+    assert on_gpu != "auto"
+    assert draft_on_gpu != "auto"
+    element = (element_bytes(settings.type_k) + element_bytes(settings.type_v)) / 2.0
+    context = settings.context or default_context(main, small, settings.slots, total_ram(places), element)
+    rows = settings.slots * (1 + settings.max_draft_tokens)
+    most_rows = max(_LEAST_ROWS, rows)
+    trees = settings.branches > 1 and settings.slots == 1
+    use = Use(
+        cells=context + (most_rows if trees else 0),
+        slots=settings.slots,
+        rows=max(settings.grid, most_rows + settings.slots * _TAKEN_ALONG),
+        outputs=most_rows,
+        logits=rows,
+        key_bytes=element_bytes(settings.type_k),
+        value_bytes=element_bytes(settings.type_v),
+        flash_attention=settings.flash_attention,
+        states=1 + (rollback(main, total_ram(places), settings.rollback) if settings.slots == 1 else 0),
+    )
+    if any(head.all_rows for head in settings.heads):
+        use = replace(use, outputs=use.rows, logits=use.rows)
+    shares = list(shares_of("target", main, use, on_gpu, places))
+    layers, draft_layers = offloaded(main, on_gpu, places), 0
+    if small is not None:
+        draft_use = replace(
+            use,
+            cells=context,
+            rows=max(settings.grid, _LEAST_ROWS + settings.slots * _TAKEN_ALONG),
+            outputs=_LEAST_ROWS,
+            logits=settings.slots,
+            key_bytes=2.0,
+            value_bytes=2.0,
+            flash_attention=True,
+            states=1,
+        )
+        shares += shares_of("draft", small, draft_use, draft_on_gpu, places)
+        draft_layers = offloaded(small, draft_on_gpu, places)
+    shares += _head_shares(settings, use, context * settings.slots, places)
+    guessed = main.guessed or (small is not None and small.guessed)
+    kinds = settings.type_k, settings.type_v
+    return MemoryPlan(context, *kinds, layers, draft_layers, tuple(shares), tuple(places), guessed)
+
+
+def _head_shares(settings: FitSettings, use: Use, tokens: int, places: Sequence[Place]) -> Iterator[Share]:
+    """Those of every head; llama.cpp runs them where layers of the target are."""
+    use = replace(use, cells=use.cells + use.outputs, logits=use.outputs, states=1)
+    use = replace(use, key_bytes=max(2.0, use.key_bytes), value_bytes=max(2.0, use.value_bytes))
+    cpu = next((place.name for place in places if place.kind == "cpu"), "CPU")
+    layers = -1 if settings.gpu_layers else 0
+    for head in settings.heads:
+        *on_gpus, rest = shares_of("heads", head.model, use, layers, places) if head.model else [Share(cpu, "heads")]
+        yield from on_gpus
+        yield replace(rest, weights=rest.weights + head.weights, cache=rest.cache + head.token_bytes * tokens)

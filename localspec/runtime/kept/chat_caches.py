@@ -1,0 +1,105 @@
+"""Which chat's KV cache the slot holds; those of the others wait in files, so that none is prefilled twice.
+
+A chat is saved when its slot goes to somebody else or the engine is closed, not after every answer: that is when its
+cache would be lost. Nothing here changes a text: what comes back is what the slot held, bit for bit.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import numpy as np
+
+from localspec.llama.cache import saved_cache
+from localspec.llama.cache.context import Context
+from localspec.runtime.kept.cache_folder import CacheFolder
+from localspec.runtime.memory import memory
+from localspec.types import NO_TOKENS, Tokens
+
+LEAST_TOKENS = 128
+"""Shorter caches are computed again about as fast as they are found."""
+
+
+class ChatCaches:
+    """Of one engine with one slot. Used on its thread; files are written on another."""
+
+    def __init__(self, context: Context, key: bytes, folder: CacheFolder) -> None:
+        """`key`: `saved_cache.key` of the context, from when its model was loaded."""
+        self._context, self._key, self._folder = context, key, folder
+        self._chat: str | None = None
+        self._on_disk: Tokens = NO_TOKENS
+        """What the file of that chat holds, if this engine wrote or read it."""
+        self._writer = ThreadPoolExecutor(1, "localspec-chat-cache")
+        self._writing: Future[bool] | None = None
+
+    def serve(self, chat: str | None, prompt: Tokens) -> None:
+        """The slot is about to answer a prompt: the cache it holds is saved if it is another chat's, and this chat's is
+        brought back if it spares more of the prompt than what is there.
+
+        Args:
+            chat: whose prompt it is; None = no chat's, its cache is not kept.
+            prompt: int32[n].
+        """
+        if chat == self._chat:
+            return
+        self.save()
+        self._chat, self._on_disk = chat, NO_TOKENS
+        if chat is not None:
+            self._bring_back(chat, prompt)
+
+    def save(self) -> None:
+        """Has the cache of the chat in the slot written, if it is not on disk yet; `close` waits for the file."""
+        context, chat = self._context, self._chat
+        tokens, _ = context.held(0)
+        if chat is None or len(tokens) < LEAST_TOKENS or np.array_equal(tokens, self._on_disk):
+            return
+        self._wait()
+        if not self._has_room(len(tokens)):
+            return
+        try:
+            saved = saved_cache.take(context)
+        except MemoryError:
+            return
+        self._on_disk = saved.tokens
+        self._writing = self._writer.submit(self._folder.write, chat, self._key, saved)
+
+    def forget(self, chat: str) -> None:
+        """The chat was deleted: its cache leaves the disk and does not come back."""
+        self._wait()
+        if chat == self._chat:
+            self._chat = None
+        self._folder.remove(chat)
+
+    def move(self, context: Context, key: bytes) -> None:
+        """The slot is one of another context now, and empty; arguments as above."""
+        self._wait()
+        self._context, self._key, self._on_disk = context, key, NO_TOKENS
+
+    def close(self) -> None:
+        """Saves what is in the slot, and waits until it is on disk."""
+        self.save()
+        self._writer.shutdown()
+
+    def _bring_back(self, chat: str, prompt: Tokens) -> None:
+        context = self._context
+        here = context.reusable(0, prompt, len(prompt))
+
+        def wanted(tokens: Tokens, prompt_length: int) -> bool:
+            return self._has_room(len(tokens)) and saved_cache.usable(context, tokens, prompt_length, prompt) > here
+
+        self._wait()
+        saved = self._folder.read(chat, self._key, wanted)
+        if saved is not None and saved_cache.put(context, saved):
+            self._on_disk = saved.tokens
+
+    def _has_room(self, tokens: int) -> bool:
+        """Whether a copy of so many tokens' cache takes at most half of the memory that is left, and the budget."""
+        size = self._context.kv_bytes * tokens // self._context.n_ctx
+        available = memory.available_bytes()
+        return size <= self._folder.budget and (available is None or size <= available // 2)
+
+    def _wait(self) -> None:
+        """For the file that is being written."""
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            writing.result()

@@ -1,0 +1,80 @@
+"""What a target's passes took while answering, by where it runs: known at the next start before anything is loaded.
+
+It decides whether `auto` fills passes on a GPU up to one width (`llama.choice`), and whether an integrated GPU or the
+CPU serves (`placement.measured`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from localspec import paths
+from localspec.config import EngineSettings
+from localspec.gguf.spread import BY_LAYER, Spread
+from localspec.llama.cache.constant_width import WIDTH
+from localspec.llama.exact import probe as probes
+from localspec.llama.library.settings import ContextSettings
+from localspec.planning.costs import PassCosts
+
+_LENGTH = 512
+"""Tokens in the cache at which passes are compared: those of a short chat."""
+
+
+@dataclass(frozen=True, slots=True)
+class PassRecord:
+    """Of a target at one place."""
+
+    plain: float
+    """Seconds of a pass of one row."""
+    padded: float | None
+    """How many times as long one of `WIDTH` rows takes; None = none was timed."""
+
+
+def read(settings: EngineSettings, layers: int, device: str | None, spread: Spread = BY_LAYER) -> PassRecord | None:
+    """What passes took with so many layers on these devices; None = nothing is known, or it cannot be read."""
+    try:
+        data = json.loads((_folder() / f"{_key(settings, layers, device, spread)}.json").read_text("utf-8"))
+        plain, padded = float(data["plain"]), data["padded"]
+        found = PassRecord(plain, None if padded is None else float(padded))
+    except probes.DAMAGE:
+        return None
+    return found if 0.0 < plain < math.inf and (found.padded is None or 0.0 < found.padded < math.inf) else None
+
+
+def padded(settings: EngineSettings, layers: int, spread: Spread) -> float | None:
+    """`PassRecord.padded` of a target with so many layers on the GPUs that the settings name; None = not known."""
+    known = read(settings, layers, settings.device, spread) if layers else None
+    return None if known is None else known.padded
+
+
+def write(settings: EngineSettings, costs: PassCosts, layers: int, device: str | None, spread: Spread) -> None:
+    """Keeps what was timed, if a plain pass was; a full or read-only disk is no error.
+
+    Args:
+        settings: of the engine.
+        costs: of passes with as many rows as count.
+        layers, device, spread: where its target is.
+    """
+    if not costs.is_timed(1):
+        return
+    plain, wide = costs.seconds(1, _LENGTH), costs.widest >= WIDTH and costs.is_timed(WIDTH)
+    found = PassRecord(plain, costs.seconds(WIDTH, _LENGTH) / plain if wide else None)
+    probes.write(_folder(), _key(settings, layers, device, spread), asdict(found))
+
+
+def _folder() -> Path:
+    return paths.cache_dir() / "plans"
+
+
+def _key(settings: EngineSettings, layers: int, device: str | None, spread: Spread) -> str:
+    context = ContextSettings(threads=settings.threads or 0)
+    facts = {
+        **probes.shared_facts(settings.target, context, layers, device, spread),
+        "cache": settings.cache,
+        "slots": settings.slots,
+    }
+    return f"passes-{hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:32]}"

@@ -1,0 +1,294 @@
+"""How many layers of target and draft go to which GPUs: numbers in place of `auto`, remembered from start to start.
+
+The numbers follow from files, settings, devices and all their memory (`models.fit.layers`), not from what is free. A
+machine without a GPU is done at once: nothing is read, written or said.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import logging
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from localspec import paths
+from localspec.config import PLANNED, EngineSettings, GpuLayers
+from localspec.drafters.heads.loading import may_predict, shapes
+from localspec.errors import UsageError
+from localspec.gguf.split import read_parts
+from localspec.gguf.spread import Spread, spread_of
+from localspec.llama.exact import probe as probes
+from localspec.llama.exact.configuration import CACHE_NAMES, DEFAULT_CACHE
+from localspec.llama.library import device_list
+from localspec.models.memory import fit
+from localspec.models.memory import gpu as gpus
+from localspec.models.memory.fit import FitSettings
+from localspec.models.memory.memory import Place, ram
+from localspec.runtime.kept import pass_record
+from localspec.runtime.memory.memory import gpus as listed_gpus
+
+_LOG = logging.getLogger("localspec")
+_ASKED = (*PLANNED, "heads", "drafter", "cache", "draft_gpu_layers", "split_mode", "main_gpu")
+"""Settings besides the files that `auto` depends on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where the models go."""
+
+    settings: EngineSettings
+    """With numbers of layers, and the devices that have them."""
+    chosen: bool = False
+    """Whether layers are on a GPU that the user did not ask for: if it fails, the CPU serves."""
+    key: str = ""
+    """Under which it is remembered; "" = it is not."""
+    fault: str = ""
+    """Why a GPU is not used although it was to be: what went wrong at an earlier start; "" = nothing."""
+
+
+def place(settings: EngineSettings) -> Placement:
+    """Decides where the models go.
+
+    Raises:
+        UsageError: layers were asked for, and llama.cpp has no GPU; or no such main GPU.
+        LocalspecError: a server of `rpc` cannot be used (see `llama.rpc`).
+        ModelFileError: a header that no model has.
+    """
+    listed = listed_gpus(settings.rpc)
+    asked = [value for value in (settings.gpu_layers, settings.draft_gpu_layers) if value not in ("auto", 0)]
+    there = alone(_devices(settings.device, listed, bool(asked)), settings.split_mode, settings.main_gpu)
+    free = not asked and settings.gpu_layers == "auto" and settings.device is None and settings.draft_device is None
+    if free and (found := measured(settings)) is not None:
+        _tell(settings, listed, found, bool(there))
+        there = alone(found.gpus, settings.split_mode, settings.main_gpu)
+    if not there:
+        if asked and settings.device is None and settings.draft_device is None:
+            raise UsageError(
+                f"gpu_layers is {asked[0]}, but llama.cpp finds no GPU here.",
+                "Leave --gpu-layers out; `localspec doctor` says how to build llama.cpp for a GPU.",
+            )
+        return Placement(_numbered(settings, 0, _beside(settings, listed, 0)))
+    places = [ram(), *there]
+    key = _key(settings, places)
+    known = _remembered(key) if free else None
+    if known is not None:
+        (target, draft), fault = known["layers"], known["fault"]
+    else:
+        (target, draft), fault = _layers(settings, places), ""
+        if free:
+            probes.write(_folder(), key, {"layers": [target, draft], "fault": ""})
+    placed = _numbered(settings, target, _beside(settings, listed, draft))
+    names = None if settings.split_mode == "none" else settings.device
+    names = names or _text(there, parts=settings.gpu_layers == "auto")
+    placed = replace(
+        placed,
+        main_gpu=0,
+        device=names if target else settings.device,
+        draft_device=settings.draft_device or (names if placed.draft_gpu_layers else None),
+    )
+    return Placement(placed, free and bool(target or draft), key, fault)
+
+
+def on_cpu(found: Placement, fault: str) -> Placement:
+    """The placement once a GPU that was not asked for has failed."""
+    settings = replace(found.settings, gpu_layers=0, draft_gpu_layers=0, device=None, draft_device=None)
+    settings = replace(settings, split_mode="layer", override_tensor=None, cpu_moe=0)
+    return Placement(settings, key=found.key, fault=fault)
+
+
+def remember(found: Placement) -> None:
+    """Keeps a fault, so that later starts have the same layers; forgets it once layers that were asked for load."""
+    if found.key and found.fault:
+        probes.write(_folder(), found.key, {"layers": [0, 0], "fault": found.fault})
+    elif found.key and not found.chosen and found.settings.gpu_layers:
+        known = _remembered(found.key)
+        if known is not None and known["fault"]:
+            with contextlib.suppress(OSError):
+                (_folder() / f"{found.key}.json").unlink()
+
+
+def known_fault(settings: EngineSettings) -> str:
+    """What went wrong on a GPU at an earlier start with these files and settings; "" = nothing that is known."""
+    there = _devices(None, listed_gpus(settings.rpc), False)
+    known = _remembered(_key(settings, [ram(), *there])) if there else None
+    return "" if known is None else str(known["fault"])
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Where a target's passes take less time: on an integrated GPU or on the CPU."""
+
+    gpus: list[Place]
+    """That serve; none = the CPU does."""
+    words: str
+    """What the passes took, without a full stop."""
+
+
+def measured(settings: EngineSettings) -> Measured | None:
+    """What earlier answers say of `auto`; None where plain passes were not timed on both, or there is a card.
+
+    Both are timed only where the user had one of them serve: by `--gpu-layers -1`, or `--gpu-layers 0`. Under `strict`
+    a plain pass has as many rows on a GPU as any other (`llama.constant_width`), and counts as such.
+    """
+    rivals = gpus.integrated(listed_gpus(settings.rpc))
+    cpu = pass_record.read(settings, 0, None, spread(settings)) if rivals else None
+    if cpu is None:
+        return None
+    names, layers = _text(rivals, parts=True), _layers(settings, [ram(), *rivals])[0]
+    gpu = pass_record.read(settings, layers, names, spread(settings)) if layers else None
+    if gpu is None:
+        return None
+    seconds = gpu.plain * (gpu.padded or 1.0) if settings.exact == "strict" else gpu.plain
+    words = f"a plain pass took {1e3 * seconds:.1f} ms on {names} and {1e3 * cpu.plain:.1f} ms on the CPU"
+    return Measured(rivals if seconds < cpu.plain else [], words)
+
+
+def _tell(settings: EngineSettings, listed: Sequence[Place], found: Measured, by_table: bool) -> None:
+    """Says so if what was measured changes what serves; remembers it."""
+    key, serves = f"{_key(settings, [ram(), *gpus.integrated(listed)])}-serves", bool(found.gpus)
+    try:
+        before = bool(json.loads((_folder() / f"{key}.json").read_text("utf-8"))["gpu"])
+    except probes.DAMAGE:
+        before = by_table
+    if before != serves:
+        _LOG.warning("While answering %s: the %s serves from now on.", found.words, "GPU" if serves else "CPU")
+        probes.write(_folder(), key, {"gpu": serves})
+
+
+def on_gpu(gpu_layers: GpuLayers) -> bool:
+    """Whether such a setting may put layers on a GPU here."""
+    return bool(gpus.used(listed_gpus())) if gpu_layers == "auto" else gpu_layers != 0
+
+
+def alone(there: list[Place], split_mode: str, main_gpu: int) -> list[Place]:
+    """The GPUs that share the target: with the split mode "none" the main one alone.
+
+    Raises:
+        UsageError: there is no such main GPU.
+    """
+    if split_mode != "none" or not there:
+        return there
+    if main_gpu >= len(there):
+        names = ", ".join(one.name for one in there)
+        raise UsageError(f"main_gpu is {main_gpu}, but the devices are {names}, counted from 0.")
+    return [there[main_gpu]]
+
+
+def spread(settings: EngineSettings) -> Spread:
+    """How the target's tensors go to devices.
+
+    Raises:
+        UsageError: see `spread_of`.
+    """
+    return spread_of(settings.split_mode, settings.override_tensor, settings.cpu_moe)
+
+
+def number(gpu_layers: GpuLayers) -> int:
+    """Layers of a setting that `place` has decided; `auto`, which it left to nothing, is none."""
+    return 0 if gpu_layers == "auto" else gpu_layers
+
+
+def shortage(found: Placement) -> str:
+    """In a sentence, what layers that were asked for take beyond what is free; "" = nothing."""
+    settings = found.settings
+    there = _devices(settings.device, listed_gpus(settings.rpc), True)
+    target, draft = read_parts(settings.target), None if settings.draft is None else read_parts(settings.draft)
+    plan = fit.plan(target, draft, fit_settings(settings), [ram(), *there])
+    return "" if plan.fits else plan.sentence()
+
+
+def fit_settings(settings: EngineSettings) -> FitSettings:
+    """An engine's settings as those of a memory plan."""
+    wanted = {name: getattr(settings, name) for name in PLANNED} | {"max_draft_tokens": settings.longest_draft}
+    cache = DEFAULT_CACHE if settings.cache == "auto" else CACHE_NAMES[settings.cache]
+    return FitSettings(
+        **wanted,
+        type_k=cache.type_k,
+        type_v=cache.type_v,
+        flash_attention=cache.flash_attention is not False,
+        gpu_layers=settings.gpu_layers,
+        draft_gpu_layers=settings.draft_gpu_layers,
+        heads=shapes(read_parts(settings.target)[0], settings.heads),
+        nextn=may_predict(settings.drafter),
+    )
+
+
+def _numbered(settings: EngineSettings, target: int, draft: int) -> EngineSettings:
+    """With these numbers of layers in place of `auto`."""
+    return replace(
+        settings,
+        gpu_layers=target if settings.gpu_layers == "auto" else settings.gpu_layers,
+        draft_gpu_layers=draft if settings.draft_gpu_layers == "auto" else settings.draft_gpu_layers,
+    )
+
+
+def _beside(settings: EngineSettings, listed: Sequence[Place], draft: int) -> int:
+    """Layers of the draft model: all where a GPU was named for it, none where the CPU was."""
+    if settings.draft is None or settings.draft_device is None:
+        return draft
+    return -1 if _devices(settings.draft_device, listed, True) else 0
+
+
+def _devices(device: str | None, listed: Sequence[Place], asked: bool) -> list[Place]:
+    """The GPUs that may have layers: the one that was asked for, or those worth it; else any hardware, if layers were
+    asked for.
+    """
+    if device is not None:
+        known = {one.name: one for one in listed}
+        parts = device_list.read(device)
+        return [replace(known[name], part=part) for name, part in parts.items() if name in known]
+    worth = gpus.used(listed)
+    return worth or ([one for one in listed if not gpus.is_software(one)] if asked else [])
+
+
+def _text(there: Sequence[Place], parts: bool) -> str:
+    """Devices as llama.cpp is to take them.
+
+    Args:
+        parts: several share the layers as all their memory is, in whole GiB; else llama.cpp goes by what is free.
+    """
+    sizes = [max(1, round(one.total_bytes / 2**30)) for one in there]
+    unit = math.gcd(*sizes)
+    if len(there) == 1 or not parts:
+        return ",".join(one.name for one in there)
+    return ",".join(f"{one.name}={size // unit}" for one, size in zip(there, sizes, strict=True))
+
+
+def _layers(settings: EngineSettings, places: Sequence[Place]) -> tuple[int, int]:
+    target, draft = read_parts(settings.target), None if settings.draft is None else read_parts(settings.draft)
+    return fit.layers(target, draft, fit_settings(settings), places)
+
+
+def _folder() -> Path:
+    return paths.data_dir() / "layers"
+
+
+def _remembered(key: str) -> dict[str, Any] | None:
+    """What was decided at an earlier start; None = nothing, or it cannot be read."""
+    try:
+        data = json.loads((_folder() / f"{key}.json").read_text("utf-8"))
+        target, draft = data["layers"]
+        return {"layers": (int(target), int(draft)), "fault": str(data["fault"])}
+    except probes.DAMAGE:
+        return None
+
+
+def _key(settings: EngineSettings, places: Sequence[Place]) -> str:
+    """Files, devices with all their memory, and settings, hashed."""
+    facts = {
+        "files": [_identity(path) for path in (settings.target, settings.draft, *settings.heads) if path is not None],
+        "devices": [[one.name, one.description, one.total_bytes, one.unified] for one in places],
+        "settings": [str(getattr(settings, name)) for name in _ASKED],
+    }
+    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]
+
+
+def _identity(path: Path) -> list[Any]:
+    """Path, size and time of change."""
+    status = path.stat()
+    return [str(path.resolve()), status.st_size, status.st_mtime_ns]

@@ -1,0 +1,1 @@
+"""OpenAI's chat and completion APIs, and what all APIs share."""

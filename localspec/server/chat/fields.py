@@ -1,0 +1,152 @@
+"""Fields that the APIs share, and what they mean to the engine.
+
+A field that is not listed is ignored or refused, as `reading.Reading` says; those of `Harmless` are accepted and not
+used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, model_validator
+
+from localspec.server.http.reading import Reading, renamed
+
+MOST_STOPS = 64
+"""Stop strings in one request; each is searched for in every new text."""
+MOST_CHOICES = 128
+"""Choices of one request (OpenAI's limit)."""
+
+MOST_ITEMS = 10_000
+"""Messages, items or parts in one list: far more than conversations have, and validated in less than 0.1 s."""
+MOST_TOOLS = 1024
+"""Tools of one request, and calls of one message."""
+MOST_BIASES = 4096
+"""Biased tokens or texts of one request; each text is made into tokens."""
+
+_Pair = Annotated[list[int | str | float | bool], Field(min_length=2, max_length=3)]
+LogitBias: TypeAlias = (
+    Annotated[dict[str, float | bool], Field(max_length=MOST_BIASES)]
+    | Annotated[list[_Pair], Field(max_length=MOST_BIASES)]
+)
+
+
+class Body(BaseModel):
+    """A JSON object whose fields are of the type they should have. Unknown ones are refused, unless a `Reading` that is
+    the context of the validation takes them out first."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, use_attribute_docstrings=True)
+    other_names: ClassVar[Mapping[str, str]] = {}
+    """Names that other servers have for fields, and ours."""
+    tool_types: ClassVar[frozenset[str]] = frozenset()
+    """Types of tools that clients run; others are for servers that run tools themselves. Empty = there are no tools."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _taken(cls, data: Any, info: ValidationInfo) -> Any:
+        if not isinstance(data, dict):
+            return data
+        if cls.other_names:
+            data = renamed(data, cls.other_names)
+        if not isinstance(info.context, Reading):
+            return data
+        data = info.context.taken(data, cls)
+        return info.context.with_tools(data, cls.tool_types) if cls.tool_types else data
+
+
+class Harmless(Body):
+    """Fields of OpenAI's that change nothing here and that clients send all the same."""
+
+    user: Any = Field(default=None, description="Accepted and not used.")
+    store: Any = Field(default=None, description="Accepted and not used: nothing is kept.")
+    metadata: Any = Field(default=None, description="Accepted and not used.")
+    service_tier: Any = Field(default=None, description="Accepted and not used.")
+    safety_identifier: Any = Field(default=None, description="Accepted and not used.")
+    prompt_cache_key: Any = Field(
+        default=None, description="Accepted and not used: prefixes are found by their tokens."
+    )
+    prompt_cache_retention: Any = Field(default=None, description="Accepted and not used.")
+    cache_prompt: bool | None = Field(
+        default=None, description="Accepted and not used: what is cached is reused, and the text does not depend on it."
+    )
+
+
+class StreamOptions(Body):
+    """What a stream brings besides text."""
+
+    include_usage: bool | None = Field(default=None, description="A last chunk with `usage` and no choices.")
+    include_obfuscation: Any = Field(default=None, description="Accepted and not used.")
+
+
+class Speculative(Body):
+    """How drafts are made for this request. The text does not depend on it."""
+
+    enabled: bool = Field(default=True, description="false = plain decoding.")
+    drafter: str | None = Field(default=None, description="Which drafter guesses, by name; null = the plan chooses.")
+    max_draft_tokens: int | None = Field(default=None, ge=0, le=64, description="Longest draft; null = what pays.")
+    force: bool = Field(
+        default=False, description="Draft in every pass, paying or not, as `serve --drafter NAME` does."
+    )
+
+
+class TextPart(Body):
+    """A piece of text."""
+
+    type: Literal["text"]
+    text: str
+
+
+class Prediction(Body):
+    """Text that is expected in the answer: where it comes true it costs almost nothing."""
+
+    type: Literal["content"] = "content"
+    content: str | Annotated[list[TextPart], Field(max_length=MOST_ITEMS)]
+
+
+class JsonSchema(Body):
+    """A JSON schema with its name."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, populate_by_name=True)
+    name: str | None = None
+    description: str | None = None
+    schema_: dict[str, Any] | bool | None = Field(default=None, alias="schema")
+    strict: bool | None = Field(default=None, description="The schema is always kept to.")
+
+
+class ResponseFormat(Body):
+    """What form the answer must have."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, populate_by_name=True)
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchema | None = None
+    schema_: dict[str, Any] | None = Field(
+        default=None, alias="schema", description="With json_object, as llama-server has it."
+    )
+
+
+class SamplingFields(Body):
+    """How tokens are drawn. Defaults are llama.cpp's."""
+
+    other_names: ClassVar[Mapping[str, str]] = {"repetition_penalty": "repeat_penalty"}
+    seed: int | None = Field(default=None, ge=-1, lt=2**64, description="Equal seeds give equal text; -1 = random.")
+    temperature: float | None = Field(default=None, ge=0, le=100)
+    top_p: float | None = Field(default=None, ge=0, le=1)
+    top_k: int | None = Field(default=None, ge=-1, le=2**31 - 1, description="0 or -1 = all tokens.")
+    min_p: float | None = Field(default=None, ge=0, le=1)
+    typical_p: float | None = Field(default=None, ge=0, le=1)
+    repeat_penalty: float | None = Field(default=None, ge=0.001, le=100)
+    repeat_last_n: int | None = Field(default=None, ge=-1, le=2**31 - 1, description="What counts as recent; -1 = all.")
+    presence_penalty: float | None = Field(default=None, ge=-100, le=100)
+    frequency_penalty: float | None = Field(default=None, ge=-100, le=100)
+    logit_bias: LogitBias | None = Field(default=None, description="By token id or text; false bans.")
+    min_tokens: int | None = Field(default=None, ge=0, description="Nothing ends the answer before so many tokens.")
+
+    def drawn(self) -> dict[str, Any]:
+        """These fields of any API, by name."""
+        return {name: getattr(self, name) for name in SamplingFields.model_fields}
+
+
+def joined(content: str | list[TextPart]) -> str:
+    """Text in one piece; parts become lines."""
+    return content if isinstance(content, str) else "\n".join(part.text for part in content)

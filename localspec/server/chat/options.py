@@ -1,0 +1,131 @@
+"""Fields of a request to options of `Engine.generate`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from localspec.engine.request import fresh_seed
+from localspec.llama.model import Model
+from localspec.runtime.engine import Engine
+from localspec.server.chat.fields import LogitBias, joined
+from localspec.server.chat.generation_fields import GenerationFields
+from localspec.server.http.errors import ApiError, invalid
+from localspec.types import SamplingParams, Tokens
+
+_LONGEST_NAME = 1024
+"""Characters of a text whose tokens are biased."""
+_SAMPLING = (
+    "temperature",
+    "top_p",
+    "min_p",
+    "typical_p",
+    "repeat_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+)
+
+
+def engine_options(fields: GenerationFields, engine: Engine, max_tokens: int | None = None) -> dict[str, Any]:
+    """Keyword arguments of `Engine.generate` for all choices of a request, the seed chosen.
+
+    Args:
+        fields: the request.
+        engine: the engine that will answer.
+        max_tokens: overrides the field of that name.
+
+    Raises:
+        ApiError: 400, with the field at fault.
+        UsageError: a value the engine refuses.
+    """
+    limit = fields.max_tokens if max_tokens is None else max_tokens
+    if limit == 0:
+        raise invalid("max_tokens is 0; it must be 1 or more.", "max_tokens", "invalid_value")
+    stop = [fields.stop] if isinstance(fields.stop, str) else fields.stop or []
+    if "" in stop:
+        raise invalid("stop holds an empty string.", "stop", "invalid_value")
+    options: dict[str, Any] = {
+        "sampling": sampling_params(fields, engine.loaded.model),
+        "seed": fresh_seed() if fields.seed in (None, -1) else fields.seed,
+        "max_tokens": None if limit == -1 else limit,
+        "min_tokens": fields.min_tokens or 0,
+        "stop": tuple(stop),
+        "stop_tokens": _stop_tokens(fields.stop_token_ids or (), engine.loaded.model),
+        "ignore_end": bool(fields.ignore_eos),
+    }
+    if fields.prediction is not None:
+        options["prediction"] = _prediction(joined(fields.prediction.content), engine)
+    return options | _drafting(fields)
+
+
+def _stop_tokens(given: Sequence[int], model: Model) -> frozenset[int]:
+    wrong = next((token for token in given if not 0 <= token < model.n_vocab), None)
+    if wrong is not None:
+        what = f"stop_token_ids holds {str(wrong)[:24]}; ids are 0 to {model.n_vocab - 1}."
+        raise invalid(what, "stop_token_ids", "invalid_value")
+    return frozenset(given)
+
+
+def _prediction(text: str, engine: Engine) -> Tokens:
+    model, n_ctx = engine.loaded.model, engine.loaded.context.n_ctx
+    if model.fewest_tokens(text, n_ctx, special=False) <= n_ctx:
+        tokens = model.tokenize(text, special=False, add_bos=False)
+        if len(tokens) <= n_ctx:
+            return tokens
+    raise invalid(f"prediction does not fit: the context holds {n_ctx} tokens.", "prediction", "invalid_value")
+
+
+def _drafting(fields: GenerationFields) -> dict[str, Any]:
+    wanted = fields.speculative
+    if wanted is None:
+        return {}
+    if not wanted.enabled:
+        return {"drafter": "none", "max_draft_tokens": 0}
+    return {"drafter": wanted.drafter, "max_draft_tokens": wanted.max_draft_tokens, "forced": wanted.force}
+
+
+def sampling_params(fields: GenerationFields, model: Model) -> SamplingParams:
+    """How tokens are drawn; what is not given is llama.cpp's default."""
+    given: dict[str, Any] = {name: getattr(fields, name) for name in _SAMPLING if getattr(fields, name) is not None}
+    if fields.top_k is not None:
+        given["top_k"] = max(0, fields.top_k)
+    if fields.repeat_last_n is not None:
+        given["penalty_last_n"] = fields.repeat_last_n
+    return SamplingParams(**given, logit_bias=logit_bias(fields.logit_bias, model))
+
+
+def logit_bias(given: LogitBias | None, model: Model) -> tuple[tuple[int, float], ...]:
+    """(token, bias) pairs from an object or a list of pairs; a text stands for each of its tokens, false for -inf.
+
+    Raises:
+        ApiError: 400, no such token, or no such bias.
+    """
+    pairs: list[Any] = list(given.items()) if isinstance(given, dict) else list(given or ())
+    found: dict[int, float] = {}
+    for pair in pairs:
+        if len(pair) != 2:
+            raise _bad_bias(f"{pair!r} is no pair of a token and a number")
+        name, value = pair
+        if value is True or isinstance(value, str) or (isinstance(value, float) and not math.isfinite(value)):
+            raise _bad_bias(f"the bias of {name!r} is {value!r}; it must be a number, or false")
+        for token in _tokens_of(name, model):
+            found[token] = -math.inf if value is False else float(value)
+    return tuple(sorted(found.items()))
+
+
+def _tokens_of(name: Any, model: Model) -> list[int]:
+    if isinstance(name, float | bool):
+        raise _bad_bias(f"{name!r} is no token")
+    if isinstance(name, str) and not (name.isascii() and name.isdigit()):
+        if len(name) > _LONGEST_NAME:
+            raise _bad_bias(f"{name[:40]!r}... has {len(name)} characters; at most {_LONGEST_NAME} are read")
+        return [int(token) for token in model.tokenize(name, special=True, add_bos=False)]
+    token = int(name) if len(str(name)) < 12 else -1
+    if not 0 <= token < model.n_vocab:
+        raise _bad_bias(f"there is no token {str(name)[:40]}; ids are 0 to {model.n_vocab - 1}")
+    return [token]
+
+
+def _bad_bias(what: str) -> ApiError:
+    return invalid(f"logit_bias: {what}.", "logit_bias", "invalid_value")

@@ -1,0 +1,282 @@
+"""What all routes share: the engines, the bounded queue, what is counted, and the end of the server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from functools import partial
+from time import perf_counter, time
+from typing import TypeVar
+
+from anyio import CapacityLimiter, to_thread
+
+from localspec.engine.interfaces import Constraint
+from localspec.errors import Cancelled, LocalspecError
+from localspec.grammar.trial import LARGE, Notation, Trials
+from localspec.llama.exact.choice import Progress
+from localspec.runtime.engine import Engine
+from localspec.runtime.generation import Generation
+from localspec.runtime.pool import Lease, Pool
+from localspec.server.chat.answers import Answers
+from localspec.server.http import answer_log
+from localspec.server.http.errors import ApiError, client_gone, from_localspec, overloaded, unknown_model
+from localspec.server.http.meter import Meter
+from localspec.server.http.reading import IgnoredNames
+from localspec.server.http.settings import ServerSettings
+
+_Result = TypeVar("_Result")
+_GRAMMARS = 2
+"""Grammars that are compiled at once, and large ones that are tried; the others wait without a thread."""
+_WAITING_GRAMMARS = 8
+"""Large grammars that may wait to be tried: one of them may take some seconds."""
+_LARGE_BODIES = 2
+"""Large bodies that are parsed at once; the others wait without a thread."""
+
+
+def ending() -> ApiError:
+    """503: nothing more is served."""
+    return ApiError(503, "unavailable_error", "The server is ending.", code="shutting_down")
+
+
+class Service:
+    """Belongs to one event loop. Routes get it as `request.app.state.service`."""
+
+    def __init__(self, pool: Pool, settings: ServerSettings) -> None:
+        self.pool = pool
+        self.settings = settings
+        self.meter = Meter()
+        self.ignored = IgnoredNames()
+        self.large_bodies = CapacityLimiter(_LARGE_BODIES)
+        """Bounds the threads that parse large bodies."""
+        self.compiling = CapacityLimiter(_GRAMMARS)
+        """Bounds the threads that compile grammars."""
+        self.trying = CapacityLimiter(_GRAMMARS)
+        """Bounds the processes in which large grammars are tried."""
+        self.trials = Trials()
+        self.started = int(time())
+        self.ending = False
+        self.stopped = False
+        """Running answers were ended, too."""
+        self.ready = False
+        """The default model has been loaded."""
+        self.live: Counter[str] = Counter()
+        """Answers under way by model, those that wait for a slot included."""
+        self._answers: set[Answers] = set()
+        self._loads: dict[str, asyncio.Task[None]] = {}
+        self._waiting_for_load = 0
+        self._reader = asyncio.Lock()
+        self.reading = 0
+        """Requests whose texts are read, or wait to be."""
+
+    # -- engines ------------------------------------------------------------------------------------------------
+
+    def resolve(self, name: str | None) -> str:
+        """The model a request means: none given, or an alias, is the default."""
+        return self.pool.default if not name or name in self.settings.aliases else name
+
+    async def lease(self, name: str | None) -> Lease:
+        """The engine of a model, loaded if need be. The caller releases it, or hands it to `answer`.
+
+        Raises:
+            ApiError: 404 no such model; 503 no memory for it, too many wait for it, or the server is ending; 500 it
+                cannot be loaded.
+        """
+        wanted = self.resolve(name)
+        while not self.ending:
+            lease = self.pool.lease_loaded(wanted)
+            if lease is not None:
+                return lease
+            if wanted != self.pool.default:
+                names = await to_thread.run_sync(self.pool.names)
+                if wanted not in names:
+                    raise unknown_model(wanted, sorted(names))
+            await self._wait_for_load(wanted)
+        raise ending()
+
+    async def load(self, name: str, progress: Progress | None = None) -> None:
+        """Loads a model unless it is in memory; callers that come meanwhile wait for the same load."""
+        task = self._loads.get(name)
+        if task is None:
+            task = self._loads[name] = asyncio.create_task(self._load(name, progress))
+            task.add_done_callback(partial(self._loaded, name))
+        await asyncio.shield(task)
+
+    async def _load(self, name: str, progress: Progress | None) -> None:
+        try:
+            lease = await to_thread.run_sync(self.pool.lease, name, progress)
+        except LocalspecError as error:
+            raise from_localspec(error) from error
+        lease.release()
+        self.ready = self.ready or name == self.pool.default
+
+    def _loaded(self, name: str, task: asyncio.Task[None]) -> None:
+        self._loads.pop(name, None)
+        if not task.cancelled():
+            task.exception()  # looked at, even if everybody who waited for it is gone
+
+    async def _wait_for_load(self, name: str) -> None:
+        if self._waiting_for_load >= max(1, self.settings.max_queue):
+            raise overloaded(f"{self._waiting_for_load} requests wait for models to be loaded already.")
+        self._waiting_for_load += 1
+        try:
+            await self.load(name)
+        finally:
+            self._waiting_for_load -= 1
+
+    # -- answers ------------------------------------------------------------------------------------------------
+
+    def answer(self, lease: Lease, starts: Sequence[Callable[[], Generation]]) -> Answers:
+        """Starts the generations of a request and takes its lease over; the caller closes the answers.
+
+        Args:
+            lease: on the engine; released here, when the answers are closed and the last generation has ended, or if
+                they cannot be started.
+            starts: each submits one generation to the engine; there may be none.
+
+        Raises:
+            ApiError: 503 the queue is full or the server is ending, 400 more choices than there are places.
+            LocalspecError: a generation could not be submitted.
+        """
+        generations: list[Generation] = []
+        try:
+            self._admit(lease.name, lease.engine, len(starts))
+            for start in starts:
+                generations.append(start())  # noqa: PERF401 - those that run must be known when one fails
+        except BaseException:
+            for generation in generations:
+                generation.cancel()
+            lease.release()
+            raise
+        self.live[lease.name] += len(generations)
+        for generation in generations:
+            answer_log.asked(lease.name, generation)
+
+        def ended(generation: Generation) -> None:
+            self.live[lease.name] -= 1
+            self.meter.count(lease.name, generation)
+            answer_log.ended(lease.name, generation, left=answers.closed, stopped=self.stopped)
+
+        def over() -> None:
+            self._answers.discard(answers)
+            lease.release()
+
+        answers = Answers(generations, ended, over)
+        self._answers.add(answers)
+        return answers
+
+    def answering(self) -> Iterator[Generation]:
+        """Answers under way, those that wait for a slot included."""
+        for answers in self._answers:
+            yield from (one for one in answers.generations if one.finish is None)
+
+    def _admit(self, name: str, engine: Engine, count: int) -> None:
+        if self.ending:
+            raise ending()
+        self.check_count(engine, count)
+        if self.live[name] + count > self._places(engine):
+            self.meter.refused.inc()
+            raise overloaded(f"All slots of {name} are busy and {self.settings.max_queue} more answers may not wait.")
+
+    def _places(self, engine: Engine) -> int:
+        return engine.settings.slots + self.settings.max_queue
+
+    def check_count(self, engine: Engine, count: int) -> None:
+        """Refuses a request for more answers than there are places.
+
+        Raises:
+            ApiError: 400.
+        """
+        if count > self._places(engine):
+            message = f"The request asks for {count} answers at once; this server takes {self._places(engine)}."
+            raise ApiError(400, "invalid_request_error", message, param="n")
+
+    async def grammar(self, engine: Engine, notation: Notation, text: str) -> Constraint:
+        """A grammar for an engine, compiled off the event loop; a large one after it was tried.
+
+        Raises:
+            ApiError: 503, too many large grammars wait already.
+            UsageError: a mistake in the grammar, or it is too large.
+        """
+        limiter = self.compiling
+        if len(text) > LARGE:
+            limiter = self.trying
+            waiting = limiter.statistics().tasks_waiting
+            if waiting >= _WAITING_GRAMMARS:
+                raise overloaded(f"{waiting} large grammars wait to be tried already.")
+        read = partial(self.trials.read, notation, text, lambda: self.stopped)
+        grammar = await to_thread.run_sync(read, limiter=limiter)
+        return await to_thread.run_sync(engine.compiled, grammar, limiter=self.compiling)
+
+    # -- texts that are read only ------------------------------------------------------------------------------
+
+    @contextmanager
+    def reading_texts(self) -> Iterator[None]:
+        """Admits a request that has texts read only, for vectors or log-probabilities: all of them, or none.
+
+        Raises:
+            ApiError: 503, too many such requests wait already, or the server is ending.
+        """
+        if self.ending:
+            raise ending()
+        if self.reading > self.settings.max_queue:
+            self.meter.refused.inc()
+            raise overloaded(f"{self.reading} requests wait for texts to be read already.")
+        self.reading += 1
+        try:
+            yield
+        finally:
+            self.reading -= 1
+
+    async def read(
+        self, name: str, tokens: int, work: Callable[[Callable[[], bool]], _Result], left: asyncio.Future[None]
+    ) -> _Result:
+        """Runs what reads a whole text on a worker thread, for a request that was admitted by `reading_texts`.
+
+        One at a time, in the order they came, so that they take no more than one of the threads all routes share;
+        requests of several texts take turns.
+
+        Args:
+            name: of the model, for the meter.
+            tokens: of the text.
+            work: `Engine.embed` or `Engine.score`, to be given what says whether the result is not wanted any more.
+            left: is done when the client has left.
+
+        Raises:
+            ApiError: 499, the client has left; 503, the server is ending.
+        """
+        async with self._turn_to_read(left):
+            start = perf_counter()
+            try:
+                found = await to_thread.run_sync(work, lambda: left.done() or self.stopped)
+            except Cancelled:
+                raise client_gone() if left.done() else ending() from None
+        self.meter.read(name, tokens, perf_counter() - start)
+        return found
+
+    @asynccontextmanager
+    async def _turn_to_read(self, left: asyncio.Future[None]) -> AsyncIterator[None]:
+        """Who has left does not wait for it."""
+        turn = asyncio.ensure_future(self._reader.acquire())
+        try:
+            await asyncio.wait((turn, left), return_when=asyncio.FIRST_COMPLETED)
+            if not turn.done():
+                raise client_gone()
+            yield
+        finally:
+            if not turn.cancel():
+                self._reader.release()
+
+    # -- the end ------------------------------------------------------------------------------------------------
+
+    def refuse(self) -> None:
+        """Takes no more requests; what runs goes on."""
+        self.ending = True
+
+    def stop(self) -> None:
+        """Ends everything that runs, with an error for who reads it."""
+        self.refuse()
+        self.stopped = True
+        for answers in tuple(self._answers):
+            answers.stop(ending())

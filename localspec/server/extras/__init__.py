@@ -1,0 +1,1 @@
+"""Models, embeddings, tokens and slots."""

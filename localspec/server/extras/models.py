@@ -1,0 +1,151 @@
+"""/v1/models: what may be asked for."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from anyio import to_thread
+from fastapi import APIRouter, Request
+from pydantic import BaseModel
+
+from localspec.gguf.split import read_parts
+from localspec.runtime.engine import Engine
+from localspec.server.chat.fields import Body
+from localspec.server.chat.service import Service
+from localspec.server.http.errors import ApiError, invalid, unknown_model
+from localspec.server.http.route import JsonRoute
+
+ROUTER = APIRouter(tags=["models"], route_class=JsonRoute)
+
+
+class ModelMeta(BaseModel):
+    """Facts of a model that is loaded, under llama-server's names."""
+
+    vocab_type: int
+    n_vocab: int
+    n_ctx: int
+    n_ctx_train: int
+    n_embd: int
+    n_params: int
+    size: int
+    slots: int
+    draft: str | None
+    """File name of the draft model."""
+    configuration: str
+    """Kernels and cache of the target's passes."""
+
+
+class ModelCard(BaseModel):
+    """One model."""
+
+    id: str
+    object: str = "model"
+    created: int
+    owned_by: str = "localspec"
+    aliases: list[str] = []
+    status: str = "unloaded"
+    """`loaded` or `unloaded`; it is loaded when a request names it."""
+    meta: ModelMeta | None = None
+
+
+class ModelList(BaseModel):
+    """All models."""
+
+    object: str = "list"
+    data: list[ModelCard]
+
+
+class NamedModel(Body):
+    """POST /models/load and /models/unload."""
+
+    model: str
+
+
+class Done(BaseModel):
+    """It was done."""
+
+    success: bool = True
+
+
+async def cards(service: Service) -> list[ModelCard]:
+    """Every model that may be asked for, the default first."""
+    names = await to_thread.run_sync(service.pool.names)
+    loaded = service.pool.loaded()
+    return [_card(service, name, created, loaded.get(name)) for name, created in names.items()]
+
+
+@ROUTER.get("/models", summary="List the models")
+async def list_models(request: Request) -> ModelList:
+    """The default model first, then everything installed; each may be named in a request."""
+    return ModelList(data=await cards(request.app.state.service))
+
+
+@ROUTER.get("/models/{name:path}", summary="One model")
+async def get_model(request: Request, name: str) -> ModelCard:
+    """A model by its name or alias; names of the hub have a slash in them."""
+    service: Service = request.app.state.service
+    found = {card.id: card for card in await cards(service)}
+    card = found.get(service.resolve(name))
+    if card is None:
+        raise unknown_model(name, sorted(found))
+    return card
+
+
+@ROUTER.post("/models/load", summary="Load a model")
+async def load(request: Request, fields: NamedModel) -> Done:
+    """llama-server's, as its router has it; answers once the model is in memory."""
+    (await request.app.state.service.lease(fields.model)).release()
+    return Done()
+
+
+@ROUTER.post("/models/unload", summary="Free a model's memory")
+async def unload(request: Request, fields: NamedModel) -> Done:
+    """llama-server's; a model that is in use stays."""
+    service: Service = request.app.state.service
+    name = service.resolve(fields.model)
+    names = await to_thread.run_sync(service.pool.names)
+    if name not in names:
+        raise unknown_model(name, sorted(names))
+    try:
+        freed = await to_thread.run_sync(service.pool.unload, name)
+    except KeyError:
+        raise invalid(f"The model {name!r} is not loaded.", "model", "invalid_value") from None
+    if not freed:
+        raise ApiError(409, "invalid_request_error", f"The model {name!r} is in use.", param="model")
+    return Done()
+
+
+def _card(service: Service, name: str, created: int, engine: Engine | None) -> ModelCard:
+    aliases = list(service.settings.aliases) if name == service.pool.default else []
+    card = ModelCard(id=name, created=created, aliases=aliases)
+    if engine is not None:
+        card.status, card.meta = "loaded", ModelMeta(**_meta(engine))
+    return card
+
+
+def _meta(engine: Engine) -> dict[str, Any]:
+    model, settings = engine.loaded.model, engine.settings
+    parameters, size = _weight(model.path)
+    return {
+        "vocab_type": model.vocab_type,
+        "n_vocab": model.n_vocab,
+        "n_ctx": engine.loaded.context.n_ctx,
+        "n_ctx_train": model.n_ctx_train,
+        "n_embd": model.header.number("embedding_length"),
+        "n_params": parameters,
+        "size": size,
+        "slots": settings.slots,
+        "draft": None if settings.draft is None else settings.draft.name,
+        "heads": {head.name: head.path.name for head in engine.loaded.heads},
+        "configuration": engine.loaded.configuration,
+    }
+
+
+@lru_cache(maxsize=64)
+def _weight(path: Path) -> tuple[int, int]:
+    """Parameters and bytes of a model's tensors, over all parts of its file."""
+    tensors = [tensor for header in read_parts(path) for tensor in header.tensors]
+    return sum(prod(tensor.shape) for tensor in tensors), sum(tensor.size for tensor in tensors)

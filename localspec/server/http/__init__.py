@@ -1,0 +1,1 @@
+"""The HTTP side: sockets, guards, routes, logs and metrics."""

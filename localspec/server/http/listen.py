@@ -1,0 +1,249 @@
+"""The socket side: binding with a sentence when it fails, uvicorn with our limits, and an orderly end."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import faulthandler
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+import h11
+import uvicorn
+from fastapi import FastAPI
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from localspec.errors import LocalspecError, UsageError
+from localspec.llama.exact.choice import Progress
+from localspec.runtime.pool import Pool
+from localspec.server.chat.service import Service
+from localspec.server.http.app import create_app
+from localspec.server.http.errors import ApiError, error_body, invalid
+from localspec.server.http.guard import too_long_head
+from localspec.server.http.log import LOG
+from localspec.server.http.settings import ServerSettings
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_KEEP_ALIVE = 65
+"""Seconds an idle connection is kept; longer than the minute after which common clients and proxies let go."""
+_GRACE = 5.0
+"""Seconds for the last chunks to get out, after `drain_seconds`; the process is ended by force after twice as many."""
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A listening socket.
+
+    Raises:
+        UsageError: the port is taken or not allowed, or there is no such address here.
+    """
+    try:
+        address = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)[0]
+        return socket.create_server(address[4][:2], family=address[0], backlog=512)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise UsageError(
+                f"Port {port} of {host} is taken.", "Choose another with --port; 0 is any free one."
+            ) from None
+        reason = error.strerror or str(error)
+        raise UsageError(f"Cannot listen on port {port} of {host}: {reason}.") from None
+
+
+def url_of(listening: socket.socket) -> str:
+    """Where a client finds the endpoint."""
+    host, port = listening.getsockname()[:2]
+    shown = f"[{host}]" if ":" in host else host
+    return f"http://{shown}:{port}/v1"
+
+
+class Connection(H11Protocol):
+    """uvicorn's, which waits forever for the head of a request and for clients that take no answer, and tells its
+    errors as plain text."""
+
+    _head_timer: asyncio.TimerHandle | None = None
+    _write_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        transport.set_write_buffer_limits(high=0)  # what the system does not take yet is waited for, not collected
+        self._time_head()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._time_head()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._time_head()  # the next head may have begun to come
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_timer()
+        self._stop_watching()
+        super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._watch_writing()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._stop_watching()
+
+    def _watch_writing(self) -> None:
+        """Looks after a while whether the client has taken anything of what is left."""
+        left = self.transport.get_write_buffer_size()
+        self._write_timer = self.loop.call_later(self._settings.write_seconds, self._check_written, left)
+
+    def _check_written(self, before: int) -> None:
+        if self.transport.get_write_buffer_size() < before:
+            self._watch_writing()
+            return
+        LOG.info("A client took nothing for %g s; its connection is cut.", self._settings.write_seconds)
+        self.transport.abort()  # its answers are cancelled, as if it had left
+
+    def _stop_watching(self) -> None:
+        timer, self._write_timer = self._write_timer, None
+        if timer is not None:
+            timer.cancel()
+
+    @property
+    def _settings(self) -> ServerSettings:
+        service: Service = self.config.app.state.service  # type: ignore[union-attr]
+        return service.settings
+
+    def _time_head(self) -> None:
+        """Runs a timer while a head is awaited: the first, or one of which something has come."""
+        begun = self.cycle is None or self.conn.trailing_data[0]
+        if self.conn.their_state is not h11.IDLE or not begun or self.transport.is_closing():
+            self._stop_timer()
+        elif self._head_timer is None:
+            self._head_timer = self.loop.call_later(self._settings.head_seconds, self.transport.close)
+
+    def _stop_timer(self) -> None:
+        timer, self._head_timer = self._head_timer, None
+        if timer is not None:
+            timer.cancel()
+
+    def send_400_response(self, msg: str) -> None:
+        """Answers what is no HTTP request, or has too long a head; called while h11's error is being handled."""
+        fault = sys.exc_info()[1]
+        why = str(fault or msg).partition(": b")[0]  # without the bytes themselves
+        error = invalid(f"This is no HTTP request: {why}.")
+        if isinstance(fault, h11.RemoteProtocolError) and fault.error_status_hint == 431:
+            error = too_long_head(self.config.h11_max_incomplete_event_size or 0)
+        response = _as_json(error)
+        for event in response:
+            self.transport.write(self.conn.send(event) or b"")
+        self.transport.close()
+
+
+def _as_json(error: ApiError) -> list[h11.Event]:
+    import json
+
+    body = json.dumps(error_body(error, "/")).encode()
+    headers = [("Content-Type", "application/json"), ("Content-Length", str(len(body))), ("Connection", "close")]
+    return [h11.Response(status_code=error.status_code, headers=headers), h11.Data(data=body), h11.EndOfMessage()]
+
+
+class Server(uvicorn.Server):
+    """Ends in order: no new requests, time for running answers, an error for those that need longer, then the engines.
+
+    A second signal takes the time away. The process then ends by itself, with what `serve` returns, or later by force.
+    """
+
+    def __init__(self, config: uvicorn.Config, service: Service, ending: Callable[[], None] | None = None) -> None:
+        super().__init__(config)
+        self._service = service
+        self._ending = ending
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        self._loop = asyncio.get_running_loop()
+        await super().startup(sockets)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._service.refuse()
+        if self._ending is not None:
+            self._ending()
+        stop = asyncio.get_running_loop().call_later(self._service.settings.drain_seconds, self._service.stop)
+        try:
+            await super().shutdown(sockets)
+        finally:
+            stop.cancel()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        again = self.should_exit
+        if again and self._loop is not None:
+            self._loop.call_soon_threadsafe(self._service.stop)
+        self.should_exit = True
+        _end_for_sure(2 * _GRACE + (0.0 if again else self._service.settings.drain_seconds))
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """uvicorn's kills the process with the signal once more when all is over."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {one: signal.signal(one, self.handle_exit) for one in _SIGNALS}
+        try:
+            yield
+        finally:
+            for one, handler in before.items():
+                signal.signal(one, handler)
+
+
+def _end_for_sure(seconds: float) -> None:
+    """Ends the process after so many seconds, whatever its threads do then: also if one of them holds the interpreter's
+    lock, which no timer of Python's gets past. faulthandler's thread does, and its words go nowhere."""
+    faulthandler.dump_traceback_later(seconds, exit=True, file=os.open(os.devnull, os.O_WRONLY))
+
+
+def make_server(app: FastAPI, settings: ServerSettings, ending: Callable[[], None] | None = None) -> Server:
+    """uvicorn around the application, with the limits of the settings; `ending` is called when its end begins."""
+    config = uvicorn.Config(
+        app,
+        http=Connection,
+        ws="none",
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=_KEEP_ALIVE,
+        timeout_graceful_shutdown=int(settings.drain_seconds + _GRACE) + 1,
+        h11_max_incomplete_event_size=settings.max_header_bytes,
+    )
+    return Server(config, app.state.service, ending)
+
+
+def serve(pool: Pool, settings: ServerSettings, listening: socket.socket, progress: Progress | None = None) -> None:
+    """Serves until a signal comes; loads the default model meanwhile, and closes the pool at the end.
+
+    Raises:
+        LocalspecError: the default model cannot be loaded.
+    """
+    failure: list[BaseException] = []
+
+    async def load(service: Service) -> None:
+        try:
+            await service.load(pool.default, progress)
+            LOG.info("%s is ready: %s", pool.default, pool.loaded()[pool.default].loaded.exactness)
+        except Exception as error:  # noqa: BLE001 - a server without its model would say for ever that it loads
+            if not service.ending:
+                failure.append(error.__cause__ or error)
+                server.should_exit = True
+
+    server = make_server(create_app(pool, settings, on_start=load), settings, pool.give_up)
+    try:
+        server.run([listening])
+    finally:
+        pool.close()
+        listening.close()
+    if failure:
+        if isinstance(failure[0], LocalspecError):
+            raise failure[0]
+        raise LocalspecError(f"{pool.default} cannot be served: {failure[0]}.") from failure[0]

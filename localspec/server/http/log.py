@@ -1,0 +1,95 @@
+"""Log lines: one for each request, without query strings, headers, prompts or keys; plain or as JSON."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from time import perf_counter, strftime
+from typing import TextIO
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from localspec.server.http.errors import ApiError, error_response
+
+LOG = logging.getLogger("localspec.server")
+_ENGINE = "localspec"
+"""The engine's logger, which is not ours alone."""
+_FIELDS = ("client", "method", "path", "status", "seconds")
+
+
+class AccessLog:
+    """Outermost ASGI middleware: writes a line when a request has ended, and answers unforeseen errors with 500."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        start, status = perf_counter(), 0
+
+        async def sent(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            await self.app(scope, receive, sent)
+        except Exception as error:
+            LOG.error("internal error: %r", error, exc_info=LOG.isEnabledFor(logging.DEBUG))
+            if status:
+                raise  # half a response is out: only closing the connection tells the client
+            failure = ApiError(500, "server_error", f"Internal error: {type(error).__name__}. Please report it.")
+            await error_response(failure, scope["path"])(scope, receive, sent)
+        finally:
+            _write(scope, status, perf_counter() - start)
+
+
+def _write(scope: Scope, status: int, seconds: float) -> None:
+    client = scope.get("client")
+    told = {
+        "client": client[0] if client else "-",
+        "method": scope["method"],
+        "path": scope["path"][:200].encode("unicode_escape").decode("ascii"),
+        "status": status,
+        "seconds": round(seconds, 3),
+    }
+    LOG.info("%(client)s %(method)s %(path)s %(status)s %(seconds)s s", told, extra=told)
+
+
+class _Json(logging.Formatter):
+    """A JSON object a line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        told = {"time": strftime("%Y-%m-%dT%H:%M:%S%z"), "level": record.levelname.lower()}
+        fields = {name: getattr(record, name) for name in _FIELDS if hasattr(record, name)}
+        return json.dumps(told | (fields or {"message": record.getMessage()}), ensure_ascii=False)
+
+
+@contextmanager
+def written_to(stream: TextIO, *, as_json: bool = False, quiet: bool = False) -> Iterator[None]:
+    """Sends the endpoint's, the engine's and uvicorn's lines to a stream while it is entered; the latter two's only if
+    they matter, requests unless `quiet`."""
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(_Json() if as_json else logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
+    levels = {
+        LOG.name: logging.WARNING if quiet else logging.INFO,
+        _ENGINE: logging.WARNING,
+        "uvicorn.error": logging.ERROR,
+    }
+    with ExitStack() as after:
+        for name, least in levels.items():
+            logger = logging.getLogger(name)
+            after.callback(_put_back, logger, logger.handlers, logger.propagate, logger.level)
+            logger.handlers, logger.propagate = [handler], name == _ENGINE
+            logger.setLevel(least)
+        yield
+
+
+def _put_back(logger: logging.Logger, handlers: list[logging.Handler], propagate: bool, level: int) -> None:
+    logger.handlers, logger.propagate = handlers, propagate
+    logger.setLevel(level)

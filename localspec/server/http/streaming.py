@@ -1,0 +1,110 @@
+"""How answers leave: as server-sent events in OpenAI's order, or whole; and what happens when the client goes away."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+from pydantic import BaseModel
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from localspec.server.chat.answers import Answers
+from localspec.server.http.errors import ApiError, client_gone, error_body
+from localspec.server.http.log import LOG
+
+PING = ":\n\n"
+"""A comment: keeps a silent stream alive."""
+DONE = "data: [DONE]\n\n"
+_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}  # the latter: nginx, do not collect
+
+
+class EventStream(StreamingResponse):
+    """Server-sent events of a request's answers, which are closed with it: read to the end, cut off, or never begun."""
+
+    def __init__(self, answers: Answers, lines: AsyncIterator[str]) -> None:
+        super().__init__(lines, media_type="text/event-stream", headers=_HEADERS)
+        self._answers = answers
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._answers.close()
+
+
+def event_line(chunk: BaseModel) -> str:
+    """One server-sent event; fields that were not set are not sent."""
+    return f"data: {chunk.model_dump_json(exclude_unset=True)}\n\n"
+
+
+async def openai_lines(chunks: AsyncIterator[BaseModel | None], path: str) -> AsyncIterator[str]:
+    """Chunks as OpenAI streams them, an error as the last but one event, and [DONE].
+
+    Args:
+        chunks: None = nothing to say for a while.
+        path: of the request, for the shape of an error.
+    """
+    try:
+        async for chunk in chunks:
+            yield PING if chunk is None else event_line(chunk)
+    except Exception as error:  # noqa: BLE001 - the status is out: the stream itself must tell
+        yield f"data: {ErrorEvent(**error_body(told(error), path)).model_dump_json()}\n\n"
+    yield DONE
+
+
+class ErrorEvent(BaseModel):
+    """An error within a stream."""
+
+    model_config = {"extra": "allow"}
+
+
+def told(error: Exception) -> ApiError:
+    """An error as the client may read it; an unforeseen one is logged, and told without its details."""
+    if isinstance(error, ApiError):
+        return error
+    LOG.error("internal error: %r", error)
+    return ApiError(500, "server_error", f"Internal error: {type(error).__name__}. Please report it.")
+
+
+async def whole(request: Request, answers: Answers, collect: Callable[[], Awaitable[Response]]) -> Response:
+    """The response that `collect` makes of the answers; they are cancelled if the client goes away meanwhile.
+
+    Raises:
+        ApiError: the client went away, or what `collect` raises.
+    """
+    collecting = asyncio.ensure_future(collect())
+    async with leaving(request) as left:
+        try:
+            await asyncio.wait((collecting, left), return_when=asyncio.FIRST_COMPLETED)
+            if not collecting.done():
+                raise client_gone()
+            return collecting.result()
+        finally:
+            answers.close()
+            collecting.cancel()
+            await asyncio.gather(collecting, return_exceptions=True)
+
+
+@asynccontextmanager
+async def leaving(request: Request) -> AsyncIterator[asyncio.Future[None]]:
+    """Is done when the client has left."""
+    left = asyncio.ensure_future(_gone(request))
+    try:
+        yield left
+    finally:
+        left.cancel()
+        await asyncio.gather(left, return_exceptions=True)
+
+
+async def _gone(request: Request) -> None:
+    """Returns when the client has left. The body was read before."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def json_response(body: BaseModel) -> Response:
+    """A whole answer; fields that were not set are not sent."""
+    return Response(body.model_dump_json(exclude_unset=True), media_type="application/json")

@@ -1,0 +1,216 @@
+"""/v1/responses: OpenAI's newer API, text and tools; it remembers conversations, in memory."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Sequence
+from functools import partial
+from time import time
+from typing import Any
+from uuid import uuid4
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from localspec.server.chat.chat import STREAMED
+from localspec.server.chat.chat_fields import CalledFunction, CallField, ChatMessage
+from localspec.server.chat.exchange import Exchange
+from localspec.server.chat.log_probs import chat_log_probs
+from localspec.server.chat.prepare import chat_turn, prepared
+from localspec.server.chat.service import Service
+from localspec.server.chat.shapes import TokenLogProbs, extra, timings
+from localspec.server.chat.usage import reasoning_tokens
+from localspec.server.http.route import JsonRoute
+from localspec.server.http.streaming import PING, EventStream, told, whole
+from localspec.server.responses.responses_body import NamedChoice, ResponsePrompt, ResponsesBody
+from localspec.server.responses.responses_items import Event, Items
+from localspec.server.responses.responses_memory import Remembered, ResponseMemory
+from localspec.server.responses.responses_shapes import (
+    Deleted,
+    IncompleteDetails,
+    InputDetails,
+    InputTokens,
+    OutputDetails,
+    ResponseFailure,
+    ResponseObject,
+    ResponseUsage,
+)
+
+ROUTER = APIRouter(tags=["responses"], route_class=JsonRoute)
+
+
+def memory_of(request: Request) -> ResponseMemory:
+    """Where this server keeps answers."""
+    memory: ResponseMemory = request.app.state.responses
+    return memory
+
+
+@ROUTER.post("/responses", summary="Answer (OpenAI's newer API)", response_model=ResponseObject, responses=STREAMED)
+async def create(request: Request, body: ResponsesBody) -> Response:
+    """The model's answer, as one object or as a stream of events."""
+    service: Service = request.app.state.service
+    memory = memory_of(request)
+    before = _before(body, memory)
+    exchange = await Exchange.begin(service, body.answered(before))
+    with exchange.answers.handing_over():
+        answer = Responding(body, before, exchange, memory)
+    if body.stream:
+        return EventStream(exchange.answers, answer.lines(service.settings.ping_seconds))
+
+    async def collect() -> Response:
+        async for _ in answer.parts(None):
+            pass
+        answer.finish()
+        return Response(answer.response.model_dump_json(), media_type="application/json")
+
+    return await whole(request, exchange.answers, collect)
+
+
+@ROUTER.post("/responses/input_tokens", summary="Count the tokens of a prompt")
+async def input_tokens(request: Request, body: ResponsePrompt) -> InputTokens:
+    """How long the prompt would be; nothing is generated."""
+    service: Service = request.app.state.service
+    fields = body.fields(_before(body, memory_of(request)))
+    lease = await service.lease(fields.model)
+    _, prompt = await prepared(lease, partial(chat_turn, fields))
+    lease.release()
+    return InputTokens(input_tokens=len(prompt))
+
+
+@ROUTER.get("/responses/{response_id}", summary="An earlier answer")
+async def retrieve(request: Request, response_id: str) -> ResponseObject:
+    """As long as it is remembered."""
+    return memory_of(request).find(response_id, "response_id").response
+
+
+@ROUTER.delete("/responses/{response_id}", summary="Forget an answer")
+async def delete(request: Request, response_id: str) -> Deleted:
+    """Answers that go on from it keep what they took over."""
+    memory_of(request).forget(response_id)
+    return Deleted(id=response_id)
+
+
+def _before(body: ResponsePrompt, memory: ResponseMemory) -> tuple[ChatMessage, ...]:
+    """The conversation that a request goes on with."""
+    if body.previous_response_id is None:
+        return ()
+    return memory.find(body.previous_response_id, "previous_response_id").conversation
+
+
+class Responding:
+    """One answer under way."""
+
+    def __init__(
+        self, body: ResponsesBody, before: Sequence[ChatMessage], exchange: Exchange, memory: ResponseMemory
+    ) -> None:
+        self._body, self._before, self._exchange, self._memory = body, before, exchange, memory
+        self._items = Items()
+        self._model = exchange.engine.loaded.model
+        sampling = exchange.generation.request.sampling
+        self.response = ResponseObject(
+            id=f"resp_{uuid4().hex}",
+            created_at=int(time()),
+            instructions=body.instructions,
+            max_output_tokens=body.max_output_tokens,
+            metadata=body.metadata or {},
+            model=exchange.model,
+            parallel_tool_calls=body.parallel_tool_calls is not False,
+            previous_response_id=body.previous_response_id,
+            reasoning=body.reasoning.model_dump() if body.reasoning is not None else None,
+            store=body.store is not False,
+            temperature=sampling.temperature,
+            text=_text(body),
+            tool_choice=_choice(body),
+            tools=[tool.model_dump() for tool in body.tools or ()],
+            top_logprobs=body.top_logprobs or 0,
+            top_p=sampling.top_p,
+        )
+
+    async def parts(self, silence: float | None) -> AsyncIterator[list[Event] | None]:
+        """Events of the items as they come."""
+        async for parts in self._exchange.parts(silence):
+            yield None if parts is None else self._items.add(parts, self._log_probs() if parts else ())
+
+    def _log_probs(self) -> list[TokenLogProbs]:
+        choice = self._exchange.choice
+        found = chat_log_probs(choice.log_probs, self._model).content if self._body.wants_log_probs else []
+        choice.log_probs = []
+        return found
+
+    def finish(self) -> list[Event]:
+        """Completes the answer and remembers it; the last events of its items."""
+        choice, generation, response = self._exchange.choice, self._exchange.generation, self.response
+        cut = choice.finish == "length"
+        events = self._items.finish("incomplete" if cut else "completed")
+        response.status = "incomplete" if cut else "completed"
+        response.incomplete_details = IncompleteDetails(reason="max_output_tokens") if cut else None
+        response.completed_at = None if cut else int(time())
+        response.output = self._items.output
+        response.usage = self._usage()
+        response.timings = timings(generation.stats)
+        response.localspec = extra(self._exchange.engine, generation)
+        if response.store:
+            self._memory.keep(Remembered(response, (*self._before, *self._body.added(), self._said())))
+        return events
+
+    def _usage(self) -> ResponseUsage:
+        stats, thought = self._exchange.generation.stats, "".join(self._exchange.choice.reasoning)
+        thinking = min(reasoning_tokens([thought], self._model), stats.generated)
+        return ResponseUsage(
+            input_tokens=stats.prompt_tokens,
+            input_tokens_details=InputDetails(cached_tokens=stats.reused_tokens),
+            output_tokens=stats.generated,
+            output_tokens_details=OutputDetails(reasoning_tokens=thinking),
+            total_tokens=stats.prompt_tokens + stats.generated,
+        )
+
+    def _said(self) -> ChatMessage:
+        """The answer as a message of the conversation."""
+        choice = self._exchange.choice
+        calls = [
+            CallField(id=call.id, function=CalledFunction(name=call.function.name, arguments=call.function.arguments))
+            for call in choice.calls
+        ]
+        content, thought = "".join(choice.content), "".join(choice.reasoning)
+        return ChatMessage(role="assistant", content=content, tool_calls=calls, reasoning_content=thought)
+
+    async def lines(self, silence: float) -> AsyncIterator[str]:
+        """Server-sent events in OpenAI's order."""
+        number = 0
+        async for event in self._events(silence):
+            if event is None:
+                yield PING
+            else:
+                yield f"event: {event['type']}\ndata: {json.dumps(event | {'sequence_number': number})}\n\n"
+                number += 1
+
+    async def _events(self, silence: float) -> AsyncIterator[Event | None]:
+        for kind in ("response.created", "response.in_progress"):
+            yield {"type": kind, "response": self._shown()}
+        try:
+            async for events in self.parts(silence):
+                if events is None:
+                    yield None
+                for event in events or ():
+                    yield event
+            for event in self.finish():
+                yield event
+        except Exception as error:  # noqa: BLE001 - the status is out: the stream itself must tell
+            self.response.status = "failed"
+            self.response.error = ResponseFailure(message=told(error).message)
+        yield {"type": f"response.{self.response.status}", "response": self._shown()}
+
+    def _shown(self) -> dict[str, Any]:
+        return self.response.model_dump(mode="json")
+
+
+def _text(body: ResponsesBody) -> dict[str, Any]:
+    wanted = body.text.format if body.text is not None else None
+    if wanted is None:
+        return {"format": {"type": "text"}}
+    return {"format": wanted.model_dump(by_alias=True, exclude_none=True)}
+
+
+def _choice(body: ResponsesBody) -> str | dict[str, Any]:
+    choice = body.tool_choice
+    return choice.model_dump() if isinstance(choice, NamedChoice) else choice or "auto"

@@ -1,0 +1,328 @@
+"""What `POST /v1/responses` takes: OpenAI's body, and what it means for a model here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Discriminator, Field, Tag
+
+from localspec.server.chat import chat_fields
+from localspec.server.chat.chat_fields import (
+    CalledFunction,
+    CallField,
+    ChatFields,
+    ChatMessage,
+    FunctionField,
+    ToolField,
+)
+from localspec.server.chat.fields import (
+    MOST_ITEMS,
+    MOST_TOOLS,
+    Body,
+    JsonSchema,
+    ResponseFormat,
+    SamplingFields,
+    Speculative,
+)
+from localspec.server.http.errors import invalid
+
+
+class InputText(Body):
+    """A piece of text, of either side."""
+
+    type: Literal["input_text", "output_text", "text"]
+    text: str
+    annotations: Any = None
+    """Accepted from earlier answers; the model does not see them."""
+    logprobs: Any = None
+    """Accepted from earlier answers; the model does not see them."""
+
+
+class MessageItem(Body):
+    """A message."""
+
+    type: Literal["message"] = "message"
+    role: Literal["user", "assistant", "system", "developer"]
+    content: str | Annotated[list[InputText], Field(max_length=MOST_ITEMS)]
+    id: str | None = None
+    status: Any = None
+    """Accepted from earlier answers."""
+    phase: Any = None
+    """Accepted from earlier answers."""
+
+
+class CallItem(Body):
+    """A call the assistant made."""
+
+    type: Literal["function_call"]
+    call_id: str
+    name: str
+    arguments: str
+    id: str | None = None
+    status: Any = None
+    """Accepted from earlier answers."""
+
+
+class OutputItem(Body):
+    """The result of a call."""
+
+    type: Literal["function_call_output"]
+    call_id: str
+    output: str | Annotated[list[InputText], Field(max_length=MOST_ITEMS)]
+    id: str | None = None
+    status: Any = None
+    """Accepted."""
+
+
+class ReasoningText(Body):
+    """A piece of a thought."""
+
+    type: Literal["reasoning_text", "summary_text"]
+    text: str
+
+
+class ReasoningItem(Body):
+    """What the assistant thought."""
+
+    type: Literal["reasoning"]
+    id: str | None = None
+    summary: Annotated[list[ReasoningText], Field(max_length=MOST_ITEMS)] | None = None
+    content: Annotated[list[ReasoningText], Field(max_length=MOST_ITEMS)] | None = None
+    encrypted_content: str | None = None
+    """Accepted from other servers; the model does not see it."""
+    status: Any = None
+    """Accepted from earlier answers."""
+
+
+def _kind(item: Any) -> Any:
+    """A message may leave its type out. The tags are no names, so that no error takes them for a field's."""
+    return f"<{item.get('type', 'message') if isinstance(item, dict) else getattr(item, 'type', None)}>"
+
+
+Item = Annotated[
+    Annotated[MessageItem, Tag("<message>")]
+    | Annotated[CallItem, Tag("<function_call>")]
+    | Annotated[OutputItem, Tag("<function_call_output>")]
+    | Annotated[ReasoningItem, Tag("<reasoning>")],
+    Discriminator(
+        _kind,
+        custom_error_type="unknown_item",
+        custom_error_message="items are of the type message, function_call, function_call_output or reasoning",
+    ),
+]
+
+
+class FunctionTool(Body):
+    """A function of the client's own; tools that a server would run are not here."""
+
+    type: Literal["function"]
+    name: str
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+    """Whether calls must fit the schema."""
+
+
+class NamedChoice(Body):
+    """The function to call."""
+
+    type: Literal["function"]
+    name: str
+
+
+class TextFormat(Body):
+    """The form of the answer."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    name: str | None = None
+    description: str | None = None
+    schema_: dict[str, Any] | None = Field(None, alias="schema")
+    strict: bool | None = None
+    """The schema is always kept to."""
+
+
+class TextOptions(Body):
+    """What the text shall be like."""
+
+    format: TextFormat | None = None
+    verbosity: Any = None
+    """Accepted and not used."""
+
+
+class ReasoningOptions(Body):
+    """How to think."""
+
+    effort: str | None = None
+    """`none` asks the template for an answer without thoughts, all else for one with, where it knows the difference."""
+    summary: Any = None
+    """Accepted: thoughts are shown as they are."""
+    generate_summary: Any = None
+    """Accepted and not used."""
+
+
+class ResponseStreamOptions(Body):
+    """What a stream brings."""
+
+    include_obfuscation: Any = None
+    """Accepted and not used."""
+
+
+class ResponsePrompt(Body):
+    """What makes up the prompt; all that counting tokens takes."""
+
+    tool_types: ClassVar[frozenset[str]] = frozenset({"function"})
+    model: str | None = None
+    """Name of a model; null = the default one."""
+    input: str | Annotated[list[Item], Field(max_length=MOST_ITEMS)]
+    """A message of the user, or items of a conversation."""
+    instructions: str | None = None
+    """System message of this answer alone: the next one that refers to it does not inherit it."""
+    previous_response_id: str | None = None
+    """Goes on with the conversation of an earlier answer, as long as it is remembered (in memory only)."""
+    tools: Annotated[list[FunctionTool], Field(max_length=MOST_TOOLS)] | None = None
+    tool_choice: Literal["auto", "none", "required"] | NamedChoice | None = None
+    parallel_tool_calls: bool | None = None
+    reasoning: ReasoningOptions | None = None
+    text: TextOptions | None = None
+
+    def added(self) -> list[ChatMessage]:
+        """What this request adds to the conversation, without `instructions`."""
+        if isinstance(self.input, str):
+            return [ChatMessage(role="user", content=self.input)]
+        if not self.input:
+            raise invalid("input is empty.", "input", "invalid_value")
+        return conversation(self.input)
+
+    def fields(self, before: Sequence[ChatMessage], **more: Any) -> ChatFields:
+        """The same as a body of the chat API.
+
+        Args:
+            before: the conversation that this request goes on with.
+            more: further fields of that API.
+        """
+        system = [ChatMessage(role="system", content=self.instructions)] if self.instructions else []
+        wanted = self.text.format if self.text is not None else None
+        if wanted is not None:
+            more["response_format"] = _format(wanted)
+        effort = self.reasoning.effort if self.reasoning is not None else None
+        if effort is not None:
+            more["chat_template_kwargs"] = {"enable_thinking": effort != "none"}
+            more["reasoning_effort"] = effort if effort != "none" else None
+        if isinstance(self.tool_choice, NamedChoice):
+            function = chat_fields.NamedFunction(name=self.tool_choice.name)
+            more["tool_choice"] = chat_fields.NamedChoice(type="function", function=function)
+        else:
+            more["tool_choice"] = self.tool_choice
+        return ChatFields(
+            model=self.model,
+            messages=[*system, *before, *self.added()],
+            tools=[_tool(tool) for tool in self.tools or ()],
+            parallel_tool_calls=self.parallel_tool_calls,
+            continue_final_message=False,
+            **more,
+        )
+
+
+class ResponsesBody(ResponsePrompt, SamplingFields):
+    """A conversation that wants an answer."""
+
+    stream: bool | None = None
+    stream_options: ResponseStreamOptions | None = None
+    store: bool | None = None
+    """false = the answer is not remembered."""
+    max_output_tokens: int | None = Field(None, ge=1)
+    """Most new tokens, thoughts included."""
+    top_logprobs: int | None = Field(None, ge=0, le=20)
+    """With `message.output_text.logprobs` in `include`: how many likely tokens at each position."""
+    truncation: Literal["disabled"] | None = None
+    """Only `disabled`: a conversation that does not fit is refused."""
+    background: Literal[False] | None = None
+    """Only false."""
+    include: list[Literal["reasoning.encrypted_content", "message.output_text.logprobs"]] | None = None
+    """`reasoning.encrypted_content` is accepted and changes nothing: thoughts come as text."""
+    metadata: dict[str, str] | None = None
+    """Comes back with the answer."""
+    max_tool_calls: Any = None
+    """Accepted: it counts calls of tools that a server runs, and there are none."""
+    user: Any = None
+    """Accepted and not used."""
+    safety_identifier: Any = None
+    """Accepted and not used."""
+    prompt_cache_key: Any = None
+    """Accepted and not used: prefixes are found by their tokens."""
+    prompt_cache_retention: Any = None
+    """Accepted and not used."""
+    prompt_cache_options: Any = None
+    """Accepted and not used."""
+    service_tier: Any = None
+    """Accepted and not used."""
+    client_metadata: Any = None
+    """Accepted and not used."""
+    speculative: Speculative | None = None
+    """How drafts are made (localspec's own field)."""
+
+    @property
+    def wants_log_probs(self) -> bool:
+        """Whether log-probabilities are asked for."""
+        return "message.output_text.logprobs" in (self.include or ()) or bool(self.top_logprobs)
+
+    def answered(self, before: Sequence[ChatMessage]) -> ChatFields:
+        """The same as a body of the chat API, with how to answer."""
+        return self.fields(
+            before,
+            max_tokens=self.max_output_tokens,
+            speculative=self.speculative,
+            logprobs=self.wants_log_probs,
+            top_logprobs=self.top_logprobs,
+            **self.drawn(),
+        )
+
+
+def _format(wanted: TextFormat) -> ResponseFormat:
+    if wanted.type != "json_schema":
+        return ResponseFormat(type=wanted.type)
+    if wanted.schema_ is None:
+        what = "text.format is json_schema without a schema."
+        raise invalid(what, "text.format.schema", "missing_required_parameter")
+    return ResponseFormat(type="json_schema", json_schema=JsonSchema(schema=wanted.schema_))
+
+
+def _tool(given: FunctionTool) -> ToolField:
+    function = FunctionField(
+        name=given.name, description=given.description, parameters=given.parameters, strict=given.strict
+    )
+    return ToolField(type="function", function=function)
+
+
+def conversation(items: Sequence[Item]) -> list[ChatMessage]:
+    """Items as messages: thoughts, text and calls of one turn of the assistant become one message."""
+    found: list[ChatMessage] = []
+    for item in items:
+        if isinstance(item, OutputItem):
+            found.append(ChatMessage(role="tool", content=_joined(item.output), tool_call_id=item.call_id))
+        elif isinstance(item, MessageItem) and item.role != "assistant":
+            found.append(ChatMessage(role=item.role, content=_joined(item.content)))
+        else:
+            _say(found, item)
+    return found
+
+
+def _say(found: list[ChatMessage], item: MessageItem | CallItem | ReasoningItem) -> None:
+    """Adds what the assistant said to its turn, or begins one."""
+    last = found[-1] if found else None
+    if last is None or last.role != "assistant" or (last.tool_calls and not isinstance(item, CallItem)):
+        last = ChatMessage(role="assistant", content="", reasoning_content="", tool_calls=[])
+        found.append(last)
+    if isinstance(item, CallItem):
+        function = CalledFunction(name=item.name, arguments=item.arguments)
+        last.tool_calls = [*(last.tool_calls or ()), CallField(id=item.call_id, function=function)]
+    elif isinstance(item, ReasoningItem):
+        thought = "".join(part.text for part in item.content or item.summary or ())
+        last.reasoning_content = (last.reasoning_content or "") + thought
+    else:
+        last.content = f"{last.content}{_joined(item.content)}"
+
+
+def _joined(content: str | Sequence[InputText]) -> str:
+    return content if isinstance(content, str) else "".join(part.text for part in content)

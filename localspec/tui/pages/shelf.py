@@ -1,0 +1,197 @@
+"""What the models screen lists: pairs and models, here or on the hub, with their fit and the speed they had here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from localspec.chat.prompt.completion import NO_TEMPLATE
+from localspec.errors import LocalspecError
+from localspec.gguf.split import read_parts
+from localspec.models.facts.context_length import default_context
+from localspec.models.facts.shape import shape_of
+from localspec.models.installed.catalog import DEFAULT_PAIR, Catalog, ModelEntry, PairEntry
+from localspec.models.installed.installed import can_draft
+from localspec.models.installed.methods import METHODS
+from localspec.models.installed.store import Entry, Store
+from localspec.models.memory import fit
+from localspec.models.memory.fit import FitSettings
+from localspec.models.memory.memory import Place, total_ram
+
+State = Literal["here", "hub", "broken"]
+BUNDLED = "bundled pair"
+"""What answers of the bundled pair are signed with when no model was named."""
+_OVERHEAD = 1.15
+"""What a model takes in memory, over its file, where no header can be read: a rule of thumb, and said to be one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """A row: something to talk with."""
+
+    name: str
+    """What `localspec run NAME` or `localspec pull NAME` takes."""
+    draft: str
+    """Name of the draft model; "" = none."""
+    state: State
+    bytes: int
+    """Of all files, drafts included; 0 = unknown."""
+    why: str = ""
+    """A sentence: what it is for, or what is wrong with it."""
+    licence: str = ""
+    files: tuple[Path, ...] = ()
+    """Where it is: target, then draft."""
+    fits: bool | None = None
+    """Whether memory is there for it; None = not known."""
+    fit: str = ""
+    """The verdict in a sentence."""
+    rate: float = 0.0
+    """Tokens/s of its last answers on this machine; 0 = not measured."""
+    speedup: float = 0.0
+    """Estimated speedup of those; 0 = not known."""
+    removable: tuple[str, ...] = ()
+    """Entries of the index that it consists of."""
+    layers: tuple[str, ...] = ()
+    """What of it would run on which GPU and why not on another, a line for each; none on a machine without a GPU."""
+
+
+@dataclass(slots=True)
+class Speeds:
+    """Speed of the last answers by the model that gave them."""
+
+    tokens: dict[str, int] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+    plain: dict[str, float] = field(default_factory=dict)
+    compared: dict[str, float] = field(default_factory=dict)
+
+    def add(self, model: str, stats: Mapping[str, Any]) -> None:
+        """Counts an answer."""
+        tokens = stats.get("generated_tokens") or 0
+        seconds = sum(float(stats.get(f"{part}_seconds") or 0) for part in ("draft", "verify", "host"))
+        if not tokens or seconds <= 0:
+            return
+        self.tokens[model] = self.tokens.get(model, 0) + tokens
+        self.seconds[model] = self.seconds.get(model, 0.0) + seconds
+        if plain := float(stats.get("plain_seconds") or 0):
+            self.plain[model] = self.plain.get(model, 0.0) + plain
+            compared = float(stats.get("compared_seconds") or seconds)  # older versions did not tell
+            self.compared[model] = self.compared.get(model, 0.0) + compared
+
+    def of(self, names: Iterable[str]) -> tuple[float, float]:
+        """(tokens/s, estimated speedup) of a model known by any of these names; 0 = not known."""
+        for name in names:
+            if self.seconds.get(name):
+                compared = self.compared.get(name, 0.0)
+                return self.tokens[name] / self.seconds[name], self.plain[name] / compared if compared else 0.0
+        return 0.0, 0.0
+
+
+def shelf(catalog: Catalog, store: Store) -> list[Item]:
+    """Everything there is, without fit and speed: what is here first, then the pairs of the catalogue by size.
+
+    Raises:
+        LocalspecError: the index of models is damaged.
+    """
+    entries = {entry.name: entry for entry in store.entries()}
+    items = [_pair(pair, catalog, entries) for pair in catalog.pairs.values() if pair.method in METHODS]
+    items += [_alone(model) for model in catalog.alone(METHODS) if not model.bundled and model.name not in entries]
+    listed = {name for item in items if item.state != "hub" for name in item.removable}
+    items += [
+        _installed(entry, entries) for entry in entries.values() if entry.role == "target" and entry.name not in listed
+    ]
+    order = {"here": 0, "broken": 1, "hub": 2}
+    return sorted(items, key=lambda item: (order[item.state], not item.bytes, item.bytes, item.name))
+
+
+def _pair(pair: PairEntry, catalog: Catalog, entries: Mapping[str, Entry]) -> Item:
+    models = [catalog.models[pair.target], catalog.models[pair.draft]]
+    mine = tuple(entries[model.name] for model in models if model.name in entries)
+    fault = next((entry.fault for entry in mine if entry.fault), "")
+    here = all(model.bundled or model.name in entries for model in models)
+    sizes = [_size(model, entries) for model in models]
+    return Item(
+        pair.name,
+        pair.draft,
+        "broken" if fault else "here" if here else "hub",
+        sum(sizes) if all(sizes) else 0,
+        fault or pair.why,
+        models[0].licence,
+        tuple(model.path if model.bundled else entries[model.name].path for model in models) if here else (),
+        removable=tuple(entry.name for entry in mine),
+    )
+
+
+def _alone(model: ModelEntry) -> Item:
+    why = f"{model.reference}; pulling it looks for the drafter that its maker published"
+    return Item(model.name, "", "hub", model.bytes, why, model.licence)
+
+
+def _size(model: ModelEntry, entries: Mapping[str, Entry]) -> int:
+    if model.bundled:
+        return model.path.stat().st_size if model.path.exists() else 0
+    return entries[model.name].bytes if model.name in entries else model.bytes
+
+
+def _installed(entry: Entry, entries: Mapping[str, Entry]) -> Item:
+    draft = entries.get(entry.draft)
+    parts = [entry] if draft is None or not (draft.fault or can_draft(draft)) else [entry, draft]
+    fault = next((part.fault for part in parts if part.fault), "")
+    return Item(
+        entry.name,
+        parts[1].name if len(parts) > 1 else "",
+        "broken" if fault else "here",
+        sum(part.bytes for part in parts),
+        fault or f"{entry.architecture}, {entry.quant}, from {entry.origin}",
+        entry.licence,
+        tuple(part.path for part in parts),
+        removable=tuple(part.name for part in parts),
+    )
+
+
+def judged(item: Item, places: Sequence[Place]) -> Item:
+    """With the fit verdict: from the headers where the files are here, else a rule of thumb from their sizes."""
+    if item.state == "broken":
+        return item
+    if item.files:
+        try:
+            return _from_headers(item, places)
+        except (LocalspecError, OSError) as error:
+            return replace(item, fit=f"Its memory cannot be planned: {error}")
+    if not item.bytes:
+        return replace(item, fit="Its size is not known before it is pulled; pulling asks the hub first.")
+    free = max((place.free_bytes for place in places), default=0)
+    if not free:
+        return item
+    needed = int(item.bytes * _OVERHEAD) + (512 << 20)
+    word = "should fit" if needed <= free else "will hardly fit"
+    sentence = (
+        f"It {word}: about {needed / 1e9:.1f} GB with a margin, {free / 1e9:.1f} GB free (from file sizes alone)."
+    )
+    return replace(item, fits=needed <= free, fit=sentence)
+
+
+def _from_headers(item: Item, places: Sequence[Place]) -> Item:
+    from localspec.drafters.heads import loading as heads
+    from localspec.runtime.memory.serving import gpu_lines, serving
+
+    target, *rest = item.files
+    headers = read_parts(target)
+    draft, files = heads.apart(rest[0] if rest else None, ())
+    small = None if draft is None else read_parts(draft)
+    small_shape = None if small is None else shape_of(small)
+    context = default_context(shape_of(headers), small_shape, total_bytes=total_ram(places))
+    wanted, there, why = serving(FitSettings(), target, draft, places)
+    wanted = replace(wanted, context=context, heads=heads.shapes(headers[0], files))
+    plan = fit.plan(headers, small, wanted, there)
+    completes = "" if headers[0].chat_template else f" It has {NO_TEMPLATE}."
+    return replace(item, fits=plan.fits, fit=plan.sentence() + completes, layers=tuple(gpu_lines(plan, why)))
+
+
+def timed(item: Item, speeds: Speeds) -> Item:
+    """With the speed it had here."""
+    short = item.name.rpartition("/")[2]
+    names = [item.name, short, short.partition(":")[0], *(path.stem for path in item.files[:1])]
+    rate, speedup = speeds.of([*names, BUNDLED] if item.name == DEFAULT_PAIR else names)
+    return replace(item, rate=rate, speedup=speedup)

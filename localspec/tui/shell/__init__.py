@@ -1,0 +1,1 @@
+"""The app around the screens: keys, commands, themes, tabs."""

@@ -1,0 +1,1 @@
+"""Asking and answering: who answers, and what becomes of a turn."""

@@ -1,0 +1,111 @@
+"""Text files that go along with a message: `@path` in the input, with suggestions while it is typed."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from localspec.chat.archive.message import Attachment
+from localspec.chat.text_file import read_text
+from localspec.errors import UsageError
+
+LARGEST = 512 * 1024
+"""Bytes of a file that can be attached: more would fill any context here many times over."""
+_MOST_FILES, _DEEPEST = 4_000, 6
+_SKIPPED = {"node_modules", "__pycache__", "venv", "build", "dist", "target"}
+_MENTION = re.compile(r"(?:^|(?<=\s))@(\"[^\"]+\"|\S+)")
+
+
+def attached(text: str, folder: Path | None = None) -> tuple[Attachment, ...]:
+    """The files a message mentions as `@path` or `@"path with spaces"`; other words after an @ are only words.
+
+    Raises:
+        UsageError: a mentioned file exists and cannot be attached; says which and why.
+    """
+    folder = Path.cwd() if folder is None else folder
+    found: dict[str, Attachment] = {}
+    for mention in _MENTION.findall(text):
+        name = mention.strip('"')
+        for candidate in (name, name.rstrip(".,;:!?)")):
+            path = folder / Path(candidate).expanduser()
+            if path.is_file():
+                found.setdefault(candidate, Attachment(candidate, _read(path)))
+                break
+    return tuple(found.values())
+
+
+def _read(path: Path) -> str:
+    try:
+        size = path.stat().st_size
+        if size > LARGEST:
+            raise UsageError(f"{path} has {size:,} bytes; files of up to {LARGEST:,} can be attached.")
+        return read_text(path)
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}.") from None
+
+
+def files(folder: Path) -> list[str]:
+    """Paths of files below a folder, relative to it, shallow ones first; without hidden and build folders.
+
+    Takes long in a large folder: call it from a thread.
+    """
+    found: list[str] = []
+    level = [folder]
+    for _ in range(_DEEPEST):
+        below: list[Path] = []
+        for place in level:
+            for entry in _entries(place):
+                if entry.is_dir(follow_symlinks=False):
+                    below.append(Path(entry.path))
+                elif len(found) < _MOST_FILES:
+                    found.append(os.path.relpath(entry.path, folder))
+        level = below
+        if not level or len(found) >= _MOST_FILES:
+            break
+    return found
+
+
+def _entries(folder: Path) -> Iterator[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as entries:
+            yield from sorted(
+                (entry for entry in entries if not entry.name.startswith(".") and entry.name not in _SKIPPED),
+                key=lambda entry: entry.name,
+            )
+    except OSError:
+        return  # a folder that cannot be read has nothing to offer
+
+
+def matching(known: Sequence[str], typed: str, limit: int = 8) -> list[str]:
+    """Paths for what is typed after the @: a folder's content for `~`, `/` and `..`, else the best of `known`."""
+    if typed.startswith(("~", "/", "..")):
+        return _listing(typed, limit)
+    typed = typed.lower()
+    ranked = ((_rank(path.lower(), typed), index) for index, path in enumerate(known))
+    best = sorted(pair for pair in ranked if pair[0] is not None)
+    return [known[index] for _, index in best[:limit]]
+
+
+def _listing(typed: str, limit: int) -> list[str]:
+    start, _, name = typed.rpartition("/")
+    if not start and not typed.startswith("/"):
+        return [typed + "/"] if typed in ("~", "..") else []
+    entries = _entries(Path(start + "/").expanduser())
+    return [f"{start}/{entry.name}{'/' if entry.is_dir() else ''}" for entry in entries if entry.name.startswith(name)][
+        :limit
+    ]
+
+
+def _rank(path: str, typed: str) -> tuple[int, int] | None:
+    """Smaller is better; None = no match: the name begins so, contains it, the path contains it, letters in order."""
+    name = path.rpartition("/")[2]
+    if name.startswith(typed):
+        return 0, len(path)
+    if typed in name:
+        return 1, len(path)
+    if typed in path:
+        return 2, len(path)
+    letters = iter(path)
+    return (3, len(path)) if all(letter in letters for letter in typed) else None

@@ -1,0 +1,118 @@
+"""What an answer brings, from the threads of an answerer to a screen: joined until the screen has drawn the last part.
+
+An answerer never waits for the screen, and the screen is never more than one part late, however slow it is.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from itertools import chain
+from time import monotonic
+from typing import Any, Protocol
+
+from textual.message import Message as TextualMessage
+
+from localspec.tui.talk.answerer import POSTS_PER_SECOND, AnswerEnded, AnswerPart, Prefilled, Sink
+
+_LONGEST_REST = 0.25
+"""Seconds between two parts at most: text that stands still for longer seems to be stuck."""
+
+
+class Screened(Sink, Protocol):
+    """What an inbox asks of the widget or screen it belongs to; every one of Textual's can do it."""
+
+    def call_later(self, callback: Callable[..., Any]) -> bool:
+        """Calls on the screen's thread, soon; safe to call from any thread."""
+        ...
+
+    def call_after_refresh(self, callback: Callable[..., Any], *args: Any) -> bool:
+        """Calls when all messages up to now are handled and what they changed is drawn."""
+        ...
+
+    def set_timer(self, delay: float, callback: Callable[..., Any]) -> Any:
+        """Calls after `delay` seconds."""
+        ...
+
+
+class Inbox:
+    """A sink for one answer; its owner gets at most `POSTS_PER_SECOND` parts a second.
+
+    After each part the owner rests for as long as the part took to be handled and drawn, so that keys have half of the
+    time on a slow machine, too.
+    """
+
+    def __init__(self, owner: Screened, clock: Callable[[], float] = monotonic) -> None:
+        """`clock` tells seconds."""
+        self._owner, self._clock = owner, clock
+        self._waiting: deque[TextualMessage] = deque()
+        self._expected = False
+        """A call of `_deliver` is on its way."""
+        self._stopped = False
+
+    def post_message(self, message: TextualMessage) -> bool:
+        if self._stopped:
+            return isinstance(message, AnswerEnded) and self._owner.post_message(message)
+        self._waiting.append(message)
+        if self._expected:
+            return True
+        self._expected = True
+        return self._owner.call_later(self._deliver)
+
+    def stop(self) -> None:
+        """Screen's thread only: drops what waits and what still comes; the end of the answer comes at once."""
+        self._stopped = True
+        self._take()
+
+    def _take(self) -> list[TextualMessage]:
+        taken = list[TextualMessage]()
+        with suppress(IndexError):  # a thread may add meanwhile
+            while True:
+                taken.append(self._waiting.popleft())
+        return taken
+
+    def _deliver(self) -> None:
+        taken = self._take()
+        if not taken:
+            self._expected = False
+            if self._waiting and not self._stopped:  # it came just now, when a call was still expected
+                self._expected = True
+                self._owner.call_later(self._deliver)
+            return
+        began = self._clock()
+        for message in _joined(taken):
+            self._owner.post_message(message)
+        self._owner.call_after_refresh(self._rest, began)
+
+    def _rest(self, began: float) -> None:
+        took = self._clock() - began
+        self._owner.set_timer(max(1 / POSTS_PER_SECOND - took, min(took, _LONGEST_REST)), self._deliver)
+
+
+def _joined(messages: Iterable[TextualMessage]) -> list[TextualMessage]:
+    """In their order, all parts as one, of the progress of the prompt the last."""
+    parts, others = list[AnswerPart](), dict[type, TextualMessage]()
+    for message in messages:
+        if isinstance(message, AnswerPart):
+            parts.append(message)
+        else:
+            others[type(message)] = message
+    prefilled, ended = others.pop(Prefilled, None), others.pop(AnswerEnded, None)
+    ordered = [prefilled, *others.values(), _one(parts) if parts else None, ended]
+    return [message for message in ordered if message is not None]
+
+
+def _one(parts: list[AnswerPart]) -> AnswerPart:
+    last = parts[-1]
+    if len(parts) == 1:
+        return last
+    return AnswerPart(
+        last.answer,
+        "".join(part.text for part in parts),
+        tuple(chain.from_iterable(part.tokens for part in parts)),
+        tuple(chain.from_iterable(part.origins for part in parts)),
+        tuple(chain.from_iterable(part.records for part in parts)),
+        last.stats,
+        "".join(part.thinking for part in parts),
+    )

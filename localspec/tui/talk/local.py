@@ -1,0 +1,280 @@
+"""The engine of this process as an answerer: a thread loads it, a thread reads each generation."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from time import monotonic
+from typing import Any
+
+from localspec.chat.prompt.completion import MOST_TOKENS, continued
+from localspec.chat.reply.dialect import Dialect
+from localspec.chat.reply.reply import Parser, Part
+from localspec.chat.reply.thinking import apart
+from localspec.engine.request import Event, FinishReason, Origin, PassRecord
+from localspec.engine.stats import RequestStats
+from localspec.errors import Cancelled, LocalspecError
+from localspec.llama.exact.choice import Progress
+from localspec.runtime.engine import Engine
+from localspec.runtime.generation import Generation
+from localspec.runtime.offered import is_bundled
+from localspec.tui.talk.answerer import (
+    POSTS_PER_SECOND,
+    AnswerEnded,
+    AnswerPart,
+    Facts,
+    LoadFailed,
+    Loading,
+    ModelReady,
+    Prefilled,
+    Question,
+    Sink,
+)
+
+Load = Callable[[Progress], Engine]
+"""Loads an engine and reports progress; called on a thread."""
+
+
+class LocalAnswerer:
+    """Loads and asks an `Engine`; the first question may come before it is loaded."""
+
+    def __init__(self, load: Load, name: str) -> None:
+        self.name = name
+        self.facts: Facts | None = None
+        self.engine: Engine | None = None
+        """None until it is loaded."""
+        self._dialect: Dialect | None = None
+        """Of its target."""
+        self._load = load
+        self._closed = False
+        self._loaded = threading.Event()
+        self._reloading = threading.Lock()
+        self._error: LocalspecError | None = None
+
+    def start(self, sink: Sink) -> None:
+        threading.Thread(target=self._load_and_tell, args=(sink,), name="localspec-load", daemon=True).start()
+
+    def answer(self, question: Question, sink: Sink) -> LocalAnswer:
+        answer = LocalAnswer(question.seed)
+        arguments = (answer, question, sink)
+        threading.Thread(target=self._read, args=arguments, name="localspec-read", daemon=True).start()
+        return answer
+
+    def count(self, question: Question) -> int | None:
+        if self.engine is None or self._dialect is None:
+            return None
+        return len(_Asked(self.engine, self._dialect, question).prompt)
+
+    def piece(self, token: int) -> bytes:
+        """Asked for tokens of answers only, so that there is a model."""
+        assert self.engine is not None
+        return self.engine.loaded.model.piece(token)
+
+    def close(self) -> None:
+        self._closed = True
+        if self.engine is not None:
+            self.engine.close()
+
+    def _load_and_tell(self, sink: Sink) -> None:
+        last = 0.0
+
+        def tell(what: str, share: float) -> None:
+            nonlocal last
+            if self._closed:
+                raise Cancelled("Closed while loading.")
+            if monotonic() - last >= 1 / POSTS_PER_SECOND:
+                last = monotonic()
+                sink.post_message(Loading(what, share))
+
+        try:
+            engine = self._load(tell)
+        except Cancelled as error:
+            self._error = error
+        except LocalspecError as error:
+            self._error = error
+            sink.post_message(LoadFailed(error))
+        except Exception as error:  # noqa: BLE001 - the worker's edge: the waiting side must hear of it
+            self._error = LocalspecError(f"The model could not be loaded: {error!r}.")
+            sink.post_message(LoadFailed(self._error))
+        else:
+            self._take(engine, sink)
+        finally:
+            self._loaded.set()
+
+    def _load_again(self, engine: Engine, sink: Sink) -> None:
+        with self._reloading:  # tabs may ask at the same time
+            if self.engine is engine:
+                engine.close()
+                self.engine = None
+                self._load_and_tell(sink)
+
+    def _take(self, engine: Engine, sink: Sink) -> None:
+        if self._closed:  # while the last step of loading ran
+            engine.close()
+            return
+        self._dialect = Dialect(engine.loaded.model)
+        self.engine = engine
+        self.facts = _facts(engine, self.name)
+        sink.post_message(ModelReady(self.facts))
+
+    def _read(self, answer: LocalAnswer, question: Question, sink: Sink) -> None:
+        """One answer, from asking to its end, on a thread of its own."""
+        stats = RequestStats()
+        try:
+            self._loaded.wait()
+            if self.engine is not None and self.engine.outdated:
+                self._load_again(self.engine, sink)
+            if self._error is not None or self.engine is None or self._dialect is None:
+                raise self._error or Cancelled("Closed while loading.")
+            asked = _Asked(self.engine, self._dialect, question)
+            if question.alone:
+                self.engine.forget()
+            generation = asked.generation(answer, sink)
+            stats = generation.stats
+            answer.begin(generation)
+            feed = _Feed(answer, sink, asked.reply)
+            try:
+                for event in generation:
+                    feed.add(event)
+                    for another in generation.poll():
+                        feed.add(another)
+                    feed.flush()
+                    stats = generation.stats
+                    # Not awake for each pass: each time it would take the interpreter from the engine's thread.
+                    answer.cancelled.wait(1 / POSTS_PER_SECOND if generation.finish is None else 0.0)
+            finally:
+                feed.finish()
+            sink.post_message(AnswerEnded(answer, generation.finish or FinishReason.STOP, stats))
+        except LocalspecError as error:
+            finish = FinishReason.CANCELLED if isinstance(error, Cancelled) else FinishReason.ERROR
+            sink.post_message(AnswerEnded(answer, finish, stats, error))
+        except Exception as error:  # noqa: BLE001 - the worker's edge: the waiting side must hear of it
+            failure = LocalspecError(f"The answer failed: {error!r}.", "LOCALSPEC_DEBUG=1 shows more.")
+            sink.post_message(AnswerEnded(answer, FinishReason.ERROR, stats, failure))
+
+
+class LocalAnswer:
+    """Cancels a generation, also one that is still waiting for the model."""
+
+    def __init__(self, seed: int | None) -> None:
+        self.seed = seed
+        self.cancelled = threading.Event()
+        """Somebody asked for the end."""
+        self._generation: Generation | None = None
+        self._lock = threading.Lock()
+
+    def begin(self, generation: Generation) -> None:
+        """The engine has taken the question."""
+        with self._lock:
+            self._generation = generation
+            self.seed = generation.request.seed
+            if self.cancelled.is_set():
+                generation.cancel()
+
+    def cancel(self) -> None:
+        with self._lock:
+            self.cancelled.set()
+            if self._generation is not None:
+                self._generation.cancel()
+
+
+class _Feed:
+    """Joins events into posts."""
+
+    def __init__(self, answer: LocalAnswer, sink: Sink, reply: Parser) -> None:
+        self._answer, self._sink, self._reply = answer, sink, reply
+        self._said: list[str] = []
+        """As the model says it, thinking and marks included."""
+        self._tokens: list[int] = []
+        self._origins: list[Origin] = []
+        self._records: list[PassRecord] = []
+        self._stats = RequestStats()
+
+    def add(self, event: Event) -> None:
+        self._said.append(event.text)
+        self._tokens += event.tokens
+        self._origins += event.origins
+        if event.record is not None:
+            self._records.append(event.record)
+        self._stats = event.stats
+
+    def finish(self) -> None:
+        """Posts what is left, at the end of the answer."""
+        self.flush()
+        self._post(self._reply.finish())
+
+    def flush(self) -> None:
+        """Posts what has come since the last time, if anything has."""
+        said, self._said = "".join(self._said), []
+        self._post(self._reply.push(said))
+
+    def _post(self, parts: list[Part]) -> None:
+        text, thinking = apart(parts)
+        if not (self._tokens or text or thinking):
+            return
+        self._sink.post_message(
+            AnswerPart(
+                self._answer,
+                text,
+                tuple(self._tokens),
+                tuple(self._origins),
+                tuple(self._records),
+                self._stats,
+                thinking,
+            )
+        )
+        for waiting in (self._tokens, self._origins, self._records):
+            waiting.clear()
+
+
+class _Asked:
+    """A question in the words of one model: its prompt, with what the answer already says, and how to read the rest."""
+
+    def __init__(self, engine: Engine, dialect: Dialect, question: Question) -> None:
+        """Raises: LocalspecError, if the chat template refuses the messages, or there is none and a system message."""
+        self._engine, self._question = engine, question
+        turn = dialect.turn(question.messages)
+        wanted: dict[str, Any] = {} if question.thinking is None else {"enable_thinking": question.thinking}
+        completes = not engine.template.exists
+        if completes:
+            prompt = engine.tokenize(continued(turn.messages))
+        else:
+            prompt = engine.chat_tokens(turn.messages, **turn.variables, **wanted)
+        self.prompt, self.reply = turn.resume(prompt, question.reasoning, question.prefix, question.thought_out)
+        self._preserved = turn.preserved
+        self._max_tokens = question.max_tokens or (MOST_TOKENS if completes else None)
+
+    def generation(self, answer: LocalAnswer, sink: Sink) -> Generation:
+        question = self._question
+        return self._engine.generate(
+            self.prompt,
+            sampling=question.sampling,
+            seed=question.seed,
+            max_tokens=self._max_tokens,
+            stop=question.stop,
+            drafter=question.drafter,
+            max_draft_tokens=question.max_draft_tokens,
+            preserved=self._preserved,
+            chat=question.chat,
+            past=not question.alone,
+            on_prefill=lambda done, total: _tell_prefill(sink, answer, done, total),
+        )
+
+
+def _tell_prefill(sink: Sink, answer: LocalAnswer, done: int, total: int) -> None:
+    sink.post_message(Prefilled(answer, done, total))
+
+
+def _facts(engine: Engine, name: str) -> Facts:
+    loaded = engine.loaded
+    template = loaded.model.chat_template or ""
+    draft = next((path for path in (loaded.settings.draft, *loaded.settings.heads) if path is not None), None)
+    return Facts(
+        name=name,
+        context=engine.loaded.context.n_ctx,
+        draft=None if draft is None else draft.stem,
+        configuration=loaded.configuration,
+        can_think="enable_thinking" in template,
+        completes=not engine.template.exists,
+        bundled=is_bundled(loaded.settings.target),
+    )

@@ -1,0 +1,148 @@
+"""Servers that answer in place of a model of this process: which does, and with which of its models."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from localspec.chat.plain_text import one_line
+from localspec.errors import LocalspecError, UsageError
+from localspec.models.installed.catalog import Catalog, EndpointEntry
+from localspec.remote import search
+from localspec.remote.key import key_for
+from localspec.remote.server import port_here
+from localspec.tui.shell.dialogs import Choice
+from localspec.tui.talk.remote import RemoteAnswerer
+
+if TYPE_CHECKING:
+    from localspec.tui.screens.chat import ChatScreen
+    from localspec.tui.shell.app import ChatApp
+    from localspec.tui.widgets.pane import ChatPane
+
+_NAMED = 10
+"""Models that a sentence names at most."""
+
+
+def choose_model(screen: ChatScreen, name: str) -> None:
+    """Lets another server's model answer: the one that models.toml calls so, or one of the server that answers.
+
+    Without a name the server's models are listed, or where none answers those that models.toml has. A model of this
+    machine is changed on its own screen, which opens.
+
+    Raises:
+        UsageError: the name is none of models.toml, and no server answers; or models.toml cannot be read.
+    """
+    app = screen.app
+    answerer = app.answerer
+    named = Catalog.load().endpoints
+    if name in named:
+        screen.run_worker(_take(app, named[name]), group="server", exclusive=True)
+    elif isinstance(answerer, RemoteAnswerer):
+        screen.run_worker(_choose(app, answerer, name), group="server", exclusive=True)
+    elif name:
+        text = f"models.toml has no server's model {name!r}, and no server answers."
+        raise UsageError(text, "F5 lists the models of this machine.")
+    elif named:
+        screen.run_worker(_offer(app, list(named.values())), group="server", exclusive=True)
+    else:
+        app.open_screen("models")
+
+
+async def _offer(app: ChatApp, named: Sequence[EndpointEntry]) -> None:
+    here = ("here", "a model of this machine", "")
+    rows = [(str(number), one.name, one_line(one.endpoint)) for number, one in enumerate(named)]
+    chosen = await app.push_screen_wait(Choice("Which model shall answer?", [here, *rows]))
+    if chosen == "here":
+        app.open_screen("models")
+    elif chosen is not None:
+        await _take(app, named[int(chosen)])
+
+
+async def _take(app: ChatApp, entry: EndpointEntry) -> None:
+    """The user has written its address into models.toml, so that nothing is asked before a prompt goes there."""
+    pane, answerer = app.pane, app.answerer
+    try:
+        key = await asyncio.to_thread(key_for, entry)  # a keyring may ask for its password
+        found = RemoteAnswerer(entry.endpoint, entry.model or None, key)
+    except LocalspecError as error:
+        app.say(str(error), problem=True)
+        return
+    if app.answerer is answerer:
+        _use(app, found, entry.name, pane)
+
+
+async def _choose(app: ChatApp, answerer: RemoteAnswerer, name: str) -> None:
+    pane = app.pane
+    try:
+        names = await answerer.models()
+        if name and name not in names:
+            raise UsageError(f"{answerer.base} has no model {name!r}.", f"It has: {_listed(names)}.")
+    except LocalspecError as error:
+        app.say(str(error), problem=True)
+        return
+    chosen = name or await pick(app, f"Models of {answerer.base}", names, answerer.model)
+    if chosen is None or app.answerer is not answerer:
+        return
+    answerer.choose(chosen, app)
+    if pane is not None:
+        app.archive.set_model(pane.chat_id, chosen)
+    app.say(f"{chosen} answers from now on.")
+
+
+def find_server(screen: ChatScreen) -> None:
+    """Looks at the usual ports of this machine, lists what answers, and lets the server that is chosen answer.
+
+    Prompts go there only once the user has agreed (`consent`).
+    """
+    screen.run_worker(_find(screen.app), group="server", exclusive=True)
+
+
+async def _find(app: ChatApp) -> None:
+    pane, answerer = app.pane, app.answerer
+    app.say("Looking for servers on this machine …")
+    own = port_here(answerer.base) if isinstance(answerer, RemoteAnswerer) else None
+    leave_out = () if own is None else (own,)
+    found = await asyncio.to_thread(lambda: asyncio.run(search.servers(leave_out=leave_out)))
+    if not found:
+        ports = ", ".join(str(port) for port in search.PORTS if port not in leave_out)
+        app.say(f"No {'other ' if own else ''}server answers on this machine at the ports {ports}.", problem=True)
+        return
+    rows = [(str(number), f"{one.address} · {one.usual}'s port", _models(one)) for number, one in enumerate(found)]
+    chosen = await app.push_screen_wait(Choice("Servers on this machine: which one shall answer?", rows))
+    if chosen is None:
+        return
+    server = found[int(chosen)]
+    if not server.models:
+        app.say(f"{server.address} lists no models; load one there first.", problem=True)
+        return
+    several = len(server.models) > 1
+    model = await pick(app, f"Models of {server.address}", server.models) if several else server.models[0]
+    if model is None or app.answerer is not answerer:
+        return
+    _use(app, RemoteAnswerer(server.address, model), model, pane, server.address)
+
+
+def _use(app: ChatApp, answerer: RemoteAnswerer, model: str, pane: ChatPane | None, stranger: str = "") -> None:
+    """Lets a server answer, and signs the chat with the model's name."""
+    app.use(answerer, stranger)
+    if pane is not None:
+        app.archive.set_model(pane.chat_id, model)
+
+
+def _models(server: search.Server) -> str:
+    return one_line(_listed(server.models)) or "it lists no models"
+
+
+async def pick(app: ChatApp, question: str, names: Sequence[str], current: str | None = None) -> str | None:
+    """One of the names; None = given up."""
+    rows = [
+        (str(number), one_line(name), "answers now" if name == current else "") for number, name in enumerate(names)
+    ]
+    found = await app.push_screen_wait(Choice(one_line(question), rows))
+    return None if found is None else names[int(found)]
+
+
+def _listed(names: Sequence[str]) -> str:
+    rest = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + rest

@@ -1,0 +1,1 @@
+"""Text as the screen draws it."""

@@ -1,0 +1,172 @@
+"""The text of an answer, token by token, broken into lines of so many cells: what the origin view draws.
+
+Words stay whole where they fit, as in prose. Each cell knows its token's origin; drawing is the widget's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from rich.cells import cell_len
+
+from localspec.chat.plain_text import pictured
+from localspec.tui.pages.passes import Pass
+from localspec.tui.text.kinds import REJECTED, sign
+
+LINE_END, TAB = "↵", "⇥ "
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """Text of one token, or of the part of it that stands on this line."""
+
+    text: str
+    drafter: str = ""
+    depth: int = 0
+    ghost: bool = False
+    """A rejected guess, which is not part of the answer."""
+    starts: bool = True
+    """It is the token's first part, which carries the sign."""
+
+    @property
+    def width(self) -> int:
+        """Columns of the terminal."""
+        return cell_len(self.text)
+
+    @property
+    def sign(self) -> str:
+        """One character that says where the token came from; blank for the rest of a broken token."""
+        if not self.starts:
+            return " "
+        return REJECTED if self.ghost else sign(self.drafter, self.depth)
+
+
+Line = list[Cell]
+
+
+class OriginLines:
+    """Lines that grow with the passes of an answer."""
+
+    def __init__(self, width: int, *, ghosts: bool = False, line_ends: bool = False) -> None:
+        """
+        Args:
+            width: columns; 2 is the least, as some characters take that.
+            ghosts: show rejected guesses, too.
+            line_ends: show line ends as signs.
+        """
+        self.width = max(2, width)
+        self.ghosts, self.line_ends = ghosts, line_ends
+        self._done: list[Line] = []
+        self._line: Line = []
+        self._used = 0
+        self._word: Line = []
+
+    @property
+    def lines(self) -> list[Line]:
+        """All lines so far; the last may still grow. At least one."""
+        tail = OriginLines(self.width)
+        tail._line, tail._used = list(self._line), self._used
+        tail._put(self._word)
+        return [*self._done, *tail._done, tail._line]
+
+    def add(self, passes: Iterable[Pass]) -> None:
+        """Appends what passes brought."""
+        for one in passes:
+            for cell in self._cells(one):
+                self._add(cell)
+
+    def _cells(self, one: Pass) -> Iterator[Cell]:
+        guessed = [token for token in one.emitted if token.depth]
+        for token in guessed:
+            yield Cell(pictured(token.text), token.drafter, token.depth)
+        if self.ghosts:
+            for guess in one.rejected:
+                # kept on the line: where a guess has a line end, only its sign is shown
+                text = pictured(guess.text).replace("\n", LINE_END).replace("\t", TAB)
+                yield Cell(text, one.drafter, guess.depth, ghost=True)
+        for token in one.emitted[len(guessed) :]:
+            yield Cell(pictured(token.text), "", 0)
+
+    def _add(self, cell: Cell) -> None:
+        """Takes a token apart at line ends and where words begin."""
+        starts = True
+        for text in _parts(cell.text):
+            if text == "\n":
+                if self.line_ends:
+                    self._word.append(Cell(LINE_END, cell.drafter, cell.depth, cell.ghost, starts))
+                    starts = False
+                self._end_word()
+                self._end_line()
+            else:
+                if text[0] in " \t":
+                    self._end_word()
+                self._word.append(Cell(text.replace("\t", TAB), cell.drafter, cell.depth, cell.ghost, starts))
+                starts = False
+
+    def _end_word(self) -> None:
+        self._put(self._word)
+        self._word = []
+
+    def _put(self, word: Line) -> None:
+        """Puts a word on the line, or on the next; one longer than a line is broken."""
+        width = sum(cell.width for cell in word)
+        if self._used and self._used + width > self.width:
+            self._end_line()
+            word = _without_space(word)
+            width = sum(cell.width for cell in word)
+        if self._used + width <= self.width:
+            self._line += word
+            self._used += width
+            return
+        for cell in word:
+            self._put_broken(cell)
+
+    def _put_broken(self, cell: Cell) -> None:
+        """Fills the line, then the next ones."""
+        text, starts = cell.text, cell.starts
+        while text:
+            fits, text = _split(text, self.width - self._used)
+            if fits:
+                self._line.append(Cell(fits, cell.drafter, cell.depth, cell.ghost, starts))
+                self._used += cell_len(fits)
+                starts = False
+            if text:
+                self._end_line()
+
+    def _end_line(self) -> None:
+        self._done.append(self._line)
+        self._line, self._used = [], 0
+
+
+def _parts(text: str) -> Iterator[str]:
+    """Pieces between which a line may break: line ends alone, each word with the space before it."""
+    start = 0
+    for end in range(1, len(text) + 1):
+        done = end == len(text)
+        if done or text[end] == "\n" or text[start] == "\n" or (text[end] in " \t" and text[end - 1] not in " \t"):
+            yield text[start:end]
+            start = end
+
+
+def _split(text: str, width: int) -> tuple[str, str]:
+    """As many characters as fit into so many columns, and the rest."""
+    used = 0
+    for index, character in enumerate(text):
+        used += cell_len(character)
+        if used > width:
+            return text[:index], text[index:]
+    return text, ""
+
+
+def _without_space(word: Line) -> Line:
+    """A word as it begins a line: one blank goes, unless it is all there is of a token (its sign must stay)."""
+    first = word[0] if word else None
+    if first is not None and first.text.startswith(" ") and len(first.text) > 1:
+        return [Cell(first.text[1:], first.drafter, first.depth, first.ghost, first.starts), *word[1:]]
+    return word
+
+
+def sign_line(line: Line) -> str:
+    """The signs of a line, each under the first column of its token."""
+    return "".join(cell.sign + " " * (cell.width - 1) for cell in line if cell.width)
