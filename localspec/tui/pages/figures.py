@@ -11,31 +11,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from localspec.engine.stats import RequestStats
 from localspec.tui.pages.passes import Pass
 
 
 @dataclass(slots=True)
-class Figures:
-    """Sums over answers. Times in seconds."""
+class Figures(RequestStats):
+    """The counters of many answers, added up. Plain and compared seconds are of answers whose plain time is known."""
 
     answers: int = 0
-    generated: int = 0
-    passes: int = 0
-    draft_passes: int = 0
-    drafted: int = 0
-    accepted: int = 0
-    accepted_per_position: list[int] = field(default_factory=list)
-    """[d] = how often drafts were accepted at least d + 1 deep."""
-    accepted_by_drafter: Counter[str] = field(default_factory=Counter)
-    drafted_by_drafter: Counter[str] = field(default_factory=Counter)
-    draft_seconds: float = 0.0
-    verify_seconds: float = 0.0
-    host_seconds: float = 0.0
-    prefill_seconds: float = 0.0
-    plain_seconds: float = 0.0
-    """What plain decoding would have taken, by what one-row passes cost; of `compared_seconds`' answers only."""
-    compared_seconds: float = 0.0
-    """Time of the passes whose plain time is known."""
     inexact: int = 0
     """Answers with a pass that was not exact."""
     rates: list[float] = field(default_factory=list)
@@ -85,33 +69,6 @@ class Figures:
             self.plain_seconds += plain
             self.compared_seconds += spent
             self.speedups.append(plain / spent)
-
-    @property
-    def decode_seconds(self) -> float:
-        """Draft, verify and host together."""
-        return self.draft_seconds + self.verify_seconds + self.host_seconds
-
-    @property
-    def tokens_per_second(self) -> float:
-        return self.generated / self.decode_seconds if self.decode_seconds else 0.0
-
-    @property
-    def acceptance_rate(self) -> float:
-        return self.accepted / self.drafted if self.drafted else 0.0
-
-    @property
-    def mean_accepted_length(self) -> float:
-        """Next token included."""
-        return 1.0 + (self.accepted / self.draft_passes if self.draft_passes else 0.0)
-
-    @property
-    def tokens_per_pass(self) -> float:
-        return self.generated / self.passes if self.passes else 0.0
-
-    @property
-    def estimated_speedup(self) -> float:
-        """0 = unknown."""
-        return self.plain_seconds / self.compared_seconds if self.compared_seconds else 0.0
 
     @property
     def saved_seconds(self) -> float:
