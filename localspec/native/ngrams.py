@@ -68,19 +68,6 @@ class NgramIndex:
         found, match = self._results[:2].tolist()
         return out[:found], match
 
-    def check_integrity(self) -> str:
-        """ "", or what is wrong. Rebuilds everything: for tests and doctors."""
-        end = np.zeros(1, dtype=np.int64)
-        status = self._lib.ls_ngram_check(self._handle, self._address, end.ctypes.data)
-        if status:
-            return f"the n-gram index could not be checked (status {status})."
-        n = int(self._results[0])
-        return f"the n-gram index is wrong about the {n} tokens before token {end[0]}." if n else ""
-
-    def memory_bytes(self) -> int:
-        """Memory held."""
-        return int(self._lib.ls_ngram_bytes(self._handle))
-
     def close(self) -> None:
         """Frees the memory; a second call does nothing, and a later sync starts anew."""
         self._free()

@@ -142,7 +142,3 @@ class SuccessorIndex:
             return NO_GUESS
         tokens, parents, confidence = self._views
         return Guess(tokens[:nodes].copy(), parents[:nodes].copy(), confidence[:nodes].copy())
-
-    def memory_bytes(self) -> int:
-        """Memory held."""
-        return int(self._lib.ls_successors_bytes(self._handle))

@@ -208,18 +208,6 @@ class SuffixIndex:
             ids[:nodes].copy(), parents[:nodes].copy(), confidence[:nodes].copy(), found.match, found.sequence
         )
 
-    def check_integrity(self) -> str:
-        """ "", or what is wrong. Looks at everything: for tests and doctors."""
-        return "the suffix index is damaged." if self._lib.ls_suffix_check(self._handle) else ""
-
-    def tokens_held(self) -> int:
-        """Tokens of all sequences."""
-        return int(self._lib.ls_suffix_tokens(self._handle))
-
-    def memory_bytes(self) -> int:
-        """Memory held."""
-        return int(self._lib.ls_suffix_bytes(self._handle))
-
     def close(self) -> None:
         """Frees the memory; a second call does nothing, and what is asked later sees an empty index."""
         self._free()

@@ -24,6 +24,7 @@ from localspec.runtime.engine import Engine
 from localspec.tui.talk.answerer import AnswerEnded, AnswerPart, Question
 from localspec.tui.talk.local import LocalAnswerer
 from localspec.types import SamplingParams
+from tests.native.inside import tokens_held
 
 GREEDY = SamplingParams(temperature=0.0)
 MESSAGES = (Message("user", "Tell me about the sea."),)
@@ -51,7 +52,7 @@ def held(engine: Engine) -> int:
     corpus = engine.loaded.corpus
     assert corpus is not None
     corpus.wait()
-    return corpus._index.tokens_held()
+    return tokens_held(corpus._index)
 
 
 class Listener:

@@ -22,6 +22,7 @@ from localspec.runtime.engine import Engine
 from localspec.runtime.kept.corpus import Corpus, erase, folder
 from localspec.runtime.kept.corpus_file import CorpusFile, Sequence, mark_of, name_of
 from localspec.types import SamplingParams, Tokens
+from tests.native.inside import tokens_held
 from tests.runtime.corpus_texts import entry, guess, knows, text
 
 BUDGET = 1_000_000
@@ -333,7 +334,7 @@ def test_an_engine_keeps_answers_and_finds_them_again(tmp_path: Path, monkeypatc
             corpus = engine.loaded.corpus
             assert corpus is not None
             corpus.wait()
-            assert corpus._index.tokens_held() == (40 if turn else 0)
+            assert tokens_held(corpus._index) == (40 if turn else 0)
             assert ask(engine, "The river") == plain
     (path,) = (tmp_path / "corpus").glob("*.tokens")
     (one,) = CorpusFile(path, BUDGET).read().sequences
