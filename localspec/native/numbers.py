@@ -8,7 +8,7 @@ import threading
 import numpy as np
 import numpy.typing as npt
 
-from localspec.native.library import ISAS, Library, noise_struct, open_library
+from localspec.native.library import ISAS, noise_struct, open_library
 from localspec.native.scratch import Scratch
 from localspec.types import Float64Array, Noise, Purpose, Tokens
 
@@ -16,16 +16,15 @@ from localspec.types import Float64Array, Noise, Purpose, Tokens
 class Numbers:
     """The open C library on one instruction set, and what it computes of numbers alone."""
 
-    def __init__(self, isa: str = "best", library: Library | None = None) -> None:
+    def __init__(self, isa: str = "best") -> None:
         """
         Args:
             isa: one of ISAS; "best" lets the CPU decide.
-            library: None = the one that is installed.
 
         Raises:
             KernelError: the library is missing, of another version or cannot be loaded, or the CPU lacks `isa`.
         """
-        self.library = open_library() if library is None else library
+        self.library = open_library()
         self._isa = ISAS[isa]
         self._local = threading.local()
         self.isa: str = self.library.ls_isa_name(self.library.ls_workspace_isa(self.scratch().workspace)).decode()

@@ -140,7 +140,7 @@ class SuffixIndex:
         if max_nodes < 0 or max_depth < 0:
             raise KernelError(f"{max_nodes} nodes of depth {max_depth} were asked for.")
         end = np.ascontiguousarray(context[-self._depth :], dtype=np.int32)
-        nodes, depth = max(0, min(max_nodes, MOST_FOLLOWED)), max(0, min(max_depth, MOST_FOLLOWED))
+        nodes, depth = min(max_nodes, MOST_FOLLOWED), min(max_depth, MOST_FOLLOWED)
         status = self._lib.ls_suffix_guess(
             self._handle, end.ctypes.data, len(end), nodes, depth, tree + 2 * runs_on, *self._addresses
         )
