@@ -26,6 +26,7 @@ COMMANDS: dict[str, str] = {
     "connect": "set up a coding agent (Claude Code, Codex, opencode, ...) for a running serve",
     "verify": "check on this machine that speculation does not change the text",
     "pull": "fetch a pair or model, checked and planned before any big file moves",
+    "use": "choose the model that answers where none is named",
     "list": "show what is installed, and whether it is sound",
     "show": "explain a model: architecture, tokenizer, template, memory, what can draft for it",
     "check": "say whether a target and a draft fit each other, and memory; or what a model alone is good for",

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
+from localspec.chat.plain_text import plain_text
 from localspec.chat.text_file import check_text
 from localspec.cli.number import MOST_SEED, auto_or, real, whole
 from localspec.errors import UsageError
@@ -20,7 +22,9 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
     """Which models, how they are loaded, and who drafts."""
     group = parser.add_argument_group("models")
     group.add_argument(
-        "--target", metavar="NAME|FILE", help="installed pair or model, or GGUF file; default: the bundled pair"
+        "--target",
+        metavar="NAME|FILE",
+        help="installed pair or model, or GGUF file; default: the chosen one",
     )
     group.add_argument(
         "--draft", metavar="NAME|FILE", help="a small model with the same tokenizer, or a head trained for the target"
@@ -281,6 +285,22 @@ def _custom_class(path: str) -> str:
     if not (dot and module and name):
         raise UsageError(f"--speculative-config: model is {path!r}; with {_VLLM_CUSTOM} it is package.module.Class.")
     return f"{module}:{name}"
+
+
+def take_default(options: argparse.Namespace) -> None:
+    """Names the model that answers where the command line names none, and says so if the chosen one cannot.
+
+    Raises:
+        ModelError, ModelFileError: the environment names no model.
+    """
+    if options.target or getattr(options, "name", None) or getattr(options, "endpoint", None):
+        return
+    from localspec.models.installed import chosen
+
+    found = chosen.default()
+    if found.fault:
+        print(plain_text(f"localspec: {found.fault} {chosen.called(found)} answers."), file=sys.stderr)
+    options.target, options.draft = found.target, options.draft or found.draft
 
 
 def engine_settings(options: argparse.Namespace) -> dict[str, Any]:

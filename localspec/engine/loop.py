@@ -167,6 +167,8 @@ class Loop:
                 slot.stats.reused_tokens += copied
                 slot.cached += copied
             if slot.unread:
+                if slot.progress is not None and not slot.stats.prefill_seconds:  # how much there is to read
+                    slot.progress(slot.cached, len(tokens) - 1)
                 before, begun = slot.cached, perf_counter()
                 slot.cached = self.target.prefill_chunk(slot.index, tokens, len(tokens), slot.cancel)
                 self.plan.read(slot.cached - before, before, perf_counter() - begun)

@@ -163,11 +163,11 @@ def test_cancelling_while_the_prompt_is_read_leaves_the_slot_free() -> None:
     loop = loop_of(target)
     done: list[tuple[int, int]] = []
     request = Request(prompt(*[LO] * 30), GREEDY, max_tokens=2)
-    loop.admit(0, request, cancel=lambda: len(done) == 2, progress=lambda now, total: done.append((now, total)))
+    loop.admit(0, request, cancel=lambda: len(done) == 3, progress=lambda now, total: done.append((now, total)))
     assert [event for _ in range(2) for event in loop.step()] == []
     (event,) = loop.step()
     assert (event.finish, event.text, event.tokens) == (FinishReason.CANCELLED, "", ())
-    assert done == [(8, 29), (16, 29)]
+    assert done == [(0, 29), (8, 29), (16, 29)]
     assert not loop.active
     assert answer(loop, request).stats.reused_tokens == 16, "the chunks that were read stay"
 

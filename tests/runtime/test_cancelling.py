@@ -77,7 +77,7 @@ def test_cancelling_while_the_prompt_is_read(engines: list[Engine]) -> None:
     ready.set()
     found = read(generation)
     assert (found.finish, found.tokens) == (FinishReason.CANCELLED, [])
-    assert seen == [(8, 59), (16, 59)]
+    assert seen == [(0, 59), (8, 59), (16, 59)]
     assert target.passes == []
 
 

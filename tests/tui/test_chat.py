@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import pytest
 from textual.widgets import Collapsible, Static
 
 from localspec.chat.archive.archive import Archive
 from localspec.chat.turn import Message
+from localspec.models.installed import chosen
 from localspec.tui.talk.answerer import Facts
 from localspec.tui.widgets.bubble import Bubble
 from localspec.tui.widgets.meter import Meter
@@ -230,3 +232,53 @@ async def test_the_thinking_of_an_endpoint_cannot_be_ended(make_app: MakeApp) ->
         assert (len(answerer.questions), front(app).answer is None) == (1, False)
         await pilot.press("escape")
         answerer.hold.set()
+
+
+async def test_ctrl_c_stops_the_answer_and_twice_leaves(make_app: MakeApp) -> None:
+    answerer = ReplayAnswerer(Recording([Recorded.of_text("word " * 4000, 40)], {}), pause=0.03)
+    app = make_app(answerer=answerer)
+    async with app.run_test() as pilot:
+        front(app).composer.put("Go")
+        await pilot.press("enter")
+        await until(pilot, lambda: "word word" in shown(front(app).transcript.bubbles[-1]))
+        await pilot.press("ctrl+c")
+        await until(pilot, lambda: front(app).answer is None)
+        assert front(app).path[1].state == "stopped"
+        assert app.is_running
+        app._interrupted -= 60  # a minute later
+        await pilot.press("ctrl+c")
+        assert app.is_running
+        await pilot.press("ctrl+c")
+        await until(pilot, lambda: not app.is_running)
+    assert app.return_code == 0
+
+
+async def test_ctrl_c_copies_what_is_marked(make_app: MakeApp) -> None:
+    app = make_app("Yes.")
+    async with app.run_test() as pilot:
+        front(app).composer.put("some words")
+        front(app).composer.select_all()
+        await pilot.press("ctrl+c", "ctrl+c", "ctrl+c")
+        assert (app.clipboard, app.is_running) == ("some words", True)
+
+
+async def test_a_chosen_model_answers_at_later_starts(make_app: MakeApp) -> None:
+    made = []
+
+    def make(target: str | None, draft: str | None, settings: dict[str, Any]) -> ReplayAnswerer:
+        made.append((target, draft))
+        return ReplayAnswerer(Recording([Recorded.of_text("Yes.")], {}))
+
+    app = make_app("No.", make=make)
+    async with app.run_test() as pilot:
+        front(app).composer.put("/model tiny-draft")
+        await pilot.press("enter")
+        await until(pilot, lambda: made == [("tiny-draft", None)])
+        assert front(app).chat.model == "tiny-draft"
+        assert chosen.default() == chosen.Chosen("tiny-draft")
+        app.reload()
+        assert made[1:] == [("tiny-draft", None)], "the model in use, not the first one"
+        front(app).composer.put("/model nosuch")
+        await pilot.press("enter")
+        await until(pilot, lambda: "No model is called 'nosuch'" in str([*app._notifications]))
+        assert chosen.default() == chosen.Chosen("tiny-draft")

@@ -27,8 +27,9 @@ from tests.tui.conftest import MakeApp, front, say, until
 from tests.tui.scenes import no_hub
 
 pytestmark = pytest.mark.asyncio
-ELSEWHERE = {"models.use"}
-"""The table takes Enter itself and tells the screen: pressed in test_models_screen.py."""
+ELSEWHERE = {"models.use", "app.interrupt"}
+"""The table takes Enter itself and tells the screen: pressed in test_models_screen.py. Ctrl+C comes to the app where
+there is nothing to copy: pressed in test_chat.py."""
 
 
 def owned() -> list[tuple[type[DOMNode], Binding]]:

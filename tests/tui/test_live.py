@@ -1,110 +1,102 @@
-"""The real bundled pair behind the screens."""
+"""What the meter says while an answer is waited for: a clock of the test's own, so that every word is known."""
 
 from __future__ import annotations
 
-import threading
-
 import pytest
 
-from localspec.runtime.engine import Engine
-from localspec.tui.shell.app import ChatApp
-from localspec.tui.talk.answerer import AnswerPart
-from localspec.tui.talk.conversation import question_of
-from localspec.tui.talk.local import LocalAnswerer
-from tests.tui.conftest import MakeApp, answered, front, until
+from localspec.engine.stats import RequestStats
+from localspec.tui.talk.answerer import AnswerPart, Prefilled
+from localspec.tui.talk.live import Live, ReadingSpeed
+from localspec.tui.text.plots import bar
 
 
-def _shown(app: ChatApp) -> str:
-    """The Markdown of the last message, if it is an answer."""
-    text = front(app).transcript.bubbles[-1].text
-    return "" if text is None else "".join(part.text for part in text.segments)
+class Clock:
+    """Seconds, as the test sets them."""
+
+    def __init__(self) -> None:
+        self.seconds = 100.0
+
+    def __call__(self) -> float:
+        return self.seconds
 
 
-def _escape_once(app: ChatApp, said: object) -> None:
-    if isinstance(said, AnswerPart):
-        app.answered.unsubscribe(front(app))
-        app.call_later(app.simulate_key, "escape")  # from the app: what a widget sends does not bubble beyond it
+class Asked:
+    """An answer that somebody asked for."""
+
+    seed: int | None = None
+
+    def cancel(self) -> None:
+        raise AssertionError
 
 
-@pytest.mark.asyncio
-async def test_first_run(make_app: MakeApp, pair: Engine) -> None:
-    load = threading.Event()
-
-    def loading(progress: object) -> Engine:
-        load.wait()
-        return pair
-
-    app = make_app(answerer=LocalAnswerer(loading, "bundled pair"), begin={"temperature": 0.0, "max_tokens": 40})
-    async with app.run_test(size=(100, 30)) as pilot:
-        front(app).composer.put("Say: red house")
-        await pilot.press("enter")
-        await until(pilot, lambda: len(front(app).path) == 2)
-        assert app.facts is None
-        load.set()
-        await answered(pilot)
-        first = front(app).path[1]
-        assert first.state == "done"
-        assert first.content.strip()
-        assert first.stats["passes"] > 0
-        assert "".join(token.text for token in app.archive.replay(first.id).tokens()).strip() == first.content.strip()
-        assert app.facts is not None
-        assert app.context_use is not None
-        await pilot.press("ctrl+r")
-        await until(pilot, lambda: len(front(app).path[1].siblings) == 2)
-        await answered(pilot)
-        assert front(app).path[1].content == first.content  # temperature 0
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
 
 
-@pytest.mark.asyncio
-async def test_stop_and_go_on(make_app: MakeApp, live: LocalAnswerer) -> None:
-    app = make_app(answerer=live, begin={"temperature": 0.0})
-    async with app.run_test(size=(100, 30)) as pilot:
-        await until(pilot, lambda: app.facts is not None)
-        assert live.engine is not None
-        endless = {"logit_bias": [[token, float("-inf")] for token in live.engine.loaded.model.end_tokens]}
-        app.archive.set_params(front(app).chat_id, endless)
-        app.answered.subscribe(front(app), lambda said: _escape_once(app, said))  # a pilot is too slow for the pair
-        front(app).composer.put("Count for ever")
-        await pilot.press("enter")
-        await until(pilot, lambda: len(front(app).path) == 2)
-        await answered(pilot)
-        stopped = front(app).path[1]
-        assert (stopped.state, stopped.note) == ("stopped", "")
-        assert _shown(app) == stopped.content
-        app.archive.set_params(front(app).chat_id, endless | {"max_tokens": 8})
-        front(app).transcript.bubbles[1].focus()
-        await pilot.press("o")
-        await until(pilot, lambda: len(front(app).path[1].content) > len(stopped.content))
-        await answered(pilot)
-        assert front(app).path[1].content.startswith(stopped.content)
+@pytest.fixture
+def live(clock: Clock) -> Live:
+    found = Live(clock=clock)
+    found.begin(Asked())
+    return found
 
 
-@pytest.mark.asyncio
-async def test_a_model_that_cannot_be_loaded_is_said(make_app: MakeApp, tmp_path: object) -> None:
-    broken = LocalAnswerer(lambda progress: Engine.load("/nosuch/model.gguf", progress=progress), "nosuch")
-    app = make_app(answerer=broken)
-    async with app.run_test() as pilot:
-        await until(pilot, lambda: any("nosuch" in note.message for note in app._notifications))
-        front(app).composer.put("Hello?")
-        await pilot.press("enter")
-        await answered(pilot)
-        assert front(app).path[1].state == "error"
+def read(live: Live, done: int, total: int | None, speed: ReadingSpeed) -> None:
+    assert live.answer is not None
+    live.hear(Prefilled(live.answer, done, total), speed)
 
 
-@pytest.mark.asyncio
-async def test_the_pair_answers_once_its_thinking_is_ended(make_app: MakeApp, live: LocalAnswerer) -> None:
-    app = make_app(answerer=live, begin={"temperature": 0.0, "max_tokens": 12})
-    async with app.run_test(size=(100, 30)) as pilot:
-        await until(pilot, lambda: app.facts is not None)
-        pane = front(app)
-        asked = app.archive.append_user(pane.chat_id, "Say: red house")
-        writer = app.archive.begin_answer(asked.id, model="bundled pair")
-        writer.extend(reasoning="I say it.")
-        writer.finish("stopped")
-        on, ended = (question_of(pane.chat, pane.path, app.facts, True, thought_out) for thought_out in (False, True))
-        tokens = [live.count(question) or 0 for question in (on, ended)]
-        assert tokens[1] > tokens[0]  # the mark of the end
-        pane.ask(go_on=True, thought_out=True)
-        await until(pilot, lambda: pane.path[-1].content)
-        await answered(pilot)
-        assert (pane.path[-1].reasoning, pane.path[-1].state) == ("I say it.", "done")
+def test_a_prompt_is_named_before_anything_is_known_of_the_speed(live: Live, clock: Clock) -> None:
+    speed = ReadingSpeed()
+    read(live, 0, 312, speed)
+    clock.seconds += 2
+    assert live.waits(speed, False) == "reading 312 tokens: 2 s"
+
+
+def test_the_speed_of_an_earlier_prompt_tells_how_long_this_one_takes(live: Live, clock: Clock) -> None:
+    speed = ReadingSpeed(0.02)
+    read(live, 0, 300, speed)
+    assert live.waits(speed, False) == f"reading 300 tokens {bar(0, 10)} about 6 s"
+    clock.seconds += 3
+    assert live.waits(speed, False) == f"reading 300 tokens {bar(0.5, 10)} about 3 s"
+    clock.seconds += 60
+    assert live.waits(speed, False) == f"reading 300 tokens {bar(299 / 300, 10)} about 1 s"
+
+
+def test_the_speed_is_learned_from_every_chunk(live: Live, clock: Clock) -> None:
+    speed = ReadingSpeed()
+    read(live, 100, 1612, speed)  # 100 were in the cache
+    clock.seconds += 5.12
+    read(live, 612, 1612, speed)
+    assert speed.seconds == pytest.approx(0.01)
+    clock.seconds += 10.24
+    read(live, 1124, 1612, speed)
+    assert speed.seconds == pytest.approx(0.015)
+
+
+def test_a_prompt_that_is_read_waits_for_its_first_token(live: Live, clock: Clock) -> None:
+    speed = ReadingSpeed()
+    read(live, 0, 40, speed)
+    read(live, 40, 40, speed)
+    clock.seconds += 1
+    assert live.waits(speed, True) == "waiting for the first token: 1 s"
+
+
+def test_another_chat_is_waited_for_and_named(live: Live, clock: Clock) -> None:
+    clock.seconds += 3
+    assert live.waits(ReadingSpeed(), True) == "waiting for the other chat: 3 s"
+    assert live.waits(ReadingSpeed(), False) == "waiting for the first token: 3 s"
+
+
+def test_a_server_tells_no_length(live: Live) -> None:
+    read(live, 0, None, ReadingSpeed())
+    assert live.waits(ReadingSpeed(), False) == "waiting for the first token: 0 s"
+
+
+def test_figures_take_the_place_of_waiting(live: Live) -> None:
+    assert live.answer is not None
+    stats = RequestStats(generated=3)
+    live.hear(AnswerPart(live.answer, "Hello", stats=stats), ReadingSpeed())
+    assert (live.waits(ReadingSpeed(), True), live.stats) == ("", stats)
+    live.begin(Asked())
+    assert live.stats == RequestStats()

@@ -120,7 +120,7 @@ async def test_a_name_of_models_toml_answers_with_its_key(
     async with app.run_test() as pilot:
         await say(pilot, "Hi")
         await write(pilot, "/model play")
-        await until(pilot, lambda: said(app, "no server's model 'play'"))
+        await until(pilot, lambda: said(app, "No model is called 'play'"))
         monkeypatch.delenv("WORK_KEY", raising=False)
         await write(pilot, "/model work")
         await until(pilot, lambda: said(app, "WORK_KEY, which is not set"))

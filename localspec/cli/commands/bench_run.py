@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from localspec.cli.bench_output import count_bar, numbers, print_table, whole_numbers, words
 from localspec.cli.commands import bench_against
-from localspec.cli.options import add_model_options, check_comparison, load_engine
+from localspec.cli.options import add_model_options, check_comparison, load_engine, take_default
 from localspec.errors import LocalspecError, UsageError
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ _TEMPERATURES, _LENGTHS, _PROMPTS = "0,0.7,1", "2,4,7", 4
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("pair", nargs="?", metavar="PAIR", help="pair, model or GGUF file; default: the bundled pair")
+    parser.add_argument("pair", nargs="?", metavar="PAIR", help="pair, model or GGUF file; default: the chosen one")
     group = parser.add_argument_group("what is answered")
     group.add_argument("--workloads", metavar="NAME,...", help="default: all")
     group.add_argument("--prompts", type=Path, metavar="FILE", help="your own, instead of the shipped ones")
@@ -72,6 +72,7 @@ def run(options: argparse.Namespace) -> int:
         )
     check_comparison(options)
     options.target = options.pair or options.target
+    take_default(options)
     limit = _PROMPTS if options.limit is None and options.prompts is None else options.limit
     workloads = load_workloads(words(options.workloads or ""), options.prompts, limit)
     settings, lengths = _settings(options), _lengths(options)

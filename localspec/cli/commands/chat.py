@@ -18,6 +18,7 @@ from localspec.cli.options import (
     engine_settings,
     load_engine,
     request_options,
+    take_default,
 )
 from localspec.errors import UsageError
 
@@ -49,6 +50,7 @@ def run(options: argparse.Namespace) -> int:
     _take_name(options)
     take_listed(options)
     check_endpoint_options(options, "chat_cache_gb")
+    take_default(options)
     arguments = request_options(options)  # refuse bad values before a model is loaded
     # Textual draws on standard error.
     screens = all(one.isatty() for one in (sys.stdin, sys.stdout, sys.stderr)) and os.environ.get("TERM") != "dumb"

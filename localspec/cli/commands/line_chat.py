@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _HELP = """\
 /help            this list
-/clear           forget the conversation
+/clear           forget the conversation (also /new)
 /system [TEXT]   set the system message, or remove it
 /again           answer the last message again, with a new seed
 /stats           figures of the last answer
@@ -143,7 +143,7 @@ class Conversation:
         name, _, rest = line[1:].partition(" ")
         if name in ("exit", "quit"):
             return False
-        if name == "clear":
+        if name in ("clear", "new"):
             self.turns.clear()
         elif name == "system":
             self.system = rest.strip() or None

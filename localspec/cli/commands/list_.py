@@ -132,11 +132,14 @@ def _print_rows(rows: list[tuple[str, ...]]) -> None:
 
 def _print(entries: list[Entry], faults: dict[str, str]) -> None:
     from localspec.chat.prompt.completion import NO_TEMPLATE
+    from localspec.models.installed import chosen
     from localspec.models.installed.catalog import Catalog
+    from localspec.models.installed.chosen import called
     from localspec.models.installed.installed import can_draft
 
     rows: list[tuple[str, ...]] = [("NAME", "ROLE", "SIZE", "QUANT", "STATE")]
     rows += [(model["name"], model["role"], "", "", "shipped with localspec") for model in _bundled()]
+    default = called(found := chosen.default())
     unused = {entry.name for entry in entries if not faults[entry.name] and not can_draft(entry)}
     for entry in entries:
         drafted = f"good, drafted by {entry.draft}" if entry.draft else "good"
@@ -145,9 +148,12 @@ def _print(entries: list[Entry], faults: dict[str, str]) -> None:
         if _completes(entry, faults[entry.name]):
             drafted = f"{drafted}; {NO_TEMPLATE}"
         state = faults[entry.name] or drafted
-        rows.append((entry.name, entry.role, decimal(entry.bytes), entry.quant, state))
+        first = "default; " if entry.name == default else ""
+        rows.append((entry.name, entry.role, decimal(entry.bytes), entry.quant, first + state))
     rows += [(one.name, "endpoint", "", "", one.title) for one in Catalog.load().endpoints.values()]
     _print_rows(rows)
+    if found.fault:
+        print_plain(f"{found.fault} {default} answers where no model is named.")
     broken = [name for name, fault in faults.items() if fault]
     if broken:
         print(f"localspec: {len(broken)} cannot be used; pull or import them again, or remove them.", file=sys.stderr)

@@ -19,6 +19,7 @@ from localspec.cli.options import (
     add_sampling_options,
     load_engine,
     request_options,
+    take_default,
 )
 from localspec.errors import UsageError
 
@@ -52,6 +53,7 @@ def run(options: argparse.Namespace) -> int:
     take_listed(options)
     _take_words(options)
     check_endpoint_options(options, "raw", "log_probs", "batch", "slots")
+    take_default(options)
     if options.log_probs is not None and not options.json:
         raise UsageError("--log-probs needs --json.")
     if options.batch:

@@ -10,12 +10,12 @@ import sys
 from localspec.chat.text_file import read_text
 from localspec.cli.clients import KEY_VARIABLE
 from localspec.cli.number import MOST_PORT, MOST_SECONDS, real, whole
-from localspec.cli.options import add_model_options, engine_settings
+from localspec.cli.options import add_model_options, engine_settings, take_default
 from localspec.errors import UsageError
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", nargs="?", metavar="NAME", help="installed pair or model; default: the bundled pair")
+    parser.add_argument("name", nargs="?", metavar="NAME", help="installed pair or model; default: the chosen one")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on; any but a loopback one needs a key")
     parser.add_argument(
         "--port", type=whole(0, MOST_PORT), default=8080, metavar="N", help="default: 8080; 0 = any free one"
@@ -81,6 +81,7 @@ def run(options: argparse.Namespace) -> int:
         max_body_bytes=options.max_body * MIB,
         drain_seconds=options.drain,
     )
+    take_default(options)
     engine = engine_settings(options)
     target, draft = options.name or engine.pop("target", None), engine.pop("draft", None)
     heads = engine.pop("heads", ())

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from localspec.cli.number import real, whole
-from localspec.cli.options import add_model_options, check_comparison, engine_settings
+from localspec.cli.options import add_model_options, check_comparison, engine_settings, take_default
 from localspec.errors import UsageError
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     from localspec.checks.challenger import ASPECTS
 
     parser.description, parser.formatter_class = _DESCRIPTION, argparse.RawDescriptionHelpFormatter
-    parser.add_argument("pair", nargs="?", metavar="PAIR", help="pair, model or GGUF file; default: the bundled pair")
+    parser.add_argument("pair", nargs="?", metavar="PAIR", help="pair, model or GGUF file; default: the chosen one")
     parser.add_argument("--only", metavar="NAME,...", help=f"of {', '.join(ASPECTS)}; default: all")
     parser.add_argument("--prompts", type=Path, metavar="FILE", help="your workload: JSON lines, prompt or messages")
     parser.add_argument(
@@ -62,7 +62,9 @@ def run(options: argparse.Namespace) -> int:
 
     if options.pair and options.target:
         raise UsageError("Give PAIR or --target, not both.")
-    target, draft = find(options.pair or options.target)
+    options.target = options.pair or options.target
+    take_default(options)
+    target, draft = find(options.target)
     draft = draft if options.draft is None else find_one(options.draft)
     draft, heads = apart(draft, [find_one(head) for head in options.heads or ()])
     if options.forget:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from localspec.cli.number import MOST_SEED, real, whole
-from localspec.cli.options import add_model_options, check_comparison, load_engine
+from localspec.cli.options import add_model_options, check_comparison, load_engine, take_default
 from localspec.errors import UsageError
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("pair", nargs="?", metavar="PAIR", help="pair, model or GGUF file; default: the bundled pair")
+    parser.add_argument("pair", nargs="?", metavar="PAIR", help="pair, model or GGUF file; default: the chosen one")
     parser.add_argument("--prompts", type=Path, metavar="FILE", help="JSON lines with prompt or messages")
     parser.add_argument("--limit", type=whole(1), metavar="N", help="only N prompts, spread over the file")
     parser.add_argument(
@@ -44,6 +44,7 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError("Give PAIR or --target, not both.")
     check_comparison(options)
     options.target = options.pair or options.target
+    take_default(options)
     prompts = load_prompts(options.prompts)
     if options.limit is not None:
         prompts = prompts[:: max(1, len(prompts) // options.limit)][: options.limit]

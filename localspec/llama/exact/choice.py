@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from localspec.errors import ModelError, UsageError
+from localspec.gguf.split import parts_of, split_of
 from localspec.gguf.spread import BY_LAYER, Spread
 from localspec.llama.cache.constant_width import WIDTH, ConstantWidth
 from localspec.llama.cache.context import Context
@@ -225,9 +226,13 @@ def load(
     if kernels == "wide":
         tiles.turn_off()
 
+    named = split_of(Path(path).name).stem if role == "target" else f"the {role} {split_of(Path(path).name).stem}"
+    size = sum(part.stat().st_size for part in parts_of(Path(path)) if part.exists())
+    what = f"loading {named}, {size / 1e9:.1f} GB" if size >= 1e9 else f"loading {named}, {size / 1e6:.0f} MB"
+
     def told(share: float) -> bool:
         if progress is not None:
-            progress(f"loading the {role}", share)
+            progress(what, share)
         return True
 
     return Model.load(

@@ -21,6 +21,7 @@ from localspec.tui.shell.open_tabs import chats_at_start
 from localspec.tui.shell.registry import SCREENS, VIEWS
 from localspec.tui.talk import compacting, overflowing
 from localspec.tui.talk.answerer import AnswerEnded, AnswerPart, Prefilled
+from localspec.tui.talk.live import Live, ReadingSpeed
 from localspec.tui.widgets.bubble import MARKDOWN, Bubble
 from localspec.tui.widgets.chat_tabs import ChatTabs
 from localspec.tui.widgets.composer import Composer
@@ -31,6 +32,8 @@ from localspec.tui.widgets.unsaved import Unsaved
 if TYPE_CHECKING:
     from localspec.tui.shell.app import ChatApp
 
+_STATUS_SECONDS = 0.5
+"""Between two renewals of the line at the bottom, so that what is waited for moves."""
 _CODE = re.compile(r"^ {0,3}(`{3,}|~{3,})[^\n]*\n(.*?)^ {0,3}\1", re.MULTILINE | re.DOTALL)
 
 
@@ -67,6 +70,7 @@ class ChatScreen(Screen[None]):
         self._view = MARKDOWN
         # Kept, not looked up: a query goes through every block of every message.
         self._tabs, self._unsaved, self._meter = ChatTabs(), Unsaved(), Meter()
+        self._speed = ReadingSpeed()
 
     def compose(self) -> ComposeResult:
         yield self._tabs
@@ -78,7 +82,8 @@ class ChatScreen(Screen[None]):
         chats, front = chats_at_start(self.app.archive, self.app.resume, self.app.preferences.resume)
         pane = await self.open_chat(None if front is None else front.id)
         self.call_after_refresh(self._tabs.bring_back, chats, pane)
-        self.set_interval(1.0, self.show_status)
+        self.set_interval(_STATUS_SECONDS, self.show_status)
+        self.app.readied.subscribe(self, self._learn_anew)
 
     # ---- tabs
 
@@ -138,10 +143,15 @@ class ChatScreen(Screen[None]):
     def show_status(self) -> None:
         """Renews the line at the bottom."""
         app = self.app
+        pane, live = self.pane, Live()
         note = f"no model: {app.failure}" if app.failure else ""
+        if pane is not None:
+            live = pane.live
+            others = any(other.answer is not None for other in self.panes if other is not pane)
+            note = note or live.waits(self._speed, others)
         if self.is_mounted:
             self._unsaved.tell(app)
-            self._meter.tell(app.facts, app.loading, app.context_use, note)
+            self._meter.tell(app.facts, app.loading, app.context_use, live, note)
 
     def show_titles(self) -> None:
         """Renews the titles of the tabs and of the terminal's window."""
@@ -152,10 +162,12 @@ class ChatScreen(Screen[None]):
             self.sub_title = self.pane.chat.title
 
     def on_chat_pane_changed(self) -> None:
-        if all(pane.answer is None for pane in self.panes):
-            self._meter.rest()
         self.show_titles()
         self.show_status()
+
+    def _learn_anew(self, _: object) -> None:
+        """Another model reads at another speed."""
+        self._speed.seconds = None
 
     def on_unsaved_saved(self) -> None:
         self.app.say("The chats of this session are saved.")
@@ -172,8 +184,13 @@ class ChatScreen(Screen[None]):
         self._hear(event)
 
     def _hear(self, event: AnswerPart | AnswerEnded | Prefilled) -> None:
-        self._meter.hear(event)
+        pane = next((pane for pane in self.panes if pane.live.answer is event.answer), None)
+        if pane is None:
+            return
+        pane.live.hear(event, self._speed)
         self.show_status()
+        if pane is self.pane:
+            self._meter.draw(now=not isinstance(event, AnswerPart))
 
     def on_chat_pane_full(self, event: ChatPane.Full) -> None:
         overflowing.offer(self, event)

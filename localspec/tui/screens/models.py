@@ -162,13 +162,9 @@ class ModelsScreen(Page):
 
     def _load(self, target: str, draft: str | None = None) -> None:
         app = app_of(self)
-        pane = app.pane
-        app.load(target, draft)
-        if app.facts is not None and app.facts.remote:
-            return  # nothing was loaded, and the app has said why
-        if pane is not None:
-            app.archive.set_model(pane.chat_id, target)
-        self.dismiss(None)
+        app.choose(target, draft)
+        if app.facts is None or not app.facts.remote:  # else nothing was loaded, and the app has said why
+            self.dismiss(None)
 
     def action_pull(self) -> None:
         """Any model by its name."""

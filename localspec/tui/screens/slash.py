@@ -37,6 +37,8 @@ class SlashCommands:
     async def new(self, _: str) -> None:
         await self._screen.open_chat()
 
+    clear = new
+
     async def close(self, _: str) -> None:
         await self._screen.action_close_tab()
 
@@ -138,6 +140,9 @@ class SlashCommands:
         self._screen.front.stop()
 
     async def quit(self, _: str) -> None:
+        await self._app.action_quit()
+
+    async def exit(self, _: str) -> None:
         await self._app.action_quit()
 
     def _rename(self, chat_id: int, title: str) -> None:

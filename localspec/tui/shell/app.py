@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
+from time import monotonic
 from typing import Any, ClassVar
 
 from textual import events, work
@@ -24,6 +25,7 @@ from localspec.chat.archive.archive import Archive
 from localspec.chat.plain_text import plain_text
 from localspec.chat.prompt.completion import note
 from localspec.errors import LocalspecError
+from localspec.models.installed import chosen
 from localspec.tui.screens.chat import ChatScreen
 from localspec.tui.shell import bindings, themes
 from localspec.tui.shell.bindings import bind
@@ -47,6 +49,8 @@ _GARBAGE = (5_000, 5, 1_000_000)
 """How many new objects it takes to search the youngest for garbage, and how often those a little older are; drawing
 makes thousands of short life. The old ones are searched only when it is quiet: with them it takes longer than a frame.
 """
+_TWICE_SECONDS = 2.0
+"""Between two presses of Ctrl+C that leave."""
 _QUIET_SECONDS = 2.0
 """It is quiet when for so long no key and no mouse was touched, and no answer is under way."""
 _SWITCH_SECONDS = 0.0005
@@ -67,6 +71,7 @@ class ChatApp(App[int]):
     COMMAND_PALETTE_BINDING = "ctrl+p"
     BINDINGS: ClassVar[list[BindingType]] = [
         bind("app.quit", "ctrl+q", "quit", "Quit", "Leave; unsent text is kept", show=True, priority=True),
+        bind("app.interrupt", "ctrl+c", "interrupt", "Stop", "Copy marked text; else stop the answer; twice leaves"),
         *(
             bind(f"open.{row.name}", row.key, f"open('{row.name}')", row.title, row.doc, show=row.show, priority=True)
             for row in SCREENS
@@ -97,6 +102,8 @@ class ChatApp(App[int]):
         super().__init__()
         self.answerer, self.archive, self.preferences = answerer, archive, preferences
         self._make = make
+        self._named: tuple[str | None, str | None] = (None, None)
+        """Target and draft as `load` was told; None = as the start named them."""
         self._notices = tuple(notices)
         self.begin = dict(begin or {})
         """What new chats begin with because the command line says so."""
@@ -114,6 +121,8 @@ class ChatApp(App[int]):
         """How far loading is; None = nothing is being loaded."""
         self.unseen: list[str] = []
         """Warnings that have not been on the screen, fit for a terminal; once it is left, those that came too late."""
+        self._interrupted = 0.0
+        """When Ctrl+C was pressed last, in seconds of the monotonic clock."""
         self._quiet: Timer | None = None
         """Runs out when it is quiet; None = there is no screen."""
 
@@ -151,6 +160,17 @@ class ChatApp(App[int]):
             self._leave()
         elif not any(worker.group == "quit" for worker in self.workers):  # else it is being asked
             self.run_worker(self._ask_and_leave(), group="quit")
+
+    async def action_interrupt(self) -> None:
+        """Stops the answer in front; a second time soon after, it leaves."""
+        again, self._interrupted = monotonic() - self._interrupted < _TWICE_SECONDS, monotonic()
+        if again:
+            await self.action_quit()
+            return
+        pane = self.pane
+        if pane is not None and pane.answer is not None:
+            pane.stop()
+        self.say("Ctrl+C again leaves.")
 
     async def _ask_and_leave(self) -> None:
         if await may_leave(self):
@@ -205,11 +225,25 @@ class ChatApp(App[int]):
             )
             self.say(text, problem=True)
             return
+        self._named = (target, draft)
         self.use(self._make(target, draft, self.preferences.engine | settings))
 
     def reload(self) -> None:
-        """Loads the models of the start again, with the engine settings of the preferences."""
-        self.load(None)
+        """Loads the models in use again, with the engine settings of the preferences."""
+        self.load(*self._named)
+
+    def choose(self, target: str, draft: str | None = None) -> None:
+        """Loads models of this machine, now and at later starts, and signs the chat in front with the target."""
+        pane = self.pane
+        self.load(target, draft)
+        if self._make is None:
+            return  # nothing was loaded, and the user was told why
+        if pane is not None:
+            self.archive.set_model(pane.chat_id, target)
+        try:
+            chosen.choose(target, draft)
+        except LocalspecError as error:
+            self.say(str(error), problem=True)
 
     @work(thread=True, group="models")
     def _change(self, old: Answerer, new: Answerer) -> None:

@@ -20,6 +20,7 @@ class CommandRow(NamedTuple):
 
 OWN = (
     CommandRow("new", "", "a new chat, in a tab of its own"),
+    CommandRow("clear", "", "a new chat, as /new; this one is kept"),
     CommandRow("close", "", "close this tab; the chat is kept"),
     CommandRow("system", "[TEXT]", "set this chat's system message, or remove it"),
     CommandRow("again", "", "answer the last message once more"),
@@ -36,11 +37,12 @@ OWN = (
     CommandRow("import", "FILE", "take in chats: own JSON, or ChatGPT's export"),
     CommandRow("find", "[WORDS]", "search all chats"),
     CommandRow("preset", "NAME", "use a preset's system message and parameters"),
-    CommandRow("model", "[NAME]", "let a server's model of models.toml answer, or another of the endpoint"),
+    CommandRow("model", "[NAME]", "let another model answer from now on: here, of models.toml, or of the endpoint"),
     CommandRow("servers", "", "look for model servers on this machine, and let one answer"),
     CommandRow("theme", "[NAME]", "change the colours"),
     CommandRow("stop", "", "stop the answer (Esc)"),
     CommandRow("quit", "", "leave"),
+    CommandRow("exit", "", "leave, as /quit"),
 )
 
 

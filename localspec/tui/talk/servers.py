@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from localspec.chat.plain_text import one_line
 from localspec.errors import LocalspecError, UsageError
 from localspec.models.installed.catalog import Catalog, EndpointEntry
+from localspec.models.installed.installed import find, knows
 from localspec.remote import search
 from localspec.remote.key import key_for
 from localspec.remote.server import port_here
@@ -25,13 +26,15 @@ _NAMED = 10
 
 
 def choose_model(screen: ChatScreen, name: str) -> None:
-    """Lets another server's model answer: the one that models.toml calls so, or one of the server that answers.
+    """Lets another model answer: a server's that models.toml calls so, one of the server that answers, or one of this
+    machine.
 
-    Without a name the server's models are listed, or where none answers those that models.toml has. A model of this
-    machine is changed on its own screen, which opens.
+    Without a name the server's models are listed, or where none answers those that models.toml has. Where it has none,
+    the screen of this machine's models opens.
 
     Raises:
-        UsageError: the name is none of models.toml, and no server answers; or models.toml cannot be read.
+        UsageError: nothing is called so; or models.toml cannot be read.
+        ModelError, ModelFileError: a model of this machine is called so, and it cannot be used.
     """
     app = screen.app
     answerer = app.answerer
@@ -40,9 +43,11 @@ def choose_model(screen: ChatScreen, name: str) -> None:
         screen.run_worker(_take(app, named[name]), group="server", exclusive=True)
     elif isinstance(answerer, RemoteAnswerer):
         screen.run_worker(_choose(app, answerer, name), group="server", exclusive=True)
+    elif name and knows(name):
+        find(name)
+        app.choose(name)
     elif name:
-        text = f"models.toml has no server's model {name!r}, and no server answers."
-        raise UsageError(text, "F5 lists the models of this machine.")
+        raise UsageError(f"No model is called {name!r}.", "F5 lists the models of this machine.")
     elif named:
         screen.run_worker(_offer(app, list(named.values())), group="server", exclusive=True)
     else:
@@ -77,6 +82,10 @@ async def _choose(app: ChatApp, answerer: RemoteAnswerer, name: str) -> None:
     try:
         names = await answerer.models()
         if name and name not in names:
+            if knows(name):
+                find(name)
+                app.choose(name)
+                return
             raise UsageError(f"{answerer.base} has no model {name!r}.", f"It has: {_listed(names)}.")
     except LocalspecError as error:
         app.say(str(error), problem=True)

@@ -9,9 +9,9 @@ from textual.content import Content
 from textual.widgets import Static
 
 from localspec.chat.plain_text import plain_text
-from localspec.engine.stats import RequestStats
-from localspec.tui.talk.answerer import Answer, AnswerEnded, AnswerPart, Facts, Loading, Prefilled
-from localspec.tui.text.meter_line import Now, meter_line
+from localspec.tui.talk.answerer import Facts, Loading
+from localspec.tui.talk.live import Live
+from localspec.tui.text.meter_line import meter_line
 
 _REST_SECONDS = 0.1
 """Between two drawings while an answer streams: numbers that change faster cannot be read."""
@@ -25,67 +25,44 @@ width: rows of a pass"""
 
 
 class Meter(Static):
-    """Told by the screen what is loaded, and every part of an answer; keeps the last answer's figures."""
+    """Told by the screen what is loaded, and which chat is in front."""
 
     def __init__(self) -> None:
         super().__init__(markup=False, id="status")
         self.tooltip = TOOLTIP
-        self._answer: Answer | None = None
-        self._stats = RequestStats()
-        self._now = Now()
+        self._live = Live()
         self._model = ""
         self._use: tuple[int, int] | None = None
         self._drawn = 0.0
-        self._note = self._reading = ""
-        """Shown instead of figures: what the screen says, how far the prompt has been read."""
-        self._asked: float | None = None
-        """When the first token began to be waited for; None = it is not."""
+        self._note = ""
+        """Shown in place of figures."""
 
-    def tell(self, facts: Facts | None, loading: Loading | None, use: tuple[int, int] | None, note: str = "") -> None:
-        """What is loaded, and how full the context is."""
-        before = (self._model, self._use, self._note)
-        self._use = use
-        self._note = note
+    def tell(
+        self, facts: Facts | None, loading: Loading | None, use: tuple[int, int] | None, live: Live, note: str = ""
+    ) -> None:
+        """What is loaded, how full the context is, the chat in front, and what the screen says in place of figures."""
+        before = (self._model, self._use, self._note, self._live)
+        self._use, self._note, self._live = use, note, live
         if facts is not None:
             self._model = plain_text(facts.name if facts.draft is None else f"{facts.name} + {facts.draft}")
         elif not note:
             share = f" {loading.share:.0%}" if loading else ""
             self._note = f"{loading.what if loading else 'Loading'}{share} · you can write meanwhile"
-        if (self._model, self._use, self._note) != before or self._asked is not None:
-            self._show()
+        if (self._model, self._use, self._note, self._live) != before:
+            self.draw()
 
-    def rest(self) -> None:
-        """No answer is under way."""
-        if self._asked is not None or self._reading:
-            self._asked, self._reading = None, ""
-            self._show()
-
-    def hear(self, live: AnswerPart | AnswerEnded | Prefilled) -> None:
-        """Takes the figures of an answer."""
-        if isinstance(live, Prefilled):
-            self._asked = monotonic() if live.total is None else None
-            total = live.total or 0
-            self._reading = f"reading the prompt: {live.done:,} of {total:,} tokens" if live.done < total else ""
-        else:
-            if live.answer is not self._answer:
-                self._answer, self._now = live.answer, Now()
-            if isinstance(live, AnswerPart):
-                self._now.add(live.records)
-            self._stats, self._reading, self._asked = live.stats, "", None
-        if monotonic() - self._drawn >= _REST_SECONDS or not isinstance(live, AnswerPart):
-            self._show()
-
-    def on_resize(self, event: events.Resize) -> None:
-        self._show()
-
-    def _show(self) -> None:
+    def draw(self, *, now: bool = True) -> None:
+        """Shows the figures; `now`: even if they were just shown."""
+        if not now and monotonic() - self._drawn < _REST_SECONDS:
+            return
         self._drawn = monotonic()
         width = self.size.width
-        said = self._note or self._reading
-        if not said and self._asked is not None:
-            said = f"waiting for the first token: {monotonic() - self._asked:.0f} s"
-        if said:
-            line = Content(plain_text(said))
+        if self._note:
+            line = Content(plain_text(self._note))
             self.update(line.truncate(width, ellipsis=True) if width else line, layout=False)
         else:
-            self.update(meter_line(self._stats, self._now.usual, width, self._use, self._model), layout=False)
+            live = self._live
+            self.update(meter_line(live.stats, live.now.usual, width, self._use, self._model), layout=False)
+
+    def on_resize(self, event: events.Resize) -> None:
+        self.draw()

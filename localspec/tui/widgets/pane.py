@@ -24,6 +24,7 @@ from localspec.tui.talk.compacting import offer
 from localspec.tui.talk.consent import agreed
 from localspec.tui.talk.conversation import fit, question_of
 from localspec.tui.talk.inbox import Inbox
+from localspec.tui.talk.live import Live
 from localspec.tui.widgets.bubble import Bubble
 from localspec.tui.widgets.compactor import Compactor
 from localspec.tui.widgets.completion import Completion
@@ -67,6 +68,8 @@ class ChatPane(TabPane):
         self.chat_id, self.key, self._asleep = chat.id, chat.key, asleep
         self.answer: Answer | None = None
         """The one under way."""
+        self.live = Live()
+        """What the meter tells of the last one."""
         self.editing: int | None = None
         """Id of the message whose new version is in the input."""
         self.context_tokens: int | None = None
@@ -304,6 +307,7 @@ class ChatPane(TabPane):
         self._inbox = Inbox(self)
         self._thinks = False
         self.answer = answerer.answer(question, self._inbox)
+        self.live.begin(self.answer)
         self.post_message(self.Changed())
 
     async def on_answer_part(self, event: AnswerPart) -> None:
@@ -374,6 +378,7 @@ class ChatPane(TabPane):
             self._inbox.stop()
             self.answer.cancel()
         self._writer = self._bubble = self._inbox = self.answer = None
+        self.live.rest()
         self._stopped = False
         if writer is None:
             return
