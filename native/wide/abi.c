@@ -1,7 +1,8 @@
 /* Finds the ggml that loads us and tries out whether it is laid out as abi.h says. */
 #define _GNU_SOURCE
 #include "abi.h"
-#include "grids.h"
+#include "localspec_wide.h"
+#include "wide.h"
 
 #include <dlfcn.h>
 #include <stdio.h>
@@ -232,7 +233,7 @@ static void find_grids(void) {
         const struct type_traits *traits = gg.type_traits(types[i]);
         if (traits && traits->name == gg.type_name(types[i]) && traits->values == 256
             && traits->bytes == wide_row_bytes(types[i], 256) && traits->to_float) {
-            wide_find_grid(types[i], traits->to_float);
+            lsw_find_grid(types[i], traits->to_float);
         }
     }
 }

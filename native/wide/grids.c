@@ -1,5 +1,6 @@
 /* Grids are found by asking ggml for the values of blocks that we make up: scale 1, no sign set, every index once. */
 #include "grids.h"
+#include "localspec_wide.h"
 
 #include <stdatomic.h>
 #include <string.h>
@@ -58,7 +59,7 @@ static uint8_t entry_byte(const struct kind *k, float value) {
     return 0;
 }
 
-void wide_find_grid(int type, wide_to_float *to_float) {
+void lsw_find_grid(int32_t type, void (*to_float)(const void *blocks, float *values, int64_t count)) {
     const int i = kind_of(type), at_once = VALUES / wide_grid_values(type);
     if (i == KINDS || atomic_load(found + i)) {
         return;

@@ -5,9 +5,6 @@
 
 #include "wide.h"
 
-/* ggml's function that turns blocks of a type into floats. */
-typedef void wide_to_float(const void *blocks, float *values, int64_t count);
-
 static inline bool wide_has_grid(int type) {
     return type == WIDE_IQ2_XXS || type == WIDE_IQ2_XS || type == WIDE_IQ2_S || type == WIDE_IQ3_XXS || type == WIDE_IQ3_S;
 }
@@ -16,10 +13,7 @@ static inline int wide_grid_values(int type) { return type == WIDE_IQ3_XXS || ty
 /* What a byte of an entry is larger by than the size it stands for, so that the negative one is a byte without a sign, too. */
 static inline int wide_grid_offset(int type) { return type == WIDE_IQ3_S ? 16 : 64; }
 
-/* Takes the grid of a type from what `to_float` makes of blocks with every index. Without effect if a value is none of those
- * that the type has. Not to be called on several threads at once. */
-void wide_find_grid(int type, wide_to_float *to_float);
-/* The entries of a type's grid; NULL if it was not found. */
+/* The entries of a type's grid; NULL if it was not found (lsw_find_grid). */
 const uint8_t *wide_grid(int type);
 
 #endif

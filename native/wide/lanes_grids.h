@@ -60,68 +60,69 @@ INLINE void index_bits(int type, const uint8_t *p, int j, const uint32_t bytes[8
 }
 
 /* Entries of 4 rows: of 4 bytes each, or the first and the last 4 of 8. Stores of 16 bytes are what loads do not wait for. */
-INLINE void four_entries(const uint8_t *grid, const uint32_t index[4], uint8_t *out) {
+INLINE void four_entries(const uint8_t *grid, const size_t index[4], uint8_t *out) {
     uint32_t entries[4];
     UNROLL for (int r = 0; r < 4; r++) {
-        memcpy(entries + r, grid + 4 * (size_t)index[r], 4);
+        memcpy(entries + r, grid + 4 * index[r], 4);
     }
     memcpy(out, entries, sizeof entries);
 }
-INLINE void four_long_entries(const uint8_t *grid, const uint32_t index[4], uint8_t *first, uint8_t *last) {
+INLINE void four_long_entries(const uint8_t *grid, const size_t index[4], uint8_t *first, uint8_t *last) {
 #if defined(__AVX2__)
     __m128 pairs[2];
     UNROLL for (int i = 0; i < 2; i++) {
-        const __m128d one = _mm_load_sd((const double *)(const void *)(grid + 8 * (size_t)index[2 * i]));
-        pairs[i] = _mm_castpd_ps(_mm_loadh_pd(one, (const double *)(const void *)(grid + 8 * (size_t)index[2 * i + 1])));
+        const __m128d one = _mm_load_sd((const double *)(const void *)(grid + 8 * index[2 * i]));
+        pairs[i] = _mm_castpd_ps(_mm_loadh_pd(one, (const double *)(const void *)(grid + 8 * index[2 * i + 1])));
     }
     _mm_storeu_ps((float *)(void *)first, _mm_shuffle_ps(pairs[0], pairs[1], _MM_SHUFFLE(2, 0, 2, 0)));
     _mm_storeu_ps((float *)(void *)last, _mm_shuffle_ps(pairs[0], pairs[1], _MM_SHUFFLE(3, 1, 3, 1)));
 #else
     UNROLL for (int r = 0; r < 4; r++) {
-        memcpy(first + 4 * r, grid + 8 * (size_t)index[r], 4);
-        memcpy(last + 4 * r, grid + 8 * (size_t)index[r] + 4, 4);
+        memcpy(first + 4 * r, grid + 8 * index[r], 4);
+        memcpy(last + 4 * r, grid + 8 * index[r] + 4, 4);
     }
 #endif
 }
 
-/* Index number i of each row in columns 32 j and following of the block at p, whose dwords of indices for these columns are
- * at `low`. */
-INLINE void indices(int type, const uint8_t *low, const vrows *beyond, int i, uint32_t out[WIDE_TILE]) {
-    const int bits = bits_beyond(type);
-    vrows x;
-    memcpy(&x, low + 64 * (i / 4), sizeof x);
-    x = x >> 8 * (i % 4) & 255u;
-    if (bits) {
-        x |= (*beyond >> bits * i & ((1u << bits) - 1)) << 8;
+/* Those of the block at p, into `out`: in columns 32 j and following index number i of every row; `low` has their 8 lower
+ * bits. */
+INLINE void long_indices(int type, const uint8_t *p, const uint8_t *low, int j, const uint32_t bytes[8 * WIDE_TILE],
+                         uint32_t out[8][WIDE_TILE]) {
+    const int bits = bits_beyond(type), each = 32 / wide_grid_values(type);
+    vrows beyond;
+    index_bits(type, p, j, bytes, &beyond);
+    UNROLL for (int i = 0; i < each; i++) {
+        vrows x;
+        memcpy(&x, low + 64 * (i / 4), sizeof x);
+        x = (x >> 8 * (i % 4) & 255u) | (beyond >> bits * i & ((1u << bits) - 1)) << 8;
+        memcpy(out[i], &x, sizeof x);
     }
-    memcpy(out, &x, sizeof x);
+    __asm__ volatile("" : "+m"(*(uint32_t (*)[8][WIDE_TILE])out)); /* read one by one: picking them from vectors takes longer */
 }
 
 /* Rows [first, last) of the packed block at p. */
 INLINE void look_up_sizes(int type, const uint8_t *p, const uint8_t *grid, int first, int last, uint8_t *out) {
-    const int values = wide_grid_values(type), each = 32 / values; /* indices of 32 columns */
-    uint32_t bytes[8 * WIDE_TILE];
+    const int values = wide_grid_values(type), each = 32 / values, bits = bits_beyond(type);
+    uint32_t bytes[8 * WIDE_TILE], index[8][WIDE_TILE];
     for (int i = 0; type == WIDE_IQ2_S && i < 8 * WIDE_TILE; i++) {
         bytes[i] = p[i];
     }
     UNROLL for (int j = 0; j < 8; j++) {
         const uint8_t *low = p + scale_bytes(type) + (type == WIDE_IQ2_S ? 64 : 128) * j;
-        uint32_t index[8][WIDE_TILE];
-        vrows beyond;
-        if (bits_beyond(type)) {
-            index_bits(type, p, j, bytes, &beyond);
+        if (bits) {
+            long_indices(type, p, low, j, bytes, index);
         }
-        UNROLL for (int i = 0; i < each; i++) {
-            indices(type, low, &beyond, i, index[i]);
-        }
-        __asm__ volatile("" : "+m"(index)); /* read one by one; else they are picked from vectors, which takes longer */
         UNROLL for (int i = 0; i < each; i++) {
             uint8_t *to = out + 512 * j + 16 * values * i;
-            UNROLL for (int r = first; r < last; r += 4) {
+            UNROLL for (int row = first; row < last; row += 4) {
+                size_t four[4];
+                UNROLL for (int r = 0; r < 4; r++) {
+                    four[r] = bits ? index[i][row + r] : low[64 * (i / 4) + i % 4 + 4 * (row + r)];
+                }
                 if (values == 8) {
-                    four_long_entries(grid, index[i] + r, to + 4 * r, to + 64 + 4 * r);
+                    four_long_entries(grid, four, to + 4 * row, to + 64 + 4 * row);
                 } else {
-                    four_entries(grid, index[i] + r, to + 4 * r);
+                    four_entries(grid, four, to + 4 * row);
                 }
             }
         }

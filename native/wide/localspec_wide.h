@@ -34,6 +34,11 @@ LSW_API int32_t lsw_product(int32_t type, int64_t columns, int64_t rows, int64_t
 struct wide_attention;
 LSW_API int32_t lsw_attention(const struct wide_attention *a, int32_t isa, int32_t threads); /* scratch is ours */
 
+/* For tests without ggml, which else does it when it loads the library: takes the grid of a type (IQ2, IQ3) from what
+ * `to_float` makes of blocks with every index. Without effect if a value is none of those that the type has, or if the grid is
+ * there. The only function here that is not to be called on several threads at once. */
+LSW_API void lsw_find_grid(int32_t type, void (*to_float)(const void *blocks, float *values, int64_t count));
+
 /* Whether products of weights of a type, or attention over a cache of a type, give a row the same bits at widths up to 33:
  * tried on random numbers, in a few milliseconds. 0 = yes, 1 = type or head size not taken, 3 = no memory, 4 = no. */
 LSW_API int32_t lsw_check_product(int32_t type, int32_t threads);

@@ -14,7 +14,9 @@ static const struct type {
     {"Q5_1", WIDE_Q5_1, 32, 24, {0, 2}},     {"MXFP4", WIDE_MXFP4, 32, 17, {-1, -1}},
     {"Q2_K", WIDE_Q2_K, 256, 84, {80, 82}},  {"Q3_K", WIDE_Q3_K, 256, 110, {108, -1}},
     {"TQ2_0", WIDE_TQ2_0, 256, 66, {64, -1}}, {"IQ4_XS", WIDE_IQ4_XS, 256, 136, {0, -1}},
-    {"IQ4_NL", WIDE_IQ4_NL, 32, 18, {0, -1}}, {"Q4_K", WIDE_Q4_K, 256, 144, {0, 2}},
+    {"IQ2_XXS", WIDE_IQ2_XXS, 256, 66, {0, -1}}, {"IQ2_XS", WIDE_IQ2_XS, 256, 74, {0, -1}},
+    {"IQ2_S", WIDE_IQ2_S, 256, 82, {0, -1}}, {"IQ3_XXS", WIDE_IQ3_XXS, 256, 98, {0, -1}},
+    {"IQ3_S", WIDE_IQ3_S, 256, 110, {0, -1}}, {"IQ4_NL", WIDE_IQ4_NL, 32, 18, {0, -1}}, {"Q4_K", WIDE_Q4_K, 256, 144, {0, 2}},
     {"Q5_K", WIDE_Q5_K, 256, 176, {0, 2}},   {"Q6_K", WIDE_Q6_K, 256, 210, {208, -1}},
     {"F16", WIDE_F16, 1, 2, {0, -1}},        {"BF16", WIDE_BF16, 1, 2, {0, -1}}};
 
@@ -46,6 +48,28 @@ static void make_weights(const struct type *t, int fill, int which, uint8_t *out
             }
         }
     }
+}
+
+/* Grids of random values that IQ2, IQ3_XXS and IQ3_S can have; those of ggml are not at hand. */
+static void two_bits(const void *blocks, float *values, int64_t count) {
+    static const float all[] = {1.0f, 3.125f, 5.375f};
+    for (int64_t i = 0; i < count; i++) {
+        values[i] = all[random_bits() % 3];
+    }
+    (void)blocks;
+}
+static void three_bits(const void *blocks, float *values, int64_t count) {
+    static const float all[] = {1.0f, 3.0f, 5.0f, 7.0f, 9.0f, 11.0f, 13.0f, 15.5f};
+    for (int64_t i = 0; i < count; i++) {
+        values[i] = all[random_bits() % 8];
+    }
+    (void)blocks;
+}
+static void odd_numbers(const void *blocks, float *values, int64_t count) {
+    for (int64_t i = 0; i < count; i++) {
+        values[i] = (float)(1 + 2 * (random_bits() % 8));
+    }
+    (void)blocks;
 }
 
 static const char *const inputs[] = {"ordinary", "one outlier in a block", "largest", "smallest", "largest in turn",
@@ -113,6 +137,11 @@ static void check_inputs(const struct type *t, const char *what) {
 }
 
 void check_products(void) {
+    lsw_find_grid(WIDE_IQ2_XXS, two_bits);
+    lsw_find_grid(WIDE_IQ2_XS, two_bits);
+    lsw_find_grid(WIDE_IQ2_S, two_bits);
+    lsw_find_grid(WIDE_IQ3_XXS, three_bits);
+    lsw_find_grid(WIDE_IQ3_S, odd_numbers);
     for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
         const struct type *t = &types[i];
         const bool quantised = t->values > 1;

@@ -45,7 +45,7 @@ def _find(library: ctypes.CDLL, kind: str, change: Callable[[Floats], None]) -> 
         change(out)
         ctypes.memmove(values, out.ctypes.data, out.nbytes)
 
-    library.wide_find_grid(number(kind), _TO_FLOAT(to_float))
+    library.lsw_find_grid(number(kind), _TO_FLOAT(to_float))
     address = library.wide_grid(number(kind))
     if address is None:
         return None
@@ -73,5 +73,5 @@ def test_a_value_that_the_format_does_not_have(library: ctypes.CDLL, kind: str, 
 
 
 def test_other_types_have_none(library: ctypes.CDLL) -> None:
-    library.wide_find_grid(number("Q4_K"), _TO_FLOAT(lambda *_: None))
+    library.lsw_find_grid(number("Q4_K"), _TO_FLOAT(lambda *_: None))
     assert library.wide_grid(number("Q4_K")) is None
