@@ -24,7 +24,7 @@ pytestmark = [
 
 TYPES = (
     "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q2_K", "Q3_K_M", "Q4_K_M", "Q5_K_M", "Q6_K", "IQ4_NL", "IQ4_XS", "TQ2_0",
-    "IQ3_XXS", "IQ3_S", "F16", "BF16",
+    "IQ3_S", "F16", "BF16",
 )  # fmt: skip
 LENGTHS = (100, 255, 256, 513, 1500, 2500, 4000)
 WIDTHS = range(2, 33)
