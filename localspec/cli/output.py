@@ -6,7 +6,7 @@ Escape codes appear only on a terminal; nothing but the answer ever reaches stan
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +35,13 @@ def load_progress() -> Iterator[Callable[[str, float], None] | None]:
 def print_plain(*lines: str) -> None:
     """Prints lines that quote files or a hub, which so can neither move the cursor nor reorder what is read."""
     print(plain_text("\n".join(lines)))
+
+
+def print_rows(rows: Sequence[tuple[str, ...]]) -> None:
+    """Prints a table whose columns are as wide as their widest cell; the last one may be of any width."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)][:-1]
+    for *cells, last in rows:
+        print_plain("  ".join([*(f"{cell:{width}}" for cell, width in zip(cells, widths, strict=True)), last]))
 
 
 def stream_answer(generation: Generation, parts: list[str] | None = None, channels: bool = False) -> None:

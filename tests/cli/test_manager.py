@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -101,3 +102,29 @@ def test_an_older_entry_with_the_name_of_a_pair_can_be_removed(command: Command,
 def test_nothing_runs(command: Command) -> None:
     assert json.loads(command("ps", "--json").out) == []
     assert command("ps").out.split() == ["PID", "COMMAND", "TARGET", "DRAFT", "CONTEXT", "RUNNING"]
+
+
+def test_models_of_other_programs_are_listed(
+    command: Command, tmp_path: Path, tiny_target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("OLLAMA_MODELS", str(tmp_path / "none"))
+    for name in ("HF_HUB_CACHE", "HF_HOME", "LLAMA_CACHE"):
+        monkeypatch.delenv(name, raising=False)
+    nothing = command("import", "--find")
+    assert (nothing.code, nothing.out.count("\n")) == (1, 1)
+    file = tmp_path / "cache" / "llama.cpp" / "a model.gguf"
+    file.parent.mkdir(parents=True)
+    shutil.copy(tiny_target, file)
+    found = command("import", "--find")
+    assert found.code == 0
+    assert f"Take one in: localspec import '{file}' --name 'a model'\n" in found.out
+    (one,) = json.loads(command("import", "--find", "--json").out)
+    assert (one["path"], one["program"], one["installed"]) == (str(file), "llama.cpp's cache", "")
+
+
+@pytest.mark.parametrize("words", [("import",), ("import", "--find", "x.gguf")])
+def test_an_import_without_a_file_or_with_two_wishes_is_one_sentence(command: Command, words: tuple[str, ...]) -> None:
+    result = command(*words)
+    assert (result.code, result.err.count("\n")) == (2, 1)

@@ -66,6 +66,7 @@ def _same_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("localspec.models.hub.offer.ram", lambda: Place("CPU", "cpu", 12 * 10**9))
     monkeypatch.setattr("localspec.models.hub.offer._free_disk", lambda: 100 * 10**9)
     monkeypatch.setattr("localspec.runtime.offered._measured", lambda: None)
+    monkeypatch.setattr("localspec.tui.screens.import_file.find_kept", lambda store: [])
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from localspec.chat.archive.archive import Archive
 from localspec.models.hub.hub import Hub
 from localspec.models.installed.catalog import Catalog
 from localspec.models.installed.methods import HEADS
+from localspec.models.installed.other_programs import find_kept
 from localspec.models.installed.store import Entry, Store, StoredFile
 from localspec.tui.pages.shelf import Item, Speeds, judged, shelf, timed
 from localspec.tui.screens.find_model import FindModelScreen
@@ -206,6 +208,27 @@ async def test_an_empty_name_is_asked_for(make_app: MakeApp, client: Hub, store:
         await pilot.press("enter")
         await pilot.pause()
         assert "Give a name first" in text(app.screen, "#note")
+
+
+async def test_a_model_of_another_program_is_chosen_from_a_list(
+    make_app: MakeApp, client: Hub, store: Store, tiny_target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("localspec.tui.screens.import_file.find_kept", find_kept)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("LLAMA_CACHE", str(tmp_path / "kept"))
+    (tmp_path / "kept").mkdir()
+    shutil.copy(tiny_target, tmp_path / "kept" / "theirs.gguf")
+    app = make_app()
+    async with app.run_test(size=(100, 40)) as pilot:
+        screen = await opened(app, pilot, client, store)
+        await pilot.press("i")
+        await until(
+            pilot, lambda: isinstance(app.screen, ImportScreen) and app.screen.query_one(OptionList).option_count
+        )
+        await pilot.press("tab", "enter")
+        await until(pilot, lambda: app.screen.query_one("#name", Input).value == "theirs")
+        await pilot.press("enter")
+        await until(pilot, lambda: app.screen is screen and any(item.name == "theirs" for item in screen.items))
 
 
 async def test_a_file_is_imported_used_and_removed(

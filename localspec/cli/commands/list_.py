@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.filesize import decimal
 
-from localspec.cli.output import print_plain
+from localspec.cli.output import print_plain, print_rows
 
 if TYPE_CHECKING:
     from localspec.models.installed.store import Entry
@@ -117,17 +117,11 @@ def _print_catalog(as_json: bool) -> int:
         size = f"{'' if target.verified else '~'}{decimal(target.bytes + draft.bytes)}" if known else ""
         unused = f" ({pair.method}: no drafter yet)" if not_used(pair.method) else ""
         rows.append((pair.name, pair.target, pair.draft + unused, size, target.licence))
-    _print_rows(rows)
+    print_rows(rows)
     paired = {name for pair in catalog.pairs.values() for name in (pair.target, pair.draft)}
     alone = sorted(set(catalog.models) - paired)
     print(f"\nFetch one: localspec pull PAIR. Further models by name: {', '.join(alone) or 'none'}.")
     return 0
-
-
-def _print_rows(rows: list[tuple[str, ...]]) -> None:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)][:-1]
-    for *cells, last in rows:
-        print_plain("  ".join([*(f"{cell:{width}}" for cell, width in zip(cells, widths, strict=True)), last]))
 
 
 def _print(entries: list[Entry], faults: dict[str, str]) -> None:
@@ -151,7 +145,7 @@ def _print(entries: list[Entry], faults: dict[str, str]) -> None:
         first = "default; " if entry.name == default else ""
         rows.append((entry.name, entry.role, decimal(entry.bytes), entry.quant, first + state))
     rows += [(one.name, "endpoint", "", "", one.title) for one in Catalog.load().endpoints.values()]
-    _print_rows(rows)
+    print_rows(rows)
     if found.fault:
         print_plain(f"{found.fault} {default} answers where no model is named.")
     broken = [name for name, fault in faults.items() if fault]

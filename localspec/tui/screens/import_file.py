@@ -11,11 +11,12 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Vertical
 from textual.content import Content
-from textual.widgets import Checkbox, Footer, Input, Static
+from textual.widgets import Checkbox, Footer, Input, OptionList, Static
 
 from localspec.chat.plain_text import pictured
 from localspec.errors import Cancelled, LocalspecError
 from localspec.models.installed.adopt import adopt
+from localspec.models.installed.other_programs import Kept, find_kept
 from localspec.models.installed.store import Entry, Store
 from localspec.tui.shell.bindings import bind
 from localspec.tui.shell.dialogs import Dialog
@@ -35,11 +36,14 @@ class ImportScreen(Dialog[str | None]):
         self._store = store
         self._stop = threading.Event()
         self._busy = False
+        self._found: list[Kept] = []
+        """Models that other programs keep, as they are listed."""
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog"):
             yield Static("Import a GGUF file of this machine", classes="question", markup=False)
             yield Input(placeholder="file.gguf; of a split model, any part; Enter imports", id="file")
+            yield OptionList(id="found")
             yield Input(placeholder="name (else the file's)", id="name")
             yield Checkbox("It is a draft model", id="draft")
             yield Checkbox("Copy it, so that the original may go (else: a link)", id="copy")
@@ -47,6 +51,30 @@ class ImportScreen(Dialog[str | None]):
             yield Footer()
 
     def on_mount(self) -> None:
+        self.query_one("#file").focus()
+        self._find()
+
+    @work(thread=True, exclusive=True, group="find")
+    def _find(self) -> None:
+        """Looks where other programs keep models."""
+        found = [one for one in find_kept(self._store) if not one.installed]
+        if self.is_running:
+            self.app.call_from_thread(self._offer, found)
+
+    def _offer(self, found: list[Kept]) -> None:
+        self._found = found
+        options = self.query_one(OptionList)
+        options.add_options([pictured(f"{one.name}  {amount(one.bytes)}  {one.program}") for one in found])
+        options.display = bool(found)
+        options.highlighted = 0 if found else None
+
+    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
+        """Fills in what was chosen; a second Enter imports."""
+        event.stop()
+        one = self._found[event.option_index]
+        self.query_one("#file", Input).value = str(one.path)
+        self.query_one("#name", Input).value = one.name
+        self.query_one("#draft", Checkbox).value = one.is_head
         self.query_one("#file").focus()
 
     def on_unmount(self) -> None:
