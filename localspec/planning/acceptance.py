@@ -16,31 +16,40 @@ from typing import Any
 import numpy as np
 
 from localspec.planning.learning import moved
-from localspec.planning.weighing import LEVELS, MEMORY, MOST_NODES, PROBABILITIES, SCORES, Odds, cell_of, shifted
+from localspec.planning.weighing import (
+    CONFIDENCE_CELLS,
+    LEVEL_CELLS,
+    MOST_NODES,
+    MOST_TRIALS,
+    PROBABILITY_CELLS,
+    Odds,
+    cell_of,
+    shifted,
+)
 from localspec.types import Float64Array
 
-PRIOR = 6.0
-"""Trials that a first estimate is worth."""
-UNKNOWN = 0.6
-"""First estimate of the acceptance of a level, and of a match of any length."""
-UNSURE = 0.5
-"""Variance, in squared log-odds, of how a request differs from others."""
+PRIOR_TRIALS = 6.0
+"""Number of trials that a first estimate counts as."""
+PRIOR_ACCEPTANCE = 0.6
+"""First estimate of the acceptance of a guess whose confidence is no probability: a level, or a match of any length."""
+SHIFT_VARIANCE = 0.5
+"""Variance of acceptance between requests, in squared log-odds."""
 
 
 def _first_estimates() -> Float64Array:
-    """float64[2, cells]: probabilities as they are said, UNKNOWN else, and the trials they are worth."""
-    rates = np.full(SCORES + LEVELS, UNKNOWN)
-    rates[:PROBABILITIES] = (np.arange(PROBABILITIES) + 0.5) / PROBABILITIES
-    return np.stack([rates, np.full(len(rates), PRIOR)])
+    """float64[2, cells]: rates, then trials. A probability is its own rate; other cells begin at PRIOR_ACCEPTANCE."""
+    rates = np.full(CONFIDENCE_CELLS + LEVEL_CELLS, PRIOR_ACCEPTANCE)
+    rates[:PROBABILITY_CELLS] = (np.arange(PROBABILITY_CELLS) + 0.5) / PROBABILITY_CELLS
+    return np.stack([rates, np.full(len(rates), PRIOR_TRIALS)])
 
 
 class Table:
-    """What is known of one drafter."""
+    """Acceptance of one drafter's guesses in all requests."""
 
     def __init__(self, cells: Float64Array | None = None, breadth: float = 1.0) -> None:
         """
         Args:
-            cells: float64[2, SCORES + LEVELS], see `planning.weighing`; None = nothing is known.
+            cells: float64[2, CONFIDENCE_CELLS + LEVEL_CELLS], see `planning.weighing`; None = nothing is known.
             breadth: nodes per level of a draft: 1 for chains.
         """
         self.cells = _first_estimates() if cells is None else cells
@@ -48,16 +57,16 @@ class Table:
 
     @property
     def trials(self) -> float:
-        """Guesses of the first level that were scored, older ones faded."""
-        return float(self.cells[1, SCORES]) - PRIOR
+        """Number of scored guesses of the first level, older ones faded."""
+        return float(self.cells[1, CONFIDENCE_CELLS]) - PRIOR_TRIALS
 
     @property
     def first_rate(self) -> float:
-        """Share of guesses of the first level that were right; of few trials an estimate."""
-        return float(self.cells[0, SCORES])
+        """Share of right guesses of the first level; after few trials an estimate."""
+        return float(self.cells[0, CONFIDENCE_CELLS])
 
     def saw_breadth(self, nodes_per_level: float) -> None:
-        """A draft had so many nodes a level."""
+        """Learns the breadth from a draft with `nodes_per_level` nodes a level."""
         self.breadth = moved(self.breadth, nodes_per_level)
 
     def to_json(self) -> dict[str, Any]:
@@ -73,9 +82,9 @@ class Table:
         """
         cells, breadth = np.array([data["rates"], data["trials"]], dtype=np.float64), float(data["breadth"])
         sound = (
-            cells.shape == (2, SCORES + LEVELS)
+            cells.shape == (2, CONFIDENCE_CELLS + LEVEL_CELLS)
             and bool(((cells[0] >= 0.0) & (cells[0] <= 1.0)).all())
-            and bool(((cells[1] >= 1.0) & (cells[1] <= MEMORY)).all())
+            and bool(((cells[1] >= 1.0) & (cells[1] <= MOST_TRIALS)).all())
         )
         if not (sound and 1.0 <= breadth <= MOST_NODES):
             raise ValueError("not a table of acceptance")
@@ -83,39 +92,39 @@ class Table:
 
 
 class Tracker:
-    """A table as one request sees it."""
+    """A table, shifted by what one request has shown."""
 
     __slots__ = ("odds", "table")
 
     def __init__(self, table: Table) -> None:
         self.table = table
-        self.odds = Odds(table.cells, np.array([0.0, UNSURE, 0.0, UNSURE]))
+        self.odds = Odds(table.cells, np.array([0.0, SHIFT_VARIANCE, 0.0, SHIFT_VARIANCE]))
 
     def probability(self, confidence: float) -> float:
-        """That a node of that confidence is accepted if its parent is."""
+        """Probability that a node of this confidence is accepted if its parent is."""
         return shifted(float(self.table.cells[0, cell_of(confidence)]), float(np.exp(self.odds.shift[0])))
 
     def typical(self, levels: int) -> list[float]:
-        """The same for each level of a chain, or for any sibling of a level, before anything is drafted."""
+        """By level, the probability that a node of it is accepted if its parent is, before the draft is drawn."""
         odds = float(np.exp(self.odds.shift[2]))
-        rates = self.table.cells[0, SCORES:].tolist()
-        return [shifted(rates[min(level, LEVELS - 1)], odds) for level in range(levels)]
+        rates = self.table.cells[0, CONFIDENCE_CELLS:].tolist()
+        return [shifted(rates[min(level, LEVEL_CELLS - 1)], odds) for level in range(levels)]
 
     def fade(self, share: float) -> None:
-        """Nothing was heard for a while: this share of what was learned of the request does not hold any more."""
+        """Forgets this share of what was learned of the request, since no guess was scored for a while."""
         shift = self.odds.shift
         shift[0::2] *= 1.0 - share
-        shift[1::2] += share * (UNSURE - shift[1::2])
+        shift[1::2] += share * (SHIFT_VARIANCE - shift[1::2])
 
 
 class Acceptance:
-    """All tables of one target."""
+    """Tables of all drafters of one target."""
 
     def __init__(self) -> None:
         self._tables: dict[str, Table] = {}
 
     def tracker(self, drafter: str) -> Tracker:
-        """A fresh view for a request."""
+        """A new tracker for a request."""
         if drafter not in self._tables:
             self._tables[drafter] = Table()
         return Tracker(self._tables[drafter])

@@ -10,27 +10,27 @@ from localspec.engine.interfaces import Drafter, OnePass
 from localspec.planning.acceptance import Tracker
 from localspec.planning.coming import Coming
 from localspec.planning.draft_costs import DraftCosts
-from localspec.planning.learning import IN_A_ROW
+from localspec.planning.learning import CONVINCING_STREAK
 from localspec.planning.weighing import Option, weigh
 
-FIRST_WAIT, GROWTH = 8.0, 1.15
-"""Passes until a drafter that does not promise enough is probed: at first, and growth after each miss."""
-UNTIMED = 0.2
-"""Of a plain pass, what a level of a drafter is taken to cost before it was timed: a head of a layer or two."""
-UNTIMED_TOKEN = 0.03
-"""Of that, what a token it reads is taken to cost."""
-HOPE = 0.5
-"""Standard errors that a drafter is taken to be better than known: what is not known is worth trying."""
-PAY_BACK = 1.5
-"""How many times over a reading must be expected to pay back; twice as often after each one that did not."""
-EVIDENCE = 32.0
-"""Guesses scored, from which on a reading may cost more than the budget holds."""
-FEWEST_LEFT = 16.0
-"""Tokens that an answer is expected to bring still, at least."""
+FIRST_WAIT, WAIT_GROWTH = 8.0, 1.15
+"""Passes until a drafter that does not promise enough is probed first; factor of this wait after each miss."""
+ASSUMED_LEVEL_COST = 0.2
+"""Assumed cost of a level, in plain passes, before the drafter was timed: that of a head of one or two layers."""
+ASSUMED_TOKEN_COST = 0.03
+"""Assumed cost of a token that the drafter reads, in levels, before reading was timed."""
+OPTIMISM = 0.5
+"""Standard errors added to the learned acceptance of a drafter, so that a little known one is tried."""
+READING_PAYBACK = 1.5
+"""Factor by which the expected gain of a reading must exceed its cost; doubled after each reading that did not pay."""
+ENOUGH_TRIALS = 32.0
+"""Scored guesses of a drafter from which on its readings may cost more than the budget holds."""
+FEWEST_TOKENS_LEFT = 16.0
+"""Lower limit of the expected number of tokens left in an answer."""
 PROBE_SHARE = 0.006
-"""Of plain decoding's time since it was asked last, what a probe may take."""
-FORGETTING = 0.5
-"""Share of what was learned of a request that is forgotten in the time from one probe to the next."""
+"""Share of plain decoding's time since the drafter was asked last that a probe may take."""
+FORGOTTEN_SHARE = 0.5
+"""Share of a request's own statistics that is forgotten from one probe to the next."""
 
 
 @dataclass(slots=True)
@@ -38,43 +38,44 @@ class Offer:
     """What a drafter promises for a pass before it has guessed."""
 
     promise: float
-    """Tokens over sending nothing, at the rate, had it nothing to read."""
+    """Expected tokens of its draft, less the rate times its extra seconds; reading is not counted."""
     value: float
-    """The same, its reading charged."""
+    """`promise` less the cost of reading, spread over the passes of the answer."""
     reading: float
-    """Seconds it must read first."""
+    """Seconds of reading the tokens that the drafter has not read yet."""
     first: float
-    """Seconds of the first level, reading included."""
+    """Seconds of reading and of the first level together."""
     missing: list[int]
-    """Tokens it must read, per place."""
+    """Number of tokens that the drafter has not read yet, for each of `places`."""
     places: list[int]
-    """Of the requests that let it guess."""
+    """Indices of the requests that let the drafter guess."""
 
 
 @dataclass(slots=True, eq=False)
 class Asking:
-    """One such drafter."""
+    """A drafter that costs something, and when it is asked."""
 
     index: int
-    """Among all drafters."""
+    """Index of the drafter among all drafters of the plan."""
     drafter: Drafter
     costs: DraftCosts
     longest: int
     """Most nodes of its drafts."""
     wait: float = FIRST_WAIT
+    """Passes without being asked after which the drafter is probed."""
     idle: float = math.inf
-    """Passes since it was asked."""
+    """Passes since the drafter was asked last."""
     ahead: int = 0
-    """Passes in a row in which it promised more than what was ready. It may read a prompt after some of them: a copy
-    would have begun."""
+    """Passes in a row in which the drafter promised more than the free drafts. After CONVINCING_STREAK of them it may
+    read a prompt: a copy would have begun by then."""
     hits: int = 0
-    """Probes in a row that were right."""
+    """Number of probes in a row whose guess was right."""
     probes: int = 0
-    """How many more probes the last reading is good for."""
+    """Number of probes that are still made without waiting, since the drafter has just read a prompt."""
     patience: float = 1.0
-    """How many times over a reading must promise to pay, besides PAY_BACK."""
+    """Factor of READING_PAYBACK: doubled by a reading that did not pay, halved by one that did."""
     owed: dict[int, float] = field(default_factory=dict)
-    """By slot, plain passes of reading that were not paid back yet."""
+    """By slot, cost of readings that was not earned back yet, in plain passes."""
     one_pass: bool = field(init=False)
     """One pass guesses all levels of a draft."""
 
@@ -82,51 +83,51 @@ class Asking:
         self.one_pass = isinstance(self.drafter, OnePass) and self.drafter.one_pass
 
     def due(self, offer: Offer, now: Coming) -> bool:
-        """Whether it is probed although it does not promise enough: only where its guess could be sent, too."""
+        """Whether to probe the drafter although it does not promise enough: only where its guess could be sent, too."""
         if offer.first > now.room or now.affordable([0.0, offer.first - offer.reading])[1] == math.inf:
             return False
         if self.hits > 0 or self.probes > 0:
             return offer.reading <= now.plain
-        if offer.reading > now.plain and self.ahead < IN_A_ROW:
+        if offer.reading > now.plain and self.ahead < CONVINCING_STREAK:
             return False
         return self.idle >= self.wait and offer.first <= PROBE_SHARE * self.idle * now.plain
 
     def may_read(self, offer: Offer, now: Coming, passes: float) -> bool:
-        """Whether it may read what it has to.
+        """Whether the drafter may read the tokens that it lacks.
 
         Args:
-            offer: what it promises.
+            offer: what the drafter promises.
             now: the pass.
             passes: plain passes that readings may cost for drafters of which little is known.
         """
-        if offer.reading > now.plain and self.ahead < IN_A_ROW:
+        if offer.reading > now.plain and self.ahead < CONVINCING_STREAK:
             return False
         return offer.reading <= max(now.room, passes * now.plain) or self.known(now)
 
     def paid_levels(self, levels: float) -> float:
-        """How many levels a draft of so many costs."""
+        """Number of levels to pay for in a draft of `levels` levels: at most 1 if one pass guesses all."""
         return min(1.0, levels) if self.one_pass else levels
 
     def rest(self, now: Coming) -> None:
-        """A pass begins, for which it may be asked or not."""
+        """Begins a pass: the drafter's statistics of the requests fade, and its cost is assumed if it is unknown."""
         self.idle += 1
         for tracker in self.trackers(now):
-            tracker.fade(min(1.0, FORGETTING / self.wait))
+            tracker.fade(min(1.0, FORGOTTEN_SHARE / self.wait))
         if not self.costs.known:
-            level = UNTIMED * now.plain
-            self.costs = DraftCosts({now.active: level}, UNTIMED_TOKEN * level, estimated=True)
+            level = ASSUMED_LEVEL_COST * now.plain
+            self.costs = DraftCosts({now.active: level}, ASSUMED_TOKEN_COST * level, estimated=True)
 
     def trackers(self, now: Coming) -> list[Tracker]:
-        """Of the requests that let it guess."""
+        """Acceptance of this drafter in each request that lets it guess."""
         return [now.served[place].trackers[self.index] for place in now.places(self.drafter.name)]
 
     def offer(self, now: Coming, ready: Sequence[Option], answer: float) -> Offer | None:
-        """What it promises beside what is ready; None if it may not guess.
+        """What the drafter promises beside the drafts that are ready; None if it may not guess.
 
         Args:
             now: the pass.
-            ready: drafts of others.
-            answer: tokens of an answer, usually.
+            ready: drafts of other drafters.
+            answer: usual number of tokens of an answer.
         """
         places = now.places(self.drafter.name)
         longest = min(self.longest, len(now.prices) - 1)
@@ -139,40 +140,40 @@ class Asking:
         drafting = [level * self.paid_levels(nodes / breadth) for nodes in range(longest + 1)]
         prices = [price + more for price, more in zip(now.affordable(drafting), drafting, strict=True)]
         promises = [
-            Option(place, now.served[place].trackers[self.index].odds, levels=longest, breadth=breadth, hope=HOPE)
-            for place in places
+            Option(place, tracker.odds, levels=longest, breadth=breadth, optimism=OPTIMISM)
+            for place, tracker in zip(places, self.trackers(now), strict=True)
         ]
         best = weigh([*ready, *promises], now.active, prices, now.rate)
         left = sum(now.left(place, answer) for place in places) / slots
-        passes = max(1.0, max(FEWEST_LEFT, left) / (1.0 + best.gain / now.active))
-        times = PAY_BACK * self.patience if reading > now.plain else 1.0
+        passes = max(1.0, max(FEWEST_TOKENS_LEFT, left) / (1.0 + best.gain / now.active))
+        times = READING_PAYBACK * self.patience if reading > now.plain else 1.0
         value = best.value - now.rate * reading * times / passes
         return Offer(best.value, value, reading, level + reading, missing, places)
 
     def known(self, now: Coming) -> bool:
-        """Whether enough is known of it to pay for a reading with what it will save."""
-        return min(tracker.table.trials for tracker in self.trackers(now)) >= EVIDENCE
+        """Whether enough guesses of the drafter were scored to let a reading cost more than the budget holds."""
+        return min(tracker.table.trials for tracker in self.trackers(now)) >= ENOUGH_TRIALS
 
     def probed(self, hit: bool, read: bool) -> None:
-        """A probe is over.
+        """Counts a probe, and sets the time of the next.
 
         Args:
-            hit: its guess was right.
-            read: a prompt was read for it.
+            hit: the guess of the probe was right.
+            read: a prompt was read for the probe.
         """
-        self.probes = IN_A_ROW if read else max(0, self.probes - 1)
+        self.probes = CONVINCING_STREAK if read else max(0, self.probes - 1)
         self.hits = self.hits + 1 if hit else 0
         if hit:
             self.paid()
         else:
-            self.wait *= GROWTH
+            self.wait *= WAIT_GROWTH
 
     def paid(self) -> None:
-        """It was worth asking."""
-        self.wait = max(FIRST_WAIT, self.wait / GROWTH)
+        """Shortens the wait: asking the drafter was worth its time."""
+        self.wait = max(FIRST_WAIT, self.wait / WAIT_GROWTH)
 
     def repay(self, slots: Sequence[int], saved: float) -> None:
-        """A pass for which it guessed saved so much, in plain passes."""
+        """Pays off readings with `saved`, the plain passes that a pass with its guess saved."""
         for slot in slots:
             paid = min(max(0.0, saved), self.owed.get(slot, 0.0))
             if paid:
@@ -180,7 +181,7 @@ class Asking:
                 saved -= paid
 
     def close(self, slot: int) -> None:
-        """The request of that slot is over."""
+        """Ends the request of a slot: a reading that was not earned back makes the next one harder."""
         self.hits = self.probes = self.ahead = 0
         left = self.owed.pop(slot, None)
         if left is not None:

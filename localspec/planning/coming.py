@@ -17,38 +17,39 @@ class Served:
 
     history: History
     start: int
-    """Tokens there were before the first pass."""
+    """Number of tokens in the history before the first pass."""
     trackers: list[Tracker]
-    """Per drafter."""
+    """Acceptance in this request, one tracker per drafter."""
     budget: Budget = field(default_factory=Budget)
     tries: bool = True
-    """A draft that is not worth its price as believed may be tried."""
+    """Whether a draft that is not worth its expected price may still be tried."""
 
 
 @dataclass(slots=True)
 class Coming:
-    """The pass."""
+    """The pass that comes next: the requests that share it, and its cost."""
 
     requests: Sequence[DraftRequest]
     pending: Sequence[int]
-    """Rows each slot must decode anyway."""
+    """For each request, rows that the pass must decode besides drafts."""
     served: list[Served]
+    """What is known of each request."""
     lengths: list[int]
-    """Tokens of each history."""
+    """For each request, number of tokens in its history."""
     row: list[float]
-    """Seconds of a pass by width."""
+    """Expected seconds of a pass by width (`PassCosts.rows`)."""
     prices: list[float]
-    """Seconds of this pass by nodes each slot sends; infinity where a width is not allowed."""
+    """Expected seconds of this pass by draft nodes per slot; infinity where a width is not allowed."""
     plain: float
-    """Seconds of plain decoding: of one pass, or of several where not all slots share one."""
+    """Seconds in which plain decoding brings each slot one token: one pass, or several if slots do not share one."""
     rate: float
-    """Tokens/s that a second is worth."""
+    """Tokens a second at the pace of late (`Pace`): a draft must bring more for the seconds that it adds."""
     feared: list[float]
-    """The same, as much as passes may cost where they are not known well."""
+    """Feared seconds of this pass by draft nodes per slot, which `prices` has as expected (`PassCosts.rows`)."""
     room: float
-    """Seconds that the pass may lose, drafting included: what every answer in it can still afford."""
+    """Seconds that drafting and the pass together may lose: the smallest budget of the answers in the pass."""
     forced: bool = False
-    """Settings, or a request of the pass, have it draft, paying or not."""
+    """Settings or a request want a draft in this pass, whether it pays or not."""
 
     @property
     def length(self) -> int:
@@ -62,7 +63,7 @@ class Coming:
 
     @property
     def again(self) -> float:
-        """Tokens that a row of the next pass costs, at the rate."""
+        """Cost of one more row in the next pass, in tokens: its seconds times the rate. 0 for several slots."""
         widest = len(self.prices)
         if len(self.requests) > 1 or widest < 2:
             return 0.0  # chains only
@@ -73,10 +74,10 @@ class Coming:
         return [place for place, one in enumerate(self.requests) if one.allows(drafter) and one.max_nodes > 0]
 
     def affordable(self, drafting: Sequence[float] = ()) -> list[float]:
-        """Prices by nodes, infinity where the pass could lose more than it may.
+        """Expected seconds by nodes, infinity where the feared seconds exceed the budget.
 
         Args:
-            drafting: seconds that guessing so many nodes takes besides; empty = nothing.
+            drafting: by nodes, seconds that guessing them takes besides; empty = none.
         """
         most = self.prices[0] + self.room
         spent = drafting or [0.0] * len(self.prices)
@@ -87,12 +88,12 @@ class Coming:
         ]
 
     def left(self, place: int, answer: float) -> float:
-        """Tokens that a request is expected to bring still, where answers usually have so many."""
+        """Expected number of tokens left in a request, if answers usually have `answer` tokens."""
         return min(float(self.requests[place].room), answer - (self.lengths[place] - self.served[place].start))
 
 
 def plain_seconds(target: Target, requests: Sequence[DraftRequest], row: Sequence[float]) -> float:
-    """Seconds of plain decoding for a token of each request, by what passes of each width take."""
+    """Seconds in which plain decoding brings each request one token; `row` has seconds by width."""
     widths = target.pass_widths({one.slot: 1 for one in requests}) if len(requests) > 1 else [1]
     return sum(row[width] for width in widths)
 

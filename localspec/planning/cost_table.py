@@ -1,4 +1,4 @@
-"""Seconds of passes by width and cached length, from a table with holes: straight lines between lengths."""
+"""Seconds of passes by width and cached length, interpolated from a table with gaps."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from localspec.types import Float64Array
 
 
 class CostTable:
-    """What was estimated from a model's header, or timed beforehand.
+    """Costs that were estimated from a model's header, or timed beforehand.
 
-    A width that is not in the table costs as much as the next wider one that is, and beyond the widest in proportion to
-    its rows. Before the first length seconds are those of the first, after the last they grow as before it.
+    A width that is not in the table costs as much as the next wider one of the table; beyond the widest, cost grows in
+    proportion to rows. Between lengths seconds are interpolated linearly. Before the first length they are constant;
+    after the last they grow as between the last two.
     """
 
     def __init__(self, table: Mapping[int, Mapping[int, float]]) -> None:
@@ -22,7 +23,7 @@ class CostTable:
         self._table = {length: dict(row) for length, row in sorted(table.items()) if row}
         self._lengths = list(self._table) or [0]
         self._rows: list[Float64Array] = []
-        """By length, float64[1 + widest]; index 0 is that of one row, as no pass has none."""
+        """For each length, float64[1 + widest]: seconds by width. Index 0 repeats width 1, since no pass is empty."""
         self.widest = 0
         """Widest pass that can be asked for."""
         self.widen(max((max(row) for row in self._table.values()), default=1))
@@ -31,7 +32,7 @@ class CostTable:
         return bool(self._table)
 
     def widen(self, widest: int) -> None:
-        """Passes of up to so many rows can be asked for."""
+        """Extends the table to passes of `widest` rows."""
         self.widest = widest
         self._rows = [np.zeros(widest + 1) for _ in self._lengths]
         known = sorted({width for row in self._table.values() for width in row})
@@ -56,7 +57,7 @@ class CostTable:
         return one + share * (float(self._rows[low + 1][width]) - one) if share else one
 
     def _place(self, length: int) -> tuple[int, float]:
-        """Index of the length before, and how far this one is on the way to the next: beyond 1 after the last."""
+        """Index of the table's length before this one, and the share of the way to the next; above 1 after the last."""
         lengths = self._lengths
         low = min(bisect_right(lengths, length), len(lengths) - 1) - 1
         if low < 0:

@@ -1,4 +1,4 @@
-"""What a drafter takes for its guesses."""
+"""Seconds that a drafter takes to guess and to read, learned from its drafts."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from localspec.planning.learning import RATE
+from localspec.planning.learning import LEARNING_RATE
 
-CLIP = 0.25
-"""A draft counts as at most this far, in log seconds, from what was expected: what takes longer was delayed."""
-ALONG = 16
-"""Tokens that are read along with a guess at most: what takes more says what reading costs, not guessing."""
+MOST_LOG_SURPRISE = 0.25
+"""Log seconds by which one draft's time counts as off at most: a longer one was delayed by another program."""
+MOST_READ_ALONG = 16
+"""Most tokens read with a guess: a draft that read more tells the cost of reading, not of guessing."""
 
 
 class DraftCosts:
     """Seconds a drafter takes: for a level of a draft, all slots in one batch, and for a token it must read before it
     can guess.
 
-    The first level costs as much as each further one, or everything where one pass guesses all levels (`OnePass`).
+    Each level costs the same. If one pass guesses all levels (`OnePass`), the first costs everything.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class DraftCosts:
         return bool(self._levels) and self._timed_levels
 
     def level(self, slots: int) -> float:
-        """Seconds of a level for so many slots; of the next smaller number that is known, or the smallest."""
+        """Seconds of a level for `slots` slots, or for the next smaller known number of slots, or for the smallest."""
         known = [one for one in self._levels if one <= slots] or list(self._levels)
         return self._levels[min(known, key=lambda one: abs(one - slots))] if known else 0.0
 
@@ -53,11 +53,11 @@ class DraftCosts:
         return max(0, missing - slots) * self.read_seconds
 
     def observe(self, levels: float, missing: int, slots: int, seconds: float) -> None:
-        """A draft of so many levels took so long; one of no levels says what reading costs, if anything."""
+        """Learns from a draft: `seconds` for `levels` levels and `missing` read tokens. 0 levels: it only read."""
         extra, level = max(0, missing - slots), self.level(slots)
         if not 0.0 < seconds < math.inf:
             return
-        if extra > ALONG:
+        if extra > MOST_READ_ALONG:
             known = self.read_seconds if self._timed_reading else 0.0
             self.read_seconds = _followed(known, max(0.0, seconds - levels * level) / extra)
             self._timed_reading = True
@@ -85,8 +85,8 @@ class DraftCosts:
 
 
 def _followed(known: float, seconds: float) -> float:
-    """What is known, after one more sample; the first one is believed."""
+    """The known seconds after one more sample; the first sample replaces them."""
     if not known or not seconds:
         return seconds or known
-    surprise = min(CLIP, max(-CLIP, math.log(seconds / known)))
-    return known * (1.0 + RATE * surprise)
+    surprise = min(MOST_LOG_SURPRISE, max(-MOST_LOG_SURPRISE, math.log(seconds / known)))
+    return known * (1.0 + LEARNING_RATE * surprise)

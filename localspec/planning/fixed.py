@@ -1,4 +1,4 @@
-"""A plan that drafts the same length every time: for rules that need one, and for measurements."""
+"""A plan that drafts the same length every time: *rejection* and *block* need one, and so do measurements."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class FixedPlan:
         return Proposal(fitting(target, [one.slot for one in requests], pending, drafts, self._exact))
 
     def _accepts(self, drafter: Drafter, draft: Draft) -> bool:
-        """Whether a draft is good enough. One that was drawn always is: dropping it for what was drawn would bias."""
+        """Whether a draft is good enough. One with `probs` is: dropping it by its tokens would bias the answer."""
         if not len(draft) or draft.probs is not None or draft.confidence is None:
             return True
         return bool(draft.confidence[0] >= self._thresholds.get(drafter.name, 0.0))

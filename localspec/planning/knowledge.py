@@ -10,61 +10,61 @@ from localspec.planning.costs import PassCosts
 from localspec.planning.draft_costs import DraftCosts
 from localspec.planning.learning import moved
 
-ANSWER = 200.0
-"""Tokens of an answer, before any was seen."""
-PACE_MEMORY = 0.98
-"""Of what is known of the pace, what is left a pass later."""
-PACE_BEFORE, PACE_MOST = 6.0, 1.25
-"""When a request begins: passes that earlier requests' pace is worth, and most tokens a plain pass that it counts as.
-A pace that this request cannot reach would rule out drafts that pay; one that is too low costs little."""
-
-
-READINGS = 12.0
-"""Plain passes that readings may cost besides the budget, once in a run, for drafters of which little is known: without
-a reading nothing can be known of them. A draft model's of 100 tokens costs 3 (worlds)."""
+FIRST_ANSWER_TOKENS = 200.0
+"""Expected tokens of an answer before any answer ended: those of a usual chat."""
+PACE_KEPT_SHARE = 0.98
+"""Share of the pace's counts that is kept from one pass to the next."""
+PACE_PRIOR_PASSES, HIGHEST_PRIOR_PACE = 6.0, 1.25
+"""When a request begins: passes that the pace of earlier requests counts as, and its limit in tokens a plain pass.
+A pace that the new request cannot reach would rule out drafts that pay; a pace that is too low costs little."""
+READING_ALLOWANCE = 12.0
+"""Plain passes that readings by little known drafters may cost besides the budget, once in a run: a drafter that has
+read nothing cannot be judged. A draft model reads 100 tokens in 3 plain passes (tests.planning.worlds)."""
 
 
 @dataclass(slots=True)
 class Pace:
-    """Tokens a slot in the time of a plain pass, lately."""
+    """Tokens that a slot lately got in the time of a plain pass."""
 
     tokens: float = 0.0
+    """Tokens a slot, older passes faded."""
     passes: float = 0.0
+    """Time in plain passes, older passes faded."""
 
     @property
     def value(self) -> float:
-        """At least 1, what plain decoding brings."""
+        """Tokens a plain pass; at least 1, the pace of plain decoding."""
         return max(1.0, self.tokens / self.passes) if self.passes else 1.0
 
     def begin(self) -> None:
-        """A request begins."""
-        kept = min(1.0, PACE_BEFORE / self.passes) if self.passes else 1.0
+        """Limits what the pace of earlier requests counts for the request that begins."""
+        kept = min(1.0, PACE_PRIOR_PASSES / self.passes) if self.passes else 1.0
         self.passes *= kept
-        self.tokens = min(kept * self.tokens, PACE_MOST * self.passes)
+        self.tokens = min(kept * self.tokens, HIGHEST_PRIOR_PACE * self.passes)
 
     def book(self, tokens: float, passes: float) -> None:
-        """A pass brought so many tokens a slot in the time of so many plain passes."""
-        self.tokens = PACE_MEMORY * self.tokens + tokens
-        self.passes = PACE_MEMORY * self.passes + passes
+        """Adds a pass that brought `tokens` a slot in the time of `passes` plain passes."""
+        self.tokens = PACE_KEPT_SHARE * self.tokens + tokens
+        self.passes = PACE_KEPT_SHARE * self.passes + passes
 
 
 @dataclass(slots=True)
 class Knowledge:
-    """Of one pair."""
+    """What was learned of one pair of models on one machine."""
 
     costs: PassCosts = field(default_factory=PassCosts)
-    """Of passes of one slot."""
+    """Cost of passes of one slot."""
     draft_costs: dict[str, DraftCosts] = field(default_factory=dict)
-    """By drafter."""
+    """Cost of each drafter that costs something, by name."""
     acceptance: Acceptance = field(default_factory=Acceptance)
     pace: Pace = field(default_factory=Pace)
-    answer: float = ANSWER
-    """Tokens of an answer, usually."""
-    readings: float = READINGS
-    """What is left of READINGS."""
+    answer: float = FIRST_ANSWER_TOKENS
+    """Usual number of tokens of an answer."""
+    readings: float = READING_ALLOWANCE
+    """Plain passes that are left of READING_ALLOWANCE."""
     kept_passes: dict[int, tuple[float, float]] = field(default_factory=dict)
-    """What an earlier run learned of passes, as `PassCosts.recall` takes it."""
+    """Costs of passes that an earlier run learned, for `PassCosts.recall`."""
 
     def ended(self, tokens: int) -> None:
-        """An answer is over."""
+        """Learns the length of an answer that has ended."""
         self.answer = moved(self.answer, tokens)

@@ -1,13 +1,13 @@
-"""How everything here learns: a sample moves what is usual by a share of the difference."""
+"""Moving averages: a sample moves the usual value by a share of the difference."""
 
 from __future__ import annotations
 
-RATE = 0.1
-"""That share."""
-IN_A_ROW = 3
-"""Events in a row that are no accident."""
+LEARNING_RATE = 0.1
+"""Share of the difference by which one sample moves a usual value."""
+CONVINCING_STREAK = 3
+"""Number of equal events in a row that are taken for a change, not for an accident."""
 
 
 def moved(usual: float, sample: float) -> float:
-    """What is usual after one more sample."""
-    return usual + RATE * (sample - usual)
+    """The usual value after one more sample."""
+    return usual + LEARNING_RATE * (sample - usual)

@@ -12,23 +12,23 @@ from localspec.engine.constraint import legal
 from localspec.engine.interfaces import ANY_PRICE, EMPTY_DRAFT, Draft, Drafter, DraftRequest, Outcome, Target
 from localspec.engine.plan import Proposal, Review, Undrafted
 from localspec.errors import DecodeError
-from localspec.planning.acceptance import UNKNOWN
+from localspec.planning.acceptance import PRIOR_ACCEPTANCE
 from localspec.planning.asking import Asking, Offer
 from localspec.planning.coming import Coming, Served, plain_seconds, prices
-from localspec.planning.costs import NOISE, PassCosts
+from localspec.planning.costs import PASS_NOISE, PassCosts
 from localspec.planning.draft_costs import DraftCosts
 from localspec.planning.fitting import depth_of, fitting
 from localspec.planning.fixed import FixedPlan
 from localspec.planning.knowledge import Knowledge
-from localspec.planning.learning import IN_A_ROW, moved
+from localspec.planning.learning import CONVINCING_STREAK, moved
 from localspec.planning.planned import Asked, Planned
 from localspec.planning.price import DraftPrice
 from localspec.planning.weighing import Choice, Option, learn, weigh
 
-MARGIN = 0.01
-"""Tokens a pass that a draft must promise over none: no switching for nothing."""
-LITTLE = 0.25
-"""Tokens a pass: where drafts without cost are worth no more, a drafter that costs something may read and is probed."""
+LEAST_GAIN = 0.01
+"""Tokens a pass: a draft is sent if it promises at least so many more than no draft."""
+SMALL_GAIN = 0.25
+"""Tokens a pass: a costly drafter may read and is probed only where drafts without cost promise at most so many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Forced:
 
 
 class AdaptivePlan:
-    """Chooses drafter, nodes and width of every pass; see the module."""
+    """Chooses drafter, nodes and width of every pass."""
 
     def __init__(
         self,
@@ -61,13 +61,13 @@ class AdaptivePlan:
         Args:
             drafters: in the order in which they are asked.
             exact_widths: widths a pass may have; None = any.
-            knowledge: of the pair; it goes on learning.
+            knowledge: what is known of the pair of models; the plan adds to it.
             longest: most nodes of a draft.
-            longest_costly: the same of drafters that cost something.
+            longest_costly: most nodes of a draft from a drafter that costs something.
             fixed: the plan for rules that need a fixed one.
             forced: what settings leave no choice about.
             clock: seconds.
-            delayed: seconds for which the machine kept our threads waiting for a CPU since it was asked last.
+            delayed: seconds for which our threads waited for a CPU since the last call.
         """
         self.drafters: Sequence[Drafter] = tuple(drafters)
         self.knowledge = knowledge
@@ -88,7 +88,7 @@ class AdaptivePlan:
         self._costs: dict[int, PassCosts] = {1: knowledge.costs}
         self._served: dict[int, Served] = {}
         self._host, self._warm = 0.0, False
-        """Seconds that planning takes; the first one, which runs cold, does not count."""
+        """Usual seconds of planning a pass; whether a pass was planned: the first, which runs cold, is left out."""
 
     # -- before a pass ----------------------------------------------------------------------------------------------
 
@@ -109,10 +109,10 @@ class AdaptivePlan:
         if not found.options:
             costly = any(found.now.places(one.drafter.name) for one in self._costly)
             found.undrafted = Undrafted.UNLIKELY if costly else Undrafted.NOTHING
-        elif not found.now.forced and best.value <= MARGIN:
+        elif not found.now.forced and best.value <= LEAST_GAIN:
             best = self._trial(found)
         if best.nodes:
-            found.guarded = best.value <= MARGIN and not found.trial
+            found.guarded = best.value <= LEAST_GAIN and not found.trial
             found.drafts = [EMPTY_DRAFT if one < 0 else found.drawn[one][1].truncated(best.nodes) for one in best.picks]
         self._send(found, target)
         found.host = self._clock() - started - (found.asked.seconds if found.asked else 0.0)
@@ -178,14 +178,14 @@ class AdaptivePlan:
                 self._add(found, index, place, draft)
 
     def _add(self, found: Planned, index: int, place: int, draft: Draft) -> None:
-        """A drafter has guessed for a request."""
+        """Adds the draft of a drafter for a request, if it has any node."""
         if len(draft):
             odds = found.now.served[place].trackers[index].odds
             found.options.append(Option(place, odds, draft.tokens, draft.parents, draft.confidence))
             found.drawn.append((index, draft))
 
     def _best(self, found: Planned) -> Choice:
-        """What is worth most of what was drawn."""
+        """The choice of highest value among the drafts drawn so far."""
         now, only = found.now, 0
         if self._forced.nodes:
             only = min(self._forced.nodes, len(now.prices) - 1)
@@ -196,12 +196,12 @@ class AdaptivePlan:
         return weigh(found.options, now.active, now.affordable(spent), now.rate, floor, only, now.again)
 
     def _trial(self, found: Planned) -> Choice:
-        """The shortest draft, if it is likely and was not tried yet, though it is not worth its price as believed: that
-        may be wrong. Else nothing, and why."""
+        """The shortest draft, sent to measure its pass, if it is likely to be right although it is not worth its
+        expected price. Else nothing, and why."""
         now, nothing = found.now, Choice(0.0, 0, [])
         shortest = next((nodes for nodes, price in enumerate(now.prices) if nodes and price < math.inf), 0)
         likely = weigh(found.options, now.active, now.prices, now.rate, -math.inf, shortest, now.again)
-        if not shortest or likely.gain < UNKNOWN * shortest * now.active:
+        if not shortest or likely.gain < PRIOR_ACCEPTANCE * shortest * now.active:
             found.undrafted = Undrafted.UNLIKELY
         elif now.affordable()[shortest] == math.inf:
             found.undrafted = Undrafted.LOST
@@ -213,11 +213,11 @@ class AdaptivePlan:
         return nothing
 
     def _ask(self, found: Planned, best: Choice) -> bool:
-        """Asks the drafter that promises most over what is ready, or one that is to be probed; whether one guessed."""
+        """Asks the costly drafter that promises most over the drafts so far, or probes one; whether one guessed."""
         now, knowledge = found.now, self.knowledge
         top: tuple[Asking, Offer] | None = None
         probe: tuple[Asking, Offer] | None = None
-        most = max(best.value, 0.0) + MARGIN
+        most = max(best.value, 0.0) + LEAST_GAIN
         for one in self._costly:
             if one.drafter.name in self.dropped or not now.places(one.drafter.name):
                 continue
@@ -225,13 +225,13 @@ class AdaptivePlan:
             offer = one.offer(now, found.options, knowledge.answer)
             if offer is None:
                 continue
-            one.ahead = one.ahead + 1 if best.value <= max(LITTLE, offer.promise) else 0
+            one.ahead = one.ahead + 1 if best.value <= max(SMALL_GAIN, offer.promise) else 0
             if now.forced:
                 if not best.nodes and (top is None or offer.value > top[1].value):
                     top = one, offer
             elif offer.value > most and one.may_read(offer, now, knowledge.readings):
                 top, most = (one, offer), offer.value
-            elif best.value <= LITTLE and probe is None and one.due(offer, now):
+            elif best.value <= SMALL_GAIN and probe is None and one.due(offer, now):
                 probe = one, offer
         chosen = top or probe
         return chosen is not None and self._drawn(found, *chosen, top is None)
@@ -265,7 +265,7 @@ class AdaptivePlan:
         return True
 
     def _send(self, found: Planned, target: Target) -> None:
-        """Cuts what would make a width that is not allowed, and says what the pass will be."""
+        """Cuts drafts to allowed widths, and fills in the width and the expected seconds of the pass."""
         now = found.now
         drafted = any(map(len, found.drafts))
         if drafted and (now.active > 1 or now.forced):  # drafts shorter than the choice make other widths
@@ -282,7 +282,7 @@ class AdaptivePlan:
         found.plain = not drafted and sum(now.pending) == now.active
         found.expected = sum(now.row[width] for width in widths) if drafted else now.prices[0]
 
-    # -- after it ---------------------------------------------------------------------------------------------------
+    # -- after a pass --------------------------------------------------------------------------------------------------
 
     def learn(self, proposal: Proposal, outcomes: Sequence[Outcome], seconds: float) -> Review:
         if not isinstance(proposal, Planned):
@@ -322,14 +322,14 @@ class AdaptivePlan:
         self._costs[1].observe_prompt(rows, length, seconds, min(self.delayed(), seconds / 2))
 
     def _undelayed(self, proposal: Planned, seconds: float) -> tuple[float, float]:
-        """What a pass took, and for how long the machine delayed it besides: at most the excess over what was expected,
-        and at most what the machine says. A draft's delay is taken from its seconds."""
+        """Seconds of a pass without its delay, and the delay: at most the excess over the expected seconds, and at most
+        what `delayed` reports. The rest of the reported delay is taken off the seconds of drafting."""
         asked, now = proposal.asked, proposal.now
         usual, guessing = proposal.expected, 0.0
         if asked is not None:
             guessing = asked.offer.first + asked.levels * asked.asking.costs.level(len(asked.offer.places))
         drafting = asked.seconds if asked is not None else 0.0
-        if not now.plain or seconds + drafting <= (1.0 + NOISE) * (usual + guessing):
+        if not now.plain or seconds + drafting <= (1.0 + PASS_NOISE) * (usual + guessing):
             return seconds, 0.0
         waited = self.delayed()
         delayed = max(0.0, min(waited, seconds - usual))
@@ -338,7 +338,7 @@ class AdaptivePlan:
         return seconds - delayed, delayed
 
     def _heard(self, asked: Asked, now: Coming, hit: bool) -> None:
-        """What a drafter that costs something took, and when it is probed next."""
+        """Learns the cost of a costly drafter from its draft, and when to probe that drafter next."""
         one, offer = asked.asking, asked.offer
         unread = 0
         if not asked.levels:
@@ -350,7 +350,7 @@ class AdaptivePlan:
         one.idle = 0.0
         if asked.probing:
             one.probed(hit, offer.reading > now.plain)
-            if one.hits == IN_A_ROW:  # the content has changed
+            if one.hits == CONVINCING_STREAK:  # the content has changed
                 one.hits = 0
                 for tracker in one.trackers(now):
                     tracker.fade(1.0)
@@ -358,12 +358,12 @@ class AdaptivePlan:
             one.paid()
 
     def _book(self, proposal: Planned, tokens: Sequence[int], seconds: float) -> None:
-        """What the pass saved or lost, in plain passes, for each request; it took so many seconds.
+        """Books what the pass saved or lost for each request, in plain passes.
 
         Args:
             proposal: what was sent.
-            tokens: that it brought, by place.
-            seconds: that it took, delays by other programs left out.
+            tokens: that the pass brought, one number per request.
+            seconds: that the pass took, delays by other programs left out.
         """
         now, asked = proposal.now, proposal.asked
         plain = sum(tokens) / now.active

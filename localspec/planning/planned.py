@@ -1,4 +1,4 @@
-"""A pass as it was planned: what is kept from its drafts to its outcome."""
+"""A planned pass: what is kept from its drafts to its outcome."""
 
 from __future__ import annotations
 
@@ -13,43 +13,45 @@ from localspec.planning.weighing import Option
 
 @dataclass(slots=True)
 class Asked:
-    """A drafter that costs something has guessed."""
+    """A draft by a drafter that costs something: who was asked, why, and what it took."""
 
     asking: Asking
     offer: Offer
     probing: bool
-    """It was asked to see how it does, not because it promised enough."""
+    """The drafter was asked to learn its acceptance, not because it promised enough."""
     seconds: float
-    """That it took."""
+    """Time that the drafter took for reading and guessing."""
     levels: int = 0
-    """Of its longest draft."""
+    """Levels of its longest draft."""
     first_guesses: dict[int, int] = field(default_factory=dict)
-    """By place."""
+    """First token of each draft, by index of the request."""
 
 
 @dataclass(slots=True)
 class Planned(Proposal):
-    """A pass that was considered, and what is sent in it."""
+    """What is sent in a pass, and what was considered for it."""
 
     now: Coming
+    """The pass before any drafter was asked."""
     options: list[Option] = field(default_factory=list)
-    """Drafts that were drawn, sent or not ..."""
+    """Drafts that were drawn, whether sent or not, as `weigh` takes them."""
     drawn: list[tuple[int, Draft]] = field(default_factory=list)
-    """... and each one's drafter, by index, and itself."""
+    """For each of `options`: index of the drafter, and the draft."""
     asked: Asked | None = None
+    """The draft of the costly drafter that was asked; None = none was."""
     width: int = 0
-    """Of the one pass that will run; 0 = there will be several."""
+    """Rows of the one pass that runs; 0 = there may be several passes."""
     expected: float = 0.0
-    """Seconds that the pass is believed to take."""
+    """Expected seconds of the pass, drafting left out."""
     plain: bool = True
-    """It is plain decoding's."""
+    """Whether the pass has the rows of plain decoding, no draft among them."""
     trial: bool = False
-    """It tries what a pass with a draft costs."""
+    """Whether the draft is sent to measure the cost of its pass, not because it pays."""
     undrafted: Undrafted | None = None
-    """Why nothing is sent."""
+    """Why no draft is sent; None = one is, or no drafter may guess."""
     planned: bool = False
-    """Drafts were asked for and weighed."""
+    """Whether drafters were asked and their drafts weighed."""
     host: float = 0.0
-    """Seconds that this took."""
+    """Seconds of planning and learning, costly drafters left out."""
     guarded: bool = False
-    """Only settings had a draft sent."""
+    """Whether a draft is sent only because settings or a request force it."""

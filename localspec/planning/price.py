@@ -12,8 +12,8 @@ class DraftPrice(Price):
 
     With reach[i] = probability that the first i guesses are all accepted (from the confidences so far), a draft of m
     nodes is worth sum(reach[1..m]) - rate * (pass_seconds[m] - pass_seconds[0]) tokens. After level k the guesses to
-    come are taken at their typical acceptance, and every further level costs the drafter `level_seconds`. Looking
-    ahead over all lengths, not one node, is what carries it over a bad width to a good one.
+    come are taken at their typical acceptance, and every further level costs the drafter `level_seconds`. All
+    lengths are compared, not the next node alone: after a bad width a good one may follow.
     """
 
     __slots__ = ("_level_seconds", "_pass_seconds", "_probability", "_rate", "_typical")
@@ -28,11 +28,11 @@ class DraftPrice(Price):
     ) -> None:
         """
         Args:
-            rate: lambda, tokens/s.
+            rate: tokens that a second must bring (`Coming.rate`).
             pass_seconds: by nodes sent, 0 included; infinity where no pass of that width may run.
-            level_seconds: of the drafter.
-            probability: of a confidence -> that a node is accepted if its parent is.
-            typical: the same by depth - 1, before the confidence is known.
+            level_seconds: seconds that the drafter takes for one more level.
+            probability: from a node's confidence, the probability that it is accepted if its parent is.
+            typical: by depth - 1, the probability of acceptance before the confidence is known.
         """
         self._rate, self._level_seconds = rate, level_seconds
         self._pass_seconds, self._probability, self._typical = pass_seconds, probability, typical

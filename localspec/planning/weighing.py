@@ -1,4 +1,4 @@
-"""What drafts are expected to bring, the best of them, and what is learned from it: in plain Python.
+"""Expected tokens of drafts, the choice of the best, and what is learned from its outcome; in plain Python.
 
 A cell is a rate and the number of trials it is worth. Confidences below 1 are probabilities and share ten cells;
 from 1 on they are lengths of a match, with a cell for each whole number. Further cells hold, by level, how often
@@ -14,29 +14,29 @@ from dataclasses import dataclass, field
 from localspec.engine.interfaces import SURE
 from localspec.types import NO_TOKENS, Float32Array, Float64Array, Tokens
 
-PROBABILITIES = 10
-"""Cells for confidences below 1 ..."""
-SCORES = 26
-"""... and these with one for each whole number from 1 on; longer matches share the last."""
-LEVELS = 8
-"""Cells by level; deeper levels share the last."""
-MEMORY = 400.0
-"""Trials a cell is worth at most: older ones fade."""
-WANDER = 0.0005
-"""Squared log-odds that a request's shift may wander with every guess."""
+PROBABILITY_CELLS = 10
+"""Number of cells for confidences below 1, which are probabilities."""
+CONFIDENCE_CELLS = 26
+"""Number of cells for all confidences: PROBABILITY_CELLS, then one for each length of a match; the last is open."""
+LEVEL_CELLS = 8
+"""Number of cells for levels of a draft; deeper levels share the last."""
+MOST_TRIALS = 400.0
+"""Most trials that a cell counts as: older ones fade."""
+SHIFT_DRIFT = 0.0005
+"""Variance, in squared log-odds, that every guess adds to a request's shift, since contents change."""
 MOST_NODES = 64
-"""Of a draft."""
+"""Most nodes of a draft."""
 
 
 @dataclass(slots=True, eq=False)
 class Odds:
-    """How often guesses of one drafter are right in one request."""
+    """Acceptance of one drafter's guesses in one request."""
 
     cells: Float64Array
-    """float64[2, SCORES + LEVELS], rates and trials; shared by the requests of one kind."""
+    """float64[2, CONFIDENCE_CELLS + LEVEL_CELLS], rates and trials; shared by the requests of one kind."""
     shift: Float64Array
-    """float64[4], of this request: log-odds and their variance for nodes whose confidence is known, then the same for
-    levels before anything is drafted."""
+    """float64[4], shift of this request in log-odds: mean and variance for nodes whose confidence is known, then those
+    for levels of a draft that is not drawn yet."""
 
 
 @dataclass(slots=True)
@@ -44,32 +44,32 @@ class Option:
     """A draft to weigh, or the promise of one that is not drawn yet."""
 
     place: int
-    """Of the request, among those that share the pass."""
+    """Index of the request among those that share the pass."""
     odds: Odds
     tokens: Tokens = field(default_factory=lambda: NO_TOKENS)
-    """int32[n]; none for a promise."""
+    """int32[n]; empty for a promise."""
     parents: Tokens = field(default_factory=lambda: NO_TOKENS)
     confidence: Float32Array | None = None
     levels: int = 0
-    """Of a promise."""
+    """Levels of a promise; 0 = a drawn draft."""
     breadth: float = 1.0
-    """Nodes a level, of a promise."""
-    hope: float = 0.0
-    """Standard errors that a promise counts as better than known."""
+    """Nodes a level of a promise."""
+    optimism: float = 0.0
+    """Standard errors added to the learned acceptance of a promise."""
 
 
 @dataclass(slots=True)
 class Choice:
-    """What to send."""
+    """The drafts to send in a pass, and their worth."""
 
     value: float
-    """Tokens it brings over sending nothing, less the rate times the seconds it takes more."""
+    """`gain` less the rate times the extra seconds of the pass, in tokens."""
     nodes: int
-    """Of every draft, at most; 0 = nothing is sent."""
+    """Most nodes of each draft; 0 = no draft is sent."""
     picks: list[int]
-    """Per place, the option's index; -1 = nothing."""
+    """For each request, index of the option that is sent; -1 = none."""
     gain: float = 0.0
-    """Tokens it is expected to bring over sending nothing."""
+    """Expected number of tokens over those of a pass without drafts."""
 
 
 def weigh(
@@ -111,18 +111,18 @@ def learn(options: Sequence[Option], said: Sequence[Sequence[int]], levels: Sequ
 def cell_of(confidence: float) -> int:
     """Index of the cell for a confidence."""
     if confidence < 1.0:
-        return int(PROBABILITIES * confidence) if confidence > 0.0 else 0
-    return min(PROBABILITIES - 1 + int(min(confidence, SCORES)), SCORES - 1)
+        return int(PROBABILITY_CELLS * confidence) if confidence > 0.0 else 0
+    return min(PROBABILITY_CELLS - 1 + int(min(confidence, CONFIDENCE_CELLS)), CONFIDENCE_CELLS - 1)
 
 
 def shifted(chance: float, odds: float) -> float:
-    """A probability whose odds are so many times as good."""
+    """The probability after its odds are multiplied by `odds`."""
     raised = chance * odds
     return raised / (raised + 1.0 - chance)
 
 
 def _gains(one: Option, again: float) -> list[float]:
-    """Tokens that the first n nodes are expected to bring, by n."""
+    """By n, expected number of tokens of the first n nodes."""
     n, rates, odds = len(one.tokens), one.odds.cells[0], math.exp(one.odds.shift[0])
     confidence = [0.0] * n if one.confidence is None else one.confidence.tolist()
     left = [*[0.0] * n, 1.0]  # per node, and for the root: it is reached, and no child so far was right
@@ -141,14 +141,14 @@ def _gains(one: Option, again: float) -> list[float]:
 
 
 def _promised(one: Option, lengths: int) -> list[float]:
-    """The same of a draft that is not drawn yet."""
+    """By n, expected number of tokens of the first n nodes of a draft that is not drawn yet."""
     odds = math.exp(one.odds.shift[2])
     by_level, reach = [0.0], 1.0
     for level in range(one.levels):
-        cell = SCORES + min(level, LEVELS - 1)
+        cell = CONFIDENCE_CELLS + min(level, LEVEL_CELLS - 1)
         chance, trials = float(one.odds.cells[0, cell]), float(one.odds.cells[1, cell])
-        hoped = min(SURE, chance + one.hope * math.sqrt(chance * (1.0 - chance) / trials))
-        reach *= shifted(hoped, odds)
+        raised = min(SURE, chance + one.optimism * math.sqrt(chance * (1.0 - chance) / trials))
+        reach *= shifted(raised, odds)
         by_level.append(by_level[-1] + reach)
     most = min(lengths, int(one.levels * one.breadth) + 1)
     return [by_level[min(one.levels, int(nodes / one.breadth))] for nodes in range(most)]
@@ -168,19 +168,19 @@ def _learn(one: Option, said: Sequence[int], by_level: bool) -> None:
                     node = child
                     break
         if tried and by_level:
-            _count(cells, SCORES + min(level, LEVELS - 1), shift, 2, hit)
+            _count(cells, CONFIDENCE_CELLS + min(level, LEVEL_CELLS - 1), shift, 2, hit)
         if not hit:
             return
 
 
 def _count(cells: Float64Array, cell: int, shift: Float64Array, first: int, hit: bool) -> None:
-    """One trial: for the request by a Kalman filter (logistic likelihood, to first order), for all in the cell."""
+    """Learns from one trial: the shift by a Kalman filter (logistic likelihood, first order), the cell by a mean."""
     usual, value, variance = float(cells[0, cell]), float(shift[first]), float(shift[first + 1])
     expected = shifted(usual, math.exp(value))
     information = expected * (1.0 - expected)
     gain = variance / (1.0 + variance * information)
     shift[first] = value + gain * (hit - expected)
-    shift[first + 1] = variance + WANDER - gain * information * variance
-    trials = min(MEMORY, float(cells[1, cell]) + 1.0)
+    shift[first + 1] = variance + SHIFT_DRIFT - gain * information * variance
+    trials = min(MOST_TRIALS, float(cells[1, cell]) + 1.0)
     cells[1, cell] = trials
     cells[0, cell] = usual + (hit - usual) / trials

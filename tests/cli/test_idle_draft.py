@@ -16,7 +16,7 @@ from localspec.planning import plan
 from localspec.planning.costs import PassCosts
 from localspec.planning.draft_costs import DraftCosts
 from localspec.planning.knowledge import Knowledge
-from localspec.planning.weighing import SCORES
+from localspec.planning.weighing import CONFIDENCE_CELLS
 from localspec.runtime.engine import Engine
 from tests.cli.conftest import Command
 
@@ -74,7 +74,7 @@ def known(guess: float, trials: int, right: float) -> Knowledge:
     """A pass takes 10 ms, a guess `guess` seconds; so many guesses were scored."""
     found = Knowledge(costs=PassCosts({64: {1: 0.010, 2: 0.011}}), draft_costs={"draft": DraftCosts({1: guess})})
     cells = found.acceptance.tracker("draft").table.cells
-    cells[0, SCORES], cells[1, SCORES] = right, cells[1, SCORES] + trials
+    cells[0, CONFIDENCE_CELLS], cells[1, CONFIDENCE_CELLS] = right, cells[1, CONFIDENCE_CELLS] + trials
     return found
 
 
@@ -95,7 +95,7 @@ def test_run_says_it_once_and_to_a_terminal_only(
     command: Command, monkeypatch: pytest.MonkeyPatch, own_pair: tuple[Path, Path], terminal: bool
 ) -> None:
     """No draft pays in this plan: it asks for more tokens than an answer has. Copies may still be tried."""
-    monkeypatch.setattr(plan, "MARGIN", 1e9)
+    monkeypatch.setattr(plan, "LEAST_GAIN", 1e9)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
     pair = ("--target", str(own_pair[0]), "--draft", str(own_pair[1]), "--context", "256")
     end = _end_tokens(own_pair[0])

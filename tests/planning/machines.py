@@ -21,8 +21,8 @@ import numpy as np
 import numpy.typing as npt
 
 from localspec.engine.interfaces import EMPTY_DRAFT, NEEDS_NOTHING, Draft, DraftRequest, History, Outcome, Verdict
-from localspec.planning.budget import ANSWER, SHARE
-from localspec.planning.costs import KEPT, PassCosts
+from localspec.planning.budget import LOSS_PASSES, LOSS_SHARE
+from localspec.planning.costs import MOST_KEPT_PASSES, PassCosts
 from localspec.planning.knowledge import Knowledge
 from localspec.planning.plan import AdaptivePlan
 from localspec.types import LogitRows, Noise, SamplingParams
@@ -33,7 +33,7 @@ PLAIN = 0.010
 """Seconds of a plain pass of SmolLM2-135M Q4_1 on two cores with AVX2."""
 LONGEST = 15
 """Nodes of a draft at most."""
-PROMPT = 46
+PROMPT_NOISE = 46
 """Tokens of a prompt."""
 LATER = 2
 """Answers that are for learning, where the rest is compared with the best fixed choice."""
@@ -188,7 +188,7 @@ def worlds() -> list[World]:
                 copied,
                 phases=lambda answer: "shared" if answer // 2 % 2 else "quiet",
             )
-            planted = dict.fromkeys(range(2, 17), (3.2, KEPT))
+            planted = dict.fromkeys(range(2, 17), (3.2, MOST_KEPT_PASSES))
             found += [comes, World(f"{name}, copies {copied}, kept costs 3.2", curve, copied, kept=planted)]
     return found
 
@@ -214,17 +214,17 @@ def simulate(world: World, seed: int = 1) -> list[Answer]:
     )
     found = []
     for number in range(world.answers):
-        machine.answer, copier.start = number, number * world.tokens - PROMPT
+        machine.answer, copier.start = number, number * world.tokens - PROMPT_NOISE
         found.append(_answer(world, plan, machine))
     return found
 
 
 def _answer(world: World, plan: AdaptivePlan, machine: Machine) -> Answer:
-    history, curve = History([1] * PROMPT), world.curve
+    history, curve = History([1] * PROMPT_NOISE), world.curve
     rows = LogitRows.from_matrix(np.zeros((1, 2), dtype=np.float32))
     slope = (curve(16, 0) - curve(1, 0)) / 15.0
-    plan.read(PROMPT - 1, 0, machine.run(curve(1, 0) + 0.8 * slope * (PROMPT - 2)))
-    end, found = PROMPT + world.tokens, Answer(0.0, 0.0, 0.0, 0)
+    plan.read(PROMPT_NOISE - 1, 0, machine.run(curve(1, 0) + 0.8 * slope * (PROMPT_NOISE - 2)))
+    end, found = PROMPT_NOISE + world.tokens, Answer(0.0, 0.0, 0.0, 0)
     while (room := end - len(history)) > 0:
         request = DraftRequest(0, history, room - 1, room - 1, SamplingParams(temperature=1.0), Noise(1), room=room)
         proposal = plan.draft(TARGET, [request], [1])
@@ -256,7 +256,7 @@ def _fixed(world: World, text: Text, nodes: int) -> float:
         while place < world.tokens:
             at = number * world.tokens + place
             count = min(nodes, world.tokens - place - 1) if text.matched[at] >= 2 else 0
-            seconds += world.curve(1 + count, PROMPT + place)
+            seconds += world.curve(1 + count, PROMPT_NOISE + place)
             right = text.right[at : at + count]
             place += 1 + (count if right.all() else int(right.argmin()))
     return seconds
@@ -282,7 +282,7 @@ def figures(world: World, seed: int = 1) -> Figures:
     return Figures(
         over_plain=sum(one.plain for one in found) / sum(one.spent for one in found),
         lost=max(one.lost for one in found),
-        allowed=SHARE * world.tokens + ANSWER,
+        allowed=LOSS_SHARE * world.tokens + LOSS_PASSES,
         over_best=best_fixed(world, seed) / later,
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.planning.budget import ANSWER, SHARE, Budget
+from localspec.planning.budget import LOSS_PASSES, LOSS_SHARE, Budget
 
 passes = st.lists(st.tuples(st.integers(1, 8), st.floats(0.0, 3.0)), max_size=60)
 """Per pass: tokens it brings, and 1 + the share of what is left that it loses, at most all of it."""
@@ -20,17 +20,17 @@ def test_no_answer_loses_more_than_the_promise(answer: list[tuple[int, float]]) 
         budget.book(tokens, spent)
         plain_time += tokens
         lost += spent - tokens
-        assert lost <= SHARE * plain_time + ANSWER + 1e-9
+        assert lost <= LOSS_SHARE * plain_time + LOSS_PASSES + 1e-9
 
 
 def test_savings_can_be_lost_again_in_the_same_answer_only() -> None:
     budget = Budget()
     budget.book(100.0, 10.0)
     assert budget.passes > 90.0
-    assert Budget().passes == ANSWER
+    assert Budget().passes == LOSS_PASSES
 
 
 def test_a_promise_in_figures() -> None:
     """An answer of 100 tokens runs at 0.97 of plain decoding at least, one of 200 at 0.98 (issue 57)."""
     for tokens, least in ((100, 0.97), (200, 0.98)):
-        assert tokens / (tokens * (1.0 + SHARE) + ANSWER) >= least
+        assert tokens / (tokens * (1.0 + LOSS_SHARE) + LOSS_PASSES) >= least

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
-from localspec.planning.budget import ANSWER, SHARE
+from localspec.planning.budget import LOSS_PASSES, LOSS_SHARE
 from localspec.planning.costs import PassCosts
-from localspec.planning.knowledge import READINGS, Knowledge
+from localspec.planning.knowledge import READING_ALLOWANCE, Knowledge
 from tests.planning.simulator import CURVES, Price, Process, World, make, measured, seconds, simulate
 
 ANSWERS, WARM = range(6), 2
@@ -58,11 +58,11 @@ def test_six_useless_ones_cost_no_more_than_one(curve: str) -> None:
     one = simulate(make(world(curve, {"draft": 0.03})), ANSWERS, seed=7)
     assert seconds(run, ANSWERS) <= 1.02 * seconds(one, ANSWERS)
     tokens = len(ANSWERS) * given.answer
-    assert tokens / (tokens * (1.0 + SHARE) + len(ANSWERS) * ANSWER + READINGS) <= given.plain(ANSWERS) / seconds(
-        run, ANSWERS
-    )
+    limit = tokens * (1.0 + LOSS_SHARE) + len(ANSWERS) * LOSS_PASSES + READING_ALLOWANCE
+    assert tokens / limit <= given.plain(ANSWERS) / seconds(run, ANSWERS)
     first = range(1)
-    allowed = (1.0 + SHARE) * given.plain(first) + (READINGS + ANSWER) * given.plain(first) / given.answer
+    passes = (READING_ALLOWANCE + LOSS_PASSES) / given.answer
+    allowed = (1.0 + LOSS_SHARE + passes) * given.plain(first)
     assert seconds(run, first) <= 1.01 * allowed
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from localspec.planning.budget import ANSWER, SHARE
-from localspec.planning.knowledge import READINGS
+from localspec.planning.budget import LOSS_PASSES, LOSS_SHARE
+from localspec.planning.knowledge import READING_ALLOWANCE
 from tests.planning.simulator import Curve, Process, World, make, seconds, simulate
 from tests.planning.worlds import figures
 
@@ -41,7 +41,7 @@ def test_at_every_token_the_loss_is_within_the_budget(curve: Curve, level: float
     plain = plain_pass * np.arange(1, len(run.seconds) + 1)
     lost = np.array(run.seconds) - plain
     answers = 1 + np.arange(len(run.seconds)) // world.answer
-    allowed = SHARE * plain + plain_pass * (ANSWER * answers + READINGS)
+    allowed = LOSS_SHARE * plain + plain_pass * (LOSS_PASSES * answers + READING_ALLOWANCE)
     assert (lost <= allowed + plain_pass).all(), "one pass more than was expected, at most"
     tokens = 1000
     assert plain[tokens - 1] / run.seconds[tokens - 1] >= 0.97
@@ -66,4 +66,4 @@ def test_settled_answers_cost_nothing_more() -> None:
     world = useless(gpu, 0.0012)
     run = simulate(make(world), range(4), seed=1)
     late = seconds(run, range(2, 4)) / world.plain(range(2, 4))
-    assert late <= 1.0 + SHARE + 2 * ANSWER / world.answer + 0.01
+    assert late <= 1.0 + LOSS_SHARE + 2 * LOSS_PASSES / world.answer + 0.01

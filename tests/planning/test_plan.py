@@ -21,11 +21,11 @@ from localspec.engine.plan import Undrafted
 from localspec.engine.request import Request
 from localspec.engine.stats import RequestStats
 from localspec.errors import DecodeError
-from localspec.planning.budget import ANSWER, SHARE
+from localspec.planning.budget import LOSS_PASSES, LOSS_SHARE
 from localspec.planning.costs import PassCosts
 from localspec.planning.draft_costs import DraftCosts
 from localspec.planning.fixed import FixedPlan
-from localspec.planning.knowledge import READINGS, Knowledge
+from localspec.planning.knowledge import READING_ALLOWANCE, Knowledge
 from localspec.planning.plan import AdaptivePlan, Forced
 from localspec.types import Rule, SamplingParams
 from tests.fakes import (
@@ -174,8 +174,8 @@ def test_the_budget_bounds_what_is_lost() -> None:
     run = simulate(make(world), ANSWERS)
     plain = world.plain(ANSWERS)
     largest = world.curve(8, 400) + 7 * world.level
-    passes = READINGS + len(ANSWERS) * ANSWER
-    assert seconds(run, ANSWERS) <= (1.0 + SHARE) * plain + passes * world.curve(1, 400) + largest
+    passes = READING_ALLOWANCE + len(ANSWERS) * LOSS_PASSES
+    assert seconds(run, ANSWERS) <= (1.0 + LOSS_SHARE) * plain + passes * world.curve(1, 400) + largest
 
 
 # -- drafters that cost ----------------------------------------------------------------------------------------------

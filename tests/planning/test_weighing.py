@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from localspec.planning.acceptance import Table, Tracker
-from localspec.planning.weighing import LEVELS, SCORES, Option, cell_of, learn, shifted, weigh
+from localspec.planning.weighing import CONFIDENCE_CELLS, LEVEL_CELLS, Option, cell_of, learn, shifted, weigh
 
 chains = st.lists(st.lists(st.floats(0.01, 0.99), min_size=1, max_size=5), min_size=1, max_size=3)
 
@@ -79,8 +79,8 @@ def test_siblings_share_what_their_parent_reaches() -> None:
 
 def test_a_promise_hopes_less_the_more_is_known() -> None:
     tracker = odds()
-    known, unknown = (Option(0, Tracker(Table()).odds, levels=3, hope=0.5) for _ in range(2))
-    known.odds.cells[1, SCORES:] = 300.0
+    known, unknown = (Option(0, Tracker(Table()).odds, levels=3, optimism=0.5) for _ in range(2))
+    known.odds.cells[1, CONFIDENCE_CELLS:] = 300.0
     gains = [weigh([one], 1, [1.0] * 4, 1.0).gain for one in (known, unknown)]
     assert gains[0] < gains[1] < 3.0
     assert tracker.typical(3) == pytest.approx([0.6] * 3)
@@ -94,7 +94,7 @@ def test_only_what_is_known_is_learned() -> None:
     before = tracker.table.cells.copy()
     learn([option], [[7, 1, 1]], [True])
     changed = np.flatnonzero((tracker.table.cells != before).any(axis=0)).tolist()
-    assert changed == [0, 1, SCORES, SCORES + 1]
+    assert changed == [0, 1, CONFIDENCE_CELLS, CONFIDENCE_CELLS + 1]
     assert tracker.table.cells[0, 0] > 0.5 > tracker.table.cells[0, 1]
     learn([option], [[]], [True])
     assert tracker.table.cells[1, 0] == before[1, 0] + 1, "nothing was said"
@@ -115,7 +115,7 @@ def test_a_request_drifts_from_its_table_and_comes_back() -> None:
 
 @given(st.floats(0.0, 40.0))
 def test_cells_rise_with_the_confidence(confidence: float) -> None:
-    assert 0 <= cell_of(confidence) < SCORES
+    assert 0 <= cell_of(confidence) < CONFIDENCE_CELLS
     assert cell_of(confidence) <= cell_of(confidence + 0.5)
 
 
@@ -125,7 +125,11 @@ def test_a_table_is_kept_and_nonsense_is_not() -> None:
     found = Table.from_json(table.to_json())
     assert found.cells.tolist() == table.cells.tolist()
     assert found.breadth == 2.0
-    for change in ({"rates": [2.0] * (SCORES + LEVELS)}, {"trials": [0.0] * (SCORES + LEVELS)}, {"breadth": 0.5}):
+    for change in (
+        {"rates": [2.0] * (CONFIDENCE_CELLS + LEVEL_CELLS)},
+        {"trials": [0.0] * (CONFIDENCE_CELLS + LEVEL_CELLS)},
+        {"breadth": 0.5},
+    ):
         with pytest.raises(ValueError, match="not a table"):
             Table.from_json({**table.to_json(), **change})
     assert shifted(0.5, 1.0) == 0.5

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from localspec.planning.costs import KEPT, PassCosts
+from localspec.planning.costs import MOST_KEPT_PASSES, PassCosts
 from localspec.planning.draft_costs import DraftCosts
 from localspec.planning.knowledge import Knowledge
 from localspec.planning.weighing import Option, learn
@@ -40,7 +40,7 @@ def test_what_was_learned_is_there_at_the_next_start(tmp_path: Path) -> None:
     new = store(tmp_path).read()
     assert new.acceptance.to_json() == old.acceptance.to_json()
     assert new.kept_passes[4][0] == pytest.approx(2.0)
-    assert new.kept_passes[4][1] == pytest.approx(KEPT)
+    assert new.kept_passes[4][1] == pytest.approx(MOST_KEPT_PASSES)
     assert not new.costs.known, "only ratios are kept"
     assert new.draft_costs["draft"].read_seconds == 0.001
     assert "untimed" not in new.draft_costs
@@ -52,7 +52,7 @@ def test_what_was_learned_of_passes_is_worth_less_with_time(tmp_path: Path) -> N
     data = json.loads(path.read_text("utf-8"))
     data["content"]["time"] -= 60 * 24 * 3600
     path.write_text(json.dumps(data), "utf-8")
-    assert store(tmp_path).read().kept_passes[4] == pytest.approx((2.0, KEPT / 4), rel=0.01)
+    assert store(tmp_path).read().kept_passes[4] == pytest.approx((2.0, MOST_KEPT_PASSES / 4), rel=0.01)
 
 
 def test_another_pair_or_machine_starts_afresh(tmp_path: Path) -> None:
