@@ -11,9 +11,8 @@ from localspec.chat.reply.call_part import CallArguments, CallBegun, CallEnded
 from localspec.chat.reply.reply import Content, Part, Reasoning
 from localspec.server.chat.chat_fields import ChatMessage
 from localspec.server.http.errors import ApiError
-from localspec.server.responses.responses_items import Items
-from localspec.server.responses.responses_memory import Remembered, ResponseMemory
-from localspec.server.responses.responses_shapes import ResponseObject
+from localspec.server.responses.responses import Remembered, ResponseMemory
+from localspec.server.responses.responses_shapes import Items, ResponseObject
 from tests.server.live import COPIED, COPY, Live, error_of, user
 from tests.server.named_events import LOOK_UP, QUERY_JSON, RESULT, SHORT_ANSWER, WIKIPEDIA, named_events, said_of
 

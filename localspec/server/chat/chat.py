@@ -19,7 +19,9 @@ from localspec.runtime.engine import Engine
 from localspec.runtime.generation import Generation
 from localspec.server.chat.answers import FINISH_WORDS, Answers
 from localspec.server.chat.chat_fields import ChatFields
-from localspec.server.chat.chat_shapes import (
+from localspec.server.chat.prepare import Asked, bind, chat_asked, prepared
+from localspec.server.chat.service import Service
+from localspec.server.chat.shapes import (
     AnswerMessage,
     Call,
     CallDelta,
@@ -28,15 +30,18 @@ from localspec.server.chat.chat_shapes import (
     ChatCompletion,
     ChunkChoice,
     Delta,
+    FinishWord,
     Function,
     FunctionDelta,
+    Usage,
+    chat_log_probs,
+    extra,
+    fingerprint,
+    reasoning_tokens,
+    summed,
+    timings,
+    usage,
 )
-from localspec.server.chat.log_probs import chat_log_probs
-from localspec.server.chat.prepare import Asked, chat_asked, prepared
-from localspec.server.chat.service import Service
-from localspec.server.chat.shapes import FinishWord, extra, fingerprint, summed, timings
-from localspec.server.chat.usage import Usage, reasoning_tokens, usage
-from localspec.server.http.bound import bind
 from localspec.server.http.route import JsonRoute
 from localspec.server.http.streaming import EventStream, json_response, openai_lines, whole
 

@@ -1,4 +1,4 @@
-"""The body of a chat request, and its messages and tools in localspec's own words."""
+"""Fields that the chat and the completion API share, and the chat API's own."""
 
 from __future__ import annotations
 
@@ -9,10 +9,102 @@ from pydantic import Discriminator, Field, Tag
 
 from localspec.chat.reply.tool import Tool, ToolCall, ToolChoice
 from localspec.chat.turn import Message
-from localspec.server.chat.fields import MOST_ITEMS, MOST_TOOLS, Body, TextPart
-from localspec.server.chat.generation_fields import GenerationFields
-from localspec.server.chat.thinking import ThinkingFields
+from localspec.server.chat.fields import (
+    MOST_CHOICES,
+    MOST_ITEMS,
+    MOST_STOPS,
+    MOST_TOOLS,
+    Body,
+    Harmless,
+    Prediction,
+    SamplingFields,
+    Speculative,
+    StreamOptions,
+    TextPart,
+)
+from localspec.server.chat.form import FormFields
 from localspec.server.http.errors import invalid
+
+# Fields that the chat and the completion API share.
+
+
+class GenerationFields(Harmless, SamplingFields, FormFields):
+    """How an answer is drawn, limited and drafted."""
+
+    other_names: ClassVar[Mapping[str, str]] = {**SamplingFields.other_names, "n_predict": "max_tokens"}
+    model: str | None = Field(default=None, description="Name of an installed model or pair; left out: the default.")
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    n: int | None = Field(default=None, ge=1, le=MOST_CHOICES, description="Choices; each has its own random numbers.")
+    max_tokens: int | None = Field(default=None, ge=-1, description="Most new tokens; -1 = until the model ends.")
+    stop: str | Annotated[list[str], Field(max_length=MOST_STOPS)] | None = None
+    stop_token_ids: Annotated[list[int], Field(max_length=MOST_STOPS)] | None = Field(
+        default=None, description="Tokens that end the answer, besides the model's own."
+    )
+    ignore_eos: bool | None = Field(default=None, description="Go on where the model would end (benchmarks).")
+    prediction: Prediction | None = None
+    speculative: Speculative | None = None
+    timings_per_token: bool | None = Field(default=None, description="`timings` on every chunk of a stream.")
+
+    @property
+    def choices(self) -> int:
+        """How many are asked for."""
+        return self.n or 1
+
+    @property
+    def wants_usage(self) -> bool:
+        """Whether the stream ends with a chunk of usage."""
+        return bool(self.stream_options and self.stream_options.include_usage)
+
+
+# Whether and how hard the model shall think, by the names that servers have for it: variables of the chat template.
+
+
+class ReasoningField(Body):
+    """How to think, in an object."""
+
+    effort: str | None = None
+    enabled: bool | None = None
+    exclude: Any = Field(default=None, description="Accepted and not used: thoughts are always shown.")
+    max_tokens: Any = Field(default=None, description="Accepted and not used: the request's limit holds.")
+
+
+class ThinkingField(Body):
+    """Whether to think, in an object."""
+
+    type: Literal["enabled", "disabled", "adaptive", "auto"]
+    budget_tokens: Any = Field(default=None, description="Accepted and not used: the request's limit holds.")
+
+
+class ThinkingFields(Body):
+    """Fields about thinking. Templates that do not know the variables do not use them."""
+
+    reasoning_effort: str | None = Field(
+        default=None, description="For chat templates that know it; none = no thoughts."
+    )
+    reasoning: bool | str | ReasoningField | None = Field(default=None, description="An effort, or whether to think.")
+    thinking: bool | ThinkingField | None = Field(default=None, description="Whether to think.")
+    enable_thinking: bool | None = Field(default=None, description="Whether to think.")
+
+    def thought(self) -> dict[str, Any]:
+        """`enable_thinking` and `reasoning_effort` for the chat template, where something is said of them."""
+        reasoning, thinking = self.reasoning, self.thinking
+        effort = self.reasoning_effort
+        enabled = self.enable_thinking
+        if enabled is None and thinking is not None:
+            enabled = thinking if isinstance(thinking, bool) else thinking.type != "disabled"
+        if isinstance(reasoning, ReasoningField):
+            effort = effort or reasoning.effort
+            enabled = reasoning.enabled if enabled is None else enabled
+        elif isinstance(reasoning, bool):
+            enabled = reasoning if enabled is None else enabled
+        else:
+            effort = effort or reasoning
+        if effort is not None and enabled is None:
+            enabled = effort != "none"
+        found = {"enable_thinking": enabled, "reasoning_effort": None if effort == "none" else effort}
+        return {name: value for name, value in found.items() if value is not None}
+
 
 _OWN_VARIABLES = frozenset({"messages", "tools", "add_generation_prompt", "bos_token", "eos_token"})
 MOST_TOP = 20

@@ -20,17 +20,26 @@ from localspec.runtime.generation import Generation
 from localspec.runtime.pool import Lease
 from localspec.server.chat.answers import FINISH_WORDS, Answers
 from localspec.server.chat.chat import STREAMED
-from localspec.server.chat.completion_shapes import TextChoice, TextCompletion
-from localspec.server.chat.generation_fields import GenerationFields
-from localspec.server.chat.log_probs import Offsets, joined, prompt_log_probs, text_log_probs
+from localspec.server.chat.chat_fields import GenerationFields
 from localspec.server.chat.options import engine_options
-from localspec.server.chat.prepare import Asked, prepared
+from localspec.server.chat.prepare import Asked, bind, check_length, check_text, prepared
 from localspec.server.chat.service import Service
-from localspec.server.chat.shapes import FinishWord, TextLogProbs, extra, fingerprint, summed, timings
-from localspec.server.chat.usage import usage
-from localspec.server.http.bound import bind
+from localspec.server.chat.shapes import (
+    FinishWord,
+    Offsets,
+    TextChoice,
+    TextCompletion,
+    TextLogProbs,
+    extra,
+    fingerprint,
+    joined,
+    prompt_log_probs,
+    summed,
+    text_log_probs,
+    timings,
+    usage,
+)
 from localspec.server.http.errors import invalid
-from localspec.server.http.lengths import check_length, check_text
 from localspec.server.http.route import JsonRoute
 from localspec.server.http.streaming import EventStream, json_response, leaving, openai_lines, whole
 from localspec.types import Tokens

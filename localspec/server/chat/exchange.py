@@ -11,9 +11,8 @@ from localspec.runtime.engine import Engine
 from localspec.server.chat.answers import Answers
 from localspec.server.chat.chat import Choice
 from localspec.server.chat.chat_fields import ChatFields
-from localspec.server.chat.prepare import chat_asked, prepared
+from localspec.server.chat.prepare import bind, chat_asked, prepared
 from localspec.server.chat.service import Service
-from localspec.server.http.bound import bind
 
 
 class Exchange:

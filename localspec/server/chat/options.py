@@ -9,8 +9,8 @@ from typing import Any
 from localspec.engine.request import fresh_seed
 from localspec.llama.model import Model
 from localspec.runtime.engine import Engine
+from localspec.server.chat.chat_fields import GenerationFields
 from localspec.server.chat.fields import LogitBias, joined
-from localspec.server.chat.generation_fields import GenerationFields
 from localspec.server.http.errors import ApiError, invalid
 from localspec.types import SamplingParams, Tokens
 

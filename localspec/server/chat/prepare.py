@@ -1,8 +1,10 @@
-"""From a request's fields to what the engine is asked. Slow parts (templates, grammars) run on a worker thread."""
+"""From a request's fields to what the engine is asked. Templates and grammars are slow: a worker thread makes them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
@@ -10,14 +12,15 @@ from typing import Any, TypeVar
 from anyio import to_thread
 
 from localspec.chat.reply.dialect import Dialect, Turn
+from localspec.grammar.lazy import Lazy
 from localspec.runtime.engine import Engine
 from localspec.runtime.generation import Generation
 from localspec.runtime.pool import Lease
 from localspec.server.chat.chat_fields import ChatFields, tool_of
 from localspec.server.chat.form import Form
 from localspec.server.chat.options import engine_options
-from localspec.server.http.errors import invalid
-from localspec.server.http.lengths import check_length, check_text
+from localspec.server.chat.service import Service
+from localspec.server.http.errors import context_exceeded, invalid
 from localspec.types import Tokens
 
 _Result = TypeVar("_Result")
@@ -98,3 +101,90 @@ def _joined(turn: Turn, prompt: Tokens, form: Form | None) -> Form | None:
     if lark is None and (lazy := turn.lazily(prompt)) is not None:
         return Form("lark", lazy[0], "tools", lazy[1])
     return None if lark is None else Form("lark", lark, form.field if form is not None else "tools")
+
+
+# What does not fit the context is refused before the response begins; where a look at the text tells, before it is
+# made into tokens, which would keep one of the threads that all routes share busy for minutes.
+
+
+def check_text(text: str, engine: Engine, param: str, *, special: bool = True, room: int = 0) -> None:
+    """Refuses a text that has too many tokens for certain.
+
+    Args:
+        text: of which tokens are to be made.
+        engine: whose context it is for.
+        param: the field that it came in.
+        special: special tokens in it are read as such.
+        room: tokens that are allowed even if the context holds fewer.
+
+    Raises:
+        ApiError: 400.
+    """
+    n_ctx = engine.loaded.context.n_ctx
+    most = max(n_ctx, room)
+    fewest = engine.loaded.model.fewest_tokens(text, most, special=special)
+    if fewest > most:
+        raise context_exceeded(fewest, n_ctx, param, at_least=True)
+
+
+def check_length(prompt: Tokens, engine: Engine, param: str) -> None:
+    """Refuses a prompt without room for an answer.
+
+    Raises:
+        ApiError: 400.
+    """
+    n_ctx = engine.loaded.context.n_ctx
+    if len(prompt) >= n_ctx:
+        raise context_exceeded(len(prompt), n_ctx, param)
+
+
+# From the form that an answer must have to a compiled grammar, off the event loop, and with an end.
+
+LONGEST = 512 * 1024
+"""Characters of a grammar, a schema, or the schemas of all tools together."""
+DEEPEST = 64
+"""Brackets within brackets in a GBNF grammar; its reader recurses."""
+_QUOTED = re.compile(r'"(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]|#[^\n]*')
+
+
+async def bind(service: Service, lease: Lease, asked: Sequence[Asked]) -> None:
+    """Compiles the form of a request's prompts, which all have the same; the lease is released if that fails.
+
+    Raises:
+        ApiError: 400, the grammar is too large; 503, too many wait to be tried.
+        UsageError: a mistake in the grammar, or it takes too long.
+    """
+    form = asked[0].form
+    if form is None:
+        return
+    try:
+        text = await to_thread.run_sync(_text, form)
+        constraint = await service.grammar(lease.engine, form.kind, text)
+    except BaseException:
+        lease.release()
+        raise
+    if form.trigger is not None:
+        constraint = Lazy(constraint, form.trigger, lease.engine.loaded.model.n_vocab)
+    for one in asked:
+        one.options["grammar"] = constraint
+
+
+def _text(form: Form) -> str:
+    value: Any = form.value
+    text = json.dumps(value) if form.kind == "schema" else str(value)
+    if len(text) > LONGEST:
+        what = f"{form.field} has {len(text)} characters of grammar; at most {LONGEST} are read."
+        raise invalid(what, form.field, "invalid_value")
+    if form.kind == "gbnf" and _depth(text) > DEEPEST:
+        what = f"{form.field} has more than {DEEPEST} brackets within brackets."
+        raise invalid(what, form.field, "invalid_value")
+    return text
+
+
+def _depth(text: str) -> int:
+    """The most brackets that are open at once, those of literals and comments left out."""
+    depth = deepest = 0
+    for bracket in re.findall(r"[()]", _QUOTED.sub("", text)):
+        depth += 1 if bracket == "(" else -1
+        deepest = max(deepest, depth)
+    return deepest

@@ -20,7 +20,7 @@ from localspec.runtime.engine import Engine
 from localspec.runtime.generation import Generation
 from localspec.runtime.pool import Lease, Pool
 from localspec.server.chat.answers import Answers
-from localspec.server.http import answer_log
+from localspec.server.http import log
 from localspec.server.http.errors import ApiError, client_gone, from_localspec, overloaded, unknown_model
 from localspec.server.http.meter import Meter
 from localspec.server.http.reading import IgnoredNames
@@ -151,12 +151,12 @@ class Service:
             raise
         self.live[lease.name] += len(generations)
         for generation in generations:
-            answer_log.asked(lease.name, generation)
+            log.answer_asked(lease.name, generation)
 
         def ended(generation: Generation) -> None:
             self.live[lease.name] -= 1
             self.meter.count(lease.name, generation)
-            answer_log.ended(lease.name, generation, left=answers.closed, stopped=self.stopped)
+            log.answer_ended(lease.name, generation, left=answers.closed, stopped=self.stopped)
 
         def over() -> None:
             self._answers.discard(answers)

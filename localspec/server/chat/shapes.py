@@ -1,7 +1,8 @@
-"""What answers look like: timings, statistics, log-probabilities. Fields that are not set are not sent."""
+"""What the chat and the completion API answer with. Fields that are not set are not sent."""
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Sequence
 from itertools import zip_longest
 from typing import Any, Literal
@@ -9,7 +10,9 @@ from typing import Any, Literal
 from pydantic import BaseModel
 
 from localspec import __version__
+from localspec.engine.request import TokenLogProb
 from localspec.engine.stats import RequestStats
+from localspec.llama.model import Model
 from localspec.runtime.engine import Engine
 from localspec.runtime.generation import Generation
 
@@ -145,3 +148,313 @@ def extra(engine: Engine, generation: Generation) -> Extra:
 def fingerprint(engine: Engine) -> str:
     """Changes with whatever may change a text at equal seed: our version, and how the passes are computed."""
     return f"localspec-{__version__}-{engine.loaded.configuration}".replace(" ", "_")
+
+
+# Tokens of a request, in OpenAI's shape.
+
+
+class PromptDetails(BaseModel):
+    """Of the prompt's tokens."""
+
+    cached_tokens: int
+    """Those whose KV was still there."""
+
+
+class CompletionDetails(BaseModel):
+    """Of the generated tokens."""
+
+    accepted_prediction_tokens: int
+    """Tokens of `prediction` that came true, in their order; how they were drafted does not matter."""
+    rejected_prediction_tokens: int
+    """The other tokens of `prediction`. They are not counted elsewhere."""
+    reasoning_tokens: int
+
+
+class Usage(BaseModel):
+    """Tokens of a request, over all choices."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptDetails
+    completion_tokens_details: CompletionDetails
+
+
+def usage(generations: Sequence[Generation], prompts: Sequence[int], reasoning: int = 0) -> Usage:
+    """Tokens of all choices; a prompt that several choices share is counted once.
+
+    Args:
+        generations: all choices, those of a prompt after one another; none if prompts were only read.
+        prompts: tokens of each prompt.
+        reasoning: tokens of thoughts among those that were generated.
+    """
+    each = max(1, len(generations) // len(prompts))
+    completion = sum(generation.stats.generated for generation in generations)
+    accepted = sum(came_true(generation) for generation in generations)
+    predicted = sum(len(generation.request.prediction) for generation in generations)
+    return Usage(
+        prompt_tokens=sum(prompts),
+        completion_tokens=completion,
+        total_tokens=sum(prompts) + completion,
+        prompt_tokens_details=PromptDetails(
+            cached_tokens=sum(generation.stats.reused_tokens for generation in generations[::each])
+        ),
+        completion_tokens_details=CompletionDetails(
+            accepted_prediction_tokens=accepted,
+            rejected_prediction_tokens=predicted - accepted,
+            reasoning_tokens=min(reasoning, completion),
+        ),
+    )
+
+
+def reasoning_tokens(thoughts: Sequence[str], model: Model) -> int:
+    """How many tokens thoughts are."""
+    return sum(len(model.tokenize(thought, special=False, add_bos=False)) for thought in thoughts if thought)
+
+
+def came_true(generation: Generation) -> int:
+    """Tokens of a request's prediction that its answer holds, in their order."""
+    return common_length(generation.request.prediction.tolist(), generation.tokens)
+
+
+def common_length(one: Sequence[int], other: Sequence[int]) -> int:
+    """Length of the longest common subsequence; bits of one large number stand for places in `one` (Hyyrö 2004)."""
+    wanted = set(other)
+    places: dict[int, int] = {}
+    for place, token in enumerate(one):
+        if token in wanted:
+            places[token] = places.get(token, 0) | 1 << place
+    everything = (1 << len(one)) - 1
+    unmatched = everything
+    for token in other:
+        matches = unmatched & places.get(token, 0)
+        unmatched = (unmatched + matches | unmatched - matches) & everything
+    return len(one) - unmatched.bit_count()
+
+
+# Log-probabilities in the two shapes of OpenAI's APIs.
+
+
+def chat_log_probs(found: Sequence[TokenLogProb], model: Model) -> ChatLogProbs:
+    """The chat API's: an object a token, with its bytes."""
+    return ChatLogProbs(content=[_with_top(one, model) for one in found], refusal=None)
+
+
+class Offsets:
+    """Where tokens begin in a text whose characters may be spread over several of them."""
+
+    def __init__(self, at: int = 0) -> None:
+        """`at`: characters of the text before the first token."""
+        self.at = at
+        """Characters that are whole by now."""
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def add(self, piece: bytes) -> int:
+        """Takes the next token's bytes; the index of the character that the first of them belongs to."""
+        first = len(self._decoder.decode(piece[:1]))  # 2 = what came before was the beginning of no character
+        start = self.at + max(0, first - 1)
+        self.at += first + len(self._decoder.decode(piece[1:]))
+        return max(0, start)
+
+
+def text_log_probs(found: Sequence[TokenLogProb], model: Model, offsets: Offsets, special: bool) -> TextLogProbs:
+    """The completion API's: parallel lists.
+
+    Args:
+        found: of the tokens in question.
+        model: spells them.
+        offsets: of the text they belong to, taken on.
+        special: whether control tokens are part of that text.
+    """
+    tops = [_by_text(one, model) for one in found]
+    return TextLogProbs(
+        tokens=[_text(one.token, model) for one in found],
+        token_logprobs=[one.log_prob for one in found],
+        top_logprobs=list(tops) if any(tops) else None,
+        text_offset=[offsets.add(model.piece(one.token, special)) for one in found],
+    )
+
+
+def prompt_log_probs(first: int | None, found: Sequence[TokenLogProb], model: Model, text: str) -> TextLogProbs:
+    """Those of an echoed prompt, in the same shape.
+
+    Args:
+        first: its first token, which has no probability; None = that one is not part of what is echoed.
+        found: of all others.
+        model: spells them.
+        text: what is echoed.
+    """
+    tokens = [*([] if first is None else [first]), *(one.token for one in found)]
+    offsets = Offsets(len(text) - len(model.detokenize(tokens, special=True)))  # a token may add a space of its own
+    if first is not None:
+        offsets.add(model.piece(first, special=True))
+    told = text_log_probs(found, model, offsets, special=True)
+    if first is not None:
+        told.tokens.insert(0, _text(first, model))
+        told.token_logprobs.insert(0, None)
+        told.text_offset.insert(0, 0)
+        if told.top_logprobs is not None:
+            told.top_logprobs.insert(0, None)
+    return told
+
+
+def joined(one: TextLogProbs, other: TextLogProbs) -> TextLogProbs:
+    """Two stretches of a text as one."""
+    tops = [*(one.top_logprobs or [None] * len(one.tokens)), *(other.top_logprobs or [None] * len(other.tokens))]
+    return TextLogProbs(
+        tokens=one.tokens + other.tokens,
+        token_logprobs=one.token_logprobs + other.token_logprobs,
+        top_logprobs=tops if any(tops) else None,
+        text_offset=one.text_offset + other.text_offset,
+    )
+
+
+def _by_text(one: TokenLogProb, model: Model) -> dict[str, float]:
+    """The likely tokens with a name each: the emitted one alone has its text, so that a client may look for it; others
+    have theirs unless it is taken, and then their id, as vLLM spells it."""
+    found: dict[str, float] = {}
+    emitted = _text(one.token, model)
+    for token, value in one.top:
+        text = _text(token, model)
+        taken = text in found or (text == emitted and token != one.token)
+        found[f"token_id:{token}" if taken else text] = value
+    return found
+
+
+def _with_top(one: TokenLogProb, model: Model) -> TokenLogProbs:
+    top = [_plain(token, value, model) for token, value in one.top]
+    return TokenLogProbs(**_plain(one.token, one.log_prob, model).model_dump(), top_logprobs=top)
+
+
+def _plain(token: int, value: float, model: Model) -> TopLogProb:
+    piece = list(model.piece(token, special=True))
+    return TopLogProb(id=token, token=_text(token, model), logprob=value, bytes=piece)
+
+
+def _text(token: int, model: Model) -> str:
+    return model.piece(token, special=True).decode("utf-8", "replace")
+
+
+# What the completion API answers with, and what it shares with the chat API. Fields that are not set are not sent.
+
+
+class Completion(BaseModel):
+    """What every answer of both APIs has, whole or as one event of a stream."""
+
+    id: str
+    object: str
+    created: int
+    model: str
+    system_fingerprint: str
+    choices: list[Any]
+    usage: Usage | None = None
+    timings: Timings | None = None
+    localspec: list[Extra] | None = None
+    """By choice."""
+
+
+class TextChoice(BaseModel):
+    """One answer, or what is new of it."""
+
+    index: int
+    text: str
+    logprobs: TextLogProbs | None
+    finish_reason: FinishWord | None
+
+
+class TextCompletion(Completion):
+    """All of it, or one event of a stream."""
+
+    object: Literal["text_completion"]
+    choices: list[TextChoice]
+
+
+# What the chat API answers with: whole or in chunks. Fields that are not set are not sent.
+
+
+class Function(BaseModel):
+    """What is to be called."""
+
+    name: str
+    arguments: str
+    """JSON text; the beginning of one, if the answer was cut within the call."""
+
+
+class Call(BaseModel):
+    """A tool call of a whole answer."""
+
+    id: str
+    type: Literal["function"] = "function"
+    function: Function
+
+
+class FunctionDelta(BaseModel):
+    """What is new of a tool call."""
+
+    name: str | None = None
+    """Only where the call begins."""
+    arguments: str
+    """What comes next of the JSON text."""
+
+
+class CallDelta(BaseModel):
+    """A part of a tool call in a stream: its id and name first, then its arguments as they are written."""
+
+    index: int
+    id: str | None = None
+    type: Literal["function"] | None = None
+    function: FunctionDelta
+
+
+class AnswerMessage(BaseModel):
+    """What the model says."""
+
+    role: Literal["assistant"]
+    content: str | None
+    reasoning_content: str | None = None
+    tool_calls: list[Call] | None = None
+    refusal: None = None
+
+
+class ChatChoice(BaseModel):
+    """One whole answer."""
+
+    index: int
+    message: AnswerMessage
+    logprobs: ChatLogProbs | None
+    finish_reason: FinishWord
+
+
+class ChatCompletion(Completion):
+    """All of it."""
+
+    object: Literal["chat.completion"]
+    choices: list[ChatChoice]
+    usage: Usage
+    timings: Timings
+    localspec: list[Extra]
+
+
+class Delta(BaseModel):
+    """What is new."""
+
+    role: Literal["assistant"] | None = None
+    content: str | None = None
+    reasoning_content: str | None = None
+    tool_calls: list[CallDelta] | None = None
+
+
+class ChunkChoice(BaseModel):
+    """What is new of one answer."""
+
+    index: int
+    delta: Delta
+    logprobs: ChatLogProbs | None = None
+    finish_reason: FinishWord | None
+
+
+class ChatChunk(Completion):
+    """One event of a stream."""
+
+    object: Literal["chat.completion.chunk"]
+    choices: list[ChunkChoice]

@@ -13,9 +13,9 @@ from pydantic import BaseModel, Field
 
 from localspec.runtime.engine import Engine
 from localspec.server.chat.fields import Body
+from localspec.server.chat.prepare import check_text
 from localspec.server.chat.service import Service
 from localspec.server.http.errors import context_exceeded, invalid
-from localspec.server.http.lengths import check_text
 from localspec.server.http.route import JsonRoute
 from localspec.server.http.streaming import leaving
 from localspec.types import Float32Array, Tokens

@@ -13,10 +13,9 @@ from pydantic import BaseModel, Field
 from localspec.runtime.engine import Engine
 from localspec.server.chat.chat_fields import ChatFields
 from localspec.server.chat.fields import Body
-from localspec.server.chat.prepare import chat_turn
+from localspec.server.chat.prepare import chat_turn, check_text
 from localspec.server.chat.service import Service
 from localspec.server.http.errors import invalid
-from localspec.server.http.lengths import check_text
 from localspec.server.http.route import JsonRoute
 
 ROUTER = APIRouter(tags=["text"], route_class=JsonRoute)

@@ -20,7 +20,7 @@ from localspec.errors import LocalspecError
 from localspec.runtime.pool import Pool
 from localspec.server.chat import chat, completions
 from localspec.server.chat.service import Service
-from localspec.server.extras import embeddings, models, slots, text
+from localspec.server.extras import embeddings, models, text
 from localspec.server.http import monitoring
 from localspec.server.http.errors import ApiError, ErrorBody, error_response, from_localspec, from_validation
 from localspec.server.http.guard import Guard
@@ -30,7 +30,7 @@ from localspec.server.http.settings import ServerSettings
 from localspec.server.http.streaming import told
 from localspec.server.messages import messages
 from localspec.server.responses import responses
-from localspec.server.responses.responses_memory import ResponseMemory
+from localspec.server.responses.responses import ResponseMemory
 
 OPENAI_ROUTERS = (
     chat.ROUTER,
@@ -41,7 +41,7 @@ OPENAI_ROUTERS = (
     models.ROUTER,
 )
 """Served below /v1, and without it for clients whose base address lacks it."""
-OWN_ROUTERS = (monitoring.ROUTER, slots.ROUTER, text.ROUTER)
+OWN_ROUTERS = (monitoring.ROUTER, text.ROUTER)
 """Served as they are."""
 ELSEWHERE = frozenset({("GET", "/chat/completions"), ("GET", "/responses"), ("POST", "/props")})
 """Routes of OpenAI's and llama-server's on paths of ours: clients that look for them are told that they are missing."""

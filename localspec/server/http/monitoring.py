@@ -1,17 +1,23 @@
-"""Is it up, what has it done, what is it made of: /health, /metrics, /props."""
+"""Is it up, what has it done, what does it do now, what is it made of: /health, /metrics, /slots, /props."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict
 from typing import Any
 
+from anyio import to_thread
 from fastapi import APIRouter, Query, Request
+from pydantic import BaseModel
 from starlette.responses import JSONResponse, Response
 
 from localspec import __version__
+from localspec.drafters import PLAIN
 from localspec.runtime.engine import Engine
+from localspec.runtime.generation import Generation
 from localspec.server.chat.service import Service
-from localspec.server.http.errors import ApiError
+from localspec.server.chat.shapes import Timings, timings
+from localspec.server.http.errors import ApiError, overloaded, unknown_model
 from localspec.server.http.meter import CONTENT_TYPE
 from localspec.server.http.route import JsonRoute
 from localspec.types import SamplingParams
@@ -79,3 +85,84 @@ def _props(name: str, engine: Engine) -> dict[str, Any]:
             "configuration": loaded.configuration,
         },
     }
+
+
+# /slots: what is answered now, as llama-server tells it.
+
+
+class NextToken(BaseModel):
+    """How far an answer has come."""
+
+    has_next_token: bool
+    n_remain: int
+    """Tokens that may still come by the request's own limit; -1 = there is none."""
+    n_decoded: int
+
+
+class SlotState(BaseModel):
+    """A slot, under llama-server's names; prompts and texts are private and left out."""
+
+    id: int
+    n_ctx: int
+    speculative: bool
+    """Whether drafts may be made here."""
+    is_processing: bool
+    n_prompt_tokens: int | None = None
+    n_prompt_tokens_processed: int | None = None
+    """Those that have been computed for this request, not found in the cache; they grow as the prompt is read."""
+    n_prompt_tokens_cache: int | None = None
+    params: dict[str, Any] | None = None
+    """Of the request: sampling, seed and limits."""
+    next_token: list[NextToken] | None = None
+    """Always one."""
+    timings: Timings | None = None
+    """As far as the answer has come."""
+
+
+@ROUTER.get("/slots", summary="What the slots of a model do now", response_model_exclude_unset=True)
+async def slots(
+    request: Request,
+    model: str | None = Query(None, description="default: the default model"),
+    fail_on_no_slot: str = Query("", description="Anything: answer 503 if all slots are busy."),
+) -> list[SlotState]:
+    """llama-server's; empty for a model that is not in memory, which is not loaded for this."""
+    service: Service = request.app.state.service
+    name = service.resolve(model)
+    engine = service.pool.loaded().get(name)
+    if engine is None:
+        names = await to_thread.run_sync(service.pool.names)
+        if name not in names:
+            raise unknown_model(name, sorted(names))
+        return []
+    running = engine.running
+    if fail_on_no_slot and len(running) >= engine.settings.slots:
+        raise overloaded(f"All slots of {name} are busy.")
+    return [_slot(engine, index, running.get(index)) for index in range(engine.settings.slots)]
+
+
+def _slot(engine: Engine, index: int, generation: Generation | None) -> SlotState:
+    drafts = bool(engine.drafters)
+    state = SlotState(
+        id=index, n_ctx=engine.loaded.context.n_ctx, speculative=drafts, is_processing=generation is not None
+    )
+    if generation is None:
+        return state
+    asked, stats = generation.request, generation.stats
+    state.speculative = drafts and asked.drafter != PLAIN and asked.max_draft_tokens != 0
+    state.n_prompt_tokens = len(asked.prompt)
+    state.n_prompt_tokens_cache = stats.reused_tokens
+    state.n_prompt_tokens_processed = generation.read
+    bias = [[token, False if value == -math.inf else value] for token, value in asked.sampling.logit_bias]
+    state.params = asdict(asked.sampling) | {
+        "logit_bias": bias,
+        "seed": asked.seed,
+        "max_tokens": -1 if asked.max_tokens is None else asked.max_tokens,
+        "ignore_eos": asked.ignore_end,
+        "n_probs": asked.top_log_probs or 0,
+        "speculative.drafter": asked.drafter,
+        "speculative.n_max": asked.max_draft_tokens,
+    }
+    remain = -1 if asked.max_tokens is None else asked.max_tokens - stats.generated
+    state.next_token = [NextToken(has_next_token=generation.finish is None, n_remain=remain, n_decoded=stats.generated)]
+    state.timings = timings(stats)
+    return state

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from time import time
 from typing import Any
@@ -15,26 +17,96 @@ from starlette.responses import Response
 from localspec.server.chat.chat import STREAMED
 from localspec.server.chat.chat_fields import CalledFunction, CallField, ChatMessage
 from localspec.server.chat.exchange import Exchange
-from localspec.server.chat.log_probs import chat_log_probs
 from localspec.server.chat.prepare import chat_turn, prepared
 from localspec.server.chat.service import Service
-from localspec.server.chat.shapes import TokenLogProbs, extra, timings
-from localspec.server.chat.usage import reasoning_tokens
+from localspec.server.chat.shapes import TokenLogProbs, chat_log_probs, extra, reasoning_tokens, timings
+from localspec.server.http.errors import ApiError
 from localspec.server.http.route import JsonRoute
 from localspec.server.http.streaming import PING, EventStream, told, whole
 from localspec.server.responses.responses_body import NamedChoice, ResponsePrompt, ResponsesBody
-from localspec.server.responses.responses_items import Event, Items
-from localspec.server.responses.responses_memory import Remembered, ResponseMemory
 from localspec.server.responses.responses_shapes import (
     Deleted,
+    Event,
     IncompleteDetails,
     InputDetails,
     InputTokens,
+    Items,
     OutputDetails,
     ResponseFailure,
     ResponseObject,
     ResponseUsage,
 )
+
+# Answers of `/v1/responses` that later requests may refer to: in memory, as many as fit, the oldest go first.
+
+MOST_ANSWERS = 1024
+MOST_BYTES = 64 << 20
+_OVERHEAD = 2048
+"""Bytes of an answer besides its text, about."""
+
+
+@dataclass(frozen=True, slots=True)
+class Remembered:
+    """One answer."""
+
+    response: ResponseObject
+    conversation: tuple[ChatMessage, ...]
+    """All messages up to and with the answer, without instructions."""
+
+
+class ResponseMemory:
+    """Belongs to the event loop."""
+
+    def __init__(self, most_answers: int = MOST_ANSWERS, most_bytes: int = MOST_BYTES) -> None:
+        self._most_answers, self._most_bytes = most_answers, most_bytes
+        self._kept: OrderedDict[str, tuple[Remembered, int]] = OrderedDict()
+        self._bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def keep(self, answer: Remembered) -> None:
+        """Remembers an answer, and forgets those used longest ago for which there is no room any more."""
+        size = _OVERHEAD + sum(map(_size, answer.conversation))
+        self._kept[answer.response.id] = answer, size
+        self._bytes += size
+        while len(self._kept) > self._most_answers or self._bytes > self._most_bytes:
+            _, (_, freed) = self._kept.popitem(last=False)
+            self._bytes -= freed
+
+    def find(self, key: str, param: str) -> Remembered:
+        """An answer by its id.
+
+        Args:
+            key: the id.
+            param: the field it was given in, for the error.
+
+        Raises:
+            ApiError: it is not, or no longer, remembered.
+        """
+        found = self._kept.get(key)
+        if found is None:
+            status, kind = (404, "not_found_error") if param == "response_id" else (400, "invalid_request_error")
+            what = f"There is no response {key[:80]!r} here. They are kept in memory, and the oldest are forgotten."
+            raise ApiError(status, kind, what, param=param, code="previous_response_not_found")
+        self._kept.move_to_end(key)
+        return found[0]
+
+    def forget(self, key: str) -> None:
+        """Drops an answer.
+
+        Raises:
+            ApiError: 404, it is not remembered.
+        """
+        self.find(key, "response_id")
+        self._bytes -= self._kept.pop(key)[1]
+
+
+def _size(message: ChatMessage) -> int:
+    """Characters of a message, about."""
+    calls = sum(len(call.function.arguments) for call in message.tool_calls or ())
+    return len(str(message.content)) + len(message.reasoning_content or "") + calls
+
 
 ROUTER = APIRouter(tags=["responses"], route_class=JsonRoute)
 
