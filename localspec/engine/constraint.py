@@ -41,14 +41,14 @@ def masked(rows: LogitRows, draft: Draft, constraint: Constraint) -> tuple[Logit
     Args:
         rows: row 0 follows the last history token, row 1 + i follows node i; they stay as they are.
         draft: chain or tree.
-        constraint: in the state of the history.
+        constraint: the request's grammar, in the state after the history.
 
     Returns:
-        The rows, and the error of a node after which the grammar becomes too complex, and whose row has no probability
-        at all: an answer that does not take the node hears nothing of it.
+        The rows, and the error of a node after which the grammar becomes too complex. Such a node's row has no
+        probability at all, so the error counts only if the answer takes the node.
 
     Raises:
-        GrammarError: it is too complex for row 0.
+        GrammarError: the grammar is too complex for row 0.
     """
     masks: list[npt.NDArray[np.bool_] | None] = []
     failure: GrammarError | None = None
@@ -95,7 +95,7 @@ def keep(out: Float32Array, row: Float32Array, mask: npt.NDArray[np.bool_]) -> N
 
 
 def paths(draft: Draft) -> list[list[int]]:
-    """For each node, the tokens from the root down to it, itself included."""
+    """For each node, the tokens of the path from the root to the node, both ends included."""
     found: list[list[int]] = []
     for token, parent in zip(draft.tokens.tolist(), draft.parents.tolist(), strict=True):
         found.append([*(found[parent] if parent >= 0 else []), token])

@@ -1,7 +1,7 @@
 """The contract all parts meet on: read this page first.
 
-A `Drafter` guesses, a `Target` evaluates the guess in one pass, a `Verdict` says what of it the target would have
-said itself. The engine sees only these Protocols, so it runs on fakes as well as on llama.cpp.
+A `Drafter` guesses, a `Target` evaluates the guess in one pass, a `Verdict` says which guessed tokens the target would
+have said itself. The engine sees only these Protocols, so it runs on fakes as well as on llama.cpp.
 """
 
 from __future__ import annotations
@@ -66,23 +66,23 @@ class History:
 
 
 class Constraint(Protocol):
-    """What a grammar lets an answer say, in the state of the tokens said so far. A *path* is tokens after those."""
+    """A grammar, in the state after the answer so far. A *path* is a list of tokens that would follow the answer."""
 
     @property
     def complete(self) -> bool:
-        """Whether nothing more may be said: the answer is over."""
+        """Whether the answer is over, since the grammar allows no further token."""
         ...
 
     def fresh(self) -> Constraint:
-        """The same grammar at the beginning of an answer."""
+        """The same grammar in the state before an answer's first token."""
         ...
 
     def fits(self, path: Sequence[int]) -> int:
-        """How many leading tokens of a path it allows."""
+        """Number of leading tokens of a path that the grammar allows."""
         ...
 
     def mask(self, path: Sequence[int]) -> npt.NDArray[np.bool_] | None:
-        """bool[n_vocab], what may follow a path that it allows; None if the answer is over after it.
+        """bool[n_vocab], the tokens that may follow an allowed path; None if the answer is over after the path.
 
         Raises:
             KernelError: the grammar has become too complex.
@@ -90,20 +90,20 @@ class Constraint(Protocol):
         ...
 
     def forced(self) -> Tokens:
-        """int32[n], what will be said next because the grammar leaves no choice of text; often nothing."""
+        """int32[n], the next tokens where the grammar leaves only one text; often empty."""
         ...
 
     def advance(self, token: int) -> None:
-        """A token was said.
+        """Moves the state past a token of the answer.
 
         Raises:
-            KernelError: it does not allow that token.
+            KernelError: the grammar does not allow the token.
         """
         ...
 
 
 class Price:
-    """What the next level of a draft must earn. This one asks for nothing; see `planning.price`."""
+    """Decides whether a drafter guesses one more level. This class always says yes; `planning.price` has another."""
 
     __slots__ = ()
 
@@ -122,7 +122,7 @@ ANY_PRICE = Price()
 
 @dataclass(frozen=True, slots=True)
 class DraftRequest:
-    """One per active slot; a drafter sees all slots at once, so a draft model decodes them in one batch."""
+    """What a drafter must guess for one slot. It gets the requests of all slots at once, for one batch."""
 
     slot: int
     history: History
@@ -131,30 +131,30 @@ class DraftRequest:
     sampling: SamplingParams
     noise: Noise
     price: Price = ANY_PRICE
-    """Asked after every level, by drafters whose levels cost something."""
+    """Drafters whose levels cost something ask `Price.pays` after every level."""
     room: int = 2**31
-    """Tokens the request may still bring."""
+    """Number of tokens that the request may still generate."""
     drafter: str | None = None
-    """Name of the only drafter that may guess here; None = any. Code that asks drafters keeps to it (`allows`)."""
+    """Name of the only drafter that may guess here; None = any. Callers of drafters check `allows`."""
     prediction: Tokens = field(default_factory=lambda: NO_TOKENS)
     """int32[m], tokens the answer is expected to hold; the same array for the whole request."""
     constraint: Constraint | None = None
     """What a grammar lets the answer say; guesses it forbids are cut off. None = anything."""
     chain: bool = False
-    """No tree: drafters that cost nothing keep to it, whatever their own settings say."""
+    """Whether the draft must be a chain; drafters that cost nothing obey, whatever their own settings say."""
     needs_probs: bool = False
     """The rule is *rejection* or *block*: `Draft.probs` must be given unless the guess is deterministic."""
     past: bool = True
-    """Past answers, of other requests, may be searched."""
+    """Whether drafters may search past answers of other requests."""
     forced: bool = False
-    """Whoever may guess drafts in every pass, paying or not."""
+    """Whether the plan drafts in every pass, even where drafts do not pay."""
 
     def allows(self, name: str) -> bool:
         """Whether the drafter of that name may guess here."""
         return self.drafter is None or self.drafter == name
 
     def limited(self, nodes: int) -> DraftRequest:
-        """The same for a chain or tree of so many nodes: what `dataclasses.replace` makes, in half the time."""
+        """The same request with `max_nodes` and `max_depth` set to `nodes`; twice as fast as `dataclasses.replace`."""
         return DraftRequest(
             self.slot,
             self.history,
@@ -179,23 +179,24 @@ class Draft:
     """A guess. A chain is the tree without forks; empty is legal."""
 
     tokens: Tokens = field(default_factory=lambda: NO_TOKENS)
-    """int32[n]."""
+    """int32[n], one token per node."""
     parents: Tokens = field(default_factory=lambda: NO_TOKENS)
-    """int32[n]; -1 = the last history token; parents before children, siblings (distinct) in trial order."""
+    """int32[n], index of each node's parent; -1 = the last history token. Parents come before children; siblings are
+    distinct tokens in trial order."""
     probs: tuple[SparseProbs, ...] | None = None
-    """Per node, the exact distribution its token was drawn from (given that its earlier siblings were not it);
-    None = a deterministic guess."""
+    """Per node, the exact distribution from which its token was drawn, earlier siblings excluded; None = no token was
+    drawn at random."""
     confidence: Float32Array | None = None
-    """float32[n], any monotone score; never used as probabilities."""
+    """float32[n], any monotone score of each node; never used as a probability by verification."""
     origin: str = ""
-    """Name of the drafter that made it, for statistics and display."""
+    """Name of the drafter that made the draft, for statistics and display."""
     origins: tuple[str, ...] = ()
-    """Per node, who guessed it, where several did (one went on after another's); empty = `origin` guessed all."""
+    """Per node, name of the drafter that guessed it, if one drafter went on after another; empty = `origin` for all."""
     past: bool = False
-    """It was found in past answers. What a pass saves by it says nothing of a prompt that was never answered."""
+    """Whether the draft was found in past answers. Comparisons with plain decoding leave out such passes."""
 
     def origin_of(self, node: int) -> str:
-        """Who guessed a node."""
+        """Name of the drafter that guessed a node."""
         return self.origins[node] if self.origins else self.origin
 
     def __len__(self) -> int:
@@ -223,18 +224,18 @@ class Draft:
 
 
 EMPTY_DRAFT = Draft()
-SURE = 0.999
-"""Highest confidence that is a probability: from 1 on it counts as the length of a match."""
+HIGHEST_PROBABILITY = 0.999
+"""Highest confidence that counts as a probability: from 1 on a confidence is the length of a match."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What the target says to a draft."""
+    """Which nodes of a draft the target accepts, and the token after them."""
 
     accepted: Tokens
     """int32[a], node indices along the accepted path."""
     next_token: int
-    """The target's own token after them: a correction or a bonus."""
+    """The target's own token after the accepted nodes: a correction or a bonus."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,8 +243,9 @@ class Needs:
     """What a drafter taps from the target besides tokens, and what it cannot guess without."""
 
     hidden_layers: tuple[int, ...] = ()
+    """Layers of the target whose hidden states the drafter reads."""
     constraint: bool = False
-    """It guesses nothing for a request without a grammar, and need not be asked."""
+    """Whether the drafter guesses only for requests with a grammar; others need not ask it."""
 
 
 NEEDS_NOTHING = Needs()
@@ -251,11 +253,11 @@ NEEDS_NOTHING = Needs()
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a draft; sent for every active slot after every pass."""
+    """A slot after a pass: its draft, the verdict and the new history; sent to every drafter."""
 
     slot: int
     history: History
-    """Already grown by the accepted tokens and the next token."""
+    """The history after the pass: accepted tokens and next token are appended."""
     draft: Draft
     verdict: Verdict
     rows: LogitRows
@@ -272,10 +274,10 @@ class Drafter(Protocol):
     name: str
     needs: Needs
     free: bool
-    """Asking costs next to nothing, so it is always asked, and scored whether its draft is sent or not."""
+    """Whether drafts cost next to nothing: such a drafter is always asked, and scored even if its draft is not sent."""
 
     def missing(self, slot: int, history: History) -> int:
-        """Tokens it would have to read before it can guess, the last one included; 0 if it reads for nothing."""
+        """Number of tokens that the drafter must read before it guesses, the last one included; 0 = reading is free."""
         ...
 
     def draft(self, requests: Sequence[DraftRequest]) -> list[Draft]:
@@ -283,20 +285,20 @@ class Drafter(Protocol):
         ...
 
     def observe(self, outcomes: Sequence[Outcome]) -> None:
-        """What the target said."""
+        """Tells the drafter what the target said in a pass."""
         ...
 
     def close(self) -> None:
-        """Frees what it holds; a second call does nothing."""
+        """Frees memory and files of the drafter; a second call does nothing."""
         ...
 
 
 @runtime_checkable
 class OnePass(Protocol):
-    """A drafter that may guess all levels of a draft in one pass: the first costs what a whole draft does."""
+    """A drafter that may guess all levels of a draft in one pass, so that one level costs as much as all."""
 
     one_pass: bool
-    """Whether it does."""
+    """Whether the drafter guesses all levels in one pass."""
 
 
 class Vocabulary(Protocol):
@@ -317,14 +319,14 @@ class Target(Protocol):
     """Tokens a slot can hold."""
     n_vocab: int
     grid: int
-    """Most tokens of a prefill chunk."""
+    """Most tokens that one `prefill_chunk` reads."""
     exact_widths: frozenset[int] | None
     """Rows per pass whose bits equal those of one row; None when unknown, which means inexact."""
 
     def prefill_chunk(
         self, slot: int, tokens: Tokens, prompt_length: int, cancel: Callable[[], bool] | None = None
     ) -> int:
-        """One pass towards a cache of all tokens but the last; how many are cached then.
+        """Reads one chunk towards a cache of all tokens but the last; returns the number of cached tokens.
 
         Raises:
             Cancelled: `cancel`, asked while it runs, said so; chunks that are done stay cached.
@@ -336,23 +338,23 @@ class Target(Protocol):
         ...
 
     def reusable(self, slot: int, tokens: Tokens, prompt_length: int) -> int:
-        """How many leading tokens are cached and of use."""
+        """Number of leading tokens whose cache can be used."""
         ...
 
     def copy_prefix(self, slot: int, tokens: Tokens, prompt_length: int) -> int:
-        """Takes over what another slot has cached of a history, where that pays; how many tokens are cached then."""
+        """Copies the cache of another slot for these tokens, if that pays; returns the number of cached tokens."""
         ...
 
     def pending(self, slot: int, tokens: Tokens) -> int:
-        """Rows the next pass must spend on this history besides drafts: 1, or more when the end is not cached."""
+        """Number of rows of the next pass besides drafts: 1, or more if several last tokens are not cached."""
         ...
 
     def pass_widths(self, rows: Mapping[int, int]) -> list[int]:
-        """Widths of the passes llama.cpp really runs for so many rows per slot."""
+        """Widths of the passes that llama.cpp runs for `rows`, {slot: number of rows}."""
         ...
 
     def longest_draft(self, length: int) -> int:
-        """Most nodes of a draft after a history of so many tokens, whatever room there is."""
+        """Most nodes of a draft after `length` tokens; the free room of the context is not considered."""
         ...
 
     def forget(self, slot: int, keep: int = 0) -> None:

@@ -2,7 +2,7 @@
 prompt that is still unread.
 
 It knows no drafter, backend or model by name. Plain decoding is the same loop with a plan that drafts nothing,
-so the baseline others are compared with is this very code. Next to read: `interfaces`, then `verify`.
+so the baseline of every comparison is this very code. Next to read: `interfaces`, then `verify`.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from localspec.errors import Cancelled, ContextOverflowError, DecodeError, Devic
 from localspec.native import kernels
 from localspec.types import Feed, LogitRows, Rule
 
-_LATELY = 16
-"""Plain passes whose gaps say what is usual now: enough that a stall does not count, few enough to follow the load."""
+_GAP_SAMPLES = 16
+"""Number of last plain passes whose gaps are kept: their median ignores a stall and follows the load."""
 
 
 class Loop:
@@ -48,9 +48,9 @@ class Loop:
         self.vocabulary = vocabulary
         self.active: dict[int, Slot] = {}
         self._events: list[Event] = []
-        """Made, but not handed out yet."""
-        self._around: deque[float] = deque(maxlen=_LATELY)
-        """Seconds that plain decoding took from one pass to the next, lately."""
+        """Events that were made since the last `step` and are not returned yet."""
+        self._around: deque[float] = deque(maxlen=_GAP_SAMPLES)
+        """Seconds between the passes of plain decoding, without the passes themselves: the last ones."""
 
     def admit(
         self,
@@ -63,9 +63,9 @@ class Loop:
         """Gives a free slot to a request; its prompt is read in the steps to come.
 
         Args:
-            index: of the slot.
+            index: number of the slot.
             request: what is asked for.
-            started: perf_counter() when it arrived; None = now.
+            started: perf_counter() when the request arrived; None = now.
             cancel: says whether the caller wants no more.
             progress: called after each chunk of the prompt with (tokens cached, tokens to cache).
 
@@ -97,7 +97,7 @@ class Loop:
         return slot
 
     def _constraint(self, request: Request) -> Constraint | None:
-        """What a request's answer must follow, at its beginning."""
+        """The grammar and the minimum length of a request, in the state before the answer's first token."""
         grammar = None if request.constraint is None else request.constraint.fresh()
         if not request.min_tokens:
             return grammar
@@ -105,9 +105,9 @@ class Loop:
         return Minimum(request.min_tokens, ends, self.target.n_vocab, grammar)
 
     def step(self) -> list[Event]:
-        """A chunk of what is unread of prompts, then a pass over all slots that decode; what came of it.
+        """Reads a chunk of unread prompts, then runs a pass over all slots that decode; returns their events.
 
-        Finished slots leave the loop. When a pass fails the step can be repeated: nothing that was made before is lost.
+        Finished slots leave the loop. When a pass fails the step can be repeated: no event of earlier passes is lost.
 
         Raises:
             DecodeError: a pass failed.
@@ -122,16 +122,16 @@ class Loop:
         return events
 
     def take_over(self, other: Loop) -> None:
-        """Goes on with the requests of a loop whose device failed, from what they have said: nothing is cached here."""
+        """Goes on with the requests of a loop whose device failed, after their last token; none of them is cached."""
         self.active, self._events = other.active, other._events
         for slot in self.active.values():
             slot.cached, slot.said, slot.stats.exact = 0, len(slot.history) - len(slot.request.prompt), False
 
     def abandon(self) -> list[Event]:
-        """Forgets all requests; what they have cached is not touched.
+        """Forgets all requests; their cached tokens stay cached.
 
         Returns:
-            What they said and was not handed out, as events that end nothing, but for those of finished requests.
+            Events that were not returned yet. Those of unfinished requests have no `finish`.
         """
         for slot in self.active.values():
             if text := slot.text.finish():
@@ -141,10 +141,11 @@ class Loop:
         return events
 
     def _read_prompts(self) -> None:
-        """One chunk of one prompt, or several short prompts that are no more together: those who decode never wait
-        for more than a chunk.
+        """Reads one chunk of one prompt, or several short prompts that are no longer together: slots that decode never
+        wait for more than a chunk.
 
-        The shortest rest comes first, but what was read of others counts as its own: every prompt gets its turn.
+        The prompt with the fewest unread tokens comes first. Tokens that other prompts read meanwhile (`overtaken`)
+        are subtracted from this number, so every prompt gets its turn.
         """
         left = self.target.grid
         while waiting := [slot for slot in self.active.values() if slot.unread]:
@@ -159,7 +160,7 @@ class Loop:
                     other.overtaken += size
 
     def _read(self, slot: Slot) -> None:
-        """A chunk of a prompt, alone in its pass."""
+        """Reads a chunk of a prompt, alone in its pass."""
         start, tokens = perf_counter(), slot.history.tokens
         try:
             copied = self.target.copy_prefix(slot.index, tokens, len(tokens)) - slot.cached
@@ -185,7 +186,7 @@ class Loop:
         slot.stats.prefill_seconds += slot.last_arrival - start
 
     def _groups(self, slots: list[Slot]) -> list[list[Slot]]:
-        """Slots that may share a pass; under exactness not every number of slots is an exact width."""
+        """Groups of slots that share a pass; under exactness a group's size is an exact width."""
         exact, groups, rest = self.target.exact_widths, [], slots
         while rest:
             size = len(rest)
@@ -276,7 +277,7 @@ class Loop:
     def _decode(
         self, slots: list[Slot], drafts: Sequence[Draft], pending: Sequence[int]
     ) -> tuple[list[LogitRows], int]:
-        """Rows per slot, and how many the pass had."""
+        """Logits rows for each slot, and the number of rows of the pass."""
         exact = self.target.exact_widths
         rows = {}
         for slot, draft, waiting in zip(slots, drafts, pending, strict=True):
@@ -301,7 +302,7 @@ class Loop:
         return found, sum(rows.values())
 
     def _catch_up(self, slot: Slot) -> None:
-        """Decodes what a tree left uncached, one by one as plain decoding did; the last token stays for a pass."""
+        """Decodes tokens that a tree left uncached, one a pass as plain decoding did; the last one stays for a pass."""
         tokens = slot.history.tokens
         for length in range(len(tokens) - self.target.pending(slot.index, tokens) + 1, len(tokens)):
             self.target.decode([Feed(slot.index, tokens[:length], len(slot.request.prompt))])
@@ -326,7 +327,7 @@ class Loop:
         return Event(slot.index, text, tuple(tokens[:kept]), tuple(origins[:kept]), log_probs, finish, stats)
 
     def _until_stop(self, slot: Slot, tokens: list[int]) -> tuple[int, str, FinishReason | None]:
-        """How many of the tokens are kept, the text they bring, and why the answer ends there, if it does."""
+        """Number of tokens that are kept, their text, and why the answer ends after them; None = it goes on."""
         request, shown = slot.request, ""
         for count, token in enumerate(tokens, start=1):
             finish: FinishReason | None = None

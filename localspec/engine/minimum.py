@@ -13,13 +13,13 @@ from localspec.types import NO_TOKENS, Tokens
 
 
 class Minimum:
-    """Implements `interfaces.Constraint`. A grammar that allows nothing but the end, or is complete, ends it all the
-    same."""
+    """Implements `interfaces.Constraint`. A grammar that is complete, or allows the end alone, ends the answer
+    earlier."""
 
     def __init__(self, least: int, ends: Iterable[int], n_vocab: int, grammar: Constraint | None) -> None:
         """
         Args:
-            least: tokens before any of `ends`.
+            least: number of tokens before any of `ends` is allowed.
             ends: tokens that end an answer.
             n_vocab: entries of a logits row.
             grammar: what else the answer must follow, at its beginning.
@@ -31,7 +31,7 @@ class Minimum:
         self._written = 0
 
     def fresh(self) -> Minimum:
-        """The same at the beginning of an answer."""
+        """The same constraint in the state before an answer's first token."""
         grammar = None if self._grammar is None else self._grammar.fresh()
         return Minimum(self._least, self._ends, len(self._free), grammar)
 

@@ -1,4 +1,4 @@
-"""Who drafts, and how much, as the loop sees it. `planning` has the plans.
+"""The interface of a plan, which decides who drafts and how much. `planning` has the plans.
 
 A width is the number of rows in a pass. Under exactness only widths whose bits equal those of one row may run, so a
 draft that would make a pass inexact is cut, never sent.
@@ -16,10 +16,10 @@ from localspec.engine.interfaces import Draft, Drafter, DraftRequest, Outcome, T
 
 @dataclass(slots=True)
 class Proposal:
-    """What a plan sends in the coming pass; `learn` is given it back."""
+    """The drafts that a plan sends in the coming pass; `learn` gets the proposal back after the pass."""
 
     drafts: list[Draft]
-    """One per request; every pass they make has an allowed width."""
+    """One draft per request; every pass with these drafts has an allowed width."""
 
 
 class Undrafted(Enum):
@@ -32,24 +32,24 @@ class Undrafted(Enum):
     LOST = "off: it lost what an answer may lose"
 
     def said(self, row: float) -> str:
-        """The words, where a further row costs so many plain passes."""
+        """The reason in words; `row` is the cost of a further row in plain passes."""
         return self.value.format(row=row)
 
 
 @dataclass(frozen=True, slots=True)
 class Review:
-    """What a plan says of a pass when it is over."""
+    """What a plan reports of a pass that is over."""
 
     plain_seconds: float = 0.0
-    """What plain decoding's pass would have taken for each token of a slot; 0 = unknown: none has run yet."""
+    """Seconds that plain decoding takes for each token of a slot; 0 = unknown: no plain pass has run yet."""
     plain: bool = False
-    """It was plain decoding: no drafter was asked, and nothing was decided."""
+    """Whether the pass was plain decoding: no drafter was asked, no draft was weighed."""
     guarded: bool = False
-    """A setting forced a draft where none was worth its time."""
+    """Whether a setting or a request forced a draft that was not worth its time."""
     undrafted: Undrafted | None = None
-    """Why nothing was drafted; None = something was, or no drafter may guess."""
+    """Why no draft was sent; None = one was, or no drafter may guess."""
     row: float = 0.0
-    """What a further row costs, in plain passes; 0 = unknown."""
+    """Cost of a further row of the pass, in plain passes; 0 = unknown."""
 
 
 NO_REVIEW = Review()
@@ -60,12 +60,12 @@ class Plan(Protocol):
 
     @property
     def drafters(self) -> Sequence[Drafter]:
-        """All there are, in the order in which they are asked."""
+        """All drafters, in the order in which the plan asks them."""
         ...
 
     @property
     def dropped(self) -> Mapping[str, str]:
-        """By name, drafters that are not asked any more, and why."""
+        """{name of a drafter that is not asked any more: why}."""
         ...
 
     def draft(self, target: Target, requests: Sequence[DraftRequest], pending: Sequence[int]) -> Proposal:
@@ -79,13 +79,13 @@ class Plan(Protocol):
         ...
 
     def learn(self, proposal: Proposal, outcomes: Sequence[Outcome], seconds: float) -> Review:
-        """What came of a proposal, in a pass of so many seconds (drafting not included). Drafters observe it here."""
+        """Learns from a proposal's outcomes, in a pass of `seconds` without drafting; drafters observe them here."""
         ...
 
     def read(self, rows: int, length: int, seconds: float) -> None:
-        """So many rows of a prompt were read after `length` cached tokens, alone in a pass of so many seconds."""
+        """Learns from a pass of `seconds` that read `rows` tokens of a prompt alone, after `length` cached tokens."""
         ...
 
     def drop(self, name: str, reason: str) -> None:
-        """Never asks the drafter of that name again, and lets it free what it holds."""
+        """Closes the drafter of that name and never asks this drafter again."""
         ...

@@ -50,16 +50,16 @@ class Request:
     drafter: str | None = None
     """The only drafter that may guess for this request; "none" = plain decoding; None = the plan chooses."""
     forced: bool = False
-    """Whoever may guess drafts in every pass, paying or not."""
+    """Whether the plan drafts in every pass, even where drafts do not pay."""
     prediction: Tokens = field(default_factory=lambda: NO_TOKENS)
     """int32[m], tokens the answer is expected to hold: prompt lookup searches them, too. Never changes the text."""
     constraint: Constraint | None = None
-    """A grammar the answer must follow (`llama.matcher.Compiler` makes one); when it is complete the answer ends, end
-    tokens or not. None = none."""
+    """A grammar the answer must follow (`grammar.matcher.Compiler` makes one). The answer ends when the grammar is
+    complete, even without an end token. None = no grammar."""
     max_tokens: int | None = None
     """At most this many new tokens; None = until the model ends or the context is full."""
     min_tokens: int = 0
-    """No end token, no token of `stop_tokens` and no string of `stop` ends the answer before so many tokens."""
+    """Number of tokens before which no end token, no `stop_tokens` and no `stop` string ends the answer."""
     preserved: frozenset[int] = frozenset()
     """Control tokens whose text is part of the answer, such as the marks around a tool call; others are left out."""
     stop: tuple[str, ...] = ()
@@ -69,7 +69,7 @@ class Request:
     ignore_end: bool = False
     """Go on after end-of-generation tokens (benchmarks)."""
     past: bool = True
-    """Past answers may be searched, and this one may become one. In a comparison none may: its answers are alike."""
+    """Whether drafters may search past answers, and later this one. Comparisons say no: their answers are alike."""
     top_log_probs: int | None = None
     """None = no log-probabilities; n = those of the emitted tokens and of the n most likely at each position."""
 
@@ -127,10 +127,10 @@ class TokenLogProb:
 
 
 class PassRecord(NamedTuple):
-    """What happened in one pass of a slot: enough to show the draft, the verdict and the price."""
+    """One pass of a slot: the draft, the verdict, the width and the seconds, for display."""
 
     drafter: str
-    """The drafter that guessed, or began to; "" = none."""
+    """Name of the drafter that guessed, the first one if several did; "" = no draft."""
     guesses: tuple[int, ...]
     """Tokens of the draft's nodes, in the order they were sent."""
     parents: tuple[int, ...]
@@ -138,22 +138,22 @@ class PassRecord(NamedTuple):
     accepted: tuple[int, ...]
     """Node indices along the accepted path."""
     next_token: int
-    """The target's own token after them, even if a stop cut it off."""
+    """The target's own token after the accepted nodes, even if a stop cut it off."""
     width: int
     """Rows of the pass, over all slots that shared it."""
     seconds: float
-    """Draft, verify and host together, over all slots that shared it."""
+    """Time of drafting, verifying and host work together, over all slots that shared the pass."""
     drafters: tuple[str, ...] = ()
-    """Per node, who guessed it, where several did; empty = `drafter` guessed all."""
+    """Per node, name of the drafter that guessed it, if several did; empty = `drafter` guessed all."""
 
     def drafter_of(self, node: int) -> str:
-        """Who guessed a node."""
+        """Name of the drafter that guessed a node."""
         return self.drafters[node] if self.drafters else self.drafter
 
 
 @dataclass(slots=True)
 class Event:
-    """What one pass brought to one slot."""
+    """Tokens and text that one pass brought to one slot."""
 
     slot: int
     text: str
@@ -168,4 +168,4 @@ class Event:
     stats: RequestStats
     """Live statistics of the request, updated by every pass."""
     record: PassRecord | None = None
-    """The pass after the event; None where there was none (a cancelled request) or it failed."""
+    """The pass that made the event; None if no pass did (a cancelled request) or the pass failed."""

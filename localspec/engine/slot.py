@@ -15,7 +15,7 @@ from localspec.types import Noise, Rule
 
 @dataclass(slots=True, eq=False)
 class Slot:
-    """What the loop knows of a request."""
+    """A request in one slot of the loop, with its history, its text and its statistics."""
 
     index: int
     request: Request
@@ -27,23 +27,24 @@ class Slot:
     cancel: Callable[[], bool]
     """Says whether the caller wants no more; asked between passes and while the prompt is read."""
     constraint: Constraint | None = None
-    """The request's grammar, as far as the answer has come."""
+    """The request's grammar in the state after the answer so far; None = no grammar."""
     progress: Callable[[int, int], None] | None = None
     """Called after each chunk of the prompt with (tokens cached, tokens to cache)."""
     cached: int = 0
     """Tokens of the prompt that are in the cache."""
     said: int = 0
-    """Tokens of the answer that are read like the prompt: another target had said them."""
+    """Number of answer tokens that are read like the prompt, since a target whose device failed generated them."""
     overtaken: int = 0
     """Tokens of other prompts that were read while this one waited for its turn."""
     last_arrival: float = 0.0
+    """perf_counter() at the end of the last pass or the last chunk of the prompt."""
     finish: FinishReason | None = None
     failure: LocalspecError | None = None
-    """Why it ended with an error; the others go on."""
+    """The error that ended this request; other requests go on."""
 
     @property
     def unread(self) -> int:
-        """Tokens of the prompt to be read before the first pass, which takes the last one."""
+        """Number of tokens to read before the first pass, which takes the last token of the prompt."""
         return max(0, len(self.request.prompt) + self.said - 1 - self.cached)
 
     @property
@@ -53,7 +54,7 @@ class Slot:
         return None if limit is None else limit - self.stats.generated
 
     def noise(self) -> Noise:
-        """The request's numbers; a fresh round a pass for the rules whose passes condition on them."""
+        """The request's random numbers. *rejection* and *block* get a new round for every pass."""
         request = self.request
         fresh = request.rule is not Rule.COUPLED
         return Noise(request.seed, request.stream, len(self.history) if fresh else 0)

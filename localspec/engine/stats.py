@@ -1,4 +1,4 @@
-"""What a request cost and what its drafts brought. Formulas are the glossary's; every face shows these names.
+"""Statistics of a request. Formulas are the glossary's; the chat, the command line and the endpoint use these names.
 
 acceptance_rate      = accepted / drafted               (drafted = nodes sent to the target, trees included)
 mean_accepted_tokens = accepted / passes that carried a draft
@@ -32,7 +32,7 @@ class RequestStats:
 
     prompt_tokens: int = 0
     reused_tokens: int = 0
-    """Prompt tokens whose KV was still there."""
+    """Prompt tokens that were cached before the request, or copied from another slot."""
     generated: int = 0
     passes: int = 0
     draft_passes: int = 0
@@ -48,26 +48,26 @@ class RequestStats:
     prefill_seconds: float = 0.0
     draft_seconds: float = 0.0
     verify_seconds: float = 0.0
-    """The target's passes."""
+    """Time of the target's passes."""
     host_seconds: float = 0.0
     """Everything else between two passes: kernels, bookkeeping, text."""
     plain_seconds: float = 0.0
-    """What plain decoding would have taken for `compared` tokens: for each pass, what a plain one costs with as many
-    requests, at this length, at the machine's pace by then; 0 = unknown."""
+    """Time that plain decoding takes for `compared` tokens: for each pass, the cost of a plain pass with as many
+    requests, at this length, at the machine's pace of that moment; 0 = unknown."""
     compared: int = 0
     """Tokens of passes whose plain time is known."""
     compared_seconds: float = 0.0
-    """What these passes took, with drafting and all between them."""
+    """Time of the passes of `compared`, drafting and host work included."""
     guarded_passes: int = 0
     """Passes whose draft a setting forced, where the plan's guard would have decoded plain."""
     undrafted: Counter[Undrafted] = field(default_factory=Counter)
-    """{why: passes in which nothing was drafted}."""
+    """{reason: number of passes without a draft for this reason}."""
     row_cost: float = 0.0
-    """What a further row of a pass costs, in plain passes, as the plan knew at last; 0 = unknown."""
+    """Cost of a further row of a pass, in plain passes, as the plan last reported it; 0 = unknown."""
     ttft_seconds: float = 0.0
     """Time to first token, from the request's start, waiting included."""
     gaps: list[float] = field(default_factory=list)
-    """Times between the arrivals of two passes' tokens: what a reader waits for. One sample a pass."""
+    """Seconds between the tokens of two passes, for which a reader waits. One sample a pass."""
     exact: bool = True
     """The text is the target's own, byte for byte: *coupled*, and every pass of a width whose bits equal one row's."""
 
@@ -99,12 +99,12 @@ class RequestStats:
 
     @property
     def estimated_speedup(self) -> float:
-        """Plain decoding's time over the time taken, drafting and its reading included; of the same passes."""
+        """`plain_seconds` over `compared_seconds`, which include drafting and its reading."""
         return self.plain_seconds / self.compared_seconds if self.compared_seconds else 0.0
 
     @property
     def undrafted_reason(self) -> str:
-        """Why nothing was drafted in most of the passes that had no draft; "" = each had one, or none may have any."""
+        """Most frequent reason of passes without a draft; "" = every pass had one, or no drafter may guess."""
         return next((why.said(self.row_cost) for why, _ in self.undrafted.most_common(1)), "")
 
     @property
@@ -119,8 +119,8 @@ class RequestStats:
         """Counts one pass.
 
         Args:
-            drafted: who guessed each node.
-            accepted: who guessed each accepted one.
+            drafted: name of the drafter that guessed each node.
+            accepted: name of the drafter that guessed each accepted node.
             generated: tokens emitted, the next token included.
         """
         self.passes += 1
@@ -139,14 +139,14 @@ class RequestStats:
             self.accepted_per_position[depth] += 1
 
     def review(self, review: Review) -> None:
-        """Counts what a plan said of a pass."""
+        """Adds a plan's review of a pass."""
         self.guarded_passes += review.guarded
         if review.undrafted is not None:
             self.undrafted[review.undrafted] += 1
         self.row_cost = review.row or self.row_cost
 
     def compare(self, tokens: int, plain: float, seconds: float) -> None:
-        """Counts a pass that brought so many tokens in `seconds`, where plain decoding takes `plain` for each."""
+        """Adds a pass that brought `tokens` in `seconds`, where plain decoding takes `plain` seconds for each."""
         self.compared += tokens
         self.plain_seconds += plain * tokens
         self.compared_seconds += seconds

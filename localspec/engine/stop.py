@@ -1,4 +1,4 @@
-"""Bytes of tokens in, text that is safe to show out: whole UTF-8 characters, and nothing of a stop string."""
+"""Turns the bytes of tokens into text that is safe to show: whole UTF-8 characters, no part of a stop string."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class TextStream:
 
         Args:
             piece: the bytes.
-            watch: False = no stop string is looked for in them, nor begins in them.
+            watch: False = a stop string neither ends nor begins in these bytes.
         """
         text = self._held + self._decoder.decode(piece)
         if not self._stop:

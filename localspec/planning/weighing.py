@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from localspec.engine.interfaces import SURE
+from localspec.engine.interfaces import HIGHEST_PROBABILITY
 from localspec.types import NO_TOKENS, Float32Array, Float64Array, Tokens
 
 PROBABILITY_CELLS = 10
@@ -147,7 +147,7 @@ def _promised(one: Option, lengths: int) -> list[float]:
     for level in range(one.levels):
         cell = CONFIDENCE_CELLS + min(level, LEVEL_CELLS - 1)
         chance, trials = float(one.odds.cells[0, cell]), float(one.odds.cells[1, cell])
-        raised = min(SURE, chance + one.optimism * math.sqrt(chance * (1.0 - chance) / trials))
+        raised = min(HIGHEST_PROBABILITY, chance + one.optimism * math.sqrt(chance * (1.0 - chance) / trials))
         reach *= shifted(raised, odds)
         by_level.append(by_level[-1] + reach)
     most = min(lengths, int(one.levels * one.breadth) + 1)

@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 
 from localspec.drafters.models.draft_model import DraftContext, DraftModel, DraftModelSettings, masked
-from localspec.engine.interfaces import EMPTY_DRAFT, SURE, Draft, DraftRequest
+from localspec.engine.interfaces import EMPTY_DRAFT, HIGHEST_PROBABILITY, Draft, DraftRequest
 from localspec.errors import KernelError
 from localspec.native import kernels
 from localspec.types import Feed, Float32Array, LogitRows, Purpose, Tokens
@@ -153,10 +153,10 @@ def _chances(request: DraftRequest, position: int, tokens: Tokens, shares: Float
     """
     temperature = request.sampling.temperature
     if temperature <= 0.0:
-        return [min(SURE, float(share)) for share in shares]
+        return [min(HIGHEST_PROBABILITY, float(share)) for share in shares]
     with np.errstate(divide="ignore"):  # a share that is too small for float32 is none
         logs = np.log(shares)
     scores = logs + kernels.gumbel(request.noise, Purpose.SAMPLE, position, tokens)
     weights = np.exp(temperature * (scores - scores[0]))
     others = weights[-1] if len(tokens) == count else 0.0
-    return [min(SURE, float(chance)) for chance in weights / (weights.sum() + others)]
+    return [min(HIGHEST_PROBABILITY, float(chance)) for chance in weights / (weights.sum() + others)]

@@ -15,7 +15,15 @@ from typing import Protocol
 import numpy as np
 
 from localspec.engine.constraint import keep
-from localspec.engine.interfaces import EMPTY_DRAFT, NEEDS_NOTHING, SURE, Draft, DraftRequest, History, Outcome
+from localspec.engine.interfaces import (
+    EMPTY_DRAFT,
+    HIGHEST_PROBABILITY,
+    NEEDS_NOTHING,
+    Draft,
+    DraftRequest,
+    History,
+    Outcome,
+)
 from localspec.errors import DecodeError, KernelError, UsageError
 from localspec.native import kernels
 from localspec.types import Feed, LogitRows, SparseProbs, Tokens
@@ -167,7 +175,7 @@ class DraftModel:
         try:
             rows = masked(request, history, rows)
             found, shares = kernels.sample(rows, 0, request.sampling, history, request.noise, draft.length, count)
-            shares = np.minimum(shares, SURE)
+            shares = np.minimum(shares, HIGHEST_PROBABILITY)
         except KernelError:  # nothing left to draw: nothing to guess; the target has its own say
             draft.done = True
             return

@@ -14,7 +14,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from localspec.engine.interfaces import EMPTY_DRAFT, NEEDS_NOTHING, SURE, Draft, DraftRequest, History, Outcome
+from localspec.engine.interfaces import (
+    EMPTY_DRAFT,
+    HIGHEST_PROBABILITY,
+    NEEDS_NOTHING,
+    Draft,
+    DraftRequest,
+    History,
+    Outcome,
+)
 from localspec.errors import UsageError
 from localspec.native.successors import SUCCESSORS, SuccessorIndex
 
@@ -69,7 +77,9 @@ class TokenRecycling:
         )
         if not len(found.tokens):
             return EMPTY_DRAFT
-        confidence = np.minimum(found.confidence, np.float32(SURE))  # a score; no share is as good as a long match
+        confidence = np.minimum(
+            found.confidence, np.float32(HIGHEST_PROBABILITY)
+        )  # a score; no share is as good as a long match
         return Draft(found.tokens, found.parents, None, confidence, self.name)
 
     def _breadth(self, request: DraftRequest) -> int:
