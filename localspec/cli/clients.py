@@ -11,6 +11,9 @@ KEY_VARIABLE = "LOCALSPEC_API_KEY"
 """Variable that holds the key of our endpoint, for `serve` and for those who ask it."""
 NO_KEY = "none"
 """What a client gets as a key where the server asks for none: most refuse to start without any."""
+_MILLISECONDS = 3_600_000
+"""An hour: how long a client waits for an answer. A long prompt takes minutes on a CPU, more than clients wait for by
+themselves (Claude Code 10 minutes, Codex and opencode 5)."""
 _SECRET = re.compile(r"_(API_?KEY|API_TOKEN|AUTH_TOKEN|OAUTH_TOKEN)$", re.IGNORECASE)
 """Names of variables that hold keys of providers."""
 _REDIRECTING = frozenset((
@@ -53,6 +56,9 @@ def without_keys(environment: Mapping[str, str]) -> dict[str, str]:
 def _claude(server: Server) -> Setup:
     models = ("ANTHROPIC_MODEL", *(f"ANTHROPIC_DEFAULT_{size}_MODEL" for size in ("HAIKU", "SONNET", "OPUS")))
     environment = {"ANTHROPIC_BASE_URL": server.url, **dict.fromkeys(models, server.model)}
+    # Else the system message begins with a line that differs from session to session, and no prompt is found cached.
+    environment["CLAUDE_CODE_ATTRIBUTION_HEADER"] = "0"
+    environment["API_TIMEOUT_MS"] = str(_MILLISECONDS)
     return Setup("claude", (), environment, "ANTHROPIC_AUTH_TOKEN")
 
 
@@ -60,6 +66,7 @@ def _codex(server: Server) -> Setup:
     provider = {"name": "localspec", "base_url": f"{server.url}/v1", "env_key": KEY_VARIABLE, "wire_api": "responses"}
     settings = {f"model_providers.localspec.{key}": value for key, value in provider.items()}
     words = [word for key, value in settings.items() for word in ("-c", f"{key}={json.dumps(value)}")]
+    words += ["-c", f"model_providers.localspec.stream_idle_timeout_ms={_MILLISECONDS}"]
     if server.context is not None:
         words += ["-c", f"model_context_window={server.context}"]
     return Setup("codex", (*words, "-c", 'model_provider="localspec"', "-m", server.model))
@@ -70,7 +77,8 @@ def _opencode(server: Server) -> Setup:
     provider = {
         "npm": "@ai-sdk/openai-compatible",
         "name": "localspec",
-        "options": {"baseURL": f"{server.url}/v1", "apiKey": f"{{env:{KEY_VARIABLE}}}"},
+        "options": {"baseURL": f"{server.url}/v1", "apiKey": f"{{env:{KEY_VARIABLE}}}"}
+        | dict.fromkeys(("timeout", "headerTimeout", "chunkTimeout"), _MILLISECONDS),
         "models": {server.model: {"name": server.model, **limits}},
     }
     settings = {"provider": {"localspec": provider}, "model": f"localspec/{server.model}"}

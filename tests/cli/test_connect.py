@@ -110,17 +110,21 @@ def test_settings_of_a_client_are_sound(command: Command, clients: Path, served:
     command("connect", "opencode", "--url", served, "--run")
     settings = json.loads(started(clients)[1]["OPENCODE_CONFIG_CONTENT"])
     model = settings["model"].removeprefix("localspec/")
-    assert settings["provider"]["localspec"]["options"]["baseURL"] == f"{served}/v1"
+    options = settings["provider"]["localspec"]["options"]
+    assert options["baseURL"] == f"{served}/v1"
+    assert {options[name] for name in ("timeout", "headerTimeout", "chunkTimeout")} == {3_600_000}
     assert settings["provider"]["localspec"]["models"][model]["limit"]["context"] == 256
     command("connect", "codex", "--url", served, "--run", "--model", "tiny-target")
     words = started(clients)[0]
     assert f'model_providers.localspec.base_url="{served}/v1"' in words
+    assert "model_providers.localspec.stream_idle_timeout_ms=3600000" in words
     assert words[-2:] == ["-m", "tiny-target"]
     command("connect", "claude", "--url", served, "--run")
     environment = started(clients)[1]
     assert environment["ANTHROPIC_BASE_URL"] == served
     assert environment["ANTHROPIC_AUTH_TOKEN"] == KEY
     assert "ANTHROPIC_API_KEY" not in environment
+    assert (environment["CLAUDE_CODE_ATTRIBUTION_HEADER"], environment["API_TIMEOUT_MS"]) == ("0", "3600000")
 
 
 @pytest.mark.parametrize(
