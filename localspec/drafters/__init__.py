@@ -19,4 +19,4 @@ NAMES: dict[str, str] = {
     "suffix": "suffix decoding (the longest match in this conversation and in past answers that are kept)",
     **HEADS,
 }
-"""What may be asked for, and a line about each."""
+"""Names of drafters that a user may ask for, and a line about each."""

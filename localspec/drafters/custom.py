@@ -2,7 +2,7 @@
 
 What it raises, and guesses that no target could be asked about, never reach the loop: the drafter is dropped with one
 sentence (logged as a warning of the logger `localspec`), and answers go on without it. Guesses are copied, so that
-nothing it does later changes them, and a conversation that it changed is put right.
+the drafter cannot change them later, and a conversation that the drafter changed is restored.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ class Custom:
         Args:
             drafter: has all that `Drafter` asks for.
             n_vocab: guesses are below this.
-            max_leaves: of a draft; 1 = chains only.
+            max_leaves: most leaves of a draft; 1 = chains only.
         """
         self.name, self.free = drafter.name, drafter.free
         self.fault = ""
-        """Why it is not asked any more."""
+        """Why the drafter is not asked any more; "" = it is."""
         self._drafter: Drafter | None = drafter
         self._n_vocab, self._max_leaves = n_vocab, max_leaves
 
@@ -72,7 +72,7 @@ class Custom:
                 self._complain(f"it raised {error!r:.200} in `close`", error)
 
     def _ask(self, method: str, histories: Sequence[History], call: Callable[[Drafter], _Answer]) -> _Answer | None:
-        """What a method answers; None if the drafter failed, now or before."""
+        """The answer of a method; None if the drafter failed, now or before."""
         if self._drafter is None:
             return None
         before = [(history, history.tokens, history.epoch) for history in histories]
@@ -103,7 +103,7 @@ class Custom:
     # -- whether a guess is one -----------------------------------------------------------------------------------
 
     def _sound(self, requests: Sequence[DraftRequest], drafts: Any) -> list[Draft]:
-        """Copies of its drafts, in its name.
+        """Checked copies of the drafter's drafts, with its name as origin.
 
         Raises:
             _Nonsense: one is no draft.

@@ -22,13 +22,13 @@ from localspec.engine.interfaces import Drafter, Needs
 from localspec.errors import UsageError
 from localspec.types import Tokens
 
-GROUP = "localspec.drafters"
+ENTRY_POINT_GROUP = "localspec.drafters"
 """Entry points of this group are drafters."""
-_NAME = re.compile(r"[a-z][a-z0-9_-]{0,31}")
-_TAKEN = {*NAMES, "cascade", "prediction"}
-_FACTS: dict[str, type] = {"name": str, "needs": Needs, "free": bool}
-_METHODS = {"missing": 2, "draft": 1, "observe": 1, "close": 0}
-"""Name and number of arguments."""
+_NAME_FORM = re.compile(r"[a-z][a-z0-9_-]{0,31}")
+_RESERVED_NAMES = {*NAMES, "cascade", "prediction"}
+_ATTRIBUTE_TYPES: dict[str, type] = {"name": str, "needs": Needs, "free": bool}
+_METHOD_ARGUMENTS = {"missing": 2, "draft": 1, "observe": 1, "close": 0}
+"""{name of a method: number of its arguments}."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +44,11 @@ class Setup:
     slots: int
     """Conversations at once; `DraftRequest.slot` is 0 to `slots` - 1."""
     max_nodes: int
-    """Longest draft that is ever asked for."""
+    """Most nodes of a draft that a request ever asks for."""
     max_leaves: int
-    """Ends a draft may have: 1 = chains only."""
+    """Most leaves of a draft; 1 = chains only."""
     end_tokens: frozenset[int]
-    """After one of these an answer is over."""
+    """Tokens that end an answer."""
     tokenize: Callable[[str], Tokens]
     """Text to int32[n] tokens, without a begin-of-sequence token."""
     piece: Callable[[int], bytes]
@@ -57,7 +57,7 @@ class Setup:
 
 def installed() -> list[str]:
     """Names of the drafters that installed packages offer; nothing of theirs is imported."""
-    return sorted({point.name for point in entry_points(group=GROUP)})
+    return sorted({point.name for point in entry_points(group=ENTRY_POINT_GROUP)})
 
 
 def check_name(name: str) -> None:
@@ -123,9 +123,9 @@ def _find(name: str) -> Callable[[Setup], Drafter]:
 
 def _registered(name: str) -> str:
     """Where the drafter of that name is, by the package that offers it."""
-    if name in _TAKEN:
+    if name in _RESERVED_NAMES:
         raise UsageError(f"A package offers a drafter called {name!r}, which is one of localspec's own names.")
-    places = sorted({point.value for point in entry_points(group=GROUP, name=name)})
+    places = sorted({point.value for point in entry_points(group=ENTRY_POINT_GROUP, name=name)})
     if not places:
         known = ", ".join([*NAMES, *installed()])
         raise UsageError(f"There is no drafter called {name!r}; there are: {known}.", "Or give package.module:Class.")
@@ -135,24 +135,24 @@ def _registered(name: str) -> str:
 
 
 def _check(name: str, drafter: Any) -> None:
-    """Whether it has what `Drafter` asks for.
+    """Checks that an object has the attributes and methods of `Drafter`.
 
     Raises:
-        UsageError: it has not; says what is missing or wrong.
+        UsageError: one is missing or wrong; the message names it.
     """
-    for fact, kind in _FACTS.items():
+    for fact, kind in _ATTRIBUTE_TYPES.items():
         value = getattr(drafter, fact, None)
         if not isinstance(value, kind):
             raise UsageError(f"The drafter {name} is none: its `{fact}` is {value!r:.60}, not a {kind.__name__}.")
-    for method, count in _METHODS.items():
+    for method, count in _METHOD_ARGUMENTS.items():
         _check_method(name, method, getattr(drafter, method, None), count)
     own = drafter.name
-    if not _NAME.fullmatch(own):
+    if not _NAME_FORM.fullmatch(own):
         raise UsageError(
             f"The drafter {name} calls itself {own!r}.",
             "A name is up to 32 lower-case letters, digits, - and _, a letter first.",
         )
-    if own in _TAKEN:
+    if own in _RESERVED_NAMES:
         raise UsageError(f"The drafter {name} calls itself {own!r}, which is one of localspec's own names.")
     if drafter.needs.hidden_layers:
         raise UsageError(f"The drafter {name} needs hidden states, which drafters from outside do not get yet.")

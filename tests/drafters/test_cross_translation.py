@@ -79,7 +79,7 @@ def test_a_history_that_grew_and_was_edited_is_read_as_a_new_one(
 def test_a_long_history_is_translated_in_several_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     history = [1, 3, 10, 6] * 5
     whole = translated(history)
-    monkeypatch.setattr(translation, "_AT_ONCE", 8)
+    monkeypatch.setattr(translation, "_TOKENS_A_CALL", 8)
     slot = Translation(translator())
     lefts = [slot.of(prompt(*history))[1] for _ in range(4)]
     assert lefts == [12, 4, 0, 0]
@@ -88,7 +88,7 @@ def test_a_long_history_is_translated_in_several_calls(monkeypatch: pytest.Monke
 
 
 def test_what_is_not_translated_yet_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(translation, "_AT_ONCE", 8)
+    monkeypatch.setattr(translation, "_TOKENS_A_CALL", 8)
     inner, outer = context()
     history = prompt(*[1, 3] * 20)  # three tokens of the draft model for two
     assert outer.prefill_chunk(0, history, 40) == 40 - 32 - 1

@@ -56,7 +56,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         else:
             project = tomllib.loads((copy / "pyproject.toml").read_text("utf-8"))["project"]
             (copy / "localspec_repeat.py").rename(folder / "localspec_repeat.py")
-            plug_ins.offer(folder, patch, **project["entry-points"][plugin.GROUP])
+            plug_ins.offer(folder, patch, **project["entry-points"][plugin.ENTRY_POINT_GROUP])
         yield folder
 
 

@@ -20,9 +20,9 @@ from localspec.llama.model import Model, check_text_model
 from localspec.models.facts import pairing
 from localspec.models.facts.heads import draft_kind
 
-_TARGETS = {"gemma4-assistant": "gemma4"}
-"""Architecture of an assistant -> that of its targets."""
-_LAYER = (
+_TARGET_ARCHITECTURES = {"gemma4-assistant": "gemma4"}
+"""{architecture of an assistant: architecture of its targets}."""
+_LAYER_TENSORS = (
     "attn_norm", "attn_q", "attn_q_norm", "attn_output", "post_attention_norm", "ffn_norm", "ffn_gate", "ffn_up",
     "ffn_down", "post_ffw_norm", "layer_output_scale",
 )  # fmt: skip
@@ -70,7 +70,7 @@ def load(path: Path, target: Header) -> AssistantHead:
     kind = draft_kind(header)
     if kind.method != AssistantHead.name:
         raise PairError(f"{path.name} is {kind.sentence}, not an assistant.")
-    wanted = _TARGETS.get(header.architecture)
+    wanted = _TARGET_ARCHITECTURES.get(header.architecture)
     if wanted is None or target.architecture != wanted or target.architecture not in SHOWS_NEXTN:
         raise PairError(
             f"{path.name} ({header.architecture}) cannot draft for {target.path.name} ({target.architecture})."
@@ -88,7 +88,7 @@ def load(path: Path, target: Header) -> AssistantHead:
 
 def _check_tensors(header: Header) -> None:
     held = {tensor.name for tensor in header.tensors}
-    names = [f"blk.{layer}.{part}" for layer in range(header.n_layers) for part in _LAYER]
+    names = [f"blk.{layer}.{part}" for layer in range(header.n_layers) for part in _LAYER_TENSORS]
     for name in ("token_embd", "output_norm", "nextn.pre_projection", "nextn.post_projection", *names):
         if f"{name}.weight" not in held:
             raise ModelFileError(f"{header.path} lacks the tensor {name}.weight.")
@@ -129,7 +129,7 @@ def _facts(target: Header, head: Header) -> Iterator[tuple[str, str, str]]:
 
 
 def _windows(header: Header) -> list[bool]:
-    """By layer, whether it has a sliding window; empty where the file does not list them."""
+    """For each layer, whether it has a sliding window; empty if the file does not list layers."""
     return [value is True for value in header.array(f"{header.architecture}.attention.sliding_window_pattern")]
 
 

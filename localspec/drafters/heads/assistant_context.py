@@ -57,7 +57,7 @@ class AssistantContext:
         self._extension.llama_set_embeddings_nextn(self._handle.pointer, True, True)
         self._batch = HeadBatch(n_slots, n_slots)
         self._own: list[dict[int, tuple[Tokens, Float32Array]]] = [{} for _ in range(n_slots)]
-        """By slot and length: a path, and the assistant's own state after it."""
+        """For each slot, {length: (tokens of a path, the assistant's own state after the path)}."""
 
     def close(self) -> None:
         """Frees the context, and nothing of the target's cache. A second call does nothing."""

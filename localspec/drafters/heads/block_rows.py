@@ -1,4 +1,4 @@
-"""What the rows of a block say about each token that is guessed (`llama.dflash.Block`), one class for each method.
+"""Logits of each guessed token from the rows of a block (`dflash_context.Block`), one class for each method.
 
 A *level* is the number of tokens guessed before: level 0 follows the history. `previous` is the token before it, which
 is the last one of the history at level 0 and a guess after that.
@@ -17,16 +17,16 @@ from localspec.llama.library.unpack import TensorRows
 from localspec.native import kernels
 from localspec.types import Float32Array, LogitRows, Tokens
 
-_CANDIDATES = 256
-"""Tokens of a DSpark row whose bias is computed anew when a guess is not the row's own; the others get no chance.
-Chosen, not tuned: the bias of all tokens of a large vocabulary costs as much as a pass of the head."""
+_REBIASED_TOKENS = 256
+"""Tokens of a DSpark row whose bias is computed again after a guess that is not the row's own; other tokens are not
+guessed. Chosen, not tuned: the bias of all tokens of a large vocabulary costs as much as a pass of the head."""
 
 
 class BlockRows(Protocol):
     """Turns a block into logits, level by level."""
 
     levels: int
-    """Tokens that a block guesses."""
+    """Number of tokens that a block guesses."""
 
     def row(self, block: Block, level: int, previous: int) -> Float32Array:
         """float32[vocabulary of the target]: logits of the token at a level, -inf for what it cannot be."""
@@ -143,6 +143,6 @@ class LatticeRows:
 
 
 def _likeliest(row: Float32Array) -> Tokens:
-    """int32[at most `_CANDIDATES`]: the tokens of the highest logits, none of those that are -inf."""
-    found, _ = kernels.top_log_probs(LogitRows.from_matrix(row[None, :]), 0, min(_CANDIDATES, len(row)))
+    """int32[at most `_REBIASED_TOKENS`]: the tokens of the highest logits, none of those that are -inf."""
+    found, _ = kernels.top_log_probs(LogitRows.from_matrix(row[None, :]), 0, min(_REBIASED_TOKENS, len(row)))
     return found[np.isfinite(row[found])]

@@ -69,7 +69,7 @@ class DFlashHead:
 
 
 def _rows(file: DFlashFile, n_vocab: int) -> BlockRows:
-    """How the rows of this kind are read."""
+    """The reader of rows for this kind of head."""
     rows = file.shape.rows
     if file.kind == "dflash":
         return IndependentRows(rows, file.scaling)
@@ -93,7 +93,7 @@ class BlockContext:
         self.n_ctx, self.n_vocab, self.n_paths = context.n_ctx, context.n_vocab, n_paths
         self._context, self._rows = context, rows
         self._blocks: dict[int, Block] = {}
-        """By slot, valid until the next pass."""
+        """{slot: the block of its last pass}; rows are valid until the next pass."""
 
     def begin(self) -> None:
         """A draft begins: the next feed of each slot is its history."""
@@ -117,7 +117,7 @@ class BlockContext:
         return self._context.prefill_chunk(slot, tokens)
 
     def reusable(self, slot: int, tokens: Tokens, prompt_length: int) -> int:
-        """How many leading tokens are cached."""
+        """Number of leading tokens that are cached."""
         return self._context.reusable(slot, tokens)
 
     def close(self) -> None:

@@ -22,10 +22,10 @@ from localspec.llama.library.handle import Handle
 from localspec.llama.model import Model
 from localspec.types import NO_TOKENS, Float32Array, Tokens
 
-_READ = 64
-"""Rows of a pass that only makes cells. llama.cpp sets logits of so many rows aside."""
-_CHUNK = 512
-"""Tokens that `prefill_chunk` reads at most."""
+_READING_ROWS = 64
+"""Rows of a pass that only fills the cache. llama.cpp allocates logits for so many rows."""
+_CHUNK_TOKENS = 512
+"""Most tokens that one `prefill_chunk` reads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +33,13 @@ class BlockShape:
     """What the file of a head says about its block passes."""
 
     rows: int
-    """Rows of a block: the last token and the masks. One width for all passes, because rows depend on it."""
+    """Rows of a block: the last token and the masks. All passes have this width, on which a row's bits depend."""
     mask: int
     """The mask token."""
     causal: bool = False
-    """Whether a row sees only what comes before it."""
+    """Whether a row attends only to rows before it."""
     logits: bool = True
-    """Whether rows come with logits; else they come with states, in which DFlash2 shows candidates."""
+    """Whether passes return logits; otherwise they return states, which hold the candidates of DFlash2."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class _Trunk:
     """The cells of one slot."""
 
     tokens: Tokens = field(default_factory=lambda: NO_TOKENS)
-    """int32[stop], one for each cell, and those before `start`."""
+    """int32[stop], the tokens before `start`, then one token for each cell."""
     start: int = 0
     """The first cell's position; above 0 if the target's states began there."""
 
@@ -84,7 +84,7 @@ class DFlashContext:
         self._tapped, self._n_slots = Tapped(target.states, layers), target.settings.n_slots
         self._width, self._n_embd = model.n_vocab, int(self._api.llama_model_n_embd(model.handle))
         self._trunks = [_Trunk() for _ in range(self._n_slots)]
-        capacity = max(_READ, self._n_slots * shape.rows)
+        capacity = max(_READING_ROWS, self._n_slots * shape.rows)
         self._handle = Handle(model, self._parameters(model, target, capacity), f"a context for {model.path.name}")
         self._memory = self._handle.memory
         self._api.llama_set_causal_attn(self._handle.pointer, shape.causal)
@@ -120,7 +120,7 @@ class DFlashContext:
         """Makes up to 512 of the cells that are missing; how many tokens count as cached then (see `reusable`)."""
         start, stop = self._sync(slot, tokens)
         begin = max(len(self._trunks[slot].tokens), start)
-        self._make(slot, tokens, begin, min(stop, begin + _CHUNK))
+        self._make(slot, tokens, begin, min(stop, begin + _CHUNK_TOKENS))
         return self.reusable(slot, tokens)
 
     def _kept(self, slot: int, tokens: Tokens, start: int, stop: int) -> int:

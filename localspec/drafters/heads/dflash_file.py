@@ -1,4 +1,4 @@
-"""What a head of llama.cpp's architecture `dflash` says about itself, and whether it fits a target.
+"""Reads the header of a head of llama.cpp's architecture `dflash`, and checks that the head fits a target.
 
 Read from headers alone. llama.cpp would end the process over most of what is refused here (src/models/dflash.cpp).
 """
@@ -24,17 +24,17 @@ from localspec.models.facts.checkpoint import is_checkpoint
 from localspec.models.facts.heads import check_forgets, draft_kind, nextn_layers
 
 KINDS = ("dflash", "dflash2", "dspark")
-MOST_ROWS = 8
-"""Rows of a block at most: passes of the target with more cost much more on most GPUs and on CPUs (issue 48). Rows of
-a head depend on the length of its block, so one that was trained for longer blocks may guess worse in these."""
-_USUAL_ROWS = 16
-"""Of a DFlash file that does not say how long its blocks are, as llama.cpp takes it."""
-_BLOCK = (
+MOST_BLOCK_ROWS = 8
+"""Most rows of a block: wider passes of the target cost much more on most GPUs and on CPUs (issue 48). A head that was
+trained for longer blocks may guess worse in these, since its rows depend on the length of a block."""
+_DEFAULT_BLOCK_ROWS = 16
+"""Rows of a block if a DFlash file does not say: llama.cpp's default."""
+_LAYER_TENSORS = (
     "attn_norm", "attn_q", "attn_k", "attn_output", "attn_q_norm", "attn_k_norm", "ffn_norm", "ffn_gate", "ffn_up",
     "ffn_down",
 )  # fmt: skip
 """Tensors of each layer, without which llama.cpp refuses the file."""
-_SELECTOR = ("conv_kernel_size", "conv_group_size", "selector_rank", "selector_top_k")
+_SELECTOR_KEYS = ("conv_kernel_size", "conv_group_size", "selector_rank", "selector_top_k")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,16 +45,16 @@ class DFlashFile:
     kind: str
     """One of `KINDS`."""
     layers: tuple[int, ...]
-    """Of the target, whose inputs it reads, in its own order."""
+    """Layers of the target whose inputs the head reads, in the head's order."""
     shape: BlockShape
     scaling: Scaling
-    """Of its logits, which llama.cpp leaves to the caller but for DFlash2."""
+    """Scale and cap of the head's logits. llama.cpp applies them for DFlash2 only."""
     ids: npt.NDArray[np.int64] | None
-    """int64[n]: the tokens it can guess; None = all."""
+    """int64[n], the tokens that the head can guess; None = all."""
     from_anchor: bool
     """Whether the row of the last token guesses, too (DSpark)."""
     candidates: int
-    """Of each row (DFlash2)."""
+    """Number of candidates in each row (DFlash2)."""
 
 
 def read(path: Path, target: Header) -> DFlashFile:
@@ -129,12 +129,12 @@ def _layers(header: Header, target: Header) -> tuple[int, ...]:
 
 def _rows(header: Header, kind: str, from_anchor: bool) -> int:
     """Rows of a block."""
-    stated = header.metadata.get("dflash.block_size", None if kind != "dflash" else _USUAL_ROWS)
+    stated = header.metadata.get("dflash.block_size", None if kind != "dflash" else _DEFAULT_BLOCK_ROWS)
     least = 1 if from_anchor else 2
     if not isinstance(stated, int) or stated < least:
         said = "does not say how long its blocks are" if stated is None else f"has blocks of {stated} tokens"
         raise ModelFileError(f"{header.path.name} {said}; localspec needs dflash.block_size of at least {least}.")
-    return min(stated, MOST_ROWS)
+    return min(stated, MOST_BLOCK_ROWS)
 
 
 def _mask(header: Header) -> int:
@@ -178,7 +178,7 @@ def _needed(header: Header, kind: str) -> Iterator[str]:
     """Names of the tensors without which llama.cpp refuses the file or localspec cannot read its rows."""
     yield from ("fc.weight", "enc.output_norm.weight", "output_norm.weight")
     for layer in range(header.n_layers):
-        yield from (f"blk.{layer}.{part}.weight" for part in _BLOCK)
+        yield from (f"blk.{layer}.{part}.weight" for part in _LAYER_TENSORS)
         if kind == "dflash2":
             yield from (f"blk.{layer}.{part}_conv_base" for part in ("attn", "ffn"))
             yield from (f"blk.{layer}.{part}_conv_proj.weight" for part in ("attn", "ffn"))
@@ -190,7 +190,7 @@ def _needed(header: Header, kind: str) -> Iterator[str]:
 
 def _check_selector(header: Header) -> None:
     hidden = header.number("embedding_length")
-    for key in _SELECTOR:
+    for key in _SELECTOR_KEYS:
         if header.number(key) < 1:
             raise ModelFileError(f"{header.path.name} is corrupt: dflash.{key} is {header.number(key)}.")
     group, count = header.number("conv_group_size"), header.number("selector_top_k")

@@ -34,10 +34,10 @@ from localspec.native import kernels
 from localspec.native.matrix import Int8Matrix
 from localspec.types import Float32Array
 
-_LAYER = "layers.0."
-_BEFORE, _BEHIND = f"{_LAYER}input_layernorm.weight", f"{_LAYER}post_attention_layernorm.weight"
-_LARGEST = float(np.finfo(np.float32).max)
-_LINEAR = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj", "mlp.gate_proj",
+_PREFIX = "layers.0."
+_BEFORE, _BEHIND = f"{_PREFIX}input_layernorm.weight", f"{_PREFIX}post_attention_layernorm.weight"
+_LARGEST_FLOAT = float(np.finfo(np.float32).max)
+_LINEAR_TENSORS = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj", "mlp.gate_proj",
            "mlp.up_proj", "mlp.down_proj")  # fmt: skip
 
 
@@ -70,7 +70,7 @@ class Shape:
 
         def real(key: str, default: float) -> float:
             value = default if config.get(key) is None else config[key]
-            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= _LARGEST:
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= _LARGEST_FLOAT:
                 raise ModelFileError(f"{path.name}: {key} is {value!r:.60} in config.json; a number above 0 is needed.")
             return float(value)
 
@@ -97,10 +97,10 @@ class Shape:
         tensors.need(_BEHIND, hidden)
         inner = ((queries, hidden), (keys, hidden), (keys, hidden), (hidden, queries))
         outer = ((self.feed_forward, hidden), (self.feed_forward, hidden), (hidden, self.feed_forward))
-        for name, shape in zip(_LINEAR, (*inner, *outer), strict=True):
-            tensors.need(f"{_LAYER}{name}.weight", *shape)
-            if f"{_LAYER}{name}.bias" in tensors.shapes:
-                tensors.need(f"{_LAYER}{name}.bias", shape[0])
+        for name, shape in zip(_LINEAR_TENSORS, (*inner, *outer), strict=True):
+            tensors.need(f"{_PREFIX}{name}.weight", *shape)
+            if f"{_PREFIX}{name}.bias" in tensors.shapes:
+                tensors.need(f"{_PREFIX}{name}.bias", shape[0])
         for name in (_BEFORE, "fc.bias"):
             if name in tensors.shapes:
                 tensors.need(name, hidden)
@@ -158,7 +158,7 @@ class Layer:
 
     def __init__(self, shape: Shape, tensors: Tensors, output: Int8Matrix) -> None:
         self.shape, self.output = shape, output
-        self._names = ["fc", *(f"{_LAYER}{name}" for name in _LINEAR)]
+        self._names = ["fc", *(f"{_PREFIX}{name}" for name in _LINEAR_TENSORS)]
         self._weights = {name: tensors.matrix(f"{name}.weight") for name in self._names}
         found = tensors.shapes
         self._biases = {name: tensors.array(f"{name}.bias") for name in self._names if f"{name}.bias" in found}
@@ -195,7 +195,7 @@ class Layer:
         self, name: Literal["q", "k", "v"], h: Float32Array, positions: Float32Array, threads: int
     ) -> Float32Array:
         """Queries, keys or values, float32[n, heads, head size], of what attention reads."""
-        found = self._linear(f"{_LAYER}self_attn.{name}_proj", h, threads).reshape(len(h), -1, self.shape.head_size)
+        found = self._linear(f"{_PREFIX}self_attn.{name}_proj", h, threads).reshape(len(h), -1, self.shape.head_size)
         return found if name == "v" else self._turned(found, positions)
 
     def attend(self, query: Float32Array, keys: Float32Array, values: Float32Array) -> Float32Array:
@@ -209,11 +209,11 @@ class Layer:
 
     def leave(self, x: Float32Array, mixed: Float32Array, threads: int) -> Float32Array:
         """float32[n, hidden] states after the layer."""
-        x = x + self._linear(f"{_LAYER}self_attn.o_proj", mixed, threads)
+        x = x + self._linear(f"{_PREFIX}self_attn.o_proj", mixed, threads)
         h = self._norm(x, self._behind)
-        gate, up = (self._linear(f"{_LAYER}mlp.{name}_proj", h, threads) for name in ("gate", "up"))
+        gate, up = (self._linear(f"{_PREFIX}mlp.{name}_proj", h, threads) for name in ("gate", "up"))
         inner = gate / (1.0 + np.exp(-np.clip(gate, -80.0, 80.0))) * up
-        return x + self._linear(f"{_LAYER}mlp.down_proj", inner, threads)
+        return x + self._linear(f"{_PREFIX}mlp.down_proj", inner, threads)
 
 
 class EagleContext(HeadCache):
@@ -225,7 +225,7 @@ class EagleContext(HeadCache):
         self._layer, self._threads = layer, target.threads
         room = (self._n_slots, self.n_ctx, layer.shape.kv_heads, layer.shape.head_size)
         self._keys, self._values = np.empty(room, dtype=np.float32), np.empty(room, dtype=np.float32)
-        """Of the trunks, by position."""
+        """For each slot, keys and values of the trunk by position."""
         self._guessed: list[dict[head_cache.Path, tuple[Float32Array, Float32Array]]] = [{} for _ in self._trunks]
         """Key and value of every guess, by slot and path."""
 

@@ -23,7 +23,7 @@ from localspec.models.facts import pairing
 from localspec.models.facts.checkpoint import is_checkpoint
 from localspec.models.facts.heads import check_forgets, draft_kind, nextn_layers
 
-_LAYERS = 3
+_TAPPED_LAYERS = 3
 
 
 class Eagle3Head:
@@ -89,7 +89,7 @@ def _layers(header: Header, target: Header) -> tuple[int, ...]:
     """The layers whose inputs the head reads, if this llama.cpp shows them."""
     layers = header.array("eagle3.target_layers")
     count = _count(target)
-    if len(layers) != _LAYERS or not all(isinstance(layer, int) and layer >= 0 for layer in layers):
+    if len(layers) != _TAPPED_LAYERS or not all(isinstance(layer, int) and layer >= 0 for layer in layers):
         raise ModelFileError(f"{header.path.name} is corrupt: it names target layers {list(layers)}, not three.")
     found = tuple(int(layer) for layer in layers)
     if max(found) > count:

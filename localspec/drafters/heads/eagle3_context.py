@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from localspec.drafters.heads.head_batch import HeadBatch
-from localspec.drafters.heads.head_cache import ROWS, HeadCache, Row
+from localspec.drafters.heads.head_cache import MOST_PASS_ROWS, HeadCache, Row
 from localspec.llama.cache.context import Context
 from localspec.llama.cache.states import NEXTN
 from localspec.llama.library import lib
@@ -43,12 +43,12 @@ class Eagle3Context(HeadCache):
         self._memory = self._handle.memory
         lib.extension().llama_set_embeddings_nextn(self._handle.pointer, True, True)
         self._states_address: Callable[[int | None], Any] = lib.extension().llama_get_embeddings_nextn
-        self._batch = HeadBatch(ROWS, self._n_slots * self.n_paths)
+        self._batch = HeadBatch(MOST_PASS_ROWS, self._n_slots * self.n_paths)
 
     def _parameters(self, model: Model, target: Context) -> Any:
         params = self._api.llama_context_default_params()
-        params.n_ctx = (self.n_ctx + ROWS) * self._n_slots
-        params.n_batch = params.n_ubatch = params.n_outputs_max = ROWS
+        params.n_ctx = (self.n_ctx + MOST_PASS_ROWS) * self._n_slots
+        params.n_batch = params.n_ubatch = params.n_outputs_max = MOST_PASS_ROWS
         params.n_seq_max = self._n_slots * self.n_paths
         params.n_threads = params.n_threads_batch = target.threads
         params.kv_unified = True  # nothing relies on its bits, and paths need it

@@ -23,13 +23,13 @@ class Head(Protocol):
     name: str
     """The method: one of `models.methods.HEADS`; the drafter's name everywhere."""
     path: Path
-    """The file or folder it came from; the target's own where it lies in there."""
+    """File or folder of the head; the target's file if that contains the head."""
     tap: Tap
-    """Which states of the target it reads. Ask for their span by name (`States.span(slot, tokens, FINAL)`): the
+    """States of the target that the head reads. Ask for their span by name (`States.span(slot, tokens, FINAL)`): the
     context may keep more, for another head."""
 
     def attach(self, target: Context, branches: int) -> Drafter:
-        """Its drafter; loads what that computes with, which stays with the head until `close`.
+        """Makes the drafter of the head. Loads the weights, which stay loaded until `close`.
 
         May be called again, when settings change: the drafter made before is closed after the new one was made, so
         a drafter's own `close` frees nothing that another one uses.

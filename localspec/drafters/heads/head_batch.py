@@ -11,9 +11,8 @@ import numpy as np
 from localspec.llama.library import lib
 from localspec.types import Float32Array, Tokens
 
-_SECTIONS = 4
-"""Numbers that place one row, where a model turns keys by sections (M-RoPE); three of them are equal for text, the last
-is 0."""
+_POSITION_SECTIONS = 4
+"""Position numbers of one row for models that rotate keys by sections (M-RoPE). Three are equal, the last is 0."""
 
 
 class HeadBatch:
@@ -29,7 +28,7 @@ class HeadBatch:
         self.capacity = capacity
         self._sections = sections
         self._token = np.zeros(capacity, dtype=np.int32)
-        self._position = np.zeros(capacity * _SECTIONS, dtype=np.int32)
+        self._position = np.zeros(capacity * _POSITION_SECTIONS, dtype=np.int32)
         self._id_count = np.ones(capacity, dtype=np.int32)
         self._id_pointer = np.zeros(capacity + 1, dtype=np.uintp)
         self._output = np.zeros(capacity, dtype=np.int8)

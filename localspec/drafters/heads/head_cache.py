@@ -1,4 +1,4 @@
-"""What heads share that guess step by step from what their target saw: a cache that knows its own tokens.
+"""The cache of heads that guess step by step from states of their target; it knows its own tokens.
 
 Cell p pairs the target's state at position p with the token at p + 1, and its row says what comes at p + 2. After the
 last state that the target has given (the *trunk*) the head's own state takes the place of the target's: such cells are
@@ -21,26 +21,26 @@ from localspec.llama.cache.context import Context
 from localspec.llama.cache.states import Tapped
 from localspec.types import NO_TOKENS, Feed, Float32Array, LogitRows, Tokens
 
-ROWS = 64
-"""Most rows of a pass: a head computes logits for every one of them, wanted or not."""
-_CHUNK = 512
-"""Most tokens that `prefill_chunk` reads."""
+MOST_PASS_ROWS = 64
+"""Most rows of a pass: a head computes logits for every row, even if they are not wanted."""
+_CHUNK_TOKENS = 512
+"""Most tokens that one `prefill_chunk` reads."""
 Path: TypeAlias = tuple[int, ...]
 """Tokens guessed after the trunk."""
 
 
 @dataclass(slots=True)
 class Guess:
-    """What the head says after one path."""
+    """The row and the state of the head after one path."""
 
     sequence: int
-    """That its cell and all before it belong to."""
+    """Sequence of the cells from the first one to that of this guess."""
     state: Float32Array
     """float32[n_embd]: takes the place of the target's state in the next cell."""
     row: Float32Array
-    """float32[n_vocab]."""
+    """float32[n_vocab], logits of the token after the path."""
     followed: bool = False
-    """A longer path has taken its sequence over."""
+    """Whether a longer path has taken over the sequence of this guess."""
 
 
 @dataclass(slots=True)
@@ -48,13 +48,13 @@ class Trunk:
     """A slot's cells that were computed from the target's states."""
 
     tokens: Tokens = field(default_factory=lambda: NO_TOKENS)
-    """int32[stop + 1] that they are of, from position 0 on; empty where there are no cells."""
+    """int32[stop + 1], tokens of the cells from position 0 on and one more; empty if there are no cells."""
     start: int = 0
     """The first cell's position; above 0 if the target's states began there."""
     guesses: dict[Path, Guess] = field(default_factory=dict)
-    """By path; () stands for the last cell of the trunk."""
+    """{path: guess after it}; () stands for the last cell of the trunk."""
     sequences: int = 1
-    """Those in use by guesses."""
+    """Number of sequences that the trunk and the guesses use."""
 
     @property
     def stop(self) -> int:
@@ -69,11 +69,11 @@ class Row:
     token: int
     position: int
     sequence: int | None
-    """None = a cell of the trunk, which belongs to all of the slot's."""
+    """Sequence of the cell; None = a cell of the trunk, which belongs to all sequences of the slot."""
     state: Float32Array
-    """float32: the target's (of all that is tapped, one after the other), or the head's own after a guess."""
+    """float32[n], the target's tapped states one after the other, or the head's own state after a guess."""
     path: Path | None
-    """Whose guess it is; None = what it says is not asked for."""
+    """Path after which the row guesses; None = the row's logits are not wanted."""
 
 
 class HeadCache(ABC):
@@ -96,7 +96,7 @@ class HeadCache(ABC):
 
     @abstractmethod
     def _compute(self, rows: Sequence[Row], asked: bool) -> tuple[Float32Array, Float32Array] | None:
-        """A pass over at most `ROWS` rows, each of a cell after those of its sequence.
+        """A pass over at most `MOST_PASS_ROWS` rows, each of a cell after those of its sequence.
 
         Args:
             rows: of the trunk, or of guesses; never of both.
@@ -144,7 +144,7 @@ class HeadCache(ABC):
         start, stop = self._tapped.span(slot, tokens)
         self._sync(slot, tokens, start, stop)
         begin = max(self._trunks[slot].stop, start)
-        self._read(slot, tokens, begin, min(stop - 1, begin + _CHUNK))
+        self._read(slot, tokens, begin, min(stop - 1, begin + _CHUNK_TOKENS))
         return self.reusable(slot, tokens, prompt_length)
 
     def reusable(self, slot: int, tokens: Tokens, prompt_length: int) -> int:
@@ -172,8 +172,8 @@ class HeadCache(ABC):
 
     def _read(self, slot: int, tokens: Tokens, start: int, stop: int) -> None:
         """Cells [start, stop) of the trunk, asking nothing of them."""
-        for begin in range(start, stop, ROWS):
-            end = min(begin + ROWS, stop)
+        for begin in range(start, stop, MOST_PASS_ROWS):
+            end = min(begin + MOST_PASS_ROWS, stop)
             self._run(self._trunk_rows(slot, tokens, begin, end))
             self._trunks[slot].tokens = tokens[: end + 1].copy()
 
@@ -183,7 +183,7 @@ class HeadCache(ABC):
         self._sync(slot, tokens, start, stop)
         if start == stop:
             return 0
-        self._read(slot, tokens, max(self._trunks[slot].stop, start), stop - ROWS // self._n_slots)
+        self._read(slot, tokens, max(self._trunks[slot].stop, start), stop - MOST_PASS_ROWS // self._n_slots)
         return stop
 
     def _finish_trunks(self, ends: Mapping[int, Tokens]) -> None:
@@ -220,7 +220,7 @@ class HeadCache(ABC):
             guesses = self._trunks[slot].guesses
             known = next(length for length in range(len(path), -1, -1) if path[:length] in guesses)
             new = path[: known + 1]
-            if known < len(path) and len(rows) < ROWS and (slot, new) not in rows:
+            if known < len(path) and len(rows) < MOST_PASS_ROWS and (slot, new) not in rows:
                 rows[slot, new] = self._behind(slot, new)
         return list(rows.values())
 
@@ -273,6 +273,6 @@ class HeadCache(ABC):
 
 
 def _ways(paths: Set[Path]) -> int:
-    """How many paths end where no other goes on: each needs a sequence."""
+    """Number of paths that no other path continues: each needs a sequence."""
     inner = {path[:length] for path in paths for length in range(len(path))}
     return len(paths - inner)

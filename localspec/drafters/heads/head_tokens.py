@@ -10,7 +10,7 @@ import numpy.typing as npt
 from localspec.errors import ModelFileError, PairError
 from localspec.gguf import Header, Tensor
 
-_TOKENS = "tokenizer.ggml.tokens"
+_TOKENS_KEY = "tokenizer.ggml.tokens"
 
 
 def check_rows(header: Header, tensors: Mapping[str, Tensor], target: Header) -> None:
@@ -25,7 +25,7 @@ def check_rows(header: Header, tensors: Mapping[str, Tensor], target: Header) ->
         ModelFileError: it has embeddings of too few tokens.
         PairError: it guesses through the target's output matrix, which has another number of tokens.
     """
-    tokens, targets = header.count(_TOKENS), target.count(_TOKENS)
+    tokens, targets = header.count(_TOKENS_KEY), target.count(_TOKENS_KEY)
     own = tensors.get("token_embd.weight")
     rows = tokens if own is None else (*own.shape, 1)[1]
     if rows < tokens:
@@ -52,7 +52,7 @@ def guessed_ids(header: Header, tensors: Mapping[str, Tensor], target: Header) -
             f"{header.path} is corrupt: d2t is {ids.type}{list(ids.shape)}, which no output matrix fits."
         )
     found = np.frombuffer(header.read(ids.offset, ids.size), dtype="<i8").astype(np.int64)
-    size = min(target.count(_TOKENS), header.count(_TOKENS))
+    size = min(target.count(_TOKENS_KEY), header.count(_TOKENS_KEY))
     if len(found) and (found.min() < 0 or found.max() >= size):
         wrong = int(found[(found < 0) | (found >= size)][0])
         raise PairError(f"{header.path.name} guesses token {wrong}; {target.path.name} has 0 to {size - 1}.")

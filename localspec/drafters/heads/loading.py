@@ -26,9 +26,9 @@ from localspec.types import Feed, Noise, SamplingParams
 
 _LOG = logging.getLogger("localspec")
 _MODULES = {"dflash2": "dflash", "dspark": "dflash", "mlp": "mlp_speculator"}
-"""Of `localspec.drafters.heads`, where it is not called as the method is."""
-_OWN = "mtp"
-"""What a target may carry in its own file."""
+"""{method: module of `localspec.drafters.heads`}, where their names differ."""
+_BUILT_IN_METHOD = "mtp"
+"""The method whose head a target's own file may contain."""
 
 
 def kind_of(path: Path) -> DraftKind:
@@ -86,11 +86,11 @@ def find_all(settings: EngineSettings, target: Header) -> list[Head]:
             first = found[head.name].path.name
             raise UsageError(f"{first} and {path.name} are both drafters called {head.name}.", "Give one of them.")
         found[head.name] = head
-    if _OWN not in found and may_predict(settings.drafter) and nextn_layers(target):
+    if _BUILT_IN_METHOD not in found and may_predict(settings.drafter) and nextn_layers(target):
         try:
-            found[_OWN] = _load(_OWN, target.path, target)
+            found[_BUILT_IN_METHOD] = _load(_BUILT_IN_METHOD, target.path, target)
         except LocalspecError as error:
-            if settings.drafter == _OWN:
+            if settings.drafter == _BUILT_IN_METHOD:
                 raise
             _LOG.info("%s", error)
     if settings.drafter in HEADS and settings.drafter not in found:
@@ -122,11 +122,11 @@ def may_have(method: str, settings: EngineSettings) -> bool:
     """
     if method in [_method(path) for path in settings.heads]:
         return True
-    return method == _OWN and nextn_layers(read_header(settings.target)) > 0
+    return method == _BUILT_IN_METHOD and nextn_layers(read_header(settings.target)) > 0
 
 
 def missing(method: str) -> UsageError:
-    """That a drafter was asked for whose head is missing."""
+    """The error for a drafter that was asked for while its head is missing."""
     return UsageError(f"The drafter `{method}` needs a head trained for the target.", "Give its file with --head PATH.")
 
 
@@ -204,7 +204,7 @@ def shapes(target: Header, paths: Sequence[Path]) -> tuple[HeadShape, ...]:
 
 def may_predict(drafter: str) -> bool:
     """Whether multi-token prediction in the target's own file is loaded for a drafter of this name."""
-    return drafter in ("auto", _OWN)
+    return drafter in ("auto", _BUILT_IN_METHOD)
 
 
 def _method(path: Path) -> str:
@@ -212,7 +212,7 @@ def _method(path: Path) -> str:
     kind = kind_of(path)
     if kind.method == "draft":
         if nextn_layers(read_header(path)):
-            return _OWN
+            return _BUILT_IN_METHOD
         raise UsageError(f"{path.name} is a whole model, not a head.", "Give it with --draft.")
     formats.check_supported(path, kind)
     return kind.method

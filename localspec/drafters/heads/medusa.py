@@ -29,7 +29,7 @@ from localspec.native import kernels
 from localspec.native.matrix import Int8Matrix
 from localspec.types import Feed, Float32Array, LogitRows
 
-_NAME = re.compile(r"((?:medusa_head\.)?)(\d+)\.(\d+)\.(?:linear\.)?weight")
+_TENSOR_NAME = re.compile(r"((?:medusa_head\.)?)(\d+)\.(\d+)\.(?:linear\.)?weight")
 
 
 def load(path: Path, target: Header) -> MedusaHead:
@@ -65,7 +65,7 @@ def _layout(tensors: Tensors) -> list[tuple[int, list[str], str]]:
     """
     found: dict[int, dict[int, str]] = {}
     for name in tensors.shapes:
-        if match := _NAME.fullmatch(name):
+        if match := _TENSOR_NAME.fullmatch(name):
             found.setdefault(int(match[2]), {})[int(match[3])] = name
     if not found or sorted(found) != list(range(len(found))):
         raise ModelFileError(f"{tensors.path.name} has Medusa heads {sorted(found)}; they are counted from 0.")
@@ -131,11 +131,11 @@ class MedusaHead:
 
 @dataclass(slots=True)
 class _Guesses:
-    """What the heads say after one state."""
+    """Rows of the heads after one state of the target."""
 
     state: Float32Array
     rows: dict[int, LogitRows] = field(default_factory=dict)
-    """By head; made when they are asked for."""
+    """{index of a head: its row}; a row is computed when it is wanted first."""
 
 
 class MedusaContext(FinalState):
@@ -155,7 +155,7 @@ class MedusaContext(FinalState):
         return [self._row(None) if place is None else place[0].rows[place[1]] for place in places]
 
     def _place(self, feed: Feed) -> tuple[_Guesses, int] | None:
-        """What is known after the last state, and the head that guesses what comes next; None = there is none."""
+        """Rows after the slot's last state, and index of the head that guesses the next token; None = no head does."""
         last = self._last(feed.slot, feed.tokens)
         if last is None:
             return None
@@ -169,7 +169,7 @@ class MedusaContext(FinalState):
         return said, head
 
     def _compute(self, head: int, wanted: Sequence[_Guesses]) -> None:
-        """Of all slots in one product: the weights are read once."""
+        """Computes the rows of one head for all slots in one product, which reads the weights once."""
         if wanted:
             found = self._weights[head].scores(np.stack([one.state for one in wanted]), self._threads)
             for one, scores in zip(wanted, found, strict=True):

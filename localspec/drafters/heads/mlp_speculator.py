@@ -37,14 +37,14 @@ class Shape:
     """What config.json says."""
 
     hidden: int
-    """`emb_dim`, of the target's states."""
+    """`emb_dim`: size of the target's states."""
     inner: int
-    """`inner_dim`, of its own; 0 in the file means the same."""
+    """`inner_dim`: size of the speculator's own states; a 0 in the file means `emb_dim`."""
     steps: int
-    """`n_predict`."""
+    """`n_predict`: number of tokens that it guesses."""
     vocabulary: int
     tied: bool
-    """`tie_weights`."""
+    """`tie_weights`: whether all steps share their weights."""
     scaled: bool
     """`scale_input`: the target's state is scaled to a mean square of 1/2 first."""
 
@@ -174,9 +174,9 @@ class MlpContext(FinalState):
         self._steps, self._shape = steps, shape
         kept = 0.5 ** (0.5 / shape.steps)
         self._token_weight = np.float32(math.sqrt((1.0 - kept**2) * (shape.inner / 2)) / kept)
-        """Of a token's embedding beside the state; the norm after it takes care of the sum."""
+        """Weight of a token's embedding when it is added to the state; the norm after the sum rescales both."""
         self._roots: dict[int, tuple[Float32Array, dict[bytes, _Thought]]] = {}
-        """By slot: the target's state, and what followed it, by the bytes of the tokens after it."""
+        """For each slot, the target's state, and {bytes of the tokens after it: the step's result}."""
 
     def decode(self, feeds: Sequence[Feed]) -> list[LogitRows]:
         """The row after each feed, all -inf further ahead than it was trained for, or where the state is not held."""

@@ -22,20 +22,20 @@ from localspec.llama.model import Model, check_text_model
 from localspec.models.facts import pairing
 from localspec.models.facts.heads import check_forgets, nextn_layers
 
-_NEEDED = ("nextn.eh_proj", "nextn.enorm", "nextn.hnorm", "attn_norm", "attn_output")
+_NEEDED_TENSORS = ("nextn.eh_proj", "nextn.enorm", "nextn.hnorm", "attn_norm", "attn_output")
 """Tensors of every MTP layer, without which llama.cpp ends the process or says nothing of use."""
-_DENSE = frozenset({"mimo2", "qwen35"})
+_WITHOUT_EXPERTS = frozenset({"mimo2", "qwen35"})
 """Architectures whose MTP layers have no experts, whatever the others of the model have."""
-_EITHER = frozenset({"hy_v3", "step35"})
-"""Those whose MTP layers may have experts or not; those of all others have some."""
-_FUSED = frozenset({"cohere2moe", "deepseek2", "hy_v3", "qwen35moe", "qwen3next"})
-"""Those that may have one matrix for what opens an expert and what goes in."""
-_LEADING = frozenset({"deepseek2", "deepseek32", "glm-dsa", "glm4moe"})
-"""Those that take an MTP layer for one without experts where the file says that so many layers begin without."""
-_ONE_SIZE = frozenset({"cohere2moe", "hy_v3"})
-"""Those that turn whole keys, which are as long as values."""
-_OUTPUT = "nextn.shared_head_head"
-"""A layer's own output matrix, where it has one."""
+_MAYBE_EXPERTS = frozenset({"hy_v3", "step35"})
+"""Architectures whose MTP layers may or may not have experts; MTP layers of all others have experts."""
+_FUSED_EXPERTS = frozenset({"cohere2moe", "deepseek2", "hy_v3", "qwen35moe", "qwen3next"})
+"""Architectures whose experts may have one matrix for gate and up projection (`ffn_gate_up_exps`)."""
+_LEADING_DENSE = frozenset({"deepseek2", "deepseek32", "glm-dsa", "glm4moe"})
+"""Architectures where llama.cpp reads an MTP layer as dense if `leading_dense_block_count` reaches it."""
+_WHOLE_ROTATION = frozenset({"cohere2moe", "hy_v3"})
+"""Architectures that rotate whole keys (RoPE); key and value have the same length."""
+_OUTPUT_TENSOR = "nextn.shared_head_head"
+"""Name of an MTP layer's own output matrix, which not every layer has."""
 
 
 class MtpHead:
@@ -50,7 +50,7 @@ class MtpHead:
         self.own = own
         self._drafters: WeakSet[DraftModel] = WeakSet()
         self._weights = Weights(path, Model)
-        """Used where the target's own layers do not serve."""
+        """Weights of the file, loaded if the target's own layers cannot be used."""
 
     def attach(self, target: Context, branches: int) -> DraftModel:
         """Makes a drafter with a cache of its own. Layers in the target's own file serve as they are, if the target
@@ -144,9 +144,9 @@ def _check_shape(header: Header, first: int) -> None:
     name, architecture = header.path.name, header.architecture
     refused = f"llama.cpp cannot draft with the MTP layers of {name} ({architecture}):"
     key, value, turned = _sizes(header)
-    if architecture in _ONE_SIZE and not key == value == turned:
+    if architecture in _WHOLE_ROTATION and not key == value == turned:
         raise PairError(f"{refused} keys have {key} numbers, of which {turned} are turned, and values {value}.")
-    if architecture in _LEADING and header.number("leading_dense_block_count") > first:
+    if architecture in _LEADING_DENSE and header.number("leading_dense_block_count") > first:
         raise PairError(f"{refused} they have no experts.")
     if architecture != "deepseek2":
         return
@@ -166,7 +166,7 @@ def _check_tensors(header: Header, heads: int) -> None:
         missing = [name for name in _needed(header.architecture, held) if name not in held]
         if missing:
             raise ModelFileError(f"{header.path} lacks the tensor {start}{missing[0]}.weight of its MTP layer.")
-        if "output.weight" not in names and header.architecture == "step35" and _OUTPUT not in held:
+        if "output.weight" not in names and header.architecture == "step35" and _OUTPUT_TENSOR not in held:
             raise ModelFileError(f"{header.path} lacks the tensor output.weight.")
     if "token_embd.weight" not in names:
         raise ModelFileError(f"{header.path} lacks the tensor token_embd.weight.")
@@ -179,15 +179,15 @@ def _needed(architecture: str, held: Container[str]) -> Iterator[str]:
         architecture: of the model.
         held: those it has, without the layer's number and ".weight".
     """
-    yield from _NEEDED
+    yield from _NEEDED_TENSORS
     if architecture == "mimo2":
         yield "attn_qkv"
-    if architecture in _DENSE or (architecture in _EITHER and "ffn_gate_inp" not in held):
+    if architecture in _WITHOUT_EXPERTS or (architecture in _MAYBE_EXPERTS and "ffn_gate_inp" not in held):
         yield from ("ffn_gate", "ffn_up", "ffn_down")
         return
     gates = architecture != "nemotron_h_moe"
     yield from ("ffn_gate_inp", "ffn_down_exps")
-    if architecture not in _FUSED or "ffn_gate_up_exps" not in held:
+    if architecture not in _FUSED_EXPERTS or "ffn_gate_up_exps" not in held:
         yield from ("ffn_gate_exps", "ffn_up_exps") if gates else ("ffn_up_exps",)
     shared = ("ffn_gate_shexp", "ffn_up_shexp", "ffn_down_shexp") if gates else ("ffn_up_shexp", "ffn_down_shexp")
     if any(name in held for name in shared):

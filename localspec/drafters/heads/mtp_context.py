@@ -28,35 +28,35 @@ from localspec.llama.library.parameters import context_parameters, most_rows
 from localspec.llama.model import Model
 from localspec.types import Feed, Float32Array, LogitRows, Tokens
 
-SINGLE = frozenset(
+ONE_MTP_LAYER = frozenset(
     {
         "bailingmoe3", "cohere2moe", "deepseek2", "deepseek32", "glm-dsa", "glm4moe", "nemotron_h_moe", "qwen35",
         "qwen35moe", "qwen3next",
     }
 )  # fmt: skip
 """Architectures whose MTP layer llama.cpp runs if there is exactly one; with more it ends the process."""
-CHAINED = frozenset({"hy_v3", "mimo2", "step35"})
-"""Those of which it runs several."""
-_OUTPUTS_ONLY = frozenset({"mimo2", "qwen3next", "step35"})
-"""Those that show the states of rows with logits alone; asked for all, llama.cpp ends the process."""
+SEVERAL_MTP_LAYERS = frozenset({"hy_v3", "mimo2", "step35"})
+"""Architectures of which llama.cpp runs several MTP layers."""
+_STATES_OF_OUTPUTS = frozenset({"mimo2", "qwen3next", "step35"})
+"""Architectures that return states only for rows with logits; asked for all states, llama.cpp ends the process."""
 
 
 def runs(architecture: str, heads: int) -> bool:
     """Whether llama.cpp runs so many MTP layers of a model; told to run others, it ends the process."""
-    return (heads == 1 and architecture in SINGLE) or (heads >= 1 and architecture in CHAINED)
+    return (heads == 1 and architecture in ONE_MTP_LAYER) or (heads >= 1 and architecture in SEVERAL_MTP_LAYERS)
 
 
 @dataclass(slots=True)
 class _Slot:
-    """What the cache holds of one slot."""
+    """Cells of one slot in the cache, and the states that they were computed from."""
 
     cells: Cells
     first: int = 0
-    """The first position that has a cell: above 0 where the target had no states of what comes before."""
+    """First position with a cell: above 0 if the target had no states of earlier positions."""
     sure: int = 0
     """Cells before this one were computed from the target's states."""
     own: dict[int, Float32Array] = field(default_factory=dict)
-    """Position -> float32[n_embd], the layer's own state after it."""
+    """{position: float32[n_embd], the MTP layer's own state after it}."""
 
     def cut(self, length: int) -> None:
         """Forgets cells from position `length` on."""
@@ -74,11 +74,11 @@ class _Step:
     start: int
     stop: int
     head: int = 0
-    """Which of the model's layers computes them; of several, true rows are computed by all."""
+    """Index of the MTP layer that computes the rows. If there are several, all compute true rows."""
     true: bool = True
-    """Whether all of them read the target's states."""
+    """Whether all rows read the target's states, not a guess's own."""
     restart: bool = False
-    """Whether the slot's cache begins anew with them."""
+    """Whether the slot's cache starts anew with these rows."""
     logits: bool = True
     """Whether the last row's guess is wanted."""
 
@@ -111,7 +111,7 @@ class MtpContext:
         self._states: States = target.states
         self._api, self._extension = lib.api(), lib.extension()
         self.heads = int(self._api.llama_model_n_layer_nextn(model.handle))
-        """MTP layers, each for one depth of the guess; 1 guesses as deep as one likes."""
+        """Number of MTP layers, each for one depth of a draft; a single one guesses at every depth."""
         architecture = model.header.architecture
         if not runs(architecture, self.heads):
             raise UsageError(f"llama.cpp does not run {self.heads} MTP layers of the architecture {architecture}.")
@@ -122,7 +122,7 @@ class MtpContext:
         params = context_parameters(model, self.settings, target.threads, NO_TAP)
         params.ctx_type = self._api.LLAMA_CONTEXT_TYPE_MTP
         self._handle = Handle(model, params, f"a context of {model.path.name}'s MTP layers")
-        self._extension.llama_set_embeddings_nextn(self._handle.pointer, True, architecture in _OUTPUTS_ONLY)
+        self._extension.llama_set_embeddings_nextn(self._handle.pointer, True, architecture in _STATES_OF_OUTPUTS)
         self._memory = self._handle.memory
         capacity = self.n_ctx + 64
         self._slots = [_Slot(Cells(capacity, 0, "all")) for _ in range(self.settings.n_slots)]
@@ -166,7 +166,7 @@ class MtpContext:
         return stop
 
     def reusable(self, slot: int, tokens: Tokens, prompt_length: int) -> int:
-        """How many leading tokens need not be read any more: all but the last where there is nothing to read."""
+        """Number of leading tokens that need no reading any more; all but the last if there is nothing to read."""
         step = self._next(slot, tokens)
         return len(tokens) - 1 if step is None else step.start
 
@@ -252,7 +252,7 @@ class MtpContext:
 
     @staticmethod
     def _last_rows(steps: Sequence[_Step]) -> list[int]:
-        """Of each step, its last row in the batch."""
+        """For each step, index of its last row in the batch."""
         ends = np.cumsum([step.stop - step.start for step in steps])
         return [int(end) - 1 for end in ends]
 

@@ -10,7 +10,7 @@ from localspec.native.matrix import Int8Matrix
 
 
 def output_matrix(header: Header) -> Int8Matrix:
-    """Of the model in a file, in 8 bits: its output matrix, or its embeddings, where one serves as both.
+    """The output matrix of the model in a file, in 8 bits; the embeddings if one matrix serves as both.
 
     Raises:
         ModelFileError: it has neither, or in a number format that ggml does not unpack.

@@ -31,11 +31,11 @@ from localspec.models.facts.heads import draft_kind, keeps_state
 from localspec.types import NO_TOKENS, Feed, LogitRows, Tokens
 
 MOST_LEVELS = 16
-"""Tokens guessed in one pass at most; what was published was trained for 8 to 16. A longer draft takes another pass."""
-_PUBLISHED = {"llama": 128020, "qwen2": 151665, "qwen3": 151670}
+"""Most tokens guessed in one pass: published models were trained for 8 to 16. A longer draft takes another pass."""
+_PUBLISHED_MASKS = {"llama": 128020, "qwen2": 151665, "qwen3": 151670}
 """Mask tokens by architecture, as amd/PARD-* were trained (`pard_token` in config.json): ids without a use."""
-_WITHOUT_USE = re.compile(r"\[PAD\d+\]|<\|reserved_special_token_\d+\|>")
-"""What such tokens are called: names that converters give to ids beyond the tokenizer, and Llama 3's reserve."""
+_UNUSED_NAME = re.compile(r"\[PAD\d+\]|<\|reserved_special_token_\d+\|>")
+"""Names of tokens without a use: those that converters give to ids beyond the tokenizer, and Llama 3's reserve."""
 
 
 def load(path: Path, target: Header) -> PardHead:
@@ -72,8 +72,8 @@ def mask_token(header: Header) -> int:
         if not isinstance(stated, int) or not 0 <= stated < size:
             raise ModelFileError(f"{header.path.name}: mask token {stated} is not in its vocabulary of {size} tokens.")
         return stated
-    known = _PUBLISHED.get(header.architecture)
-    if known is not None and known < size and _WITHOUT_USE.fullmatch(header.tokens[known]):
+    known = _PUBLISHED_MASKS.get(header.architecture)
+    if known is not None and known < size and _UNUSED_NAME.fullmatch(header.tokens[known]):
         return known
     raise ModelFileError(
         f"{header.path.name} does not say which token is its mask.",
@@ -164,7 +164,7 @@ class ParallelContext:
         self._context, self._mask = context, mask
         self._ends: dict[int, int] = {}
         self._rows: dict[int, tuple[Tokens, LogitRows]] = {}
-        """By slot: a history, and the rows that follow it level by level, valid until the next pass."""
+        """{slot: (history, rows after it by level)}; rows are valid until the next pass."""
 
     def begin(self, ends: dict[int, int]) -> None:
         """A draft begins, with passes from the real tokens: what was computed after others is not used any more.
@@ -211,5 +211,5 @@ class ParallelContext:
         return self._context.prefill_chunk(slot, tokens, prompt_length)
 
     def reusable(self, slot: int, tokens: Tokens, prompt_length: int) -> int:
-        """How many leading tokens are cached."""
+        """Number of leading tokens that are cached."""
         return self._context.reusable(slot, tokens, prompt_length)

@@ -18,8 +18,8 @@ from localspec.errors import KernelError
 from localspec.native import kernels
 from localspec.types import Feed, Float32Array, LogitRows, Purpose, Tokens
 
-_LEAST = 0.02
-"""A guess that is reached less often than this is not followed."""
+_LEAST_REACH = 0.02
+"""Least probability of reaching a guess at which the draft goes on after it."""
 
 
 class TreeContext(DraftContext, Protocol):
@@ -31,17 +31,17 @@ class TreeContext(DraftContext, Protocol):
 
 @dataclass(slots=True, eq=False)
 class _Node:
-    """A guess; or the last token of the history, which the first ones have as parent and which has none."""
+    """A guessed token; or the last token of the history, which is the parent of the first guesses and has no parent."""
 
     path: Tokens
     """int32[n]: the history and all guesses up to this one."""
     parent: _Node | None = None
     depth: int = 0
     reach: float = 1.0
-    """Chance that it and all before it are right."""
+    """Probability that this guess and all guesses before it are right."""
     confidence: float = 1.0
     followed: bool = False
-    """Guessed after, which needs a path in the context."""
+    """Whether the draft goes on after this guess, which takes a path in the context."""
 
 
 class BestFirst(DraftModel):
@@ -101,10 +101,12 @@ class BestFirst(DraftModel):
         if not best or not request.price.pays(_likeliest(best), len(best)):
             return [], ways
         found: list[_Node] = []
-        least = best[-1].reach if len(best) == request.max_nodes else _LEAST  # what is after it would not be sent
+        least = _LEAST_REACH
+        if len(best) == request.max_nodes:  # a guess after a less likely node would not be sent
+            least = max(least, best[-1].reach)
         for node in best:
             full = node.depth >= request.max_depth or len(node.path) >= self._n_ctx
-            if node.followed or full or node.reach <= max(least, _LEAST) or int(node.path[-1]) in self._end_tokens:
+            if node.followed or full or node.reach <= least or int(node.path[-1]) in self._end_tokens:
                 continue
             forks = any(other.followed or other in found for other in guesses if other.parent is node.parent)
             if len(found) == self.settings.branches or ways + forks > self._n_paths:
@@ -145,7 +147,7 @@ def _likeliest(best: Sequence[_Node]) -> list[float]:
 
 
 def _chances(request: DraftRequest, position: int, tokens: Tokens, shares: Float32Array, count: int) -> list[float]:
-    """How likely each guess is to be the target's token, falling in trial order.
+    """Probability of each guess to be the target's token, falling in trial order.
 
     Where a draw is noisy, the noise is the target's own (*coupled*): with p a share and g the noise at that place, what
     separates two guesses is T (log p + g), in logits. What is not among the guesses counts as much as the last of them;

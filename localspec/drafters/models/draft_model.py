@@ -44,13 +44,13 @@ class DraftContext(Protocol):
         ...
 
     def reusable(self, slot: int, tokens: Tokens, prompt_length: int) -> int:
-        """How many leading tokens are cached."""
+        """Number of leading tokens that are cached."""
         ...
 
 
-_ALONG = 16
-"""Tokens that are read along with the first guess; more are read in chunks, one before each pass of the target, so
-that neither a cancel nor another slot waits for a whole prompt."""
+_MOST_READ_ALONG = 16
+"""Most tokens that are read in the pass of the first guess. More tokens are read in chunks, one before each pass of the
+target, so that neither a cancel nor another slot waits for a whole prompt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +139,7 @@ class DraftModel:
         """Reads a chunk of what is missing, if that is much; True if some is still missing, so that it cannot guess."""
         assert self._context is not None
         tokens = request.history.tokens
-        if self.missing(request.slot, request.history) <= 1 + _ALONG:
+        if self.missing(request.slot, request.history) <= 1 + _MOST_READ_ALONG:
             return False
         with _passing():
             return self._context.prefill_chunk(request.slot, tokens, len(tokens)) < len(tokens) - 1

@@ -25,7 +25,7 @@ class TranslatedContext:
     def __init__(self, context: DraftContext, translator: Translator, shared: SharedVocabulary) -> None:
         """`context`: the draft model's cache; the caller frees it."""
         self.n_ctx = 2**31 - 1
-        """No limit in the target's tokens: where the draft model's run out of room, rows are empty."""
+        """No limit in tokens of the target: where the draft model's context is full, rows are empty."""
         self.n_vocab = shared.target_size
         self._context = context
         self._translator = translator

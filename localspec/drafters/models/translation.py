@@ -18,15 +18,15 @@ from localspec.llama.cache.cells import common_prefix
 from localspec.models.facts.shared_vocabulary import SharedVocabulary
 from localspec.types import NO_TOKENS, Tokens
 
-_CUT = re.compile(rb"(?<=\S)(?= )")
-_LONGEST = 128
-"""Bytes of a piece; one without a cut ends at the first character after them."""
-_FOLLOWING = frozenset(range(0x80, 0xC0))
-"""Bytes in the middle of a UTF-8 character, of which there are three at most."""
+_PIECE_START = re.compile(rb"(?<=\S)(?= )")
+_LONGEST_PIECE = 128
+"""Most bytes of a piece without a cut: it ends at the first character after them."""
+_CONTINUATION_BYTES = frozenset(range(0x80, 0xC0))
+"""Continuation bytes of UTF-8: a character has three of them at most."""
 _NOT_UTF8 = re.compile("([\udc80-\udcff]+)")
-_REMEMBERED = 1 << 14
-_AT_ONCE = 1024
-"""Tokens of a history that are translated in one call, some 10 ms of work: all slots wait for it."""
+_CACHED_PIECES = 1 << 14
+_TOKENS_A_CALL = 1024
+"""Most tokens of a history that are translated in one call: some 10 ms, for which all slots wait."""
 
 
 class Tokenizer(Protocol):
@@ -45,17 +45,17 @@ class Tokenizer(Protocol):
 
 
 class Translator:
-    """From the tokens of a target to those of a draft model."""
+    """Translates the tokens of a target into those of a draft model."""
 
     def __init__(self, target: Tokenizer, draft: Tokenizer, shared: SharedVocabulary) -> None:
         self.beginning = [draft.bos] if draft.add_bos and draft.bos is not None else []
-        """How the draft model's texts start."""
+        """Tokens with which every text of the draft model starts."""
         self.target_bos = target.bos
         self.controls: Mapping[int, int] = shared.controls
-        """Control tokens of the target that the draft model has, too; of others it reads the names."""
-        self.text = functools.lru_cache(maxsize=_REMEMBERED)(functools.partial(target.piece, special=True))
+        """{control token of the target: the same one of the draft model}; of others the draft model reads the names."""
+        self.text = functools.lru_cache(maxsize=_CACHED_PIECES)(functools.partial(target.piece, special=True))
         """The bytes a token of the target adds."""
-        self.encode = functools.lru_cache(maxsize=_REMEMBERED)(self._encode)
+        self.encode = functools.lru_cache(maxsize=_CACHED_PIECES)(self._encode)
         """(piece, whether a text starts with it) -> the draft model's tokens for it."""
         self._draft, self._byte_ids = draft, shared.byte_ids
         self._target_adds_space = _adds_space(target)
@@ -105,8 +105,8 @@ class Translation:
         self._history = NO_TOKENS
         first = translator.beginning
         self._states: list[tuple[int, bytes, bool]] = [(len(first), b"", True)]
-        """Before each token of the history, and after the last: how many tokens are final, the unfinished piece, and
-        whether a text starts with it."""
+        """One state before each token of the history and one after the last: number of final tokens of the draft model,
+        the unfinished piece, and whether a text starts with this piece."""
         self._buffer = np.array([*first, *[0] * 256], dtype=np.int32)
         self._length = len(first)
 
@@ -117,7 +117,7 @@ class Translation:
             int32[m], a view that is valid until the next call, and how many of the n are left for the next calls.
         """
         same = common_prefix(self._history, history)
-        part = history[: same + _AT_ONCE]
+        part = history[: same + _TOKENS_A_CALL]
         if same < len(part) or same < len(self._history):
             self._follow(part, same)
         return self._buffer[: self._length], len(history) - len(part)
@@ -159,12 +159,12 @@ def pieces(unfinished: bytes, more: bytes) -> list[bytes]:
         more: what is added to it.
     """
     text, start, found = unfinished + more, 0, list[bytes]()
-    cuts = [match.start() for match in _CUT.finditer(text, max(1, len(unfinished)))]
+    cuts = [match.start() for match in _PIECE_START.finditer(text, max(1, len(unfinished)))]
     for cut in (*cuts, len(text)):
         # One byte more than can belong to a last character is waited for, so that it does not matter how a text comes.
-        while cut - start > _LONGEST + 3:
-            end = start + _LONGEST
-            while end < start + _LONGEST + 3 and text[end] in _FOLLOWING:
+        while cut - start > _LONGEST_PIECE + 3:
+            end = start + _LONGEST_PIECE
+            while end < start + _LONGEST_PIECE + 3 and text[end] in _CONTINUATION_BYTES:
                 end += 1
             found.append(text[start:end])
             start = end

@@ -11,8 +11,8 @@ import numpy as np
 
 from localspec.engine.interfaces import EMPTY_DRAFT, Draft, DraftRequest, History, Needs, Outcome
 
-_SURE = 16.0
-"""Confidence of every node: as of a long match."""
+_CONFIDENCE = 16.0
+"""Confidence of every forced node: that of a match of 16 tokens."""
 
 
 class GrammarForced:
@@ -35,7 +35,7 @@ class GrammarForced:
         tokens = request.constraint.forced()[:limit]
         if not len(tokens):
             return EMPTY_DRAFT
-        return Draft.chain(tokens, confidence=np.full(len(tokens), _SURE, dtype=np.float32), origin=self.name)
+        return Draft.chain(tokens, confidence=np.full(len(tokens), _CONFIDENCE, dtype=np.float32), origin=self.name)
 
     def observe(self, outcomes: Sequence[Outcome]) -> None:
         pass

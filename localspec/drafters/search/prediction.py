@@ -27,9 +27,9 @@ class Prediction:
         self._shortest, self._longest = shortest, longest
         self._seen = start
         self._place = 0
-        """Index of the token expected next, or was when it was known last."""
+        """Index in the prediction of the token that is expected next; the last known index while it is lost."""
         self._matched = longest
-        """Tokens before the place that agree with the history, 0 = the place is not known."""
+        """Number of tokens before `_place` that agree with the history; 0 = the place is lost."""
 
     def lookup(self, history: Tokens, count: int) -> tuple[Tokens, int]:
         """What is expected next, at most `count` tokens, and how many tokens before it agree; empty and 0 if unknown.

@@ -51,7 +51,7 @@ class TokenRecycling:
         self._successors = SuccessorIndex() if successors is None else successors
         self.settings = settings or RecyclingSettings()
         self._asked: set[int] = set()
-        """Slots it was asked about for the coming pass: nothing is kept of others, so plain decoding pays nothing."""
+        """Slots that asked for a draft of the coming pass. Rows of other slots are not kept."""
 
     def missing(self, slot: int, history: History) -> int:
         return 0

@@ -15,8 +15,8 @@ from typing import Protocol
 from localspec.engine.interfaces import EMPTY_DRAFT, NEEDS_NOTHING, Draft, DraftRequest, History, Outcome
 from localspec.native.suffix import SuffixIndex
 
-SHORTEST = 2
-"""Tokens that must match; one alone is no evidence."""
+SHORTEST_MATCH = 2
+"""Fewest tokens that must match: a match of one token is no evidence."""
 
 
 class Corpus(Protocol):
@@ -42,7 +42,7 @@ class _Indexed:
     epoch: int = 0
     length: int = 0
     source: int = -1
-    """Sequence of the corpus that the last guess is from; -1 = none."""
+    """Number of the corpus sequence that the last guess came from; -1 = none."""
 
 
 class SuffixDecoding:
@@ -96,7 +96,7 @@ class SuffixDecoding:
             if other is not None and self._corpus is not None:
                 self._corpus.give_back()
         seen.length = len(request.history)
-        if found.match < SHORTEST:
+        if found.match < SHORTEST_MATCH:
             return EMPTY_DRAFT, -1
         past = found.sequence >= 0
         draft = Draft(found.tokens, found.parents, None, found.confidence, self.name, past=past)
