@@ -15,7 +15,6 @@ from localspec.models.hub.hub import Found, Hub
 from localspec.models.installed.catalog import PairEntry
 from localspec.models.installed.store import Store
 from localspec.tui.pages.shelf import Item
-from localspec.tui.pages.transfers import Transfers
 from localspec.tui.screens.doctor import DoctorScreen
 from localspec.tui.screens.find_model import HELP, FindModelScreen
 from localspec.tui.screens.help import HelpScreen
@@ -23,7 +22,7 @@ from localspec.tui.screens.history import HistoryScreen
 from localspec.tui.screens.import_file import ImportScreen
 from localspec.tui.screens.models import ModelsScreen
 from localspec.tui.screens.parameters import ParametersScreen
-from localspec.tui.screens.pull import PullScreen
+from localspec.tui.screens.pull import PullScreen, Transfers
 from localspec.tui.screens.race import RaceScreen
 from localspec.tui.screens.settings import SettingsScreen
 from localspec.tui.screens.stats import StatsScreen

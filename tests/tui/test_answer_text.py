@@ -9,8 +9,7 @@ from textual.geometry import Offset
 from textual.selection import Selection
 
 from localspec.tui.shell.app import ChatApp
-from localspec.tui.text.segments import SOFT
-from localspec.tui.widgets.answer_text import AnswerText
+from localspec.tui.widgets.answer_text import SOFT, AnswerText
 from tests.tui.conftest import MakeApp, front, say, until
 
 pytestmark = pytest.mark.asyncio

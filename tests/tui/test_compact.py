@@ -17,7 +17,7 @@ from localspec.tui.shell.preferences import Preferences
 from localspec.tui.talk.answerer import Facts
 from localspec.tui.talk.local import LocalAnswerer
 from localspec.tui.talk.remote import RemoteAnswerer
-from localspec.tui.widgets.seam import Seam
+from localspec.tui.widgets.bubble import Seam
 from tests.tui.conftest import MakeApp, answered, front, say, until
 from tests.tui.endpoint import Endpoint, served
 from tests.tui.replayer import Recorded, Recording, ReplayAnswerer

@@ -11,7 +11,7 @@ from localspec.chat.archive.message import Attachment
 from localspec.errors import UsageError
 from localspec.tui.shell.preferences import Preferences
 from localspec.tui.talk.attach import LARGEST, attached, files, matching
-from localspec.tui.widgets.suggestions import Suggestions
+from localspec.tui.widgets.completion import Suggestions
 from tests.tui.conftest import MakeApp, answered, front, say, until
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from localspec.engine.stats import RequestStats
-from localspec.tui.pages.figures import Figures, positions
 from localspec.tui.pages.passes import Emitted, Guess, Pass
-from localspec.tui.pages.stats_page import stats_page
+from localspec.tui.pages.stats_page import Figures, positions, stats_page
 from localspec.tui.text.plots import bar, columns, duration, graph
 
 

@@ -6,8 +6,8 @@ import pytest
 
 from localspec.engine.stats import RequestStats
 from localspec.tui.talk.answerer import AnswerPart, Prefilled
-from localspec.tui.talk.live import Live, ReadingSpeed
 from localspec.tui.text.plots import bar
+from localspec.tui.widgets.meter import Live, ReadingSpeed
 
 
 class Clock:

@@ -10,7 +10,7 @@ import pytest
 from localspec.engine.plan import Undrafted
 from localspec.engine.request import PassRecord
 from localspec.engine.stats import RequestStats
-from localspec.tui.text.meter_line import Now, meter_line
+from localspec.tui.widgets.meter import Now, meter_line
 
 
 def stats() -> RequestStats:

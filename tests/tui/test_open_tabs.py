@@ -12,9 +12,9 @@ from localspec.chat.archive.archive import Archive
 from localspec.runtime.engine import Engine
 from localspec.runtime.kept.cache_folder import CacheFolder
 from localspec.tui.shell.app import ChatApp
-from localspec.tui.shell.open_tabs import OpenTabs
 from localspec.tui.shell.preferences import Preferences
 from localspec.tui.talk.local import LocalAnswerer
+from localspec.tui.widgets.chat_tabs import OpenTabs
 from tests.tui.conftest import MakeApp, front, say, until
 
 pytestmark = pytest.mark.asyncio

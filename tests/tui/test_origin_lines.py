@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from localspec.tui.pages.passes import Emitted, Guess, Pass
-from localspec.tui.text.kinds import kind_of, ordered, sign, strength
-from localspec.tui.text.origin_lines import Line, OriginLines, sign_line
+from localspec.tui.text.origin_lines import Line, OriginLines, kind_of, ordered, sign, sign_line, strength
 
 
 def a_pass(*emitted: tuple[str, str, int], rejected: tuple[str, ...] = (), drafter: str = "draft") -> Pass:

@@ -9,9 +9,8 @@ from textual.color import Color
 
 from localspec.chat.archive.archive import Archive
 from localspec.engine.request import Origin, PassRecord
-from localspec.tui.text.kinds import kind_of
-from localspec.tui.widgets.origin_view import OriginView, Shares, legend
-from localspec.tui.widgets.origins import NOTHING, OriginText
+from localspec.tui.text.origin_lines import kind_of
+from localspec.tui.widgets.origin_view import NOTHING, OriginText, OriginView, Shares, legend
 from tests.tui.conftest import MakeApp, answered, front, say, until
 from tests.tui.replayer import Pass, Recorded, Recording, ReplayAnswerer
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.tui.text.segments import HARD, SOFT, cut, segments
+from localspec.tui.widgets.answer_text import HARD, SOFT, cut, segments
 
 PARAGRAPH = "word " * 60
 LINES = st.sampled_from(

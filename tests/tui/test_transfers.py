@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from localspec.tui.pages.transfers import Transfers
+from localspec.tui.screens.pull import Transfers
 from localspec.tui.text.plots import amount
 
 

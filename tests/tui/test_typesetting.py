@@ -10,9 +10,7 @@ from textual.color import Color
 from textual.style import Style
 
 from localspec.tui.shell.app import ChatApp
-from localspec.tui.text.blocks import LEAST
-from localspec.tui.text.look import Look
-from localspec.tui.text.typesetting import Typesetter
+from localspec.tui.text.typesetting import LEAST, Look, Typesetter
 from tests.tui.conftest import MakeApp, say
 from tests.tui.scenes import MARKDOWN
 

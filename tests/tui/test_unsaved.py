@@ -12,8 +12,8 @@ from textual.widgets import OptionList
 from localspec.chat.archive.archive import Archive
 from localspec.tui.shell.app import ChatApp
 from localspec.tui.shell.dialogs import Choice
-from localspec.tui.shell.open_tabs import OpenTabs
 from localspec.tui.shell.preferences import Preferences
+from localspec.tui.widgets.chat_tabs import OpenTabs
 from localspec.tui.widgets.unsaved import Unsaved
 from tests.chat.test_arrears import no_room
 from tests.tui.conftest import MakeApp, front, say, until

@@ -9,7 +9,7 @@ from textual.content import Content
 
 from localspec.chat.plain_text import one_line
 from localspec.tui.pages.passes import Guess, Pass
-from localspec.tui.text.kinds import kind_of
+from localspec.tui.text.origin_lines import kind_of
 from localspec.tui.text.plots import bar, columns, duration
 
 _MARKS = {"accepted": "✓", "rejected": "✗", "unreached": "-"}

@@ -16,16 +16,13 @@ from localspec.chat.archive.message import Chat, StoredMessage
 from localspec.errors import LocalspecError
 from localspec.tui.screens.slash import SlashCommands
 from localspec.tui.shell.bindings import bind
-from localspec.tui.shell.commands import commands
-from localspec.tui.shell.open_tabs import chats_at_start
-from localspec.tui.shell.registry import SCREENS, VIEWS
-from localspec.tui.talk import compacting, overflowing
+from localspec.tui.shell.registry import SCREENS, VIEWS, commands
+from localspec.tui.talk import compacting
 from localspec.tui.talk.answerer import AnswerEnded, AnswerPart, Prefilled
-from localspec.tui.talk.live import Live, ReadingSpeed
 from localspec.tui.widgets.bubble import MARKDOWN, Bubble
-from localspec.tui.widgets.chat_tabs import ChatTabs
+from localspec.tui.widgets.chat_tabs import ChatTabs, chats_at_start
 from localspec.tui.widgets.composer import Composer
-from localspec.tui.widgets.meter import Meter
+from localspec.tui.widgets.meter import Live, Meter, ReadingSpeed
 from localspec.tui.widgets.pane import ChatPane
 from localspec.tui.widgets.unsaved import Unsaved
 
@@ -193,7 +190,7 @@ class ChatScreen(Screen[None]):
             self._meter.draw(now=not isinstance(event, AnswerPart))
 
     def on_chat_pane_full(self, event: ChatPane.Full) -> None:
-        overflowing.offer(self, event)
+        compacting.ask(self, event)
 
     # ---- sending
 

@@ -15,8 +15,7 @@ from textual.widgets.option_list import Option
 from localspec.chat.plain_text import one_line, pictured
 from localspec.errors import LocalspecError
 from localspec.models.installed.catalog import Catalog, ModelEntry, PairEntry
-from localspec.tui.shell.dialogs import Dialog
-from localspec.tui.shell.errands import Errands, Tell
+from localspec.tui.shell.dialogs import Dialog, Errands, Tell
 
 if TYPE_CHECKING:
     from localspec.models.hub.hub import Found, Hub

@@ -8,9 +8,8 @@ from textual.content import Content
 from textual.widgets import Static
 
 from localspec.tui.shell.bindings import keys_file, known, shown
-from localspec.tui.shell.commands import commands
 from localspec.tui.shell.dialogs import Page
-from localspec.tui.shell.registry import SCREENS, load
+from localspec.tui.shell.registry import SCREENS, commands, load
 
 _GROUPS = {
     "chat": "In the chat",

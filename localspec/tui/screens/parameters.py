@@ -16,8 +16,7 @@ from localspec.tui.shell.bindings import CLOSE, bind
 from localspec.tui.shell.dialogs import Choice, Line, Page
 from localspec.tui.talk.answerer import Question
 from localspec.tui.talk.conversation import checked
-from localspec.tui.text.documented import Setting, settings_of
-from localspec.tui.widgets.form import Form
+from localspec.tui.widgets.form import Form, Setting, settings_of
 from localspec.types import SamplingParams
 
 if TYPE_CHECKING:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar
+from time import monotonic
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import BindingType
@@ -14,19 +17,140 @@ from textual.content import Content
 from textual.timer import Timer
 from textual.widgets import Footer, Input, Static
 
-from localspec.chat.plain_text import pictured
+from localspec.chat.plain_text import one_line, pictured
 from localspec.errors import Cancelled, LocalspecError
+from localspec.models.hub.hub import Hub
+from localspec.models.hub.part import Part
+from localspec.models.hub.pull import Plan
 from localspec.models.installed.catalog import Catalog
 from localspec.models.installed.store import Entry, Store
 from localspec.runtime.memory.memory import places
-from localspec.tui.pages.transfers import Transfers
 from localspec.tui.shell.bindings import bind
-from localspec.tui.shell.dialogs import Dialog
-from localspec.tui.shell.errands import Errands, Tell
+from localspec.tui.shell.dialogs import Dialog, Errands, Tell
+from localspec.tui.text.plots import amount, bar, duration
 
 if TYPE_CHECKING:
     from localspec.models.hub.hub import Hub
     from localspec.models.hub.pull import Plan
+
+
+# What a pull would do, for people: files, whether they fit each other, memory and disk.
+
+
+def plan_page(plan: Plan, hub: Hub) -> Content:
+    """The plan. Looks at files on disk; a few milliseconds."""
+    lines: list[Content] = []
+    for part in plan.parts:
+        lines += _part_lines(part, hub)
+    if plan.match is not None:
+        lines.append(_line("pair", plan.match.verdict, "$success" if plan.match.fits else "$error"))
+        lines += [_line("", f"note: {warning}") for warning in plan.match.warnings]
+    elif plan.parts[0].role == "target" and not any(one.taken for one in plan.drafters):
+        lines.append(_line("pair", "no draft model comes with it; prompt lookup guesses alone"))
+    lines.append(_line("memory", plan.memory.sentence(), "$success" if plan.memory.fits else "$warning"))
+    lines += [_line("", note) for note in plan.notes]
+    lines += [_line("drafter", one.line(), "$success" if one.taken else "") for one in plan.drafters]
+    todo = f"{amount(plan.missing_bytes)} to load" if plan.missing_bytes else "nothing to load, all of it is here"
+    lines.append(_line("disk", f"{todo}, {amount(plan.free_bytes)} free in {plan.folder}"))
+    return Content("\n").join(lines)
+
+
+def _part_lines(part: Part, hub: Hub) -> list[Content]:
+    have = part.choice.size - part.missing(hub)
+    here = f", {amount(have)} of it here already" if have else ""
+    commit = f", commit {part.listing.commit[:12]}" if part.listing else ""
+    licence = f", licence {part.licence}" if part.licence else ""
+    gated = ", gated: its terms must be accepted on the hub" if part.listing is not None and part.listing.gated else ""
+    quant = part.choice.quant or part.header.quantisation
+    return [
+        _line(part.role, f"{part.name}  {amount(part.choice.size)}{here}", "bold"),
+        _line("", f"{part.header.architecture}, {quant}{commit}{licence}{gated}"),
+    ]
+
+
+def _line(label: str, text: str, style: str = "") -> Content:
+    parts: list[Any] = [(f"{label:7} ", "dim"), (one_line(text), style) if style else one_line(text)]
+    return Content.assemble(*parts)
+
+
+# How far a pull is: what its threads report, and the lines that show it.
+
+_WINDOW = 5.0
+"""Seconds over which the speed is a mean."""
+_SPEED_CELLS = 46
+
+
+@dataclass(slots=True)
+class _File:
+    done: int = 0
+    size: int = 0
+    what: str = ""
+
+
+class Transfers:
+    """Told by any thread; read by the screen. What is shown never goes back while bytes come."""
+
+    def __init__(self, missing_bytes: int = 0) -> None:
+        self.missing_bytes = missing_bytes
+        """Bytes that must come, in all."""
+        self._files: dict[str, _File] = {}
+        self._start: dict[str, int] = {}
+        self._most: dict[str, int] = {}
+        self._samples: deque[tuple[float, int]] = deque()
+        self._lock = threading.Lock()
+
+    def __call__(self, file: str, done: int, size: int, what: str) -> None:
+        """A report, as `localspec.models.hub.transfer.Report`."""
+        with self._lock:
+            known = self._files.setdefault(file, _File())
+            known.what = what
+            if what == "waiting":
+                return
+            known.done, known.size = done, size
+            if what == "loading":
+                self._start.setdefault(file, done)
+                self._most[file] = max(done, self._most.get(file, 0))
+
+    def _come(self) -> int:
+        return sum(most - self._start[file] for file, most in self._most.items())
+
+    def lines(self, width: int, now: float | None = None) -> Content:
+        """A bar for each file and one for all, with speed and time left."""
+        with self._lock:
+            files, come = {name: (one.done, one.size, one.what) for name, one in self._files.items()}, self._come()
+        rate = self._rate(monotonic() if now is None else now, come)
+        cells = max(8, min(40, width - _SPEED_CELLS))
+        lines = [_file_line(name, done, size, what, cells) for name, (done, size, what) in files.items()]
+        if self.missing_bytes:
+            left = max(0, self.missing_bytes - come)
+            speed = f"  {amount(rate)}/s, {duration(left / rate)} left" if rate and left else ""
+            lines.append(
+                Content.assemble(
+                    ("in all\n", "bold"),
+                    (bar(come / self.missing_bytes, cells), "$primary"),
+                    f" {amount(come)} of {amount(self.missing_bytes)}{speed}",
+                )
+            )
+        return Content("\n").join(lines)
+
+    def _rate(self, now: float, come: int) -> float:
+        self._samples.append((now, come))
+        while self._samples and now - self._samples[0][0] > _WINDOW:
+            self._samples.popleft()
+        (first, before), (last, after) = self._samples[0], self._samples[-1]
+        return (after - before) / (last - first) if last - first > 0.2 else 0.0
+
+
+def _file_line(name: str, done: int, size: int, what: str, cells: int) -> Content:
+    doing = {"loading": "", "checking": "  checking", "waiting": "  waiting for another program that loads it"}
+    share = done / size if size else 0.0
+    return Content.assemble(
+        (one_line(name), "dim"),
+        "\n",
+        (bar(share, cells), "$primary"),
+        f" {amount(done)} of {amount(size)}{doing.get(what, '  ' + what)}",
+    )
+
 
 _NO_DRAFT = "-"
 """What is typed for a draft where none is wanted."""
@@ -114,7 +238,6 @@ class PullScreen(Dialog[str | None]):
     def _make_plan(self, name: str, draft: str, tell: Tell) -> None:
         from localspec.drafters.heads.loading import out_of_reach
         from localspec.models.hub.pull import check_disk, make_plan, wishes
-        from localspec.tui.pages.plan_page import plan_page
 
         try:
             hub = self._make_hub()

@@ -12,13 +12,12 @@ from textual.widgets import Static, TextArea
 from localspec.config import EngineSettings
 from localspec.errors import LocalspecError
 from localspec.tui.screens.parameters import parameters
-from localspec.tui.shell import themes
+from localspec.tui.shell import preferences
 from localspec.tui.shell.bindings import CLOSE, bind
 from localspec.tui.shell.dialogs import Page
 from localspec.tui.shell.preferences import Preferences
 from localspec.tui.talk.conversation import checked
-from localspec.tui.text.documented import Setting, settings_of
-from localspec.tui.widgets.form import Form
+from localspec.tui.widgets.form import Form, Setting, settings_of
 
 if TYPE_CHECKING:
     from localspec.tui.shell.app import ChatApp
@@ -82,7 +81,7 @@ class SettingsScreen(Page):
         try:
             look_values, new_values, engine = look.values(), checked(new.values()), load.values()
             check_engine(engine)
-            theme = look_values.get("theme", themes.DARK.name)
+            theme = look_values.get("theme", preferences.DARK.name)
             if theme not in self.app.available_themes:
                 raise LocalspecError(
                     f"There is no theme {theme!r}.", f"There are: {', '.join(self.app.available_themes)}."

@@ -13,9 +13,8 @@ from textual.widgets import Static
 
 from localspec.chat.archive.archive import Archive
 from localspec.errors import LocalspecError
-from localspec.tui.pages.figures import Figures, Position, positions
 from localspec.tui.pages.passes import read_passes
-from localspec.tui.pages.stats_page import stats_page
+from localspec.tui.pages.stats_page import Figures, Position, positions, stats_page
 from localspec.tui.shell.bindings import bind
 from localspec.tui.shell.dialogs import Page
 from localspec.tui.talk.owner import app_of

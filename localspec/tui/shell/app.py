@@ -27,7 +27,7 @@ from localspec.chat.prompt.completion import note
 from localspec.errors import LocalspecError
 from localspec.models.installed import chosen
 from localspec.tui.screens.chat import ChatScreen
-from localspec.tui.shell import bindings, themes
+from localspec.tui.shell import bindings, preferences
 from localspec.tui.shell.bindings import bind
 from localspec.tui.shell.preferences import Preferences
 from localspec.tui.shell.registry import SCREENS, ScreenRow, load
@@ -140,9 +140,11 @@ class ChatApp(App[int]):
         return Terminal
 
     def on_mount(self) -> None:
-        for theme in themes.THEMES:
+        for theme in preferences.THEMES:
             self.register_theme(theme)
-        self.theme = self.preferences.theme if self.preferences.theme in self.available_themes else themes.DARK.name
+        self.theme = (
+            self.preferences.theme if self.preferences.theme in self.available_themes else preferences.DARK.name
+        )
         self.theme_changed_signal.subscribe(self, self._remember_theme)
         self.archive.on_notice = self.warn
         for text in (*self._notices, self.archive.notice):

@@ -1,9 +1,10 @@
-"""What small screens share: a page that Esc closes, a question with answers, a line to type."""
+"""What small screens share: a page that Esc closes, a question with answers, a line to type, and errands on threads."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import ClassVar
+import threading
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from textual.app import ComposeResult
 from textual.binding import BindingType
@@ -14,6 +15,10 @@ from textual.widgets import Footer, Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from localspec.tui.shell.bindings import CLOSE
+from localspec.tui.talk.owner import app_of
+
+if TYPE_CHECKING:
+    from textual.widget import Widget
 
 
 class Page(Screen[None]):
@@ -80,3 +85,35 @@ class Line(Dialog[str | None]):
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         self.dismiss(event.value)
+
+
+# What may wait for the network: done on threads that nothing waits for, not even the end of the program.
+
+
+class Tell(Protocol):
+    """Calls a function on the app's thread, soon, unless it is not wanted any more; never blocks."""
+
+    def __call__(self, call: Callable[..., object], *arguments: object) -> None: ...
+
+
+class Errands:
+    """Of a widget or screen. A new errand makes what the last one would still say unwanted, and so does its removal."""
+
+    def __init__(self, node: Widget) -> None:
+        self._node = node
+        self._latest = object()
+
+    def begin(self, work: Callable[[Tell], None]) -> None:
+        """Runs `work` on a thread of its own; it must catch what it expects to fail."""
+        app, this = app_of(self._node), object()
+        self._latest = this
+
+        def call_if_wanted(call: Callable[..., object], arguments: tuple[object, ...]) -> None:
+            if self._latest is this and self._node.is_running:
+                call(*arguments)
+
+        def tell(call: Callable[..., object], *arguments: object) -> None:
+            app.call_from_any_thread(call_if_wanted, call, arguments)
+
+        # Not a worker of Textual's: those run on threads that the end of the program waits for.
+        threading.Thread(target=work, args=(tell,), name="localspec-errand", daemon=True).start()

@@ -23,7 +23,6 @@ from localspec.tui.shell.registry import VIEWS, load
 from localspec.tui.talk.answerer import AnswerPart
 from localspec.tui.widgets.answer_text import AnswerText
 from localspec.tui.widgets.composer import Composer
-from localspec.tui.widgets.seam import Seam
 
 MARKDOWN = "markdown"
 """The view an answer has unless another is chosen."""
@@ -277,3 +276,29 @@ def figures(message: StoredMessage) -> list[str]:
         if stats.get("mean_accepted_length", 1) > 1:
             said.append(f"mean accepted length {stats['mean_accepted_length']:.1f}")
     return said
+
+
+# Where the model's view of a chat begins: a mark between two messages, with the summary of what stands above it.
+
+
+class Seam(Vertical):
+    """Above a message: the model sees a summary of what came before, or nothing of it."""
+
+    DEFAULT_CSS = """
+    Seam { height: auto; color: $text-warning; margin-bottom: 1; }
+    Seam Collapsible, Seam CollapsibleTitle { width: 1fr; height: auto; padding: 0; }
+    Seam Contents { padding: 0 0 0 2; }
+    Seam .summary { height: auto; color: $text-muted; }
+    """
+
+    def __init__(self, summary: str) -> None:
+        """`summary`: what the model is told instead; "" = nothing."""
+        super().__init__()
+        self._summary = plain_text(summary)
+
+    def compose(self) -> ComposeResult:
+        if self._summary:
+            text = Static(Content(self._summary), classes="summary")
+            yield Collapsible(text, title="The model sees a summary of what stands above")
+        else:
+            yield Static(Content("The model does not see what stands above."))

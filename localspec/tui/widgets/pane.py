@@ -24,13 +24,12 @@ from localspec.tui.talk.compacting import offer
 from localspec.tui.talk.consent import agreed
 from localspec.tui.talk.conversation import fit, question_of
 from localspec.tui.talk.inbox import Inbox
-from localspec.tui.talk.live import Live
 from localspec.tui.widgets.bubble import Bubble
 from localspec.tui.widgets.compactor import Compactor
-from localspec.tui.widgets.completion import Completion
+from localspec.tui.widgets.completion import Completion, Suggestions
 from localspec.tui.widgets.composer import Composer, Prompt, joined
+from localspec.tui.widgets.meter import Live
 from localspec.tui.widgets.queue import Queue
-from localspec.tui.widgets.suggestions import Suggestions
 from localspec.tui.widgets.transcript import Transcript
 
 if TYPE_CHECKING:
