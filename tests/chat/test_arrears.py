@@ -126,8 +126,8 @@ def test_an_id_that_means_something_else_by_now_is_never_overwritten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "chats.sqlite3"
-    monkeypatch.setattr("localspec.chat.archive.arrears._GAP", 0)
-    monkeypatch.setattr("localspec.chat.archive.arrears._GAPS", 1)
+    monkeypatch.setattr("localspec.chat.archive.database._GAP", 0)
+    monkeypatch.setattr("localspec.chat.archive.database._GAPS", 1)
     with Archive.open(file) as one, Archive.open(file) as two:
         one._database._give_up(FULL)
         mine, yours = one.new_chat(), two.new_chat()

@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from localspec.chat.reply.call_part import CallArguments, CallBegun, CallEnded
 from localspec.chat.reply.dialect import Dialect, Turn
-from localspec.chat.reply.tool import AUTO, Tool, ToolChoice
+from localspec.chat.reply.tool import AUTO, CallArguments, CallBegun, CallEnded, Tool, ToolChoice
 from localspec.chat.turn import Message
 from localspec.grammar.grammar import Grammar
 from localspec.grammar.lazy import Lazy

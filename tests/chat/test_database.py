@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from localspec.chat.archive import schema
+from localspec.chat.archive import database
 from localspec.chat.archive.archive import Archive
 from localspec.chat.archive.database import Database
 from localspec.errors import LocalspecError
@@ -52,8 +52,7 @@ def test_an_older_file_is_copied_then_brought_up_to_date(tmp_path: Path, monkeyp
     file = tmp_path / "chats.sqlite3"
     chat_id = made(file)
     step = "ALTER TABLE chat ADD COLUMN colour TEXT NOT NULL DEFAULT 'red';\nCREATE TABLE more (x);\n"
-    monkeypatch.setattr(schema, "MIGRATIONS", [*schema.MIGRATIONS, step])
-    monkeypatch.setattr("localspec.chat.archive.database.MIGRATIONS", schema.MIGRATIONS)
+    monkeypatch.setattr(database, "MIGRATIONS", [*database.MIGRATIONS, step])
     with Archive.open(file) as archive:
         assert (archive.notice, archive.persistent) == ("", True)
         assert texts(archive.path(chat_id)) == ["before", "kept"]
@@ -71,7 +70,7 @@ def test_a_step_that_fails_leaves_the_file_as_it_was(tmp_path: Path, monkeypatch
     file = tmp_path / "chats.sqlite3"
     chat_id = made(file)
     with monkeypatch.context() as patch:
-        broken = [*schema.MIGRATIONS, "CREATE TABLE half (x);\nCREATE UNIQUE INDEX one ON message(chat);\n"]
+        broken = [*database.MIGRATIONS, "CREATE TABLE half (x);\nCREATE UNIQUE INDEX one ON message(chat);\n"]
         patch.setattr("localspec.chat.archive.database.MIGRATIONS", broken)
         with Archive.open(file) as archive:
             assert "UNIQUE constraint failed" in archive.notice

@@ -12,12 +12,11 @@ import pytest
 
 from localspec.chat.prompt.template import ChatTemplate
 from localspec.chat.reply.array_form import ArrayForm
-from localspec.chat.reply.call_part import CallArguments, CallBegun, CallEnded
 from localspec.chat.reply.dialect import Dialect
-from localspec.chat.reply.harmony_form import HarmonyForm
+from localspec.chat.reply.harmony import HarmonyForm
 from localspec.chat.reply.named_form import NamedForm
 from localspec.chat.reply.reply import Content, Part
-from localspec.chat.reply.tool import Tool, ToolCall, ToolChoice
+from localspec.chat.reply.tool import CallArguments, CallBegun, CallEnded, Tool, ToolCall, ToolChoice
 from localspec.chat.turn import Message
 from localspec.grammar.grammar import Grammar
 from localspec.grammar.lazy import Lazy

@@ -7,11 +7,10 @@ from collections.abc import Iterator
 import pytest
 
 from localspec.chat.prompt.template import ChatTemplate
-from localspec.chat.reply.call_part import CallArguments, CallBegun, CallEnded
 from localspec.chat.reply.dialect import Dialect, Turn
-from localspec.chat.reply.harmony_reply import HarmonyParser
+from localspec.chat.reply.harmony import HarmonyParser
 from localspec.chat.reply.reply import Content, Parser, Part
-from localspec.chat.reply.tool import AUTO, Tool, ToolCall, ToolChoice
+from localspec.chat.reply.tool import AUTO, CallArguments, CallBegun, CallEnded, Tool, ToolCall, ToolChoice
 from localspec.chat.turn import Message
 from localspec.grammar.grammar import Grammar
 from localspec.grammar.matcher import Compiler

@@ -10,9 +10,15 @@ from hypothesis import strategies as st
 
 from localspec.chat.archive.archive import Archive
 from localspec.chat.archive.message import Attachment
-from localspec.chat.prompt.overflow import drop_oldest, summary_request
-from localspec.chat.prompt.prompt import fenced, prompt_messages, sampling_params, with_attachments
-from localspec.chat.prompt.title import LONGEST, title_from
+from localspec.chat.prompt.prompt import (
+    drop_oldest,
+    fenced,
+    prompt_messages,
+    sampling_params,
+    summary_request,
+    with_attachments,
+)
+from localspec.chat.prompt.title import LONGEST_TITLE, title_from
 from localspec.chat.turn import Message
 from localspec.errors import UsageError
 from localspec.types import SamplingParams
@@ -89,7 +95,7 @@ def test_titles(text: str, title: str) -> None:
 @given(st.text())
 def test_a_title_is_one_short_line(text: str) -> None:
     title = title_from(text)
-    assert len(title) <= LONGEST
+    assert len(title) <= LONGEST_TITLE
     assert len(title.splitlines()) <= 1
 
 

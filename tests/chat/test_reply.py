@@ -13,13 +13,11 @@ from hypothesis import strategies as st
 from localspec.chat.reply import json_span
 from localspec.chat.reply.array_form import COMMAND_R, GRANITE
 from localspec.chat.reply.call_form import BareForm, CallForm, ListForm, TaggedForm
-from localspec.chat.reply.call_part import CallArguments, CallBegun, CallEnded
 from localspec.chat.reply.gemma_form import GEMMA
 from localspec.chat.reply.named_form import KIMI, deepseek
-from localspec.chat.reply.pair_form import PairForm
 from localspec.chat.reply.reply import Content, Part, Reasoning, ReplyParser, Thought
-from localspec.chat.reply.tool import Tool
-from localspec.chat.reply.xml_form import XmlForm
+from localspec.chat.reply.tool import CallArguments, CallBegun, CallEnded, Tool
+from localspec.chat.reply.xml_form import PairForm, XmlForm
 
 THINK = Thought("<think>", "</think>")
 TOOLS = (

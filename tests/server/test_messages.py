@@ -7,8 +7,8 @@ from typing import Any
 import httpx
 import pytest
 
-from localspec.chat.reply.call_part import CallArguments, CallBegun, CallEnded
 from localspec.chat.reply.reply import Content, Part, Reasoning
+from localspec.chat.reply.tool import CallArguments, CallBegun, CallEnded
 from localspec.server.messages.messages import Blocks
 from tests.server.conftest import CONTEXT
 from tests.server.live import COPIED, COPY, Live, user

@@ -7,8 +7,8 @@ from typing import Any
 import httpx
 import pytest
 
-from localspec.chat.reply.call_part import CallArguments, CallBegun, CallEnded
 from localspec.chat.reply.reply import Content, Part, Reasoning
+from localspec.chat.reply.tool import CallArguments, CallBegun, CallEnded
 from localspec.server.chat.chat_fields import ChatMessage
 from localspec.server.http.errors import ApiError
 from localspec.server.responses.responses import Remembered, ResponseMemory

@@ -5,7 +5,9 @@ It always opens. If its file cannot be used, chats are kept in memory, `persiste
 
 from __future__ import annotations
 
+import secrets
 import sqlite3
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
@@ -14,17 +16,17 @@ from types import TracebackType
 from typing import Any
 
 from localspec import paths
-from localspec.chat.archive import answer, chats, presets, tree
+from localspec.chat.archive import answer, chats, tree
 from localspec.chat.archive.answer import AnswerWriter, Flusher
 from localspec.chat.archive.database import Database
 from localspec.chat.archive.intake import ImportReport, take_in
 from localspec.chat.archive.message import Attachment, Chat, Deletion, Hit, Preset, StoredMessage
 from localspec.chat.archive.passes import Replay, encode
-from localspec.chat.archive.presence import Presence, living
 from localspec.chat.archive.search import search
 from localspec.chat.archive.tree import LEAF, Tree
 from localspec.chat.files.export import KINDS, ChatExport
 from localspec.chat.prompt.title import title_from
+from localspec.claim import Claim, is_held
 from localspec.errors import LocalspecError, UsageError
 from localspec.types import SamplingParams
 
@@ -232,7 +234,7 @@ class Archive:
             if not chats.find(connection, chat_id).title:
                 columns["title"] = title_from(content) or title_from(" ".join(item.name for item in attachments))
             chats.change(connection, chat_id, **columns)
-            presets.add_prompt(connection, content)
+            chats.add_prompt(connection, content)
             return tree.alone(connection, added)
 
         return self._database.write(change)
@@ -249,7 +251,7 @@ class Archive:
             kept = old.attachments if attachments is None else attachments
             added = tree.insert(connection, old.chat_id, old.parent_id, old.role, content, kept)
             if old.role == "user":
-                presets.add_prompt(connection, content)
+                chats.add_prompt(connection, content)
             return tree.alone(connection, added)
 
         return self._database.write(change)
@@ -320,11 +322,11 @@ class Archive:
 
     def add_prompt(self, text: str) -> None:
         """Puts a text into the prompt history; `append_user` and `edit` do so by themselves."""
-        self._database.write(lambda connection: presets.add_prompt(connection, text))
+        self._database.write(lambda connection: chats.add_prompt(connection, text))
 
     def prompts(self, limit: int = 200, containing: str = "") -> list[str]:
         """The prompt history, newest first."""
-        return self._database.read(lambda connection: presets.prompts(connection, limit, containing))
+        return self._database.read(lambda connection: chats.prompts(connection, limit, containing))
 
     def search(self, query: str, *, limit: int = 50, prefix: bool = True, chat_id: int | None = None) -> list[Hit]:
         """Messages, and titles, with all words of a query; any text is a query, see `search.Query`."""
@@ -332,15 +334,15 @@ class Archive:
 
     def presets(self) -> list[Preset]:
         """All presets by name."""
-        return self._database.read(presets.listed)
+        return self._database.read(chats.list_presets)
 
     def save_preset(self, preset: Preset) -> None:
         """Adds or replaces a preset."""
-        self._database.write(lambda connection: presets.save(connection, preset))
+        self._database.write(lambda connection: chats.save_preset(connection, preset))
 
     def delete_preset(self, name: str) -> None:
         """Removes a preset."""
-        self._database.write(lambda connection: presets.delete(connection, name))
+        self._database.write(lambda connection: chats.delete_preset(connection, name))
 
     def export(self, chat_ids: Sequence[int] | None, kind: str) -> str:
         """Chats as a text file: markdown, html or json. None = all of them.
@@ -383,3 +385,42 @@ class Archive:
         report = self._database.write(lambda connection: take_in(connection, found, left_out))
         self._database.checkpoint()
         return report
+
+
+# Tells whether the process that was writing an answer is still there: a claimed file beside the archive.
+
+
+class Presence:
+    """Held by one open archive for as long as it is open."""
+
+    def __init__(self, archive: Path | None) -> None:
+        """archive: the database's file; None = it is in memory, and has no other reader."""
+        self._archive = archive
+        self._claim: Claim | None = None
+        self._lock = threading.Lock()
+        self.name = secrets.token_hex(8)
+
+    def hold(self) -> None:
+        """Claims the file; where that cannot be done, others take this process for gone."""
+        with self._lock, suppress(OSError):
+            if self._archive is not None and self._claim is None:
+                self._claim = Claim(_place(self._archive, self.name))
+
+    def release(self) -> None:
+        """Lets go and removes the file."""
+        if self._claim is not None:
+            self._claim.release()
+            self._claim = None
+
+
+def living(archive: Path) -> set[str]:
+    """Names of all holders that live; removes what dead ones left."""
+    start = _place(archive, "").name
+    with suppress(OSError):
+        places = [path for path in archive.parent.iterdir() if path.name.startswith(start)]
+        return {path.name.removeprefix(start) for path in places if is_held(path)}
+    return set()
+
+
+def _place(archive: Path, name: str) -> Path:
+    return archive.with_name(f"{archive.name}.writer-{name}")

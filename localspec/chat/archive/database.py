@@ -8,6 +8,7 @@ on a connection of its own, on whatever thread calls `checkpoint`. Other process
 from __future__ import annotations
 
 import os
+import secrets
 import sqlite3
 import stat
 import threading
@@ -18,9 +19,173 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from localspec.chat.archive.arrears import Arrears
-from localspec.chat.archive.schema import APPLICATION_ID, MIGRATIONS, TABLES, statements
 from localspec.errors import LocalspecError
+
+# The archive's tables, and how older ones become them. `PRAGMA user_version` counts the steps taken.
+#
+# A step is never changed once it was released; a new one is added after it.
+
+APPLICATION_ID = 0x4C535043
+"""Tells an archive from other SQLite files ("LSPC")."""
+
+TABLES = ("deletion", "chat", "message", "attachment", "passes", "tag", "prompt", "preset")
+"""Those with rows of their own, what is pointed to first."""
+
+_FIRST = """
+CREATE TABLE deletion (id INTEGER PRIMARY KEY AUTOINCREMENT, chat INTEGER NOT NULL, message INTEGER, at REAL NOT NULL);
+CREATE TABLE chat (
+  id INTEGER PRIMARY KEY AUTOINCREMENT, key TEXT NOT NULL UNIQUE, title TEXT NOT NULL, system TEXT NOT NULL,
+  model TEXT NOT NULL, params TEXT NOT NULL, pinned INTEGER NOT NULL DEFAULT 0, unsent TEXT NOT NULL DEFAULT '',
+  window_first INTEGER, window_summary TEXT NOT NULL DEFAULT '', chosen INTEGER, created REAL NOT NULL,
+  used REAL NOT NULL, deletion INTEGER
+);
+CREATE TABLE message (
+  id INTEGER PRIMARY KEY AUTOINCREMENT, key TEXT NOT NULL, chat INTEGER NOT NULL REFERENCES chat(id), parent INTEGER,
+  chosen INTEGER, role TEXT NOT NULL, content TEXT NOT NULL, reasoning TEXT NOT NULL DEFAULT '', state TEXT NOT NULL,
+  note TEXT NOT NULL DEFAULT '', model TEXT NOT NULL DEFAULT '', seed TEXT, sampling TEXT NOT NULL DEFAULT '{}',
+  stats TEXT NOT NULL DEFAULT '{}', created REAL NOT NULL, updated REAL NOT NULL, writer TEXT, deletion INTEGER,
+  UNIQUE (chat, key)
+);
+CREATE INDEX message_of_chat ON message(chat, deletion);
+CREATE INDEX message_below ON message(parent);
+CREATE INDEX message_written ON message(writer) WHERE writer IS NOT NULL;
+CREATE TABLE attachment (
+  message INTEGER NOT NULL REFERENCES message(id) ON DELETE CASCADE, position INTEGER NOT NULL, name TEXT NOT NULL,
+  content TEXT NOT NULL, PRIMARY KEY (message, position)
+);
+CREATE TABLE passes (
+  message INTEGER NOT NULL REFERENCES message(id) ON DELETE CASCADE, part INTEGER NOT NULL, data BLOB NOT NULL,
+  PRIMARY KEY (message, part)
+);
+CREATE TABLE tag (
+  chat INTEGER NOT NULL REFERENCES chat(id) ON DELETE CASCADE, tag TEXT NOT NULL, PRIMARY KEY (chat, tag)
+) WITHOUT ROWID;
+CREATE TABLE prompt (id INTEGER PRIMARY KEY AUTOINCREMENT, text TEXT NOT NULL UNIQUE);
+CREATE TABLE preset (name TEXT PRIMARY KEY, system TEXT NOT NULL, params TEXT NOT NULL);
+CREATE VIRTUAL TABLE message_words USING fts5(
+  content, content='message', content_rowid='id', tokenize='unicode61 remove_diacritics 2', prefix='1 2 3'
+);
+CREATE TRIGGER words_of_new AFTER INSERT ON message WHEN new.state <> 'streaming' BEGIN
+  INSERT INTO message_words(rowid, content) VALUES (new.id, new.content);
+END;
+CREATE TRIGGER words_go AFTER UPDATE OF content, state ON message
+WHEN old.state <> 'streaming' AND (old.content IS NOT new.content OR new.state = 'streaming') BEGIN
+  INSERT INTO message_words(message_words, rowid, content) VALUES ('delete', old.id, old.content);
+END;
+CREATE TRIGGER words_come AFTER UPDATE OF content, state ON message
+WHEN new.state <> 'streaming' AND (old.content IS NOT new.content OR old.state = 'streaming') BEGIN
+  INSERT INTO message_words(rowid, content) VALUES (new.id, new.content);
+END;
+CREATE TRIGGER words_of_erased AFTER DELETE ON message WHEN old.state <> 'streaming' BEGIN
+  INSERT INTO message_words(message_words, rowid, content) VALUES ('delete', old.id, old.content);
+END;
+"""
+
+MIGRATIONS: list[str] = [_FIRST]
+"""Step n turns version n into version n + 1."""
+
+
+def statements(script: str) -> list[str]:
+    """A script's statements. sqlite3's `executescript` commits what is open, so a migration cannot use it."""
+    import sqlite3
+
+    found, begun = [], ""
+    for line in script.splitlines():
+        begun += line + "\n"
+        if line.rstrip().endswith(";") and sqlite3.complete_statement(begun):
+            found.append(begun.strip())
+            begun = ""
+    return found
+
+
+# What a database in memory has that its file lacks, while that cannot be written; it is paid once there is room.
+#
+# Triggers note the keys of rows that change. Only those are written, so that what another process has put into the file
+# meanwhile stays. New ids begin far above the file's, so that two processes that wait for room take different ones.
+
+_KEYS = {"attachment": "message", "passes": "message", "tag": "chat", "prompt": "text", "preset": "name"}
+"""Columns by which rows are told apart; of all other tables it is "id"."""
+_OWN_IDS = ("deletion", "chat", "message")
+"""Tables whose ids must differ from those that another process gives."""
+_GAP, _GAPS = 100, 900
+"""New ids are 100 to 999 above the last one, at random: numbers of chats are typed, so that they should stay short."""
+
+
+class Arrears:
+    """Of one connection to a database in memory."""
+
+    def __init__(self, memory: sqlite3.Connection) -> None:
+        """Begins to note what changes."""
+        self._memory = memory
+        memory.execute("CREATE TEMP TABLE IF NOT EXISTS unpaid (place TEXT, key, PRIMARY KEY (place, key))")
+        for table in TABLES:
+            key = _KEYS.get(table, "id")
+            for event, row in (("INSERT", "new"), ("UPDATE", "new"), ("DELETE", "old")):
+                memory.execute(
+                    f"CREATE TEMP TRIGGER unpaid_{table}_{event} AFTER {event} ON main.{table} BEGIN "
+                    f"INSERT OR IGNORE INTO unpaid VALUES ('{table}', {row}.{key}); END"
+                )
+        for table in _OWN_IDS:
+            gap = _GAP + secrets.randbelow(_GAPS)
+            if not memory.execute("UPDATE sqlite_sequence SET seq = seq + ? WHERE name = ?", (gap, table)).rowcount:
+                memory.execute("INSERT INTO sqlite_sequence (name, seq) VALUES (?, ?)", (table, gap))
+
+    def pay(self, file: sqlite3.Connection, everything: bool) -> None:
+        """Writes into the file what it lacks; inside a transaction of the file's.
+
+        Args:
+            everything: the file is new, and lacks all there is.
+
+        Raises:
+            sqlite3.Error: it cannot be written, or an id stands for something else there.
+        """
+        keys = {table: self._unpaid(table, everything) for table in TABLES}
+        for table in TABLES:
+            for key in keys[table]:
+                self._write(file, table, key)
+        for table in reversed(TABLES):
+            for key in keys[table]:
+                self._remove(file, table, key)
+
+    def _unpaid(self, table: str, everything: bool) -> list[int | str]:
+        column = _KEYS.get(table, "id")
+        query = "SELECT key FROM unpaid WHERE place = ? ORDER BY key"
+        if table == "prompt":  # in the order of the history
+            query = "SELECT key FROM unpaid LEFT JOIN prompt ON text = key WHERE place = ? ORDER BY id"
+        if everything:
+            order = "id" if table == "prompt" else column
+            query = f"SELECT {column} FROM {table} WHERE ? <> '' GROUP BY {column} ORDER BY {order}"
+        return [row[0] for row in self._memory.execute(query, (table,))]
+
+    def _rows(self, table: str, key: int | str) -> list[sqlite3.Row]:
+        return self._memory.execute(f"SELECT * FROM {table} WHERE {_KEYS.get(table, 'id')} = ?", (key,)).fetchall()
+
+    def _write(self, file: sqlite3.Connection, table: str, key: int | str) -> None:
+        rows = self._rows(table, key)
+        if table in _KEYS:
+            file.execute(f"DELETE FROM {table} WHERE {_KEYS[table]} = ?", (key,))
+        for row in rows:
+            names = [name for name in row.keys() if (table, name) != ("prompt", "id")]  # noqa: SIM118 - a row is no dict
+            places = ", ".join(f":{name}" for name in names)
+            statement = f"INSERT INTO {table} ({', '.join(names)}) VALUES ({places})"
+            if table in _OWN_IDS:
+                self._check(file, table, row)
+                updates = ", ".join(f"{name} = excluded.{name}" for name in names if name != "id")
+                statement += f" ON CONFLICT (id) DO UPDATE SET {updates}"
+            file.execute(statement, {name: row[name] for name in names})
+
+    def _remove(self, file: sqlite3.Connection, table: str, key: int | str) -> None:
+        if table in _OWN_IDS and not self._rows(table, key):
+            file.execute(f"DELETE FROM {table} WHERE id = ?", (key,))
+
+    @staticmethod
+    def _check(file: sqlite3.Connection, table: str, row: sqlite3.Row) -> None:
+        """Raises if the file has another chat or message of this id."""
+        name = "at" if table == "deletion" else "key"
+        there = file.execute(f"SELECT {name} FROM {table} WHERE id = ?", (row["id"],)).fetchone()
+        if there is not None and there[0] != row[name]:
+            raise sqlite3.IntegrityError(f"another process has given the id {row['id']} in {table}")
+
 
 _Result = TypeVar("_Result")
 _BUSY_SECONDS = 5.0

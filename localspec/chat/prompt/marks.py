@@ -16,7 +16,7 @@ from typing import Any
 from localspec.chat.prompt.sealed import BREAK, Sealed
 from localspec.chat.reply.call_form import TaggedForm
 from localspec.chat.reply.forms import form_of
-from localspec.chat.reply.harmony_form import HARMONY
+from localspec.chat.reply.harmony import HARMONY
 from localspec.chat.reply.reply import THOUGHTS
 from localspec.llama.special_tokens import SpecialToken, Spellings, encodable
 

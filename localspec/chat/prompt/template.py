@@ -107,7 +107,7 @@ class ChatTemplate:
         import jinja2
 
         if self.has_channels:
-            from localspec.chat.reply.harmony_reply import unheaded  # only gpt-oss needs it
+            from localspec.chat.reply.harmony import unheaded  # only gpt-oss needs it
 
             messages = [unheaded(message) for message in messages]
         marks = marks_of(self._specials(), self.source)

@@ -6,7 +6,7 @@ import re
 
 from localspec.chat.plain_text import plain_text
 
-LONGEST = 60
+LONGEST_TITLE = 60
 """Characters of a made title."""
 _MARKS = re.compile(r"^(?:[#>*+\-`~\s]|\d+[.)]\s)+|[*_`~\s]+$")
 """Markdown around a line: headings, quotes, bullets, fences, emphasis."""
@@ -23,8 +23,8 @@ def title_from(text: str) -> str:
 
 
 def _cut(line: str) -> str:
-    if len(line) <= LONGEST:
+    if len(line) <= LONGEST_TITLE:
         return line
-    short = line[: LONGEST - 1]
+    short = line[: LONGEST_TITLE - 1]
     at = short.rfind(" ")
-    return (short[:at] if at > LONGEST // 2 else short).rstrip(" ,;:.") + "…"
+    return (short[:at] if at > LONGEST_TITLE // 2 else short).rstrip(" ,;:.") + "…"

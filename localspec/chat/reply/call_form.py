@@ -15,8 +15,7 @@ from typing import Any, NamedTuple, Protocol
 from localspec.chat.prompt.sealed import json_text
 from localspec.chat.reply import json_span
 from localspec.chat.reply.call_json import Array, Named, NoCall, Object, begins_name
-from localspec.chat.reply.call_part import CallPart
-from localspec.chat.reply.tool import Tool, ToolCall
+from localspec.chat.reply.tool import CallPart, Tool, ToolCall
 from localspec.grammar.grammar import JSON_OPTIONS
 
 _GAP = r"( |\n{1,2}[ \t]{0,20})?"

@@ -5,8 +5,16 @@ from __future__ import annotations
 import re
 
 from localspec.chat.reply import json_span
-from localspec.chat.reply.call_part import CallArguments, CallBegun, CallEnded, CallPart, call_of, parts_of
-from localspec.chat.reply.tool import ToolCall, new_call_id
+from localspec.chat.reply.tool import (
+    CallArguments,
+    CallBegun,
+    CallEnded,
+    CallPart,
+    ToolCall,
+    call_of,
+    new_call_id,
+    parts_of,
+)
 
 _LONGEST_HEAD = 1024
 """Characters before the arguments within which their beginning is looked for; a name has at most 128. If there are

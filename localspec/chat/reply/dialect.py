@@ -15,9 +15,8 @@ from localspec.chat.prompt.sealed import Sealed, json_text, opened
 from localspec.chat.reply.array_form import ArrayForm
 from localspec.chat.reply.call_form import CallForm, ListForm, TaggedForm, json_rule
 from localspec.chat.reply.forms import form_of
-from localspec.chat.reply.harmony_form import ANSWER, HARMONY, NEXT, START, one_call_each, within
-from localspec.chat.reply.harmony_form import THOUGHT as HARMONY_THOUGHT
-from localspec.chat.reply.harmony_reply import HarmonyParser
+from localspec.chat.reply.harmony import ANSWER, HARMONY, NEXT, START, HarmonyParser, one_call_each, within
+from localspec.chat.reply.harmony import THOUGHT as HARMONY_THOUGHT
 from localspec.chat.reply.named_form import DEEPSEEK_CALL, NamedForm, deepseek
 from localspec.chat.reply.reply import THOUGHTS, Parser, ReplyParser, Thought
 from localspec.chat.reply.tool import AUTO, Tool, ToolCall, ToolChoice

@@ -5,10 +5,9 @@ from __future__ import annotations
 from localspec.chat.reply.array_form import COMMAND_R, COMMAND_R7B, GRANITE
 from localspec.chat.reply.call_form import BareForm, CallForm, ListForm, TaggedForm
 from localspec.chat.reply.gemma_form import FUNCTION_GEMMA, GEMMA
-from localspec.chat.reply.harmony_form import CONSTRAIN, HARMONY
+from localspec.chat.reply.harmony import CONSTRAIN, HARMONY
 from localspec.chat.reply.named_form import DEEPSEEK_CALL, KIMI, deepseek
-from localspec.chat.reply.pair_form import PairForm
-from localspec.chat.reply.xml_form import XmlForm
+from localspec.chat.reply.xml_form import PairForm, XmlForm
 
 
 def form_of(source: str) -> CallForm | None:

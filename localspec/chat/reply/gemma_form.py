@@ -11,8 +11,7 @@ from typing import Any
 from localspec.chat.reply import json_span
 from localspec.chat.reply.call_form import CallReader, Found, Mark, names_of
 from localspec.chat.reply.call_json import NoCall, begins_name
-from localspec.chat.reply.call_part import CallPart, parts_of
-from localspec.chat.reply.tool import Tool, ToolCall, new_call_id
+from localspec.chat.reply.tool import CallPart, Tool, ToolCall, new_call_id, parts_of
 
 _MOST_LEVELS = 64
 """How deep values may be nested. A choice."""

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 
 from localspec.chat.reply.call_form import CallReader, Found, Mark, argument_rules, closed, marked, names_of
 from localspec.chat.reply.call_json import Named, NoCall
-from localspec.chat.reply.call_part import CallBegun, CallEnded
-from localspec.chat.reply.tool import Tool, ToolCall, new_call_id
+from localspec.chat.reply.tool import CallBegun, CallEnded, Tool, ToolCall, new_call_id
 
 _LONGEST_HEAD = 512
 """Characters between the opening mark and the arguments; a name has at most 128. A choice."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from localspec.chat.reply.harmony_reply import HarmonyParser
+from localspec.chat.reply.harmony import HarmonyParser
 from localspec.chat.reply.reply import THOUGHTS, Content, Part, Reasoning
 
 MARKS = THOUGHTS[0]

@@ -11,9 +11,9 @@ from uuid import uuid4
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from localspec.chat.reply.call_part import CallArguments, CallBegun
 from localspec.chat.reply.dialect import Turn
 from localspec.chat.reply.reply import Content, Part, Reasoning
+from localspec.chat.reply.tool import CallArguments, CallBegun
 from localspec.engine.request import Event, FinishReason, TokenLogProb
 from localspec.runtime.engine import Engine
 from localspec.runtime.generation import Generation

@@ -13,8 +13,8 @@ from pydantic import BaseModel
 from pydantic_core import from_json
 from starlette.responses import Response
 
-from localspec.chat.reply.call_part import CallArguments, CallBegun, CallEnded
 from localspec.chat.reply.reply import Content, Part, Reasoning
+from localspec.chat.reply.tool import CallArguments, CallBegun, CallEnded
 from localspec.server.chat.chat import STREAMED
 from localspec.server.chat.exchange import Exchange
 from localspec.server.chat.prepare import chat_turn, prepared

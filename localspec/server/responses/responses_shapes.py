@@ -8,8 +8,8 @@ from uuid import uuid4
 
 from pydantic import BaseModel, Field
 
-from localspec.chat.reply.call_part import CallArguments, CallBegun, CallEnded
 from localspec.chat.reply.reply import Content, Part, Reasoning
+from localspec.chat.reply.tool import CallArguments, CallBegun, CallEnded
 from localspec.server.chat.shapes import Extra, Timings, TokenLogProbs
 
 Status: TypeAlias = Literal["in_progress", "completed", "incomplete", "failed"]

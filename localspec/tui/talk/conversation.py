@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from localspec.chat.archive.message import Chat, StoredMessage
-from localspec.chat.prompt.overflow import drop_oldest, summary_request
-from localspec.chat.prompt.prompt import prompt_messages, sampling_params, window_start
+from localspec.chat.prompt.prompt import drop_oldest, prompt_messages, sampling_params, summary_request, window_start
 from localspec.chat.turn import Message
 from localspec.engine.request import fresh_seed
 from localspec.errors import UsageError
