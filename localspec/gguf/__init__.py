@@ -17,7 +17,7 @@ from typing import Any
 from localspec.errors import ModelFileError
 from localspec.gguf.formats import FILE_TYPES, PACKED, TENSOR_TYPES, TYPE_NUMBERS, packs
 from localspec.gguf.reader import (
-    AGAIN,
+    DOWNLOAD_AGAIN,
     MOST_TENSORS,
     MOST_VALUES,
     NAME_BYTES,
@@ -250,7 +250,7 @@ def read_header_from(read: Read, file_bytes: int, name: str) -> Header:
 def _header(reader: Reader, read: Read) -> Header:
     path = reader.path
     if reader.size == 0:
-        raise ModelFileError(f"{path} is empty.", AGAIN)
+        raise ModelFileError(f"{path} is empty.", DOWNLOAD_AGAIN)
     magic = reader.take(4, "the GGUF mark") if reader.size >= 4 else b""
     if magic != b"GGUF":
         raise ModelFileError(
@@ -318,7 +318,7 @@ def _tensors(reader: Reader, count: int, alignment: int) -> tuple[Tensor, ...]:
             missing = _total(found, start) - reader.size
             raise ModelFileError(
                 f"{reader.path} is truncated: {missing} bytes are missing (tensor {name!r} ends beyond the file).",
-                AGAIN,
+                DOWNLOAD_AGAIN,
             )
         tensors.append(Tensor(name, shape, label, start + offset, size))
         expected = -(-(offset + size) // alignment) * alignment

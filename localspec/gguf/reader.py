@@ -27,7 +27,7 @@ _BLOCK, _LARGEST_BLOCK = 1 << 20, 1 << 23
 # Far above every real file: the largest vocabularies make headers of 20 MB, the largest models list 3,000 tensors.
 _HEADER_BYTES, _STRING_BYTES, NAME_BYTES = 1 << 28, 1 << 24, 1 << 16
 MOST_VALUES, MOST_TENSORS, _MOST_ELEMENTS = 1 << 16, 1 << 17, 1 << 23
-AGAIN = "Download the file again."
+DOWNLOAD_AGAIN = "Download the file again."
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ class Reader:
         return self._base + self._at
 
     def corrupt(self, what: str) -> NoReturn:
-        raise ModelFileError(f"{self.path} is corrupt: {what}.", AGAIN)
+        raise ModelFileError(f"{self.path} is corrupt: {what}.", DOWNLOAD_AGAIN)
 
     def check(self, count: int, what: str) -> None:
         """Refuses to go `count` bytes on if they cannot be there."""
@@ -112,7 +112,9 @@ class Reader:
         if missing > 0:
             if missing > 1 << 44:
                 self.corrupt(f"{what} claims to be {count} bytes long")
-            raise ModelFileError(f"{self.path} is truncated: it ends {missing} bytes before the end of {what}.", AGAIN)
+            raise ModelFileError(
+                f"{self.path} is truncated: it ends {missing} bytes before the end of {what}.", DOWNLOAD_AGAIN
+            )
         if self.offset + count > _HEADER_BYTES:
             self.corrupt(f"{what} ends beyond {_HEADER_BYTES >> 20} MiB, where no header does")
 
@@ -124,7 +126,7 @@ class Reader:
             self._base, self._at = self._base + self._at, 0
             self._data = rest + self._read(self._base + len(rest), max(_BLOCK, count - len(rest)))
             if len(self._data) < count:
-                raise ModelFileError(f"{self.path} became shorter while it was read.", AGAIN)
+                raise ModelFileError(f"{self.path} became shorter while it was read.", DOWNLOAD_AGAIN)
 
     def take(self, count: int, what: str) -> bytes:
         self.need(count, what)

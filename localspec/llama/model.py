@@ -125,7 +125,7 @@ class Model:
         arrays = device_list.put(params, spread, device, gpu_layers)
         watch = _Progress(progress)
         params.progress_callback = callback = api.llama_progress_callback(watch)
-        with wide.switched(wide.ROWS if kernels == "wide" else 0):
+        with wide.switched(wide.MOST_ROWS if kernels == "wide" else 0):
             handle = api.llama_model_load_from_file(str(header.path).encode("utf-8", "surrogateescape"), params)
         del callback, arrays
         if watch.error is not None:

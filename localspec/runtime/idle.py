@@ -24,17 +24,17 @@ from localspec.planning.costs import PassCosts
 from localspec.runtime.memory.memory import available_bytes
 from localspec.types import Feed, LogitRows, Tokens
 
-_QUIET = 2.0
+_QUIET_SECONDS = 2.0
 """Seconds without a pass in this process before one of these runs."""
-_LATER = 60.0
+_RETRY_SECONDS = 60.0
 """Seconds until it is tried again where it was not possible or disturbed."""
-_DELAYED = 0.1
+_MOST_DELAYED_SHARE = 0.1
 """Of a pass, the time its threads waited for a CPU from which on it does not count."""
-_TIMES = 3
+_PASSES_A_WIDTH = 3
 """Passes of a width; the first one builds its graph and does not count."""
-_ROOM = 4 * 256 * 2**20
+_FREE_BYTES = 4 * 256 * 2**20
 """Free bytes from which on the machine is measured: four times what that takes (native/wide/limits.c)."""
-_SUPPLIES = Path("/sys/class/power_supply")
+_POWER_SUPPLIES = Path("/sys/class/power_supply")
 
 
 class IdleJob(Protocol):
@@ -57,7 +57,7 @@ def next_wait(jobs: Sequence[IdleJob]) -> float | None:
 
 def _quiet_in() -> float:
     """Seconds until no pass has run in this process for a while."""
-    return _QUIET if cpus.running else max(0.0, cpus.last_pass + _QUIET - perf_counter())
+    return _QUIET_SECONDS if cpus.running else max(0.0, cpus.last_pass + _QUIET_SECONDS - perf_counter())
 
 
 class IdleSelfCheck:
@@ -96,8 +96,8 @@ class IdleLimits:
         return None if self._over else max(_quiet_in(), self._not_before - perf_counter())
 
     def step(self) -> bool:
-        self._not_before = perf_counter() + _LATER
-        if not on_battery() and (self._room() or 0) >= _ROOM:
+        self._not_before = perf_counter() + _RETRY_SECONDS
+        if not on_battery() and (self._room() or 0) >= _FREE_BYTES:
             found = limits.measure_limits(self._threads)
             if found is not None:
                 limits.write(self._folder, self._threads, found)
@@ -159,7 +159,7 @@ class IdleCalibration:
             return None
         now, quiet = self._clock(), 0.0
         if cpus.begun != self._own:
-            quiet = _QUIET if cpus.running else cpus.last_pass + _QUIET - now
+            quiet = _QUIET_SECONDS if cpus.running else cpus.last_pass + _QUIET_SECONDS - now
         return max(0.0, quiet, self._not_before - now)
 
     def step(self) -> bool:
@@ -168,7 +168,7 @@ class IdleCalibration:
         if self.wait != 0.0:
             return False
         if cpus.asleep or on_battery() or not self._pass(others):
-            self._not_before = self._clock() + _LATER
+            self._not_before = self._clock() + _RETRY_SECONDS
         return not self._widths
 
     def _pass(self, others: int) -> bool:
@@ -197,12 +197,12 @@ class IdleCalibration:
             context.forget(0, length)
             self._own = others + 1
         seconds, after = self._clock() - begun, waited()
-        if before is not None and after is not None and after - before > _DELAYED * seconds:
+        if before is not None and after is not None and after - before > _MOST_DELAYED_SHARE * seconds:
             return False
         if cpus.begun > self._own:
             return False  # one that began meanwhile ran beside it
         self._times.append(seconds)
-        if len(self._times) == _TIMES:
+        if len(self._times) == _PASSES_A_WIDTH:
             self._costs.observe(width, length, min(self._times[1:]))
             self._times.clear()
             del self._widths[0]
@@ -221,7 +221,7 @@ def on_battery() -> bool:
     A desktop has plugs that are not used (USB-C), and batteries of other devices (a mouse).
     """
     try:
-        supplies = [_SUPPLIES / name for name in os.listdir(_SUPPLIES)]
+        supplies = [_POWER_SUPPLIES / name for name in os.listdir(_POWER_SUPPLIES)]
     except OSError:
         return False
     own = any(_said(one, "type") == "Battery" and _said(one, "scope") != "Device" for one in supplies)

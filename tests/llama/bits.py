@@ -178,7 +178,7 @@ def run(name: str, kind: str, folder: Path) -> Row:
         folder: where files are written.
     """
     command = [sys.executable, "-m", "tests.llama.bits", "--one", name, kind, "--folder", str(folder)]
-    environment = {**os.environ, tiles.VARIABLE: "0"}
+    environment = {**os.environ, tiles.TILES_VARIABLE: "0"}
     began = time.perf_counter()
     try:
         done = subprocess.run(command, cwd=_ROOT, env=environment, capture_output=True, text=True, timeout=LIMIT)

@@ -97,7 +97,7 @@ def test_strict_examines_what_is_not_proved_and_remembers_it(
 
 
 def test_strict_refuses_what_could_not_be_examined_in_time(tiny_target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choice, "_MOST_SECONDS", 0.0)
+    monkeypatch.setattr(choice, "_EXAMINATION_SECONDS", 0.0)
     with pytest.raises(ModelError, match="could not be shown to be exact") as caught:
         choose(tiny_target, SETTINGS, exact="strict", kernels="repacked")
     assert caught.value.hint == "Use --exact auto."
@@ -157,7 +157,7 @@ def test_keys_of_examinations_name_what_decides(tiny_target: Path) -> None:
 def test_another_driver_of_the_gpu_is_another_key_on_the_gpu_alone(
     tiny_target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(probe, "_NVIDIA", tmp_path / "version")
+    monkeypatch.setattr(probe, "_NVIDIA_VERSION", tmp_path / "version")
     found = []
     for text in ("", "NVRM version: 580.95\nGCC", "NVRM version: 580.105\nGCC"):
         (tmp_path / "version").write_text(text)

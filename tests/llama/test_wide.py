@@ -193,7 +193,7 @@ def test_flash_attention_that_llama_cpp_decides_on(wide_model: Model) -> None:
     params = api.llama_context_default_params()
     params.n_ctx, params.n_threads = 256, 1
     assert params.flash_attn_type == -1
-    with wide.switched(wide.ROWS):
+    with wide.switched(wide.MOST_ROWS):
         handle = api.llama_init_from_model(wide_model.handle, params)
     api.llama_free(handle)
     lines = [line for _, line in lib.log.since(mark) if "Flash Attention" in line]

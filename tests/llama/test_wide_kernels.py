@@ -94,7 +94,7 @@ def test_models_with_and_without_it_do_not_disturb_each_other(tiny_target: Path,
         turns = list(zip(passes(ours), passes(theirs), strict=True))
         assert [pair[0] for pair in turns] == expected
         assert [pair[1] for pair in turns] == alone
-        wide.set_switch(wide.ROWS)
+        wide.set_switch(wide.MOST_ROWS)
         assert digests(theirs) == alone
         wide.set_switch(0)
         assert digests(ours) == expected

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.models.facts.context_length import LEAST, LONGEST, SHORTEST, default_context
+from localspec.models.facts.context_length import FALLBACK_LENGTH, LEAST_DEFAULT, LONGEST_DEFAULT, default_context
 from localspec.models.facts.shape import Layer, ModelShape
 
 GIB = 1 << 30
@@ -31,14 +31,14 @@ OLD = shape(32, 4 * GIB, 4096)
 @pytest.mark.parametrize(
     ("target", "total", "expected"),
     [
-        (SMALL, 24 * GIB, LONGEST),
-        (EIGHT, 64 * GIB, LONGEST),
+        (SMALL, 24 * GIB, LONGEST_DEFAULT),
+        (EIGHT, 64 * GIB, LONGEST_DEFAULT),
         (EIGHT, 16 * GIB, 16_384),
-        (OLD, 16 * GIB, LEAST),
-        (OLD, 6 * GIB, SHORTEST),
+        (OLD, 16 * GIB, LEAST_DEFAULT),
+        (OLD, 6 * GIB, FALLBACK_LENGTH),
         (replace(SMALL, train_context=2048), 24 * GIB, 2048),
-        (replace(SMALL, train_context=0), 24 * GIB, LEAST),
-        (SMALL, 0, LONGEST),
+        (replace(SMALL, train_context=0), 24 * GIB, LEAST_DEFAULT),
+        (SMALL, 0, LONGEST_DEFAULT),
     ],
     ids=[
         "1 B",
@@ -69,4 +69,4 @@ def test_it_is_never_longer_than_what_the_model_was_trained_for(
     layers: int, cache: int, total: int, trained: int
 ) -> None:
     found = default_context(shape(layers, GIB, cache, trained), total_bytes=total)
-    assert 0 < found <= min(LONGEST, trained or LEAST)
+    assert 0 < found <= min(LONGEST_DEFAULT, trained or LEAST_DEFAULT)

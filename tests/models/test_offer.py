@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from localspec.models.hub import offer
-from localspec.models.hub.offer import FIRST, MOST, first_offers, offers
+from localspec.models.hub.offer import MOST_OFFERS, OFFER_ORDER, first_offers, offers
 from localspec.models.installed.catalog import Catalog
 from localspec.models.installed.store import Entry, Store, StoredFile
 from localspec.models.memory.memory import Place
@@ -20,20 +20,20 @@ def _offered(memory: int, disk: int) -> list[str]:
 
 
 def test_every_name_is_in_the_catalogue_and_has_a_drafter_that_is_used() -> None:
-    found = {one.name: one for one in (offer._offer(Catalog.load(), name) for name in FIRST) if one is not None}
-    assert set(found) == set(FIRST)
-    sizes = [found[name].bytes for name in FIRST]
+    found = {one.name: one for one in (offer._offer(Catalog.load(), name) for name in OFFER_ORDER) if one is not None}
+    assert set(found) == set(OFFER_ORDER)
+    sizes = [found[name].bytes for name in OFFER_ORDER]
     assert sizes == sorted(sizes, reverse=True)
     assert all(sizes)
 
 
 @pytest.mark.parametrize(("memory", "disk", "largest"), [(64, 500, 0), (12, 500, 2), (6, 500, 3), (64, 7, 2)])
 def test_the_largest_that_fit_memory_and_disk_are_offered(memory: int, disk: int, largest: int) -> None:
-    assert _offered(memory * GB, disk * GB) == list(FIRST[largest:][:MOST])
+    assert _offered(memory * GB, disk * GB) == list(OFFER_ORDER[largest:][:MOST_OFFERS])
 
 
 def test_memory_that_is_unknown_leaves_the_disk_to_decide() -> None:
-    assert _offered(0, 500 * GB) == list(FIRST[:MOST])
+    assert _offered(0, 500 * GB) == list(OFFER_ORDER[:MOST_OFFERS])
 
 
 def test_nothing_is_offered_where_nothing_fits() -> None:
@@ -46,7 +46,7 @@ def test_nothing_is_offered_once_a_model_is_installed(
     monkeypatch.setattr(offer, "ram", lambda: Place("CPU", "cpu", 64 * GB))
     monkeypatch.setattr(offer, "_free_disk", lambda: 500 * GB)
     store = Store(tmp_path)
-    assert [one.name for one in first_offers(store)] == list(FIRST[:MOST])
+    assert [one.name for one in first_offers(store)] == list(OFFER_ORDER[:MOST_OFFERS])
     file = StoredFile.of(tiny_target, "0" * 64, "foreign")
     store.add(Entry("mine", (file,)))
     assert first_offers(store) == []

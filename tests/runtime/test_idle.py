@@ -160,7 +160,7 @@ AC, BATTERY = {"type": "Mains", "online": "0"}, {"type": "Battery"}
 def test_batteries(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, supplies: dict[str, dict[str, str]], found: bool
 ) -> None:
-    monkeypatch.setattr(idle, "_SUPPLIES", tmp_path / "power")
+    monkeypatch.setattr(idle, "_POWER_SUPPLIES", tmp_path / "power")
     assert not on_battery()
     for name, said in supplies.items():
         (tmp_path / "power" / name).mkdir(parents=True)
@@ -178,7 +178,7 @@ STRICT = OPTIONS | {"exact": "strict", "kernels": "repacked", "cache": "bf16"}
 @pytest.fixture
 def quiet(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A machine on which nothing ever disturbs, and nothing is known of the pair."""
-    monkeypatch.setattr(idle, "_QUIET", 0.0)
+    monkeypatch.setattr(idle, "_QUIET_SECONDS", 0.0)
     monkeypatch.setattr(idle, "cpus", SimpleNamespace(begun=0, running=0, last_pass=0.0, asleep=False))
     monkeypatch.setattr(idle, "waited", lambda: None)
     monkeypatch.setattr(idle, "on_battery", lambda: False)

@@ -14,7 +14,7 @@ from localspec.llama.exact import limits
 from localspec.llama.exact.limits import Limits
 from localspec.llama.library import lib
 from localspec.models.hub import offer
-from localspec.models.hub.offer import FIRST, offers
+from localspec.models.hub.offer import OFFER_ORDER, offers
 from localspec.models.installed.catalog import Catalog
 from localspec.models.memory.memory import Place
 from localspec.runtime.offered import HEADING, TINY, is_bundled, offered, words
@@ -63,7 +63,7 @@ def test_experts_that_do_not_compute_are_not_read() -> None:
 
 
 def test_every_offer_knows_what_it_reads() -> None:
-    found = [one for name in FIRST if (one := offer._offer(Catalog.load(), name)) is not None]
+    found = [one for name in OFFER_ORDER if (one := offer._offer(Catalog.load(), name)) is not None]
     assert all(0 < one.read_bytes <= one.bytes for one in found)
 
 

@@ -12,7 +12,7 @@ Reuse: TypeAlias = Literal["all", "chunks"]
 
 
 def common_prefix(left: Tokens, right: Tokens) -> int:
-    """How many leading tokens two int32 arrays share."""
+    """Number of leading tokens that two int32 arrays share."""
     count = min(len(left), len(right))
     left, right = left[:count], right[:count]
     if left.tobytes() == right.tobytes():  # the usual case, every pass: several times faster than comparing elements
@@ -35,12 +35,12 @@ class Cells:
         self._buffer = np.zeros(capacity, dtype=np.int32)
         self.length = 0
         self.prompt_length = 0
-        """That of the history the cells were computed for: tells how they were cut into passes."""
+        """Prompt length of the history that the cells were computed for: tells how the prompt was cut into passes."""
         self.grid = grid
         self.reuse = reuse
         self.rollback = rollback
         self.droppable = 0
-        """How many can be dropped now, where there is a `rollback`: of the last pass all but the first, and once."""
+        """Number of cells that can be dropped now with `rollback`: once, all cells of the last pass but the first."""
         self.branch: tuple[int, int] | None = None
         """After a tree: (first position of its nodes, lowest sequence id beside the main chain)."""
 

@@ -24,12 +24,12 @@ from localspec.llama.library.settings import ContextSettings
 from localspec.llama.model import Model
 from localspec.types import Feed, LogitRows, Tokens
 
-_BLOCK = 256
-"""Cells that llama.cpp's attention reads at a time: it pads their number to a multiple."""
-_SHORT = 40
-"""Tokens of a history well within the first block."""
-WIDTH = 8
-"""Rows of a pass on a GPU: with 9 or more, most of them change to kernels that cost much more (issue 49)."""
+_ATTENTION_BLOCK = 256
+"""llama.cpp's attention reads a multiple of this number of cells."""
+_SHORT_HISTORY = 40
+"""Tokens of a history that is well within the first block of attention."""
+GPU_WIDTH = 8
+"""Rows of a pass on a GPU: from 9 rows on most GPUs use kernels that cost much more (issue 49)."""
 
 
 class ConstantWidth(Context):
@@ -52,15 +52,17 @@ class ConstantWidth(Context):
         """
         if settings.max_leaves > 1 or not model.can_trim:
             raise UsageError("Passes of one width need chains, and a cache that can be trimmed.")
-        if not 1 < width <= min(settings.max_rows, _BLOCK // 2) or settings.n_ctx <= width:
-            raise UsageError(f"A pass of {width} rows does not fit; 2 to {min(settings.max_rows, _BLOCK // 2)} do.")
+        if not 1 < width <= min(settings.max_rows, _ATTENTION_BLOCK // 2) or settings.n_ctx <= width:
+            raise UsageError(
+                f"A pass of {width} rows does not fit; 2 to {min(settings.max_rows, _ATTENTION_BLOCK // 2)} do."
+            )
         in_place = replace(settings, logits="in place")  # the sampler is called once, and few of the rows are read
         super().__init__(model, in_place, tap=tap, keep_states=keep_states)
         self.width = width
         self._chain = np.arange(-1, width - 2, dtype=np.int32)
         self.n_ctx = settings.n_ctx - (width - 1)
         self._done: list[LogitRows] = []
-        """Of the feeds whose passes are over, while that of the last one runs."""
+        """Logits rows of all feeds of a `launch` but the last: passes of these feeds are over while the last runs."""
 
     def launch(self, feeds: Sequence[Feed]) -> None:
         """See `Context.launch`. What a pass would take along besides the last token is decoded before, token by token.
@@ -108,7 +110,7 @@ class ConstantWidth(Context):
         """Nodes that a draft may have after a history of `length` tokens: no row may see another block of cells than
         in a pass of its own.
         """
-        return min(self.width - 1, -(length - 1 + self.width) % _BLOCK)
+        return min(self.width - 1, -(length - 1 + self.width) % _ATTENTION_BLOCK)
 
     def prefill_chunk(
         self, slot: int, tokens: Tokens, prompt_length: int, cancel: Callable[[], bool] | None = None
@@ -132,7 +134,7 @@ class ConstantWidth(Context):
             DecodeError: llama.cpp failed.
         """
         tokens = np.random.default_rng(1).integers(0, self.n_vocab, self.n_ctx).astype(np.int32)
-        for length in (_SHORT, _BLOCK - self.width, _BLOCK + 1):
+        for length in (_SHORT_HISTORY, _ATTENTION_BLOCK - self.width, _ATTENTION_BLOCK + 1):
             nodes = self.longest_draft(length)
             if length + nodes > self.n_ctx:
                 continue

@@ -26,10 +26,10 @@ from localspec.llama.library.settings import ContextSettings
 from localspec.llama.model import Model
 from localspec.types import Feed, LogitRows, Tokens
 
-MIN_COPIED = 32
-"""Tokens from which on another slot's cache is copied instead of computed."""
+FEWEST_COPIED_TOKENS = 32
+"""Fewest tokens for which another slot's cache is copied instead of computed."""
 CELLS_PER_TOKEN = 256
-"""Cells that are copied in the time that computing a token takes: 1 B in Q8_0 900, the bundled pair 70 (2 cores)."""
+"""Cells that are copied while one token is computed: measured 900 (1 B in Q8_0) and 70 (bundled pair), 2 cores."""
 
 
 class Context:
@@ -66,7 +66,7 @@ class Context:
         self.exact_widths: frozenset[int] | None = None
         """Rows per pass whose bits equal those of one row, set by the caller that knows; None = unknown."""
         self.watch: StepWatch | None = None
-        """Looks after `exact_widths` where they were proved and not tried."""
+        """Ends `exact_widths` after a pass in which our library computed fewer steps than proved; None = no watch."""
         self.threads = settings.threads or lib.default_threads()
         self.can_trim, self.most_nodes = model.can_trim, most_nodes(model, settings)
         self.max_leaves = settings.max_leaves if model.can_trim else 1
@@ -93,7 +93,7 @@ class Context:
         """Hidden states of the cached tokens; None = nothing is kept."""
 
     def reuse_all(self) -> None:
-        """From now on a history keeps all that it shares with the cache: its bits do not tell how it came about."""
+        """From now on a history reuses all tokens that are cached of it, since bits do not depend on passes."""
         self.settings = replace(self.settings, reuse="all")
         for cells in self._cells:
             cells.reuse = "all"
@@ -206,7 +206,7 @@ class Context:
         return [self._logits.of(part, self.n_vocab, self) for part in parts]
 
     def reusable(self, slot: int, tokens: Tokens, prompt_length: int) -> int:
-        """How many leading tokens `prefill` would find cached."""
+        """Number of leading tokens that `prefill` would find cached."""
         keep = self._cells[slot].keep(tokens, prompt_length)
         return keep if self._cells[slot].may_keep(keep) else 0
 
@@ -221,7 +221,7 @@ class Context:
             return held
         shared = [min(common_prefix(cells.tokens, tokens), len(tokens) - 1) for cells in self._cells]
         source = max(range(len(shared)), key=shared.__getitem__)
-        if shared[source] - held < max(MIN_COPIED, self.n_ctx // CELLS_PER_TOKEN):
+        if shared[source] - held < max(FEWEST_COPIED_TOKENS, self.n_ctx // CELLS_PER_TOKEN):
             return held
         self.forget(slot)
         self._api.llama_memory_seq_cp(self._memory, source, slot, -1, -1)
@@ -248,7 +248,7 @@ class Context:
         return self.most_nodes
 
     def cached(self, slot: int) -> int:
-        """How many tokens the slot's cache holds."""
+        """Number of tokens in the slot's cache."""
         return self._cells[slot].length
 
     def forget(self, slot: int, keep: int = 0) -> None:

@@ -14,9 +14,10 @@ from localspec.llama.library.settings import ContextSettings
 from localspec.llama.model import Model
 from localspec.types import Float32Array, Float64Array, Tokens
 
-_CHUNK = 128
-"""Tokens a pass. llama.cpp then keeps logits of every row, too: 80 MB for a vocabulary of 150,000."""
-_STEP = 512
+_PASS_TOKENS = 128
+"""Tokens of a pass. llama.cpp keeps logits of every row: 80 MB for a vocabulary of 150,000."""
+_CACHE_STEP = 512
+"""The context holds a multiple of this number of tokens."""
 _NONE, _MEAN, _FIRST, _LAST, _RANK = range(5)
 """llama.cpp's numbers of how states are pooled."""
 
@@ -79,8 +80,8 @@ class Embedder:
     def _room_for(self, tokens: int) -> Context:
         if self._context is None or self._context.n_ctx < tokens:
             self.close()
-            n_ctx = -(-tokens // _STEP) * _STEP
-            settings = ContextSettings(n_ctx=n_ctx, grid=_CHUNK, max_rows=_CHUNK, threads=self._threads)
+            n_ctx = -(-tokens // _CACHE_STEP) * _CACHE_STEP
+            settings = ContextSettings(n_ctx=n_ctx, grid=_PASS_TOKENS, max_rows=_PASS_TOKENS, threads=self._threads)
             self._context = Context(self._model, settings, tap=Tap(final="all"), keep_states=False)
         return self._context
 

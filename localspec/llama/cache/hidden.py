@@ -16,16 +16,16 @@ from localspec.llama.library import lib
 from localspec.llama.model import Model
 from localspec.types import Float32Array, Tokens
 
-_STEP = 512
+_CACHE_STEP = 512
 
 
 @dataclass(frozen=True, slots=True)
 class HiddenStates:
-    """Of a text of n tokens."""
+    """Hidden states of a text of n tokens."""
 
     layers: dict[int, Float32Array]
-    """Layer -> float32[n, n_embd], what goes into it: the residual stream before its own norm. Layer 0's are the token
-    embeddings; those of layer i come out of layer i - 1."""
+    """{layer: float32[n, n_embd]}, inputs of the layer: the residual stream before the layer's norm. Inputs of layer 0
+    are the token embeddings; those of layer i are the outputs of layer i - 1."""
     final: Float32Array
     """float32[n, n_embd], after the final norm: what the output matrix turns into logits."""
 
@@ -89,7 +89,7 @@ class HiddenReader:
         held, tap = self._context, Tap(layers, "all")
         if held is None or held.n_ctx < tokens or held.outputs is None or held.outputs.tap != tap:
             self.close()
-            n_ctx = -(-tokens // _STEP) * _STEP
+            n_ctx = -(-tokens // _CACHE_STEP) * _CACHE_STEP
             like = self._like.settings
             rollback = like.rollback if self._like.most_nodes else 0  # with snapshots passes are built differently
             settings = replace(

@@ -39,9 +39,9 @@ class SavedCache:
     tokens: Tokens
     """int32[n], in position order."""
     prompt_length: int
-    """Of the history they belong to: tells how they were cut into passes."""
+    """Prompt length of the history of `tokens`: tells how the prompt was cut into passes."""
     state: memoryview
-    """Bytes of `Context.save`."""
+    """The bytes that `Context.save` returned."""
 
 
 def key(context: Context) -> bytes:
@@ -84,7 +84,7 @@ def put(context: Context, saved: SavedCache) -> bool:
 
 
 def usable(context: Context, tokens: Tokens, prompt_length: int, prompt: Tokens) -> int:
-    """How many leading tokens of a new prompt a saved cache of `tokens` would spare; see `Context.reusable`."""
+    """Number of leading tokens of a new prompt that a saved cache of `tokens` holds (`Context.reusable`)."""
     settings = context.settings
     cells = Cells(len(tokens), settings.grid if settings.grid_prefill else 0, settings.reuse)
     cells.put(0, tokens)

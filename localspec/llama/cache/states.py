@@ -24,7 +24,7 @@ from localspec.llama.model import Model
 from localspec.types import Float32Array, Tokens
 
 FINAL, NEXTN = -1, -2
-"""What may be read besides a layer's input: the normed final state, and what an MTP layer starts from."""
+"""Names of states besides layer inputs: the normed final state, and the state that an MTP layer starts from."""
 
 SHOWS_LAYERS = frozenset(
     {
@@ -43,10 +43,10 @@ SHOWS_NEXTN = frozenset(
 """Architectures whose passes set the state that an MTP layer starts from; of another, nothing would ever come."""
 Final = Literal["no", "decoded", "all"]
 _FINAL_ORDER: tuple[Final, ...] = ("no", "decoded", "all")
-_SET_LAYER = "_Z30llama_set_embeddings_layer_inpP13llama_contextjb"
-_GET_LAYER = "_Z30llama_get_embeddings_layer_inpP13llama_contextj"
+_SET_LAYER_SYMBOL = "_Z30llama_set_embeddings_layer_inpP13llama_contextjb"
+_GET_LAYER_SYMBOL = "_Z30llama_get_embeddings_layer_inpP13llama_contextj"
 """C++ names: llama.cpp declares these outside its C interface."""
-_LARGEST = float(np.finfo(np.float16).max)
+_LARGEST_HALF = float(np.finfo(np.float16).max)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class Tap:
     """The final state after the norm: of decoded rows only ("decoded"; prompts cost nothing more), or of prompts
     too ("all"; every prompt row then is an output, which costs the output matrix)."""
     nextn: bool = False
-    """What an MTP layer starts from, of every row, prompts included."""
+    """Whether to read the state that an MTP layer starts from, of every row, prompts included."""
 
     def __or__(self, other: Tap) -> Tap:
         final = max(self.final, other.final, key=_FINAL_ORDER.index)
@@ -109,7 +109,7 @@ def check_tap(header: Header, n_layers: int, tap: Tap) -> Tap:
 
 
 def sizes(model: Model) -> tuple[int, int]:
-    """How many numbers go into a layer for each token, and how many a final state has."""
+    """Size of a layer input and size of a final state, in numbers a token."""
     api = lib.api()
     return int(api.llama_model_n_embd(model.handle)), int(api.llama_model_n_embd_out(model.handle))
 
@@ -124,7 +124,7 @@ class Outputs:
         self.n_embd, self.n_final = sizes(model)
         """Numbers of a layer's input; of a final state, and of what an MTP layer starts from."""
         self.n_cells = int(api.llama_n_ctx(pointer))
-        """Tokens that the caches of all slots hold together, at most."""
+        """Most tokens that the caches of all slots hold together."""
         self._handle = handle
         self._switch_final: Callable[[int | None, bool], None] = api.llama_set_embeddings
         self._final_on = tap.final == "all"
@@ -137,8 +137,8 @@ class Outputs:
             extension.llama_set_embeddings_nextn(pointer, True, False)
             self._read[NEXTN] = (extension.llama_get_embeddings_nextn, (pointer,), self.n_final)
         if tap.layers:
-            switch = lib.c_function(_SET_LAYER, None, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_bool)
-            get = lib.c_function(_GET_LAYER, ctypes.POINTER(ctypes.c_float), ctypes.c_void_p, ctypes.c_uint32)
+            switch = lib.c_function(_SET_LAYER_SYMBOL, None, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_bool)
+            get = lib.c_function(_GET_LAYER_SYMBOL, ctypes.POINTER(ctypes.c_float), ctypes.c_void_p, ctypes.c_uint32)
             for layer in tap.layers:
                 switch(pointer, layer, True)
                 self._read[layer] = (get, (pointer, layer), self.n_embd)
@@ -165,7 +165,7 @@ class Outputs:
             lib.extension().llama_set_embeddings_nextn(pointer, False, False)
         gone = [layer for layer in self.tap.layers if layer not in tap.layers]
         if gone:
-            switch = lib.c_function(_SET_LAYER, None, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_bool)
+            switch = lib.c_function(_SET_LAYER_SYMBOL, None, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_bool)
             for layer in gone:
                 switch(pointer, layer, False)
         self.tap = tap
@@ -202,7 +202,7 @@ class _Run:
         if self.stop < position:
             self.start = self.stop = position
         begin = position - self.start
-        np.clip(states, -_LARGEST, _LARGEST, out=self.rows[begin : begin + len(states)], casting="unsafe")
+        np.clip(states, -_LARGEST_HALF, _LARGEST_HALF, out=self.rows[begin : begin + len(states)], casting="unsafe")
         self.stop = position + len(states)
 
 

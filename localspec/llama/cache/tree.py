@@ -26,7 +26,7 @@ class Layout:
     first_leaf: list[int]
     """Lowest leaf id below the node (its own, if it is a leaf)."""
     leaf_count: list[int]
-    """How many consecutive ids it carries."""
+    """Number of consecutive leaf ids of the node, from `first_leaf` on."""
     leaves: int
     """Leaves in all; ids are 0 .. leaves - 1 before `spread`."""
     main_length: int

@@ -16,7 +16,7 @@ from typing import Literal
 from localspec.errors import ModelError, UsageError
 from localspec.gguf.split import parts_of, split_of
 from localspec.gguf.spread import BY_LAYER, Spread
-from localspec.llama.cache.constant_width import WIDTH, ConstantWidth
+from localspec.llama.cache.constant_width import GPU_WIDTH, ConstantWidth
 from localspec.llama.cache.context import Context
 from localspec.llama.cache.states import NO_TAP, Tap
 from localspec.llama.exact import exactness, tiles, wide
@@ -34,13 +34,13 @@ Mode = Literal["auto", "strict", "off"]
 Progress = Callable[[str, float], None]
 """(what is being done, share done from 0 to 1); may raise to give up."""
 
-_MOST_SECONDS = 600.0
-"""That `strict` may take to examine a model of which nothing is proved."""
-MOST_PADDED = 1.1
-"""How many times as long as a plain pass one of `WIDTH` rows may take for `auto` to have passes of one width on a GPU
+_EXAMINATION_SECONDS = 600.0
+"""Seconds that `strict` may take to examine a model of which nothing is proved."""
+MOST_PADDED_COST = 1.1
+"""Highest cost, in plain passes, of a pass of `GPU_WIDTH` rows at which `auto` runs passes of one width on a GPU
 (issue 49: at most 10 % more)."""
-_CHECK_SECONDS = 0.5
-"""That our kernels' check of themselves may take before the first answer under `strict`."""
+_SELF_CHECK_SECONDS = 0.5
+"""Seconds that the self-check of our kernels may take before the first answer under `strict`."""
 
 
 @dataclass(slots=True)
@@ -51,11 +51,11 @@ class Chosen:
     context: Context
     configuration: Configuration
     proof: Exactness
-    """What follows from the graphs of its passes."""
+    """What the graphs of the target's passes prove about widths and prompts."""
     description: str
     """The configuration in words, whether it is exact, and why."""
     self_check: SelfCheck | None = None
-    """Of our kernels, where they serve the target."""
+    """Self-check of our kernels, if they compute the target's passes."""
 
     @property
     def exact(self) -> bool:
@@ -74,7 +74,7 @@ def choose(
     exact: Mode = "auto",
     kernels: Kernels | None = None,
     cache: CacheFormat = DEFAULT_CACHE,
-    widest: int = probing.WIDEST,
+    widest: int = probing.WIDEST_PROBED,
     gpu_layers: int = 0,
     device: str | None = None,
     spread: Spread = BY_LAYER,
@@ -94,7 +94,7 @@ def choose(
         cache: how keys and values are kept.
         widest: widest pass the engine will ask for (1 + most draft nodes, over all slots).
         gpu_layers, device, spread: as in `Model.load`.
-        padded: how many times as long as a plain pass one of `WIDTH` rows took on this GPU; None = not known.
+        padded: how many times as long as a plain pass one of `GPU_WIDTH` rows took on this GPU; None = not known.
         cache_dir: folder of what was examined; None = examine anew and keep nothing.
         progress: see `Progress`.
         tap: hidden states that the context hands out; they change no bit.
@@ -151,11 +151,11 @@ def _context(
         ModelError: "strict", and rows differ even so; or what `Context` raises.
     """
     alone = settings.n_slots == 1 and settings.max_leaves == 1
-    cheap = exact == "auto" and alone and padded is not None and padded <= MOST_PADDED
+    cheap = exact == "auto" and alone and padded is not None and padded <= MOST_PADDED_COST
     if not (exact == "strict" or cheap) or not model.gpu_layers or not model.can_trim:
         return Context(model, settings, tap=tap)
-    chains = replace(settings, max_leaves=1, reuse="chunks", n_ctx=settings.n_ctx + WIDTH - 1)
-    context = ConstantWidth(model, chains, WIDTH, tap)
+    chains = replace(settings, max_leaves=1, reuse="chunks", n_ctx=settings.n_ctx + GPU_WIDTH - 1)
+    context = ConstantWidth(model, chains, GPU_WIDTH, tap)
     if context.same_bits() if exact == "strict" else _had_same_bits(context, folder):
         return context
     context.close()
@@ -184,7 +184,7 @@ def _self_check(
         return None
     check = SelfCheck(folder, threads)
     if exact == "strict":
-        check.run(_CHECK_SECONDS)
+        check.run(_SELF_CHECK_SECONDS)
     return check
 
 
@@ -207,7 +207,7 @@ def usual_kernels(gpu_layers: int = 0) -> Kernels:
 
 
 def kernels_beside(target: Model, gpu_layers: int = 0) -> Kernels:
-    """Those of a draft model: ours where the target runs on them, so that llama.cpp's alone serve where they should."""
+    """Kernels of a draft model: ours if the target uses them, else llama.cpp's."""
     return usual_kernels(gpu_layers) if target.kernels == "wide" else "repacked"
 
 
@@ -247,7 +247,7 @@ def _why(context: Context, proof: Exactness, exact: Mode, padded: float | None) 
         return "exactness is off"
     if proof.widths or not context.model.gpu_layers or padded is None:
         return str(proof)
-    return f"{proof}; passes of {WIDTH} rows take {padded:.2f} times as long as plain ones"
+    return f"{proof}; passes of {GPU_WIDTH} rows take {padded:.2f} times as long as plain ones"
 
 
 def _key(context: Context, widest: int) -> str:
@@ -267,7 +267,7 @@ def _key(context: Context, widest: int) -> str:
 def _examined(context: Context, widest: int, cache_dir: Path | None, report: Progress) -> frozenset[int]:
     """Exact widths, found by comparing the bits of real passes, now or at an earlier start."""
     model, settings = context.model, context.settings
-    widest = max(probing.WIDEST, min(widest, 1 + context.most_nodes))
+    widest = max(probing.WIDEST_PROBED, min(widest, 1 + context.most_nodes))
     key = _key(context, widest)
     known = probes.load(cache_dir, key) or Probe()
     if known.exact is None:
@@ -278,10 +278,10 @@ def _examined(context: Context, widest: int, cache_dir: Path | None, report: Pro
             left = f", about {spent * (1 - share) / share:.0f} s left" if share else ""
             report(f"checking bits{left}", share)
 
-        known = probing.examine(model, settings, widest=widest, budget=_MOST_SECONDS, progress=told)
+        known = probing.examine(model, settings, widest=widest, budget=_EXAMINATION_SECONDS, progress=told)
         if known.exact is None:
             raise ModelError(
-                f"{model.path.name} could not be shown to be exact here in {_MOST_SECONDS / 60:.0f} minutes.",
+                f"{model.path.name} could not be shown to be exact here in {_EXAMINATION_SECONDS / 60:.0f} minutes.",
                 "Use --exact auto.",
             )
         probes.store(cache_dir, key, known)

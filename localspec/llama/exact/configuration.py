@@ -11,13 +11,13 @@ from typing import Literal
 from localspec.llama.library.settings import CacheType, ContextSettings
 
 Kernels = Literal["wide", "repacked", "plain"]
-"""Who computes passes on the CPU: our own library (native/wide), llama.cpp with weights reordered for speed, or
-llama.cpp with the weights as they are in the file. What the library does not take is llama.cpp's, repacked."""
+"""Kernels of passes on the CPU: our own library (native/wide), llama.cpp with weights reordered for speed, or llama.cpp
+with the weights as they are in the file. Weights that our library does not support use llama.cpp's, reordered."""
 
 LLAMA_KERNELS: tuple[Kernels, ...] = ("repacked", "plain")
 ALL_KERNELS: tuple[Kernels, ...] = ("wide", *LLAMA_KERNELS)
 
-_WORDS: dict[Kernels, str] = {"wide": "wide kernels", "repacked": "repacked weights", "plain": "plain weights"}
+_KERNEL_WORDS: dict[Kernels, str] = {"wide": "wide kernels", "repacked": "repacked weights", "plain": "plain weights"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ CACHES = (
     CacheFormat("F16 cache, no flash attention", "f16", "f16", False),
 )
 CACHE_NAMES: dict[str, CacheFormat] = dict(zip(("f16", "bf16", "q8_0", "unfused"), CACHES, strict=True))
-"""By the names of `EngineSettings.cache`."""
+"""{name in `EngineSettings.cache`: format}."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Configuration:
     cache: CacheFormat = DEFAULT_CACHE
 
     def __str__(self) -> str:
-        return f"{self.cache.name}, {_WORDS[self.kernels]}"
+        return f"{self.cache.name}, {_KERNEL_WORDS[self.kernels]}"
 
     def apply(self, settings: ContextSettings) -> ContextSettings:
         """`settings` with this cache."""

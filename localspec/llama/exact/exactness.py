@@ -21,10 +21,10 @@ from localspec.llama.exact.wide import DEVICE_NAME
 from localspec.llama.library.settings import ContextSettings
 from localspec.llama.model import Model
 
-_WIDEST = 1 + LONGEST_DRAFT
+_WIDEST_PASS = 1 + LONGEST_DRAFT
 """Rows of the widest pass of one slot: the last token and the longest draft."""
-LOOKS = frozenset({"NONE", "RESHAPE", "VIEW", "PERMUTE", "TRANSPOSE"})
-"""Operations that compute nothing."""
+WITHOUT_ARITHMETIC = frozenset({"NONE", "RESHAPE", "VIEW", "PERMUTE", "TRANSPOSE"})
+"""Operations that only change how a tensor is read."""
 PER_ROW = frozenset(
     {
         *("ADD", "ADD_ID", "SUB", "MUL", "DIV", "SCALE", "SQR", "SQRT", "CLAMP", "FILL", "UNARY", "GLU"),
@@ -43,9 +43,9 @@ class Exactness:
     """What is known of a context without computing anything."""
 
     widths: bool
-    """Passes of every width give the bits of one-row passes."""
+    """Whether rows have the bits of one-row passes at every width."""
     prefill: bool
-    """So do the passes that read a prompt, so a cache does not depend on how it came about."""
+    """Whether rows of prompt passes have these bits, too, so that a cache does not depend on its passes."""
     reason: str
     """The first node that speaks against `widths`, or else against `prefill`, in words; "" if none does."""
     steps: int = field(default=0, compare=False)
@@ -79,12 +79,12 @@ def by_construction(context: Context, widest: int) -> Exactness:
         return Exactness(False, False, reason)
     chunk = -(-context.settings.grid // slots) * slots
     reason = _objection(narrow, nodes(context.handle, chunk, slots, outputs=slots))
-    ours = sum(node.backend == DEVICE_NAME and node.operation not in LOOKS for node in narrow)
+    ours = sum(node.backend == DEVICE_NAME and node.operation not in WITHOUT_ARITHMETIC for node in narrow)
     return Exactness(True, not reason, reason, ours)
 
 
 def of_file(path: Path, rollback: int = 0) -> Exactness | None:
-    """The same of a file, for one slot on the CPU. Its weights are not read; takes about 0.1 s.
+    """What `by_construction` says of a file, for one slot on the CPU. Weights are not read; takes about 0.1 s.
 
     Args:
         path: a GGUF file.
@@ -103,7 +103,7 @@ def of_file(path: Path, rollback: int = 0) -> Exactness | None:
     with Model.load(path, kernels="wide", weights=False) as model:
         context = Context(model, ContextSettings(n_ctx=512, rollback=rollback))
         try:
-            return by_construction(context, _WIDEST) if context.most_nodes else None
+            return by_construction(context, _WIDEST_PASS) if context.most_nodes else None
         finally:
             context.close()
 
@@ -120,7 +120,7 @@ def _objection(narrow: Sequence[Node], graph: Sequence[Node]) -> str:
 
 def _computed(graph: Sequence[Node]) -> list[tuple[str, str]]:
     """What a graph computes. Wider passes of recurrent layers copy more states, and llama.cpp numbers its nodes."""
-    nodes = [node for node in graph if node.operation not in LOOKS | {"CPY"}]
+    nodes = [node for node in graph if node.operation not in WITHOUT_ARITHMETIC | {"CPY"}]
     return [(node.operation, re.sub(r"node_\d+", "node", node.source)) for node in nodes]
 
 
@@ -128,13 +128,13 @@ def _inexact(graph: Sequence[Node]) -> Iterator[Node]:
     for node in graph:
         ours = node.backend == DEVICE_NAME
         per_row = node.backend == "CPU" and node.operation in PER_ROW and not _is_tiled(node)
-        if not (ours or node.operation in LOOKS or per_row):
+        if not (ours or node.operation in WITHOUT_ARITHMETIC or per_row):
             yield node
 
 
 def _is_tiled(node: Node) -> bool:
     """Whether llama.cpp computes these experts by other arithmetic where one has many rows (see `tiles`)."""
-    return node.operation == "MUL_MAT_ID" and bool(tiles.TYPES.fullmatch(node.source_type)) and tiles.in_use()
+    return node.operation == "MUL_MAT_ID" and bool(tiles.TILED_TYPES.fullmatch(node.source_type)) and tiles.in_use()
 
 
 def _in_words(node: Node) -> str:

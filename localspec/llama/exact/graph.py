@@ -45,11 +45,11 @@ class Node:
     """An operation of a graph."""
 
     name: str
-    """As llama.cpp names it, such as "ffn_moe_logits-0"; the number is the layer."""
+    """llama.cpp's name of the node, such as "ffn_moe_logits-0"; the number is the layer."""
     operation: str
-    """ggml's name of what it computes, such as "MUL_MAT", or `HADAMARD`."""
+    """ggml's name of the operation, such as "MUL_MAT", or `HADAMARD`."""
     backend: str
-    """Who computes it: "wide", "CPU" or a GPU's name."""
+    """Device that computes the node: "wide", "CPU" or a GPU's name."""
     source: str
     """Name of the first operand, for products the weight."""
     source_type: str

@@ -19,7 +19,7 @@ class Limits:
     """Rates of all threads together."""
 
     memory_rate: float
-    """Bytes read from memory a second."""
+    """Bytes a second that all threads together read from memory."""
     int8_rate: float
     """Multiplications and additions of int8 a second, in registers."""
 

@@ -19,7 +19,7 @@ from localspec.llama.model import Model
 from localspec.types import Feed, LogitRows, Tokens
 
 _SEED_LENGTH = 128
-_REACH = 32  # tokens after a length that passes may use
+_TOKENS_AFTER = 32  # tokens after a length that passes may use
 
 
 @dataclass(slots=True)
@@ -70,8 +70,8 @@ class Bench:
         self.context.close()
 
     def reach(self, length: int) -> int:
-        """How many tokens after `length` can be decoded."""
-        return max(0, min(_REACH, self.settings.n_ctx - length - 1))
+        """Number of tokens after `length` that can be decoded."""
+        return max(0, min(_TOKENS_AFTER, self.settings.n_ctx - length - 1))
 
     def _fill_seed(self) -> None:
         count = min(_SEED_LENGTH, self.settings.n_ctx // 2)

@@ -19,12 +19,12 @@ from localspec.llama.library import lib
 from localspec.llama.library.settings import ContextSettings
 
 _FORMAT = 5
-_TREES = 2
-"""Changes with the trees that are examined (`widths`): what was found with others does not count."""
-_NVIDIA = Path("/proc/driver/nvidia/version")
+_TREES_VERSION = 2
+"""Version of the trees that `widths` examines: results of another version do not count."""
+_NVIDIA_VERSION = Path("/proc/driver/nvidia/version")
 """Where NVIDIA's driver names itself, on Linux."""
 DAMAGE = (OSError, ValueError, TypeError, KeyError, AttributeError, ArithmeticError, RecursionError)
-"""What reading a file may raise that is missing, or that we did not write."""
+"""Exceptions of reading a file that is missing or was not written by localspec."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ def cache_key(
         "shape": [settings.n_ctx, settings.n_slots, settings.max_leaves, settings.grid, widest],
     }
     if settings.max_leaves > 1:
-        facts["trees"] = _TREES
+        facts["trees"] = _TREES_VERSION
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:32]
 
 
@@ -119,7 +119,7 @@ def _driver() -> list[str]:
     """The release of the system, which most drivers of GPUs come with, and NVIDIA's driver, which does not."""
     nvidia = ""
     with contextlib.suppress(OSError):
-        nvidia = _NVIDIA.read_text().partition("\n")[0]
+        nvidia = _NVIDIA_VERSION.read_text().partition("\n")[0]
     return [platform.release(), nvidia]
 
 

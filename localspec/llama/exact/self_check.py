@@ -21,8 +21,8 @@ from localspec.llama.library import lib
 _LOG = logging.getLogger("localspec")
 _CACHES: Final = ("F16", "BF16", "Q8_0")
 _HEAD_SIZES: Final = (64, 96, 128, 256)
-_DIFFERS: Final = 4
-"""What the library returns for a case whose bits depend on the width (native/wide/localspec_wide.h)."""
+_WIDTH_DEPENDENT: Final = 4
+"""Status that the library returns if bits depend on the width (native/wide/localspec_wide.h)."""
 
 Case = tuple[str, Callable[[], int]]
 """A name in words, and a call that tries it."""
@@ -43,7 +43,7 @@ class SelfCheck:
         self.fault = ""
         """The case that failed, in words; "" = none has."""
         self.passed = False
-        """Every case was tried here, now or before, and none failed."""
+        """Whether every case has passed on this machine, now or in an earlier run."""
         self._recall()
 
     @property
@@ -57,7 +57,7 @@ class SelfCheck:
             return
         self._left = _cases(self._threads) if self._left is None else self._left
         name, attempt = self._left.pop(0)
-        if attempt() == _DIFFERS:
+        if attempt() == _WIDTH_DEPENDENT:
             self.fault = name
             _LOG.warning(
                 "localspec's kernels compute %s differently at different widths on this CPU. Models are loaded with "

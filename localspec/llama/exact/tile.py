@@ -76,7 +76,7 @@ class _Copier:
     def __init__(self, state: bytes) -> None:
         self.state, self.at, self.out = state, 0, list[bytes]()
         self.length = 0
-        """Cells of the stream read last."""
+        """Number of cells of the stream that was read last."""
 
     def take(self, count: int) -> bytes:
         if count < 0 or self.at + count > len(self.state):

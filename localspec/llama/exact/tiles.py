@@ -12,23 +12,23 @@ import re
 
 from localspec.llama.library.contention import cpus
 
-VARIABLE = "GGML_CPU_TILED_MM"
-TYPES = re.compile(r"q[2-6]_K|iq[1-4]_(?!nl).*")
+TILES_VARIABLE = "GGML_CPU_TILED_MM"
+TILED_TYPES = re.compile(r"q[2-6]_K|iq[1-4]_(?!nl).*")
 """ggml's names of the formats that have tiled kernels."""
-_OFF = "0 (localspec)"
-"""What we set. llama.cpp reads the number; the rest tells our child processes that the user has not decided."""
+_TILES_OFF = "0 (localspec)"
+"""Our value of the variable. llama.cpp reads the number; the rest tells our child processes that no user set it."""
 
-if os.environ.get(VARIABLE) == _OFF:
-    del os.environ[VARIABLE]
+if os.environ.get(TILES_VARIABLE) == _TILES_OFF:
+    del os.environ[TILES_VARIABLE]
 
 
 def turn_off() -> None:
     """Turns them off for this process, unless a pass has run in it or the user has decided."""
     if not cpus.begun:
-        os.environ.setdefault(VARIABLE, _OFF)
+        os.environ.setdefault(TILES_VARIABLE, _TILES_OFF)
 
 
 def in_use() -> bool:
     """Whether llama.cpp uses them in this process."""
-    number = re.match(r"\s*[+-]?\d+", os.environ.get(VARIABLE, "1"))  # as C's atoi reads it
+    number = re.match(r"\s*[+-]?\d+", os.environ.get(TILES_VARIABLE, "1"))  # as C's atoi reads it
     return number is not None and int(number[0]) != 0

@@ -5,7 +5,7 @@ a model that was loaded with the switch on keeps its matrix products there. A mi
 another llama.cpp is no error: `status` says why, and llama.cpp's own kernels serve.
 
     if wide.available():
-        with wide.switched(ROWS):
+        with wide.switched(MOST_ROWS):
             model = Model.load(path)
 """
 
@@ -30,10 +30,10 @@ from localspec.llama.library import lib
 
 ABI_VERSION = 3
 FILE_NAME = "localspec_wide" + {"win32": ".dll", "darwin": ".dylib"}.get(sys.platform, ".so")
-ROWS = 64
+MOST_ROWS = 64
 """Most rows of a pass that decodes, unless a context says otherwise."""
 DEVICE_NAME = "wide"
-"""As `lib.devices` lists it."""
+"""Name of our library's device in `lib.devices`."""
 
 _I32, _I64, _F64, _PTR, _TEXT = ctypes.c_int32, ctypes.c_int64, ctypes.c_double, ctypes.c_void_p, ctypes.c_char_p
 SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
@@ -76,7 +76,7 @@ def status() -> Status:
 
 
 def available() -> bool:
-    """Whether `set_switch(ROWS)` has any effect."""
+    """Whether `set_switch(MOST_ROWS)` has any effect."""
     return status().available
 
 

@@ -23,8 +23,8 @@ from localspec.llama.model import Model
 Progress = Callable[[float], None]
 """Share done, 0 to 1; may raise to give up."""
 
-WIDEST = 8
-"""Widths up to this are probed unless asked otherwise."""
+WIDEST_PROBED = 8
+"""Widest pass that is probed by default."""
 
 
 def probe_lengths(n_ctx: int, reach: int = 16) -> list[int]:
@@ -53,7 +53,7 @@ def examine(
     model: Model,
     settings: ContextSettings,
     *,
-    widest: int = WIDEST,
+    widest: int = WIDEST_PROBED,
     budget: float = 80.0,
     progress: Progress | None = None,
 ) -> Probe:

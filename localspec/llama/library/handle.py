@@ -23,7 +23,7 @@ class Handle:
         params: Any,
         what: str,
         hint: str = "",
-        rows: int = wide.ROWS,
+        rows: int = wide.MOST_ROWS,
         logits_tap: LogitsTap | None = None,
     ) -> None:
         """

@@ -22,7 +22,7 @@ _BESIDE_MODEL = "medusa_lm_head"
 _OF_TRAINING = ("training_args", "optimizer", "scheduler", "rng_state")
 """How those begin that trainers leave beside them."""
 _LONGEST_HEADER = 100_000_000
-AGAIN = "Download the file again."
+DOWNLOAD_AGAIN = "Download the file again."
 _SENTENCES = {
     "eagle3": "an EAGLE-3 head",
     "eagle": "an EAGLE head",
@@ -154,11 +154,13 @@ def safetensors_header(path: Path) -> SafetensorsHeader:
         with path.open("rb") as file:
             length = int.from_bytes(file.read(8), "little")
             if length > min(size - 8, _LONGEST_HEADER):
-                raise ModelFileError(f"{path.name} is truncated, or no safetensors file.", AGAIN)
+                raise ModelFileError(f"{path.name} is truncated, or no safetensors file.", DOWNLOAD_AGAIN)
             found = json.loads(file.read(length))
     except (OSError, ValueError, RecursionError) as error:
-        raise ModelFileError(f"{path.name} cannot be read as a safetensors file: {error}.", AGAIN) from None
+        raise ModelFileError(f"{path.name} cannot be read as a safetensors file: {error}.", DOWNLOAD_AGAIN) from None
     if not isinstance(found, dict):
-        raise ModelFileError(f"{path.name} cannot be read as a safetensors file: its header is no JSON object.", AGAIN)
+        raise ModelFileError(
+            f"{path.name} cannot be read as a safetensors file: its header is no JSON object.", DOWNLOAD_AGAIN
+        )
     metadata = found.pop("__metadata__", None)
     return SafetensorsHeader(found, metadata if isinstance(metadata, dict) else {}, 8 + length, size)

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from localspec.models.facts.shape import ModelShape
 
-LONGEST = 32_768
+LONGEST_DEFAULT = 32_768
 """Tokens at most: enough for a long chat with files in it."""
-LEAST = 8_192
+LEAST_DEFAULT = 8_192
 """Tokens at least, where weights and cache fit memory at all."""
-SHORTEST = 2_048
+FALLBACK_LENGTH = 2_048
 """Tokens where not even that fits."""
-SHARE = 8
-"""Caches take at most this part of memory, or what `LEAST` takes."""
-SPARE = 512 << 20
+MEMORY_DIVISOR = 8
+"""Caches take at most this part of memory, or what `LEAST_DEFAULT` takes."""
+PROCESS_BYTES = 512 << 20
 """Bytes that Python and llama.cpp need besides weights and caches (`fit.MARGINS`)."""
-_STEP = 256
+_CELL_STEP = 256
 """llama.cpp makes caches of whole multiples of this."""
 
 
@@ -35,14 +35,14 @@ def default_context(
         element: bytes of an element of the target's cache (the draft's have 2).
     """
     token = slots * (element * _elements(target) + (2.0 * _elements(draft) if draft is not None else 0.0))
-    found = LONGEST
+    found = LONGEST_DEFAULT
     if token and total_bytes:
-        found = min(LONGEST, int(total_bytes / SHARE / token))
-        if found < LEAST:
+        found = min(LONGEST_DEFAULT, int(total_bytes / MEMORY_DIVISOR / token))
+        if found < LEAST_DEFAULT:
             weights = target.weight_bytes + (draft.weight_bytes if draft is not None else 0)
-            fits = weights + LEAST * token + SPARE <= total_bytes
-            found = LEAST if fits else max(SHORTEST, found)
-    return min(found // _STEP * _STEP, target.train_context or LEAST)
+            fits = weights + LEAST_DEFAULT * token + PROCESS_BYTES <= total_bytes
+            found = LEAST_DEFAULT if fits else max(FALLBACK_LENGTH, found)
+    return min(found // _CELL_STEP * _CELL_STEP, target.train_context or LEAST_DEFAULT)
 
 
 def _elements(shape: ModelShape) -> int:

@@ -17,7 +17,7 @@ from typing import Any
 
 from localspec.errors import ModelFileError, PairError
 from localspec.gguf import Header
-from localspec.gguf.reader import AGAIN
+from localspec.gguf.reader import DOWNLOAD_AGAIN
 from localspec.models.facts.heads import DraftKind, check_head, draft_kind, keeps_state
 from localspec.models.facts.shared_vocabulary import READABLE, SharedVocabulary, share
 from localspec.models.facts.vocabulary import Vocabulary, vocabulary
@@ -129,7 +129,8 @@ def _sound_vocabulary(header: Header) -> Vocabulary:
     found = vocabulary(header)
     if found.types and len(found.types) != found.size:
         raise ModelFileError(
-            f"{header.path} is corrupt: it has {found.size} tokens and {len(found.types)} types of tokens.", AGAIN
+            f"{header.path} is corrupt: it has {found.size} tokens and {len(found.types)} types of tokens.",
+            DOWNLOAD_AGAIN,
         )
     return found
 

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from localspec.errors import ModelFileError
-from localspec.models.facts.checkpoint import AGAIN, safetensors_header, weights_of
+from localspec.models.facts.checkpoint import DOWNLOAD_AGAIN, safetensors_header, weights_of
 from localspec.native.matrix import Int8Matrix
 from localspec.types import Float32Array
 
@@ -67,7 +67,7 @@ class _Tensor:
         except OSError as error:
             raise ModelFileError(f"{self.path} cannot be read: {error.strerror or error}.") from None
         if len(flat) != (stop - start) * width:
-            raise ModelFileError(f"{self.path.name} is truncated at the tensor {self.name}.", AGAIN)
+            raise ModelFileError(f"{self.path.name} is truncated at the tensor {self.name}.", DOWNLOAD_AGAIN)
         return flat.reshape(stop - start, *self.shape[1:])
 
 
@@ -117,7 +117,9 @@ class Tensors:
             return
         count, rows = math.prod(self._found[name].shape), (*scaled.shape, 1)[0]
         if count not in (1, rows):
-            raise ModelFileError(f"{self.path.name}: {name} has {count} numbers for a tensor of {rows} rows.", AGAIN)
+            raise ModelFileError(
+                f"{self.path.name}: {name} has {count} numbers for a tensor of {rows} rows.", DOWNLOAD_AGAIN
+            )
 
     @property
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
@@ -190,7 +192,7 @@ def _safetensors(path: Path) -> dict[str, _Tensor]:
     try:
         return {name: _tensor(path, facts, header.start, header.size, name) for name, facts in header.tensors.items()}
     except (ValueError, OverflowError, KeyError, TypeError) as error:
-        raise ModelFileError(f"{path.name} cannot be read as a safetensors file: {error}.", AGAIN) from None
+        raise ModelFileError(f"{path.name} cannot be read as a safetensors file: {error}.", DOWNLOAD_AGAIN) from None
 
 
 def _tensor(path: Path, facts: dict[str, Any], start: int, size: int, name: str) -> _Tensor:
@@ -199,9 +201,11 @@ def _tensor(path: Path, facts: dict[str, Any], start: int, size: int, name: str)
     if kind not in _STORED:
         raise ModelFileError(f"{path.name}: tensor {name} is in {kind}, which localspec does not read.")
     if min(shape, default=0) < 0 or begin < start or end - begin != math.prod(shape) * _STORED[kind].itemsize:
-        raise ModelFileError(f"{path.name}: tensor {name} does not have the size its header says.", AGAIN)
+        raise ModelFileError(f"{path.name}: tensor {name} does not have the size its header says.", DOWNLOAD_AGAIN)
     if end > size:
-        raise ModelFileError(f"{path.name} is truncated: it ends at byte {size}, tensor {name} at {end}.", AGAIN)
+        raise ModelFileError(
+            f"{path.name} is truncated: it ends at byte {size}, tensor {name} at {end}.", DOWNLOAD_AGAIN
+        )
     return _Tensor(name, path, kind, shape, begin)
 
 
@@ -228,4 +232,4 @@ def _pickled(path: Path) -> dict[str, _Pickled]:
         return tensors
     except Exception as error:  # noqa: BLE001 (torch raises whatever its parts do)
         reason = str(error).strip().split("\n")[0][:200]
-        raise ModelFileError(f"{path.name} cannot be read as weights of torch's: {reason}.", AGAIN) from None
+        raise ModelFileError(f"{path.name} cannot be read as weights of torch's: {reason}.", DOWNLOAD_AGAIN) from None

@@ -13,7 +13,7 @@ from localspec.models.installed.methods import METHODS
 from localspec.models.installed.store import Store
 from localspec.models.memory.memory import Place, ram
 
-FIRST = (
+OFFER_ORDER = (
     "qwen3.6-35b-a3b-mtp",
     "qwen3.8-27b-dflash2",
     "lfm2.5-8b-a1b-dspark",
@@ -23,12 +23,12 @@ FIRST = (
 )
 """Pairs of the catalogue, and models that draft for themselves, that are offered first: the largest first. From the
 catalogue's entries of late 2026 that have a drafter trained for them."""
-MOST = 3
+MOST_OFFERS = 3
 """Offers at once."""
 BYTES_PER_PARAMETER = 0.65
 """Size of a Q4_K_M file with its drafter, for entries whose size is not listed: the catalogue's Qwen3 files of 8 to 32
 billion parameters have 0.60 to 0.61, and a head has up to a tenth of its target."""
-_BESIDE = 3 << 29
+_OTHER_BYTES = 3 << 29
 """Bytes of memory for the cache, the passes and other programs."""
 _SPARE_DISK = 1 << 30
 """Bytes of disk that are left free."""
@@ -63,16 +63,16 @@ def first_offers(store: Store | None = None) -> list[Offer]:
 
 
 def offers(catalog: Catalog, memory: Place, disk_bytes: int) -> list[Offer]:
-    """The largest of `FIRST` that fit, at most `MOST`.
+    """The largest of `OFFER_ORDER` that fit, at most `MOST_OFFERS`.
 
     Args:
         catalog: what is known; names that it does not have are left out.
         memory: the CPU's; where its free bytes are unknown (0), only the disk counts.
         disk_bytes: free where models are kept.
     """
-    found = [offer for name in FIRST if (offer := _offer(catalog, name)) is not None]
-    room = memory.free_bytes - _BESIDE if memory.free_bytes else disk_bytes
-    return [one for one in found if one.bytes <= min(room, disk_bytes - _SPARE_DISK)][:MOST]
+    found = [offer for name in OFFER_ORDER if (offer := _offer(catalog, name)) is not None]
+    room = memory.free_bytes - _OTHER_BYTES if memory.free_bytes else disk_bytes
+    return [one for one in found if one.bytes <= min(room, disk_bytes - _SPARE_DISK)][:MOST_OFFERS]
 
 
 def _offer(catalog: Catalog, name: str) -> Offer | None:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from localspec.gguf.formats import ROLLS_BACK
 from localspec.models.facts.shape import ModelShape
 
-_MOST = 4
-_SHARE = 32
+_MOST_STATES = 4
+_MEMORY_DIVISOR = 32
 """States may take this part of memory."""
 
 
@@ -31,5 +31,5 @@ def rollback(shape: ModelShape, total_bytes: int, wanted: int | None = None) -> 
         return wanted
     state = 4 * sum(layer.state for layer in shape.layers)
     if not (state and total_bytes):
-        return _MOST
-    return max(1, min(_MOST, total_bytes // _SHARE // state))
+        return _MOST_STATES
+    return max(1, min(_MOST_STATES, total_bytes // _MEMORY_DIVISOR // state))

@@ -15,12 +15,12 @@ from pathlib import Path
 from localspec import paths
 from localspec.config import EngineSettings
 from localspec.gguf.spread import BY_LAYER, Spread
-from localspec.llama.cache.constant_width import WIDTH
+from localspec.llama.cache.constant_width import GPU_WIDTH
 from localspec.llama.exact import probe as probes
 from localspec.llama.library.settings import ContextSettings
 from localspec.planning.costs import PassCosts
 
-_LENGTH = 512
+_COMPARED_LENGTH = 512
 """Tokens in the cache at which passes are compared: those of a short chat."""
 
 
@@ -31,7 +31,7 @@ class PassRecord:
     plain: float
     """Seconds of a pass of one row."""
     padded: float | None
-    """How many times as long one of `WIDTH` rows takes; None = none was timed."""
+    """How many times as long one of `GPU_WIDTH` rows takes; None = none was timed."""
 
 
 def read(settings: EngineSettings, layers: int, device: str | None, spread: Spread = BY_LAYER) -> PassRecord | None:
@@ -61,8 +61,8 @@ def write(settings: EngineSettings, costs: PassCosts, layers: int, device: str |
     """
     if not costs.is_timed(1):
         return
-    plain, wide = costs.seconds(1, _LENGTH), costs.widest >= WIDTH and costs.is_timed(WIDTH)
-    found = PassRecord(plain, costs.seconds(WIDTH, _LENGTH) / plain if wide else None)
+    plain, wide = costs.seconds(1, _COMPARED_LENGTH), costs.widest >= GPU_WIDTH and costs.is_timed(GPU_WIDTH)
+    found = PassRecord(plain, costs.seconds(GPU_WIDTH, _COMPARED_LENGTH) / plain if wide else None)
     probes.write(_folder(), _key(settings, layers, device, spread), asdict(found))
 
 

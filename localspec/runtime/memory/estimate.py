@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from localspec.llama.cache.constant_width import WIDTH
+from localspec.llama.cache.constant_width import GPU_WIDTH
 from localspec.llama.exact.limits import Limits
 from localspec.llama.model import Model
 from localspec.models.facts.shape import ModelShape
@@ -23,11 +23,11 @@ _LAYER_SECONDS = 20e-6
 _LLAMA_ROWS = 6.0
 """How many times as long a further row takes on llama.cpp's kernels as on ours: 1 B in Q8_0, widths 1 to 8, AVX-512."""
 _GPU_ROW = 0.05
-"""Of a GPU's pass of one row, what each further row adds up to `WIDTH` rows. 0.02 to 0.15 on cards of NVIDIA's (issue
-49); in worlds of both (tests/planning) it loses least."""
+"""Cost of each further row of a GPU's pass up to `GPU_WIDTH` rows, in passes of one row: 0.02 to 0.15 on cards of
+NVIDIA's (issue 49); in worlds of both (tests/planning) 0.05 loses least."""
 _GPU_STEP = 2.0
-"""How many times as long a GPU's pass takes with more than `WIDTH` rows, for which other kernels serve. In worlds whose
-steps are 1.8 to 5 at least 0.87 of the best fixed choice is reached with it."""
+"""Factor on the cost of a GPU's pass of more than `GPU_WIDTH` rows, for which other kernels serve. In worlds whose
+factor is 1.8 to 5 at least 0.87 of the best fixed choice is reached with 2."""
 _REACHED = 0.65
 """Share of the most int8 arithmetic that products reach: 1 B in Q8_0, widths 1 to 8, two cores with AVX-512."""
 _CACHE_BYTES = 2
@@ -69,7 +69,7 @@ def pass_seconds(shape: ModelShape, width: int, length: int, rates: Rates, kerne
         kernels: who computes it.
     """
     if kernels == "gpu" and width > 1:
-        step = _GPU_STEP if width > WIDTH else 1.0
+        step = _GPU_STEP if width > GPU_WIDTH else 1.0
         return step * (1.0 + _GPU_ROW * (width - 1)) * pass_seconds(shape, 1, length, rates)
     matrices = sum(layer.weights for layer in shape.layers) + shape.output_bytes
     cells = _CACHE_BYTES * length * sum(layer.key + layer.value for layer in shape.layers)

@@ -10,7 +10,7 @@ from localspec.models.memory import gpu
 from localspec.models.memory.memory import Place, ram
 
 _MEMINFO = Path("/proc/meminfo")
-_SHORT = 192 * 2**20
+_LOW_MEMORY_BYTES = 192 * 2**20
 
 
 def available_bytes(source: Path = _MEMINFO) -> int | None:
@@ -27,7 +27,7 @@ def available_bytes(source: Path = _MEMINFO) -> int | None:
 def is_short() -> bool:
     """Whether so little is left that something should be given back."""
     available = available_bytes()
-    return available is not None and available < _SHORT
+    return available is not None and available < _LOW_MEMORY_BYTES
 
 
 def settle() -> None:

@@ -26,7 +26,7 @@ def rng() -> np.random.Generator:
 
 @pytest.fixture(autouse=True)
 def _switched_on() -> Iterator[None]:
-    with wide.switched(wide.ROWS):
+    with wide.switched(wide.MOST_ROWS):
         yield
 
 
@@ -211,11 +211,11 @@ def test_switch(rng: np.random.Generator) -> None:
             thread = threading.Thread(target=lambda: elsewhere.append(wide.set_switch(9)))
             thread.start()
             thread.join()
-            assert elsewhere == [wide.ROWS]  # on from the start
+            assert elsewhere == [wide.MOST_ROWS]  # on from the start
             assert product.run(runner, x).tobytes() == before.tobytes()
             assert runner.runs_on_wide(product.y)
             assert wide.set_switch(0) == 0
-        assert wide.set_switch(wide.ROWS) == wide.ROWS
+        assert wide.set_switch(wide.MOST_ROWS) == wide.MOST_ROWS
 
 
 def test_what_is_not_packed(rng: np.random.Generator) -> None:

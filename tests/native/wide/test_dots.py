@@ -38,7 +38,7 @@ SHARED, BOTH = Shape(48, (2, 1), (6, 1)), Shape(8, (2, 2), (4, 6))
 
 @pytest.fixture(autouse=True)
 def _switched_on() -> Iterator[None]:
-    with wide.switched(wide.ROWS):
+    with wide.switched(wide.MOST_ROWS):
         yield
 
 

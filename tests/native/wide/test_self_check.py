@@ -90,7 +90,7 @@ from localspec.llama.exact import choice
 from localspec.runtime import idle
 from localspec.runtime.pool import Pool
 
-idle._QUIET = 0.0
+idle._QUIET_SECONDS = 0.0
 options = {"tuned": False, "context": 256, "drafter": "draft", "max_draft_tokens": 2}  # every pass drafts
 pool = Pool(settings=options)
 lease = pool.lease(pool.default)
