@@ -17,7 +17,7 @@ from localspec.gguf.split import read_parts
 from localspec.llama.exact import limits, wide
 from localspec.llama.library import bindings, lib
 from localspec.llama.model import Model
-from localspec.models.facts import packing
+from localspec.models.facts import facts
 from localspec.native.kernels import KERNELS
 from localspec.native.library import FILE_NAME, REINSTALL
 from localspec.runtime.engine import Engine
@@ -132,7 +132,7 @@ def examine_engine(engine: Engine) -> Iterator[Finding]:
 
 def examine_kernels(model: Model) -> Finding:
     """Whose kernels serve a model; with ours, which of its formats they do not pack."""
-    left = packing.words(read_parts(model.path)) if model.kernels == "wide" else ""
+    left = facts.unpacked_words(read_parts(model.path)) if model.kernels == "wide" else ""
     name, advice = "target's kernels", "A file of the model in another format, such as Q4_K_M, is quicker."
     return Finding(name, f"{model.kernels}; {left}", advice) if left else Finding(name, model.kernels)
 

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from localspec.chat.plain_text import PlainText, plain_text
+from localspec.drafters import NAMES
 
 if TYPE_CHECKING:
     from localspec.engine.stats import RequestStats
@@ -151,3 +152,18 @@ def collect(generation: Generation, configuration: str) -> dict[str, Any]:
     if generation.request.top_log_probs is not None:
         answer["log_probs"] = log_probs
     return answer
+
+
+# Honest words about draft files that localspec knows and cannot use yet.
+
+
+def drafts(method: str) -> bool:
+    """Whether a draft of this method can be named after `--draft`."""
+    return method in NAMES
+
+
+def not_used(method: str) -> str:
+    """What localspec does not do with a draft of this method (`heads.DraftKind.method`); "" = it uses it in full."""
+    if method in NAMES:
+        return ""
+    return "localspec cannot draft with such a file yet: it is kept and not used, prompt lookup drafts alone"

@@ -12,7 +12,7 @@ from localspec.llama.cache.context import Context
 from localspec.llama.cache.states import union
 from localspec.llama.exact.self_check import SelfCheck
 from localspec.llama.model import Model
-from localspec.models.facts.shared_vocabulary import SharedVocabulary
+from localspec.models.facts.vocabulary import SharedVocabulary
 from localspec.models.memory.gpu import integrated
 from localspec.native.successors import SuccessorIndex
 from localspec.planning.knowledge import Knowledge

@@ -42,8 +42,8 @@ from localspec.models.facts import pairing
 from localspec.models.facts.context_length import default_context
 from localspec.models.facts.heads import check_target, keeps_state
 from localspec.models.facts.shape import ModelShape, shape_of
+from localspec.models.memory.fit import rollback
 from localspec.models.memory.memory import ram
-from localspec.models.memory.rollback import rollback
 from localspec.planning.fixed import FixedPlan
 from localspec.planning.plan import AdaptivePlan, Forced
 from localspec.runtime.kept import pass_record

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from localspec.cli.idle_draft import ENOUGH_TRIALS, FEWEST_PASSES, idle_draft, reason
+from localspec.cli.commands.run import ENOUGH_TRIALS, FEWEST_PASSES, idle_draft, reason
 from localspec.engine.stats import RequestStats
 from localspec.planning import plan
 from localspec.planning.costs import PassCosts

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from localspec.cli.unused import not_used
+from localspec.cli.output import not_used
 from localspec.drafters import HEADS, NAMES
 from localspec.gguf import read_header
 from localspec.models.installed.catalog import Catalog

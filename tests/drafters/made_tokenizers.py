@@ -9,7 +9,7 @@ import numpy as np
 from localspec.drafters.models.draft_model import DraftModel, DraftModelSettings
 from localspec.drafters.models.translated_context import TranslatedContext
 from localspec.drafters.models.translation import Translator
-from localspec.models.facts.shared_vocabulary import SharedVocabulary
+from localspec.models.facts.vocabulary import SharedVocabulary
 from localspec.types import Tokens
 from tests.fakes import FakeDraftContext, LogitsOf
 

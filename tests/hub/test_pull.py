@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from localspec.cli.unused import not_used
+from localspec.cli.output import not_used
 from localspec.gguf import read_header
 from localspec.models.installed.store import Store
 from tests.hub.conftest import PAIR, Inside, Program

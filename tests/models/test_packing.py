@@ -11,12 +11,12 @@ from localspec.gguf import read_header
 from localspec.llama.exact import wide
 from localspec.llama.library.quantize import quantize
 from localspec.llama.model import Model
-from localspec.models.facts import packing
+from localspec.models.facts import facts
 
 
 def test_a_file_whose_formats_are_all_packed(tiny_target: Path) -> None:
     parts = [read_header(tiny_target)]
-    assert (packing.unpacked(parts), packing.words(parts)) == ({}, "")
+    assert (facts.unpacked(parts), facts.unpacked_words(parts)) == ({}, "")
 
 
 @pytest.mark.skipif(not wide.available(), reason=wide.status().reason)
@@ -24,10 +24,10 @@ def test_a_file_with_a_format_that_is_not(tiny_target: Path, tmp_path: Path) -> 
     path = quantize(tiny_target, tmp_path / "tq1.gguf", "TQ1_0", threads=1)
     header = read_header(path)
     expected = sum(tensor.size for tensor in header.tensors if tensor.type == "TQ1_0")
-    assert packing.unpacked([header]) == {"TQ1_0": expected}
+    assert facts.unpacked([header]) == {"TQ1_0": expected}
     all_bytes = sum(tensor.size for tensor in header.tensors if len(tensor.shape) == 2)
     share = f"TQ1_0 ({round(100 * expected / all_bytes)} %)"
-    assert share in packing.words([header])
+    assert share in facts.unpacked_words([header])
     with Model.load(path, kernels="wide") as model:
         finding = examine_kernels(model)
         assert finding.value.startswith(f"wide; localspec's kernels do not pack {share}")

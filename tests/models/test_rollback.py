@@ -10,7 +10,7 @@ from localspec.config import EngineSettings
 from localspec.errors import UsageError
 from localspec.gguf import read_header
 from localspec.models.facts.shape import ModelShape, shape_of
-from localspec.models.memory.rollback import rollback
+from localspec.models.memory.fit import rollback
 from localspec.runtime.pool import SLOTS, Pool
 from tests.llama import hybrid_file
 from tests.models.made_models import Made, write_model

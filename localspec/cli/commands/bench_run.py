@@ -1,16 +1,16 @@
-"""`localspec bench run`: real prompts, plain and speculative taking turns in one process."""
+"""`localspec bench run`: real prompts, plain and speculative taking turns, and other programs' servers beside us."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from localspec.cli.bench_output import count_bar, numbers, print_table, whole_numbers, words
-from localspec.cli.commands import bench_against
 from localspec.cli.options import add_model_options, check_comparison, load_engine, take_default
 from localspec.errors import LocalspecError, UsageError
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from localspec.bench.contest.session import Session
     from localspec.bench.results.results import Results
     from localspec.runtime.engine import Engine
+
 
 DESCRIPTION = """\
 Answers prompts plain, with localspec as it comes, and with fixed draft lengths, taking turns prompt by prompt in one
@@ -55,7 +56,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--json", action="store_true", help="everything as JSON on standard output")
     group.add_argument("--csv", type=Path, metavar="FILE", help="a row per workload, temperature and contender")
     group.add_argument("--html", type=Path, metavar="FILE", help="a page with pictures that needs nothing else")
-    bench_against.add_options(parser)
+    add_rivals(parser)
     add_model_options(parser)
 
 
@@ -118,7 +119,7 @@ def _contenders(options: argparse.Namespace, engine: Engine, lengths: tuple[int,
             plugin.check_name(name)
         elif name not in (*possible, "auto"):
             raise UsageError(f"--drafters has {name!r}; there are: {', '.join((*possible, 'auto'))}.")
-    return [*engine_contenders(engine, drafters, lengths), *bench_against.against(options, engine)]
+    return [*engine_contenders(engine, drafters, lengths), *against(options, engine)]
 
 
 def _session(options: argparse.Namespace, benchmark: Benchmark) -> Session:
@@ -193,3 +194,78 @@ def _write(path: Path, text: str) -> None:
         path.write_text(text, encoding="utf-8", errors="replace")
     except OSError as error:
         raise LocalspecError(f"{path} cannot be written: {error.strerror}.") from None
+
+
+# `localspec bench run --against URL`: other programs' servers beside us, at the same prompts, taking turns.
+
+
+def add_rivals(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("another program beside us")
+    group.add_argument(
+        "--against",
+        action="append",
+        default=[],
+        metavar="[NAME=]URL",
+        help="an OpenAI-style endpoint that serves the same model; repeatable",
+    )
+    group.add_argument("--against-model", default="", metavar="NAME", help="as it calls the model; default: its first")
+    group.add_argument("--against-key", metavar="VARIABLE", help="environment variable that holds its key")
+    group.add_argument(
+        "--against-timeout", type=float, default=300.0, metavar="SECONDS", help="of silence, reading a prompt included"
+    )
+
+
+def against(options: argparse.Namespace, engine: Engine) -> list[Contender]:
+    """The endpoints, each asked for one token to see that it answers; the caller closes them.
+
+    Raises:
+        UsageError: no URL, a name twice, or an empty variable.
+        LocalspecError: one does not answer.
+    """
+    from localspec.bench.contest.served import Served
+    from localspec.bench.results.cells import FIXED
+    from localspec.remote.server import Server
+
+    if not options.against_timeout > 0:
+        raise UsageError(f"--against-timeout is {options.against_timeout:g}; it must be above 0.")
+    model, found, names = engine.loaded.model, list[Served](), set[str]()
+    try:
+        for text in options.against:
+            name, url = _split(text)
+            server = Server(
+                url,
+                _key(options.against_key),
+                name=name,
+                silence=options.against_timeout,
+                option="--against",
+                key_hint="Name the variable that holds its key: --against-key.",
+                hint="Is it running? Finished runs are kept; --against-timeout allows more silence.",
+            )
+            bos = model.text_of(model.bos) if model.add_bos else ""
+            endpoint = Served(server, name=name, model=options.against_model, begin_of_text=bos)
+            found.append(endpoint)
+            if endpoint.name in names:
+                raise UsageError(f"--against names {endpoint.name!r} twice.", "Call one of them NAME=URL.")
+            if FIXED.fullmatch(endpoint.name):
+                raise UsageError(f"--against calls a server {endpoint.name!r}, as a drafter of fixed length is called.")
+            names.add(endpoint.name)
+    except BaseException:
+        for endpoint in found:
+            endpoint.close()
+        raise
+    return list(found)
+
+
+def _split(text: str) -> tuple[str, str]:
+    """Name and URL; a name has no slash, which every URL has."""
+    name, equals, url = text.partition("=")
+    return (name.strip(), url) if equals and "/" not in name else ("", text)
+
+
+def _key(variable: str | None) -> str | None:
+    if variable is None:
+        return None
+    key = os.environ.get(variable, "")
+    if not key:
+        raise UsageError(f"--against-key names {variable}, which is not set.", f"Try: export {variable}=...")
+    return key

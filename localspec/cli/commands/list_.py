@@ -95,7 +95,7 @@ def _servers() -> list[dict[str, Any]]:
 
 def _print_catalog(as_json: bool) -> int:
     """Pairs first, as they are what one pulls; "~" where the entry was not compared with the file yet."""
-    from localspec.cli.unused import not_used
+    from localspec.cli.output import not_used
     from localspec.models.installed.catalog import Catalog
 
     catalog = Catalog.load()

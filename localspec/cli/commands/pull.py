@@ -40,9 +40,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from localspec.cli.output import print_plain
+    from localspec.cli.output import not_used, print_plain
     from localspec.cli.places import places
-    from localspec.cli.unused import not_used
     from localspec.drafters.heads.loading import find, out_of_reach
     from localspec.models.hub.hub import Hub
     from localspec.models.hub.pull import check_disk, install, make_plan, wishes
@@ -118,8 +117,8 @@ def as_dict(plan: Plan, hub: Hub, suggestions: Sequence[Suggestion]) -> dict[str
 
 def drafts_for(plan: Plan) -> list[Suggestion]:
     """What could draft for a target that is pulled alone."""
+    from localspec.cli.output import drafts
     from localspec.cli.places import installed_models
-    from localspec.cli.unused import drafts
     from localspec.models.facts.suggestion import suggest
     from localspec.models.installed.catalog import Catalog
 

@@ -219,7 +219,7 @@ def _rows(facts: Facts) -> list[tuple[str, str]]:
 
 
 def _not_yet(method: str) -> str:
-    from localspec.cli.unused import not_used
+    from localspec.cli.output import not_used
 
     return " (localspec has no such drafter yet)" if not_used(method) else ""
 

@@ -18,7 +18,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from localspec.cli.unused import drafts, not_used
+    from localspec.cli.output import drafts, not_used
     from localspec.gguf.split import read_parts
     from localspec.models.facts.suggestion import neighbours, suggest
     from localspec.models.hub.names import RepositoryName, parse

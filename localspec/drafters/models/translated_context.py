@@ -15,7 +15,7 @@ import numpy as np
 
 from localspec.drafters.models.draft_model import DraftContext
 from localspec.drafters.models.translation import Translation, Translator
-from localspec.models.facts.shared_vocabulary import SharedVocabulary
+from localspec.models.facts.vocabulary import SharedVocabulary
 from localspec.types import Feed, Float32Array, LogitRows, Tokens
 
 

@@ -15,7 +15,7 @@ from typing import Protocol
 import numpy as np
 
 from localspec.llama.cache.cells import common_prefix
-from localspec.models.facts.shared_vocabulary import SharedVocabulary
+from localspec.models.facts.vocabulary import SharedVocabulary
 from localspec.types import NO_TOKENS, Tokens
 
 _PIECE_START = re.compile(rb"(?<=\S)(?= )")

@@ -19,8 +19,7 @@ from localspec.errors import ModelFileError, PairError
 from localspec.gguf import Header
 from localspec.gguf.reader import DOWNLOAD_AGAIN
 from localspec.models.facts.heads import DraftKind, check_head, draft_kind, keeps_state
-from localspec.models.facts.shared_vocabulary import READABLE, SharedVocabulary, share
-from localspec.models.facts.vocabulary import Vocabulary, vocabulary
+from localspec.models.facts.vocabulary import READABLE, SharedVocabulary, Vocabulary, share, vocabulary
 
 MOST_SIZE_DIFFERENCE = 128
 FIRST_COMPARED = 5
