@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 _PACKAGE = Path(__file__).parent
@@ -11,6 +12,23 @@ _PACKAGE = Path(__file__).parent
 def shown(path: str | os.PathLike[str]) -> str:
     """A path for what holds UTF-8 alone; bytes of its name that are none become U+FFFD."""
     return os.fsencode(path).decode("utf-8", "replace")
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Writes a small file, whole or not at all: what was there stays until all of the new text is on disk.
+
+    Raises:
+        OSError: it cannot be written; nothing of the attempt is left.
+    """
+    beside = path.with_suffix(f".{os.getpid()}.new")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        beside.write_text(text, encoding="utf-8")
+        beside.replace(path)
+    except OSError:
+        with suppress(OSError):
+            beside.unlink(missing_ok=True)
+        raise
 
 
 def cache_dir() -> Path:

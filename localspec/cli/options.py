@@ -293,7 +293,7 @@ def take_default(options: argparse.Namespace) -> None:
     Raises:
         ModelError, ModelFileError: the environment names no model.
     """
-    if options.target or getattr(options, "name", None) or getattr(options, "endpoint", None):
+    if options.target or getattr(options, "endpoint", None):
         return
     from localspec.models.installed import chosen
 
@@ -301,6 +301,18 @@ def take_default(options: argparse.Namespace) -> None:
     if found.fault:
         print(plain_text(f"localspec: {found.fault} {chosen.called(found)} answers."), file=sys.stderr)
     options.target, options.draft = found.target, options.draft or found.draft
+
+
+def take_target(options: argparse.Namespace, given: str | None, word: str) -> None:
+    """Turns a word of the command line into the target; `word` is what the help calls it. Without one, `take_default`.
+
+    Raises:
+        UsageError: `--target` is given, too.
+    """
+    if given and options.target:
+        raise UsageError(f"Give {word} or --target, not both.")
+    options.target = given or options.target
+    take_default(options)
 
 
 def engine_settings(options: argparse.Namespace) -> dict[str, Any]:

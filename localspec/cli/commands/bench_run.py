@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from localspec.cli.bench_output import count_bar, numbers, print_table, whole_numbers, words
-from localspec.cli.options import add_model_options, check_comparison, load_engine, take_default
+from localspec.cli.options import add_model_options, check_comparison, load_engine, take_target
 from localspec.errors import LocalspecError, UsageError
 
 if TYPE_CHECKING:
@@ -65,15 +65,12 @@ def run(options: argparse.Namespace) -> int:
     from localspec.bench.contest.benchmark import Benchmark
     from localspec.bench.contest.workloads import load_workloads
 
-    if options.pair and options.target:
-        raise UsageError("Give PAIR or --target, not both.")
     if options.drafter is not None or options.max_draft_tokens is not None:
         raise UsageError(
             "`localspec bench run` compares drafters itself.", "Choose them with --drafters and --lengths."
         )
     check_comparison(options)
-    options.target = options.pair or options.target
-    take_default(options)
+    take_target(options, options.pair, "PAIR")
     limit = _PROMPTS if options.limit is None and options.prompts is None else options.limit
     workloads = load_workloads(words(options.workloads or ""), options.prompts, limit)
     settings, lengths = _settings(options), _lengths(options)

@@ -12,12 +12,11 @@ import subprocess
 import sys
 from shlex import quote
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 from localspec.cli.clients import CLIENTS, KEY_VARIABLE, NO_KEY, Server, Setup, without_keys
 from localspec.cli.output import print_plain
 from localspec.errors import LocalspecError, UsageError
-from localspec.remote.server import base_of
+from localspec.remote.server import base_of, port_here
 
 if TYPE_CHECKING:
     import httpx2
@@ -26,7 +25,6 @@ ENOUGH_CONTEXT = 32_768
 """Tokens below which coding agents soon run out: their system messages and tools alone take some 10,000."""
 _SECONDS, _LOAD_SECONDS = 5.0, 120.0
 """How long a server may take to list its models, and to load one."""
-_LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -79,7 +77,7 @@ def _ask(text: str, wanted: str | None, key: str) -> Server:
 
     url = _address(text)
     headers = {"Authorization": f"Bearer {key}"} if key else {}
-    proxies = urlsplit(url).hostname not in _LOOPBACK  # a proxy cannot reach this machine
+    proxies = port_here(url) is None  # a proxy cannot reach this machine
     with httpx.Client(base_url=url, headers=headers, timeout=_SECONDS, trust_env=proxies) as client:
         models = _get(client, "/v1/models").get("data")
         cards = [one for one in models if isinstance(one, dict) and isinstance(one.get("id"), str)] if models else []

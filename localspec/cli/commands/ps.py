@@ -7,7 +7,7 @@ import json
 import time
 from pathlib import Path
 
-from localspec.cli.output import print_plain
+from localspec.cli.output import print_rows
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -29,9 +29,7 @@ def run(options: argparse.Namespace) -> int:
         context = str(process.context or "-")
         since = _since(process.started)
         rows.append((str(process.pid), process.command, models[0], models[1], context, since))
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    for row in rows:
-        print_plain("  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())
+    print_rows(rows)
     return 0
 
 

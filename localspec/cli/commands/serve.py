@@ -10,7 +10,7 @@ import sys
 from localspec.chat.text_file import read_text
 from localspec.cli.clients import KEY_VARIABLE
 from localspec.cli.number import MOST_PORT, MOST_SECONDS, real, whole
-from localspec.cli.options import add_model_options, engine_settings, take_default
+from localspec.cli.options import add_model_options, engine_settings, take_target
 from localspec.errors import UsageError
 
 
@@ -67,8 +67,7 @@ def run(options: argparse.Namespace) -> int:
     from localspec.server.http import listen, log
     from localspec.server.http.settings import MIB, ServerSettings
 
-    if options.name and options.target:
-        raise UsageError("Give NAME or --target, not both.")
+    take_target(options, options.name, "NAME")
     settings = ServerSettings(
         host=options.host,
         port=options.port,
@@ -81,9 +80,8 @@ def run(options: argparse.Namespace) -> int:
         max_body_bytes=options.max_body * MIB,
         drain_seconds=options.drain,
     )
-    take_default(options)
     engine = engine_settings(options)
-    target, draft = options.name or engine.pop("target", None), engine.pop("draft", None)
+    target, draft = engine.pop("target", None), engine.pop("draft", None)
     heads = engine.pop("heads", ())
     if options.fit:
         engine |= fitted(engine | {"target": target, "draft": draft, "heads": heads})

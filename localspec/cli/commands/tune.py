@@ -5,15 +5,13 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from localspec.cli.number import real, whole
-from localspec.cli.options import add_model_options, check_comparison, engine_settings, take_default
+from localspec.cli.options import add_model_options, check_comparison, engine_settings, take_target
 from localspec.errors import UsageError
 
 if TYPE_CHECKING:
@@ -60,10 +58,7 @@ def run(options: argparse.Namespace) -> int:
     from localspec.drafters.heads.loading import apart
     from localspec.models.installed.installed import find, find_one
 
-    if options.pair and options.target:
-        raise UsageError("Give PAIR or --target, not both.")
-    options.target = options.pair or options.target
-    take_default(options)
+    take_target(options, options.pair, "PAIR")
     target, draft = find(options.target)
     draft = draft if options.draft is None else find_one(options.draft)
     draft, heads = apart(draft, [find_one(head) for head in options.heads or ()])
@@ -82,6 +77,7 @@ def _forget(target: Path, draft: Path | None) -> int:
 
 def _tune(options: argparse.Namespace, target: Path, draft: Path | None, heads: tuple[Path, ...]) -> int:
     from localspec.checks.tune import TunePlan, TuneReport, tune
+    from localspec.cli.output import load_progress
     from localspec.cli.places import fitted
     from localspec.config import EngineSettings
     from localspec.runtime.kept import tuning
@@ -97,7 +93,7 @@ def _tune(options: argparse.Namespace, target: Path, draft: Path | None, heads: 
     plan = TunePlan(_aspects(options.only), options.rounds, options.minutes)
     report = TuneReport()
     try:
-        with _progress_bar() as progress:
+        with load_progress() as progress:
             tune(target, draft, base, search, check, plan, progress, report)
     except KeyboardInterrupt:
         _print(options, report, None, "interrupted; nothing was stored")
@@ -208,17 +204,3 @@ def _as_dict(report: TuneReport, found: Tuning | None, end: str) -> dict[str, An
         "gain": None if report.gain is None else asdict(report.gain),
         "outcome": end or "the defaults stay",
     }
-
-
-@contextmanager
-def _progress_bar() -> Iterator[Callable[[str, float], None] | None]:
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("Loading", total=1.0)
-        yield lambda what, share: bar.update(task, description=what, completed=share)

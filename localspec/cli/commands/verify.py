@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from localspec.cli.number import MOST_SEED, real, whole
-from localspec.cli.options import add_model_options, check_comparison, load_engine, take_default
-from localspec.errors import UsageError
+from localspec.cli.options import add_model_options, check_comparison, load_engine, take_target
 
 if TYPE_CHECKING:
     from localspec.checks.verify import Report, Setting
@@ -40,11 +39,8 @@ def run(options: argparse.Namespace) -> int:
     from localspec.checks.prompts import load_prompts
     from localspec.checks.verify import verify
 
-    if options.pair and options.target:
-        raise UsageError("Give PAIR or --target, not both.")
     check_comparison(options)
-    options.target = options.pair or options.target
-    take_default(options)
+    take_target(options, options.pair, "PAIR")
     prompts = load_prompts(options.prompts)
     if options.limit is not None:
         prompts = prompts[:: max(1, len(prompts) // options.limit)][: options.limit]

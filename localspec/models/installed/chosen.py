@@ -10,7 +10,7 @@ from pathlib import Path
 from localspec import paths
 from localspec.errors import LocalspecError, ModelFileError, UsageError
 from localspec.models.installed.catalog import DEFAULT_PAIR, Catalog
-from localspec.models.installed.installed import find
+from localspec.models.installed.installed import find, knows
 from localspec.models.installed.store import Store
 
 VARIABLE = "LOCALSPEC_MODEL"
@@ -36,16 +36,12 @@ def choose(target: str, draft: str | None = None) -> None:
         UsageError: the choice cannot be written.
     """
     _check(target, Store(), Catalog.load())
-    if Path(target).is_file() and not _is_name(target):
+    if Path(target).is_file() and not knows(target):
         target = str(Path(target).resolve())
-    file = _file()
-    beside = file.with_suffix(f".{os.getpid()}.new")
     try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        beside.write_text(json.dumps({"target": target, "draft": draft}) + "\n", encoding="utf-8")
-        beside.replace(file)
+        paths.write_whole(_file(), json.dumps({"target": target, "draft": draft}) + "\n")
     except OSError as error:
-        raise UsageError(f"The choice cannot be saved to {file}: {error.strerror}.") from None
+        raise UsageError(f"The choice cannot be saved to {_file()}: {error.strerror}.") from None
 
 
 def forget() -> None:
@@ -116,11 +112,6 @@ def _check(name: str, store: Store, catalog: Catalog) -> None:
     target, _ = find(name, store, catalog)
     if not target.is_file():
         raise ModelFileError(f"{target} does not exist.")
-
-
-def _is_name(text: str) -> bool:
-    catalog = Catalog.load()
-    return text in catalog.pairs or text in catalog.models or Store().find(text) is not None
 
 
 def _file() -> Path:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -73,11 +72,8 @@ class Preferences:
         """
         path = _file() if path is None else path
         text = json.dumps({known.name: getattr(self, known.name) for known in fields(self)}, indent=2)
-        beside = path.with_suffix(f".{os.getpid()}.new")
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            beside.write_text(text + "\n", encoding="utf-8")
-            beside.replace(path)
+            paths.write_whole(path, text + "\n")
         except OSError as error:
             raise UsageError(f"Settings cannot be saved to {path}: {error.strerror}.") from None
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING
 from textual import work
 from textual.widgets import TabbedContent
 
+from localspec import paths
 from localspec.chat.archive.archive import Archive
 from localspec.chat.archive.message import Chat
 from localspec.tui.widgets.pane import ChatPane
@@ -46,13 +46,8 @@ class OpenTabs:
         file = _file(archive)
         if file is None or not archive.persistent:
             return
-        beside = file.with_suffix(f".{os.getpid()}.new")
-        try:
-            beside.write_text(json.dumps({"tabs": self.keys, "front": self.front}) + "\n", encoding="utf-8")
-            beside.replace(file)
-        except OSError:
-            with suppress(OSError):
-                beside.unlink(missing_ok=True)
+        with suppress(OSError):
+            paths.write_whole(file, json.dumps({"tabs": self.keys, "front": self.front}) + "\n")
 
     def chats(self, archive: Archive) -> list[Chat]:
         """Those that are still there and have something in them, in the order of the tabs."""
