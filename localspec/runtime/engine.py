@@ -1,4 +1,4 @@
-"""What callers hold: an engine makes requests of texts and chats, and hands them to the thread that owns the models."""
+"""The engine of this process: hands requests to the thread that owns the models."""
 
 from __future__ import annotations
 
@@ -6,23 +6,20 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
 from typing import Any, TypeVar
 
-import numpy as np
-
 from localspec.chat.prompt.template import ChatTemplate
-from localspec.chat.turn import Message
 from localspec.config import EngineSettings
-from localspec.drafters import HEADS, PLAIN
+from localspec.drafters import HEADS
 from localspec.drafters.heads.loading import apart
 from localspec.engine.interfaces import Constraint
-from localspec.engine.request import Request, TokenLogProb, fresh_seed
+from localspec.engine.request import TokenLogProb
 from localspec.errors import LocalspecError, UsageError
 from localspec.grammar.grammar import Grammar
 from localspec.grammar.matcher import Compiler
 from localspec.llama.cache.hidden import HiddenStates
 from localspec.llama.exact.choice import Progress
+from localspec.runtime.any_engine import AnyEngine
 from localspec.runtime.generation import Generation
 from localspec.runtime.kept import corpus
 from localspec.runtime.kept import tuning as tunings
@@ -31,12 +28,12 @@ from localspec.runtime.loading import check_drafter, leaves, load_apart
 from localspec.runtime.loops import make_loop
 from localspec.runtime.readings import Readings
 from localspec.runtime.worker import Worker
-from localspec.types import NO_TOKENS, Float32Array, Prompt, Rule, SamplingParams, Tokens
+from localspec.types import Float32Array, Tokens
 
 _Result = TypeVar("_Result")
 
 
-class Engine:
+class Engine(AnyEngine):
     """Text from a target that a drafter speeds up. Thread-safe; a context manager.
 
     >>> with Engine.load() as engine:  # the bundled pair
@@ -45,10 +42,9 @@ class Engine:
     """
 
     def __init__(self, loaded: Loaded) -> None:
-        self.loaded = loaded
-        model = loaded.model
-        self.template = ChatTemplate.of(model)
-        self._compiler = Compiler(model)
+        self.loaded: Loaded = loaded
+        self.template = ChatTemplate.of(loaded.model)
+        self._compiler = Compiler(loaded.model)
         self._worker = Worker(loaded, make_loop(loaded, loaded.settings))
         self._readings = Readings(loaded, self._worker.run)
         self._at_close = ExitStack()
@@ -105,113 +101,9 @@ class Engine:
             loaded.close()
             raise
 
-    def tokenize(self, text: str, *, special: bool = True) -> Tokens:
-        """Text to tokens, with the begin-of-sequence token where the model wants one."""
-        return self.loaded.model.tokenize(text, special=special, add_bos=self.loaded.model.add_bos)
-
-    def chat_text(self, messages: Sequence[Message], *, beginning: str = "", **variables: Any) -> str:
-        """The text of a conversation's prompt, to look at; see `ChatTemplate.render`."""
-        return self.template.render(messages, beginning=beginning, **variables)
-
-    def prompt_tokens(self, prompt: Prompt | str) -> Tokens:
-        """The tokens of what `template.prompt` gave, or of a text of such a kind, in which all marks count.
-
-        The template may have put the begin-of-sequence token there already.
-        """
-        prompt = Prompt(prompt) if isinstance(prompt, str) else prompt
-        model = self.loaded.model
-        bos = model.text_of(model.bos)
-        has_bos = bool(bos) and prompt.text.startswith(bos)
-        return model.tokenize_prompt(prompt, add_bos=model.add_bos and not has_bos)
-
-    def chat_tokens(self, messages: Sequence[Message], *, beginning: str = "", **variables: Any) -> Tokens:
-        """The prompt for a conversation as tokens; see `ChatTemplate.prompt`."""
-        return self.prompt_tokens(self.template.prompt(messages, beginning=beginning, **variables))
-
-    def chat(self, messages: Sequence[Message], **options: Any) -> Generation:
-        """Answers a conversation; options as in `generate`."""
-        return self.generate(self.chat_tokens(messages), **options)
-
-    def generate(
-        self,
-        prompt: str | Tokens,
-        *,
-        sampling: SamplingParams | None = None,
-        seed: int | None = None,
-        stream: int = 0,
-        rule: Rule | None = None,
-        max_draft_tokens: int | None = None,
-        drafter: str | None = None,
-        max_tokens: int | None = None,
-        min_tokens: int = 0,
-        stop: Sequence[str] = (),
-        stop_tokens: frozenset[int] = frozenset(),
-        ignore_end: bool = False,
-        top_log_probs: int | None = None,
-        prediction: str | Tokens | None = None,
-        grammar: Grammar | Constraint | None = None,
-        preserved: frozenset[int] = frozenset(),
-        past: bool = True,
-        forced: bool = False,
-        on_prefill: Callable[[int, int], None] | None = None,
-        chat: str | None = None,
-    ) -> Generation:
-        """Continues a text or tokens; see `Request` for the options.
-
-        Args:
-            prompt: text, which begins as the model wants it, or int32[n] tokens as they are.
-            drafter: a name of `drafters` that alone may guess; "none" = plain decoding; None or "auto" = what pays.
-            grammar: what the answer must look like; `compiled` makes it ready.
-            on_prefill: called on the engine's thread as the prompt is read, with (tokens done, tokens in all).
-            chat: the conversation, whose KV cache is kept on disk (`EngineSettings.chat_cache_gb`); None = it is not.
-
-        Raises:
-            UsageError: an empty prompt or an impossible option. Later errors come out of the generation.
-        """
-        tokens = self.tokenize(prompt) if isinstance(prompt, str) else np.asarray(prompt, dtype=np.int32)
-        if isinstance(prediction, str):
-            prediction = self.loaded.model.tokenize(prediction, special=False, add_bos=False)
-        request = Request(
-            tokens,
-            sampling or SamplingParams(),
-            fresh_seed() if seed is None else seed,
-            stream,
-            self.settings.verify_rule if rule is None else rule,
-            max_draft_tokens=max_draft_tokens,
-            drafter=None if drafter == "auto" else drafter,
-            prediction=NO_TOKENS if prediction is None else np.asarray(prediction, dtype=np.int32),
-            constraint=self.compiled(grammar) if isinstance(grammar, Grammar) else grammar,
-            max_tokens=max_tokens,
-            min_tokens=min_tokens,
-            preserved=preserved,
-            stop=tuple(stop),
-            stop_tokens=stop_tokens,
-            ignore_end=ignore_end,
-            top_log_probs=top_log_probs,
-            past=past,
-            forced=forced,
-        )
-        return self.submit(request, on_prefill, chat)
-
-    def submit(
-        self, request: Request, on_prefill: Callable[[int, int], None] | None = None, chat: str | None = None
-    ) -> Generation:
-        """Queues a request.
-
-        Raises:
-            UsageError: a token that the vocabulary lacks, a drafter that is not loaded, or the rule *block* with a
-                drafter of trees.
-        """
-        self._check_tokens(request.prompt)
-        self._check_tokens(request.prediction)
-        if request.drafter not in (None, PLAIN, *self.drafters):
-            names = ", ".join((*self.drafters, PLAIN))
-            raise UsageError(f"There is no drafter called {request.drafter!r} here; there are: {names}.")
-        if request.rule is Rule.BLOCK and self.settings.branches > 1:
-            raise UsageError(f"The rule block verifies chains only, and branches is {self.settings.branches}.")
-        generation = Generation(request, on_prefill, chat)
+    def begin(self, generation: Generation) -> None:
+        """Queues an answer; `submit` has checked its request."""
         self._worker.submit(generation)
-        return generation
 
     def forget_chat(self, chat: str) -> None:
         """Deletes the KV cache kept for a conversation that was deleted, and what the corpus has of its answers.
@@ -241,7 +133,7 @@ class Engine:
             ContextOverflowError: too many tokens.
             Cancelled: `cancel` said so.
         """
-        self._check_tokens(tokens)
+        self.check_tokens(tokens)
         return self._readings.embed(tokens, cancel)
 
     def score(self, tokens: Tokens, top: int = 0, cancel: Callable[[], bool] | None = None) -> list[TokenLogProb]:
@@ -256,7 +148,7 @@ class Engine:
             UsageError: a token that the vocabulary lacks.
             ContextOverflowError, Cancelled: as for `embed`.
         """
-        self._check_tokens(tokens)
+        self.check_tokens(tokens)
         return self._readings.score(tokens, top, cancel)
 
     def hidden_states(
@@ -277,23 +169,13 @@ class Engine:
                 llama.cpp does not show.
             ContextOverflowError, Cancelled: as for `embed`.
         """
-        self._check_tokens(tokens)
+        self.check_tokens(tokens)
         return self._readings.hidden_states(tokens, layers, cancel)
-
-    @property
-    def settings(self) -> EngineSettings:
-        """What is in use: with numbers for `auto`, and as `configure` changed it."""
-        return self.loaded.settings
 
     @property
     def running(self) -> dict[int, Generation]:
         """What is being answered now, by slot."""
         return self._worker.running
-
-    def _check_tokens(self, tokens: Tokens) -> None:
-        outside = tokens[(tokens < 0) | (tokens >= self.loaded.model.n_vocab)]
-        if len(outside):
-            raise UsageError(f"Token {outside[0]} is not in the vocabulary of {self.loaded.model.n_vocab} tokens.")
 
     def compiled(self, grammar: Grammar) -> Constraint:
         """A grammar for this model's vocabulary, which `generate` takes in its place without compiling anything.
@@ -372,14 +254,6 @@ class Engine:
     def at_close(self, call: Callable[[], None]) -> None:
         """Has something called once the models are freed."""
         self._at_close.callback(call)
-
-    def __enter__(self) -> Engine:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _close_drafters(self) -> None:
         for one in self._worker.loop.plan.drafters:

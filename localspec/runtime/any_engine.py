@@ -1,0 +1,284 @@
+"""What faces hold, wherever the models are: an engine makes requests of texts and chats, and answers them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+
+from localspec.chat.prompt.template import ChatTemplate
+from localspec.chat.turn import Message
+from localspec.config import EngineSettings
+from localspec.drafters import PLAIN
+from localspec.engine.interfaces import Constraint
+from localspec.engine.request import Request, TokenLogProb, fresh_seed
+from localspec.errors import UsageError
+from localspec.grammar.grammar import Grammar
+from localspec.llama.cache.hidden import HiddenStates
+from localspec.llama.model import Model
+from localspec.runtime.generation import Generation
+from localspec.types import NO_TOKENS, Float32Array, Prompt, Rule, SamplingParams, Tokens
+
+_Self = TypeVar("_Self", bound="AnyEngine")
+
+
+class Length(Protocol):
+    """Of a context."""
+
+    @property
+    def n_ctx(self) -> int:
+        """Tokens a slot can hold."""
+        ...
+
+
+class NamedHead(Protocol):
+    """What is said of a head."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def path(self) -> Path: ...
+
+
+class Facts(Protocol):
+    """What every face may ask of loaded models (`runtime.loaded.Loaded` has more)."""
+
+    @property
+    def settings(self) -> EngineSettings:
+        """In use: with numbers for `auto`."""
+        ...
+
+    @property
+    def model(self) -> Model:
+        """The target's vocabulary; its weights may be elsewhere."""
+        ...
+
+    @property
+    def context(self) -> Length: ...
+
+    @property
+    def exactness(self) -> str:
+        """In words: the configuration in use, and whether its passes are exact."""
+        ...
+
+    @property
+    def configuration(self) -> str:
+        """In words: how the target's cache is kept, and whose kernels compute its passes."""
+        ...
+
+    @property
+    def heads(self) -> Sequence[NamedHead]: ...
+
+
+class AnyEngine(ABC):
+    """Text from a target that a drafter speeds up. Thread-safe; a context manager."""
+
+    loaded: Facts
+    template: ChatTemplate
+
+    @property
+    def settings(self) -> EngineSettings:
+        """What is in use: with numbers for `auto`, and as `configure` changed it."""
+        return self.loaded.settings
+
+    def tokenize(self, text: str, *, special: bool = True) -> Tokens:
+        """Text to tokens, with the begin-of-sequence token where the model wants one."""
+        return self.loaded.model.tokenize(text, special=special, add_bos=self.loaded.model.add_bos)
+
+    def chat_text(self, messages: Sequence[Message], *, beginning: str = "", **variables: Any) -> str:
+        """The text of a conversation's prompt, to look at; see `ChatTemplate.render`."""
+        return self.template.render(messages, beginning=beginning, **variables)
+
+    def prompt_tokens(self, prompt: Prompt | str) -> Tokens:
+        """The tokens of what `template.prompt` gave, or of a text of such a kind, in which all marks count.
+
+        The template may have put the begin-of-sequence token there already.
+        """
+        prompt = Prompt(prompt) if isinstance(prompt, str) else prompt
+        model = self.loaded.model
+        bos = model.text_of(model.bos)
+        has_bos = bool(bos) and prompt.text.startswith(bos)
+        return model.tokenize_prompt(prompt, add_bos=model.add_bos and not has_bos)
+
+    def chat_tokens(self, messages: Sequence[Message], *, beginning: str = "", **variables: Any) -> Tokens:
+        """The prompt for a conversation as tokens; see `ChatTemplate.prompt`."""
+        return self.prompt_tokens(self.template.prompt(messages, beginning=beginning, **variables))
+
+    def chat(self, messages: Sequence[Message], **options: Any) -> Generation:
+        """Answers a conversation; options as in `generate`."""
+        return self.generate(self.chat_tokens(messages), **options)
+
+    def generate(
+        self,
+        prompt: str | Tokens,
+        *,
+        sampling: SamplingParams | None = None,
+        seed: int | None = None,
+        stream: int = 0,
+        rule: Rule | None = None,
+        max_draft_tokens: int | None = None,
+        drafter: str | None = None,
+        max_tokens: int | None = None,
+        min_tokens: int = 0,
+        stop: Sequence[str] = (),
+        stop_tokens: frozenset[int] = frozenset(),
+        ignore_end: bool = False,
+        top_log_probs: int | None = None,
+        prediction: str | Tokens | None = None,
+        grammar: Grammar | Constraint | None = None,
+        preserved: frozenset[int] = frozenset(),
+        past: bool = True,
+        forced: bool = False,
+        on_prefill: Callable[[int, int], None] | None = None,
+        chat: str | None = None,
+    ) -> Generation:
+        """Continues a text or tokens; see `Request` for the options.
+
+        Args:
+            prompt: text, which begins as the model wants it, or int32[n] tokens as they are.
+            drafter: a name of `drafters` that alone may guess; "none" = plain decoding; None or "auto" = what pays.
+            grammar: what the answer must look like; `compiled` makes it ready.
+            on_prefill: called on the engine's thread as the prompt is read, with (tokens done, tokens in all).
+            chat: the conversation, whose KV cache is kept on disk (`EngineSettings.chat_cache_gb`); None = it is not.
+
+        Raises:
+            UsageError: an empty prompt or an impossible option. Later errors come out of the generation.
+        """
+        tokens = self.tokenize(prompt) if isinstance(prompt, str) else np.asarray(prompt, dtype=np.int32)
+        if isinstance(prediction, str):
+            prediction = self.loaded.model.tokenize(prediction, special=False, add_bos=False)
+        request = Request(
+            tokens,
+            sampling or SamplingParams(),
+            fresh_seed() if seed is None else seed,
+            stream,
+            self.settings.verify_rule if rule is None else rule,
+            max_draft_tokens=max_draft_tokens,
+            drafter=None if drafter == "auto" else drafter,
+            prediction=NO_TOKENS if prediction is None else np.asarray(prediction, dtype=np.int32),
+            constraint=self.compiled(grammar) if isinstance(grammar, Grammar) else grammar,
+            max_tokens=max_tokens,
+            min_tokens=min_tokens,
+            preserved=preserved,
+            stop=tuple(stop),
+            stop_tokens=stop_tokens,
+            ignore_end=ignore_end,
+            top_log_probs=top_log_probs,
+            past=past,
+            forced=forced,
+        )
+        return self.submit(request, on_prefill, chat)
+
+    def submit(
+        self, request: Request, on_prefill: Callable[[int, int], None] | None = None, chat: str | None = None
+    ) -> Generation:
+        """Queues a request.
+
+        Raises:
+            UsageError: a token that the vocabulary lacks, a drafter that is not loaded, or the rule *block* with a
+                drafter of trees.
+        """
+        self.check_tokens(request.prompt)
+        self.check_tokens(request.prediction)
+        if request.drafter not in (None, PLAIN, *self.drafters):
+            names = ", ".join((*self.drafters, PLAIN))
+            raise UsageError(f"There is no drafter called {request.drafter!r} here; there are: {names}.")
+        if request.rule is Rule.BLOCK and self.settings.branches > 1:
+            raise UsageError(f"The rule block verifies chains only, and branches is {self.settings.branches}.")
+        generation = Generation(request, on_prefill, chat)
+        self.begin(generation)
+        return generation
+
+    def check_tokens(self, tokens: Tokens) -> None:
+        """
+        Raises:
+            UsageError: a token that the vocabulary lacks.
+        """
+        outside = tokens[(tokens < 0) | (tokens >= self.loaded.model.n_vocab)]
+        if len(outside):
+            raise UsageError(f"Token {outside[0]} is not in the vocabulary of {self.loaded.model.n_vocab} tokens.")
+
+    # -- where the models are -----------------------------------------------------------------------------------
+
+    @abstractmethod
+    def begin(self, generation: Generation) -> None:
+        """Queues an answer; `submit` has checked its request."""
+
+    @abstractmethod
+    def compiled(self, grammar: Grammar) -> Constraint:
+        """A grammar for this model's vocabulary, which `generate` takes in its place without compiling anything.
+
+        Raises:
+            UsageError: the grammar has a mistake, or is too large.
+        """
+
+    @property
+    @abstractmethod
+    def drafters(self) -> tuple[str, ...]:
+        """Names of the drafters in use, any of which a request may ask for."""
+
+    @property
+    @abstractmethod
+    def dropped(self) -> dict[str, str]:
+        """Drafters that cannot be used, or not any more, and why: {name: reason}."""
+
+    @property
+    @abstractmethod
+    def running(self) -> dict[int, Generation]:
+        """What is being answered now, by slot."""
+
+    @property
+    @abstractmethod
+    def outdated(self) -> str:
+        """Why the models should be closed and loaded again; "" = they need not."""
+
+    @abstractmethod
+    def embed(self, tokens: Tokens, cancel: Callable[[], bool] | None = None) -> Float32Array:
+        """A text as a vector."""
+
+    @abstractmethod
+    def score(self, tokens: Tokens, top: int = 0, cancel: Callable[[], bool] | None = None) -> list[TokenLogProb]:
+        """How likely each token of a text is after those before it."""
+
+    @abstractmethod
+    def hidden_states(
+        self, tokens: Tokens, layers: Sequence[int] = (), cancel: Callable[[], bool] | None = None
+    ) -> HiddenStates:
+        """What goes into layers, and what comes out of the final norm, for every token of a text."""
+
+    @abstractmethod
+    def forget_chat(self, chat: str) -> None:
+        """Deletes the KV cache kept for a conversation that was deleted, and what the corpus has of its answers."""
+
+    @abstractmethod
+    def forget(self) -> None:
+        """Drops the caches of all free slots and what is recycled."""
+
+    @abstractmethod
+    def configure(self, **changes: Any) -> None:
+        """Changes drafter settings between requests."""
+
+    @abstractmethod
+    def work_when_idle(self) -> None:
+        """Lets it find out in idle time what is not known of this machine and model; for programs that stay."""
+
+    @abstractmethod
+    def at_close(self, call: Callable[[], None]) -> None:
+        """Has something called once the models are freed."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Cancels what runs and frees the models; a second call does nothing."""
+
+    def __enter__(self: _Self) -> _Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
