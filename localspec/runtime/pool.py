@@ -123,6 +123,23 @@ class Pool:
         with self._lock:
             return {name: held.engine for name, held in self._held.items()}
 
+    def files(self, name: str) -> Files:
+        """What is loaded under a name.
+
+        Raises:
+            ModelError: it is not installed.
+        """
+        return self._own if name == self.default else _installed(name)
+
+    def leaves_in(self, name: str) -> float | None:
+        """Seconds until `unload_idle` closes an engine that nobody asks for meanwhile; None = it stays in memory."""
+        with self._lock:
+            held = self._held.get(name)
+            if held is None or self.idle_unload is None:
+                return None
+            idle = 0.0 if held.users else monotonic() - held.used
+        return max(0.0, self.idle_unload - idle)
+
     def lease_loaded(self, name: str) -> Lease | None:
         """A lease on an engine that is in memory; None = it is not, or should be loaded again."""
         with self._lock:
@@ -147,7 +164,7 @@ class Pool:
             lease = self.lease_loaded(name)
             if lease is not None:
                 return lease
-            files = self._own if name == self.default else _installed(name)
+            files = self.files(name)
             self._make_room(name, files)
             engine = self._load(files, progress)
             with self._lock:

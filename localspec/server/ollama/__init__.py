@@ -1,0 +1,1 @@
+"""Ollama's API, and a page about the server."""

@@ -1,0 +1,302 @@
+"""/api/tags, /api/ps, /api/show and /api/version: which models there are, and what they are."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from hashlib import sha256
+from pathlib import Path
+from time import time
+from typing import Any, ClassVar, Literal
+
+from anyio import to_thread
+from fastapi import APIRouter, Request
+from pydantic import BaseModel, Field
+
+from localspec import __version__
+from localspec.chat.reply.reply import THOUGHTS
+from localspec.errors import LocalspecError
+from localspec.gguf import Header
+from localspec.gguf.split import read_parts
+from localspec.models.installed.store import Store
+from localspec.runtime.engine import Engine
+from localspec.server.chat.fields import Body
+from localspec.server.chat.service import Service
+from localspec.server.http.route import JsonRoute
+from localspec.server.ollama.names import named, stamp
+
+ROUTER = APIRouter(prefix="/api", tags=["ollama"], route_class=JsonRoute)
+API_VERSION = "0.12.0"
+"""The version of Ollama whose API this is. Its clients refuse servers that call themselves older than they need."""
+NEVER = "2318-01-01T00:00:00Z"
+"""When a model leaves memory that stays there: clients want a time, and Ollama itself says one 292 years away."""
+_HEAD = 1 << 20
+"""Bytes of a file that its digest is made of where the index of installed models has none: the header is in them."""
+_FILL_IN = ("tokenizer.ggml.fim_pre_token_id", "tokenizer.ggml.prefix_token_id")
+"""Metadata of models that fill in gaps."""
+Capability = Literal["completion", "tools", "thinking", "insert"]
+
+
+class ApiVersion(BaseModel):
+    """Which API is spoken, and who speaks it."""
+
+    version: str
+    """Version of Ollama whose API this is."""
+    localspec: str
+    """Version of localspec."""
+
+
+class Details(BaseModel):
+    """What a model is."""
+
+    parent_model: str = ""
+    format: str = "gguf"
+    family: str
+    """Its architecture."""
+    families: list[str]
+    parameter_size: str
+    """Such as `1.5B`."""
+    quantization_level: str
+
+
+class Tag(BaseModel):
+    """A model that may be asked for."""
+
+    name: str
+    model: str
+    """The same."""
+    modified_at: str
+    """When it was installed."""
+    size: int
+    """Bytes of its files."""
+    digest: str
+    """SHA-256 of the file as it was installed; of the first MiB and the size for a file that was not."""
+    details: Details
+
+
+class Tags(BaseModel):
+    """All models."""
+
+    models: list[Tag]
+
+
+class Running(BaseModel):
+    """A model in memory."""
+
+    name: str
+    model: str
+    """The same."""
+    size: int
+    """Bytes of its weights."""
+    digest: str
+    details: Details
+    expires_at: str
+    """When it leaves memory if nobody asks for it; far away if it stays."""
+    size_vram: int
+    """Bytes of its weights on GPUs."""
+    context_length: int
+    """Tokens a conversation may have."""
+
+
+class RunningModels(BaseModel):
+    """Models in memory."""
+
+    models: list[Running]
+
+
+class ShowBody(Body):
+    """POST /api/show."""
+
+    other_names: ClassVar[dict[str, str]] = {"name": "model"}
+    model: str | None = Field(default=None, description="Name of a model; left out: the default.")
+    verbose: bool | None = Field(default=None, description="Accepted and not used: long lists are always left out.")
+
+
+class Shown(BaseModel):
+    """Facts of a model."""
+
+    modelfile: str
+    parameters: str = ""
+    """Settings of its own: models here have none."""
+    template: str
+    """Its chat template, in Jinja."""
+    license: str
+    details: Details
+    model_info: dict[str, Any]
+    """Metadata of the file; null for long lists."""
+    capabilities: list[Capability]
+    modified_at: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Described:
+    """What is told of a file."""
+
+    details: Details
+    bytes: int
+    """Of all parts."""
+    weights: int
+    """Bytes of the tensors."""
+    digest: str
+    header: Header
+    """Of the first part."""
+
+
+@ROUTER.get("/version", summary="Version of Ollama's API")
+async def version() -> ApiVersion:
+    """Ollama's clients ask it to see what the server knows."""
+    return ApiVersion(version=API_VERSION, localspec=__version__)
+
+
+@ROUTER.get("/tags", summary="List the models (Ollama's API)")
+async def tags(request: Request) -> Tags:
+    """The default model first, then everything installed that can be read."""
+    return Tags(models=await to_thread.run_sync(_tags, request.app.state.service))
+
+
+def _tags(service: Service) -> list[Tag]:
+    found = []
+    for name, created in service.pool.names().items():
+        try:
+            what = describe(service.pool.files(name).target)
+        except LocalspecError:  # its file was changed or moved
+            continue
+        found.append(
+            Tag(
+                name=name,
+                model=name,
+                modified_at=stamp(created),
+                size=what.bytes,
+                digest=what.digest,
+                details=what.details,
+            )
+        )
+    return found
+
+
+@ROUTER.get("/ps", summary="List the models in memory (Ollama's API)")
+async def running(request: Request) -> RunningModels:
+    """Those that answer without being loaded first."""
+    return RunningModels(models=await to_thread.run_sync(_running, request.app.state.service))
+
+
+def _running(service: Service) -> list[Running]:
+    found = []
+    for name, engine in service.pool.loaded().items():
+        what, left = describe(engine.settings.target), service.pool.leaves_in(name)
+        found.append(
+            Running(
+                name=name,
+                model=name,
+                size=what.weights,
+                digest=what.digest,
+                details=what.details,
+                expires_at=NEVER if left is None else stamp(time() + left),
+                size_vram=int(what.weights * _on_gpus(engine)),
+                context_length=engine.loaded.context.n_ctx,
+            )
+        )
+    return found
+
+
+def _on_gpus(engine: Engine) -> float:
+    """Share of a model's layers that is on GPUs."""
+    layers, all_ = engine.loaded.model.gpu_layers, engine.loaded.model.header.n_layers + 1
+    return 1.0 if layers < 0 else min(1.0, layers / all_)
+
+
+@ROUTER.post("/show", summary="What a model is (Ollama's API)")
+async def show(request: Request, body: ShowBody) -> Shown:
+    """Facts from its file; it is not loaded for this."""
+    service: Service = request.app.state.service
+    name = await named(service, body.model)
+    return await to_thread.run_sync(_shown, service, name)
+
+
+def _shown(service: Service, name: str) -> Shown:
+    what, engine = describe(service.pool.files(name).target), service.pool.loaded().get(name)
+    template = what.header.chat_template or ""
+    info = {key: _plain(value) for key, value in what.header.metadata.items() if key != "tokenizer.chat_template"}
+    info["general.parameter_count"] = _parameters(what.header.path)
+    return Shown(
+        modelfile=f"# Made by localspec {__version__}.\nFROM {name}\n",
+        template=template,
+        license=what.header.text("general.license"),
+        details=what.details,
+        model_info=info,
+        capabilities=capabilities(what.header, engine),
+        modified_at=stamp(service.pool.names().get(name, 0)),
+    )
+
+
+def capabilities(header: Header, engine: Engine | None) -> list[Capability]:
+    """What a model can do, in Ollama's words.
+
+    Args:
+        header: of its file.
+        engine: if it is in memory, which knows of marks that the metadata does not name.
+    """
+    found: list[Capability] = ["completion"]
+    template = header.chat_template or ""
+    if template:
+        found.append("tools")
+    marks = ("enable_thinking", "reasoning_effort", *(thought.opening for thought in THOUGHTS))
+    if any(mark in template for mark in marks):
+        found.append("thinking")
+    if any(key in header.metadata for key in _FILL_IN) or (engine is not None and engine.loaded.model.fill_in):
+        found.append("insert")
+    return found
+
+
+def describe(path: Path) -> _Described:
+    """What is told of a model's file.
+
+    Raises:
+        ModelFileError: it cannot be read.
+    """
+    return _described(path, path.stat().st_mtime_ns if path.exists() else 0)
+
+
+@lru_cache(maxsize=256)
+def _described(path: Path, changed: int) -> _Described:
+    parts = read_parts(path)
+    first = parts[0]
+    details = Details(
+        family=first.architecture,
+        families=[first.architecture],
+        parameter_size=_human(sum(part.parameters for part in parts)),
+        quantization_level=first.quantisation,
+    )
+    size, weights = sum(part.file_bytes for part in parts), sum(part.tensor_bytes for part in parts)
+    return _Described(details, size, weights, _digest(path, size), first)
+
+
+def _digest(path: Path, size: int) -> str:
+    for entry in Store().entries():
+        if entry.path == path:
+            sums = [file.sha256 for file in entry.files]
+            return sums[0] if len(sums) == 1 else sha256("\n".join(sums).encode()).hexdigest()
+    with path.open("rb") as file:
+        return sha256(file.read(_HEAD) + size.to_bytes(8, "little")).hexdigest()
+
+
+def _parameters(path: Path) -> int:
+    return sum(part.parameters for part in read_parts(path))
+
+
+def _human(count: int) -> str:
+    """A number of parameters as Ollama writes it: 1.5B, 134.52M, 12K."""
+    for size, letter, places in ((10**9, "B", 1), (10**6, "M", 2), (10**3, "K", 0)):
+        if count >= size:
+            return f"{count / size:.{places}f}{letter}"
+    return str(count)
+
+
+def _plain(value: Any) -> Any:
+    """A value of the metadata as JSON can tell it."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, list):
+        return [_plain(one) for one in value]
+    return value if isinstance(value, str | int) else None

@@ -1,0 +1,44 @@
+"""Models as Ollama's clients name them, and errors as they read them."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from typing import Any
+
+from anyio import to_thread
+
+from localspec.server.chat.service import Service
+from localspec.server.http.errors import BODIES, ApiError
+
+_LATEST = ":latest"
+"""What Ollama's clients put after a name that has no tag."""
+
+
+def _error_body(error: ApiError) -> dict[str, Any]:
+    """Ollama's error body."""
+    return {"error": error.message}
+
+
+BODIES["/api/"] = _error_body
+
+
+async def named(service: Service, name: str | None) -> str:
+    """What a model is called here; none given is the default.
+
+    Raises:
+        ApiError: 404, there is no such model.
+    """
+    wanted = service.resolve(name)
+    if wanted == service.pool.default or wanted in service.pool.loaded():
+        return wanted
+    names = await to_thread.run_sync(service.pool.names)
+    for one in (wanted, service.resolve(wanted.removesuffix(_LATEST))):
+        if one in names:
+            return one
+    what = f"model '{wanted[:80]}' not found. There are: {', '.join(sorted(names))}."
+    raise ApiError(404, "not_found_error", what, param="model", code="model_not_found")
+
+
+def stamp(seconds: float) -> str:
+    """Seconds since 1970 as the API writes times."""
+    return datetime.fromtimestamp(seconds, timezone.utc).isoformat().replace("+00:00", "Z")
