@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
+import re
 import shutil
 import sys
 from collections.abc import Collection, Iterator
@@ -12,7 +13,7 @@ from collections.abc import Collection, Iterator
 from localspec import __version__, paths
 from localspec.checks.devices import examine_devices, examine_layers
 from localspec.checks.finding import Finding
-from localspec.checks.openmp import examine_openmp
+from localspec.checks.machine import examine_openmp
 from localspec.gguf.split import read_parts
 from localspec.llama.exact import limits, wide
 from localspec.llama.library import bindings, lib
@@ -161,3 +162,42 @@ def _self_check(engine: Engine) -> Iterator[Finding]:
 def _range(widths: Collection[int]) -> str:
     """Such as "1 to 64": widths have no gaps."""
     return "1" if len(widths) == 1 else f"1 to {max(widths)}"
+
+
+# Whether a newer localspec is out: asked of PyPI once, only when the user asks.
+
+ADDRESS = "https://pypi.org/pypi/localspec/json"
+"""PyPI's JSON about a project; `info.version` is its newest release."""
+SECONDS = 3.0
+"""Longest wait for a connection, and for each piece of the answer, in seconds."""
+
+
+def examine_updates(address: str = ADDRESS, installed: str = __version__) -> Finding:
+    """Asks PyPI for the newest release. Nothing is sent but the request for the page.
+
+    Args:
+        address: of PyPI's JSON about localspec.
+        installed: version to compare with.
+    """
+    import httpx2 as httpx  # 60 ms, not needed for other findings
+
+    try:
+        answer = httpx.get(address, timeout=SECONDS, follow_redirects=True)
+        answer.raise_for_status()
+        newest = str(answer.json()["info"]["version"])
+    except httpx.HTTPStatusError as error:
+        return Finding("updates", f"not known: PyPI answered {error.response.status_code}")
+    except httpx.TimeoutException:
+        return Finding("updates", f"not known: PyPI did not answer within {SECONDS:.0f} seconds")
+    except (httpx.HTTPError, ValueError, KeyError, TypeError) as error:
+        return Finding("updates", f"not known: {error!r}")
+    if _numbers(newest) > _numbers(installed):
+        command = "pip install --upgrade localspec"
+        return Finding("updates", f"{newest} is out, {installed} is installed", "A newer release is out.", command)
+    return Finding("updates", f"none: {installed} is installed, and the newest release is {newest}")
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """The release numbers of a version: (0, 2, 1) of "0.2.1.dev3"."""
+    found = re.match(r"\d+(\.\d+)*", version)
+    return tuple(int(one) for one in found[0].split(".")) if found else ()

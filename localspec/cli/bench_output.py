@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from localspec.errors import UsageError
 
 if TYPE_CHECKING:
-    from localspec.bench.results.table import Table
+    from localspec.bench.results.results import Table
 
 
 def whole_numbers(name: str, text: str) -> tuple[int, ...]:

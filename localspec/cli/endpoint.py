@@ -95,7 +95,7 @@ def key_of(options: argparse.Namespace) -> str | None:
     if options.api_key_file:
         return read_text(options.api_key_file).strip()
     if options.listed is not None:
-        from localspec.remote.key import key_for
+        from localspec.remote.server import key_for
 
         return key_for(options.listed)
     return os.environ.get("OPENAI_API_KEY")

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from localspec.errors import UsageError
-from localspec.grammar.fault import words
 
 if TYPE_CHECKING:
     from llguidance._lib import JsonCompileOptions
+
 
 JSON_OPTIONS: JsonCompileOptions = {"whitespace_pattern": r"( |\n{1,2}[ \t]{0,20})"}
 """A blank or a line break with its indentation between two JSON tokens: models that may write any whitespace go on
@@ -90,3 +91,33 @@ class Grammar:
         from llguidance import LLMatcher
 
         return cls("Lark grammar", LLMatcher.grammar_from_lark(text))
+
+
+# What is wrong with a grammar, in the words of whoever wrote it: without names, places and copies of what it was made
+# into.
+
+ENDLESS = "it never gets to a text: a rule or a reference only leads back to itself"
+_ENDLESS = "NoExtensionBias"
+"""llguidance's word where no token can come first."""
+_COPY = re.compile(r" \d+ \| .*")
+"""The lines of the grammar around a mistake; they are those of a translation."""
+_PLACE = re.compile(r"\bat \d+\(\d+\): |\(in \w+\): |(?:lexer|parser) error: ", re.IGNORECASE)
+_PATTERN = re.compile(r"(?:invalid regex .*?)?regex parse error: (?P<pattern>.*?) \^+ error: (?P<why>.*)")
+_FOREIGN = re.compile(r"Resource '(?P<name>.*?)' is not present.*")
+
+
+def words(text: str) -> str:
+    """A sentence without its full stop.
+
+    Args:
+        text: what llguidance, or what translates for it, says; any number of lines.
+    """
+    said = _COPY.sub("", " ".join(text.split("<state>")[0].split()))
+    if _ENDLESS in said:
+        return ENDLESS
+    said = _PLACE.sub("", said)
+    if found := _PATTERN.search(said):
+        said = f"the pattern {found['pattern']!r}: {found['why']}"
+    if found := _FOREIGN.search(said):
+        said = f"the reference {found['name']!r} is not to a part of the schema, and nothing is fetched"
+    return said.rstrip(" ^.") or "it gives no reason"

@@ -13,8 +13,7 @@ import numpy.typing as npt
 
 from localspec.errors import GrammarError, KernelError, LocalspecError, UsageError
 from localspec.grammar.deep_stack import deeply
-from localspec.grammar.fault import ENDLESS, words
-from localspec.grammar.grammar import Grammar
+from localspec.grammar.grammar import ENDLESS, Grammar, words
 from localspec.llama.library import lib
 from localspec.llama.model import Model
 from localspec.types import Tokens

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from localspec.errors import KernelError
-from localspec.native.device_rows import DeviceRows, verify_rows
+from localspec.native.gpu import DeviceRows, verify_rows
 from localspec.native.library import (
     BAD_ARGUMENT,
     BAD_DRAFT,

@@ -12,9 +12,8 @@ from localspec.chat.reply.thinking import MARKS, apart
 from localspec.engine.request import FinishReason
 from localspec.engine.stats import RequestStats
 from localspec.errors import LocalspecError
-from localspec.remote.event_stream import END, Piece
 from localspec.remote.prompt import Prompt
-from localspec.remote.server import ODD, Server
+from localspec.remote.server import END, ODD, Piece, Server
 
 _LIST_SECONDS = 30.0
 """How long a server may take to list its models."""

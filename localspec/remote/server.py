@@ -1,7 +1,11 @@
-"""An OpenAI-style server as its clients know it: where it is, and in which sentences it fails."""
+"""An OpenAI-style server as its clients know it: where it is, its key, its events, and in which sentences it fails."""
 
 from __future__ import annotations
 
+import json
+import os
+from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -9,7 +13,7 @@ import httpx2 as httpx
 
 from localspec.errors import LocalspecError, UsageError
 from localspec.models.hub.names import is_server
-from localspec.remote.event_stream import Piece, piece_of, words_of
+from localspec.models.installed.catalog import EndpointEntry
 
 _CONNECT_SECONDS = 30.0
 _SILENCE = 600.0
@@ -138,3 +142,138 @@ def port_here(base: str) -> int | None:
     """The port of an endpoint of this machine; None = it is on another."""
     parts = urlsplit(base)
     return (parts.port or {"http": 80}.get(parts.scheme, 443)) if parts.hostname in _LOOPBACK else None
+
+
+# The lines of a streamed answer (server-sent events, OpenAI's JSON) as its pieces.
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What one event brought; a field an event says nothing about is empty."""
+
+    text: str = ""
+    thinking: str = ""
+    """What a server that reads the model's marks for thinking itself takes for such."""
+    finish: str = ""
+    """Why the answer ended."""
+    tokens: int = 0
+    """Generated in all."""
+    prompt_tokens: int = 0
+    drafted: int | None = None
+    """By llama-server's timings; None = it says nothing."""
+    accepted: int | None = None
+    done: bool = False
+    """The answer is whole."""
+    error: str = ""
+
+    def then(self, later: Piece) -> Piece:
+        """Both, without text; the later one counts where it says something."""
+        return Piece(
+            finish=later.finish or self.finish,
+            tokens=later.tokens or self.tokens,
+            prompt_tokens=later.prompt_tokens or self.prompt_tokens,
+            drafted=self.drafted if later.drafted is None else later.drafted,
+            accepted=self.accepted if later.accepted is None else later.accepted,
+            done=later.done or self.done,
+            error=later.error or self.error,
+        )
+
+
+END = Piece(done=True)
+"""Nothing comes after it."""
+
+
+def piece_of(line: str) -> Piece | None:
+    """What a line brings; None = it is a comment, a ping or another line without data.
+
+    Raises:
+        ValueError: it is not OpenAI's format.
+    """
+    kind, _, content = line.partition(":")
+    content = content.strip()
+    if kind == "error":  # llama-server's way of breaking an answer off
+        return Piece(error=words_of(content))
+    if kind != "data":
+        return None
+    if content == "[DONE]":
+        return END
+    data = json.loads(content)
+    if not isinstance(data, dict):
+        raise ValueError(content[:200])
+    return Piece(error=words_of(content)) if data.get("error") else _piece(data)
+
+
+def words_of(content: str) -> str:
+    """The message of an error, in JSON or not, on one line."""
+    try:
+        said = json.loads(content)
+    except ValueError:
+        said = content
+    for name in ("error", "message"):
+        said = said.get(name, said) if isinstance(said, dict) else said
+    return " ".join(str(said).split())[:200]
+
+
+def _piece(data: dict[str, Any]) -> Piece:
+    choices = data.get("choices") or [{}]
+    if not isinstance(choices, list) or not isinstance(choices[0], dict):
+        raise ValueError(f"choices: {choices!r}"[:200])
+    choice, delta = choices[0], _object(choices[0].get("delta"))
+    usage, timings = _object(data.get("usage")), _object(data.get("timings"))
+    return Piece(
+        _text(delta.get("content")) or _text(choice.get("text")),
+        _text(delta.get("reasoning_content")) or _text(delta.get("reasoning")),
+        _text(choice.get("finish_reason")),
+        _count(usage.get("completion_tokens")) or _count(timings.get("predicted_n")) or 0,
+        _count(usage.get("prompt_tokens")) or 0,
+        _count(timings.get("draft_n")),
+        _count(timings.get("draft_n_accepted")),
+        done=bool(choice.get("finish_reason")),
+    )
+
+
+def _object(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _count(value: Any) -> int | None:
+    return value if type(value) is int and value >= 0 else None
+
+
+# The key of a server that the catalogue names: it comes from the environment or the keyring, never from a file.
+
+
+def key_for(entry: EndpointEntry) -> str | None:
+    """The server's key; None = the entry names none, and none is sent.
+
+    Raises:
+        UsageError: the key is not where the entry says, or there is no keyring.
+    """
+    if entry.keyring:
+        return _from_keyring(entry.keyring, entry.name)
+    if not entry.key_env:
+        return None
+    key = os.environ.get(entry.key_env, "").strip()
+    if not key:
+        raise UsageError(f"The key of {entry.name!r} is in the environment variable {entry.key_env}, which is not set.")
+    return key
+
+
+def _from_keyring(service: str, name: str) -> str:
+    """What Python's `keyring` keeps for a service and a user; it is used where it is installed."""
+    try:
+        keyring: Any = import_module("keyring")
+    except ImportError:
+        text = f"The key of {name!r} is in the keyring, and Python's keyring package is not installed."
+        raise UsageError(text, "Install it, or name an environment variable with key_env.") from None
+    try:
+        key = keyring.get_password(service, name)
+    except Exception as error:  # noqa: BLE001 - each keyring fails in its own way
+        raise UsageError(f"The keyring cannot be read: {error!r}.") from None
+    if not key:
+        raise UsageError(f"The keyring has no key of {name!r} for {service!r}.", f"Try: keyring set {service} {name}")
+    return str(key)

@@ -25,8 +25,7 @@ from localspec.runtime.idle import (
     next_wait,
     unknown_widths,
 )
-from localspec.runtime.kept.cache_folder import CacheFolder
-from localspec.runtime.kept.chat_caches import ChatCaches
+from localspec.runtime.kept.chat_caches import CacheFolder, ChatCaches
 from localspec.runtime.loaded import Loaded
 from localspec.runtime.memory import memory
 from localspec.runtime.memory.device_loss import can_move, move_to_cpu

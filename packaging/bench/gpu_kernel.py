@@ -18,8 +18,7 @@ import numpy as np
 
 from localspec.errors import KernelError
 from localspec.native import kernels
-from localspec.native.device_rows import DeviceRows
-from localspec.native.gpu import Gpu, ListRequest
+from localspec.native.gpu import DeviceRows, Gpu, ListRequest
 from localspec.types import NO_TOKENS, Float32Array, LogitRows, Noise, Rule, SamplingParams
 
 POOL = 64

@@ -18,8 +18,7 @@ import numpy as np
 from gguf import GGMLQuantizationType as Type
 
 from localspec import paths
-from localspec.bench.models.filler import Filler
-from localspec.bench.models.model_file import ModelFile
+from localspec.bench.models.model_file import Filler, ModelFile
 from localspec.bench.models.shapes import SHAPES, Matrix, Shape
 
 TYPES = {

@@ -30,7 +30,7 @@ from server_load_turns import Answer, Turn, Turns, page
 from localspec.bench.models.pairs import QUANTS, Wanted, make
 from localspec.checks.prompts import load_prompts
 from localspec.llama.library import lib
-from localspec.remote.event_stream import Piece, piece_of
+from localspec.remote.server import Piece, piece_of
 
 OURS: dict[str, tuple[str, ...]] = {
     "localspec": (),

@@ -48,10 +48,9 @@ time.perf_counter = CLOCK  # before localspec is imported, which takes it by nam
 
 from localspec.bench.contest.benchmark import Benchmark, BenchSettings  # noqa: E402
 from localspec.bench.contest.contenders import EngineContender  # noqa: E402
-from localspec.bench.contest.run import Run  # noqa: E402
-from localspec.bench.contest.session import Session  # noqa: E402
+from localspec.bench.contest.run import Run, Session  # noqa: E402
 from localspec.bench.contest.workloads import SHIPPED, load_workloads  # noqa: E402
-from localspec.bench.results.table import Table  # noqa: E402
+from localspec.bench.results.results import Table  # noqa: E402
 from localspec.llama.cache.context import Context  # noqa: E402
 from localspec.planning.costs import PassCosts  # noqa: E402
 from localspec.planning.draft_costs import DraftCosts  # noqa: E402

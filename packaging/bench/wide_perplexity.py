@@ -24,7 +24,7 @@ from pathlib import Path
 import numpy as np
 
 from localspec import paths
-from localspec.bench.passes.perplexity import Perplexity, held_out, losses, windows
+from localspec.bench.models.pairs import Perplexity, held_out, losses, windows
 from localspec.llama.exact import wide
 from localspec.llama.exact.configuration import ALL_KERNELS, LLAMA_KERNELS, Kernels
 from localspec.llama.library.quantize import quantize

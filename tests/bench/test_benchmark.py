@@ -10,8 +10,7 @@ import pytest
 from localspec import Engine
 from localspec.bench.contest.benchmark import Benchmark, BenchSettings
 from localspec.bench.contest.contenders import engine_contenders, possible_drafters
-from localspec.bench.contest.run import Contender, Turn
-from localspec.bench.contest.session import Session
+from localspec.bench.contest.run import Contender, Session, Turn
 from localspec.bench.contest.workloads import load_workloads
 from localspec.bench.results.cells import make_cells
 from localspec.errors import ContextOverflowError, UsageError

@@ -8,7 +8,7 @@ import random
 import pytest
 
 from localspec.bench.contest.run import Answer, Pass
-from localspec.bench.results.hindsight import best_seconds, guesses, limit
+from localspec.bench.results.cells import best_seconds, guesses, limit
 
 ROW = [0.0, 10.0, 11.0, 13.0, 20.0]
 

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from localspec.bench.passes import report as reports
-from localspec.bench.passes.passes import PassReport, PassSettings, Point, measure_passes, needed_bytes
-from localspec.bench.passes.work import Work
+from localspec.bench.passes.passes import PassReport, PassSettings, Point, Work, measure_passes, needed_bytes
 from localspec.errors import PairError, UsageError
 from localspec.gguf import read_header
 from localspec.llama.exact import wide

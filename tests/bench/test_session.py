@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from localspec.bench.contest.run import Pass
-from localspec.bench.contest.session import Session
+from localspec.bench.contest.run import Pass, Session
 from localspec.errors import UsageError
 from tests.bench.made_runs import made_run
 

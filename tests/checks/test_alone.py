@@ -13,9 +13,9 @@ from textual.message import Message as TextualMessage
 from localspec.bench.contest.contenders import EngineContender
 from localspec.bench.contest.run import Turn
 from localspec.chat.turn import Message
-from localspec.checks.answering import Answering
-from localspec.checks.answering import Question as Asked
 from localspec.checks.prompts import Prompt
+from localspec.checks.tune import Answering
+from localspec.checks.tune import Question as Asked
 from localspec.checks.verify import Setting, verify
 from localspec.engine.request import PassRecord
 from localspec.engine.stats import RequestStats

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from localspec.checks.openmp import examine_openmp, runtimes
+from localspec.checks.machine import examine_openmp, runtimes
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux tells")
-LOADED = "from localspec.llama.exact import wide\nwide.status()\nfrom localspec.checks.openmp import runtimes\n"
+LOADED = "from localspec.llama.exact import wide\nwide.status()\nfrom localspec.checks.machine import runtimes\n"
 """Loads llama.cpp and the wide kernels, as a start of localspec does."""
 
 

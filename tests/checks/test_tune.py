@@ -11,11 +11,21 @@ import pytest
 
 from localspec import paths
 from localspec.chat.turn import Message
-from localspec.checks.answering import Answering, Question, Timing, questions
 from localspec.checks.apart import Apart
-from localspec.checks.challenger import ASPECTS, challengers
 from localspec.checks.prompts import load_prompts
-from localspec.checks.tune import Progress, Side, TunePlan, TuneReport, tune
+from localspec.checks.tune import (
+    ASPECTS,
+    Answering,
+    Progress,
+    Question,
+    Side,
+    Timing,
+    TunePlan,
+    TuneReport,
+    challengers,
+    questions,
+    tune,
+)
 from localspec.errors import LocalspecError, UsageError
 from localspec.llama.library import lib
 from localspec.types import SamplingParams

@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
-from localspec.checks.updates import ADDRESS, examine_updates
+from localspec.checks.doctor import ADDRESS, examine_updates
 
 
 class Answer(BaseHTTPRequestHandler):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from localspec.chat.archive.archive import Archive
-from localspec.runtime.kept.cache_folder import CacheFolder
+from localspec.runtime.kept.chat_caches import CacheFolder
 from localspec.runtime.kept.corpus import folder
 from localspec.runtime.kept.corpus_file import CorpusFile, Sequence, name_of
 from localspec.types import NO_TOKENS

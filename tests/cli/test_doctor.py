@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from localspec.checks import updates
+from localspec.checks import doctor
 from localspec.checks.finding import Finding
 from tests.cli.conftest import Command
 
@@ -18,7 +18,7 @@ def test_the_bundle_holds_what_doctor_found_and_the_settings(
     def ask() -> Finding:
         raise AssertionError("PyPI was asked")
 
-    monkeypatch.setattr(updates, "examine_updates", ask)
+    monkeypatch.setattr(doctor, "examine_updates", ask)
     monkeypatch.setenv("LOCALSPEC_API_KEY", "sk-very-secret")
     file = tmp_path / "report.json"
     result = command("doctor", "--json", "--bundle", str(file), "--context", "512")
@@ -31,7 +31,7 @@ def test_the_bundle_holds_what_doctor_found_and_the_settings(
 
 
 def test_updates_are_looked_for_when_asked(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(updates, "examine_updates", lambda: Finding("updates", "none"))
+    monkeypatch.setattr(doctor, "examine_updates", lambda: Finding("updates", "none"))
     assert "updates" in [one["name"] for one in json.loads(command("doctor", "--json", "--check-updates").out)]
 
 

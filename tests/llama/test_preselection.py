@@ -21,8 +21,7 @@ from localspec.llama.library import lib, logits_tap, preselection
 from localspec.llama.library.preselection import open_gpu, ordinal_of
 from localspec.llama.library.settings import ContextSettings
 from localspec.llama.model import Model
-from localspec.native.device_rows import DeviceRows
-from localspec.native.gpu import METAL, Gpu
+from localspec.native.gpu import METAL, DeviceRows, Gpu
 from localspec.types import Feed, LogitRows, Noise, Rule, SamplingParams, Tokens
 from tests.llama.conftest import chain
 from tests.native.gpu.fake_driver import FakeDriver, load_driver

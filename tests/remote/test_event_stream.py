@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.remote.event_stream import Piece, piece_of
+from localspec.remote.server import Piece, piece_of
 
 
 def one(line: str) -> Piece:

@@ -9,7 +9,7 @@ import pytest
 
 from localspec.errors import UsageError
 from localspec.models.installed.catalog import EndpointEntry
-from localspec.remote.key import key_for
+from localspec.remote.server import key_for
 
 URL = "http://10.0.0.7:8000"
 

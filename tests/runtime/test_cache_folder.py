@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from localspec.llama.cache.saved_cache import SavedCache
-from localspec.runtime.kept.cache_folder import CacheFolder
+from localspec.runtime.kept.chat_caches import CacheFolder
 from localspec.types import Tokens
 
 KEY = b"k" * 32

@@ -13,7 +13,7 @@ import pytest
 from localspec.llama.exact import wide
 from localspec.runtime.engine import Engine
 from localspec.runtime.generation import Generation
-from localspec.runtime.kept.cache_folder import CacheFolder
+from localspec.runtime.kept.chat_caches import CacheFolder
 from localspec.runtime.memory import memory
 from localspec.types import Tokens
 
@@ -85,7 +85,7 @@ def test_a_resumed_chat_goes_on_with_the_same_bits(
 
 OTHER_PROCESS = """
 from localspec.runtime.engine import Engine
-from localspec.runtime.kept.cache_folder import CacheFolder
+from localspec.runtime.kept.chat_caches import CacheFolder
 from localspec.runtime import worker
 from pathlib import Path
 import sys

@@ -13,8 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import NamedTuple
 
 from localspec.bench.contest.contenders import pair_facts
-from localspec.bench.contest.run import Answer, Contender, Remembering, Run, RunKey, Turn, digest
-from localspec.bench.contest.session import Session
+from localspec.bench.contest.run import Answer, Contender, Remembering, Run, RunKey, Session, Turn, digest
 from localspec.bench.contest.workloads import Prompt, Workloads
 from localspec.chat.turn import Message
 from localspec.checks.prompts import text_for_completion

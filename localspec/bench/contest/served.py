@@ -18,9 +18,8 @@ import httpx2 as httpx
 from localspec.bench.contest.run import Answer, Turn
 from localspec.chat.turn import Message
 from localspec.errors import LocalspecError, UsageError
-from localspec.remote.event_stream import Piece
 from localspec.remote.prompt import sampling_fields
-from localspec.remote.server import ODD, Refused, Server
+from localspec.remote.server import ODD, Piece, Refused, Server
 from localspec.types import NO_TOKENS, SamplingParams
 
 _MISSING, _UNKNOWN_FIELD = (404, 405, 501), (400, 422)

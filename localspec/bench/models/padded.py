@@ -22,9 +22,8 @@ from typing import Any
 
 import numpy as np
 
-from localspec.bench.models.filler import Filler
 from localspec.bench.models.gguf_package import gguf
-from localspec.bench.models.model_file import Bytes, ModelFile, row_bytes
+from localspec.bench.models.model_file import Bytes, Filler, ModelFile, row_bytes
 from localspec.bench.models.shapes import PADDED, Matrix, Shape
 from localspec.errors import UsageError
 

@@ -11,7 +11,6 @@ from typing import Any
 from localspec.bench.contest.benchmark import BenchSettings
 from localspec.bench.contest.run import BASELINE, PRODUCT
 from localspec.bench.results.cells import Cell, Figures, names_of
-from localspec.bench.results.table import Table
 from localspec.checks.interval import Ratio
 
 INTERVAL = {
@@ -290,3 +289,23 @@ def _verdict(cell: Cell) -> str:
 def _fork_counts(cell: Cell, names: list[str]) -> tuple[str]:
     differing = [f"{name} {cell.forks(name)[0]}" for name in names if name in cell.contenders and cell.forks(name)[0]]
     return (", ".join(differing) or "none",)
+
+
+# A table of text.
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows of text under a title; every cell but the first is a number."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+    def lines(self) -> Iterator[str]:
+        """Title, columns and rows, aligned with spaces."""
+        yield self.title
+        cells = (self.columns, *self.rows)
+        widths = [max(len(row[index]) for row in cells) for index in range(len(self.columns))]
+        for row in cells:
+            yield "  ".join(f"{cell:>{width}}" for cell, width in zip(row, widths, strict=True))

@@ -16,8 +16,7 @@ from localspec.errors import LocalspecError, UsageError
 
 if TYPE_CHECKING:
     from localspec.bench.contest.benchmark import Benchmark, BenchSettings
-    from localspec.bench.contest.run import Contender
-    from localspec.bench.contest.session import Session
+    from localspec.bench.contest.run import Contender, Session
     from localspec.bench.results.results import Results
     from localspec.runtime.engine import Engine
 
@@ -122,7 +121,7 @@ def _contenders(options: argparse.Namespace, engine: Engine, lengths: tuple[int,
 def _session(options: argparse.Namespace, benchmark: Benchmark) -> Session:
     """The session's file; one of ours that is complete begins anew."""
     from localspec import paths
-    from localspec.bench.contest.session import Session
+    from localspec.bench.contest.run import Session
 
     path: Path = options.session or paths.cache_dir() / "bench" / f"{benchmark.name}.jsonl"
     session = Session.open(path, fresh=options.fresh)

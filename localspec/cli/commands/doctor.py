@@ -31,7 +31,7 @@ def run(options: argparse.Namespace) -> int:
 
     findings = [*examine_machine(options.wide), *examine_machine_state()]
     if options.check_updates:
-        from localspec.checks.updates import examine_updates
+        from localspec.checks.doctor import examine_updates
 
         findings.append(examine_updates())
     with load_engine(options) as engine:

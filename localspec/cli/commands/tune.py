@@ -15,9 +15,8 @@ from localspec.cli.options import add_model_options, check_comparison, engine_se
 from localspec.errors import UsageError
 
 if TYPE_CHECKING:
-    from localspec.checks.answering import Question
     from localspec.checks.interval import Ratio
-    from localspec.checks.tune import TuneReport
+    from localspec.checks.tune import Question, TuneReport
     from localspec.runtime.kept.tuning import Tuning
 
 _DESCRIPTION = """\
@@ -32,7 +31,7 @@ may read differently after tuning; speculation still never changes it. --no-tune
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    from localspec.checks.challenger import ASPECTS
+    from localspec.checks.tune import ASPECTS
 
     parser.description, parser.formatter_class = _DESCRIPTION, argparse.RawDescriptionHelpFormatter
     parser.add_argument("pair", nargs="?", metavar="PAIR", help="pair, model or GGUF file; default: the chosen one")
@@ -109,7 +108,7 @@ def _tune(options: argparse.Namespace, target: Path, draft: Path | None, heads: 
 
 
 def _aspects(text: str | None) -> tuple[str, ...]:
-    from localspec.checks.challenger import ASPECTS
+    from localspec.checks.tune import ASPECTS
 
     if text is None:
         return ASPECTS
@@ -122,8 +121,8 @@ def _aspects(text: str | None) -> tuple[str, ...]:
 
 def _questions(options: argparse.Namespace) -> tuple[list[Question], list[Question]]:
     """Every other prompt to search with, the rest to check with."""
-    from localspec.checks.answering import questions
     from localspec.checks.prompts import load_prompts
+    from localspec.checks.tune import questions
     from localspec.types import SamplingParams
 
     if not options.minutes > 0:

@@ -7,7 +7,7 @@ import numpy as np
 from localspec.llama.library import lib
 from localspec.llama.library.batch import Part
 from localspec.llama.library.handle import Handle
-from localspec.native.device_rows import DeviceRows
+from localspec.native.gpu import DeviceRows
 from localspec.types import LogitRows
 
 

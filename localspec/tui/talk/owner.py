@@ -43,7 +43,7 @@ def forget_cache(node: DOMNode, chat: str) -> None:
 
     Trouble is said.
     """
-    from localspec.runtime.kept.cache_folder import CacheFolder
+    from localspec.runtime.kept.chat_caches import CacheFolder
     from localspec.runtime.kept.corpus import erase
 
     app, engine = app_of(node), engine_of(node)

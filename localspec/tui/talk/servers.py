@@ -11,8 +11,7 @@ from localspec.errors import LocalspecError, UsageError
 from localspec.models.installed.catalog import Catalog, EndpointEntry
 from localspec.models.installed.installed import find, knows
 from localspec.remote import search
-from localspec.remote.key import key_for
-from localspec.remote.server import port_here
+from localspec.remote.server import key_for, port_here
 from localspec.tui.shell.dialogs import Choice
 from localspec.tui.talk.remote import RemoteAnswerer
 

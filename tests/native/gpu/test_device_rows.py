@@ -11,8 +11,7 @@ import pytest
 
 from localspec.errors import KernelError
 from localspec.native import kernels
-from localspec.native.device_rows import DeviceRows
-from localspec.native.gpu import Gpu
+from localspec.native.gpu import DeviceRows, Gpu
 from localspec.native.successors import SuccessorIndex
 from localspec.types import NO_TOKENS, Float32Array, LogitRows, Noise, Rule, SamplingParams
 
