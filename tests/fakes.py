@@ -80,6 +80,7 @@ class FakeTarget:
     """A `Target` over any function from tokens to logits."""
 
     grid = 8
+    any_cut = False
 
     def __init__(
         self,
@@ -118,7 +119,12 @@ class FakeTarget:
         return self.reusable(slot, tokens, prompt_length)
 
     def prefill_chunk(
-        self, slot: int, tokens: Tokens, prompt_length: int, cancel: Callable[[], bool] | None = None
+        self,
+        slot: int,
+        tokens: Tokens,
+        prompt_length: int,
+        cancel: Callable[[], bool] | None = None,
+        most: int | None = None,
     ) -> int:
         assert 1 <= prompt_length <= len(tokens) <= self.n_ctx
         self._spoil()
@@ -126,7 +132,7 @@ class FakeTarget:
         assert start < total, "there is nothing to prefill"
         if cancel is not None and cancel():
             raise Cancelled("Stopped while reading the prompt.")
-        end = min((start // self.grid + 1) * self.grid, total)
+        end = min((start // self.grid + 1) * self.grid if most is None else start + min(most, self.grid), total)
         self.cached[slot] = tokens[:end].tolist()
         self.prefilled.append((slot, end - start))
         self.log.append("chunk")

@@ -322,11 +322,23 @@ class Target(Protocol):
     """Most tokens that one `prefill_chunk` reads."""
     exact_widths: frozenset[int] | None
     """Rows per pass whose bits equal those of one row; None when unknown, which means inexact."""
+    any_cut: bool
+    """Whether the bits of the cache do not depend on how a prompt is cut into passes."""
 
     def prefill_chunk(
-        self, slot: int, tokens: Tokens, prompt_length: int, cancel: Callable[[], bool] | None = None
+        self,
+        slot: int,
+        tokens: Tokens,
+        prompt_length: int,
+        cancel: Callable[[], bool] | None = None,
+        most: int | None = None,
     ) -> int:
         """Reads one chunk towards a cache of all tokens but the last; returns the number of cached tokens.
+
+        Args:
+            slot, tokens, prompt_length: whose history it is, and how many leading tokens are prompt.
+            cancel: see below.
+            most: tokens of the chunk at most, wherever the grid is; None = to the next line of the grid.
 
         Raises:
             Cancelled: `cancel`, asked while it runs, said so; chunks that are done stay cached.

@@ -1,4 +1,4 @@
-"""The loop: draft, decode, verify, emit. One `step()` serves all active slots in one pass; before it, a chunk of a
+"""The loop: draft, decode, verify, emit. One `step()` serves all active slots in one pass; before it, a piece of a
 prompt that is still unread.
 
 It knows no drafter, backend or model by name. Plain decoding is the same loop with a plan that drafts nothing,
@@ -18,6 +18,7 @@ from localspec.engine.constraint import masked
 from localspec.engine.interfaces import Constraint, Draft, DraftRequest, History, Outcome, Target, Verdict, Vocabulary
 from localspec.engine.minimum import Minimum
 from localspec.engine.plan import Plan
+from localspec.engine.reading import PASSES_BETWEEN, Reading
 from localspec.engine.request import (
     TARGET_ORIGIN,
     Event,
@@ -49,6 +50,7 @@ class Loop:
         self.active: dict[int, Slot] = {}
         self._events: list[Event] = []
         """Events that were made since the last `step` and are not returned yet."""
+        self._reading = Reading(target.grid)
         self._around: deque[float] = deque(maxlen=_GAP_SAMPLES)
         """Seconds between the passes of plain decoding, without the passes themselves: the last ones."""
 
@@ -105,7 +107,7 @@ class Loop:
         return Minimum(request.min_tokens, ends, self.target.n_vocab, grammar)
 
     def step(self) -> list[Event]:
-        """Reads a chunk of unread prompts, then runs a pass over all slots that decode; returns their events.
+        """Reads a piece of unread prompts, then runs a pass over all slots that decode; returns their events.
 
         Finished slots leave the loop. When a pass fails the step can be repeated: no event of earlier passes is lost.
 
@@ -141,26 +143,29 @@ class Loop:
         return events
 
     def _read_prompts(self) -> None:
-        """Reads one chunk of one prompt, or several short prompts that are no longer together: slots that decode never
-        wait for more than a chunk.
+        """Reads one piece of one prompt, or several short prompts that are no longer together: slots that decode never
+        wait for more (`reading`). A piece is a whole chunk where the cache depends on how a prompt is cut.
 
         The prompt with the fewest unread tokens comes first. Tokens that other prompts read meanwhile (`overtaken`)
         are subtracted from this number, so every prompt gets its turn.
         """
-        left = self.target.grid
-        while waiting := [slot for slot in self.active.values() if slot.unread]:
+        beside = any(not slot.unread for slot in self.active.values())
+        cuts = self.target.any_cut or (beside and self.target.exact_widths is None)
+        left = piece = self._reading.piece(beside) if cuts else self.target.grid
+        while left > 0 and (waiting := [slot for slot in self.active.values() if slot.unread]):
             slot = min(waiting, key=lambda one: one.unread - one.overtaken)
             size = min(slot.unread, self.target.grid)
-            if size > left:
+            if size > left and not cuts:
                 return
-            self._read(slot)
-            left -= size
+            size = min(size, left)
+            self._read(slot, size if cuts else None)
+            left -= max(size, piece // PASSES_BETWEEN if cuts and beside else 0)  # a short prompt takes a pass, too
             for other in waiting:
                 if other is not slot:
                     other.overtaken += size
 
-    def _read(self, slot: Slot) -> None:
-        """Reads a chunk of a prompt, alone in its pass."""
+    def _read(self, slot: Slot, most: int | None) -> None:
+        """Reads at most `most` tokens of a prompt, or a chunk, alone in its pass."""
         start, tokens = perf_counter(), slot.history.tokens
         try:
             copied = self.target.copy_prefix(slot.index, tokens, len(tokens)) - slot.cached
@@ -171,8 +176,11 @@ class Loop:
                 if slot.progress is not None and not slot.stats.prefill_seconds:  # how much there is to read
                     slot.progress(slot.cached, len(tokens) - 1)
                 before, begun = slot.cached, perf_counter()
-                slot.cached = self.target.prefill_chunk(slot.index, tokens, len(tokens), slot.cancel)
-                self.plan.read(slot.cached - before, before, perf_counter() - begun)
+                slot.cached = self.target.prefill_chunk(slot.index, tokens, len(tokens), slot.cancel, most)
+                seconds = perf_counter() - begun
+                self._reading.read(slot.cached - before, seconds)
+                if not slot.stats.prefill_seconds or before // self.target.grid < slot.cached // self.target.grid:
+                    self.plan.read(slot.cached - before, before, seconds)  # pieces of a chunk are alike: one counts
             if slot.progress is not None:
                 slot.progress(slot.cached, len(tokens) - 1)
         except Cancelled:
@@ -235,6 +243,7 @@ class Loop:
         if review.plain:
             self._around.append(end - start - passed)
         plain = review.plain_seconds + median(self._around or [0.0]) if review.plain_seconds else 0.0
+        self._reading.passed(plain or end - start)
         for slot, draft in zip(slots, drafts, strict=True):
             stats = slot.stats
             stats.draft_seconds += drafted - start

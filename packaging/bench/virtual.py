@@ -119,9 +119,9 @@ class Machine:
             CLOCK.set(before + seconds)
             return found
 
-        def was_read(context: Context, slot: int, tokens: Any, prompt_length: int, cancel: Any = None) -> int:
+        def was_read(context: Context, slot: int, tokens: Any, prompt_length: int, *rest: Any) -> int:
             before, known = CLOCK(), context.reusable(slot, tokens, prompt_length)
-            length = read(context, slot, tokens, prompt_length, cancel)
+            length = read(context, slot, tokens, prompt_length, *rest)
             seconds = 0.0 if context.settings.grid_prefill else self._read * (length - known)
             CLOCK.set(before + seconds)
             return length

@@ -43,7 +43,7 @@ def drain(loop: Loop, found: dict[int, Answer]) -> None:
 
 
 def test_one_chunk_is_read_between_two_passes_of_a_running_answer() -> None:
-    target = FakeTarget(MODEL, 10, streams=True)
+    target = FakeTarget(MODEL, 10, exact_widths={1, 2}, streams=True)
     loop = loop_of(target)
     found = {slot: Answer() for slot in range(2)}
     loop.admit(0, Request(prompt(1, 2), max_tokens=12, ignore_end=True))

@@ -69,7 +69,7 @@ def queued(live: Live, crowd: ThreadPoolExecutor, bodies: Sequence[dict[str, Any
 def test_a_stream_goes_on_between_any_two_chunks_of_prompts(
     live: Live, engine: Engine, work: list[tuple[int, ...] | int], crowd: ThreadPoolExecutor
 ) -> None:
-    """Three long prompts come with it: what it waits for is one chunk at a time."""
+    """Three long prompts come with it: what it waits for is one piece at a time, or a rest and a beginning."""
     size = CONTEXT - 100
     long = [engine.tokenize(f"{number} " + "one two three four " * 400)[:size].tolist() for number in "123"]
     with stopped(engine):
@@ -83,9 +83,10 @@ def test_a_stream_goes_on_between_any_two_chunks_of_prompts(
     ((slot,), *_) = [what for what in work if isinstance(what, tuple)]  # at first it is alone
     chunks = [place for place, what in enumerate(work) if isinstance(what, int) and what != slot]
     assert [one["predicted_n"] for one in timings] == [3, 3, 3]
-    assert len(chunks) == sum(math.ceil((one["prompt_n"] - 1) / GRID) for one in timings) > 3, "on a grid"
+    assert len(chunks) >= sum(math.ceil((one["prompt_n"] - 1) / GRID) for one in timings) > 3
     for left, right in itertools.pairwise(chunks):
-        assert any(isinstance(what, tuple) and slot in what for what in work[left + 1 : right])
+        passes = any(isinstance(what, tuple) and slot in what for what in work[left + 1 : right])
+        assert passes or work[left] != work[right]
     assert not any(slot not in what for what in work[: chunks[-1]] if isinstance(what, tuple)), "it is in every pass"
 
 

@@ -113,13 +113,18 @@ class ConstantWidth(Context):
         return min(self.width - 1, -(length - 1 + self.width) % _ATTENTION_BLOCK)
 
     def prefill_chunk(
-        self, slot: int, tokens: Tokens, prompt_length: int, cancel: Callable[[], bool] | None = None
+        self,
+        slot: int,
+        tokens: Tokens,
+        prompt_length: int,
+        cancel: Callable[[], bool] | None = None,
+        most: int | None = None,
     ) -> int:
         """See `Context.prefill_chunk`. Generated tokens are decoded one by one, in passes as wide as all others."""
         self._check(slot, tokens)
         start, total = self._sync(slot, tokens, prompt_length), len(tokens) - 1
         if start == total or start < min(prompt_length - 1, total):
-            return super().prefill_chunk(slot, tokens, prompt_length, cancel)
+            return super().prefill_chunk(slot, tokens, prompt_length, cancel, most)
         if cancel is not None and cancel():
             raise Cancelled("Stopped while reading the prompt.")
         self._launch_filled(Feed(slot, tokens[: start + 1], prompt_length))

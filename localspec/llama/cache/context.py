@@ -65,6 +65,8 @@ class Context:
         self.n_vocab = model.n_vocab
         self.exact_widths: frozenset[int] | None = None
         """Rows per pass whose bits equal those of one row, set by the caller that knows; None = unknown."""
+        self.any_cut = False
+        """Whether the bits of the cache do not depend on how a prompt is cut into passes; see `reuse_all`."""
         self.watch: StepWatch | None = None
         """Ends `exact_widths` after a pass in which our library computed fewer steps than proved; None = no watch."""
         self.threads = settings.threads or lib.default_threads()
@@ -94,7 +96,7 @@ class Context:
 
     def reuse_all(self) -> None:
         """From now on a history reuses all tokens that are cached of it, since bits do not depend on passes."""
-        self.settings = replace(self.settings, reuse="all")
+        self.settings, self.any_cut = replace(self.settings, reuse="all"), True
         for cells in self._cells:
             cells.reuse = "all"
 
@@ -121,7 +123,12 @@ class Context:
                 progress(done, total)
 
     def prefill_chunk(
-        self, slot: int, tokens: Tokens, prompt_length: int, cancel: Callable[[], bool] | None = None
+        self,
+        slot: int,
+        tokens: Tokens,
+        prompt_length: int,
+        cancel: Callable[[], bool] | None = None,
+        most: int | None = None,
     ) -> int:
         """One pass of `prefill`; how many tokens the cache holds then, n - 1 when all is done.
 
@@ -133,6 +140,7 @@ class Context:
             tokens: int32[n], the whole history.
             prompt_length: how many leading tokens are prompt.
             cancel: polled before and inside the pass; when it says so, the cache keeps the chunks that are done.
+            most: prompt tokens of the pass, wherever the grid is; None = to the next line of the grid.
 
         Raises:
             ContextOverflowError: the history is longer than the slot.
@@ -145,7 +153,11 @@ class Context:
             return total
         if cancel is not None and cancel():
             raise Cancelled("Stopped while reading the prompt.")
-        end = self._chunk_end(start, min(prompt_length - 1, total), total)
+        prompt_end = min(prompt_length - 1, total)
+        if most is not None and start < prompt_end:
+            end = min(start + min(most, self.grid), prompt_end)
+        else:
+            end = self._chunk_end(start, prompt_end, total)
         with abortable(self.handle.pointer, cancel):
             self._compute(slot, tokens[start:end], start)
         return end
