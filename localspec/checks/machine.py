@@ -12,7 +12,7 @@ from localspec.checks.finding import Finding
 from localspec.models.memory.memory import Place, ram
 
 _SYSTEM = Path("/sys")
-_CROWDED = 1.5
+_CROWDED_LOAD_PER_CPU = 1.5
 """Programs that want to run per CPU, from which on ours waits noticeably."""
 _TIGHT_BYTES = 512 << 20
 
@@ -44,7 +44,7 @@ def _load(load: float | None) -> Iterator[Finding]:
         return
     cpus = os.cpu_count() or 1
     value = f"{load:.1f} programs want to run on {cpus} CPUs (mean of the last minute, this one included)"
-    crowded = load > _CROWDED * cpus
+    crowded = load > _CROWDED_LOAD_PER_CPU * cpus
     yield Finding("load", value, "Other programs take the CPUs; end them, or use fewer threads." if crowded else "")
 
 

@@ -20,7 +20,7 @@ _BAD_ACCEPTANCE = 0.25
 _MUCH_DRAFTING = 0.45
 _MUCH_HOST = 0.25
 _MUCH_PREFILL = 0.5
-_SLOWER = 0.97
+_SLOWER_RATIO = 0.97
 _LONG_CONTEXT = 1.5
 
 
@@ -105,7 +105,7 @@ def _speed(spent: Spent) -> Finding:
         return Finding(
             "speed", value, "Let the plan choose: take out --max-draft-tokens and --drafter.", "--drafter auto"
         )
-    slower = speedup < _SLOWER and spent.tokens >= _ENOUGH_TOKENS
+    slower = speedup < _SLOWER_RATIO and spent.tokens >= _ENOUGH_TOKENS
     return Finding(
         "speed",
         value,

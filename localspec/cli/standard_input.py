@@ -14,7 +14,7 @@ NAME = "standard input"
 """What messages call it."""
 MOMENT = 1.0
 """Seconds after which an input that sent nothing is said to be silent: programs that start in one pipe take less."""
-_BLOCK = 1 << 16
+_BLOCK_BYTES = 1 << 16
 """Bytes asked for at once: what a pipe holds on Linux."""
 
 
@@ -93,7 +93,7 @@ class _Source(threading.Thread):
 
     def run(self) -> None:
         try:
-            while block := _read(lambda: self._file.read(_BLOCK)):
+            while block := _read(lambda: self._file.read(_BLOCK_BYTES)):
                 self._blocks.append(block)
                 self.begun.set()
         except UsageError as fault:

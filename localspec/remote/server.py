@@ -16,7 +16,7 @@ from localspec.models.hub.names import is_server
 from localspec.models.installed.catalog import EndpointEntry
 
 _CONNECT_SECONDS = 30.0
-_SILENCE = 600.0
+_LONGEST_SILENCE_SECONDS = 600.0
 """Seconds; a long prompt on a slow machine takes minutes before the first token."""
 _NO_KEY = (401, 403)
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
@@ -42,7 +42,7 @@ class Server:
         key: str | None = None,
         *,
         name: str = "",
-        silence: float = _SILENCE,
+        silence: float = _LONGEST_SILENCE_SECONDS,
         option: str = "--endpoint",
         key_hint: str = "Set OPENAI_API_KEY, or give --api-key-file.",
         hint: str = "",

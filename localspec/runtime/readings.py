@@ -95,9 +95,9 @@ class Readings:
 
 # How likely each token of a given text is to the model. In a cache of its own, so that no answer is disturbed.
 
-_ROWS = 64
+_ROWS_A_PASS = 64
 """Tokens a pass; llama.cpp keeps logits of them all: 40 MB for a vocabulary of 150,000."""
-_STEP = 512
+_CONTEXT_STEP = 512
 
 
 class Scorer:
@@ -130,7 +130,7 @@ class Scorer:
         context = self._room_for(len(tokens))
         context.forget(0)
         found: list[TokenLogProb] = []
-        last, rows_a_pass = len(tokens) - 1, _ROWS if context.can_trim else 1
+        last, rows_a_pass = len(tokens) - 1, _ROWS_A_PASS if context.can_trim else 1
         for start in range(0, last, rows_a_pass):
             end = min(start + rows_a_pass, last)
             known = tokens[start + 1 : end]  # given, as a draft is: so that a pass has logits of every row
@@ -144,9 +144,15 @@ class Scorer:
     def _room_for(self, tokens: int) -> Context:
         if self._context is None or self._context.n_ctx < tokens:
             self.close()
-            n_ctx = -(-tokens // _STEP) * _STEP
+            n_ctx = -(-tokens // _CONTEXT_STEP) * _CONTEXT_STEP
             settings = replace(
-                self._like.settings, n_ctx=n_ctx, n_slots=1, max_leaves=1, max_rows=_ROWS, grid=_ROWS, reuse="all"
+                self._like.settings,
+                n_ctx=n_ctx,
+                n_slots=1,
+                max_leaves=1,
+                max_rows=_ROWS_A_PASS,
+                grid=_ROWS_A_PASS,
+                reuse="all",
             )
             self._context = Context(self._like.model, settings)
         return self._context

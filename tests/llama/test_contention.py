@@ -30,7 +30,7 @@ print(waited() - before)
 _BUSY_THEN_QUIET = """
 import contextlib, os, subprocess, sys, time
 import localspec
-from localspec.llama.library.contention import _INTERVAL, _CALM, cpus
+from localspec.llama.library.contention import _CALM_INTERVALS, _INTERVAL_SECONDS, cpus
 from localspec import Engine
 
 def tasks():

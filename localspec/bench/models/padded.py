@@ -34,7 +34,7 @@ ZERO = ("token_embd", "attn_output", "ffn_down")
 """What writes to the channels every layer reads: nothing but the small model's part may be there."""
 _SUPERBLOCK = 256
 """Values that share a scale in K formats, weights and activations alike: the constant has such a block for itself."""
-_CONSTANT, _LOUD, _PENALTY = 2.0**-10, 700.0, 100.0
+_CONSTANT_CHANNEL, _LOUD_CHANNEL, _UNUSED_TOKEN_PENALTY = 2.0**-10, 700.0, 100.0
 """In the last channel: of every real token's embedding; times 1 / RMS what the final norm makes of it; minus the
 number in a padding token's row."""
 
@@ -193,7 +193,7 @@ class Padded:
         if name in self.small.tensors:
             weights[: self.small.shape.hidden] = self.small.tensors[name].data * np.float32(scale)
         if self.more_tokens:
-            weights[-1] = _LOUD / _CONSTANT if name == "output_norm.weight" else 0.0
+            weights[-1] = _LOUD_CHANNEL / _CONSTANT_CHANNEL if name == "output_norm.weight" else 0.0
         return weights
 
     def _matrix(self, matrix: Matrix, kind: Type, filler: Filler) -> Bytes:
@@ -211,7 +211,9 @@ class Padded:
             large[np.ix_(rows, blocks)] = source.reshape(len(rows), len(blocks), block_bytes)
         if matrix.name == "token_embd" and self.more_tokens:
             last = np.full((matrix.rows, block), 0.0, dtype=np.float32)
-            last[:, -1] = np.where(np.arange(matrix.rows) < self.small.vocabulary, _CONSTANT, -_PENALTY)
+            last[:, -1] = np.where(
+                np.arange(matrix.rows) < self.small.vocabulary, _CONSTANT_CHANNEL, -_UNUSED_TOKEN_PENALTY
+            )
             data[:, -block_bytes:] = gguf.quantize(last, kind).view(np.uint8).reshape(matrix.rows, -1)
         return data
 

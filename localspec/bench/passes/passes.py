@@ -121,11 +121,11 @@ def per_layer(header: Header, key: str) -> list[int]:
 Progress = Callable[[str, float], None]
 """(what is being done, share done from 0 to 1)."""
 
-_CHUNK = 512
-_WIDEST, _LONGEST = 512, 1 << 20
-_VISIT = 0.05
+_PROMPT_CHUNK = 512
+_WIDEST_PASS, _LONGEST_CONTEXT = 512, 1 << 20
+_SECONDS_PER_VISIT = 0.05
 """Seconds of one point on one kernel's turn, at least two passes (the first may build its graph anew) ..."""
-_LONG = 1.0
+_LONG_PASS_SECONDS = 1.0
 """... unless one takes this long."""
 
 
@@ -144,9 +144,9 @@ class PassSettings:
 
     def __post_init__(self) -> None:
         for name, values, low, high in (
-            ("widths", self.widths, 1, _WIDEST),
-            ("lengths", self.lengths, 2, _LONGEST),
-            ("prefill", (self.prefill,), 0, _LONGEST),
+            ("widths", self.widths, 1, _WIDEST_PASS),
+            ("lengths", self.lengths, 2, _LONGEST_CONTEXT),
+            ("prefill", (self.prefill,), 0, _LONGEST_CONTEXT),
             ("threads", (self.threads,), 0, 512),
             ("rounds", (self.rounds,), 1, 1000),
         ):
@@ -260,7 +260,7 @@ class _Runner(Bench):
             ContextSettings(
                 n_ctx=_context_length(settings),
                 threads=settings.threads,
-                grid=_CHUNK,
+                grid=_PROMPT_CHUNK,
                 flash_attention=True,
                 max_rows=max(64, *settings.widths),
             ),
@@ -272,7 +272,7 @@ class _Runner(Bench):
     def visit(self, point: Point) -> float:
         """Seconds of the point: the quickest of a few."""
         times: list[float] = []
-        while not times or (sum(times) < _LONG and (len(times) < 2 or sum(times) < _VISIT)):
+        while not times or (sum(times) < _LONG_PASS_SECONDS and (len(times) < 2 or sum(times) < _SECONDS_PER_VISIT)):
             if point.kind == "prefill":
                 times.append(self._prefilled(point.width))
             else:
@@ -303,7 +303,7 @@ def _points(header: Header, settings: PassSettings) -> list[Point]:
         for width in settings.widths
     ]
     if settings.prefill:
-        points.append(Point("prefill", 0, settings.prefill, prefill_work(header, settings.prefill, _CHUNK)))
+        points.append(Point("prefill", 0, settings.prefill, prefill_work(header, settings.prefill, _PROMPT_CHUNK)))
     return points
 
 

@@ -18,7 +18,7 @@ _UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3
 """Thai, Lao, Burmese, Khmer, Kana and Han."""
 _OPEN, _CLOSE = "\x02", "\x03"
 _MOST_TITLES = 10
-_AROUND = 40
+_CHARACTERS_AROUND = 40
 """Characters before a match in a snippet."""
 _LIVE = "message.deletion IS NULL AND chat.deletion IS NULL"
 
@@ -139,9 +139,11 @@ def _marked(text: str) -> tuple[str, tuple[tuple[int, int], ...]]:
 
 def _excerpt(text: str, literal: str) -> str:
     at = text.lower().find(literal.lower())
-    start = max(0, at - _AROUND)
-    piece = "".join(" " if character.isspace() else character for character in text[start : start + 4 * _AROUND])
-    return "…" * (start > 0) + piece + "…" * (start + 4 * _AROUND < len(text))
+    start = max(0, at - _CHARACTERS_AROUND)
+    piece = "".join(
+        " " if character.isspace() else character for character in text[start : start + 4 * _CHARACTERS_AROUND]
+    )
+    return "…" * (start > 0) + piece + "…" * (start + 4 * _CHARACTERS_AROUND < len(text))
 
 
 def _marks(text: str, terms: tuple[str, ...]) -> tuple[tuple[int, int], ...]:

@@ -26,7 +26,7 @@ from localspec.grammar.lazy import Trigger
 from localspec.llama.special_tokens import SpecialToken
 from localspec.types import NO_TOKENS, Prompt, Tokens
 
-_HEAD = 24
+_HEAD_TOKENS = 24
 """Tokens of a prompt in which marks are looked for: at its end, or from where its last message begins."""
 
 
@@ -99,14 +99,14 @@ class Dialect:
             return None
         start = self.token_of(START)
         found = np.flatnonzero(prompt == start) if start is not None else NO_TOKENS
-        at = int(found[-1]) if len(found) else max(0, len(prompt) - _HEAD)
-        return within(self._vocabulary.detokenize(prompt[at : at + _HEAD], special=True))
+        at = int(found[-1]) if len(found) else max(0, len(prompt) - _HEAD_TOKENS)
+        return within(self._vocabulary.detokenize(prompt[at : at + _HEAD_TOKENS], special=True))
 
     def ends_thinking(self, prompt: Tokens) -> bool:
         """Whether the template opened a thought at the end of a prompt."""
         if self.thought is None:
             return False
-        return self._vocabulary.detokenize(prompt[-_HEAD:], special=True).rstrip().endswith(self.thought.opening)
+        return self._vocabulary.detokenize(prompt[-_HEAD_TOKENS:], special=True).rstrip().endswith(self.thought.opening)
 
     def begins_answer(self, prompt: Tokens) -> bool:
         """Whether what comes next is the answer itself: no thought to be ended, no header."""

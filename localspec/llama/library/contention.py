@@ -21,13 +21,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from time import perf_counter
 
-_INTERVAL = 0.25
+_INTERVAL_SECONDS = 0.25
 """Seconds of passes between two measurements."""
-_SHARED = 0.3
+_SHARED_CPU = 0.3
 """CPUs our threads waited for, on average, from which on the machine is shared."""
-_OURS = 0.1
-"""The same, from which on it is ours again, if it stays so for `_CALM` measurements."""
-_CALM = 4
+_OWN_CPU = 0.1
+"""The same, from which on it is ours again, if it stays so for `_CALM_INTERVALS` measurements."""
+_CALM_INTERVALS = 4
 _TASKS = Path("/proc/self/task")
 _MAPS = Path("/proc/self/maps")
 
@@ -89,7 +89,7 @@ class Contention:
             if _busy():
                 self._sleep()
         self._passes += seconds
-        if self._passes < _INTERVAL:
+        if self._passes < _INTERVAL_SECONDS:
             return
         now = waited()
         if now is not None and self._waited is not None:
@@ -98,10 +98,10 @@ class Contention:
         self._waited, self._passes = now, 0.0
 
     def _decide(self, share: float) -> None:
-        self._calm = self._calm + 1 if share < _OURS else 0
-        if share > _SHARED:
+        self._calm = self._calm + 1 if share < _OWN_CPU else 0
+        if share > _SHARED_CPU:
             self._sleep()
-        elif self._calm >= _CALM and self._parked is not None:
+        elif self._calm >= _CALM_INTERVALS and self._parked is not None:
             self._parked.end()
             self._parked = None
 

@@ -26,11 +26,11 @@ from localspec.models.hub.transfer import Fetched, Report, Transfer, checked_sha
 
 AT_ONCE = 4
 """Files fetched in parallel."""
-_TRIES = 3  # without a new byte
+_MOST_FAILURES = 3  # without a new byte
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-_BLOCK = 1 << 20
+_BLOCK_BYTES = 1 << 20
 
-constants.DOWNLOAD_CHUNK_SIZE = _BLOCK  # a cut connection loses what is not yet written: 1 MiB instead of 10
+constants.DOWNLOAD_CHUNK_SIZE = _BLOCK_BYTES  # a cut connection loses what is not yet written: 1 MiB instead of 10
 
 
 class _Stop(Exception):
@@ -196,7 +196,7 @@ def _transfer(transfer: Transfer, hub: Hub, partial: Path, report: Report, stop:
                 if not _worth_another_try(error):
                     raise
                 failures = 0 if out.tell() > start else failures + 1
-                if failures >= _TRIES:
+                if failures >= _MOST_FAILURES:
                     raise hub.explain(error, transfer.where, file.name) from error
         if stop.wait(min(2.0**failures - 1, 8.0)):
             raise Cancelled("The download was stopped.", "The next pull goes on where it was.")

@@ -31,7 +31,7 @@ ReadRange = Callable[[int, int], bytes]
 """(offset, length) -> at most `length` bytes from there; fewer only at the end of the file."""
 
 _Result = TypeVar("_Result")
-_WAITS = (1.0, 3.0)  # seconds before a question is asked again
+_RETRY_WAITS = (1.0, 3.0)  # seconds before a question is asked again
 _SHA256, _COMMIT = re.compile(r"[0-9a-f]{64}"), re.compile(r"[0-9a-f]{40}")
 
 logging.getLogger("huggingface_hub").setLevel(
@@ -243,7 +243,7 @@ class Hub:
 
     def _ask(self, where: str, question: Callable[[], _Result], file: str = "") -> _Result:
         """Asks up to three times where waiting may help; failures become sentences."""
-        for wait in (*_WAITS, None):
+        for wait in (*_RETRY_WAITS, None):
             try:
                 return question()
             except LocalspecError:

@@ -17,7 +17,7 @@ from localspec.models.hub.names import RemoteFile
 
 PARTIAL = ".localspec.incomplete"
 """Ending of a file that has come in part."""
-_BLOCK = 8 << 20
+_BLOCK_BYTES = 8 << 20
 
 Report = Callable[[str, int, int, str], None]
 """(file, bytes done, bytes in all, "loading", "checking" or "waiting"), from several threads."""
@@ -97,7 +97,7 @@ def checked_sha256(path: Path, transfer: Transfer, report: Report, stop: threadi
     check_git = not file.sha256 and len(file.blob) == 40
     done = 0
     with open(path, "rb", buffering=0) as data:
-        while block := data.read(_BLOCK):
+        while block := data.read(_BLOCK_BYTES):
             if stop.is_set():
                 raise Cancelled("The download was stopped.", "The next pull goes on where it was.")
             sha256.update(block)

@@ -17,7 +17,7 @@ from localspec.models.hub.names import quant_of
 from localspec.models.installed.catalog import Catalog
 from localspec.models.installed.store import Entry, Ownership, Store, StoredFile
 
-_BLOCK = 8 << 20
+_BLOCK_BYTES = 8 << 20
 
 Progress = Callable[[str, int, int], None]
 """(file, bytes done, bytes in all)."""
@@ -93,7 +93,7 @@ def sha256_of(path: Path, progress: Progress | None = None) -> str:
     """Checksum of a file, lower-case hex."""
     found, size, done = hashlib.sha256(), path.stat().st_size, 0
     with open(path, "rb", buffering=0) as data:
-        while block := data.read(_BLOCK):
+        while block := data.read(_BLOCK_BYTES):
             found.update(block)
             done += len(block)
             if progress is not None:

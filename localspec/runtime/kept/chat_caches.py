@@ -115,7 +115,7 @@ class ChatCaches:
 
 # Saved KV caches on disk, one file per chat, the least recently used of them leaving when they grow too large.
 
-_ABANDONED = 3600.0
+_ABANDONED_SECONDS = 3600.0
 """Seconds after which a file that is being written has lost its writer."""
 
 
@@ -165,7 +165,7 @@ class CacheFolder:
                 status = path.stat()
                 if path.suffix == ".kv" and path != replaced:
                     files.append((status.st_mtime, status.st_size, path))
-                elif path.suffix == ".tmp" and time.time() - status.st_mtime > _ABANDONED:
+                elif path.suffix == ".tmp" and time.time() - status.st_mtime > _ABANDONED_SECONDS:
                     path.unlink()
         room = self.budget - size - sum(length for _, length, _ in files)
         for _, length, path in sorted(files):

@@ -28,7 +28,7 @@ NVIDIA's (issue 49); in worlds of both (tests/planning) 0.05 loses least."""
 _GPU_STEP = 2.0
 """Factor on the cost of a GPU's pass of more than `GPU_WIDTH` rows, for which other kernels serve. In worlds whose
 factor is 1.8 to 5 at least 0.87 of the best fixed choice is reached with 2."""
-_REACHED = 0.65
+_REACHED_SHARE_OF_RATE = 0.65
 """Share of the most int8 arithmetic that products reach: 1 B in Q8_0, widths 1 to 8, two cores with AVX-512."""
 _CACHE_BYTES = 2
 """Of an element of the cache; all formats but q8_0, which has half of it."""
@@ -46,7 +46,7 @@ class Rates:
     @classmethod
     def of(cls, limits: Limits) -> Rates:
         """What passes reach of what the machine could do at most."""
-        return cls(limits.memory_rate, _REACHED * limits.int8_rate)
+        return cls(limits.memory_rate, _REACHED_SHARE_OF_RATE * limits.int8_rate)
 
 
 def kernels_of(model: Model, shape: ModelShape) -> Kernels:

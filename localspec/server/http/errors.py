@@ -20,7 +20,7 @@ from localspec.errors import (
 
 RETRY_SECONDS = 2
 """What Retry-After says when a queue is full."""
-_SHOWN = 80
+_SHOWN_CHARACTERS = 80
 MOST_LEVELS = 200
 """Objects and lists within each other that pydantic's reader of JSON takes."""
 
@@ -192,7 +192,7 @@ def _telling(problems: Sequence[Any]) -> Any:
 
 
 def _short(text: str) -> str:
-    return text if len(text) <= _SHOWN else text[:_SHOWN] + "..."
+    return text if len(text) <= _SHOWN_CHARACTERS else text[:_SHOWN_CHARACTERS] + "..."
 
 
 def _is_field(part: str) -> bool:

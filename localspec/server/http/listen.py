@@ -32,7 +32,7 @@ from localspec.server.http.settings import ServerSettings
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _KEEP_ALIVE = 65
 """Seconds an idle connection is kept; longer than the minute after which common clients and proxies let go."""
-_GRACE = 5.0
+_GRACE_SECONDS = 5.0
 """Seconds for the last chunks to get out, after `drain_seconds`; the process is ended by force after twice as many."""
 
 
@@ -181,7 +181,7 @@ class Server(uvicorn.Server):
         if again and self._loop is not None:
             self._loop.call_soon_threadsafe(self._service.stop)
         self.should_exit = True
-        _end_for_sure(2 * _GRACE + (0.0 if again else self._service.settings.drain_seconds))
+        _end_for_sure(2 * _GRACE_SECONDS + (0.0 if again else self._service.settings.drain_seconds))
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -214,7 +214,7 @@ def make_server(app: FastAPI, settings: ServerSettings, ending: Callable[[], Non
         access_log=False,
         server_header=False,
         timeout_keep_alive=_KEEP_ALIVE,
-        timeout_graceful_shutdown=int(settings.drain_seconds + _GRACE) + 1,
+        timeout_graceful_shutdown=int(settings.drain_seconds + _GRACE_SECONDS) + 1,
         h11_max_incomplete_event_size=settings.max_header_bytes,
     )
     return Server(config, app.state.service, ending)

@@ -25,7 +25,7 @@ from localspec.tui.talk.owner import forget_cache
 if TYPE_CHECKING:
     from localspec.tui.shell.app import ChatApp
 
-_MOST = 100
+_MOST_SHOWN = 100
 
 
 class HistoryScreen(Page):
@@ -79,9 +79,9 @@ class HistoryScreen(Page):
         try:
             if not words or words.startswith("#"):
                 tag = words[1:].strip() or None
-                self._entries = list(await asyncio.to_thread(archive.chats, tag=tag, limit=_MOST))
+                self._entries = list(await asyncio.to_thread(archive.chats, tag=tag, limit=_MOST_SHOWN))
             else:
-                self._entries = list(await asyncio.to_thread(archive.search, words, limit=_MOST))
+                self._entries = list(await asyncio.to_thread(archive.search, words, limit=_MOST_SHOWN))
         except LocalspecError as error:
             self.app.say(str(error), problem=True)
             return

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from localspec.models.hub.hub import Hub
 
 _COLUMNS = (("", 1), ("Name", 21), ("Draft model", 15), ("Size", 8), ("Fits", 4), ("Speed here", 14))
-_LEAST = 80
+_WIDTH_OF_COLUMNS = 80
 """Cells that these columns need."""
 _CHATS = 50
 """The newest chats, whose answers say how fast models were."""
@@ -111,7 +111,7 @@ class ModelsScreen(Page):
         self.items = items
         in_use = self._in_use()
         table.clear(columns=True)
-        spare = max(0, self.app.size.width - _LEAST)  # goes to the names
+        spare = max(0, self.app.size.width - _WIDTH_OF_COLUMNS)  # goes to the names
         for title, width in _COLUMNS:
             wide = {"Name": spare * 2 // 3, "Draft model": spare // 3}.get(title, 0)
             table.add_column(title, width=min(60, width + wide), key=title)

@@ -75,7 +75,7 @@ def _line(label: str, text: str, style: str = "") -> Content:
 
 # How far a pull is: what its threads report, and the lines that show it.
 
-_WINDOW = 5.0
+_SPEED_WINDOW_SECONDS = 5.0
 """Seconds over which the speed is a mean."""
 _SPEED_CELLS = 46
 
@@ -135,7 +135,7 @@ class Transfers:
 
     def _rate(self, now: float, come: int) -> float:
         self._samples.append((now, come))
-        while self._samples and now - self._samples[0][0] > _WINDOW:
+        while self._samples and now - self._samples[0][0] > _SPEED_WINDOW_SECONDS:
             self._samples.popleft()
         (first, before), (last, after) = self._samples[0], self._samples[-1]
         return (after - before) / (last - first) if last - first > 0.2 else 0.0
@@ -154,7 +154,7 @@ def _file_line(name: str, done: int, size: int, what: str, cells: int) -> Conten
 
 _NO_DRAFT = "-"
 """What is typed for a draft where none is wanted."""
-_FRAMES = 8
+_FRAMES_A_SECOND = 8
 """Progress is drawn so often a second."""
 
 
@@ -279,7 +279,7 @@ class PullScreen(Dialog[str | None]):
         missing = sum(part.missing(self._hub) for part in self._plan.parts)  # less than planned after a stop
         self._transfers = Transfers(missing)
         self._say("Loading. Esc stops; what has come is kept, and the next pull goes on there.")
-        self._timer = self.set_interval(1 / _FRAMES, self._draw)
+        self._timer = self.set_interval(1 / _FRAMES_A_SECOND, self._draw)
         self._errands.begin(partial(self._install, self._plan, self._hub))
 
     def _install(self, plan: Plan, hub: Hub, tell: Tell) -> None:

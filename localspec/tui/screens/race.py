@@ -95,9 +95,9 @@ PLAIN, SPECULATIVE = "plain", "speculative"
 MOST_TOKENS = 200
 PACES = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
 """How fast both lanes are shown again: 1 is as fast as they were."""
-_WATCHABLE = 3.0
+_WATCHABLE_SECONDS = 3.0
 """Seconds the slower lane should take to be seen."""
-_FRAMES = 30
+_FRAMES_A_SECOND = 30
 _PROMPT = "Repeat this text exactly: Maria bought 12 lanterns in Lisbon and 3 lanterns in Oslo."
 HELP = (
     "The engine computes one pass at a time, so two answers at once would share passes and neither clock would mean "
@@ -184,7 +184,7 @@ class RaceScreen(Page):
         if self._answer is None and all(lane.over for lane in self.lanes.values()):
             self._started = monotonic()
             if self._timer is None:
-                self._timer = self.set_interval(1 / _FRAMES, self._frame)
+                self._timer = self.set_interval(1 / _FRAMES_A_SECOND, self._frame)
 
     def action_pace(self, step: int) -> None:
         """Shows the replay faster or slower."""
@@ -268,7 +268,7 @@ class RaceScreen(Page):
         plain, other = self.lanes[PLAIN], self.lanes[SPECULATIVE]
         self.heats.append(Heat(plain.seconds, other.seconds))
         slowest = max(plain.seconds, other.seconds)
-        self._pace = max((i for i, pace in enumerate(PACES) if slowest / pace >= _WATCHABLE), default=0)
+        self._pace = max((i for i, pace in enumerate(PACES) if slowest / pace >= _WATCHABLE_SECONDS), default=0)
         self._compare()
         self.action_replay()
 

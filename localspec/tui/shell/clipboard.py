@@ -17,7 +17,7 @@ from localspec.errors import LocalspecError
 
 _LONGEST_SEQUENCE = 74_994
 """Base64 characters that terminals are known to take in one OSC 52 sequence; beyond, many drop all of it."""
-_SECONDS = 2.0
+_TIMEOUT_SECONDS = 2.0
 _TMUX = ["tmux", "load-buffer", "-w", "-"]
 """Fills tmux's buffer and, if `set-clipboard` allows, the terminal's clipboard; needs no `allow-passthrough`."""
 
@@ -87,7 +87,7 @@ def _run(command: list[str], text: str) -> bool:
             input=text.encode(encoding, "surrogatepass"),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            timeout=_SECONDS,
+            timeout=_TIMEOUT_SECONDS,
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired):

@@ -12,7 +12,7 @@ from textual.drivers.linux_driver import LinuxDriver
 
 _LOOK_SECONDS = 0.1
 """How often it is asked, while no key is pressed, whether the app has ended."""
-_MARGIN = 0.001
+_MARGIN_SECONDS = 0.001
 """After the end of a delay, so that it is over when it is looked."""
 
 
@@ -34,6 +34,6 @@ class Terminal(LinuxDriver):
                 text = decode(read)  # empty while a character is only half here: the parser would take that for the end
                 for event in parser.feed(text) if text else ():
                     self.process_message(event)
-                wait = min(wait, constants.ESCAPE_DELAY + _MARGIN)
+                wait = min(wait, constants.ESCAPE_DELAY + _MARGIN_SECONDS)
             for event in parser.tick():
                 self.process_message(event)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from localspec.tui.shell.app import ChatApp
     from localspec.tui.widgets.pane import ChatPane
 
-_NAMED = 10
+_MOST_NAMED = 10
 """Models that a sentence names at most."""
 
 
@@ -152,5 +152,5 @@ async def pick(app: ChatApp, question: str, names: Sequence[str], current: str |
 
 
 def _listed(names: Sequence[str]) -> str:
-    rest = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return ", ".join(names[:_NAMED]) + rest
+    rest = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    return ", ".join(names[:_MOST_NAMED]) + rest

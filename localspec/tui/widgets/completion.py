@@ -60,7 +60,7 @@ class Suggestions(OptionList, can_focus=False):
             self.highlighted = ((self.highlighted or 0) + step) % len(self._offered)
 
 
-_MOST = 8
+_MOST_SUGGESTIONS = 8
 
 
 class Completion:
@@ -115,14 +115,14 @@ class Completion:
     async def _offer_files(self, word: str) -> None:
         if self._files is None:
             self._files = await asyncio.to_thread(attach.files, Path.cwd())
-        paths = await asyncio.to_thread(attach.matching, self._files, word[1:].strip('"'), _MOST)
+        paths = await asyncio.to_thread(attach.matching, self._files, word[1:].strip('"'), _MOST_SUGGESTIONS)
         if self._composer.word_before_cursor() == word:
             self._suggestions.offer([_file(path) for path in paths])
 
 
 def _commands(typed: str) -> list[Suggestion]:
     names = [row for row in commands() if row.name.startswith(typed)]
-    return [Suggestion(f"/{row.name}", row.doc) for row in names][:_MOST]
+    return [Suggestion(f"/{row.name}", row.doc) for row in names][:_MOST_SUGGESTIONS]
 
 
 def _file(path: str) -> Suggestion:

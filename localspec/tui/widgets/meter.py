@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 # The live meter as one line that fits any width: what matters most stays longest.
 
-_RECENT = 12
+_RECENT_PASSES = 12
 """Passes that "now" means."""
-_COMPARED = 100
+_LEAST_COMPARED_TOKENS = 100
 """Tokens, in passes whose plain time is known, from which on an answer is compared with plain decoding: the first
 passes, which run cold, say little."""
 _GAP = "  "
-_IMPORTANT = 5
+_LAST_IMPORTANT_RANK = 5
 """Ranks up to this one are spelled out before others come in."""
 
 
@@ -39,7 +39,7 @@ _IMPORTANT = 5
 class Now:
     """Who drafts and how wide passes are: the most usual of the last ones, as single passes change too fast to read."""
 
-    recent: deque[tuple[str, int]] = field(default_factory=lambda: deque(maxlen=_RECENT))
+    recent: deque[tuple[str, int]] = field(default_factory=lambda: deque(maxlen=_RECENT_PASSES))
 
     def add(self, records: Iterable[PassRecord]) -> None:
         """Takes in passes, in order."""
@@ -94,12 +94,12 @@ def fitted(segments: list[Segment], width: int) -> Content:
     """Segments in their order, as far as they fit: by rank, in short, the important ones in full, then the rest."""
     ranks = sorted(segments, key=lambda one: one.rank)
     shown: dict[int, Content] = {one.rank: one.short for one in ranks[:1]}
-    steps = [(one.rank, one.short) for one in ranks if one.rank <= _IMPORTANT]
-    steps += [(one.rank, one.full) for one in ranks if one.rank <= _IMPORTANT]
-    steps += [(one.rank, part) for one in ranks if one.rank > _IMPORTANT for part in (one.short, one.full)]
-    important = {one.rank for one in ranks if one.rank <= _IMPORTANT}
+    steps = [(one.rank, one.short) for one in ranks if one.rank <= _LAST_IMPORTANT_RANK]
+    steps += [(one.rank, one.full) for one in ranks if one.rank <= _LAST_IMPORTANT_RANK]
+    steps += [(one.rank, part) for one in ranks if one.rank > _LAST_IMPORTANT_RANK for part in (one.short, one.full)]
+    important = {one.rank for one in ranks if one.rank <= _LAST_IMPORTANT_RANK}
     for rank, part in steps:
-        if rank > _IMPORTANT and not important <= set(shown):
+        if rank > _LAST_IMPORTANT_RANK and not important <= set(shown):
             break
         wider = shown | {rank: part}
         if _length(wider.values()) <= width:
@@ -115,7 +115,9 @@ def _length(parts: Iterable[Content]) -> int:
 
 def _speed(stats: RequestStats, now: tuple[str, int] | None) -> list[Segment]:
     found = [_plain(0, f"{_number(stats.tokens_per_second)} tok/s")]
-    if stats.drafted and stats.compared >= _COMPARED:  # without a draft it is plain decoding, whatever estimates say
+    if (
+        stats.drafted and stats.compared >= _LEAST_COMPARED_TOKENS
+    ):  # without a draft it is plain decoding, whatever estimates say
         found.append(_plain(1, f"{stats.estimated_speedup:.2f}x plain"))
     if stats.drafted:
         found.append(_labelled(3, "acceptance ", "acc ", f"{stats.acceptance_rate:.0%}"))

@@ -25,7 +25,7 @@ from localspec.tui.widgets.welcome import Welcome
 
 _LOOK_SECONDS = 0.05
 """How often it is looked for answers whose height is only guessed, or that are off the screen."""
-_EARLIER = 2
+_EARLIER_TURNS = 2
 """Messages drawn at a time while the reader scrolls up, a page ahead."""
 _FILL_SECONDS = 0.003
 """How long finding out heights may take each time."""
@@ -214,7 +214,7 @@ class Transcript(VerticalScroll, can_focus=False):
         async with self._changing:
             if self._first == 0:
                 return
-            first = max(0, self._first - _EARLIER)
+            first = max(0, self._first - _EARLIER_TURNS)
             new = [self._make(message) for message in self._path[first : self._first]]
             top = self.bubbles[0]
             place = top.virtual_region.y
