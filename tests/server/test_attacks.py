@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.llama.test_grammar import alike
+from tests.grammar.test_grammar import alike
 from tests.server.held import eventually
 from tests.server.live import user
 from tests.server.test_end import process

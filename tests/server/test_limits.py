@@ -17,7 +17,7 @@ from localspec.runtime.pool import Pool
 from localspec.server.http import listen
 from localspec.server.http.settings import ServerSettings
 from localspec.types import Tokens
-from tests.llama.test_grammar import alike
+from tests.grammar.test_grammar import alike
 from tests.server.conftest import CONTEXT
 from tests.server.held import eventually
 from tests.server.live import Live, error_of, running, user
