@@ -104,6 +104,9 @@ class EngineSettings:
     chat_cache_gb: float = 4.0
     """Disk for the KV caches of chats that are not in memory, in units of 10^9 bytes: a chat that goes on is then not
     read anew. Those not used for longest make room; 0 = none are kept. With one slot only."""
+    prompt_cache_gb: float = 0.0
+    """Disk for the KV caches of long prompts that come again, of any client and slot, in units of 10^9 bytes: they are
+    not read anew, even after a restart. Those not used for longest make room; 0 = none are kept."""
 
     corpus: CorpusChoice = "auto"
     """Whether answers are kept on disk (as tokens, readable by you alone) and searched when drafting, see `localspec
@@ -142,8 +145,9 @@ class EngineSettings:
             raise UsageError(f"threads is {self.threads}; it must be between 1 and 512.")
         if self.context is not None and self.context < 16:
             raise UsageError(f"context is {self.context}; it must be 16 or more.")
-        if not 0 <= self.chat_cache_gb <= 1e6:
-            raise UsageError(f"chat_cache_gb is {self.chat_cache_gb}; it must be between 0 and 1,000,000.")
+        for name in ("chat_cache_gb", "prompt_cache_gb"):
+            if not 0 <= getattr(self, name) <= 1e6:
+                raise UsageError(f"{name} is {getattr(self, name)}; it must be between 0 and 1,000,000.")
         if not 0.1 <= self.corpus_mb <= 1000:
             raise UsageError(f"corpus_mb is {self.corpus_mb}; it must be between 0.1 and 1,000.")
         if self.main_gpu < 0:

@@ -55,7 +55,7 @@ def next_wait(jobs: Sequence[IdleJob]) -> float | None:
     return min((wait for job in jobs if (wait := job.wait) is not None), default=None)
 
 
-def _quiet_in() -> float:
+def quiet_in() -> float:
     """Seconds until no pass has run in this process for a while."""
     return _QUIET_SECONDS if cpus.running else max(0.0, cpus.last_pass + _QUIET_SECONDS - perf_counter())
 
@@ -69,7 +69,7 @@ class IdleSelfCheck:
 
     @property
     def wait(self) -> float | None:
-        return None if self._check.over else _quiet_in()
+        return None if self._check.over else quiet_in()
 
     def step(self) -> bool:
         self._check.step()
@@ -93,7 +93,7 @@ class IdleLimits:
 
     @property
     def wait(self) -> float | None:
-        return None if self._over else max(_quiet_in(), self._not_before - perf_counter())
+        return None if self._over else max(quiet_in(), self._not_before - perf_counter())
 
     def step(self) -> bool:
         self._not_before = perf_counter() + _RETRY_SECONDS

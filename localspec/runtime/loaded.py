@@ -23,7 +23,8 @@ from localspec.runtime.memory.memory import gpus
 
 _MOVED = (
     "settings", "model", "context", "exactness", "draft_model", "draft_context", "shared", "configuration", "knowledge",
-    "store", "self_check", "cache_key", "heads",
+    "store", "self_check", "cache_key", "prompt_key",
+    "heads",
 )  # fmt: skip
 """Fields that depend on the device; past answers and what was recycled do not."""
 _MOST_SHOWN = 8
@@ -55,6 +56,8 @@ class Loaded:
     """Why the CPU serves although a GPU was to: what went wrong, now or at an earlier start; "" = nothing."""
     cache_key: bytes = b""
     """Names what the bits of the target's cache depend on; empty = caches of chats are not kept."""
+    prompt_key: bytes = b""
+    """The same where caches of long prompts are kept; empty = they are not."""
     corpus: Corpus | None = None
     """Past answers that are searched, and where new ones go."""
     successors: SuccessorIndex = field(default_factory=SuccessorIndex)

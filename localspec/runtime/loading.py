@@ -119,8 +119,10 @@ def _load_parts(
         chosen = _choose(settings, target_header, found, progress)
     loaded = Loaded(settings, chosen.model, chosen.context, chosen.description, heads=found)
     loaded.configuration, loaded.self_check = str(chosen.configuration), chosen.self_check
-    if settings.chat_cache_gb > 0 and saved_cache.can_save(chosen.context):
-        loaded.cache_key = saved_cache.key(chosen.context)
+    if (settings.chat_cache_gb > 0 or settings.prompt_cache_gb > 0) and saved_cache.can_save(chosen.context):
+        key = saved_cache.key(chosen.context)
+        loaded.cache_key = key if settings.chat_cache_gb > 0 and settings.slots == 1 else b""
+        loaded.prompt_key = key if settings.prompt_cache_gb > 0 else b""
     try:
         if match is not None:
             _load_draft(loaded, match, progress)

@@ -23,9 +23,11 @@ from localspec.runtime.idle import (
     IdleLimits,
     IdleSelfCheck,
     next_wait,
+    quiet_in,
     unknown_widths,
 )
 from localspec.runtime.kept.chat_caches import CacheFolder, ChatCaches
+from localspec.runtime.kept.prompt_caches import PromptCaches, PromptFolder
 from localspec.runtime.loaded import Loaded
 from localspec.runtime.memory import memory
 from localspec.runtime.memory.device_loss import can_move, move_to_cpu
@@ -47,6 +49,11 @@ class Worker:
         if loaded.cache_key:
             folder = CacheFolder(int(loaded.settings.chat_cache_gb * 1e9))
             self.chats = ChatCaches(loaded.context, loaded.cache_key, folder)
+        self.prompts: PromptCaches | None = None
+        """Used on the thread only; None = nothing is kept."""
+        if loaded.prompt_key:
+            kept = PromptFolder(int(loaded.settings.prompt_cache_gb * 1e9))
+            self.prompts = PromptCaches(loaded.context, loaded.prompt_key, kept, quiet_in)
         self._idle: list[IdleJob] = []
         self.outdated = ""
         """Why the models should be loaded again; "" = they need not."""
@@ -137,8 +144,9 @@ class Worker:
                     self._use_idle_time()
             except Exception as error:  # noqa: BLE001 - the worker's edge: those who wait must hear of it
                 self._fail_all(error)
-        if self.chats is not None:
-            self.chats.close()
+        for caches in (self.chats, self.prompts):
+            if caches is not None:
+                caches.close()
 
     def work_when_idle(self) -> None:
         """From now on what is not known of this machine and model is found out while there is nothing to do. On the
@@ -146,6 +154,8 @@ class Worker:
         """
         loaded, plan, jobs = self._loaded, self.loop.plan, list[IdleJob]()
         context = loaded.context
+        if self.prompts is not None:
+            jobs.append(self.prompts)
         if loaded.self_check is not None:
             jobs.append(IdleSelfCheck(loaded.self_check, self._distrust_kernels))
             jobs.append(IdleLimits(paths.machine_dir(), context.threads))
@@ -219,6 +229,8 @@ class Worker:
     def _admit(self, index: int, generation: Generation) -> None:
         if self.chats is not None:
             self.chats.serve(generation.chat, generation.request.prompt)
+        if self.prompts is not None:
+            self.prompts.serve(index, generation.request.prompt)
         try:
             slot = self.loop.admit(
                 index, generation.request, generation.started, lambda: generation.cancelled, generation.prefilled
@@ -272,6 +284,8 @@ class Worker:
             raise
         if self.chats is not None:
             self.chats.move(loaded.context, loaded.cache_key)
+        if self.prompts is not None:
+            self.prompts.move(loaded.context, loaded.prompt_key)
         if self._idle:
             self.work_when_idle()
 

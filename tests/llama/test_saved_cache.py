@@ -158,10 +158,25 @@ def test_windows_shorter_than_the_context_are_refused(tmp_path: Path, window: in
         assert same_bits(*rows) is (saved or window == 63)
 
 
-def test_several_slots_are_refused(make: MakeContext) -> None:
-    assert saved_cache.can_save(make())
-    assert saved_cache.can_save(make(max_leaves=4))
-    assert not saved_cache.can_save(make(n_slots=2))
+@pytest.mark.parametrize(("left", "right"), [(0, 1), (1, 0), (2, 2)])
+def test_a_cache_comes_back_into_any_slot_beside_others(
+    make: MakeContext, text: Tokens, tmp_path: Path, left: int, right: int
+) -> None:
+    one, other = make(n_slots=3), make(n_slots=3)
+    one.prefill(left, text[:560], 560)
+    saved_cache.write(tmp_path / "a.kv", saved_cache.key(one), saved_cache.take(one, left))
+    for slot in range(3):  # what was there before, and what stays beside it
+        other.prefill(slot, text[700 + slot : 900 + slot], 200)
+    saved = saved_cache.read(tmp_path / "a.kv", saved_cache.key(other), always)
+    assert saved is not None
+    assert saved_cache.put(other, saved, right)
+    for length in (560, 561, 600):
+        (expected,) = one.decode([Feed(left, text[:length], 560)])
+        bits = expected[0].copy()
+        (found,) = other.decode([Feed(right, text[:length], 560)])
+        assert same_bits(bits, found[0].copy())
+    beside = (right + 1) % 3
+    assert other.held(beside)[0].tolist() == text[700 + beside : 899 + beside].tolist()
 
 
 # -- what must match -------------------------------------------------------------------------------------------------

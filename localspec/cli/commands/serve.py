@@ -54,6 +54,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--idle-unload", type=real(0, MOST_SECONDS), metavar="S", help="unload a model that was not used for S seconds"
     )
+    group.add_argument(
+        "--prompt-cache-size",
+        type=real(0, 1e6),
+        dest="prompt_cache_gb",
+        metavar="GB",
+        help="disk for long prompts that come again; 0: none are kept; default: 4, or an eighth of the free disk",
+    )
     parser.add_argument(
         "--alias", action="append", default=[], metavar="NAME", help="one more name for the default model"
     )
@@ -63,6 +70,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     from localspec.cli.output import load_progress
     from localspec.cli.places import fitted
+    from localspec.runtime.kept.prompt_caches import default_budget
     from localspec.runtime.pool import Pool
     from localspec.server.http import listen, log
     from localspec.server.http.settings import MIB, ServerSettings
@@ -80,7 +88,7 @@ def run(options: argparse.Namespace) -> int:
         max_body_bytes=options.max_body * MIB,
         drain_seconds=options.drain,
     )
-    engine = engine_settings(options)
+    engine = {"prompt_cache_gb": default_budget() / 1e9} | engine_settings(options)
     target, draft = engine.pop("target", None), engine.pop("draft", None)
     heads = engine.pop("heads", ())
     if options.fit:

@@ -222,6 +222,12 @@ class Context:
         keep = self._cells[slot].keep(tokens, prompt_length)
         return keep if self._cells[slot].may_keep(keep) else 0
 
+    @property
+    def copies(self) -> bool:
+        """Whether `copy_prefix` may take over what another slot holds."""
+        several = self.settings.reuse == "all" and self.settings.n_slots > 1
+        return several and self.can_trim and self.states is None
+
     def copy_prefix(self, slot: int, tokens: Tokens, prompt_length: int) -> int:
         """Takes over another slot's cache if it holds much more of a history; how many tokens are cached then.
 
@@ -229,7 +235,7 @@ class Context:
         keeps them reads the prompt.
         """
         held = self.reusable(slot, tokens, prompt_length)
-        if self.settings.reuse != "all" or self.settings.n_slots == 1 or not self.can_trim or self.states is not None:
+        if not self.copies:
             return held
         shared = [min(common_prefix(cells.tokens, tokens), len(tokens) - 1) for cells in self._cells]
         source = max(range(len(shared)), key=shared.__getitem__)

@@ -23,7 +23,7 @@ from localspec.llama.cache.cells import Cells
 from localspec.llama.cache.context import Context
 from localspec.llama.exact import probe
 from localspec.llama.library import lib
-from localspec.types import Tokens
+from localspec.types import NO_TOKENS, Tokens
 
 _MAGIC = b"lspcKV01"
 _HEAD = struct.Struct("<8s32sIIQ32s")
@@ -60,27 +60,27 @@ def key(context: Context) -> bytes:
 
 
 def can_save(context: Context) -> bool:
-    """Whether a cache comes back as it was: with one slot, and no sliding window shorter than the context.
+    """Whether a cache comes back as it was: without a sliding window that is shorter than the context.
 
     Of windowed layers llama.cpp writes only what the window still shows, which is not what the cache held.
     """
     window = int(lib.api().llama_model_n_swa(context.model.handle))
-    return context.settings.n_slots == 1 and not 0 < window < context.n_ctx
+    return not 0 < window < context.n_ctx
 
 
-def take(context: Context) -> SavedCache:
-    """What the slot holds now, in memory of its own. On the thread that uses the context; see `can_save`.
+def take(context: Context, slot: int = 0) -> SavedCache:
+    """What a slot holds now, in memory of its own. On the thread that uses the context; see `can_save`.
 
     Raises:
         MemoryError: there is none for it.
     """
-    tokens, prompt_length = context.held(0)
-    return SavedCache(tokens.copy(), prompt_length, context.save(0))
+    tokens, prompt_length = context.held(slot)
+    return SavedCache(tokens.copy(), prompt_length, context.save(slot))
 
 
-def put(context: Context, saved: SavedCache) -> bool:
-    """Brings it back into the slot; False, and an empty slot, if llama.cpp refuses it."""
-    return context.restore(0, saved.state, saved.tokens, saved.prompt_length)
+def put(context: Context, saved: SavedCache, slot: int = 0) -> bool:
+    """Brings it back into a slot; False, and an empty slot, if llama.cpp refuses it."""
+    return context.restore(slot, saved.state, saved.tokens, saved.prompt_length)
 
 
 def usable(context: Context, tokens: Tokens, prompt_length: int, prompt: Tokens) -> int:
@@ -136,21 +136,50 @@ def read(path: Path, name: bytes, wanted: Callable[[Tokens, int], bool]) -> Save
         return None
 
 
-def _read(file: BufferedReader, name: bytes, wanted: Callable[[Tokens, int], bool]) -> SavedCache | None:
+@dataclass(frozen=True, slots=True)
+class Front:
+    """What a file says before the state, and what was checked."""
+
+    name: bytes
+    """`key` of the context it was taken from; another format of files counts as another key."""
+    tokens: Tokens
+    prompt_length: int
+    size: int
+    """Bytes of state."""
+    digest: bytes
+    """SHA-256 of the state."""
+
+
+def front(path: Path) -> Front | None:
+    """What a file says before the state, whatever its key is; None = it is damaged.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    with open(path, "rb") as file:
+        return _front(file)
+
+
+def _front(file: BufferedReader) -> Front | None:
     head = file.read(_HEAD.size)
     if len(head) < _HEAD.size:
         return None
-    magic, found, prompt_length, count, size, digest = _HEAD.unpack(head)
-    whole = _HEAD.size + 4 * count + _DIGEST + size
-    if (magic, found) != (_MAGIC, name) or os.fstat(file.fileno()).st_size != whole:
+    magic, name, prompt_length, count, size, digest = _HEAD.unpack(head)
+    if magic != _MAGIC:
+        return Front(magic, NO_TOKENS, 0, 0, b"")
+    if os.fstat(file.fileno()).st_size != _HEAD.size + 4 * count + _DIGEST + size:
         return None
     ids = file.read(4 * count)
     if hashlib.sha256(head + ids).digest() != file.read(_DIGEST):
         return None
-    tokens: Tokens = np.frombuffer(ids, dtype="<i4").astype(np.int32)
-    if not wanted(tokens, prompt_length):
+    return Front(name, np.frombuffer(ids, dtype="<i4").astype(np.int32), prompt_length, size, digest)
+
+
+def _read(file: BufferedReader, name: bytes, wanted: Callable[[Tokens, int], bool]) -> SavedCache | None:
+    found = _front(file)
+    if found is None or found.name != name or not wanted(found.tokens, found.prompt_length):
         return None
-    state = memoryview(bytearray(size))
-    if file.readinto(state) != size or hashlib.sha256(state).digest() != digest:
+    state = memoryview(bytearray(found.size))
+    if file.readinto(state) != found.size or hashlib.sha256(state).digest() != found.digest:
         return None
-    return SavedCache(tokens, prompt_length, state)
+    return SavedCache(found.tokens, found.prompt_length, state)

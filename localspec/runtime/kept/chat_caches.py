@@ -141,16 +141,20 @@ class CacheFolder:
 
     def write(self, chat: str, key: bytes, saved: SavedCache) -> bool:
         """Keeps the cache of a chat in place of its last one; False if there is no room for it."""
+        return not self.keep(chat, key, saved)
+
+    def keep(self, chat: str, key: bytes, saved: SavedCache) -> str:
+        """As `write`; why it is not kept, in words, "" = it is."""
         size = len(saved.state) + 4 * len(saved.tokens) + 1024
         try:
             self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             if size > self.budget or size > shutil.disk_usage(self.directory).free // 2:
-                return False
+                return f"its {size / 1e6:.0f} MB are more than the budget, or more than half of the free disk"
             self._make_room(size, self.path(chat))
             saved_cache.write(self.path(chat), key, saved)
-        except OSError:
-            return False
-        return True
+        except OSError as error:
+            return error.strerror or str(error)
+        return ""
 
     def remove(self, chat: str) -> None:
         """Deletes the cache of a chat, if there is one."""
