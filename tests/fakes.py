@@ -156,6 +156,10 @@ class FakeTarget:
     def reusable(self, slot: int, tokens: Tokens, prompt_length: int) -> int:
         return min(common_prefix(self.cached.get(slot, []), tokens.tolist()), len(tokens) - 1)
 
+    def held(self, slot: int) -> tuple[Tokens, int]:
+        tokens = np.array(self.cached.get(slot, []), dtype=np.int32)
+        return tokens, len(tokens)
+
     def pending(self, slot: int, tokens: Tokens) -> int:
         return len(tokens) - self.reusable(slot, tokens, len(tokens))
 

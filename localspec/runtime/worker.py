@@ -34,6 +34,8 @@ from localspec.runtime.memory.device_loss import can_move, move_to_cpu
 from localspec.types import NO_TOKENS
 
 _Result = TypeVar("_Result")
+_LOSS_SHARE = 4
+"""Tokens that a slot may lose for each token of a prompt that it has cached: not every prompt comes again."""
 
 
 class Worker:
@@ -221,10 +223,17 @@ class Worker:
             self._admit(index, generation)
 
     def _best_slot(self, request: Request) -> int:
-        """The free slot that already holds most of the prompt; the lowest of equals (slots stay contiguous)."""
-        free = [index for index in range(self._slots) if index not in self._running]
-        length = len(request.prompt)
-        return max(free, key=lambda index: (self._loaded.context.reusable(index, request.prompt, length), -index))
+        """The free slot that already holds most of the prompt, and loses no long prompt of another for a short
+        beginning; the lowest of equals (slots stay contiguous)."""
+        context, prompt = self._loaded.context, request.prompt
+        chunk = context.settings.grid
+
+        def worth(index: int) -> tuple[int, int]:
+            kept = context.reusable(index, prompt, len(prompt))
+            lost = len(context.held(index)[0]) - kept
+            return kept - lost // chunk * chunk // _LOSS_SHARE, -index
+
+        return max((index for index in range(self._slots) if index not in self._running), key=worth)
 
     def _admit(self, index: int, generation: Generation) -> None:
         if self.chats is not None:

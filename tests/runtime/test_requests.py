@@ -120,6 +120,16 @@ def test_a_request_goes_where_its_prompt_is_cached(engines: list[Engine]) -> Non
         assert found.stats.reused_tokens == 22 + len(said) - 1
 
 
+def test_a_short_prompt_takes_no_slot_from_a_long_one_that_begins_alike(engines: list[Engine]) -> None:
+    engine, target = make(2, n_ctx=4096)
+    engines.append(engine)
+    long = Request(prompt(BOS, *[1, 2, 3, 4] * 600), max_tokens=2, ignore_end=True)
+    for one in (long, request(5, 2, (1, 2, 3, 5)), request(6, 2, (1, 2, 7)), long):
+        found = read(engine.submit(one))
+    assert found.stats.reused_tokens >= 2400, "it is where it was"
+    assert {slot for slot, _ in target.prefilled} == {0, 1}
+
+
 def test_a_request_may_be_decoded_plain(engines: list[Engine]) -> None:
     engine, _ = make(drafter="draft")
     engines.append(engine)
