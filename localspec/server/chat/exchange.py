@@ -1,22 +1,28 @@
-"""One answer to a conversation, taken apart as it streams: what the Messages and the Responses API have in common."""
+"""One answer, taken apart as it streams: what the Messages, the Responses and Ollama's API have in common."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from functools import partial
+from typing import Any
 
-from localspec.chat.reply.reply import Part
-from localspec.engine.request import FinishReason
+from pydantic_core import from_json
+
+from localspec.chat.reply.reply import Content, Part
+from localspec.engine.request import FinishReason, TokenLogProb
 from localspec.runtime.engine import Engine
-from localspec.server.chat.answers import Answers
+from localspec.runtime.pool import Lease
+from localspec.server.chat.answers import FINISH_WORDS, Answers
 from localspec.server.chat.chat import Choice
 from localspec.server.chat.chat_fields import ChatFields
+from localspec.server.chat.completions import CompletionFields, text_asked
 from localspec.server.chat.prepare import bind, chat_asked, prepared
 from localspec.server.chat.service import Service
+from localspec.server.chat.shapes import FinishWord
 
 
 class Exchange:
-    """Make one with `begin`; its maker reads `parts` to the end, or closes `answers`."""
+    """An answer to a conversation. Make one with `begin`; its maker reads `parts` to the end, or closes `answers`."""
 
     def __init__(self, model: str, engine: Engine, answers: Answers, choice: Choice) -> None:
         self.model = model
@@ -27,13 +33,18 @@ class Exchange:
         self.generation = choice.generation
 
     @classmethod
-    async def begin(cls, service: Service, fields: ChatFields) -> Exchange:
+    async def begin(cls, service: Service, fields: ChatFields, lease: Lease | None = None) -> Exchange:
         """Sends a conversation to its model.
+
+        Args:
+            service: of the server.
+            fields: the conversation.
+            lease: on the model that is to answer, taken over; None = on the one that the fields name.
 
         Raises:
             ApiError: it cannot be answered.
         """
-        lease = await service.lease(fields.model)
+        lease = lease or await service.lease(fields.model)
         model, engine = lease.name, lease.engine
         turn, asked = await prepared(lease, partial(chat_asked, fields))
         await bind(service, lease, [asked])
@@ -51,6 +62,16 @@ class Exchange:
         async for arrival in self.answers.events(silence):
             yield None if arrival is None else self.choice.take(arrival.event)
 
+    @property
+    def finish(self) -> FinishWord:
+        """Why it ended."""
+        return self.choice.finish
+
+    def new_log_probs(self) -> list[TokenLogProb]:
+        """Log-probabilities that came since the last call."""
+        found, self.choice.log_probs = self.choice.log_probs, []
+        return found
+
     def stop_string(self) -> str | None:
         """The stop string that ended the answer; None = something else did."""
         request, tokens, model = self.generation.request, self.generation.tokens, self.engine.loaded.model
@@ -60,3 +81,66 @@ class Exchange:
         text = b"".join(pieces).decode("utf-8", "replace")
         found = [(at, stop) for stop in request.stop if (at := text.find(stop)) >= 0]
         return min(found)[1] if found else None
+
+
+class Continuation:
+    """A text that goes on, read like an answer to a conversation."""
+
+    def __init__(self, model: str, engine: Engine, answers: Answers) -> None:
+        self.model = model
+        """Name of the model that answers."""
+        self.engine = engine
+        self.answers = answers
+        self.generation = answers.generations[0]
+        self._log_probs: list[TokenLogProb] = []
+
+    @classmethod
+    async def begin(cls, service: Service, fields: CompletionFields, lease: Lease | None = None) -> Continuation:
+        """Sends a text to its model.
+
+        Args:
+            service: of the server.
+            fields: one prompt.
+            lease: on the model that is to answer, taken over; None = on the one that the fields name.
+
+        Raises:
+            ApiError: it cannot be answered.
+        """
+        lease = lease or await service.lease(fields.model)
+        model, engine = lease.name, lease.engine
+        asked = await prepared(lease, partial(text_asked, fields, service))
+        await bind(service, lease, asked)
+        return cls(model, engine, service.answer(lease, asked[0].starts(engine, 1)))
+
+    async def parts(self, silence: float | None = None) -> AsyncIterator[list[Part] | None]:
+        """What each pass brings, to the end; None whenever `silence` seconds brought nothing.
+
+        Raises:
+            ApiError: the answer failed, or the server ends.
+        """
+        ends = self.engine.loaded.model.end_tokens | self.generation.request.stop_tokens
+        async for arrival in self.answers.events(silence):
+            if arrival is None:
+                yield None
+                continue
+            self._log_probs += [one for one in arrival.event.log_probs if one.token not in ends]
+            yield [Content(arrival.event.text)] if arrival.event.text else []
+
+    @property
+    def finish(self) -> FinishWord:
+        """Why it ended."""
+        return FINISH_WORDS[self.generation.finish or FinishReason.STOP]
+
+    def new_log_probs(self) -> list[TokenLogProb]:
+        """Log-probabilities that came since the last call."""
+        found, self._log_probs = self._log_probs, []
+        return found
+
+
+def arguments_of(text: str) -> dict[str, Any]:
+    """A call's arguments as data: as far as they are complete, and `{}` if they are no JSON."""
+    try:
+        found = from_json(text, allow_partial=True, allow_inf_nan=False)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}

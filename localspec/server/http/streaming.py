@@ -24,8 +24,8 @@ _HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}  # the latte
 class EventStream(StreamingResponse):
     """Server-sent events of a request's answers, which are closed with it: read to the end, cut off, or never begun."""
 
-    def __init__(self, answers: Answers, lines: AsyncIterator[str]) -> None:
-        super().__init__(lines, media_type="text/event-stream", headers=_HEADERS)
+    def __init__(self, answers: Answers, lines: AsyncIterator[str], media_type: str = "text/event-stream") -> None:
+        super().__init__(lines, media_type=media_type, headers=_HEADERS)
         self._answers = answers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

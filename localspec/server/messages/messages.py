@@ -10,13 +10,12 @@ from uuid import uuid4
 
 from fastapi import APIRouter, Request
 from pydantic import BaseModel
-from pydantic_core import from_json
 from starlette.responses import Response
 
 from localspec.chat.reply.reply import Content, Part, Reasoning
 from localspec.chat.reply.tool import CallArguments, CallBegun, CallEnded
 from localspec.server.chat.chat import STREAMED
-from localspec.server.chat.exchange import Exchange
+from localspec.server.chat.exchange import Exchange, arguments_of
 from localspec.server.chat.prepare import chat_turn, prepared
 from localspec.server.chat.service import Service
 from localspec.server.chat.shapes import FinishWord
@@ -50,7 +49,7 @@ class Blocks:
                 self._arguments.append(part.text)
                 events.append(self._delta({"type": "input_json_delta", "partial_json": part.text}))
             elif isinstance(part, CallEnded):
-                self.content[-1] = self.content[-1] | {"input": _input("".join(self._arguments))}
+                self.content[-1] = self.content[-1] | {"input": arguments_of("".join(self._arguments))}
                 self._arguments = []
                 events += self.close()
             else:
@@ -81,15 +80,6 @@ class Blocks:
 
     def _delta(self, delta: Fields) -> Fields:
         return {"type": "content_block_delta", "index": len(self.content) - 1, "delta": delta}
-
-
-def _input(arguments: str) -> Fields:
-    """A call's arguments as data: as far as they are complete, and `{}` if they are no JSON."""
-    try:
-        found = from_json(arguments, allow_partial=True, allow_inf_nan=False)
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 ROUTER = APIRouter(tags=["messages"], route_class=JsonRoute)

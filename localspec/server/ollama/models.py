@@ -27,7 +27,7 @@ from localspec.server.http.route import JsonRoute
 from localspec.server.ollama.names import named, stamp
 
 ROUTER = APIRouter(prefix="/api", tags=["ollama"], route_class=JsonRoute)
-API_VERSION = "0.12.0"
+API_VERSION = "0.12.11"
 """The version of Ollama whose API this is. Its clients refuse servers that call themselves older than they need."""
 NEVER = "2318-01-01T00:00:00Z"
 """When a model leaves memory that stays there: clients want a time, and Ollama itself says one 292 years away."""

@@ -14,12 +14,12 @@ _LATEST = ":latest"
 """What Ollama's clients put after a name that has no tag."""
 
 
-def _error_body(error: ApiError) -> dict[str, Any]:
+def error_body(error: ApiError) -> dict[str, Any]:
     """Ollama's error body."""
     return {"error": error.message}
 
 
-BODIES["/api/"] = _error_body
+BODIES["/api/"] = error_body
 
 
 async def named(service: Service, name: str | None) -> str:

@@ -1,0 +1,220 @@
+"""What /api/chat and /api/generate take: Ollama's bodies, and what they mean for a model here."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, field_validator
+
+from localspec.server.chat.chat_fields import (
+    MOST_TOP,
+    CalledFunction,
+    CallField,
+    ChatFields,
+    ChatMessage,
+    FunctionField,
+    ToolField,
+)
+from localspec.server.chat.completions import CompletionFields
+from localspec.server.chat.fields import (
+    MOST_ITEMS,
+    MOST_STOPS,
+    MOST_TOOLS,
+    Body,
+    JsonSchema,
+    ResponseFormat,
+    SamplingFields,
+    Speculative,
+)
+from localspec.server.http.errors import invalid
+
+_DURATION = re.compile(r"[-+]?(?:\d+(?:\.\d+)?(?:ns|us|µs|ms|s|m|h)?)+")
+"""As Go writes them, `5m` or `1h30m`; a number without a unit counts seconds."""
+_UNUSED = Field(default=None, description="Accepted and not used: `localspec serve` was told when it started.")
+
+
+class OllamaOptions(SamplingFields):
+    """How an answer is drawn and limited; what is left out has llama.cpp's default."""
+
+    num_predict: int | None = Field(default=None, description="Most new tokens; 0 or less = until the model ends.")
+    stop: str | Annotated[list[str], Field(max_length=MOST_STOPS)] | None = None
+    num_ctx: int | None = Field(
+        default=None, description="Accepted and not used: the context is that of `serve --context`; `/api/ps` tells it."
+    )
+    num_keep: Any = Field(default=None, description="Accepted and not used: a prompt that does not fit is refused.")
+    num_batch: Any = _UNUSED
+    num_gpu: Any = _UNUSED
+    main_gpu: Any = _UNUSED
+    num_thread: Any = _UNUSED
+    use_mmap: Any = _UNUSED
+    use_mlock: Any = _UNUSED
+
+
+class OllamaFunction(Body):
+    """What was called."""
+
+    name: str
+    arguments: dict[str, Any] = Field(default_factory=dict)
+    index: Any = Field(default=None, description="Accepted and not used.")
+
+
+class OllamaCall(Body):
+    """A call in an assistant's message."""
+
+    id: str | None = None
+    type: Any = Field(default=None, description="Accepted and not used.")
+    function: OllamaFunction
+
+
+class OllamaMessage(Body):
+    """One turn."""
+
+    role: Literal["system", "user", "assistant", "tool"]
+    content: str = ""
+    thinking: str | None = Field(default=None, description="What the assistant thought.")
+    tool_calls: Annotated[list[OllamaCall], Field(max_length=MOST_TOOLS)] | None = None
+    tool_name: str | None = Field(default=None, description="The tool whose result this is.")
+    tool_call_id: str | None = Field(
+        default=None, description="The call whose result this is; left out: the first without one."
+    )
+
+
+class OllamaTool(Body):
+    """A function the model may call."""
+
+    type: Literal["function"] = "function"
+    function: FunctionField
+
+
+class Wanted(Body):
+    """What both routes take."""
+
+    model: str | None = Field(default=None, description="Name of a model; left out: the default.")
+    stream: bool = True
+    format: Literal["", "json"] | dict[str, Any] | None = Field(
+        default=None, description="`json`, or a JSON schema that the answer has."
+    )
+    options: OllamaOptions | None = None
+    keep_alive: str | float | None = Field(
+        default=None, description="0 frees the model's memory after the answer; else `--idle-unload` decides."
+    )
+    think: bool | str | None = Field(default=None, description="Whether to think, or how hard: low, medium, high.")
+    logprobs: bool | None = None
+    top_logprobs: int | None = Field(default=None, ge=0, le=MOST_TOP)
+    truncate: Any = Field(default=None, description="Accepted and not used: a prompt that does not fit is refused.")
+    shift: Any = Field(default=None, description="Accepted and not used: an answer ends where the context is full.")
+    speculative: Speculative | None = None
+
+    @field_validator("keep_alive")
+    @classmethod
+    def _is_duration(cls, value: str | float | None) -> str | float | None:
+        if isinstance(value, str) and not _DURATION.fullmatch(value.strip()):
+            raise ValueError("it must be a number of seconds or a duration such as 5m")
+        return value
+
+    @property
+    def frees(self) -> bool:
+        """Whether the model's memory is not needed after this request."""
+        if isinstance(self.keep_alive, str):
+            return not re.search("[1-9]", self.keep_alive)
+        return self.keep_alive == 0
+
+    def drawn(self) -> dict[str, Any]:
+        """How to answer, as fields of the APIs of OpenAI's kind."""
+        options = self.options or OllamaOptions()
+        limit = options.num_predict
+        found = options.drawn() | {"stop": options.stop, "speculative": self.speculative}
+        found["max_tokens"] = -1 if limit is not None and limit <= 0 else limit
+        if isinstance(self.format, dict):
+            found["response_format"] = ResponseFormat(type="json_schema", json_schema=JsonSchema(schema=self.format))
+        elif self.format == "json":
+            found["response_format"] = ResponseFormat(type="json_object")
+        return found
+
+    def conversation(self, messages: Sequence[ChatMessage], **more: Any) -> ChatFields:
+        """A body of the chat API."""
+        scored: dict[str, Any] = {
+            "logprobs": self.logprobs,
+            "top_logprobs": self.top_logprobs if self.logprobs else None,
+        }
+        return ChatFields(messages=list(messages), reasoning=self.think, **self.drawn(), **scored, **more)
+
+
+class OllamaChat(Wanted):
+    """POST /api/chat."""
+
+    messages: Annotated[list[OllamaMessage], Field(max_length=MOST_ITEMS)] = Field(
+        default_factory=list, description="The conversation; none = only load the model."
+    )
+    tools: Annotated[list[OllamaTool], Field(max_length=MOST_TOOLS)] | None = None
+
+    def fields(self) -> ChatFields:
+        """The same as a body of the chat API."""
+        tools = [ToolField(type="function", function=tool.function) for tool in self.tools or ()]
+        return self.conversation(_turns(self.messages), tools=tools)
+
+
+class OllamaGenerate(Wanted):
+    """POST /api/generate."""
+
+    prompt: str = Field(default="", description="What is asked; none = only load the model.")
+    suffix: str | None = Field(default=None, description="Text after the gap that the answer fills.")
+    system: str | None = Field(default=None, description="A system message.")
+    raw: bool = Field(default=False, description="The prompt goes to the model as it is, without its chat template.")
+    template: str | None = Field(default=None, description="Refused: the model's own chat template is used.")
+    context: list[int] | None = Field(default=None, description="Refused: a conversation goes to `/api/chat`.")
+
+    def check(self) -> None:
+        """
+        Raises:
+            ApiError: 400, a field that would change the answer, or fields that exclude each other.
+        """
+        if self.template:
+            raise invalid("template is not supported: the model's own chat template is used.", "template")
+        if self.context:
+            raise invalid("context is not supported: send the whole conversation to /api/chat.", "context")
+        if self.system and (self.raw or self.suffix):
+            raise invalid("raw and suffix use no chat template, so there is no place for system.", "system")
+
+    def fields(self) -> ChatFields:
+        """The same as a body of the chat API."""
+        system = [ChatMessage(role="system", content=self.system)] if self.system else []
+        return self.conversation([*system, ChatMessage(role="user", content=self.prompt)])
+
+    def text_fields(self) -> CompletionFields:
+        """The same as a body of the completion API."""
+        scores = (self.top_logprobs or 0) if self.logprobs else None
+        return CompletionFields(prompt=self.prompt, suffix=self.suffix or None, logprobs=scores, **self.drawn())
+
+
+def _turns(messages: Sequence[OllamaMessage]) -> list[ChatMessage]:
+    """Turns of the chat API. Ollama's calls may have no ids: results then go with the calls in their order."""
+    found, waiting = [], list[CallField]()
+    for number, message in enumerate(messages):
+        calls = [_call(call, f"call_{number}_{index}") for index, call in enumerate(message.tool_calls or ())]
+        waiting += calls
+        answered = message.tool_call_id
+        if message.role == "tool" and answered is None:
+            named = (call for call in waiting if call.function.name == message.tool_name)
+            call = next(named, waiting[0] if waiting else None)
+            answered = None if call is None else call.id
+        waiting = [call for call in waiting if call.id != answered]
+        found.append(
+            ChatMessage(
+                role=message.role,
+                content=message.content,
+                reasoning_content=message.thinking,
+                tool_calls=calls or None,
+                name=message.tool_name,
+                tool_call_id=answered,
+            )
+        )
+    return found
+
+
+def _call(given: OllamaCall, id_: str) -> CallField:
+    arguments = json.dumps(given.function.arguments, ensure_ascii=False)
+    return CallField(id=given.id or id_, function=CalledFunction(name=given.function.name, arguments=arguments))
