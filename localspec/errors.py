@@ -17,6 +17,8 @@ LocalspecError                 exit 1
 
 from __future__ import annotations
 
+import re
+
 
 class LocalspecError(Exception):
     """Something a person can read and act on.
@@ -97,3 +99,11 @@ class Cancelled(LocalspecError):
     """The caller asked to stop."""
 
     exit_code = 130
+
+
+def reason(error: BaseException) -> str:
+    """Why something failed, as a part of a sentence: the system's words without its number and its file."""
+    if isinstance(error, UnicodeError):
+        return "it is not UTF-8 text"
+    words = getattr(error, "strerror", None) or str(error).strip() or type(error).__name__
+    return re.sub(r"\[(Errno|WinError) -?\d+\] ", "", words.splitlines()[0]).rstrip(".")

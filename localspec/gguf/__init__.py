@@ -251,10 +251,11 @@ def _header(reader: Reader, read: Read) -> Header:
     path = reader.path
     if reader.size == 0:
         raise ModelFileError(f"{path} is empty.", DOWNLOAD_AGAIN)
-    magic = reader.take(4, "the GGUF mark") if reader.size >= 4 else b""
+    magic = reader.take(min(4, reader.size), "the GGUF mark")
     if magic != b"GGUF":
+        begin = repr(magic.decode("ascii")) if magic.isascii() else f"the bytes {magic.hex(' ')}"
         raise ModelFileError(
-            f"{path} is not a GGUF file (it starts with {magic!r}).",
+            f"{path} is not a GGUF file (it starts with {begin}).",
             "localspec runs models in llama.cpp's GGUF format.",
         )
     version = reader.scalar(U32, "the version")

@@ -25,17 +25,17 @@ class Prompt:
     """The conversation, system message included; ends with the user's turn."""
     sampling: SamplingParams = field(default_factory=SamplingParams)
     seed: int | None = None
-    """None = a fresh one, or the server's choice."""
+    """With the same number the same question gets the same answer; empty = a fresh one each time."""
     max_tokens: int | None = None
-    """At most so many new tokens; None = until the model ends, the context is full, or the server's limit."""
+    """An answer ends after so many tokens; empty = when the model ends it, or the context is full."""
     stop: tuple[str, ...] = ()
-    """Strings that end the answer; not part of it."""
+    """Texts that end the answer and are not part of it, with commas between them."""
     prefix: str = ""
     """What the answer already says: it is continued, and only what is new comes back."""
     reasoning: str = ""
     """What it has thought already; the thinking goes on if it says nothing yet."""
     thinking: bool | None = None
-    """Sets the template's switch for thinking, where it has one; None = the default of template or server."""
+    """Whether the model thinks before it answers, where its chat template can switch that; default = as it likes."""
 
     def body(self, model: str) -> dict[str, Any]:
         """The request's JSON. Sampling settings at localspec's own defaults are left to the server."""

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import httpx2 as httpx
 
-from localspec.errors import LocalspecError, UsageError
+from localspec.errors import LocalspecError, UsageError, reason
 from localspec.models.hub.names import is_server
 from localspec.models.installed.catalog import EndpointEntry
 
@@ -105,7 +105,7 @@ class Server:
             error: which; None = the stream of an answer ended before the answer did.
             begun: something of an answer has come.
         """
-        words = str(error) or type(error).__name__
+        words = "" if error is None else reason(error)
         if error is None:
             text = "ended its answer in the middle."
         elif isinstance(error, httpx.TimeoutException) and not isinstance(error, httpx.ConnectTimeout):

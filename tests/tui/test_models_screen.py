@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from textual.widgets import Checkbox, DataTable, Input, OptionList, Static
+from textual.widgets import DataTable, Input, OptionList, Static
 
 from localspec.chat.archive.archive import Archive
 from localspec.models.hub.hub import Hub
@@ -23,6 +23,7 @@ from localspec.tui.screens.models import ModelsScreen, detail, speeds_of
 from localspec.tui.screens.pull import PullScreen
 from localspec.tui.shell.app import ChatApp
 from localspec.tui.shell.dialogs import Choice
+from localspec.tui.widgets.tick import Tick
 from tests.fake_gpus import CARD, SLOW, list_gpus
 from tests.hub import published
 from tests.hub.conftest import PAIR, _server, client, draft_bytes, local_hub, quick, store, target_bytes
@@ -245,7 +246,7 @@ async def test_a_file_is_imported_used_and_removed(
         await until(pilot, lambda: app.screen.query_one("#note").has_class("bad"))
         app.screen.query_one("#file", Input).value = str(tiny_target)
         app.screen.query_one("#name", Input).value = "mine"
-        app.screen.query_one("#copy", Checkbox).value = True
+        app.screen.query_one("#copy", Tick).value = True
         await pilot.press("ctrl+s")
         await until(pilot, lambda: app.screen is screen and any(item.name == "mine" for item in screen.items))
         screen.query_one(DataTable).move_cursor(row=row_of(screen, "mine"))

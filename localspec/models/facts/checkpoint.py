@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from localspec.errors import ModelFileError
+from localspec.errors import ModelFileError, reason
 from localspec.models.facts.heads import DraftKind
 
 _WEIGHTS = (".safetensors", ".pt", ".pth", ".bin")
@@ -67,7 +67,7 @@ def config_of(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, RecursionError) as error:
-        raise ModelFileError(f"{place} cannot be read: {error}.") from None
+        raise ModelFileError(f"{place} cannot be read: {reason(error)}.") from None
     if not isinstance(found, dict):
         raise ModelFileError(f"{place} is no JSON object.")
     return found
@@ -157,7 +157,8 @@ def safetensors_header(path: Path) -> SafetensorsHeader:
                 raise ModelFileError(f"{path.name} is truncated, or no safetensors file.", DOWNLOAD_AGAIN)
             found = json.loads(file.read(length))
     except (OSError, ValueError, RecursionError) as error:
-        raise ModelFileError(f"{path.name} cannot be read as a safetensors file: {error}.", DOWNLOAD_AGAIN) from None
+        text = f"{path.name} cannot be read as a safetensors file: {reason(error)}."
+        raise ModelFileError(text, DOWNLOAD_AGAIN) from None
     if not isinstance(found, dict):
         raise ModelFileError(
             f"{path.name} cannot be read as a safetensors file: its header is no JSON object.", DOWNLOAD_AGAIN

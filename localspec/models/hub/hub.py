@@ -24,7 +24,7 @@ from huggingface_hub.file_download import repo_folder_name
 from huggingface_hub.utils import build_hf_headers, disable_progress_bars, hf_raise_for_status
 
 from localspec import __version__
-from localspec.errors import DownloadError, LocalspecError, UsageError
+from localspec.errors import DownloadError, LocalspecError, UsageError, reason
 from localspec.models.hub.names import RemoteFile, Url, check_file_name, is_plain_path
 
 ReadRange = Callable[[int, int], bytes]
@@ -271,12 +271,10 @@ class Hub:
             return DownloadError(f"{where}: no answer within {seconds} s.", "Try again; what came so far is kept.")
         if isinstance(error, httpx.ConnectError):
             host = urlsplit(where).netloc.rpartition("@")[2] or self.host
-            return DownloadError(
-                f"{host} cannot be reached: {error}.", "Check the network; pull --offline takes what is in the cache."
-            )
-        reason = str(error).strip().splitlines() or [type(error).__name__]
-        why = reason[0].rstrip(".")
-        return DownloadError(f"{where}: the connection failed: {why}.", "Try again; what came so far is kept.")
+            text = f"{host} cannot be reached: {reason(error)}."
+            return DownloadError(text, "Check the network; pull --offline takes what is in the cache.")
+        text = f"{where}: the connection failed: {reason(error)}."
+        return DownloadError(text, "Try again; what came so far is kept.")
 
     def _explain_status(self, error: errors.HfHubHTTPError, where: str, file: str) -> DownloadError:
         status = error.response.status_code

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from localspec import paths
-from localspec.errors import ModelError, UsageError
+from localspec.errors import ModelError, UsageError, reason
 from localspec.models.hub.names import RepositoryName, base_name, is_server
 from localspec.models.installed.methods import METHODS
 
@@ -234,7 +234,7 @@ def _read(path: Path) -> Catalog:
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise UsageError(f"Cannot read the catalogue {path}: {error}.") from None
+        raise UsageError(f"Cannot read the catalogue {path}: {reason(error)}.") from None
     unknown = set(data) - {"model", "pair", "endpoint"}
     if unknown:
         known = "there are [[model]], [[pair]] and [[endpoint]]"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from localspec.chat.prompt.completion import NO_TEMPLATE
-from localspec.errors import LocalspecError
+from localspec.errors import LocalspecError, reason
 from localspec.gguf.split import read_parts
 from localspec.models.facts.context_length import default_context
 from localspec.models.facts.shape import shape_of
@@ -157,8 +157,10 @@ def judged(item: Item, places: Sequence[Place]) -> Item:
     if item.files:
         try:
             return _from_headers(item, places)
-        except (LocalspecError, OSError) as error:
+        except LocalspecError as error:
             return replace(item, fit=f"Its memory cannot be planned: {error}")
+        except OSError as error:
+            return replace(item, fit=f"Its memory cannot be planned: {reason(error)}.")
     if not item.bytes:
         return replace(item, fit="Its size is not known before it is pulled; pulling asks the hub first.")
     free = max((place.free_bytes for place in places), default=0)

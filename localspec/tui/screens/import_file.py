@@ -11,7 +11,7 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Vertical
 from textual.content import Content
-from textual.widgets import Checkbox, Footer, Input, OptionList, Static
+from textual.widgets import Footer, Input, OptionList, Static
 
 from localspec.chat.plain_text import pictured
 from localspec.errors import Cancelled, LocalspecError
@@ -21,6 +21,7 @@ from localspec.models.installed.store import Entry, Store
 from localspec.tui.shell.bindings import bind
 from localspec.tui.shell.dialogs import Dialog
 from localspec.tui.text.plots import amount, bar
+from localspec.tui.widgets.tick import Tick
 
 
 class ImportScreen(Dialog[str | None]):
@@ -45,8 +46,8 @@ class ImportScreen(Dialog[str | None]):
             yield Input(placeholder="file.gguf; of a split model, any part; Enter imports", id="file")
             yield OptionList(id="found")
             yield Input(placeholder="name (else the file's)", id="name")
-            yield Checkbox("It is a draft model", id="draft")
-            yield Checkbox("Copy it, so that the original may go (else: a link)", id="copy")
+            yield Tick("It is a draft model", id="draft")
+            yield Tick("Copy it, so that the original may go (else: a link)", id="copy")
             yield Static("", id="note", markup=False)
             yield Footer()
 
@@ -74,7 +75,7 @@ class ImportScreen(Dialog[str | None]):
         one = self._found[event.option_index]
         self.query_one("#file", Input).value = str(one.path)
         self.query_one("#name", Input).value = one.name
-        self.query_one("#draft", Checkbox).value = one.is_head
+        self.query_one("#draft", Tick).value = one.is_head
         self.query_one("#file").focus()
 
     def on_unmount(self) -> None:
@@ -91,8 +92,8 @@ class ImportScreen(Dialog[str | None]):
             return
         self._busy = True
         self._stop.clear()
-        role = "draft" if self.query_one("#draft", Checkbox).value else "target"
-        name, copy = self.query_one("#name", Input).value.strip(), self.query_one("#copy", Checkbox).value
+        role = "draft" if self.query_one("#draft", Tick).value else "target"
+        name, copy = self.query_one("#name", Input).value.strip(), self.query_one("#copy", Tick).value
         self._say("Reading the file ...")
         self._adopt(Path(path).expanduser(), name, role, copy)
 

@@ -16,7 +16,7 @@ from textual.worker import Worker, get_current_worker
 from localspec.chat.archive.archive import Archive
 from localspec.chat.plain_text import one_line, pictured
 from localspec.checks.devices import examine_layers
-from localspec.errors import LocalspecError
+from localspec.errors import LocalspecError, reason
 from localspec.models.facts.suggestion import Suggestion, neighbours, suggest
 from localspec.models.installed.catalog import Catalog
 from localspec.models.installed.methods import METHODS
@@ -267,8 +267,10 @@ class ModelsScreen(Page):
             for name in item.removable:
                 removed += self._store.remove(name)
             text = removal(removed)
-        except (LocalspecError, OSError) as error:
+        except LocalspecError as error:
             text = str(error)
+        except OSError as error:
+            text = f"{error.filename or item.name} cannot be removed: {reason(error)}."
         if self.is_running:
             self.app.call_from_thread(app_of(self).say, text)
             self.app.call_from_thread(self.action_again)

@@ -15,7 +15,7 @@ from textual.binding import Binding
 from textual.dom import DOMNode
 
 from localspec import paths
-from localspec.errors import UsageError
+from localspec.errors import UsageError, reason
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -51,7 +51,7 @@ def read_keys(path: Path | None = None) -> dict[str, str]:
     except FileNotFoundError:
         return {}
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise UsageError(f"{path} cannot be read: {error}.", "Your keys are left as they were.") from None
+        raise UsageError(f"{path} cannot be read: {reason(error)}.", "Your keys are left as they were.") from None
     if not isinstance(table, dict):
         raise UsageError(f"{path}: keys is {table!r}; it must be a table such as [keys].")
     for name, keys in table.items():

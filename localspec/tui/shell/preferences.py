@@ -11,7 +11,7 @@ from textual.theme import Theme
 
 from localspec import paths
 from localspec.config import EngineSettings
-from localspec.errors import UsageError
+from localspec.errors import UsageError, reason
 
 
 @dataclass(slots=True)
@@ -51,7 +51,7 @@ class Preferences:
         except FileNotFoundError:
             return cls()
         except (OSError, ValueError) as error:
-            raise UsageError(f"{path} cannot be read: {error}.", "Settings are at their defaults.") from None
+            raise UsageError(f"{path} cannot be read: {reason(error)}.", "Settings are at their defaults.") from None
         if not isinstance(saved, dict):
             raise UsageError(f"{path} is not a JSON object.", "Settings are at their defaults.")
         own = cls()

@@ -58,9 +58,9 @@ class Question(Prompt):
     thought_out: bool = False
     """The thinking ends where it is, and the answer begins."""
     drafter: str | None = None
-    """None = the plan's choice, or a name of `localspec.drafters.NAMES`; "none" decodes plain."""
+    """Who guesses, such as lookup or draft; none = plain decoding; empty = what pays."""
     max_draft_tokens: int | None = None
-    """Longest draft a pass; 0 decodes plain; None = what pays."""
+    """Longest guess of a pass, in tokens; 0 = plain decoding; empty = what pays."""
     chat: str | None = None
     """Key of the chat, under which its KV cache is kept on disk; None = it is not kept."""
     alone: bool = False

@@ -15,6 +15,8 @@ from localspec.tui.talk.answerer import Answerer, Facts, Question
 
 ROOM = 256
 """Tokens kept free for an answer, where the context has so many."""
+FULL = "full"
+"""Of a context that the prompt alone fills, or more than fills."""
 _NEARLY = 0.8
 """Share of a prompt's longest length from which on a chat is nearly full: another turn of usual length still fits."""
 SUMMARY = 4096
@@ -93,9 +95,17 @@ class Fit:
         return self.tokens > _NEARLY * (self.limit - room(self.limit))
 
     @property
-    def share(self) -> float:
-        """Of the context that the prompt takes; 0 = it is not known."""
-        return self.tokens / self.limit if self.tokens is not None and self.limit else 0.0
+    def share(self) -> str:
+        """How full the context is, in words; "" = it is not known."""
+        if self.tokens is None or not self.limit:
+            return ""
+        share = share_of(self.tokens, self.limit)
+        return share if share == FULL else f"{share} full"
+
+
+def share_of(tokens: int, limit: int) -> str:
+    """How full a context of so many tokens is: a share that is never 100 %, or `FULL`."""
+    return FULL if tokens >= limit else f"{int(100 * tokens / limit)}%"
 
 
 def room(limit: int) -> int:

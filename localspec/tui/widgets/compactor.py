@@ -40,7 +40,7 @@ class Compactor(Static):
         """Offers it if the context is nearly full; None = a summary would not help."""
         self._offer = ""
         if found is not None and found.nearly_full:
-            self._offer = f"/compact goes on with a summary: the context is {found.share:.0%} full"
+            self._offer = f"/compact goes on with a summary: the context is {found.share}"
         if not self.writing:
             self._show(self._offer)
 

@@ -6,7 +6,7 @@ import ast
 import inspect
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, fields, is_dataclass
 from functools import lru_cache
 from types import NoneType, UnionType
 from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
@@ -14,9 +14,10 @@ from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_ty
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 from textual.widget import Widget
-from textual.widgets import Input, Select, Static, Switch
+from textual.widgets import Input, Select, Static
 
 from localspec.errors import UsageError
+from localspec.tui.widgets.tick import Tick
 
 # Settings that explain themselves: the fields of a dataclass with the doc line below each, as screens show them.
 
@@ -104,7 +105,15 @@ def _kind(hint: Any) -> tuple[type | None, bool, tuple[str, ...]]:
 
 
 def _docs(owner: type) -> dict[str, str]:
-    """{field: the text literal below it}, whitespace joined."""
+    """{field: the text literal below it}, whitespace joined; those of the classes it is made from, too."""
+    docs: dict[str, str] = {}
+    for base in reversed(owner.__mro__):
+        if is_dataclass(base):
+            docs |= _own_docs(base)
+    return docs
+
+
+def _own_docs(owner: type) -> dict[str, str]:
     (tree,) = ast.parse(textwrap.dedent(inspect.getsource(owner))).body
     assert isinstance(tree, ast.ClassDef)
     docs = {}
@@ -157,7 +166,7 @@ class Form(Vertical):
         for setting in self._settings:
             value = values.get(setting.name, setting.default)
             widget = self.query_one(f"#{self._input_id(setting)}")
-            if isinstance(widget, Switch):
+            if isinstance(widget, Tick):
                 widget.value = bool(value)
             elif isinstance(widget, Select):
                 widget.value = _word(setting, value)
@@ -171,7 +180,7 @@ class Form(Vertical):
         value = self._values.get(setting.name, setting.default)
         name = self._input_id(setting)
         if setting.kind is bool and not setting.optional:
-            return Switch(bool(value), id=name)
+            return Tick(value=bool(value), id=name, compact=True)
         if setting.kind is bool or setting.choices:
             words = [_UNSET] * setting.optional + (list(setting.choices) or ["on", "off"])
             return Select([(word, word) for word in words], value=_word(setting, value), allow_blank=False, id=name)
@@ -179,7 +188,7 @@ class Form(Vertical):
 
     def _read(self, setting: Setting) -> Any:
         widget = self.query_one(f"#{self._input_id(setting)}")
-        if isinstance(widget, Switch):
+        if isinstance(widget, Tick):
             return widget.value
         if isinstance(widget, Select):
             word = str(widget.value)

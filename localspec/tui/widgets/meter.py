@@ -15,6 +15,7 @@ from textual.widgets import Static
 from localspec.chat.plain_text import plain_text
 from localspec.engine.stats import RequestStats
 from localspec.tui.talk.answerer import Answer, AnswerEnded, AnswerPart, Facts, Loading, Prefilled
+from localspec.tui.talk.conversation import share_of
 from localspec.tui.text.origin_lines import kind_of
 from localspec.tui.text.plots import bar, columns
 
@@ -81,7 +82,7 @@ def meter_line(
     """
     segments = _speed(stats, now) if stats.generated else []
     if context is not None and context[1]:
-        share = f"{context[0] / context[1]:.0%}"
+        share = share_of(*context)
         segments.append(
             Segment(6, Content.assemble(("context ", "dim"), share), Content.assemble(("ctx ", "dim"), share))
         )

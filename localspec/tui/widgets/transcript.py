@@ -131,7 +131,13 @@ class Transcript(VerticalScroll, can_focus=False):
                 if self.at_end:
                     await self._drop_before(self._newest(self._shown * 3 // 2))
             self._show_count()
-            self.query_one(Welcome).display = not path
+            welcome = self.query_one(Welcome)
+            if welcome.display and path:
+                self.anchor()
+            elif not path:  # from its beginning, however small the terminal is
+                self.release_anchor()
+                self.scroll_home(animate=False)
+            welcome.display = not path
         self.call_after_refresh(self._draw_ahead)
 
     @property
