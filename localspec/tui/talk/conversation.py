@@ -105,7 +105,7 @@ class Fit:
 
 def share_of(tokens: int, limit: int) -> str:
     """How full a context of so many tokens is: a share that is never 100 %, or `FULL`."""
-    return FULL if tokens >= limit else f"{int(100 * tokens / limit)}%"
+    return FULL if tokens >= limit else f"{min(99, round(100 * tokens / limit))}%"
 
 
 def room(limit: int) -> int:
