@@ -166,7 +166,8 @@ async def test_every_engine_and_sampling_setting_is_in_a_form_with_its_doc(make_
     async with app.run_test(size=(100, 40)) as pilot:
         await pilot.press("f2")
         screen = await opened(pilot, SettingsScreen)
-        docs = " ".join(str(part.content) for part in screen.query(".doc").results(Static))
+        await until(pilot, lambda: screen.query("#load-threads"))
+        docs = " ".join(str(part.content) for part in screen.query(".row").results(Static))
         for setting in settings_of(EngineSettings):
             assert setting.doc
             assert setting.doc in docs
@@ -191,6 +192,7 @@ async def test_settings_are_saved_and_wrong_ones_are_refused(make_app: MakeApp, 
     async with app.run_test(size=(100, 40)) as pilot:
         await pilot.press("f2")
         screen = await opened(pilot, SettingsScreen)
+        await until(pilot, lambda: screen.query("#load-threads"))
         screen.query_one("#load-threads", Input).value = "0"
         await pilot.press("ctrl+s")
         await until(pilot, lambda: said(app, "threads is 0"))

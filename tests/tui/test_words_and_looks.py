@@ -8,8 +8,10 @@ from textual.widgets import Static
 
 from localspec.errors import reason
 from localspec.tui.screens.parameters import ParametersScreen, parameters
-from localspec.tui.screens.settings import SettingsScreen
+from localspec.tui.screens.settings import SettingsScreen, loading, looks
 from localspec.tui.talk.conversation import Fit
+from localspec.tui.widgets.form import Form
+from localspec.tui.widgets.pick import Pick
 from localspec.tui.widgets.tick import Tick
 from localspec.tui.widgets.welcome import Welcome
 from tests.tui.conftest import MakeApp, front, say, until
@@ -84,3 +86,39 @@ def test_a_context_is_never_more_than_full(tokens: int, words: str) -> None:
 )
 def test_why_something_failed_has_no_numbers(error: Exception, words: str) -> None:
     assert reason(error) == words
+
+
+@pytest.mark.asyncio
+async def test_f2_takes_two_widgets_a_setting(make_app: MakeApp) -> None:
+    """Each widget costs some milliseconds before the screen is seen."""
+    app = make_app("a")
+    async with app.run_test() as pilot:
+        await until(pilot, lambda: app.facts is not None)
+        await pilot.press("f2")
+        await until(pilot, lambda: isinstance(app.screen, SettingsScreen) and app.screen.query("#load-threads"))
+        forms = app.screen.query(Form)
+        rows = len(looks()) + len(parameters()) + len(loading())
+        assert sum(len(form.query("*")) for form in forms) == 2 * rows
+
+
+@pytest.mark.asyncio
+async def test_a_word_of_a_few_is_picked_by_keys_and_mouse(make_app: MakeApp) -> None:
+    app = make_app("a")
+    async with app.run_test() as pilot:
+        await until(pilot, lambda: app.facts is not None)
+        await pilot.press("f2")
+        await until(pilot, lambda: isinstance(app.screen, SettingsScreen) and app.screen.query("#load-kernels"))
+        pick = app.screen.query_one("#load-kernels", Pick)
+        assert str(pick.render()) == "‹ auto ›"
+        pick.focus()
+        await pilot.press("right")
+        assert str(pick.render()) == "‹ wide ›"
+        await pilot.press("left", "left")
+        assert pick.value == "plain"
+        await pilot.press("enter", "space")
+        assert pick.value == "wide"
+        await pilot.click(pick)
+        assert pick.value == "repacked"
+        await pilot.press("ctrl+s")
+        await until(pilot, lambda: not isinstance(app.screen, SettingsScreen))
+        assert app.preferences.engine == {"kernels": "repacked"}

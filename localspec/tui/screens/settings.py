@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import VerticalScroll
+from textual.widget import Widget
 from textual.widgets import Static, TextArea
 
 from localspec.config import EngineSettings
@@ -54,16 +55,26 @@ class SettingsScreen(Page):
         def app(self) -> ChatApp: ...  # type: ignore[override]
 
     def body(self) -> ComposeResult:
+        """What is seen at first; the rest follows while that is read, as it takes most of the time."""
         liked = self.app.preferences
+        self._look = Form(looks(), {row.name: getattr(liked, row.name) for row in looks()}, "look-")
+        self._new = Form(parameters(), liked.parameters, "new-")
+        self._load = Form(loading(), liked.engine, "load-")
         with VerticalScroll(classes="sheet"):
             yield Static("Looks and keys", classes="section")
-            yield Form(looks(), {row.name: getattr(liked, row.name) for row in looks()}, "look-")
+            yield self._look
             yield Static("What new chats begin with", classes="section")
             yield Static("System message", classes="doc")
             yield TextArea(liked.system, id="system", tab_behavior="focus")
-            yield Form(parameters(), liked.parameters, "new-")
-            yield Static("How models are loaded (from the next load on)", classes="section")
-            yield Form(loading(), liked.engine, "load-")
+
+    def on_mount(self) -> None:
+        self.call_after_refresh(self._follow, [self._new])
+        loading_words = Static("How models are loaded (from the next load on)", classes="section")
+        self.call_after_refresh(self._follow, [loading_words, self._load])
+
+    async def _follow(self, widgets: list[Widget]) -> None:
+        if self.is_running:
+            await self.query_one(".sheet").mount_all(widgets)
 
     def action_save(self) -> None:
         """Keeps everything, or says what is wrong and keeps nothing."""
@@ -77,9 +88,8 @@ class SettingsScreen(Page):
             self.app.reload()
 
     def _keep(self) -> bool:
-        look, new, load = self.query(Form).results(Form)
         try:
-            look_values, new_values, engine = look.values(), checked(new.values()), load.values()
+            look_values, new_values, engine = self._look.values(), checked(self._new.values()), self._load.values()
             check_engine(engine)
             theme = look_values.get("theme", preferences.DARK.name)
             if theme not in self.app.available_themes:

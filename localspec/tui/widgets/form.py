@@ -12,11 +12,14 @@ from types import NoneType, UnionType
 from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 from textual.app import ComposeResult
-from textual.containers import Horizontal, Vertical
+from textual.containers import Vertical
+from textual.content import Content
+from textual.geometry import Size
 from textual.widget import Widget
-from textual.widgets import Input, Select, Static
+from textual.widgets import Input, Static
 
 from localspec.errors import UsageError
+from localspec.tui.widgets.pick import Pick
 from localspec.tui.widgets.tick import Tick
 
 # Settings that explain themselves: the fields of a dataclass with the doc line below each, as screens show them.
@@ -132,21 +135,37 @@ def _own_docs(owner: type) -> dict[str, str]:
 _UNSET = "default"
 
 
+class Row(Static):
+    """A setting: its name, beside it the field that holds its value, and below both what it does.
+
+    Name and text are drawn by the row itself: widgets of their own would take most of the time that a form takes.
+    """
+
+    def __init__(self, label: str, doc: str, field: Widget) -> None:
+        super().__init__(Content.assemble((label, "bold"), "\n", (doc, "$text-muted")), classes="row")
+        self._field = field
+
+    def compose(self) -> ComposeResult:
+        yield self._field
+
+    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
+        """That of the text; the field has no lines of its own."""
+        return self.visual.get_height(self.styles.get_rules(), width)
+
+
 class Form(Vertical):
     """`values` reads it back."""
 
     def __init__(self, settings: Sequence[Setting], values: Mapping[str, Any], prefix: str = "") -> None:
         """`values`: what is set; other settings show their defaults. `prefix`: of the inputs' ids."""
         super().__init__(classes="form")
-        self._settings, self._values, self._prefix = settings, values, prefix
+        self._prefix = prefix
+        self._fields = [(setting, self._field(setting, values)) for setting in settings]
+        """What is typed is here, whether it is on the screen yet or not."""
 
     def compose(self) -> ComposeResult:
-        for setting in self._settings:
-            with Vertical(classes="row"):
-                with Horizontal(classes="field"):
-                    yield Static(setting.label, markup=False, classes="label")
-                    yield self._input(setting)
-                yield Static(setting.doc, markup=False, classes="doc")
+        for setting, field in self._fields:
+            yield Row(setting.label, setting.doc, field)
 
     def values(self) -> dict[str, Any]:
         """What is set and differs from the default.
@@ -155,48 +174,44 @@ class Form(Vertical):
             UsageError: something is no value; says which.
         """
         found: dict[str, Any] = {}
-        for setting in self._settings:
-            value = self._read(setting)
+        for setting, field in self._fields:
+            value = _read(setting, field)
             if value != setting.default:
                 found[setting.name] = value
         return found
 
     def show(self, values: Mapping[str, Any]) -> None:
         """Fills the form."""
-        for setting in self._settings:
+        for setting, widget in self._fields:
             value = values.get(setting.name, setting.default)
-            widget = self.query_one(f"#{self._input_id(setting)}")
             if isinstance(widget, Tick):
                 widget.value = bool(value)
-            elif isinstance(widget, Select):
+            elif isinstance(widget, Pick):
                 widget.value = _word(setting, value)
             elif isinstance(widget, Input):
                 widget.value = setting.show(value)
 
-    def _input_id(self, setting: Setting) -> str:
-        return f"{self._prefix}{setting.name}"
-
-    def _input(self, setting: Setting) -> Widget:
-        value = self._values.get(setting.name, setting.default)
-        name = self._input_id(setting)
+    def _field(self, setting: Setting, values: Mapping[str, Any]) -> Widget:
+        value = values.get(setting.name, setting.default)
+        name = f"{self._prefix}{setting.name}"
         if setting.kind is bool and not setting.optional:
             return Tick(value=bool(value), id=name, compact=True)
         if setting.kind is bool or setting.choices:
             words = [_UNSET] * setting.optional + (list(setting.choices) or ["on", "off"])
-            return Select([(word, word) for word in words], value=_word(setting, value), allow_blank=False, id=name)
+            return Pick(words, _word(setting, value), id=name)
         return Input(setting.show(value), placeholder=setting.show(setting.default) or _UNSET, id=name, compact=True)
 
-    def _read(self, setting: Setting) -> Any:
-        widget = self.query_one(f"#{self._input_id(setting)}")
-        if isinstance(widget, Tick):
-            return widget.value
-        if isinstance(widget, Select):
-            word = str(widget.value)
-            if word == _UNSET:
-                return None
-            return word == "on" if setting.kind is bool else word
-        assert isinstance(widget, Input)
-        return setting.read(widget.value)
+
+def _read(setting: Setting, widget: Widget) -> Any:
+    if isinstance(widget, Tick):
+        return widget.value
+    if isinstance(widget, Pick):
+        word = widget.value
+        if word == _UNSET:
+            return None
+        return word == "on" if setting.kind is bool else word
+    assert isinstance(widget, Input)
+    return setting.read(widget.value)
 
 
 def _word(setting: Setting, value: Any) -> str:
