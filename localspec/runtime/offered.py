@@ -1,7 +1,8 @@
-"""The first run in words: what the bundled pair is, and models to pull in its place, with size and expected speed."""
+"""Models to pull in words, with size and expected speed: the same in the welcome, on F5 and in `list`."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 from rich.filesize import decimal
@@ -11,7 +12,7 @@ from localspec.errors import LocalspecError
 from localspec.llama.exact import limits
 from localspec.llama.exact.limits import Limits
 from localspec.llama.library import lib
-from localspec.models.hub.offer import Offer, first_offers
+from localspec.models.hub.offer import Offer, first_offers, recommended
 from localspec.models.memory import gpu
 from localspec.runtime.memory.estimate import Rates, read_seconds
 from localspec.runtime.memory.memory import gpus
@@ -21,8 +22,26 @@ TINY = (
     "gets much else wrong. For good answers take a larger model."
 )
 """Of the bundled pair, to users who have no other model."""
-HEADING = "These fit this machine, each with its drafter:"
+HEADING = "These fit this machine, each with its drafter; speeds without drafts:"
 """Above the models to pull."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How fast this machine's CPU decodes."""
+
+    rates: Rates
+    measured: bool
+    """False = nothing was measured here yet: it is taken for a usual machine."""
+
+    def tokens_per_second(self, read_bytes: int) -> float:
+        """Of plain decoding, with a model whose passes read so many bytes."""
+        return 1.0 / read_seconds(read_bytes, self.rates)
+
+    def words(self, read_bytes: int) -> str:
+        """The same in words: by what was measured here, or "perhaps" by what a usual machine does."""
+        rate = self.tokens_per_second(read_bytes)
+        return f"{'some' if self.measured else 'perhaps'} {rate:.{1 if rate < 3 else 0}f} tok/s"
 
 
 def is_bundled(target: Path) -> bool:
@@ -30,33 +49,45 @@ def is_bundled(target: Path) -> bool:
     return target.resolve().parent == paths.bundled("").resolve()
 
 
-def offered() -> list[tuple[str, str]]:
-    """(name that `localspec pull` takes, what it is) of models for this machine; nothing once one is installed.
+def pace() -> Pace | None:
+    """How fast this machine is; None = a GPU computes, whose rates are unknown. Nothing is timed for it."""
+    if gpu.used(gpus()):
+        return None
+    measured = _measured()
+    return Pace(Rates(), False) if measured is None else Pace(Rates.of(measured), True)
 
-    Nothing is timed: a speed is named where this machine's rates were measured while it was idle.
-    """
+
+def offered() -> list[tuple[str, str]]:
+    """(name that `localspec pull` takes, what it is) of models for this machine; nothing once one is installed."""
+    here = pace()
     try:
-        found = first_offers()
+        found = first_offers(rate=None if here is None else here.tokens_per_second)
     except LocalspecError:
         return []  # the screen of models, and `list`, say what is wrong with the catalogue
-    measured = _measured() if found else None
-    return [(one.name, words(one, measured)) for one in found]
+    return [(one.name, words(one, here)) for one in found]
 
 
-def words(offer: Offer, measured: Limits | None) -> str:
+def recommended_names() -> list[str]:
+    """Names of the models for this machine, best first, whatever is installed.
+
+    Raises:
+        UsageError: the user's catalogue cannot be read.
+    """
+    here = pace()
+    return [one.name for one in recommended(None if here is None else here.tokens_per_second)]
+
+
+def words(offer: Offer, here: Pace | None) -> str:
     """Size, drafter, and the speed without drafts.
 
     Args:
         offer: what is offered.
-        measured: what this machine can do; None = that is not known, and no speed is named.
+        here: this machine; None = its speed is not known, and none is named.
     """
     text = f"about {decimal(offer.bytes)}, {offer.drafter}"
-    if measured is None or not offer.read_bytes:
-        return text
-    rate = 1.0 / read_seconds(offer.read_bytes, Rates.of(measured))
-    return f"{text}, some {rate:.{1 if rate < 3 else 0}f} tokens/s before it drafts"
+    return text if here is None or not offer.read_bytes else f"{text}, {here.words(offer.read_bytes)}"
 
 
 def _measured() -> Limits | None:
-    """What the CPU was measured to do at most; None = it was not, or a GPU will compute, whose rates are unknown."""
-    return None if gpu.used(gpus()) else limits.read(paths.machine_dir(), lib.default_threads())
+    """What the CPU was measured to do at most; None = it was not."""
+    return limits.read(paths.machine_dir(), lib.default_threads())

@@ -20,7 +20,7 @@ def _offered(memory: int, disk: int) -> list[str]:
 
 
 def test_every_name_is_in_the_catalogue_and_has_a_drafter_that_is_used() -> None:
-    found = {one.name: one for one in (offer._offer(Catalog.load(), name) for name in OFFER_ORDER) if one is not None}
+    found = {one.name: one for one in (offer.offer_of(Catalog.load(), name) for name in OFFER_ORDER) if one is not None}
     assert set(found) == set(OFFER_ORDER)
     sizes = [found[name].bytes for name in OFFER_ORDER]
     assert sizes == sorted(sizes, reverse=True)
@@ -50,3 +50,26 @@ def test_nothing_is_offered_once_a_model_is_installed(
     file = StoredFile.of(tiny_target, "0" * 64, "foreign")
     store.add(Entry("mine", (file,)))
     assert first_offers(store) == []
+
+
+def test_what_is_too_slow_here_comes_last_and_the_fastest_of_it_first() -> None:
+    rates = dict.fromkeys(OFFER_ORDER, 10.0)
+    rates |= {"qwen3.6-35b-a3b-mtp": 2.0, "qwen3.8-27b-dflash2": 1.0}
+    catalog = Catalog.load()
+    by_bytes = {one.read_bytes: rates[name] for name in OFFER_ORDER if (one := offer.offer_of(catalog, name))}
+    found = offers(catalog, Place("CPU", "cpu", 64 * GB), 500 * GB, by_bytes.__getitem__)
+    assert [one.name for one in found] == list(OFFER_ORDER[2:5])
+    found = offers(catalog, Place("CPU", "cpu", 64 * GB), 500 * GB, lambda read: 1e9 / read)
+    names = [one.name for one in found]
+    assert names == sorted(names, key=lambda name: next(one.read_bytes for one in found if one.name == name))
+
+
+def test_the_size_of_a_pair_is_the_catalogues_where_that_has_it() -> None:
+    catalog = Catalog.load()
+    listed, guessed = offer.offer_of(catalog, "qwen3-8b"), offer.offer_of(catalog, "qwen2.5-coder-7b")
+    assert listed is not None
+    assert listed.listed
+    assert listed.bytes == catalog.models["qwen3-8b-q4_k_m"].bytes + catalog.models["qwen3-0.6b-q8_0"].bytes
+    assert guessed is not None
+    assert not guessed.listed
+    assert guessed.bytes == pytest.approx(7.7e9, rel=0.01), "Q8_0 takes more than a byte for each weight"

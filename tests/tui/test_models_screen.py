@@ -16,10 +16,11 @@ from localspec.models.installed.catalog import Catalog
 from localspec.models.installed.methods import HEADS
 from localspec.models.installed.other_programs import find_kept
 from localspec.models.installed.store import Entry, Store, StoredFile
+from localspec.runtime.offered import offered
 from localspec.tui.pages.shelf import Item, Speeds, judged, shelf, timed
 from localspec.tui.screens.find_model import FindModelScreen
 from localspec.tui.screens.import_file import ImportScreen
-from localspec.tui.screens.models import ModelsScreen, detail, speeds_of
+from localspec.tui.screens.models import ModelsScreen, cells, detail, speeds_of
 from localspec.tui.screens.pull import PullScreen
 from localspec.tui.shell.app import ChatApp
 from localspec.tui.shell.dialogs import Choice
@@ -394,3 +395,18 @@ async def test_the_catalogue_is_searched_without_a_hub_and_its_silence_is_said(
         assert find._names == ["tiny"]
         await pilot.press("tab", "down", "enter")
         await until(pilot, lambda: app.screen is app.chat_screen)
+
+
+async def test_what_is_recommended_is_the_first_of_the_hub_with_size_fit_and_expected_speed(
+    make_app: MakeApp, client: Hub, store: Store
+) -> None:
+    app = make_app()
+    async with app.run_test(size=(80, 24)) as pilot:
+        screen = await opened(app, pilot, client, store)
+        hub = [item for item in screen.items if item.state == "hub"]
+        assert [item.name for item in hub[:3]] == [name for name, _ in offered()]
+        assert all(item.bytes and item.expected >= 3 and item.recommended for item in hub[:3])
+        screen.query_one(DataTable).move_cursor(row=row_of(screen, hub[0].name))
+        await until(pilot, lambda: "Recommended for this machine." in text(screen, "#detail"))
+        assert "this machine should reach some 29 tok/s" in text(screen, "#detail")
+        assert str(cells(hub[0], False)[-1]) == "~29 tok/s"

@@ -10,6 +10,7 @@ from rich.style import Style
 
 from localspec.errors import ModelError
 from localspec.models.installed.store import Entry, Store, StoredFile
+from localspec.runtime.offered import HEADING
 from localspec.tui.shell.app import ChatApp
 from localspec.tui.talk.answerer import Facts, LoadFailed
 from localspec.tui.widgets.welcome import Welcome
@@ -51,10 +52,10 @@ async def test_an_empty_chat_says_who_answers_and_the_first_keys(make_app: MakeA
 async def test_models_that_fit_are_offered_until_one_is_installed(make_app: MakeApp, tiny_target: Path) -> None:
     app = make_app()
     async with app.run_test(size=(100, 40)) as pilot:
-        await until(pilot, lambda: "These fit this machine, each with its drafter:" in said(app))
+        await until(pilot, lambda: HEADING in said(app))
         offered = [line.split("  ") for line in said(app).splitlines() if "  about " in line]
         assert [line[0] for line in offered] == ["lfm2.5-8b-a1b-dspark", "qwen3.5-4b-dflash", "lfm2.5-2.6b-dspark"]
-        assert "about 5.2 GB, drafter: dspark" in said(app)
+        assert "about 5.2 GB, drafter: dspark, perhaps 29 tok/s" in said(app)
         assert "localspec pull NAME" in said(app)
         assert app.facts is not None
         Store().add(Entry("mine", (StoredFile.of(tiny_target, "0" * 64, "foreign"),)))

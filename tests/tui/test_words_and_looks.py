@@ -109,10 +109,10 @@ async def test_a_word_of_a_few_is_picked_by_keys_and_mouse(make_app: MakeApp) ->
         await pilot.press("f2")
         await until(pilot, lambda: isinstance(app.screen, SettingsScreen) and app.screen.query("#load-kernels"))
         pick = app.screen.query_one("#load-kernels", Pick)
-        assert str(pick.render()) == "‹ auto ›"
+        assert "auto" in str(pick.render())
         pick.focus()
         await pilot.press("right")
-        assert str(pick.render()) == "‹ wide ›"
+        assert "wide" in str(pick.render())
         await pilot.press("left", "left")
         assert pick.value == "plain"
         await pilot.press("enter", "space")

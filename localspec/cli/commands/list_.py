@@ -94,9 +94,11 @@ def _servers() -> list[dict[str, Any]]:
 
 
 def _print_catalog(as_json: bool) -> int:
-    """Pairs first, as they are what one pulls; "~" where the entry was not compared with the file yet."""
+    """Pairs first, as they are what one pulls; "~" where the size was not compared with the file yet."""
     from localspec.cli.output import not_used
+    from localspec.models.hub.offer import offer_of
     from localspec.models.installed.catalog import Catalog
+    from localspec.runtime.offered import pace
 
     catalog = Catalog.load()
     if as_json:
@@ -110,18 +112,31 @@ def _print_catalog(as_json: bool) -> int:
             )
         )
         return 0
-    rows: list[tuple[str, ...]] = [("PAIR", "TARGET", "DRAFT", "SIZE", "LICENCE")]
+    here = pace()
+    rows: list[tuple[str, ...]] = [("PAIR", "TARGET", "DRAFT", "SIZE", "HERE", "LICENCE")]
     for pair in catalog.pairs.values():
-        target, draft = catalog.models[pair.target], catalog.models[pair.draft]
-        known = target.bytes and draft.bytes
-        size = f"{'' if target.verified else '~'}{decimal(target.bytes + draft.bytes)}" if known else ""
+        target = catalog.models[pair.target]
+        offer = offer_of(catalog, pair.name)
+        known = offer is not None and offer.bytes
+        size = f"{'' if target.verified and offer.listed else '~'}{decimal(offer.bytes)}" if offer and known else ""
+        speed = here.words(offer.read_bytes) if here and offer and offer.read_bytes and not target.bundled else ""
         unused = f" ({pair.method}: no drafter yet)" if not_used(pair.method) else ""
-        rows.append((pair.name, pair.target, pair.draft + unused, size, target.licence))
+        rows.append((pair.name, pair.target, pair.draft + unused, size, speed, target.licence))
     print_rows(rows)
     paired = {name for pair in catalog.pairs.values() for name in (pair.target, pair.draft)}
     alone = sorted(set(catalog.models) - paired)
     print(f"\nFetch one: localspec pull PAIR. Further models by name: {', '.join(alone) or 'none'}.")
     return 0
+
+
+def _print_offers() -> None:
+    """Models to pull while there is only the bundled pair, as the chat's welcome has them."""
+    from localspec.runtime.offered import HEADING, offered
+
+    if found := offered():
+        print(f"\n{HEADING}")
+        print_rows(found)
+        print("localspec pull NAME fetches one.")
 
 
 def _print(entries: list[Entry], faults: dict[str, str]) -> None:
@@ -148,6 +163,8 @@ def _print(entries: list[Entry], faults: dict[str, str]) -> None:
     print_rows(rows)
     if found.fault:
         print_plain(f"{found.fault} {default} answers where no model is named.")
+    if not entries:
+        _print_offers()
     broken = [name for name, fault in faults.items() if fault]
     if broken:
         print(f"localspec: {len(broken)} cannot be used; pull or import them again, or remove them.", file=sys.stderr)

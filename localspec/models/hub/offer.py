@@ -1,10 +1,11 @@
-"""What to offer where no model is installed: models of the catalogue with a drafter, that fit this memory and disk."""
+"""What to recommend: models of the catalogue with a drafter that fit this memory and disk and are not too slow here."""
 
 from __future__ import annotations
 
 import os
 import re
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,6 +29,10 @@ MOST_OFFERS = 3
 BYTES_PER_PARAMETER = 0.65
 """Size of a Q4_K_M file with its drafter, for entries whose size is not listed: the catalogue's Qwen3 files of 8 to 32
 billion parameters have 0.60 to 0.61, and a head has up to a tenth of its target."""
+_BYTES_OF_Q8_0 = 1.1
+"""The same of a Q8_0 file: 1.06 by the format itself."""
+LEAST_RATE = 3.0
+"""Tokens a second below which reading an answer as it comes is a wait: such models are recommended last."""
 _OTHER_BYTES = 3 << 29
 """Bytes of memory for the cache, the passes and other programs."""
 _SPARE_DISK = 1 << 30
@@ -46,36 +51,55 @@ class Offer:
     """What drafts for it, in words."""
     read_bytes: int
     """Weights that a pass of one row reads, estimated: of a mixture of experts a part of its file; 0 = unknown."""
+    listed: bool = False
+    """Its size is the catalogue's, no estimate."""
 
 
-def first_offers(store: Store | None = None) -> list[Offer]:
-    """What to offer on this machine as it is now; nothing once a model is installed.
+Rate = Callable[[int], float]
+"""Tokens a second of a model whose passes read so many bytes."""
+
+
+def first_offers(store: Store | None = None, rate: Rate | None = None) -> list[Offer]:
+    """What to offer on this machine as it is now; nothing once a model is installed. Raises as `recommended`.
 
     Args:
         store: None = the user's.
+        rate: of this machine; None = it is not known.
+    """
+    return [] if (Store() if store is None else store).entries() else recommended(rate)
+
+
+def recommended(rate: Rate | None = None) -> list[Offer]:
+    """What to recommend on this machine as it is now, whatever is installed.
 
     Raises:
         UsageError: the user's catalogue cannot be read.
     """
-    if (Store() if store is None else store).entries():
-        return []
-    return offers(Catalog.load(), ram(), _free_disk())
+    return offers(Catalog.load(), ram(), _free_disk(), rate)
 
 
-def offers(catalog: Catalog, memory: Place, disk_bytes: int) -> list[Offer]:
-    """The largest of `OFFER_ORDER` that fit, at most `MOST_OFFERS`.
+def offers(catalog: Catalog, memory: Place, disk_bytes: int, rate: Rate | None = None) -> list[Offer]:
+    """The largest of `OFFER_ORDER` that fit, at most `MOST_OFFERS`; such as are too slow come last, the fastest first.
 
     Args:
         catalog: what is known; names that it does not have are left out.
         memory: the CPU's; where its free bytes are unknown (0), only the disk counts.
         disk_bytes: free where models are kept.
+        rate: of this machine; None = it is not known, and no model is too slow.
     """
-    found = [offer for name in OFFER_ORDER if (offer := _offer(catalog, name)) is not None]
+    found = [offer for name in OFFER_ORDER if (offer := offer_of(catalog, name)) is not None]
     room = memory.free_bytes - _OTHER_BYTES if memory.free_bytes else disk_bytes
-    return [one for one in found if one.bytes <= min(room, disk_bytes - _SPARE_DISK)][:MOST_OFFERS]
+    fit = [one for one in found if one.bytes <= min(room, disk_bytes - _SPARE_DISK)]
+
+    def slowness(one: Offer) -> float:
+        speed = rate(one.read_bytes) if rate is not None and one.read_bytes else LEAST_RATE
+        return 0.0 if speed >= LEAST_RATE else 1.0 / speed
+
+    return sorted(fit, key=slowness)[:MOST_OFFERS]
 
 
-def _offer(catalog: Catalog, name: str) -> Offer | None:
+def offer_of(catalog: Catalog, name: str) -> Offer | None:
+    """A pair or model of the catalogue as it would be offered; None = there is none, or localspec cannot draft so."""
     pair = catalog.pairs.get(name)
     target = catalog.models.get(name if pair is None else pair.target)
     if target is None or (pair is not None and pair.method not in METHODS):
@@ -83,16 +107,19 @@ def _offer(catalog: Catalog, name: str) -> Offer | None:
     draft = None if pair is None else catalog.models[pair.draft]
     drafter = "layers of its own file draft" if draft is None or pair is None else f"drafter: {pair.method}"
     listed = target.bytes + draft.bytes if draft is not None and target.bytes and draft.bytes else 0
-    read = _estimate(target.name, "a") or target.bytes or _estimate(target.name)
-    return Offer(name, listed or _estimate(target.name), drafter, read)
+    read = estimate(target.name, "a") or target.bytes or estimate(target.name)
+    if pair is None:
+        listed = target.bytes
+    return Offer(name, listed or estimate(target.name), drafter, read, bool(listed))
 
 
-def _estimate(name: str, kind: str = "") -> int:
+def estimate(name: str, kind: str = "") -> int:
     """Bytes by the billions of parameters in a model's name: of all, or with the kind "a" of those active for a token
     (35b-a3b); 0 = the name does not say.
     """
     billions = re.search(rf"-{kind}(\d+(?:\.\d+)?)b\b", name)
-    return int(float(billions[1]) * 1e9 * BYTES_PER_PARAMETER) if billions else 0
+    each = _BYTES_OF_Q8_0 if name.endswith("q8_0") else BYTES_PER_PARAMETER
+    return int(float(billions[1]) * 1e9 * each) if billions else 0
 
 
 def _free_disk() -> int:

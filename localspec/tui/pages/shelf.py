@@ -12,6 +12,7 @@ from localspec.errors import LocalspecError, reason
 from localspec.gguf.split import read_parts
 from localspec.models.facts.context_length import default_context
 from localspec.models.facts.shape import shape_of
+from localspec.models.hub.offer import estimate, offer_of
 from localspec.models.installed.catalog import DEFAULT_PAIR, Catalog, ModelEntry, PairEntry
 from localspec.models.installed.installed import can_draft
 from localspec.models.installed.methods import METHODS
@@ -19,6 +20,7 @@ from localspec.models.installed.store import Entry, Store
 from localspec.models.memory import fit
 from localspec.models.memory.fit import FitSettings
 from localspec.models.memory.memory import Place, total_ram
+from localspec.runtime.offered import Pace
 
 State = Literal["here", "hub", "broken"]
 BUNDLED = "bundled pair"
@@ -51,6 +53,12 @@ class Item:
     """Tokens/s of its last answers on this machine; 0 = not measured."""
     speedup: float = 0.0
     """Estimated speedup of those; 0 = not known."""
+    read_bytes: int = 0
+    """Weights that a pass of one row reads; 0 = unknown."""
+    expected: float = 0.0
+    """Tokens/s that this machine should reach with it without drafts; 0 = not known."""
+    recommended: bool = False
+    """It is among the models that the welcome offers on this machine, or would if none were installed."""
     removable: tuple[str, ...] = ()
     """Entries of the index that it consists of."""
     layers: tuple[str, ...] = ()
@@ -88,8 +96,13 @@ class Speeds:
         return 0.0, 0.0
 
 
-def shelf(catalog: Catalog, store: Store) -> list[Item]:
-    """Everything there is, without fit and speed: what is here first, then the pairs of the catalogue by size.
+def shelf(catalog: Catalog, store: Store, first: Sequence[str] = ()) -> list[Item]:
+    """Everything there is, without fit and speed: what is here, what is recommended, then the catalogue by size.
+
+    Args:
+        catalog: what is known by name.
+        store: what is installed.
+        first: names that are recommended, best first.
 
     Raises:
         LocalspecError: the index of models is damaged.
@@ -102,7 +115,31 @@ def shelf(catalog: Catalog, store: Store) -> list[Item]:
         _installed(entry, entries) for entry in entries.values() if entry.role == "target" and entry.name not in listed
     ]
     order = {"here": 0, "broken": 1, "hub": 2}
-    return sorted(items, key=lambda item: (order[item.state], not item.bytes, item.bytes, item.name))
+    rank = {name: place for place, name in enumerate(first)}
+    items = [_estimated(replace(item, recommended=item.name in rank), catalog) for item in items]
+    return sorted(
+        items,
+        key=lambda item: (
+            order[item.state],
+            rank.get(item.name, len(rank)) if item.state == "hub" else 0,
+            not item.bytes,
+            item.bytes,
+            item.name,
+        ),
+    )
+
+
+def _estimated(item: Item, catalog: Catalog) -> Item:
+    """With the bytes that the catalogue does not list, and those that a pass reads."""
+    if item.name == DEFAULT_PAIR:
+        return item  # so small that its bytes say nothing about its speed
+    if item.files:
+        read = estimate(item.name, "a") or sum(part.stat().st_size for part in item.files[:1] if part.exists())
+        return replace(item, read_bytes=read)
+    offer = offer_of(catalog, item.name)
+    if offer is None:
+        return item
+    return replace(item, bytes=item.bytes or offer.bytes, read_bytes=offer.read_bytes)
 
 
 def _pair(pair: PairEntry, catalog: Catalog, entries: Mapping[str, Entry]) -> Item:
@@ -191,9 +228,10 @@ def _from_headers(item: Item, places: Sequence[Place]) -> Item:
     return replace(item, fits=plan.fits, fit=plan.sentence() + completes, layers=tuple(gpu_lines(plan, why)))
 
 
-def timed(item: Item, speeds: Speeds) -> Item:
-    """With the speed it had here."""
+def timed(item: Item, speeds: Speeds, here: Pace | None = None) -> Item:
+    """With the speed it had here, and the one to expect of this machine; None = nothing is known of that."""
+    expected = here.tokens_per_second(item.read_bytes) if here is not None and item.read_bytes else 0.0
     short = item.name.rpartition("/")[2]
     names = [item.name, short, short.partition(":")[0], *(path.stem for path in item.files[:1])]
     rate, speedup = speeds.of([*names, BUNDLED] if item.name == DEFAULT_PAIR else names)
-    return replace(item, rate=rate, speedup=speedup)
+    return replace(item, rate=rate, speedup=speedup, expected=expected)

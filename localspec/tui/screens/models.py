@@ -22,6 +22,7 @@ from localspec.models.installed.catalog import Catalog
 from localspec.models.installed.methods import METHODS
 from localspec.models.installed.store import Removal, Store
 from localspec.runtime.memory.memory import places
+from localspec.runtime.offered import pace, recommended_names
 from localspec.tui.pages.shelf import Item, Speeds, judged, shelf, timed
 from localspec.tui.screens.find_model import FindModelScreen
 from localspec.tui.screens.import_file import ImportScreen
@@ -87,11 +88,13 @@ class ModelsScreen(Page):
     def _read(self, archive: Archive) -> None:
         worker = get_current_worker()
         try:
-            items = shelf(Catalog.load(), self._store)
+            here = pace()
+            items = shelf(Catalog.load(), self._store, recommended_names())
             speeds = speeds_of(archive)
-            self._hand_over([timed(item, speeds) for item in items], worker)  # at once; headers take longer
+            items = [timed(item, speeds, here) for item in items]
+            self._hand_over(items, worker)  # at once; headers take longer
             memory = places()
-            self._hand_over([judged(timed(item, speeds), memory) for item in items], worker)
+            self._hand_over([judged(item, memory) for item in items], worker)
         except LocalspecError as error:
             if self.is_running:
                 self.app.call_from_thread(self._say, str(error))
@@ -290,7 +293,7 @@ def cells(item: Item, in_use: bool) -> list[Content]:
     """A row of the table."""
     fits = {True: ("yes", "$success"), False: ("no", "$warning"), None: ("?", "dim")}[item.fits]
     state = {"here": ("●" if in_use else "✓", "$success"), "hub": ("↓", "dim"), "broken": ("!", "$error")}
-    speed = f"{item.rate:.0f} tok/s" if item.rate else ""
+    speed = f"{item.rate:.0f} tok/s" if item.rate else f"~{_figure(item.expected)} tok/s" if item.expected else ""
     if item.speedup:
         speed += f" {item.speedup:.1f}x"
     return [
@@ -312,7 +315,8 @@ def detail(item: Item, loaded: Sequence[str] = ()) -> Content:
     """
     states = {
         "here": "Here. Enter uses it.",
-        "hub": "On the hub. Enter pulls it: planned and checked before anything is loaded.",
+        "hub": "On the hub. Enter pulls it: planned and checked before anything is loaded."
+        + " Recommended for this machine." * item.recommended,
         "broken": "Broken.",
     }
     lines = [f"{item.name}: {item.why}" if item.why else item.name, f"{states[item.state]} {item.fit}".strip()]
@@ -320,9 +324,15 @@ def detail(item: Item, loaded: Sequence[str] = ()) -> Content:
     if item.rate:
         faster = f", {item.speedup:.2f}x plain decoding" if item.speedup else ""
         lines.append(f"Its last answers on this machine: {item.rate:.1f} tok/s{faster}.")
+    elif item.expected:
+        lines.append(f"Without drafts this machine should reach some {_figure(item.expected)} tok/s with it.")
     if item.licence:
         lines.append(f"Licence: {item.licence}")
     return Content(pictured("\n".join(lines)))
+
+
+def _figure(rate: float) -> str:
+    return f"{rate:.{1 if rate < 3 else 0}f}"
 
 
 def removal(removed: Sequence[Removal]) -> str:

@@ -22,7 +22,7 @@ class Pick(Static, can_focus=True):
         self.set_reactive(Pick.value, value)
 
     def render(self) -> Content:
-        return Content(f"‹ {self.value} ›")
+        return Content(f"‹ {self.value} ›")  # noqa: RUF001 - brackets to look at
 
     def step(self, by: int) -> None:
         """Goes on by so many words; after the last comes the first."""
