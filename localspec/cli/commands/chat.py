@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from localspec.cli.answer import say_if_base_model
@@ -141,7 +142,17 @@ def _local(options: argparse.Namespace, target: str | None, draft: str | None, l
         values |= {"target": target, "draft": draft, "heads": None}
     wanted = argparse.Namespace(**values)
     name = str(wanted.target or "bundled pair").rpartition("/")[2]
-    return LocalAnswerer(partial(_load, wanted, liked), name)
+    return LocalAnswerer(partial(_load, wanted, liked), name, _key(wanted.target))
+
+
+def _key(target: str | Path | None) -> str:
+    """What loads a target again, from any folder: its name, or the whole path of a file."""
+    from localspec.models.installed.catalog import DEFAULT_PAIR
+    from localspec.models.installed.installed import knows
+
+    if target is None:
+        return DEFAULT_PAIR
+    return str(Path(target).resolve()) if Path(target).is_file() and not knows(str(target)) else str(target)
 
 
 def _load(options: argparse.Namespace, liked: dict[str, Any], progress: Progress) -> Engine:

@@ -28,6 +28,7 @@ def run(options: argparse.Namespace) -> int:
     from localspec.cli.transfer import transfer_progress
     from localspec.models.installed.adopt import adopt
     from localspec.models.installed.store import Store
+    from localspec.models.installed.title import twin_sentence
 
     if options.find:
         if options.file is not None:
@@ -35,10 +36,11 @@ def run(options: argparse.Namespace) -> int:
         return _find(options.json)
     if options.file is None:
         raise UsageError("FILE is missing.", "`localspec import --find` lists what other programs keep.")
+    store = Store()
     with transfer_progress(0) as report:
         entry = adopt(
             options.file,
-            Store(),
+            store,
             name=options.name,
             role=options.role,
             copy=options.copy,
@@ -47,7 +49,8 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps(entry.as_dict()))
     else:
-        print_plain(*result_lines([entry], entry.name))
+        twin = twin_sentence(entry, store.entries())
+        print_plain(*result_lines([entry], entry.name), *([twin] if twin else []))
     return 0
 
 

@@ -145,6 +145,7 @@ def _print(entries: list[Entry], faults: dict[str, str]) -> None:
     from localspec.models.installed.catalog import Catalog
     from localspec.models.installed.chosen import called
     from localspec.models.installed.installed import can_draft
+    from localspec.models.installed.title import same_files
 
     rows: list[tuple[str, ...]] = [("NAME", "ROLE", "SIZE", "QUANT", "STATE")]
     rows += [(model["name"], model["role"], "", "", "shipped with localspec") for model in _bundled()]
@@ -156,6 +157,8 @@ def _print(entries: list[Entry], faults: dict[str, str]) -> None:
             drafted = "good; such heads are kept and not used yet"
         if _completes(entry, faults[entry.name]):
             drafted = f"{drafted}; {NO_TEMPLATE}"
+        if same := same_files(entry, entries):
+            drafted += f"; the same file as {', '.join(same)}"
         state = faults[entry.name] or drafted
         first = "default; " if entry.name == default else ""
         rows.append((entry.name, entry.role, decimal(entry.bytes), entry.quant, first + state))

@@ -17,6 +17,7 @@ from localspec.models.installed.catalog import DEFAULT_PAIR, Catalog, ModelEntry
 from localspec.models.installed.installed import can_draft
 from localspec.models.installed.methods import METHODS
 from localspec.models.installed.store import Entry, Store
+from localspec.models.installed.title import same_files, title_of
 from localspec.models.memory import fit
 from localspec.models.memory.fit import FitSettings
 from localspec.models.memory.memory import Place, total_ram
@@ -180,11 +181,16 @@ def _installed(entry: Entry, entries: Mapping[str, Entry]) -> Item:
         parts[1].name if len(parts) > 1 else "",
         "broken" if fault else "here",
         sum(part.bytes for part in parts),
-        fault or f"{entry.architecture}, {entry.quant}, from {entry.origin}",
+        fault or f"{entry.architecture}, {entry.quant}, from {entry.origin}{_twins(entry, entries)}",
         entry.licence,
         tuple(part.path for part in parts),
         removable=tuple(part.name for part in parts),
     )
+
+
+def _twins(entry: Entry, entries: Mapping[str, Entry]) -> str:
+    same = same_files(entry, entries.values())
+    return f"; the same file as {', '.join(same)}: one model with {len(same) + 1} names" if same else ""
 
 
 def judged(item: Item, places: Sequence[Place]) -> Item:
@@ -233,5 +239,7 @@ def timed(item: Item, speeds: Speeds, here: Pace | None = None) -> Item:
     expected = here.tokens_per_second(item.read_bytes) if here is not None and item.read_bytes else 0.0
     short = item.name.rpartition("/")[2]
     names = [item.name, short, short.partition(":")[0], *(path.stem for path in item.files[:1])]
+    if item.files and item.name != DEFAULT_PAIR:
+        names.insert(0, title_of(item.files[0]))
     rate, speedup = speeds.of([*names, BUNDLED] if item.name == DEFAULT_PAIR else names)
     return replace(item, rate=rate, speedup=speedup, expected=expected)

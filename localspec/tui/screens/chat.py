@@ -114,7 +114,7 @@ class ChatScreen(Screen[None]):
 
     def _new_chat(self) -> Chat:
         liked, begin = self.app.preferences, dict(self.app.begin)
-        model = self.app.facts.name if self.app.facts else self.app.answerer.name
+        model = (self.app.facts.key or self.app.facts.name) if self.app.facts else self.app.answerer.name
         system = begin.pop("system", liked.system)
         return self.app.archive.new_chat(system=system, model=model, params=liked.parameters | begin)
 
@@ -133,6 +133,7 @@ class ChatScreen(Screen[None]):
             await self.pane.wake()
             if not isinstance(self.focused, Bubble):
                 self.pane.composer.focus()
+            self._offer_own_model()
         self.show_status()
 
     # ---- status
@@ -161,10 +162,18 @@ class ChatScreen(Screen[None]):
     def on_chat_pane_changed(self) -> None:
         self.show_titles()
         self.show_status()
+        self._offer_own_model()
 
     def _learn_anew(self, _: object) -> None:
-        """Another model reads at another speed."""
+        """Another model reads at another speed, and may be another than the chat's."""
         self._speed.seconds = None
+        self._offer_own_model()
+
+    def _offer_own_model(self) -> None:
+        pane = self.pane
+        if pane is not None and pane.is_mounted:
+            chat = pane.chat
+            pane.own_model.tell(chat.model, self.app.facts, chat.messages > 1)
 
     def on_unsaved_saved(self) -> None:
         self.app.say("The chats of this session are saved.")
@@ -233,6 +242,14 @@ class ChatScreen(Screen[None]):
         else:
             self.clear_selection()
             pane.composer.focus()
+
+    def action_own_model(self) -> None:
+        """The model that answered in the chat in front before answers again; later starts are left as they are."""
+        model = self.front.own_model.model
+        if model:
+            self.app.load(model)
+        else:
+            self.app.say("The model of this chat answers, or it is not here any more.", problem=True)
 
     def action_compact(self) -> None:
         compacting.begin(self.front)

@@ -21,6 +21,7 @@ from localspec.tui.shell.bindings import CLOSE, bind
 from localspec.tui.shell.dialogs import Line, Page
 from localspec.tui.talk import exchange
 from localspec.tui.talk.owner import forget_cache
+from localspec.tui.widgets.own_model import short
 
 if TYPE_CHECKING:
     from localspec.tui.shell.app import ChatApp
@@ -191,7 +192,7 @@ class HistoryScreen(Page):
 
     def _preview(self, entry: Chat | Hit) -> Content:
         chat = self.app.archive.chat(entry.chat_id) if isinstance(entry, Hit) else entry
-        facts = f"{chat.messages} messages · {chat.model or 'no model'} · {_day(chat.used)}"
+        facts = f"{chat.messages} messages · {short(chat.model) or 'no model'} · {_day(chat.used)}"
         tags = "  ".join(f"#{plain_text(tag)}" for tag in chat.tags)
         last = self.app.archive.path(chat.id)[-6:]
         said = "\n\n".join(f"{'You' if m.role == 'user' else 'Answer'}: {plain_text(m.content)[:400]}" for m in last)

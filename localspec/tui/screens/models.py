@@ -21,6 +21,7 @@ from localspec.models.facts.suggestion import Suggestion, neighbours, suggest
 from localspec.models.installed.catalog import Catalog
 from localspec.models.installed.methods import METHODS
 from localspec.models.installed.store import Removal, Store
+from localspec.models.installed.title import twin_sentence
 from localspec.runtime.memory.memory import places
 from localspec.runtime.offered import pace, recommended_names
 from localspec.tui.pages.shelf import Item, Speeds, judged, shelf, timed
@@ -65,6 +66,8 @@ class ModelsScreen(Page):
         self.items: list[Item] = []
         self._make_hub = make_hub or usual_hub
         self._store = Store() if store is None else store
+        self._wanted = ""
+        """Name of the model that was taken in last, which the cursor goes to; "" = it stays where it is."""
 
     def body(self) -> ComposeResult:
         yield DataTable(id="table", cursor_type="row", zebra_stripes=False)
@@ -120,6 +123,9 @@ class ModelsScreen(Page):
             table.add_column(title, width=min(60, width + wide), key=title)
         for item in items:
             table.add_row(*cells(item, bool(item.files) and item.files[0] == in_use))
+        at = next((place for place, item in enumerate(items) if item.name == self._wanted), None)
+        if at is not None:
+            row, self._wanted = at, ""
         table.move_cursor(row=min(row, max(0, len(items) - 1)))
         self._explain()
 
@@ -184,6 +190,7 @@ class ModelsScreen(Page):
         if name is None:
             return
         app_of(self).say(f"{name} is installed.")
+        self._wanted = name
         self.action_again()
         question = f"{name} is installed. Use it now?"
         self.app.push_screen(
@@ -197,7 +204,10 @@ class ModelsScreen(Page):
 
     def _imported(self, name: str | None) -> None:
         if name is not None:
-            app_of(self).say(f"{name} is in the list.")
+            entries = self._store.entries()
+            twins = [twin_sentence(entry, entries) for entry in entries if entry.name == name]
+            app_of(self).say(" ".join([f"{name} is in the list.", *filter(None, twins)]))
+            self._wanted = name
             self.action_again()
 
     # ---- another draft model

@@ -131,6 +131,9 @@ class SlashCommands:
 
         choose_model(self._screen, name)
 
+    def own(self, _: str) -> None:
+        self._screen.action_own_model()
+
     def servers(self, _: str) -> None:
         from localspec.tui.talk.servers import find_server
 

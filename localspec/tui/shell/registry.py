@@ -113,6 +113,7 @@ OWN = (
     CommandRow("find", "[WORDS]", "search all chats"),
     CommandRow("preset", "NAME", "use a preset's system message and parameters"),
     CommandRow("model", "[NAME]", "let another model answer from now on: here, of models.toml, or of the endpoint"),
+    CommandRow("own", "", "let the model answer that answered in this chat before"),
     CommandRow("servers", "", "look for model servers on this machine, and let one answer"),
     CommandRow("theme", "[NAME]", "change the colours"),
     CommandRow("stop", "", "stop the answer (Esc)"),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal, Protocol
 
 from textual.message import Message as TextualMessage
@@ -34,7 +35,7 @@ class Facts:
     """What a screen may know about the model that answers."""
 
     name: str
-    """Short name for the title and stored with each message: a pair's name, a file's, or the endpoint's model."""
+    """What people call it, stored with each message: the name in its file, the file's, or the endpoint's model."""
     context: int | None = None
     """Tokens a chat can hold; None = unknown (endpoints)."""
     draft: str | None = None
@@ -49,6 +50,10 @@ class Facts:
     """It is the tiny pair that comes with localspec."""
     remote: bool = False
     """Answers come from another process: no origins, no pass records."""
+    key: str = ""
+    """What loads it again: a name or a whole path; "" = unknown, or a server's."""
+    target: Path | None = None
+    """Its file; None = a server's."""
 
 
 @dataclass(frozen=True, slots=True)

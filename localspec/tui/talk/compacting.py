@@ -11,6 +11,7 @@ from localspec.tui.shell.dialogs import Choice
 from localspec.tui.talk.answerer import Question
 from localspec.tui.talk.consent import agreed
 from localspec.tui.talk.conversation import Fit, Window, fit, last_turn, question_of, summary_question, window
+from localspec.tui.widgets.own_model import short
 
 if TYPE_CHECKING:
     from localspec.tui.screens.chat import ChatScreen
@@ -111,9 +112,14 @@ def ask(screen: ChatScreen, event: ChatPane.Full) -> None:
 async def _ask(screen: ChatScreen, event: ChatPane.Full) -> None:
     app, pane = screen.app, event.pane
     question = f"This chat has {event.tokens:,} tokens, the model's context holds {event.limit:,}. How to go on?"
-    chosen = await app.push_screen_wait(Choice(question, _ANSWERS))
+    own = pane.own_model.model
+    answers = [*_ANSWERS, ("own", f"Let {short(own)} answer", "It answered in this chat before.")] if own else _ANSWERS
+    chosen = await app.push_screen_wait(Choice(question, answers))
     try:
-        if chosen in ("drop", "summarise"):
+        if chosen == "own":
+            app.load(own)
+            pane.ask()
+        elif chosen in ("drop", "summarise"):
             await _make_room(screen, event, chosen == "summarise")
         elif chosen == "new":
             last = pane.path[-1]

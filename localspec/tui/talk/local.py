@@ -15,6 +15,7 @@ from localspec.engine.request import Event, FinishReason, Origin, PassRecord
 from localspec.engine.stats import RequestStats
 from localspec.errors import Cancelled, LocalspecError
 from localspec.llama.exact.choice import Progress
+from localspec.models.installed.title import title_of
 from localspec.runtime.engine import Engine
 from localspec.runtime.generation import Generation
 from localspec.runtime.offered import is_bundled
@@ -38,8 +39,9 @@ Load = Callable[[Progress], Engine]
 class LocalAnswerer:
     """Loads and asks an `Engine`; the first question may come before it is loaded."""
 
-    def __init__(self, load: Load, name: str) -> None:
-        self.name = name
+    def __init__(self, load: Load, name: str, key: str = "") -> None:
+        """`key`: what loads it again; "" = unknown."""
+        self.name, self._key = name, key
         self.facts: Facts | None = None
         self.engine: Engine | None = None
         """None until it is loaded."""
@@ -114,7 +116,7 @@ class LocalAnswerer:
             return
         self._dialect = Dialect(engine.loaded.model)
         self.engine = engine
-        self.facts = _facts(engine, self.name)
+        self.facts = _facts(engine, self.name, self._key)
         sink.post_message(ModelReady(self.facts))
 
     def _read(self, answer: LocalAnswer, question: Question, sink: Sink) -> None:
@@ -265,16 +267,19 @@ def _tell_prefill(sink: Sink, answer: LocalAnswer, done: int, total: int) -> Non
     sink.post_message(Prefilled(answer, done, total))
 
 
-def _facts(engine: Engine, name: str) -> Facts:
+def _facts(engine: Engine, name: str, key: str) -> Facts:
     loaded = engine.loaded
+    bundled = is_bundled(loaded.settings.target)
     template = loaded.model.chat_template or ""
     draft = next((path for path in (loaded.settings.draft, *loaded.settings.heads) if path is not None), None)
     return Facts(
-        name=name,
+        name=name if bundled else title_of(loaded.settings.target),
+        key=key,
+        target=loaded.settings.target,
         context=engine.loaded.context.n_ctx,
         draft=None if draft is None else draft.stem,
         configuration=loaded.configuration,
         can_think="enable_thinking" in template,
         completes=not engine.template.exists,
-        bundled=is_bundled(loaded.settings.target),
+        bundled=bundled,
     )

@@ -29,6 +29,7 @@ from localspec.tui.widgets.compactor import Compactor
 from localspec.tui.widgets.completion import Completion, Suggestions
 from localspec.tui.widgets.composer import Composer, Prompt, joined
 from localspec.tui.widgets.meter import Live
+from localspec.tui.widgets.own_model import OwnModel
 from localspec.tui.widgets.queue import Queue
 from localspec.tui.widgets.transcript import Transcript
 
@@ -93,10 +94,11 @@ class ChatPane(TabPane):
         self.composer = Composer(earlier, liked.enter_sends, liked.fold_paste_lines)
         suggestions = Suggestions()
         self.completion = Completion(self.composer, suggestions)
-        self.compactor, self.queue = Compactor(), Queue()
+        self.compactor, self.own_model, self.queue = Compactor(), OwnModel(), Queue()
         self.composer.take_queued = self.queue.take_last
         yield self.transcript
         yield self.compactor
+        yield self.own_model
         yield self.queue
         yield suggestions
         yield self.composer
@@ -300,6 +302,8 @@ class ChatPane(TabPane):
             self._writer = archive.begin_answer(
                 path[-1].id, model=model, seed=question.seed, sampling=question.sampling, piece=answerer.piece
             )
+        if answerer.facts is not None:
+            archive.set_model(self.chat_id, answerer.facts.key or answerer.facts.name)
         await self.transcript.show(self.path)
         self._bubble = self.transcript.bubble(self._writer.message_id)
         self.transcript.to_end()

@@ -1,0 +1,61 @@
+"""What models are called, and files that are one model with two names."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from localspec.cli import main
+from localspec.gguf import read_header
+from localspec.models.installed.adopt import adopt
+from localspec.models.installed.store import Store
+from localspec.models.installed.title import same_files, title_of, twin_sentence
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    for name in ("LOCALSPEC_DATA", "LOCALSPEC_CONFIG", "LOCALSPEC_CACHE"):
+        monkeypatch.setenv(name, str(tmp_path / "home"))
+    return Store()
+
+
+def test_a_model_is_called_what_its_file_says(tmp_path: Path, tiny_target: Path, store: Store) -> None:
+    file = tmp_path / "some-file-q8_0.gguf"
+    shutil.copy(tiny_target, file)
+    assert read_header(file).text("general.name")
+    adopt(file, store, name="one")
+    assert title_of(file, store) == read_header(file).text("general.name")
+
+
+def test_two_that_say_the_same_are_called_by_their_files(tmp_path: Path, tiny_target: Path, store: Store) -> None:
+    for name in ("first", "second"):
+        shutil.copy(tiny_target, tmp_path / f"{name}.gguf")
+        adopt(tmp_path / f"{name}.gguf", store, name=name)
+    assert [title_of(tmp_path / f"{name}.gguf", store) for name in ("first", "second")] == ["first", "second"]
+
+
+def test_what_cannot_be_read_is_called_by_its_file(tmp_path: Path, store: Store) -> None:
+    (tmp_path / "page.gguf").write_text("<html>")
+    assert title_of(tmp_path / "page.gguf", store) == "page"
+
+
+def test_the_same_file_twice_is_one_model_with_two_names(
+    tmp_path: Path, tiny_target: Path, tiny_draft: Path, store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copy(tiny_target, tmp_path / "own.gguf")
+    shutil.copy(tiny_draft, tmp_path / "other.gguf")
+    assert main(["import", str(tmp_path / "own.gguf"), "--name", "one"]) == 0
+    assert main(["import", str(tmp_path / "other.gguf"), "--name", "other"]) == 0
+    assert "same file" not in capsys.readouterr().out
+    assert main(["import", str(tmp_path / "own.gguf"), "--name", "two"]) == 0
+    assert "two is the same file as one: one model with 2 names." in capsys.readouterr().out
+    entries = {entry.name: entry for entry in store.entries()}
+    assert same_files(entries["one"], entries.values()) == ["two"]
+    assert twin_sentence(entries["other"], entries.values()) == ""
+    assert main(["list"]) == 0
+    rows = {line.split()[0]: line for line in capsys.readouterr().out.splitlines() if line}
+    assert "the same file as two" in rows["one"]
+    assert "the same file as one" in rows["two"]
+    assert "the same file" not in rows["other"]
