@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from localspec.engine.stats import RequestStats
     from localspec.errors import LocalspecError
     from localspec.grammar.grammar import Grammar
+    from localspec.runner.engine import EngineApart
     from localspec.runtime.engine import Engine
     from localspec.runtime.generation import Generation
     from localspec.types import Rule, SamplingParams
@@ -28,6 +29,7 @@ __all__ = [
     "Draft",
     "Drafter",
     "Engine",
+    "EngineApart",
     "EngineSettings",
     "Event",
     "FinishReason",
@@ -45,6 +47,7 @@ _HOME = {
     "Draft": "localspec.engine.interfaces",
     "Drafter": "localspec.engine.interfaces",
     "Engine": "localspec.runtime.engine",
+    "EngineApart": "localspec.runner.engine",
     "EngineSettings": "localspec.config",
     "Event": "localspec.engine.request",
     "FinishReason": "localspec.engine.request",

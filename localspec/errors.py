@@ -5,7 +5,8 @@ LocalspecError                 exit 1
 ├── ModelError                 exit 3   a model file or pair cannot be used
 │   ├── ModelFileError                  missing, truncated, corrupt, not GGUF, unsupported architecture
 │   ├── PairError                       target and draft do not share a tokenizer
-│   └── NoRoomError                     there is too little memory for it now
+│   ├── NoRoomError                     there is too little memory for it now
+│   └── RunnerError                     the process that computes it ended or hangs
 ├── ContextOverflowError       exit 4   the prompt does not fit the context
 ├── DecodeError                exit 5   llama.cpp could not evaluate a pass
 │   └── DeviceError                     the device failed that computed it
@@ -59,6 +60,10 @@ class PairError(ModelError):
 
 class NoRoomError(ModelError):
     """A model does not fit the memory that is left beside the models in use."""
+
+
+class RunnerError(ModelError):
+    """The process that computes a model ended by itself, was ended, or gives no sign of life."""
 
 
 class ContextOverflowError(LocalspecError):

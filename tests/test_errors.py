@@ -16,6 +16,7 @@ CODES = {
     "ModelFileError": 3,
     "PairError": 3,
     "NoRoomError": 3,
+    "RunnerError": 3,
     "ContextOverflowError": 4,
     "DecodeError": 5,
     "DeviceError": 5,

@@ -16,6 +16,7 @@ NAMES = [
     "Draft",
     "Drafter",
     "Engine",
+    "EngineApart",
     "EngineSettings",
     "Event",
     "FinishReason",

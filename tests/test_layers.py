@@ -16,7 +16,7 @@ LAYERS = {
     **dict.fromkeys(("drafters", "planning", "grammar"), 3),
     "chat": 4,
     **dict.fromkeys(("runtime", "remote"), 5),
-    "checks": 6,
+    **dict.fromkeys(("checks", "runner"), 6),
     **dict.fromkeys(("tui", "server", "bench"), 7),
     "cli": 8,
     "__main__": 9,

@@ -39,7 +39,7 @@ class Lazy:
             trigger: where it holds.
             n_vocab: entries of a logits row.
         """
-        self._grammar, self._trigger = grammar, trigger
+        self.grammar, self.trigger = grammar, trigger
         self._free = np.ones(n_vocab, dtype=np.bool_)
         self._free.flags.writeable = False
         self._thinking = trigger.thinking
@@ -49,7 +49,7 @@ class Lazy:
 
     def fresh(self) -> Lazy:
         """The same at the beginning of an answer."""
-        return Lazy(self._grammar, self._trigger, len(self._free))
+        return Lazy(self.grammar, self.trigger, len(self._free))
 
     @property
     def complete(self) -> bool:
@@ -68,16 +68,16 @@ class Lazy:
     def advance(self, token: int) -> None:
         if self._held is None:
             self._thinking = self._thinks(token, self._thinking)
-            if self._thinking or token != self._trigger.opening:
+            if self._thinking or token != self.trigger.opening:
                 return
-            self._held = self._grammar.fresh()
+            self._held = self.grammar.fresh()
         self._held.advance(token)
-        if self._trigger.again and self._held.complete:
+        if self.trigger.again and self._held.complete:
             self._held = None
 
     def _thinks(self, token: int, before: bool) -> bool:
         """Whether a thought is open after a token."""
-        opening, closing = self._trigger.thought
+        opening, closing = self.trigger.thought
         return token != closing if before else token == opening
 
     def _follow(self, path: Sequence[int]) -> tuple[int, Constraint | None, list[int]]:
@@ -87,15 +87,15 @@ class Lazy:
             if held is None:
                 while at < len(path):
                     thinking = self._thinks(path[at], thinking)
-                    if not thinking and path[at] == self._trigger.opening:
-                        held = self._grammar.fresh()
+                    if not thinking and path[at] == self.trigger.opening:
+                        held = self.grammar.fresh()
                         break
                     at += 1
                 else:
                     return at, None, []
             rest = list(path[at:])
             taken = rest[: held.fits(rest)]
-            if not self._trigger.again or not _over(held, taken):
+            if not self.trigger.again or not _over(held, taken):
                 return at + len(taken), held, taken
             at, held = at + len(taken), None
 

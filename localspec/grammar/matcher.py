@@ -75,7 +75,7 @@ class Compiler:
         matcher = LLMatcher(self._tokenizer, grammar.source, log_level=0)
         if matcher.is_error():
             raise UsageError(f"The {grammar.kind} cannot be used: {_reason(matcher)}.")
-        first = Matcher(matcher, self._tokenizer.eos_token, self._model.end_tokens, self._model.n_vocab, grammar.kind)
+        first = Matcher(matcher, self._tokenizer.eos_token, self._model.end_tokens, self._model.n_vocab, grammar)
         try:
             mask = first.mask(())
         except GrammarError as error:
@@ -102,7 +102,7 @@ class Matcher:
         end: int,
         end_tokens: frozenset[int],
         n_vocab: int,
-        kind: str = "grammar",
+        grammar: Grammar,
         first: LLMatcher | None = None,
     ) -> None:
         """
@@ -111,10 +111,10 @@ class Matcher:
             end: the only end token that llguidance knows.
             end_tokens: all of them; each stands for `end`.
             n_vocab: entries of a logits row.
-            kind: what it is, for messages.
+            grammar: what was compiled.
             first: the same at the beginning of an answer, which is not advanced; None = `matcher` is.
         """
-        self._kind = kind
+        self.grammar = grammar
         self._first = first
         self._said: list[int] = []
         """Tokens that `matcher` has taken since it was at the beginning."""
@@ -127,7 +127,7 @@ class Matcher:
         """The same grammar at the beginning of an answer."""
         copy = self._matcher.deep_copy()
         copy.reset()
-        return Matcher(copy, self._end, self._end_tokens, self._n_vocab, self._kind, self._first or self._matcher)
+        return Matcher(copy, self._end, self._end_tokens, self._n_vocab, self.grammar, self._first or self._matcher)
 
     @property
     def complete(self) -> bool:
@@ -176,7 +176,7 @@ class Matcher:
     def _too_complex(self) -> GrammarError:
         why = _reason(self._matcher).partition(";")[0]
         return GrammarError(
-            f"The {self._kind} became too complex while the answer was written: {why}.",
+            f"The {self.grammar.kind} became too complex while the answer was written: {why}.",
             "Give it fewer alternatives that begin alike, and smaller bounds.",
         )
 

@@ -44,6 +44,8 @@ class Log:
         self._debugs = False
         """Whether what came last was for debugging: hundreds of lines for each context."""
         self._total = 0
+        self.echo: Callable[[str], None] | None = None
+        """Gets every text that is held, too, at once: what is said right before llama.cpp ends the process."""
 
     def add(self, level: int, text: str) -> None:
         """Takes what llama.cpp hands its log callback: whole lines, several, or pieces of one."""
@@ -51,6 +53,8 @@ class Log:
             self._debugs = level == _DEBUG_LEVEL or (level == _CONTINUE_LEVEL and self._debugs)
             if self._debugs:
                 return
+            if self.echo is not None:
+                self.echo(text)
             for piece in text.splitlines(keepends=True):
                 if self._lines and (self._open or level == _CONTINUE_LEVEL):
                     old_level, old = self._lines[-1]

@@ -1,0 +1,68 @@
+"""Engines in processes of their own, and what they could leave over."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from localspec.runner.engine import EngineApart
+
+PATIENCE = 20.0
+"""Seconds after which a test says that somebody waits for ever."""
+
+
+def children() -> set[int]:
+    """Processes that this one has started and that were not waited for, zombies included."""
+    tasks = Path("/proc/self/task").glob("*/children")
+    return {int(pid) for task in tasks for pid in task.read_text(encoding="ascii").split()}
+
+
+def descriptors() -> int:
+    """Files, pipes and sockets that are open here."""
+    return len(os.listdir("/proc/self/fd"))
+
+
+def lives(pid: int) -> bool:
+    """Whether a process runs; a zombie does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def until(true: Callable[[], bool]) -> None:
+    """Waits until something is so; fails if it never is."""
+    end = time.monotonic() + PATIENCE
+    while not true():
+        assert time.monotonic() < end, "it never comes"
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No process, descriptor, thread or temporary file is left when the test is over."""
+    if not Path("/proc/self/task").exists():
+        pytest.skip("there is no /proc to look at")
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    monkeypatch.setenv("TMPDIR", str(folder))
+    before = children(), descriptors(), set(threading.enumerate())
+    yield
+    assert children() == before[0]
+    assert descriptors() <= before[1]
+    assert set(threading.enumerate()) <= before[2]
+    assert list(folder.iterdir()) == []
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[EngineApart]:
+    """The bundled pair, in a process of its own."""
+    with EngineApart.load() as loaded:
+        yield loaded
