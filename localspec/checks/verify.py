@@ -14,6 +14,7 @@ from typing import Any
 from localspec.chat.turn import Message
 from localspec.checks.prompts import Prompt, prompt_tokens
 from localspec.engine.request import TokenLogProb
+from localspec.methods import COPYING, TABLE
 from localspec.runtime.engine import Engine
 from localspec.runtime.generation import Generation
 from localspec.types import SamplingParams, Tokens
@@ -146,18 +147,11 @@ class _Answer:
 
 def default_settings(has_draft: bool, trees: bool, heads: Sequence[str] = ()) -> list[Setting]:
     """Every drafter there is, several draft lengths, chain and tree; `heads` are the names of those attached."""
-    settings = [Setting("lookup", 3), Setting("lookup", 7), Setting("suffix", 5), Setting("recycling", 4)]
-    if has_draft:
-        settings += [Setting("draft", 1), Setting("draft", 3), Setting("draft", 6), Setting("auto", 4)]
-    if trees:
-        settings += [Setting("suffix", 6, branches=2), Setting("recycling", 6, branches=2)]
-    if has_draft and trees:
-        settings += [Setting("draft", 6, branches=2)]
-    for head in heads:
-        settings += [Setting(head, 1), Setting(head, 4), *([Setting(head, 6, branches=2)] if trees else [])]
-    if heads and not has_draft:
+    there = [row for row in TABLE if row.name in (*COPYING, *(("draft",) if has_draft else ()), *heads)]
+    settings = [Setting(row.name, length) for row in there for length in row.chains]
+    if has_draft or heads:
         settings += [Setting("auto", 4)]
-    return settings
+    return settings + [Setting(row.name, row.tree, branches=2) for row in there if trees and row.tree]
 
 
 def verify(

@@ -118,7 +118,7 @@ def add_cpu_moe(group: argparse._ActionsContainer) -> None:
 
 
 def _add_speculation_options(parser: argparse.ArgumentParser) -> None:
-    from localspec.drafters import NAMES
+    from localspec.methods import NAMES
 
     group = parser.add_argument_group("speculation")
     names = ", ".join(NAMES)

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from localspec.chat.plain_text import PlainText, plain_text
-from localspec.drafters import NAMES
+from localspec.methods import NAMES
 
 if TYPE_CHECKING:
     from localspec.engine.stats import RequestStats

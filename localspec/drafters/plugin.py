@@ -16,10 +16,10 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
-from localspec.drafters import NAMES
 from localspec.drafters.custom import Custom
 from localspec.engine.interfaces import Drafter, Needs
 from localspec.errors import UsageError
+from localspec.methods import NAMES
 from localspec.types import Tokens
 
 ENTRY_POINT_GROUP = "localspec.drafters"

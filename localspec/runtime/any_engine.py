@@ -13,13 +13,13 @@ import numpy as np
 from localspec.chat.prompt.template import ChatTemplate
 from localspec.chat.turn import Message
 from localspec.config import EngineSettings
-from localspec.drafters import PLAIN
 from localspec.engine.interfaces import Constraint
 from localspec.engine.request import Request, TokenLogProb, fresh_seed
 from localspec.errors import UsageError
 from localspec.grammar.grammar import Grammar
 from localspec.llama.cache.hidden import HiddenStates
 from localspec.llama.model import Model
+from localspec.methods import PLAIN
 from localspec.runtime.generation import Generation
 from localspec.types import NO_TOKENS, Float32Array, Prompt, Rule, SamplingParams, Tokens
 

@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 
 from localspec.chat.prompt.template import ChatTemplate
 from localspec.config import EngineSettings
-from localspec.drafters import HEADS
 from localspec.drafters.heads.loading import apart
 from localspec.engine.interfaces import Constraint
 from localspec.engine.request import TokenLogProb
@@ -19,6 +18,7 @@ from localspec.grammar.grammar import Grammar
 from localspec.grammar.matcher import Compiler
 from localspec.llama.cache.hidden import HiddenStates
 from localspec.llama.exact.choice import Progress
+from localspec.methods import HEADS
 from localspec.runtime.any_engine import AnyEngine
 from localspec.runtime.generation import Generation
 from localspec.runtime.kept import corpus

@@ -12,7 +12,7 @@ from typing import Any
 
 from localspec import paths
 from localspec.config import FIXED_DRAFT, EngineSettings
-from localspec.drafters import HEADS, NAMES, PLAIN, plugin
+from localspec.drafters import plugin
 from localspec.drafters.heads import loading as heads
 from localspec.drafters.heads.head import Head
 from localspec.drafters.models.draft_model import DraftContext, DraftModel, DraftModelSettings
@@ -38,6 +38,7 @@ from localspec.llama.exact.probe import shared_facts
 from localspec.llama.library.contention import cpus
 from localspec.llama.library.settings import ContextSettings
 from localspec.llama.model import check_text_model
+from localspec.methods import HEADS, NAMES, PLAIN
 from localspec.models.facts import pairing
 from localspec.models.facts.context_length import default_context
 from localspec.models.facts.heads import check_target, keeps_state

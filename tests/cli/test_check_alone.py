@@ -40,7 +40,7 @@ def test_all_that_is_to_be_known_of_a_target(
         True,
         True,
     )
-    assert told["methods"][:3] == ["lookup", "suffix", "recycling"]
+    assert told["methods"][:4] == ["draft", "lookup", "suffix", "recycling"]
     assert [one["draft"] for one in told["drafts"]] == ["tiny-draft", str(tmp_path / "beside.gguf")]
     assert command("check", "tiny-target").code == 0
 

@@ -25,9 +25,9 @@ def test_show_explains_a_file(command: Command, tiny_target: Path) -> None:
         "BPE, 4,096 tokens, pre-tokenizer qwen2, bos 0 '<|bos|>'",
         "2,048 tokens in training",
         "512 tokens: ",
-        "lookup  yes",
-        "eagle3  yes  a head trained for it, as GGUF",
-        "dflash  yes  a head trained for it, as GGUF; so for dflash2 and dspark",
+        "yes lookup: needs",
+        "yes dspark, dflash2, dflash, eagle3: a head trained for it, as GGUF",
+        "no  mtp: the file has no prediction layers",
     ):
         assert words in result.out
     assert "\x1b" not in result.out
@@ -102,7 +102,10 @@ def test_show_other_kinds(command: Command, tmp_path: Path) -> None:
     assert "a vocabulary, without weights" in result.out
     assert "memory" not in result.out
     hybrid = {**TINY_METADATA, "llama.ssm.conv_kernel": 4}
-    assert "lookup  no" in command("show", str(write(tmp_path / "hybrid.gguf", gguf_bytes(hybrid)))).out
+    assert (
+        "no  draft, lookup, suffix, recycling, pard: its recurrent"
+        in command("show", str(write(tmp_path / "hybrid.gguf", gguf_bytes(hybrid)))).out
+    )
 
 
 def test_show_a_split_model(command: Command, tmp_path: Path) -> None:

@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 from localspec.cli.output import not_used
-from localspec.drafters import HEADS, NAMES
 from localspec.gguf import read_header
+from localspec.methods import FROM_FILES, HEADS, NAMES
 from localspec.models.installed.catalog import Catalog
-from localspec.models.installed.methods import METHODS
 from localspec.models.installed.store import Entry, Store, StoredFile
 from tests.cli.conftest import Command
 from tests.drafters.shipped_heads import SHIPPED
@@ -30,7 +29,7 @@ def head(tmp_path: Path, tiny_target: Path) -> Path:
 
 
 def test_every_method_is_used_or_said_not_to_be() -> None:
-    assert set(METHODS) <= set(NAMES)
+    assert set(FROM_FILES) <= set(NAMES)
     for method in ("draft", *HEADS):
         assert not_used(method) == ""
     assert "cannot draft with such a file yet" in not_used("forked")
@@ -38,7 +37,7 @@ def test_every_method_is_used_or_said_not_to_be() -> None:
 
 def test_pairs_of_the_catalogue_are_all_used(command: Command) -> None:
     pairs = Catalog.load().pairs.values()
-    assert not [pair.name for pair in pairs if pair.method not in METHODS]
+    assert not [pair.name for pair in pairs if pair.method not in FROM_FILES]
     (pair, *_) = [pair for pair in pairs if pair.method == "eagle3"]
     assert "no drafter yet" not in command("list", "--catalog").out
     assert "no such drafter" not in command("show", pair.name).out

@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from localspec.drafters import HEADS, NAMES, PLAIN
 from localspec.drafters.heads.dflash import BlockDrafter
 from localspec.drafters.heads.pard import ParallelContext, PardDrafter
 from localspec.drafters.models.draft_model import DraftModel, DraftModelSettings
@@ -21,6 +20,7 @@ from localspec.drafters.search.prompt_lookup import PromptLookup, PromptLookupSe
 from localspec.drafters.search.recycling import RecyclingSettings, TokenRecycling
 from localspec.drafters.search.suffix import SuffixDecoding
 from localspec.engine.interfaces import Draft, Drafter, DraftRequest, History
+from localspec.methods import HEADS, NAMES, PLAIN
 from localspec.native.successors import SuccessorIndex
 from localspec.native.suffix import SuffixIndex
 from localspec.types import LogitRows, Noise, SamplingParams, SparseProbs

@@ -11,7 +11,6 @@ import pytest
 from localspec.chat.turn import Message
 from localspec.checks.prompts import Prompt
 from localspec.checks.verify import Setting, verify
-from localspec.drafters import HEADS
 from localspec.drafters.heads import loading as heads
 from localspec.drafters.heads.head import Head
 from localspec.engine.interfaces import Draft, Drafter, DraftRequest, History
@@ -19,6 +18,7 @@ from localspec.gguf import read_header
 from localspec.llama.cache.context import Context
 from localspec.llama.library.settings import ContextSettings
 from localspec.llama.model import Model
+from localspec.methods import HEADS
 from localspec.runtime.engine import Engine
 from localspec.types import Feed, Noise, SamplingParams, Tokens
 from tests.drafters.shipped_heads import SHIPPED, target_of

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from localspec.drafters import NAMES, plugin
+from localspec.drafters import plugin
 from localspec.errors import UsageError
+from localspec.methods import NAMES
 from tests.drafters import plug_ins
 
 HERE = plug_ins.__name__

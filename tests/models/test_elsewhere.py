@@ -9,8 +9,8 @@ import pytest
 
 from localspec.cli.commands.show import ENGINES
 from localspec.errors import UsageError
+from localspec.methods import FROM_FILES
 from localspec.models.facts.elsewhere import NAMES, Model, serving
-from localspec.models.installed.methods import METHODS
 
 HERE = Model("big", "/models/big one.gguf", "", "maker/Big")
 THERE = Model("publisher/Head-GGUF", "", "publisher/Head-GGUF:Q8_0")
@@ -18,7 +18,7 @@ THERE = Model("publisher/Head-GGUF", "", "publisher/Head-GGUF:Q8_0")
 
 def test_the_engines_of_the_option_are_those_that_are_known() -> None:
     assert tuple(NAMES) == ENGINES
-    assert all(set(names) <= set(METHODS) | {"eagle"} for names in NAMES.values())
+    assert all(set(names) <= set(FROM_FILES) | {"eagle"} for names in NAMES.values())
 
 
 def test_llama_server_takes_files_here_and_repositories_there() -> None:

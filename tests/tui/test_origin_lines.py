@@ -6,8 +6,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
+from localspec.methods import TABLE
 from localspec.tui.pages.passes import Emitted, Guess, Pass
-from localspec.tui.text.origin_lines import Line, OriginLines, kind_of, ordered, sign, sign_line, strength
+from localspec.tui.text.origin_lines import (
+    OWN,
+    REJECTED,
+    Line,
+    OriginLines,
+    kind_of,
+    ordered,
+    sign,
+    sign_line,
+    strength,
+)
 
 
 def a_pass(*emitted: tuple[str, str, int], rejected: tuple[str, ...] = (), drafter: str = "draft") -> Pass:
@@ -94,11 +105,15 @@ def lines_of(passes: list[Pass], width: int) -> list[Line]:
 
 
 def test_every_drafter_has_a_kind_of_its_own() -> None:
-    names = ["draft", "lookup", "grammar", "suffix", "recycling"]
-    assert len({kind_of(name).letter for name in names}) == len(names)
-    assert len({kind_of(name).colour for name in names}) == len(names)
-    assert kind_of("eagle3").letter == "e"
+    letters = [row.look.letter for row in TABLE]
+    assert len(set(letters)) == len(letters)
+    assert all(letter.isalpha() and letter not in (REJECTED, OWN) for letter in letters)
+    assert [kind_of(row.name).letter for row in TABLE] == letters
+    looks = [(row.look.colour, row.look.underline, row.look.italic) for row in TABLE if row.kind != "head"]
+    assert len({colour for colour, *_ in looks}) == len(looks)
+    assert len({(underline, italic) for _, underline, italic in looks}) == len(looks)
     assert kind_of("").name == "the target's own"
+    assert kind_of("zebra").letter == "z"
     assert ordered(["zebra", "lookup", "", "draft", "lookup"]) == ["draft", "lookup", "zebra"]
 
 

@@ -9,7 +9,7 @@ from textual.color import Color
 
 from localspec.chat.archive.archive import Archive
 from localspec.engine.request import Origin, PassRecord
-from localspec.tui.text.origin_lines import kind_of
+from localspec.methods import TABLE
 from localspec.tui.widgets.origin_view import NOTHING, OriginText, OriginView, Shares, legend
 from tests.tui.conftest import MakeApp, answered, front, say, until
 from tests.tui.replayer import Pass, Recorded, Recording, ReplayAnswerer
@@ -145,8 +145,7 @@ async def test_colours_differ_and_underlines_stand_in_for_them(
 
 
 async def test_the_palette_keeps_its_contrast() -> None:
-    names = ["draft", "lookup", "grammar", "suffix", "recycling"]
-    colours = [Color.parse(kind_of(name).colour) for name in names]
+    colours = [Color.parse(row.look.colour) for row in TABLE if row.kind != "head"]
     for index, one in enumerate(colours):
         for other in colours[index + 1 :]:
             assert sum(abs(a - b) for a, b in zip(one.rgb, other.rgb, strict=True)) > 120

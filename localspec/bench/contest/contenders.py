@@ -19,11 +19,12 @@ from typing import Any
 from localspec import __version__
 from localspec.bench.contest.run import BASELINE, PRODUCT, Answer, Contender, Pass, Turn
 from localspec.bench.models.shapes import PADDED
-from localspec.drafters import HEADS, plugin
+from localspec.drafters import plugin
 from localspec.drafters.heads import loading as heads
 from localspec.errors import UsageError
 from localspec.llama.exact.probe import cpu_name
 from localspec.llama.model import file_sha256
+from localspec.methods import COPYING, HEADS
 from localspec.planning.acceptance import Acceptance
 from localspec.runtime.engine import Engine
 from localspec.runtime.generation import Generation
@@ -210,7 +211,7 @@ def engine_contenders(engine: Engine, drafters: Sequence[str] = (), lengths: Seq
 
 def possible_drafters(engine: Engine) -> list[str]:
     """The drafters that can run by themselves with what is loaded; those of installed packages too, if sound."""
-    own = [*engine.loaded.trained, "lookup", "recycling", "suffix"]
+    own = [*engine.loaded.trained, *COPYING]
     return own + [name for name in plugin.installed() if name not in engine.dropped]
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from localspec.cli.output import print_plain
 from localspec.cli.places import add_memory_options, fit_settings, installed_models, memory_lines, places
 from localspec.errors import ModelError, PairError, UsageError
+from localspec.methods import COPYING
 
 if TYPE_CHECKING:
     from localspec.gguf import Header
@@ -100,9 +101,6 @@ def _check_head(options: argparse.Namespace, target: Sequence[Header], path: Pat
 
 # `localspec check FILE`: what a model is, whether it loads and fits, what drafts for it, and whether that is exact.
 
-_UNASKED = ("lookup", "suffix", "recycling")
-"""Methods that need no file."""
-
 
 def check_alone(options: argparse.Namespace, path: Path) -> int:
     """The verdict on a model without a draft; exit code 1 if it does not load or fit.
@@ -171,7 +169,7 @@ def _drafts(name: str, parts: Sequence[Header]) -> list[Suggestion]:
 
 
 def _draft_lines(methods: Sequence[Method], drafts: Sequence[Suggestion]) -> list[str]:
-    own = [method.name for method in methods if method.fits and method.name in _UNASKED]
+    own = [method.name for method in methods if method.fits and method.name in COPYING]
     text = f"drafted from the text alone: {', '.join(own) or 'no'}"
     known = [f"drafted by {one.draft} ({one.method}, {'here' if one.installed else 'on the hub'})" for one in drafts]
     return [text, *(known or ["drafted by a model or head: none is known"])]

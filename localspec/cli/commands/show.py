@@ -212,8 +212,10 @@ def _rows(facts: Facts) -> list[tuple[str, str]]:
         rows.append((label, text))
         label = ""
     label = "drafting"
-    for method in facts.methods:
-        rows.append((label, f"{method.name:7} {'yes' if method.fits else 'no':4} {method.why}{_not_yet(method.name)}"))
+    reasons = dict.fromkeys((method.fits, method.why) for method in facts.methods)
+    for fit, why in reasons:
+        names = ", ".join(method.name for method in facts.methods if (method.fits, method.why) == (fit, why))
+        rows.append((label, f"{'yes' if fit else 'no':4}{names}: {why}"))
         label = ""
     return rows
 

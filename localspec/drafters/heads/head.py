@@ -21,7 +21,7 @@ class Head(Protocol):
     """One file that guesses for one target."""
 
     name: str
-    """The method: one of `models.methods.HEADS`; the drafter's name everywhere."""
+    """The method: one of `methods.HEADS`; the drafter's name everywhere."""
     path: Path
     """File or folder of the head; the target's file if that contains the head."""
     tap: Tap

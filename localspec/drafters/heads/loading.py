@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from localspec.config import EngineSettings
-from localspec.drafters import HEADS
 from localspec.drafters.heads.head import Head
 from localspec.drafters.heads.mtp_context import runs
 from localspec.engine.interfaces import Drafter, DraftRequest, History
@@ -18,6 +17,7 @@ from localspec.gguf import Header, read_header
 from localspec.llama.cache.context import Context
 from localspec.llama.cache.states import SHOWS_LAYERS, SHOWS_NEXTN
 from localspec.llama.model import file_sha256
+from localspec.methods import HEADS, OF_ITS_OWN, ROWS
 from localspec.models.facts import checkpoint
 from localspec.models.facts import heads as formats
 from localspec.models.facts.head_shape import HeadShape, head_shape
@@ -25,10 +25,6 @@ from localspec.models.facts.heads import DraftKind, nextn_layers
 from localspec.types import Feed, Noise, SamplingParams
 
 _LOG = logging.getLogger("localspec")
-_MODULES = {"dflash2": "dflash", "dspark": "dflash", "mlp": "mlp_speculator"}
-"""{method: module of `localspec.drafters.heads`}, where their names differ."""
-_BUILT_IN_METHOD = "mtp"
-"""The method whose head a target's own file may contain."""
 
 
 def kind_of(path: Path) -> DraftKind:
@@ -86,11 +82,11 @@ def find_all(settings: EngineSettings, target: Header) -> list[Head]:
             first = found[head.name].path.name
             raise UsageError(f"{first} and {path.name} are both drafters called {head.name}.", "Give one of them.")
         found[head.name] = head
-    if _BUILT_IN_METHOD not in found and may_predict(settings.drafter) and nextn_layers(target):
+    if OF_ITS_OWN not in found and may_predict(settings.drafter) and nextn_layers(target):
         try:
-            found[_BUILT_IN_METHOD] = _load(_BUILT_IN_METHOD, target.path, target)
+            found[OF_ITS_OWN] = _load(OF_ITS_OWN, target.path, target)
         except LocalspecError as error:
-            if settings.drafter == _BUILT_IN_METHOD:
+            if settings.drafter == OF_ITS_OWN:
                 raise
             _LOG.info("%s", error)
     if settings.drafter in HEADS and settings.drafter not in found:
@@ -122,7 +118,7 @@ def may_have(method: str, settings: EngineSettings) -> bool:
     """
     if method in [_method(path) for path in settings.heads]:
         return True
-    return method == _BUILT_IN_METHOD and nextn_layers(read_header(settings.target)) > 0
+    return method == OF_ITS_OWN and nextn_layers(read_header(settings.target)) > 0
 
 
 def missing(method: str) -> UsageError:
@@ -204,7 +200,7 @@ def shapes(target: Header, paths: Sequence[Path]) -> tuple[HeadShape, ...]:
 
 def may_predict(drafter: str) -> bool:
     """Whether multi-token prediction in the target's own file is loaded for a drafter of this name."""
-    return drafter in ("auto", _BUILT_IN_METHOD)
+    return drafter in ("auto", OF_ITS_OWN)
 
 
 def _method(path: Path) -> str:
@@ -212,13 +208,13 @@ def _method(path: Path) -> str:
     kind = kind_of(path)
     if kind.method == "draft":
         if nextn_layers(read_header(path)):
-            return _BUILT_IN_METHOD
+            return OF_ITS_OWN
         raise UsageError(f"{path.name} is a whole model, not a head.", "Give it with --draft.")
     formats.check_supported(path, kind)
     return kind.method
 
 
 def _load(method: str, path: Path, target: Header) -> Head:
-    module = import_module(f"localspec.drafters.heads.{_MODULES.get(method, method)}")
-    head: Head = module.load(path, target)
+    module, _, function = ROWS[method].module.partition(":")
+    head: Head = getattr(import_module(f"localspec.drafters.{module}"), function)(path, target)
     return head

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from localspec.errors import ModelFileError, reason
+from localspec.methods import ROWS, TABLE
 from localspec.models.facts.heads import DraftKind
 
 _WEIGHTS = (".safetensors", ".pt", ".pth", ".bin")
@@ -23,19 +24,6 @@ _OF_TRAINING = ("training_args", "optimizer", "scheduler", "rng_state")
 """How those begin that trainers leave beside them."""
 _LONGEST_HEADER = 100_000_000
 DOWNLOAD_AGAIN = "Download the file again."
-_SENTENCES = {
-    "eagle3": "an EAGLE-3 head",
-    "eagle": "an EAGLE head",
-    "medusa": "Medusa heads",
-    "mlp": "an MLP speculator",
-}
-_TENSORS = {
-    "eagle3": re.compile(r"^(?:midlayer\.|d2t$|t2d$)"),
-    "eagle": re.compile(r"^fc\.weight$"),
-    "medusa": re.compile(r"^(?:medusa_head\.)?\d+\.\d+\.(?:linear\.)?weight$"),
-    "mlp": re.compile(r"^(?:speculator\.)?(?:emb|proj|head)\.\d+\.weight$"),
-}
-"""Names of tensors that only this method's files have, the first that matches counts."""
 
 
 def is_checkpoint(path: Path) -> bool:
@@ -52,7 +40,7 @@ def checkpoint_kind(path: Path) -> DraftKind:
     method = _by_config(config_of(path)) or _by_tensors(path)
     if not method:
         return DraftKind("unknown", "no head of a kind localspec knows", drafts=False)
-    return DraftKind(method, _SENTENCES[method], is_head=True)
+    return DraftKind(method, ROWS[method].sentence, is_head=True)
 
 
 def config_of(path: Path) -> dict[str, Any]:
@@ -100,21 +88,18 @@ def trained_for(path: Path) -> str:
 
 
 def _by_config(config: dict[str, Any]) -> str:
-    words = f"{config.get('model_type')} {config.get('architectures')}".lower()
-    if "mlp_speculator" in words or "mlpspeculator" in words:
-        return "mlp"
-    if "medusa_num_heads" in config or "medusa" in words:
-        return "medusa"
-    if "eagle3" in words or "draft_vocab_size" in config:
-        return "eagle3"
-    return "eagle" if "eagle" in words else ""
+    told = f"{config.get('model_type')} {config.get('architectures')}".lower()
+    for row in TABLE:
+        if (form := row.published) and (form.key in config or any(word in told for word in form.words)):
+            return row.name
+    return ""
 
 
 def _by_tensors(path: Path) -> str:
     names = {name for file in weights_of(path) for name in _names(file)}
-    for method, pattern in _TENSORS.items():
-        if any(pattern.match(name) for name in names):
-            return method
+    for row in TABLE:
+        if row.published and any(re.match(row.published.tensors, name) for name in names):
+            return row.name
     return ""
 
 

@@ -24,40 +24,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from localspec.errors import UsageError
+from localspec.methods import ROWS, TABLE
 
+ENGINES = ("vllm", "sglang", "llama-server", "tensorrt-llm")
 NAMES: dict[str, dict[str, str]] = {
-    "vllm": {
-        "draft": "draft_model",
-        "pard": "draft_model",
-        "eagle": "eagle",
-        "eagle3": "eagle3",
-        "mtp": "mtp",
-        "dflash": "dflash",
-        "medusa": "medusa",
-    },
-    "sglang": {"draft": "STANDALONE", "eagle": "EAGLE", "eagle3": "EAGLE3", "mtp": "EAGLE", "dflash": "DFLASH"},
-    "llama-server": {
-        "draft": "draft-simple",
-        "eagle3": "draft-eagle3",
-        "mtp": "draft-mtp",
-        "dflash": "draft-dflash",
-        "dflash2": "draft-dflash",
-        "dspark": "draft-dspark",
-    },
-    "tensorrt-llm": {
-        "draft": "Draft_Target",
-        "pard": "PARD",
-        "eagle": "Eagle",
-        "eagle3": "Eagle3",
-        "mtp": "MTP",
-        "dflash": "DFlash",
-    },
+    engine: {row.name: row.elsewhere[engine] for row in TABLE if engine in row.elsewhere} for engine in ENGINES
 }
 """What each engine calls a method of ours."""
 _CHAIN, _BLOCK = 3, 7
 """Drafted tokens a pass: of drafters that guess one token after another, and of those that guess a block at once. The
 hub's page on speculative decoding has them for MTP and DFlash."""
-_BLOCKS = ("dflash", "dflash2", "dspark", "pard")
 _TARGET, _DRAFT = "TARGET_CHECKPOINT", "DRAFT_CHECKPOINT"
 
 
@@ -103,7 +79,7 @@ def serving(engine: str, method: str, target: Model, draft: Model | None) -> Ser
         raise UsageError(f"{engine} documents no drafting by {method}.", f"Its documentation has: {known}.")
     if engine == "llama-server":
         return Serving(_llama_server(name, method, target, draft), ())
-    tokens = _BLOCK if method in _BLOCKS else _CHAIN
+    tokens = _BLOCK if ROWS[method].one_pass else _CHAIN
     makers: dict[str, Callable[[str, str, int, str, str], str]] = {
         "vllm": _vllm,
         "sglang": _sglang,
@@ -123,7 +99,7 @@ def _llama_server(name: str, method: str, target: Model, draft: Model | None) ->
     words = ["llama-server", *(("-m", target.file) if target.file else ("-hf", target.repository))]
     if draft is not None:
         words += ("-md", draft.file) if draft.file else ("-hfd", draft.repository)
-    tokens = _BLOCK if method in _BLOCKS else _CHAIN
+    tokens = _BLOCK if ROWS[method].one_pass else _CHAIN
     return shlex.join([*words, "--spec-type", name, "--spec-draft-n-max", str(tokens)])
 
 
@@ -137,7 +113,7 @@ def _vllm(name: str, method: str, tokens: int, target: str, draft: str) -> str:
 def _sglang(name: str, method: str, tokens: int, target: str, draft: str) -> str:
     words = ["python", "-m", "sglang.launch_server", "--model-path", target, "--speculative-algorithm", name]
     words += ["--speculative-draft-model-path", draft] if draft else []
-    if method in _BLOCKS:
+    if ROWS[method].one_pass:
         return shlex.join([*words, "--speculative-num-draft-tokens", str(tokens + 1)])  # the token before counts
     chain = ["--speculative-num-steps", str(tokens), "--speculative-eagle-topk", "1"]
     return shlex.join([*words, *chain, "--speculative-num-draft-tokens", str(tokens + 1)])

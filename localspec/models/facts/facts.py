@@ -9,6 +9,7 @@ from typing import Any
 
 from localspec.gguf import Header, packs
 from localspec.gguf.formats import ROLLS_BACK
+from localspec.methods import TABLE, Need
 from localspec.models.facts.context_length import default_context
 from localspec.models.facts.heads import draft_kind, keeps_state, nextn_layers, reads, trained_for
 from localspec.models.facts.pairing import template_marks
@@ -28,7 +29,7 @@ _LAYER_INPUTS = frozenset((
 
 
 @dataclass(frozen=True, slots=True)
-class Need:
+class Memory:
     """Memory at one context length, nothing but this model loaded."""
 
     context: int
@@ -79,7 +80,7 @@ class Facts:
     licence: str
     tokenizer: dict[str, Any]
     template: dict[str, Any] | None
-    memory: tuple[Need, ...]
+    memory: tuple[Memory, ...]
     methods: tuple[Method, ...]
     memory_guessed: bool
 
@@ -162,7 +163,7 @@ def _template(header: Header) -> dict[str, Any] | None:
     return None if text is None else {"characters": len(text), "marks": sorted(template_marks(text))}
 
 
-def _needs(parts: Sequence[Header], settings: FitSettings, places: Sequence[Place]) -> tuple[Need, ...]:
+def _needs(parts: Sequence[Header], settings: FitSettings, places: Sequence[Place]) -> tuple[Memory, ...]:
     longest = max(0, parts[0].context_length) or CONTEXTS[1]
     lengths = {length for length in CONTEXTS if longest <= 64 * length < 64 * longest} | {min(longest, 1 << 24)}
     if settings.context is not None:
@@ -178,7 +179,7 @@ def _needs(parts: Sequence[Header], settings: FitSettings, places: Sequence[Plac
             cpu_moe=settings.cpu_moe,
         )
         made = plan(parts, None, one, places)
-        found.append(Need(length, sum(share.cache for share in made.shares), made.total_bytes, made.fits))
+        found.append(Memory(length, sum(share.cache for share in made.shares), made.total_bytes, made.fits))
     return tuple(found)
 
 
@@ -189,25 +190,25 @@ def _methods(parts: Sequence[Header]) -> list[Method]:
         return [Method(kind.method, False, f"it is {kind.sentence}, not a target")]
     if keeps_state(header) and header.architecture not in ROLLS_BACK:
         no = "its recurrent layers cannot take guesses back: nothing is drafted for it"
-        return [Method(name, False, no) for name in ("lookup", "suffix", "recycling", "draft")]
-    found = [
-        Method("lookup", True, "needs nothing but the text so far"),
-        Method("suffix", True, "the same; past answers help where they are kept (--corpus)"),
-        Method("recycling", True, "the same; it keeps what the model thought of saying before"),
-        Method("draft", True, "any small model with the same tokenizer; `localspec suggest` names some"),
-    ]
-    own = nextn_layers(parts)
-    found.append(
-        Method("mtp", own > 0, f"carries {own} layer(s) of its own" if own else "the file has no prediction layers")
-    )
-    reads = header.architecture in _LAYER_INPUTS
-    why = (
-        "a head trained for it, as GGUF" if reads else f"llama.cpp hands out no hidden states of {header.architecture}"
-    )
-    found += [Method("eagle3", reads, why), Method("dflash", reads, f"{why}; so for dflash2 and dspark")]
-    if header.architecture == "gemma4":
-        found.append(Method("assistant", True, "the assistant published with it, as GGUF"))
+        return [Method(row.name, False, no) for row in TABLE if row.needs in ("text", "tokenizer")]
+    found = []
+    for row in TABLE:
+        if (lacking := _lacking(row.needs, parts)) is not None:
+            told = row.told or f"carries {nextn_layers(parts)} layer(s) of its own"
+            found.append(Method(row.name, not lacking, lacking or told))
     return found
+
+
+def _lacking(need: Need, parts: Sequence[Header]) -> str | None:
+    """What a model lacks of what a method needs, "" = nothing; None = the method is not spoken of with it."""
+    architecture = parts[0].architecture
+    if need == "grammar" or (need == "cache" and architecture != "gemma4"):
+        return None
+    if need == "own layers" and not nextn_layers(parts):
+        return "the file has no prediction layers"
+    if need in ("inputs", "all inputs") and architecture not in _LAYER_INPUTS:
+        return f"llama.cpp hands out no hidden states of {architecture}"
+    return ""
 
 
 # Which weights of a model our own kernels do not pack, and what that costs.

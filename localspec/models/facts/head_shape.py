@@ -8,12 +8,10 @@ from pathlib import Path
 
 from localspec.gguf import Header
 from localspec.gguf.split import read_parts
+from localspec.methods import OF_ITS_OWN, ROWS
 from localspec.models.facts import checkpoint
 from localspec.models.facts.heads import nextn_layers
 from localspec.models.facts.shape import ModelShape, shape_of
-
-_STATES = {"pard": 0}
-"""Hidden states of the target that a method reads of each token, where its file does not list layers, and not one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +64,7 @@ def own_heads(target: Header | Sequence[Header]) -> tuple[HeadShape, ...]:
     parts = [target] if isinstance(target, Header) else target
     if not nextn_layers(parts):
         return ()
-    head = gguf_head(parts, "mtp", parts[0])
+    head = gguf_head(parts, OF_ITS_OWN, parts[0])
     assert head.model is not None
     layers = tuple(replace(layer, weights=0) for layer in head.model.layers)
     return (replace(head, model=replace(head.model, layers=layers, input_bytes=0, output_bytes=0)),)
@@ -74,7 +72,8 @@ def own_heads(target: Header | Sequence[Header]) -> tuple[HeadShape, ...]:
 
 def _state_bytes(method: str, target: Header, listed: int = 0) -> int:
     """`listed`: layers whose inputs the head's file says that it reads."""
-    return 2 * (listed or _STATES.get(method, 1)) * _width(target)
+    states = 0 if method in ROWS and ROWS[method].needs == "tokenizer" else 1
+    return 2 * (listed or states) * _width(target)
 
 
 def _width(target: Header) -> int:

@@ -15,18 +15,14 @@ from localspec.errors import PairError
 from localspec.gguf import Header
 from localspec.gguf.formats import ROLLS_BACK
 from localspec.gguf.split import read_parts
-from localspec.models.installed.methods import METHODS
+from localspec.methods import FROM_FILES, ROWS, TABLE, Gguf, Method
 
 TARGET_SHA256 = "localspec.target_sha256"
 """Metadata of a head as GGUF: sha256 of the target's file it was trained for."""
 _ENCODERS = re.compile(r"(?:^|-)(?:bert|t5encoder)|bert$|embedding$")
 _STATE_KEYS = ("ssm.conv_kernel", "ssm.state_size", "wkv.head_size", "shortconv.l_cache", "kda.head_dim")
-_BLOCK_HEADS = {"selector_hidden.weight": "dflash2", "markov_w1.weight": "dspark"}
-"""A tensor that tells what kind a file of the architecture `dflash` is; without one it is plain DFlash."""
-_WRITTEN = {"dflash": "DFlash", "dflash2": "DFlash2", "dspark": "DSpark"}
 _FORKED = frozenset({"dflash-draft", "gemma4-dflash-draft", "dspark"})
 """Architectures that forks wrote before llama.cpp read such heads; their tensors have other names."""
-_PARD = re.compile(r"\bPARD\d?\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +30,7 @@ class DraftKind:
     """What a file can be used for in a pair."""
 
     method: str
-    """One of `methods.METHODS`, or what else the file is."""
+    """One of `methods.FROM_FILES`, or what else the file is."""
     sentence: str
     """The same in words, with an article."""
     drafts: bool = True
@@ -52,26 +48,31 @@ def draft_kind(header: Header) -> DraftKind:
         return DraftKind("adapter", "a LoRA adapter", drafts=False)
     if not architecture:
         return DraftKind("unknown", "a file without an architecture", drafts=False)
-    if architecture == "eagle3":
-        return DraftKind("eagle3", "an EAGLE-3 head", is_head=True)
-    if architecture == "dflash":
-        held = {tensor.name for tensor in header.tensors}
-        method = next((method for tensor, method in _BLOCK_HEADS.items() if tensor in held), "dflash")
-        return DraftKind(method, f"a {_WRITTEN[method]} head", is_head=True)
     if architecture in _FORKED:
         return DraftKind("forked", f"a head in the format of a fork of llama.cpp ({architecture})", is_head=True)
-    if architecture.endswith("-assistant"):
-        return DraftKind("assistant", f"an assistant head ({architecture})", is_head=True)
-    if _only_nextn(header):
-        return DraftKind("mtp", "a multi-token-prediction head (MTP, NextN)", is_head=True)
+    fitting = [row for row in TABLE if row.gguf is not None and _fits(header, row.gguf)]
+    if head := next((row for row in fitting if not row.whole), None):
+        return _kind_of(head, architecture)
     if header.flag(f"{architecture}.attention.causal") is False or _ENCODERS.search(architecture):
         return DraftKind("embedding", f"an embedding model ({architecture})", drafts=False)
-    if any("medusa" in tensor.name for tensor in header.tensors):
-        return DraftKind("medusa", "Medusa heads", is_head=True)
-    names = (header.text(f"general.{key}") for key in ("name", "basename", "finetune"))
-    if any(_PARD.search(name) for name in names):
-        return DraftKind("pard", "a PARD draft model (several tokens a pass)")
-    return DraftKind("draft", "a draft model")
+    return _kind_of(next(iter(fitting), ROWS["draft"]), architecture)
+
+
+def _fits(header: Header, known: Gguf) -> bool:
+    """Whether a file is known to be of a method."""
+    names = [header.text(f"general.{key}") for key in ("name", "basename", "finetune")]
+    return (
+        (not known.architecture or re.fullmatch(known.architecture, header.architecture) is not None)
+        and (not known.tensor or any(known.tensor in tensor.name for tensor in header.tensors))
+        and (not known.nextn or _only_nextn(header))
+        and (not known.called or any(re.search(known.called, name) for name in names))
+    )
+
+
+def _kind_of(row: Method, architecture: str) -> DraftKind:
+    """`architecture`: of the file, which is named where the method has several."""
+    several = row.gguf is not None and row.gguf.architecture not in ("", architecture)
+    return DraftKind(row.name, row.sentence + (f" ({architecture})" if several else ""), is_head=not row.whole)
 
 
 def check_supported(path: Path, kind: DraftKind) -> None:
@@ -82,7 +83,7 @@ def check_supported(path: Path, kind: DraftKind) -> None:
     """
     if not kind.drafts:
         raise PairError(f"{path.name} cannot draft: it is {kind.sentence}.")
-    if kind.method not in METHODS:
+    if kind.method not in FROM_FILES:
         raise PairError(
             f"{path.name} is {kind.sentence}, which localspec cannot draft with yet.",
             "Name a whole draft model, or none: prompt lookup needs no draft.",
@@ -187,16 +188,17 @@ def check_head(kind: DraftKind, target: Header, head: Header) -> tuple[str, str,
     Returns:
         None, or (fact, in the target, in the head) of the first that differ.
     """
-    if kind.method == "eagle3" and not head.number("target_hidden_size"):
-        return "hidden size", str(target.number("embedding_length")), "not stated"
+    needs = ROWS[kind.method].needs if kind.method in ROWS else ""
     wanted = head.number("target_hidden_size")
-    if not wanted and kind.method in ("mtp", "assistant", *_WRITTEN):
+    if needs == "all inputs" and not wanted:
+        return "hidden size", str(target.number("embedding_length")), "not stated"
+    if not wanted and needs in ("inputs", "own layers", "cache"):
         wanted = head.number("embedding_length_out") or head.number("embedding_length")
     width = target.number("embedding_length")
     if wanted and width and wanted != width:
         return "hidden size", str(width), str(wanted)
     layers = [layer for layer in head.array(f"{head.architecture}.target_layers") if isinstance(layer, int)]
-    most = max(layers, default=0) + (kind.method in _WRITTEN)  # EAGLE-3 may read what follows the last layer
+    most = max(layers, default=0) + (needs == "inputs")  # EAGLE-3 may read what follows the last layer
     if layers and most > target.n_layers:
         return "number of layers", str(target.n_layers), f"made for one with at least {most}"
     return None

@@ -12,9 +12,10 @@ from typing import Any
 from localspec.errors import LocalspecError
 from localspec.gguf import Header
 from localspec.gguf.split import read_parts, split_of
+from localspec.methods import OF_ITS_OWN
 from localspec.models.facts.heads import draft_kind, nextn_layers
 from localspec.models.facts.pairing import match
-from localspec.models.hub.names import base_name, drafter_word
+from localspec.models.hub.names import base_name, drafter_method
 from localspec.models.hub.sidecar import forgets, misfit, rank
 from localspec.models.installed.catalog import Catalog, ModelEntry
 
@@ -121,7 +122,7 @@ def _inside(target: Header, called: str) -> list[Suggestion]:
     """Multi-token prediction in the target's own file; nothing can be said of one that is not here."""
     count = nextn_layers(target) if target.path.exists() else 0
     why = f"{count} layer(s) of multi-token prediction inside its own file, used unasked"
-    return [Suggestion(str(target.path), "mtp", True, 0, why, f"localspec run --target {called}")] if count else []
+    return [Suggestion(str(target.path), OF_ITS_OWN, True, 0, why, f"localspec run --target {called}")] if count else []
 
 
 def _command(pair: str, draft: str, here: bool, target: str) -> str:
@@ -142,7 +143,7 @@ def neighbours(path: Path, known: Iterable[Path] = ()) -> dict[str, Path]:
     taken = {file.resolve() for file in known}
     try:
         files = sorted(path.parent.glob("*.gguf"))
-        files += [file for file in sorted(path.parent.parent.glob("*.gguf")) if drafter_word(file.stem)]
+        files += [file for file in sorted(path.parent.parent.glob("*.gguf")) if drafter_method(file.stem)]
     except OSError:
         return {}
     first = (file for file in files[:_MOST_NEIGHBOURS] if split_of(file.name).part == 1)

@@ -15,6 +15,7 @@ from rich.filesize import decimal
 
 from localspec.errors import ModelError, UsageError
 from localspec.gguf.split import split_of
+from localspec.methods import OF_ITS_OWN, TABLE
 
 HUB_HOSTS = ("huggingface.co", "www.huggingface.co", "hf.co")
 DEFAULT_QUANTS = ("Q4_K_M", "Q4_K_XL", "Q5_K_M", "Q4_K_S", "Q8_0", "Q4_0")
@@ -29,9 +30,8 @@ _QUANT = re.compile(
 )
 _UNFIT = re.compile(r"[\\:\x00-\x1f\x7f\ud800-\udfff]")
 _SIDE_FILES = re.compile(r"(?:^|[-._/])(?:mmproj|imatrix|ggml-vocab)", re.IGNORECASE)
-_DRAFTER_FILES = re.compile(
-    r"(?:^|[-_.])(mtp|nextn|dflash2?|dspark|eagle-?3|assistant|medusa)(?=$|[-_.])", re.IGNORECASE
-)
+_WORDS = {row.name: row.gguf.word for row in TABLE if row.gguf is not None and row.gguf.word}
+_DRAFTER_FILES = re.compile(rf"(?:^|[-_.])({'|'.join(_WORDS.values())})(?=$|[-_.])", re.IGNORECASE)
 """Words in the names of drafters that lie beside the model they were made for."""
 
 
@@ -225,25 +225,27 @@ def choices(files: Iterable[RemoteFile]) -> list[Choice]:
     A split model with a part missing is left out. So are drafters, unless the repository has nothing else.
     """
     found = _whole(files)
-    return [choice for choice in found if not drafter_word(choice.stem)] or found
+    return [choice for choice in found if not drafter_method(choice.stem)] or found
 
 
 def drafters(files: Iterable[RemoteFile]) -> list[Choice]:
     """What lies beside the models among a repository's files and is a drafter by its name, sorted by size."""
     found = _whole(files)
-    named = [choice for choice in found if drafter_word(choice.stem)]
+    named = [choice for choice in found if drafter_method(choice.stem)]
     return named if len(named) < len(found) else []
 
 
-def drafter_word(stem: str) -> str:
-    """The word by which a file's name, or else its folder's, says that it is a drafter, such as "mtp"; "" = neither.
+def drafter_method(stem: str) -> str:
+    """The method of which a file's name, or else its folder's, says that it is a drafter; "" = of none.
 
     Args:
         stem: path in the repository, without .gguf.
     """
     folder = _base(stem.rpartition("/")[0])
     found = _DRAFTER_FILES.search(_base(stem)) or _DRAFTER_FILES.fullmatch(folder)
-    return found[1].lower().replace("-", "") if found else ""
+    if found is None:
+        return ""
+    return next(name for name, word in _WORDS.items() if re.fullmatch(word, found[1], re.IGNORECASE))
 
 
 def folder_of(choice: Choice) -> str:
@@ -293,7 +295,7 @@ def choose(name: RepositoryName, files: Sequence[RemoteFile]) -> Choice:
         if not fits:
             raise ModelError(f"{name.repository} has no quantisation {name.quant!r}.", _offer(found))
     else:
-        heads = all(drafter_word(choice.stem) not in ("", "mtp", "nextn") for choice in found)
+        heads = all(drafter_method(choice.stem) not in ("", OF_ITS_OWN) for choice in found)
         order = (*(HEAD_QUANTS if heads else ()), *DEFAULT_QUANTS, found[0].quant)
         by_order = ([choice for choice in found if choice.quant == quant] for quant in order)
         fits = next(group for group in by_order if group)

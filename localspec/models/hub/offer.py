@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from localspec.methods import FROM_FILES
 from localspec.models.installed.catalog import Catalog
-from localspec.models.installed.methods import METHODS
 from localspec.models.installed.store import Store
 from localspec.models.memory.memory import Place, ram
 
@@ -102,7 +102,7 @@ def offer_of(catalog: Catalog, name: str) -> Offer | None:
     """A pair or model of the catalogue as it would be offered; None = there is none, or localspec cannot draft so."""
     pair = catalog.pairs.get(name)
     target = catalog.models.get(name if pair is None else pair.target)
-    if target is None or (pair is not None and pair.method not in METHODS):
+    if target is None or (pair is not None and pair.method not in FROM_FILES):
         return None
     draft = None if pair is None else catalog.models[pair.draft]
     drafter = "layers of its own file draft" if draft is None or pair is None else f"drafter: {pair.method}"

@@ -14,6 +14,7 @@ from rich.filesize import decimal
 
 from localspec.errors import DownloadError, LocalspecError, ModelError, UsageError
 from localspec.gguf import Header, read_header
+from localspec.methods import HEADS
 from localspec.models.facts import pairing
 from localspec.models.facts.context_length import default_context
 from localspec.models.facts.head_shape import gguf_head
@@ -27,7 +28,6 @@ from localspec.models.hub.part import Part, Wish, chosen, part_of, wish_for
 from localspec.models.hub.sidecar import Finding, Reach
 from localspec.models.hub.transfer import Fetched, Report
 from localspec.models.installed.catalog import Catalog
-from localspec.models.installed.methods import HEADS
 from localspec.models.installed.store import Entry, Ownership, Store, StoredFile
 from localspec.models.memory import fit
 from localspec.models.memory.fit import FitSettings, MemoryPlan

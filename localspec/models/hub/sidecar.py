@@ -20,6 +20,7 @@ from rich.filesize import decimal
 from localspec.errors import LocalspecError
 from localspec.gguf import Header
 from localspec.gguf.formats import ROLLS_BACK
+from localspec.methods import FROM_FILES, HEADS, OF_ITS_OWN, ROWS
 from localspec.models.facts import pairing
 from localspec.models.facts.heads import draft_kind, keeps_state, nextn_layers
 from localspec.models.hub import names
@@ -27,15 +28,10 @@ from localspec.models.hub.hub import Hub
 from localspec.models.hub.names import Choice, RepositoryName
 from localspec.models.hub.part import Part, Wish, chosen, part_of, wish_for
 from localspec.models.installed.catalog import Catalog, ModelEntry, PairEntry
-from localspec.models.installed.methods import METHODS
 from localspec.models.installed.store import Store
 
 Reach: TypeAlias = Callable[[Sequence[Header], Sequence[Header]], str]
 """Why a head, by its headers, cannot be run on a target, by its own; "" = it can, for all that is known."""
-_KINDS = ("dspark", "dflash2", "mtp", "assistant", "dflash", "eagle3", "eagle", "medusa", "mlp", "pard", "draft")
-"""Ways to draft, the most promising for a dense model first, as users found them in late 2026."""
-_WORDS = {"nextn": "mtp"}
-"""Words of file names, where they are not a kind's own."""
 _BEST_BITS, _FEWEST_BITS = 8, 4
 """Bits of a weight: heads of fewer than eight guess worse, and those of fewer than four are not taken unasked."""
 _MOST_BASES = 4
@@ -96,9 +92,10 @@ def rank(method: str, mixture: bool = False) -> int:
         method: as `heads.DraftKind` has it.
         mixture: whether the model has experts: each row of a pass reads some of its own, so short drafts come first.
     """
-    if mixture and method in ("mtp", "assistant"):
+    if mixture and method in ROWS and ROWS[method].family:
         return -1
-    return _KINDS.index(method) if method in _KINDS else len(_KINDS)
+    order = (*HEADS, "draft")
+    return order.index(method) if method in order else len(order)
 
 
 def refusal(target: Sequence[Header], draft: Header, whole: bool = False) -> str:
@@ -117,7 +114,7 @@ def refusal(target: Sequence[Header], draft: Header, whole: bool = False) -> str
         return f"it is {kind.sentence}"
     if kind.method == "draft" and not whole:
         return "it is a whole model, no head"
-    if kind.method not in METHODS:
+    if kind.method not in FROM_FILES:
         return f"it is {kind.sentence}, which localspec cannot draft with yet"
     if fault := misfit(target, draft):
         return fault
@@ -138,11 +135,11 @@ def misfit(target: Sequence[Header], draft: Header) -> str:
     """The first fact by which a head that is part of one family of models is another's: a clause; "" = none."""
     method, model = draft_kind(draft).method, target[0]
     family = draft.architecture.removesuffix("-assistant")
-    if method in ("mtp", "assistant") and family != model.architecture:
+    if method in ROWS and ROWS[method].family and family != model.architecture:
         return f"architecture is {model.architecture} in the target and {family} in the head"
     theirs = draft.n_layers - draft.number("nextn_predict_layers")
     ours = {model.n_layers - count for count in (nextn_layers(target), model.number("nextn_predict_layers"))}
-    if method != "mtp" or theirs in ours:  # a model whose MTP layers were taken out may still count them
+    if method != OF_ITS_OWN or theirs in ours:  # a model whose MTP layers were taken out may still count them
         return ""
     return f"number of layers is {max(ours)} in the target and {theirs} in the head"
 
@@ -166,7 +163,7 @@ def search(target: Part, hub: Hub, store: Store, catalog: Catalog, reach: Reach 
     if inside:
         cannot = reach(target.headers, target.headers)
         why = cannot or f"{inside} layer(s) of multi-token prediction inside, nothing to fetch"
-        found.append((Finding(_file(target.choice), "mtp", not cannot, why), None))
+        found.append((Finding(_file(target.choice), OF_ITS_OWN, not cannot, why), None))
     for look in (partial(_beside, target, hub, reach), partial(_listed, target, hub, store, catalog, reach)):
         found += look(next((one.method for one, _ in found if one.taken), ""))
     part = next((part for _, part in found if part is not None), None)
@@ -273,8 +270,7 @@ def _proposed(target: Part, group: Sequence[Choice], why: str) -> Finding:
 
 
 def _word(choice: Choice) -> str:
-    word = names.drafter_word(choice.stem)
-    return _WORDS.get(word, word)
+    return names.drafter_method(choice.stem)
 
 
 def _file(choice: Choice) -> str:

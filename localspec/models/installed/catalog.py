@@ -18,8 +18,8 @@ from typing import Any, TypeVar
 
 from localspec import paths
 from localspec.errors import ModelError, UsageError, reason
+from localspec.methods import FROM_FILES
 from localspec.models.hub.names import RepositoryName, base_name, is_server
-from localspec.models.installed.methods import METHODS
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -121,8 +121,8 @@ class PairEntry:
 
     def fault(self) -> str:
         """What is wrong with the entry; "" = nothing."""
-        if self.method not in METHODS:
-            return f"has method {self.method!r}; it must be one of {', '.join(METHODS)}"
+        if self.method not in FROM_FILES:
+            return f"has method {self.method!r}; it must be one of {', '.join(FROM_FILES)}"
         if self.acceptance != -1.0 and not 0.0 <= self.acceptance <= 1.0:
             return f"has acceptance {self.acceptance}; it must be between 0 and 1"
         return _day_fault(self.verified)
@@ -209,7 +209,7 @@ class Catalog:
             if entry.is_called(names) or base_name(entry.file or entry.repository) in bases
         ]
 
-    def alone(self, methods: Collection[str] = METHODS) -> list[ModelEntry]:
+    def alone(self, methods: Collection[str] = FROM_FILES) -> list[ModelEntry]:
         """Targets that are in no pair that drafts in one of these ways."""
         paired = {pair.target for pair in self.pairs.values() if pair.method in methods}
         return [entry for entry in self.models.values() if entry.role == "target" and entry.name not in paired]

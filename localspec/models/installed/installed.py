@@ -8,11 +8,11 @@ from pathlib import Path
 from localspec.errors import LocalspecError, ModelError, ModelFileError
 from localspec.gguf import read_header
 from localspec.gguf.split import first_part
+from localspec.methods import FROM_FILES
 from localspec.models.facts.heads import draft_kind
 from localspec.models.hub.names import parse
 from localspec.models.installed.adopt import sha256_of
 from localspec.models.installed.catalog import DEFAULT_PAIR, Catalog
-from localspec.models.installed.methods import METHODS
 from localspec.models.installed.store import Entry, Store
 
 Files = tuple[Path, Path | None]
@@ -38,7 +38,7 @@ def find(name: str | os.PathLike[str] | None, store: Store | None = None, catalo
     pair = catalog.pairs.get(text)
     if pair is not None:
         target = _model(pair.target, text, store, catalog)
-        return target, _model(pair.draft, text, store, catalog) if pair.method in METHODS else None
+        return target, _model(pair.draft, text, store, catalog) if pair.method in FROM_FILES else None
     if text in catalog.models and catalog.models[text].bundled:
         return catalog.models[text].path, None
     entry = store.find(text)  # before files: a name must not mean something else in another folder
@@ -70,7 +70,7 @@ def usable(store: Store | None = None, catalog: Catalog | None = None) -> dict[s
     pairs = {
         name: max(found[pair.target], drafts.get(pair.draft, 0.0))
         for name, pair in catalog.pairs.items()
-        if pair.target in found and (pair.draft in drafts or pair.method not in METHODS)
+        if pair.target in found and (pair.draft in drafts or pair.method not in FROM_FILES)
     }
     return pairs | found
 
@@ -108,7 +108,7 @@ def _model(name: str, pair: str, store: Store, catalog: Catalog) -> Path:
 def can_draft(entry: Entry) -> bool:
     """Whether localspec can draft with a file, be it a head; False for a head that cannot be read."""
     try:
-        return entry.role != "head" or draft_kind(read_header(entry.path)).method in METHODS
+        return entry.role != "head" or draft_kind(read_header(entry.path)).method in FROM_FILES
     except LocalspecError:
         return False
 

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from starlette.responses import JSONResponse, Response
 
 from localspec import __version__
-from localspec.drafters import PLAIN
+from localspec.methods import PLAIN
 from localspec.runtime.engine import Engine
 from localspec.runtime.generation import Generation
 from localspec.server.chat.service import Service

@@ -10,12 +10,12 @@ from typing import Any, Literal
 from localspec.chat.prompt.completion import NO_TEMPLATE
 from localspec.errors import LocalspecError, reason
 from localspec.gguf.split import read_parts
+from localspec.methods import FROM_FILES
 from localspec.models.facts.context_length import default_context
 from localspec.models.facts.shape import shape_of
 from localspec.models.hub.offer import estimate, offer_of
 from localspec.models.installed.catalog import DEFAULT_PAIR, Catalog, ModelEntry, PairEntry
 from localspec.models.installed.installed import can_draft
-from localspec.models.installed.methods import METHODS
 from localspec.models.installed.store import Entry, Store
 from localspec.models.installed.title import same_files, title_of
 from localspec.models.memory import fit
@@ -109,8 +109,8 @@ def shelf(catalog: Catalog, store: Store, first: Sequence[str] = ()) -> list[Ite
         LocalspecError: the index of models is damaged.
     """
     entries = {entry.name: entry for entry in store.entries()}
-    items = [_pair(pair, catalog, entries) for pair in catalog.pairs.values() if pair.method in METHODS]
-    items += [_alone(model) for model in catalog.alone(METHODS) if not model.bundled and model.name not in entries]
+    items = [_pair(pair, catalog, entries) for pair in catalog.pairs.values() if pair.method in FROM_FILES]
+    items += [_alone(model) for model in catalog.alone(FROM_FILES) if not model.bundled and model.name not in entries]
     listed = {name for item in items if item.state != "hub" for name in item.removable}
     items += [
         _installed(entry, entries) for entry in entries.values() if entry.role == "target" and entry.name not in listed

@@ -17,9 +17,9 @@ from localspec.chat.archive.archive import Archive
 from localspec.chat.plain_text import one_line, pictured
 from localspec.checks.devices import examine_layers
 from localspec.errors import LocalspecError, reason
+from localspec.methods import FROM_FILES
 from localspec.models.facts.suggestion import Suggestion, neighbours, suggest
 from localspec.models.installed.catalog import Catalog
-from localspec.models.installed.methods import METHODS
 from localspec.models.installed.store import Removal, Store
 from localspec.models.installed.title import twin_sentence
 from localspec.runtime.memory.memory import places
@@ -236,7 +236,7 @@ class ModelsScreen(Page):
                 self.app.call_from_thread(self._say, str(error))
             return
         if self.is_running:
-            usable = [one for one in found if one.installed and one.method in METHODS]
+            usable = [one for one in found if one.installed and one.method in FROM_FILES]
             self.app.call_from_thread(self._offer, item, usable)
 
     def _offer(self, item: Item, found: Sequence[Suggestion]) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from rich.cells import cell_len
 
 from localspec.chat.plain_text import pictured
+from localspec.methods import DARK, RED, TABLE
 from localspec.tui.pages.passes import Pass
 
 # Where tokens come from, as colours and as signs: what the origin view, its legend, the bars and the race share.
@@ -37,13 +38,9 @@ class Kind:
 
 TARGET = Kind("the target's own", OWN, "")
 _DRAFTERS = {
-    "draft": Kind("draft model", "d", "#56B4E9", 1),
-    "lookup": Kind("prompt lookup", "l", "#E69F00", 2),
-    "grammar": Kind("grammar", "g", "#CC79A7", 1, True),
-    "suffix": Kind("suffix decoding", "s", "#009E73", 2, True),
-    "recycling": Kind("token recycling", "r", "#F0E442", 0, True),
+    row.name: Kind(row.title, row.look.letter, row.look.colour, row.look.underline, row.look.italic) for row in TABLE
 }
-_OTHERS = ("#D55E00", "#0072B2")
+_OTHERS = (RED[0], DARK[0])
 
 
 def kind_of(drafter: str) -> Kind:

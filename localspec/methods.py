@@ -1,0 +1,375 @@
+"""The table of drafters: one row says all that the rest of the program must know of a way to draft.
+
+A new drafter is a file in `localspec/drafters/` and a row here. Names, help texts, the files that are taken for it, the
+chat's colours, what `verify` tries, the tables of docs/drafters.md and docs/chat.md, and the tests of the contract read
+the row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+Need: TypeAlias = Literal["text", "grammar", "tokenizer", "inputs", "all inputs", "state", "own layers", "cache"]
+"""What a method needs of the target: the text so far; a request's grammar; the same tokenizer; what goes into some of
+its layers ("all inputs": what follows the last one, too); its last state; its layers of multi-token prediction; its own
+cache."""
+PLAIN = "none"
+"""The name that means plain decoding."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """How the chat shows the tokens of a drafter."""
+
+    letter: str
+    """Sign of a token at position 1 of a draft. A digit is a position, and `x` a rejected guess."""
+    colour: str
+    """Of its background, #rrggbb: Okabe and Ito's, made to be told apart with any kind of colour vision."""
+    hue: str
+    """The colour's name."""
+    underline: int = 1
+    """Lines under its tokens where there is no colour: 0, 1 or 2."""
+    italic: bool = False
+
+
+BLUE, ORANGE, PINK = ("#56B4E9", "blue"), ("#E69F00", "orange"), ("#CC79A7", "pink")
+GREEN, YELLOW, RED, DARK = ("#009E73", "green"), ("#F0E442", "yellow"), ("#D55E00", "red"), ("#0072B2", "dark blue")
+
+
+@dataclass(frozen=True, slots=True)
+class Gguf:
+    """How GGUF files of a method are known: all that is given here must hold."""
+
+    architecture: str = ""
+    """Regular expression that the whole architecture fits; "" = any."""
+    tensor: str = ""
+    """Part of the name of a tensor that it holds; "" = none is needed."""
+    nextn: bool = False
+    """Whether it holds layers of multi-token prediction, and not the model they belong to."""
+    called: str = ""
+    """Regular expression that is found in the model's own name; "" = any name."""
+    word: str = ""
+    """Regular expression of the word in a file's name that tells the method before the header is read; "" = none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """How files of a method are known in the form in which models are published for Python."""
+
+    words: tuple[str, ...]
+    """Words in the model type or architectures of config.json, one of which is enough."""
+    tensors: str
+    """Regular expression at the beginning of a tensor's name, where the config does not tell."""
+    key: str = ""
+    """Key of config.json that is enough by itself; "" = none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """A way to draft."""
+
+    name: str
+    """What a user asks for it by; the drafter's name everywhere."""
+    title: str
+    """What people call it."""
+    line: str
+    """One line for `--help`."""
+    module: str
+    """`module:function` below `localspec.drafters`: what makes the drafter of a `Setup`, or reads a head's file."""
+    does: str
+    """Its row in docs/drafters.md: what it does, or of a file what it is."""
+    look: Look
+    needs: Need = "inputs"
+    good_at: str = ""
+    """What texts it is good at; only of methods without a file."""
+    source: str = ""
+    """Who thought of it."""
+    told: str = ""
+    """What `localspec show` says of it for a target that has what it needs."""
+    kind: Literal["search", "model", "head"] = "head"
+    """search: it has no file; model: a whole model drafts; head: a file that was trained for one target."""
+    gguf: Gguf | None = None
+    """How GGUF files of it are known; None = it has none, or every model could be one."""
+    published: Published | None = None
+    sentence: str = ""
+    """What a file of it is, with an article."""
+    whole: bool = False
+    """Whether its file is a model that could stand alone."""
+    family: bool = False
+    """Whether its files are part of one family of models. For a mixture of experts such a head is the most promising:
+    each row of a pass reads experts of its own, and it drafts few tokens."""
+    one_pass: bool = False
+    """Whether it guesses all levels of a draft in one pass."""
+    free: bool = False
+    """Whether its drafts cost next to nothing."""
+    everywhere: bool = False
+    """Whether it guesses in nearly every pass: where a draft is forced in each, a draft model would hardly have its
+    turn."""
+    chains: tuple[int, ...] = (1, 4)
+    """Lengths of the chains that `localspec verify` tries."""
+    tree: int = 6
+    """Nodes of the trees that it tries; 0 = none."""
+    elsewhere: Mapping[str, str] = field(default_factory=dict)
+    """{another engine: what its documentation calls the method}."""
+
+
+_BLOCK = "all guesses in one pass"
+
+TABLE: tuple[Method, ...] = (
+    Method(
+        "draft",
+        "draft model",
+        "the draft model",
+        "models.draft_model:DraftModel",
+        "a small whole model with the target's tokenizer",
+        Look("d", *BLUE),
+        "tokenizer",
+        told="any small model with the same tokenizer; `localspec suggest` names some",
+        kind="model",
+        sentence="a draft model",
+        whole=True,
+        chains=(1, 3, 6),
+        elsewhere={
+            "vllm": "draft_model",
+            "sglang": "STANDALONE",
+            "llama-server": "draft-simple",
+            "tensorrt-llm": "Draft_Target",
+        },
+    ),
+    Method(
+        "grammar",
+        "grammar",
+        "what the request's grammar or JSON schema forces",
+        "search.forced:make",
+        "guesses what a grammar or JSON schema forces",
+        Look("g", *PINK, 1, True),
+        "grammar",
+        good_at="JSON",
+        kind="search",
+        free=True,
+        chains=(),
+        tree=0,
+    ),
+    Method(
+        "lookup",
+        "prompt lookup",
+        "prompt lookup (n-grams of this conversation, and text that a request predicts)",
+        "search.prompt_lookup:make",
+        "finds the last n tokens earlier in the conversation and guesses what followed there; "
+        "also searches a `prediction`",
+        Look("l", *ORANGE, 2),
+        "text",
+        good_at="edits, extracts, quotes",
+        source="Saxena 2023",
+        told="needs nothing but the text so far",
+        kind="search",
+        free=True,
+        chains=(3, 7),
+        tree=0,
+    ),
+    Method(
+        "suffix",
+        "suffix decoding",
+        "suffix decoding (the longest match in this conversation and in past answers that are kept)",
+        "search.suffix:make",
+        "finds the longest match, in the conversation and in past answers that are kept (by the terminal chat, "
+        "elsewhere with `--corpus`), and lets all places vote",
+        Look("s", *GREEN, 2, True),
+        "text",
+        good_at="answers like earlier answers",
+        source="Oliaro et al. 2024",
+        told="the same; past answers help where they are kept (--corpus)",
+        kind="search",
+        free=True,
+        chains=(5,),
+    ),
+    Method(
+        "recycling",
+        "token recycling",
+        "token recycling (what the target thought of saying after a token)",
+        "search.recycling:make",
+        "keeps the target's next best tokens from every pass and guesses them when the same token comes again",
+        Look("r", *YELLOW, 0, True),
+        "text",
+        good_at="any text, a little",
+        source="Luo et al. 2024",
+        told="the same; it keeps what the model thought of saying before",
+        kind="search",
+        free=True,
+        everywhere=True,
+        chains=(4,),
+    ),
+    # heads: the most promising for a dense model first, as users found them in late 2026
+    Method(
+        "dspark",
+        "DSpark",
+        f"a DSpark head, {_BLOCK} (needs --head)",
+        "heads.dflash:load",
+        "GGUF of architecture `dflash` with a Markov head: each guess depends on the one before",
+        Look("k", *RED, 2),
+        source="deepseek-ai",
+        told="a head trained for it, as GGUF",
+        gguf=Gguf("dflash", "markov_w1.weight", word="dspark"),
+        sentence="a DSpark head",
+        one_pass=True,
+        elsewhere={"llama-server": "draft-dspark"},
+    ),
+    Method(
+        "dflash2",
+        "DFlash2",
+        f"a DFlash2 head, {_BLOCK} (needs --head)",
+        "heads.dflash:load",
+        "GGUF of architecture `dflash` with a selector: each guess is one of a few candidates",
+        Look("F", *DARK, 2),
+        source="z-lab and inco.ai",
+        told="a head trained for it, as GGUF",
+        gguf=Gguf("dflash", "selector_hidden.weight", word="dflash2"),
+        sentence="a DFlash2 head",
+        one_pass=True,
+        elsewhere={"llama-server": "draft-dflash"},
+    ),
+    Method(
+        "mtp",
+        "multi-token prediction",
+        "multi-token prediction (of the target's own file, else needs --head)",
+        "heads.mtp:load",
+        "the target's own NextN layers (no file to give), or a companion `mtp-*.gguf`",
+        Look("t", *RED),
+        "own layers",
+        source="DeepSeek-V3",
+        gguf=Gguf(nextn=True, word="mtp|nextn"),
+        sentence="a multi-token-prediction head (MTP, NextN)",
+        family=True,
+        elsewhere={"vllm": "mtp", "sglang": "EAGLE", "llama-server": "draft-mtp", "tensorrt-llm": "MTP"},
+    ),
+    Method(
+        "assistant",
+        "Gemma assistant",
+        "a Gemma 4 assistant, which reads the target's own cache (needs --head)",
+        "heads.assistant:load",
+        "GGUF of architecture `gemma4-assistant`, for Gemma 4: it reads the target's own cache",
+        Look("a", *DARK),
+        "cache",
+        source="Google",
+        told="the assistant published with it, as GGUF",
+        gguf=Gguf(".*-assistant", word="assistant"),
+        sentence="an assistant head",
+        family=True,
+    ),
+    Method(
+        "dflash",
+        "DFlash",
+        f"a DFlash head, {_BLOCK} (needs --head)",
+        "heads.dflash:load",
+        "GGUF of architecture `dflash`: one pass guesses a block of tokens, each by itself",
+        Look("f", *DARK),
+        source="Chen et al. 2026",
+        told="a head trained for it, as GGUF",
+        gguf=Gguf("dflash", word="dflash"),
+        sentence="a DFlash head",
+        one_pass=True,
+        elsewhere={
+            "vllm": "dflash",
+            "sglang": "DFLASH",
+            "llama-server": "draft-dflash",
+            "tensorrt-llm": "DFlash",
+        },
+    ),
+    Method(
+        "eagle3",
+        "EAGLE-3",
+        "an EAGLE-3 head (needs --head)",
+        "heads.eagle3:load",
+        "GGUF of architecture `eagle3`",
+        Look("e", *RED),
+        "all inputs",
+        source="Li et al. 2025",
+        told="a head trained for it, as GGUF",
+        gguf=Gguf("eagle3", word="eagle-?3"),
+        published=Published(("eagle3",), r"midlayer\.|d2t$|t2d$", "draft_vocab_size"),
+        sentence="an EAGLE-3 head",
+        elsewhere={
+            "vllm": "eagle3",
+            "sglang": "EAGLE3",
+            "llama-server": "draft-eagle3",
+            "tensorrt-llm": "Eagle3",
+        },
+    ),
+    Method(
+        "eagle",
+        "EAGLE",
+        "an EAGLE-1 or EAGLE-2 head (needs --head)",
+        "heads.eagle:load",
+        "EAGLE-1 or 2 in its published folder",
+        Look("E", *RED, 2),
+        "state",
+        source="Li et al. 2024",
+        told="heads trained for it, as published",
+        published=Published(("eagle",), r"fc\.weight$"),
+        sentence="an EAGLE head",
+        elsewhere={"vllm": "eagle", "sglang": "EAGLE", "tensorrt-llm": "Eagle"},
+    ),
+    Method(
+        "medusa",
+        "Medusa",
+        "Medusa heads (need --head)",
+        "heads.medusa:load",
+        "`medusa_lm_head` as .safetensors or .pt (.pt needs torch)",
+        Look("m", *DARK),
+        "state",
+        source="Cai et al. 2024",
+        told="heads trained for it, as published",
+        gguf=Gguf(tensor="medusa", word="medusa"),
+        published=Published(("medusa",), r"(?:medusa_head\.)?\d+\.\d+\.(?:linear\.)?weight$", "medusa_num_heads"),
+        sentence="Medusa heads",
+        elsewhere={"vllm": "medusa"},
+    ),
+    Method(
+        "mlp",
+        "MLP speculator",
+        "an MLP speculator (needs --head)",
+        "heads.mlp_speculator:load",
+        "MLP speculator (accelerator) in its published folder",
+        Look("M", *RED),
+        "state",
+        source="Wertheimer et al. 2024",
+        told="heads trained for it, as published",
+        published=Published(("mlp_speculator", "mlpspeculator"), r"(?:speculator\.)?(?:emb|proj|head)\.\d+\.weight$"),
+        sentence="an MLP speculator",
+    ),
+    Method(
+        "pard",
+        "PARD",
+        f"a PARD draft model, {_BLOCK} (needs --head or --draft)",
+        "heads.pard:load",
+        "a draft model with a mask token: all guesses from one pass",
+        Look("p", *DARK, 2),
+        "tokenizer",
+        source="An et al. 2025",
+        told="a PARD model with the same tokenizer",
+        gguf=Gguf(called=r"(?i)\bPARD\d?\b"),
+        sentence="a PARD draft model (several tokens a pass)",
+        whole=True,
+        one_pass=True,
+        elsewhere={"vllm": "draft_model", "tensorrt-llm": "PARD"},
+    ),
+)
+"""All of them. Those that search are made, and the chat lists all, in this order."""
+
+ROWS: dict[str, Method] = {row.name: row for row in TABLE}
+NAMES: dict[str, str] = {
+    "auto": "those below that there are, each where it pays; plain decoding where none does",
+    **{row.name: row.line for row in TABLE},
+    PLAIN: "plain decoding",
+}
+"""What a user may ask for by `--drafter`, and a line about each."""
+HEADS: tuple[str, ...] = tuple(row.name for row in TABLE if row.kind == "head")
+"""Those whose files are trained for one target, the most promising for a dense model first."""
+FROM_FILES: tuple[str, ...] = ("draft", *HEADS)
+"""Those that draft with a file: a draft model, and heads."""
+OF_ITS_OWN = "mtp"
+"""The method whose head a target's own file may contain."""
+COPYING: tuple[str, ...] = tuple(row.name for row in TABLE if row.needs == "text")
+"""Those that guess from what was said before, in any text and without a file."""

@@ -1,0 +1,59 @@
+"""Tables of the documentation that are printed from the program's own: `python -m tests.docs.tables` writes them.
+
+A table follows a comment such as `<!-- table: heads -->`. Its header stays as the page has it; its rows are these.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from localspec.methods import PLAIN, TABLE
+from tests.docs.page import DOCS
+
+_TABLE = re.compile(r"(<!-- table: (.+) -->\n\|.+\n\|[-|]+\n)((?:\|.*\n)*)")
+
+
+def row(*cells: str) -> str:
+    """A row of Markdown; an empty cell has one space."""
+    return "|" + "|".join(f" {cell} " if cell else " " for cell in cells) + "|\n"
+
+
+def drafters_of_text() -> Iterable[str]:
+    for one in TABLE:
+        if one.kind == "search":
+            yield row(f"`{one.name}`", one.does, one.good_at, one.source)
+    yield row(f"`{PLAIN}`", "plain decoding", "comparing", "")
+
+
+def heads() -> Iterable[str]:
+    return (row(f"`{one.name}`", one.does, one.source) for one in TABLE if one.kind == "head")
+
+
+def signs() -> Iterable[str]:
+    yield row("`·`", "none", "none: it is the model's own")
+    yield from (row(f"`{one.look.letter}`", one.look.hue, one.title) for one in TABLE)
+    yield row("`2` to `9`, `+`", "as the letter before", "the same drafter, at that position of its draft")
+    yield row("`x`", "faint", "a guess that was rejected")
+
+
+ROWS: dict[str, Callable[[], Iterable[str]]] = {"drafters of text": drafters_of_text, "heads": heads, "signs": signs}
+"""{name of a table: what gives its rows}."""
+
+
+def printed(text: str) -> str:
+    """A page with its tables as the program has them."""
+    return _TABLE.sub(lambda found: found[1] + "".join(ROWS[found[2]]()), text)
+
+
+def pages() -> dict[Path, set[str]]:
+    """{page: names of the tables that are printed into it}."""
+    return {
+        page: {found[2] for found in _TABLE.finditer(page.read_text("utf-8"))} for page in sorted(DOCS.glob("*.md"))
+    }
+
+
+if __name__ == "__main__":
+    for page in pages():
+        page.write_text(printed(page.read_text("utf-8")), "utf-8")
