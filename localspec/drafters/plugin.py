@@ -10,17 +10,15 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import entry_points
-from pathlib import Path
 from typing import Any
 
 from localspec.drafters.custom import Custom
+from localspec.drafters.setup import Setup as Setup
 from localspec.engine.interfaces import Drafter, Needs
 from localspec.errors import UsageError
 from localspec.methods import NAMES
-from localspec.types import Tokens
 
 ENTRY_POINT_GROUP = "localspec.drafters"
 """Entry points of this group are drafters."""
@@ -29,30 +27,6 @@ _RESERVED_NAMES = {*NAMES, "cascade", "prediction"}
 _ATTRIBUTE_TYPES: dict[str, type] = {"name": str, "needs": Needs, "free": bool}
 _METHOD_ARGUMENTS = {"missing": 2, "draft": 1, "observe": 1, "close": 0}
 """{name of a method: number of its arguments}."""
-
-
-@dataclass(frozen=True, slots=True)
-class Setup:
-    """What a drafter is told when it is made: the only argument of its class."""
-
-    target: Path
-    """GGUF file whose text is guessed."""
-    n_vocab: int
-    """Tokens are 0 to `n_vocab` - 1."""
-    n_ctx: int
-    """Tokens a conversation can hold."""
-    slots: int
-    """Conversations at once; `DraftRequest.slot` is 0 to `slots` - 1."""
-    max_nodes: int
-    """Most nodes of a draft that a request ever asks for."""
-    max_leaves: int
-    """Most leaves of a draft; 1 = chains only."""
-    end_tokens: frozenset[int]
-    """Tokens that end an answer."""
-    tokenize: Callable[[str], Tokens]
-    """Text to int32[n] tokens, without a begin-of-sequence token."""
-    piece: Callable[[int], bytes]
-    """The bytes a token stands for; control tokens stand for nothing."""
 
 
 def installed() -> list[str]:
@@ -64,7 +38,7 @@ def check_name(name: str) -> None:
     """Imports what a name stands for, so that a mistake is found before minutes are spent on loading.
 
     Args:
-        name: of `drafters.NAMES`, of an installed package's drafter, or `package.module:Class`.
+        name: of `methods.NAMES`, of an installed package's drafter, or `package.module:Class`.
 
     Raises:
         UsageError: there is no such drafter, or what there is cannot be one.

@@ -18,10 +18,8 @@ from localspec.drafters.heads.head import Head
 from localspec.drafters.models.draft_model import DraftContext, DraftModel, DraftModelSettings
 from localspec.drafters.models.translated_context import TranslatedContext
 from localspec.drafters.models.translation import Translator
-from localspec.drafters.search.forced import GrammarForced
-from localspec.drafters.search.prompt_lookup import PromptLookup, PromptLookupSettings
-from localspec.drafters.search.recycling import RecyclingSettings, TokenRecycling
-from localspec.drafters.search.suffix import SuffixDecoding
+from localspec.drafters.search.prompt_lookup import PromptLookupSettings
+from localspec.drafters.setup import Setup, made
 from localspec.engine.interfaces import Drafter
 from localspec.engine.plan import Plan
 from localspec.errors import Cancelled, DecodeError, ModelError, UsageError
@@ -38,7 +36,7 @@ from localspec.llama.exact.probe import shared_facts
 from localspec.llama.library.contention import cpus
 from localspec.llama.library.settings import ContextSettings
 from localspec.llama.model import check_text_model
-from localspec.methods import HEADS, NAMES, PLAIN
+from localspec.methods import COPYING, HEADS, NAMES, PLAIN, TABLE
 from localspec.models.facts import pairing
 from localspec.models.facts.context_length import default_context
 from localspec.models.facts.heads import check_target, keeps_state
@@ -313,17 +311,15 @@ def make_drafters(loaded: Loaded, settings: EngineSettings) -> list[Drafter]:
     if name not in NAMES:
         return [plugin.make(name, _setup(loaded, settings))]
     trained = _trained(loaded, settings)  # first: what cannot be made is gone then
-    found: list[Drafter] = [
-        GrammarForced(),
-        PromptLookup(PromptLookupSettings(settings.min_ngram, settings.max_ngram)),
-        SuffixDecoding(loaded.corpus, trees=settings.branches > 1),
+    crowded = bool(loaded.trained) and settings.max_draft_tokens is not None
+    found = [
+        made(row.name, _setup(loaded, settings))
+        for row in TABLE
+        if row.kind == "search" and (name == row.name or (name == "auto" and not (row.everywhere and crowded)))
     ]
-    if name == TokenRecycling.name or not loaded.trained or settings.max_draft_tokens is None:
-        # It guesses in nearly every pass: where a draft is forced in each, a draft model would hardly have its turn.
-        found.append(TokenRecycling(loaded.successors, RecyclingSettings(settings.branches)))
     if name == "auto":
         found += _plugins(loaded, settings)
-    return [one for one in (*found, *trained) if name in ("auto", one.name)]
+    return [*found, *(one for one in trained if name in ("auto", one.name))]
 
 
 def _trained(loaded: Loaded, settings: EngineSettings) -> list[Drafter]:
@@ -363,9 +359,9 @@ def _plugins(loaded: Loaded, settings: EngineSettings) -> list[Drafter]:
     return found
 
 
-def _setup(loaded: Loaded, settings: EngineSettings) -> plugin.Setup:
+def _setup(loaded: Loaded, settings: EngineSettings) -> Setup:
     model = loaded.model
-    return plugin.Setup(
+    return Setup(
         settings.target,
         model.n_vocab,
         loaded.context.n_ctx,
@@ -375,6 +371,9 @@ def _setup(loaded: Loaded, settings: EngineSettings) -> plugin.Setup:
         model.end_tokens,
         lambda text: model.tokenize(text, special=False, add_bos=False),
         model.piece,
+        settings,
+        loaded.corpus,
+        loaded.successors,
     )
 
 
@@ -399,5 +398,4 @@ def make_plan(loaded: Loaded, settings: EngineSettings) -> Plan:
 
 def _thresholds(loaded: Loaded) -> dict[str, float]:
     """What a fixed plan asks of drafters that come before a draft model or head."""
-    copying = (PromptLookup.name, SuffixDecoding.name, TokenRecycling.name)
-    return dict.fromkeys(copying, _LOOKUP_FIRST) if loaded.trained else {}
+    return dict.fromkeys(COPYING, _LOOKUP_FIRST) if loaded.trained else {}

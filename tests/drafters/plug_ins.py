@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from localspec.drafters.plugin import Setup
+from localspec.config import EngineSettings
+from localspec.drafters.setup import Setup
 from localspec.engine.interfaces import EMPTY_DRAFT, NEEDS_NOTHING, Draft, DraftRequest, History, Needs, Outcome
 from localspec.types import NO_TOKENS
 
@@ -18,8 +19,10 @@ EXAMPLE = Path(__file__).parents[2] / "packaging" / "plugin"
 """The plug-in of the documentation."""
 
 
-def setup(n_vocab: int = 6, max_leaves: int = 1) -> Setup:
-    return Setup(Path("t.gguf"), n_vocab, 48, 1, 12, max_leaves, frozenset(), lambda _: NO_TOKENS, lambda _: b"")
+def setup(n_vocab: int = 6, max_leaves: int = 1, settings: EngineSettings | None = None) -> Setup:
+    settings = settings or EngineSettings(Path("t.gguf"))
+    ends: frozenset[int] = frozenset()
+    return Setup(settings.target, n_vocab, 48, 1, 12, max_leaves, ends, lambda _: NO_TOKENS, lambda _: b"", settings)
 
 
 def offer(folder: Path, patch: pytest.MonkeyPatch, **places: str) -> None:

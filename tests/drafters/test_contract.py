@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
@@ -12,18 +14,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from localspec.config import EngineSettings
 from localspec.drafters.heads.dflash import BlockDrafter
 from localspec.drafters.heads.pard import ParallelContext, PardDrafter
 from localspec.drafters.models.draft_model import DraftModel, DraftModelSettings
-from localspec.drafters.search.forced import GrammarForced
-from localspec.drafters.search.prompt_lookup import PromptLookup, PromptLookupSettings
+from localspec.drafters.search.prompt_lookup import PromptLookup
 from localspec.drafters.search.recycling import RecyclingSettings, TokenRecycling
 from localspec.drafters.search.suffix import SuffixDecoding
+from localspec.drafters.setup import made
 from localspec.engine.interfaces import Draft, Drafter, DraftRequest, History
-from localspec.methods import HEADS, NAMES, PLAIN
+from localspec.methods import HEADS, NAMES, PLAIN, ROWS, TABLE
 from localspec.native.successors import SuccessorIndex
 from localspec.native.suffix import SuffixIndex
 from localspec.types import LogitRows, Noise, SamplingParams, SparseProbs
+from tests.drafters import plug_ins
 from tests.drafters.block_context import block_drafter
 from tests.drafters.made_tokenizers import MadeTokenizer, foreign_draft_model
 from tests.drafters.masked_context import MaskedContext
@@ -51,10 +55,6 @@ def block(branches: int, kind: str) -> BlockDrafter:
     return block_drafter(VOCABULARY, kind, branches, CONTEXT, END)
 
 
-def lookup() -> PromptLookup:
-    return PromptLookup(PromptLookupSettings(1, 4))
-
-
 class FixedCorpus:
     """Texts that stay as they are."""
 
@@ -73,23 +73,26 @@ class FixedCorpus:
         self.right.append(sequence)
 
 
-def recycling(branches: int = 1) -> TokenRecycling:
-    """One that has seen what `MODEL` says behind every token but one."""
+def learned() -> SuccessorIndex:
+    """What `MODEL` says after every token but one."""
     successors = SuccessorIndex()
     for token in range(VOCABULARY - 1):
         row = MODEL(np.array([token], dtype=np.int32))
         successors.learn(LogitRows.from_matrix(row[None, :].copy()), [0], [token])
-    return TokenRecycling(successors, RecyclingSettings(branches))
+    return successors
+
+
+def of_table(name: str) -> Drafter:
+    """As the program makes it."""
+    settings = EngineSettings(Path("t.gguf"), min_ngram=1, max_ngram=4)
+    return made(name, replace(plug_ins.setup(VOCABULARY, settings=settings), successors=learned()))
 
 
 MAKERS: dict[str, Callable[[], Drafter]] = {
-    "grammar": GrammarForced,
-    "lookup": lookup,
-    "suffix": SuffixDecoding,
+    **{row.name: partial(of_table, row.name) for row in TABLE if row.kind == "search"},
     "suffix with a corpus": lambda: SuffixDecoding(FixedCorpus()),
     "suffix, trees": lambda: SuffixDecoding(FixedCorpus(), trees=True),
-    "recycling": recycling,
-    "recycling, trees": lambda: recycling(3),
+    "recycling, trees": lambda: TokenRecycling(learned(), RecyclingSettings(3)),
     "recycling that saw nothing": TokenRecycling,
     "draft": draft_model,
     "draft, 2 branches": lambda: draft_model(2),
@@ -167,6 +170,10 @@ def test_it_says_who_it_is_and_what_it_needs(name: str) -> None:
     drafter = MAKERS[name]()
     assert drafter.name
     assert drafter.needs.hidden_layers == ()
+    if name in ROWS:
+        row = ROWS[name]
+        assert (drafter.name, drafter.free, drafter.needs.constraint) == (name, row.free, row.needs == "grammar")
+        assert getattr(drafter, "one_pass", False) == row.one_pass
 
 
 @every

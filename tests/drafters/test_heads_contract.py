@@ -18,7 +18,7 @@ from localspec.gguf import read_header
 from localspec.llama.cache.context import Context
 from localspec.llama.library.settings import ContextSettings
 from localspec.llama.model import Model
-from localspec.methods import HEADS
+from localspec.methods import ROWS
 from localspec.runtime.engine import Engine
 from localspec.types import Feed, Noise, SamplingParams, Tokens
 from tests.drafters.shipped_heads import SHIPPED, target_of
@@ -81,7 +81,10 @@ def attached(request: pytest.FixtureRequest) -> Iterator[Attached]:
 
 def test_it_says_who_it_is(attached: Attached) -> None:
     assert attached.head.name == attached.drafter.name
-    assert attached.head.name in HEADS
+    row = ROWS[attached.head.name]
+    assert row.kind == "head"
+    assert getattr(attached.drafter, "one_pass", False) == row.one_pass
+    assert bool(attached.head.tap) == (row.needs != "tokenizer")
     assert attached.head.path in SHIPPED.values()
     assert not attached.drafter.free
 

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from localspec.config import EngineSettings
 from localspec.drafters.heads.head import Head
 from localspec.drafters.heads.mtp_context import runs
+from localspec.drafters.setup import code_of
 from localspec.engine.interfaces import Drafter, DraftRequest, History
 from localspec.errors import DecodeError, LocalspecError, ModelError, UsageError
 from localspec.gguf import Header, read_header
 from localspec.llama.cache.context import Context
 from localspec.llama.cache.states import SHOWS_LAYERS, SHOWS_NEXTN
 from localspec.llama.model import file_sha256
-from localspec.methods import HEADS, OF_ITS_OWN, ROWS
+from localspec.methods import HEADS, OF_ITS_OWN
 from localspec.models.facts import checkpoint
 from localspec.models.facts import heads as formats
 from localspec.models.facts.head_shape import HeadShape, head_shape
@@ -215,6 +215,5 @@ def _method(path: Path) -> str:
 
 
 def _load(method: str, path: Path, target: Header) -> Head:
-    module, _, function = ROWS[method].module.partition(":")
-    head: Head = getattr(import_module(f"localspec.drafters.{module}"), function)(path, target)
+    head: Head = code_of(method)(path, target)
     return head

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from localspec.drafters.search.prediction import Prediction
+from localspec.drafters.setup import Setup
 from localspec.engine.interfaces import EMPTY_DRAFT, NEEDS_NOTHING, Draft, DraftRequest, History, Outcome
 from localspec.errors import UsageError
 from localspec.native.ngrams import NgramIndex
@@ -101,3 +102,8 @@ class PromptLookup:
         for seen in self._slots.values():
             seen.index.close()
         self._slots.clear()
+
+
+def make(setup: Setup) -> PromptLookup:
+    """The drafter as settings have it."""
+    return PromptLookup(PromptLookupSettings(setup.settings.min_ngram, setup.settings.max_ngram))

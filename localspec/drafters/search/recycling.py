@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from localspec.drafters.setup import Setup
 from localspec.engine.interfaces import (
     EMPTY_DRAFT,
     HIGHEST_PROBABILITY,
@@ -111,3 +112,8 @@ class TokenRecycling:
 
     def close(self) -> None:
         pass
+
+
+def make(setup: Setup) -> TokenRecycling:
+    """The drafter as settings have it."""
+    return TokenRecycling(setup.successors, RecyclingSettings(setup.settings.branches))

@@ -10,29 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
+from localspec.drafters.setup import Corpus, Setup
 from localspec.engine.interfaces import EMPTY_DRAFT, NEEDS_NOTHING, Draft, DraftRequest, History, Outcome
 from localspec.native.suffix import SuffixIndex
 
 SHORTEST_MATCH = 2
 """Fewest tokens that must match: a match of one token is no evidence."""
-
-
-class Corpus(Protocol):
-    """Sequences beyond the conversation (`runtime.corpus`)."""
-
-    def borrow(self) -> SuffixIndex | None:
-        """The index, to be looked into until `give_back`; None = not now."""
-        ...
-
-    def give_back(self) -> None:
-        """What was borrowed is not looked into any more."""
-        ...
-
-    def used(self, sequence: int) -> None:
-        """A guess from that sequence was right."""
-        ...
 
 
 @dataclass(slots=True)
@@ -118,3 +102,8 @@ class SuffixDecoding:
         for seen in self._slots.values():
             seen.index.close()
         self._slots.clear()
+
+
+def make(setup: Setup) -> SuffixDecoding:
+    """The drafter as settings have it."""
+    return SuffixDecoding(setup.corpus, trees=setup.settings.branches > 1)
