@@ -9,7 +9,6 @@ interval does not lie above 1, the defaults stay.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,65 +18,14 @@ from typing import Any, NamedTuple, Protocol
 
 from localspec.chat.turn import Message
 from localspec.checks.apart import Apart
+from localspec.checks.challenger import ASPECTS, Challenger, challengers
 from localspec.checks.interval import Ratio, ratio
 from localspec.checks.prompts import Prompt, prompt_tokens
 from localspec.errors import LocalspecError
 from localspec.gguf.split import read_parts
-from localspec.llama.exact import wide
 from localspec.llama.library import lib
 from localspec.runtime.engine import Engine
 from localspec.types import SamplingParams
-
-# What tuning tries: settings by aspect, as far as the user has not decided and this machine offers a choice.
-
-ASPECTS = ("threads", "kernels", "cache", "ngram", "length")
-
-
-class Challenger(NamedTuple):
-    """Settings to try."""
-
-    aspect: str
-    words: str
-    changes: dict[str, Any]
-    """Fields of `EngineSettings`."""
-
-
-def challengers(aspect: str, base: Mapping[str, Any], running: Mapping[str, Any]) -> list[Challenger]:
-    """What there is to try of an aspect; nothing where the user has decided.
-
-    Args:
-        aspect: one of `ASPECTS`.
-        base: settings that are given.
-        running: what the best so far runs with (`Answering.about`).
-    """
-    found: list[dict[str, Any]] = []
-    drafts = bool(running["drafts"])
-    if aspect == "threads":
-        usual = lib.default_threads()
-        found = [{"threads": count} for count in sorted({1, usual // 2, usual - 1, _logical_cpus()} - {0, usual})]
-    elif aspect == "kernels" and base.get("gpu_layers") in (None, 0, "auto") and not running.get("gpu"):
-        names = ["repacked", "plain"] if not base.get("wide", True) or not wide.available() else []
-        names = names or ["wide", "repacked", "plain"]
-        found = [{"kernels": name} for name in names if base.get("cache", "auto") in ("auto", "f16") or name != "wide"]
-    elif aspect == "cache" and not running["wide"]:
-        found = [{"cache": name} for name in ("f16", "bf16", "q8_0", "unfused")]
-    elif aspect == "ngram" and drafts:
-        found = [{"min_ngram": low, "max_ngram": high} for low, high in ((1, 4), (3, 6), (4, 10))]
-    elif aspect == "length" and drafts and base.get("max_draft_tokens") is None and base.get("slots", 1) == 1:
-        found = [{"draft_cap": length} for length in (3, 15)]
-    return [
-        Challenger(aspect, ", ".join(f"{name} {value}" for name, value in changes.items()), changes)
-        for changes in found
-        if not set(changes) & set(base)
-    ]
-
-
-def _logical_cpus() -> int:
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:  # not Linux
-        return os.cpu_count() or 1
-
 
 # The same prompts answered under chosen settings, and how long that took: what tuning compares.
 

@@ -57,7 +57,7 @@ def seen(name: str) -> dict[str, Any]:
         main(["run", "--help-all"])
     target = [read_header(paths.bundled("tiny-target-q8_0.gguf"))]
     options: dict[str, Any] = {"max_tokens": 48, "seed": 5, "ignore_end": True}
-    with Engine.load(context=512, exact="strict", chat_cache_gb=0.0) as engine:
+    with Engine.load(context=512, exact="strict", chat_cache_gb=0.0, max_draft_tokens=4) as engine:
         plain, guessed = (engine.generate("Say: a b a b a b", drafter=one, **options) for one in ("none", name))
         return {
             "help": f"{name}, " in help_text.getvalue(),

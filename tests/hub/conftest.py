@@ -57,10 +57,10 @@ def draft_bytes(tiny_draft: Path) -> bytes:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Short waits between tries."""
-    monkeypatch.setattr(hub, "_WAITS", (0.01, 0.01))
+    monkeypatch.setattr(hub, "_RETRY_WAITS", (0.01, 0.01))
     impatient = SimpleNamespace(sleep=lambda seconds: None, time=time.time)
     monkeypatch.setattr("huggingface_hub.file_download.time", impatient)
-    monkeypatch.setattr(download, "_TRIES", 2)
+    monkeypatch.setattr(download, "_MOST_FAILURES", 2)
 
 
 @pytest.fixture

@@ -119,7 +119,7 @@ from localspec.runtime.pool import Pool
 from localspec.server.http import listen
 from localspec.server.http.app import create_app
 from localspec.server.http.settings import ServerSettings
-listen._GRACE = 0.2
+listen._GRACE_SECONDS = 0.2
 settings = ServerSettings(drain_seconds=0.1)
 server = listen.make_server(create_app(Pool(settings={}), settings), settings)
 with server.capture_signals():

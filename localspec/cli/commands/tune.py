@@ -31,7 +31,7 @@ may read differently after tuning; speculation still never changes it. --no-tune
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    from localspec.checks.tune import ASPECTS
+    from localspec.checks.challenger import ASPECTS
 
     parser.description, parser.formatter_class = _DESCRIPTION, argparse.RawDescriptionHelpFormatter
     parser.add_argument("pair", nargs="?", metavar="PAIR", help="pair, model or GGUF file; default: the chosen one")
@@ -108,7 +108,7 @@ def _tune(options: argparse.Namespace, target: Path, draft: Path | None, heads: 
 
 
 def _aspects(text: str | None) -> tuple[str, ...]:
-    from localspec.checks.tune import ASPECTS
+    from localspec.checks.challenger import ASPECTS
 
     if text is None:
         return ASPECTS
