@@ -12,9 +12,9 @@ import pytest
 from localspec import paths
 from localspec.chat.turn import Message
 from localspec.checks.apart import Apart
+from localspec.checks.challenger import ASPECTS, challengers
 from localspec.checks.prompts import load_prompts
 from localspec.checks.tune import (
-    ASPECTS,
     Answering,
     Progress,
     Question,
@@ -22,7 +22,6 @@ from localspec.checks.tune import (
     Timing,
     TunePlan,
     TuneReport,
-    challengers,
     questions,
     tune,
 )
