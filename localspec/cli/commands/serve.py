@@ -38,6 +38,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--cors", action="append", default=[], metavar="ORIGIN", help="let pages of this web origin in; * = all"
     )
+    group.add_argument("--allow-pull", action="store_true", help="let clients install models of the hub")
     group = parser.add_argument_group("limits")
     group.add_argument(
         "--strict-fields", action="store_true", help="refuse requests with unknown fields, which are else ignored"
@@ -83,6 +84,7 @@ def run(options: argparse.Namespace) -> int:
         allowed_hosts=tuple(name.lower() for name in options.allow_host),
         cors_origins=tuple(options.cors),
         aliases=tuple(options.alias),
+        allow_pull=options.allow_pull,
         strict_fields=options.strict_fields,
         max_queue=options.max_queue,
         max_body_bytes=options.max_body * MIB,

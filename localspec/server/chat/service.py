@@ -31,6 +31,8 @@ _GRAMMARS = 2
 """Grammars that are compiled at once, and large ones that are tried; the others wait without a thread."""
 _WAITING_GRAMMARS = 8
 """Large grammars that may wait to be tried: one of them may take some seconds."""
+_PULLS = 2
+"""Models that are installed at once; the others wait without a thread."""
 _LARGE_BODIES = 2
 """Large bodies that are parsed at once; the others wait without a thread."""
 
@@ -54,6 +56,8 @@ class Service:
         """Bounds the threads that compile grammars."""
         self.trying = CapacityLimiter(_GRAMMARS)
         """Bounds the processes in which large grammars are tried."""
+        self.pulling = CapacityLimiter(_PULLS)
+        """Bounds the threads that install models."""
         self.trials = Trials()
         self.started = int(time())
         self.ending = False

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Annotated, Literal
+from typing import Annotated, Literal, cast
 
 import numpy as np
 from anyio import to_thread
@@ -12,6 +13,7 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel, Field
 
 from localspec.runtime.engine import Engine
+from localspec.runtime.pool import Lease
 from localspec.server.chat.fields import Body
 from localspec.server.chat.prepare import check_text
 from localspec.server.chat.service import Service
@@ -36,6 +38,8 @@ class EmbeddingsBody(Body):
     """Name of a model; None = the default one."""
     encoding_format: Literal["float", "base64"] = "float"
     """Numbers, or the base64 text of their float32 bytes in little-endian order."""
+    dimensions: int | None = Field(default=None, ge=1)
+    """So many numbers of each vector, scaled to length 1 again; as good as all only where a model was trained so."""
     user: str | None = None
     """Accepted and not used."""
 
@@ -66,38 +70,83 @@ class EmbeddingList(BaseModel):
 
 @ROUTER.post("/embeddings", summary="Embed texts")
 async def embed(request: Request, body: EmbeddingsBody) -> EmbeddingList:
-    """A vector for each input: the model's own pooling, scaled to length 1.
-
-    Texts are read in passes between those of answers, which go on; nothing is read for a client that has left.
-    """
-    service: Service = request.app.state.service
-    lease = await service.lease(body.model)
+    """A vector for each input: the model's own pooling, scaled to length 1."""
+    lease = await request.app.state.service.lease(body.model)
     try:
-        with service.reading_texts():
-            inputs = await to_thread.run_sync(_tokens, lease.engine, body)
-            data = []
-            async with leaving(request) as left:
-                for index, tokens in enumerate(inputs):
-                    vector = await service.read(lease.name, len(tokens), partial(lease.engine.embed, tokens), left)
-                    data.append(Embedding(index=index, embedding=_encoded(vector, body.encoding_format)))
+        found, count = await vectors(request, lease, partial(_tokens, body))
     finally:
         lease.release()
-    count = sum(map(len, inputs))
+    data = [
+        Embedding(index=index, embedding=_encoded(shortened(vector, body.dimensions), body.encoding_format))
+        for index, vector in enumerate(found)
+    ]
     usage = EmbeddingUsage(prompt_tokens=count, total_tokens=count)
     return EmbeddingList(data=data, model=lease.name, usage=usage)
 
 
-def _tokens(engine: Engine, body: EmbeddingsBody) -> list[Tokens]:
-    """The tokens of every input."""
-    given = body.input
-    if isinstance(given, str) or isinstance(given[0], int):
-        given = [given]  # type: ignore[assignment]
+async def vectors(
+    request: Request, lease: Lease, texts: Callable[[Engine], list[Tokens]]
+) -> tuple[list[Float32Array], int]:
+    """A vector of length 1 for each text, and the tokens of all.
+
+    Texts are read in passes between those of answers, which go on; nothing is read for a client that has left.
+
+    Args:
+        request: of the client.
+        lease: on the model, kept by the caller.
+        texts: makes the tokens, on a worker thread.
+
+    Raises:
+        ApiError: 400, what `texts` refuses; 503, too many wait; 499, the client has left.
+    """
+    service: Service = request.app.state.service
+    with service.reading_texts():
+        inputs = await to_thread.run_sync(texts, lease.engine)
+        found = []
+        async with leaving(request) as left:
+            for tokens in inputs:
+                vector = await service.read(lease.name, len(tokens), partial(lease.engine.embed, tokens), left)
+                found.append(_unit(vector))
+    return found, sum(map(len, inputs))
+
+
+def shortened(vector: Float32Array, dimensions: int | None) -> Float32Array:
+    """The first numbers of a vector, scaled to length 1 again; None = all of them."""
+    return vector if dimensions is None or dimensions >= len(vector) else _unit(vector[:dimensions])
+
+
+def _tokens(body: EmbeddingsBody, engine: Engine) -> list[Tokens]:
+    width = engine.loaded.model.header.number("embedding_length")
+    if body.dimensions is not None and body.dimensions > width:
+        what = f"dimensions is {body.dimensions}; this model's vectors have {width}."
+        raise invalid(what, "dimensions", "invalid_value")
+    return tokens_of(engine, several(body.input))
+
+
+def several(given: str | Sequence[int] | Sequence[str] | Sequence[Sequence[int]]) -> list[str | Sequence[int]]:
+    """Texts, or their tokens, of a field that may hold one."""
+    one = isinstance(given, str) or isinstance(given[0], int)
+    return cast("list[str | Sequence[int]]", [given] if one else given)
+
+
+def tokens_of(engine: Engine, texts: Sequence[str | Sequence[int]], most: int | None = None) -> list[Tokens]:
+    """The tokens of every text.
+
+    Args:
+        engine: whose model will read them.
+        texts: texts, or their tokens.
+        most: longer ones are cut after so many tokens; None = those that the context does not hold are refused.
+
+    Raises:
+        ApiError: 400.
+    """
     found: list[Tokens] = []
     limit, known = engine.loaded.context.n_ctx, engine.loaded.model.n_vocab
-    for number, one in enumerate(given):
+    for number, one in enumerate(texts):
         if isinstance(one, str):
-            check_text(one, engine, "input", special=False)
-            tokens = engine.tokenize(one, special=False)
+            if most is None:
+                check_text(one, engine, "input", special=False)
+            tokens = engine.tokenize(one, special=False)[:most]
         else:
             tokens = np.asarray(one, dtype=np.int32)
             if tokens.max() >= known:
@@ -110,9 +159,12 @@ def _tokens(engine: Engine, body: EmbeddingsBody) -> list[Tokens]:
     return found
 
 
-def _encoded(vector: Float32Array, encoding: str) -> list[float] | str:
+def _unit(vector: Float32Array) -> Float32Array:
     length = float(np.linalg.norm(vector))
-    unit = vector / length if length > 0 else vector
+    return vector / length if length > 0 else vector
+
+
+def _encoded(vector: Float32Array, encoding: str) -> list[float] | str:
     if encoding == "base64":
-        return base64.b64encode(np.asarray(unit, dtype="<f4").tobytes()).decode("ascii")
-    return [float(value) for value in unit]
+        return base64.b64encode(np.asarray(vector, dtype="<f4").tobytes()).decode("ascii")
+    return [float(value) for value in vector]

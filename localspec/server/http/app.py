@@ -30,8 +30,10 @@ from localspec.server.http.settings import ServerSettings
 from localspec.server.http.streaming import told
 from localspec.server.messages import messages
 from localspec.server.ollama import answers as ollama_answers
+from localspec.server.ollama import embed as ollama_embed
 from localspec.server.ollama import models as ollama_models
 from localspec.server.ollama import page
+from localspec.server.ollama import pull as ollama_pull
 from localspec.server.responses import responses
 from localspec.server.responses.responses import ResponseMemory
 
@@ -44,7 +46,15 @@ OPENAI_ROUTERS = (
     models.ROUTER,
 )
 """Served below /v1, and without it for clients whose base address lacks it."""
-OWN_ROUTERS = (monitoring.ROUTER, text.ROUTER, ollama_answers.ROUTER, ollama_models.ROUTER, page.ROUTER)
+OWN_ROUTERS = (
+    monitoring.ROUTER,
+    text.ROUTER,
+    ollama_answers.ROUTER,
+    ollama_embed.ROUTER,
+    ollama_models.ROUTER,
+    ollama_pull.ROUTER,
+    page.ROUTER,
+)
 """Served as they are."""
 ELSEWHERE = frozenset({("GET", "/chat/completions"), ("GET", "/responses"), ("POST", "/props")})
 """Routes of OpenAI's and llama-server's on paths of ours: clients that look for them are told that they are missing."""

@@ -26,6 +26,8 @@ class ServerSettings:
     """Web origins whose pages may use the endpoint from a browser, such as https://chat.example; "*" = any."""
     aliases: tuple[str, ...] = ()
     """More names for the default model."""
+    allow_pull: bool = False
+    """Let clients install models of the hub."""
     strict_fields: bool = False
     """Refuse requests with fields that are not known, which are else ignored and named in a header of the response."""
     max_queue: int = 64

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from time import perf_counter, time
 from typing import Any, Literal
 
-from anyio import to_thread
 from fastapi import APIRouter, Request
 from pydantic import BaseModel
 from starlette.background import BackgroundTask
@@ -23,7 +21,7 @@ from localspec.server.http.errors import invalid
 from localspec.server.http.route import JsonRoute
 from localspec.server.http.streaming import ErrorEvent, EventStream, json_response, told, whole
 from localspec.server.ollama.body import OllamaChat, OllamaGenerate, Wanted
-from localspec.server.ollama.names import error_body, named, stamp
+from localspec.server.ollama.names import error_body, free, named, stamp
 
 ROUTER = APIRouter(prefix="/api", tags=["ollama"], route_class=JsonRoute)
 _NDJSON = "application/x-ndjson"
@@ -160,16 +158,10 @@ async def generate(request: Request, body: OllamaGenerate) -> Response:
 async def _loaded(service: Service, reply: Reply) -> Response:
     """Nothing is asked: the model is loaded, or its memory is freed."""
     if reply.body.frees:
-        await _free(service, reply.name)
+        await free(service, reply.name)
         return json_response(reply.said(_Piece(), done_reason="unload"))
     (await service.lease(reply.name)).release()
     return json_response(reply.said(_Piece(), done_reason="load"))
-
-
-async def _free(service: Service, name: str) -> None:
-    """Frees a model's memory, unless somebody else uses it."""
-    with suppress(KeyError):  # it is not in memory
-        await to_thread.run_sync(service.pool.unload, name)
 
 
 async def _answered(request: Request, reply: Reply, exchange: Exchange | Continuation) -> Response:
@@ -180,7 +172,7 @@ async def _answered(request: Request, reply: Reply, exchange: Exchange | Continu
     else:
         response = await whole(request, exchange.answers, lambda: reply.whole(exchange))
     if reply.body.frees:
-        response.background = BackgroundTask(_free, service, reply.name)
+        response.background = BackgroundTask(free, service, reply.name)
     return response
 
 

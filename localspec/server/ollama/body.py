@@ -89,24 +89,13 @@ class OllamaTool(Body):
     function: FunctionField
 
 
-class Wanted(Body):
-    """What both routes take."""
+class KeptAlive(Body):
+    """What names a model and says how long it stays in memory."""
 
     model: str | None = Field(default=None, description="Name of a model; left out: the default.")
-    stream: bool = True
-    format: Literal["", "json"] | dict[str, Any] | None = Field(
-        default=None, description="`json`, or a JSON schema that the answer has."
-    )
-    options: OllamaOptions | None = None
     keep_alive: str | float | None = Field(
         default=None, description="0 frees the model's memory after the answer; else `--idle-unload` decides."
     )
-    think: bool | str | None = Field(default=None, description="Whether to think, or how hard: low, medium, high.")
-    logprobs: bool | None = None
-    top_logprobs: int | None = Field(default=None, ge=0, le=MOST_TOP)
-    truncate: Any = Field(default=None, description="Accepted and not used: a prompt that does not fit is refused.")
-    shift: Any = Field(default=None, description="Accepted and not used: an answer ends where the context is full.")
-    speculative: Speculative | None = None
 
     @field_validator("keep_alive")
     @classmethod
@@ -121,6 +110,22 @@ class Wanted(Body):
         if isinstance(self.keep_alive, str):
             return not re.search("[1-9]", self.keep_alive)
         return self.keep_alive == 0
+
+
+class Wanted(KeptAlive):
+    """What both routes that answer take."""
+
+    stream: bool = True
+    format: Literal["", "json"] | dict[str, Any] | None = Field(
+        default=None, description="`json`, or a JSON schema that the answer has."
+    )
+    options: OllamaOptions | None = None
+    think: bool | str | None = Field(default=None, description="Whether to think, or how hard: low, medium, high.")
+    logprobs: bool | None = None
+    top_logprobs: int | None = Field(default=None, ge=0, le=MOST_TOP)
+    truncate: Any = Field(default=None, description="Accepted and not used: a prompt that does not fit is refused.")
+    shift: Any = Field(default=None, description="Accepted and not used: an answer ends where the context is full.")
+    speculative: Speculative | None = None
 
     def drawn(self) -> dict[str, Any]:
         """How to answer, as fields of the APIs of OpenAI's kind."""

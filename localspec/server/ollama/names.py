@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import datetime, timezone
 from typing import Any
 
@@ -37,6 +38,12 @@ async def named(service: Service, name: str | None) -> str:
             return one
     what = f"model '{wanted[:80]}' not found. There are: {', '.join(sorted(names))}."
     raise ApiError(404, "not_found_error", what, param="model", code="model_not_found")
+
+
+async def free(service: Service, name: str) -> None:
+    """Frees a model's memory, unless somebody uses it."""
+    with suppress(KeyError):  # it is not in memory
+        await to_thread.run_sync(service.pool.unload, name)
 
 
 def stamp(seconds: float) -> str:

@@ -54,6 +54,12 @@ def test_it_knows_the_models(client: Any) -> None:
     assert here.digest == listed.digest
 
 
+def test_it_embeds(client: Any) -> None:
+    found = client.embed("tiny", ["A castle.", "A dog."])
+    assert [len(vector) for vector in found.embeddings] == [256, 256]
+    assert client.embeddings("tiny", "A castle.").embedding == found.embeddings[0]
+
+
 def test_it_calls_functions(client: Any) -> None:
     answer = client.chat("tiny", [user(LOOK_UP)], tools=[wikipedia], options=COLD)
     (call,) = answer.message.tool_calls
