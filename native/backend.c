@@ -95,7 +95,7 @@ int32_t ls_workspace_new(int32_t isa, ls_workspace **out) {
 void ls_workspace_free(ls_workspace *w) {
     if (w) {
         void *const all[] = {w->keys, w->others, w->spare, w->weights, w->scratch, w->logits, w->slots, w->undo, w->window,
-                             w->seen.tokens, w->seen.counts, w->seen.used, w->inputs, w->sparse, w};
+                             w->seen.tokens, w->seen.counts, w->seen.used, w->inputs, w->sparse, w->repeats, w};
         for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
             free(all[i]);
         }

@@ -74,6 +74,8 @@ typedef struct ls_support {
     ls_key *keys;    /* Sorted, largest first, unless full. */
     int64_t n;       /* Entries. */
     float top;       /* Largest logit. */
+    int64_t size;    /* Entries in llama.cpp's count: of those that top-k and before it kept, excluded ones (-inf) are in it. */
+    double temperature; /* That the tokens are drawn at. */
 } ls_support;
 
 /* Tokens seen lately, with counts: a hash table that can slide over a path. */
@@ -106,9 +108,12 @@ struct ls_workspace {
     int64_t n_undo_room;
     ls_undo *undo; /* logits before bias and penalties */
     int64_t n_undo;
+    int64_t n_repeats_room;
+    int32_t *repeats; /* ls_patch_dry's */
+    bool xtc; /* XTC's coin fell for the patched row */
     int64_t n_window_room;
     int32_t *window; /* the tail of the history that counts, then the path */
-    int64_t window_start, window_end;
+    int64_t window_start, window_end; /* penalties count from window_start on */
     ls_seen seen;
     int64_t n_sparse;
     float *sparse; /* [n_sparse] a row with little in it; all -inf between calls */
@@ -130,15 +135,25 @@ bool ls_has_penalties(const ls_sampling *s);
 /* Counts the last tokens of the history, with room for `path` more; push adds one of them. */
 int32_t ls_window_start(ls_workspace *w, const ls_sampling *s, const int32_t *window, int64_t n, int64_t path);
 void ls_window_push(ls_workspace *w, const ls_sampling *s, int32_t token);
-int32_t ls_patch(ls_workspace *w, const ls_sampling *s, float *row, int32_t n_vocab);
+/* Also throws XTC's coin for the row, whose token stands at `position`. */
+int32_t ls_patch(ls_workspace *w, const ls_sampling *s, const ls_noise *noise, uint32_t position, float *row,
+                 int32_t n_vocab);
 void ls_restore(ls_workspace *w, float *row);
+/* Writes a logit, for which there is room in `undo`, and notes what was there. */
+void ls_write_logit(ls_workspace *w, float *row, int32_t token, float logit);
+/* How many of the last n tokens count, by a setting of which -1 means all. */
+int64_t ls_tail(int32_t last_n, int64_t n);
 
-/* support.c: top-k, typical, top-p, min-p. */
+/* dry.c */
+bool ls_has_dry(const ls_sampling *s);
+int32_t ls_patch_dry(ls_workspace *w, const ls_sampling *s, float *row, int32_t n_vocab);
+
+/* support.c: top-n-sigma, top-k, typical, top-p, min-p, XTC, dynamic temperature. */
 int32_t ls_top(ls_workspace *w, const float *row, int32_t n_vocab, ls_key *best);
 int32_t ls_top_k(ls_workspace *w, const float *row, int32_t n_vocab, int64_t k, ls_key *keys, int64_t *n);
 /* Fills `out` on a patched row. */
 int32_t ls_find_support(ls_workspace *w, const ls_sampling *s, float *row, int32_t n_vocab, ls_support *out);
-/* Its last steps, on a top-k: typical, top-p, min-p. */
+/* Its last steps, on a top-k: from typical on. */
 int32_t ls_filter_support(ls_workspace *w, const ls_sampling *s, ls_support *out);
 /* out[i] (may be NULL) = exp((logit - top) / temperature) over the support; returns their sum. */
 double ls_softmax(ls_workspace *w, const ls_support *support, double temperature, double *out);

@@ -8,10 +8,16 @@
 #define LARGEST_TEMPERATURE 1e2
 
 int32_t ls_list_mode(const ls_sampling *s, int32_t rule) {
-    if (rule != LS_COUPLED) {
+    if (rule != LS_COUPLED || ls_has_dry(s)) {
         return -1;
     }
-    if (s->temperature < LS_COLD || s->top_k > 0) {
+    if (s->temperature < LS_COLD) {
+        return LS_BY_LOGIT;
+    }
+    if (s->top_n_sigma > 0.0) {
+        return -1;
+    }
+    if (s->top_k > 0) {
         return LS_BY_LOGIT;
     }
     if (s->typical_p < 1.0 || s->top_p < 1.0) {
@@ -19,6 +25,9 @@ int32_t ls_list_mode(const ls_sampling *s, int32_t rule) {
     }
     if (s->min_p >= LS_TINY) {
         return LS_BY_SHARE;
+    }
+    if (s->xtc_probability > 0.0 || s->dynatemp_range > 0.0) {
+        return -1;
     }
     return s->temperature >= SMALLEST_TEMPERATURE && s->temperature <= LARGEST_TEMPERATURE ? LS_BY_NOISE : -1;
 }
@@ -125,7 +134,8 @@ static bool collect(ls_workspace *w, const ls_row *row, int64_t *n) {
     return finite;
 }
 
-static int32_t patched_keys(ls_workspace *w, const ls_row *row, int32_t n_vocab, const ls_sampling *s, int64_t *n) {
+static int32_t patched_keys(ls_workspace *w, const ls_row *row, int32_t n_vocab, const ls_sampling *s,
+                            const ls_noise *noise, uint32_t position, int64_t *n) {
     for (int32_t i = 0; i < row->n; i++) {
         if (row->tokens[i] < 0 || row->tokens[i] >= n_vocab) {
             return LS_NEED_ROW;
@@ -138,7 +148,7 @@ static int32_t patched_keys(ls_workspace *w, const ls_row *row, int32_t n_vocab,
     for (int32_t i = 0; i < row->n; i++) {
         w->sparse[row->tokens[i]] = row->values[i];
     }
-    status = ls_patch(w, s, w->sparse, n_vocab);
+    status = ls_patch(w, s, noise, position, w->sparse, n_vocab);
     const bool finite = collect(w, row, n);
     while (w->n_undo > 0) { /* of tokens that the list should hold, and may not */
         w->sparse[w->undo[--w->n_undo].token] = -INFINITY;
@@ -154,12 +164,13 @@ int32_t ls_listed_token(ls_workspace *w, const ls_row *row, int32_t n_vocab, con
     if (ls_list_mode(s, LS_COUPLED) < 0 || row->n < 1 || row->n > LS_LIST_ROOM) {
         return LS_NEED_ROW;
     }
-    int32_t status = patched_keys(w, row, n_vocab, s, &support.n);
+    int32_t status = patched_keys(w, row, n_vocab, s, noise, position, &support.n);
     if (status) {
         return status;
     }
     support.keys = w->keys;
     support.top = ls_key_logit(w->keys[0]);
+    support.size = s->top_k > 0 && s->top_k < n_vocab ? s->top_k : n_vocab;
     support.n = s->top_k > 0 && s->top_k < support.n ? s->top_k : support.n;
     status = ls_filter_support(w, s, &support);
     ls_philox_start(noise, LS_SAMPLE, position, key, counter);

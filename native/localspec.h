@@ -14,7 +14,7 @@
 #define LS_API __attribute__((visibility("default")))
 #endif
 
-#define LS_ABI_VERSION 4 /* Raised by every change of this page that a caller can notice. */
+#define LS_ABI_VERSION 5 /* Raised by every change of this page that a caller can notice. */
 
 typedef enum ls_status {
     LS_OK = 0,           /* All went well. */
@@ -44,17 +44,30 @@ typedef struct ls_noise {
     uint32_t round;  /* History length at draft time for rejection and block, 0 for coupled; below 2^30. */
 } ls_noise;
 
-/* How a token is drawn; order: bias, penalties, top-k, typical, top-p, min-p, temperature. */
+/* How a token is drawn; order: bias, penalties, DRY, top-n-sigma, top-k, typical, top-p, min-p, XTC, temperature. */
 typedef struct ls_sampling {
-    double temperature;         /* Below 1e-30: the most likely token; only bias, penalties and top-k apply. */
+    double temperature;         /* Below 1e-30: the most likely token; only bias, penalties, DRY and top-k apply. */
     double top_p;               /* Smallest set of most likely tokens with this much probability; 1 is off. */
     double min_p;               /* Least share of the most likely token's probability; 0 is off. */
     double typical_p;           /* Probability kept nearest to the entropy; 1 is off. */
+    double top_n_sigma;         /* Most standard deviations below the largest logit; 0 or less is off. */
+    double xtc_probability;     /* Chance that all likely tokens but the least likely of them go; 0 is off. */
+    double xtc_threshold;       /* Probability from which on a token is likely; above 0.5 is off. */
+    double dynatemp_range;      /* The temperature goes this much down and up with the entropy; 0 is off. */
+    double dynatemp_exponent;   /* Of the entropy's share of the largest possible one. */
+    double dry_multiplier;      /* DRY's penalty of a token that goes on with a repetition of dry_allowed_length; 0 is off. */
+    double dry_base;            /* The penalty grows by this factor for each token more; below 1 is off. */
     float repeat_penalty;       /* Divides a positive logit of a seen token, multiplies others; 1 is off. */
     float presence_penalty;     /* Subtracted once from a seen token's logit. */
     float frequency_penalty;    /* Subtracted once per sighting. */
     int32_t penalty_last_n;     /* How many last tokens count as seen; 0 none, -1 all. */
     int32_t top_k;              /* Keep this many; 0 is off. */
+    int32_t dry_allowed_length; /* Shortest repetition that DRY minds. */
+    int32_t dry_penalty_last_n; /* How many last tokens it looks at; 0 none, -1 all. */
+    int32_t n_breaks;           /* Sequences of tokens that no repetition goes across. */
+    const int32_t *break_heads; /* int32[n_breaks], the first token of each, ascending. */
+    const int32_t *break_offsets; /* int32[n_breaks + 1] into the next one. */
+    const int32_t *break_tails; /* The other tokens. */
     int32_t n_bias;             /* Length of the next two. */
     const int32_t *bias_tokens; /* int32[n_bias], ids; those outside the vocabulary are ignored. */
     const float *bias_values;   /* float32[n_bias], added to the logits; -inf bans. */
@@ -120,7 +133,7 @@ LS_API void ls_log(const ls_workspace *w, const double *x, int64_t n, double *ou
 LS_API void ls_exp(const ls_workspace *w, const double *x, int64_t n, double *out); /* x <= 700; 0 below -690. */
 
 /* sampling.c: one row. Rows are written while bias and penalties apply and are restored before return.
- * `window` = the tokens before this row; the last penalty_last_n of them count. */
+ * `window` = the tokens before this row; the last penalty_last_n of them count (for DRY: dry_penalty_last_n). */
 
 /* The `count` best tokens by log prob + gumbel (LS_SAMPLE noise at `position`), best first, ties to the lower id; by
  * logit at temperature 0. tokens int32[count]; probs float32[count] or NULL: after the transform (at temperature 0:
@@ -128,10 +141,11 @@ LS_API void ls_exp(const ls_workspace *w, const double *x, int64_t n, double *ou
 LS_API int32_t ls_sample(ls_workspace *w, float *row, int32_t n_vocab, const ls_sampling *sampling,
                          const int32_t *window, int32_t n_window, const ls_noise *noise, uint32_t position,
                          int32_t count, int32_t *tokens, float *probs, int32_t *n_out);
-/* The row after the transform, most likely first. tokens int32[n_vocab], probs float64[n_vocab], *n_out of them set. */
+/* The row after the transform (noise and position as for ls_sample: XTC asks them), most likely first.
+ * tokens int32[n_vocab], probs float64[n_vocab], *n_out of them set. */
 LS_API int32_t ls_distribution(ls_workspace *w, float *row, int32_t n_vocab, const ls_sampling *sampling,
-                               const int32_t *window, int32_t n_window, int32_t *tokens, double *probs,
-                               int32_t *n_out);
+                               const int32_t *window, int32_t n_window, const ls_noise *noise, uint32_t position,
+                               int32_t *tokens, double *probs, int32_t *n_out);
 /* out[i] = log-softmax of the raw row at tokens[i]. */
 LS_API int32_t ls_log_probs(ls_workspace *w, const float *row, int32_t n_vocab, const int32_t *tokens, int32_t n,
                             double *out);
@@ -140,7 +154,7 @@ LS_API int32_t ls_top_log_probs(ls_workspace *w, const float *row, int32_t n_voc
                                 double *out, int32_t *n_out);
 
 /* verify.c: what the target says to a draft. rows float32*[1 + draft->n], each n_vocab long; only rows on the path
- * (for block: all) are touched. `window` = the whole history or at least its last penalty_last_n tokens; `position`
+ * (for block: all) are touched. `window` = the whole history or at least as many last tokens as count; `position`
  * = absolute position of the token sampled from row 0. accepted int32[draft->n] gets *n_accepted node indices. */
 LS_API int32_t ls_verify(ls_workspace *w, float *const *rows, int32_t n_vocab, const ls_draft *draft,
                          const ls_sampling *sampling, const int32_t *window, int32_t n_window, const ls_noise *noise,
@@ -159,7 +173,7 @@ typedef struct ls_row {
 } ls_row;
 /* What to ask for before a verdict with the same arguments: request uint32[LS_REQUEST_WORDS], patched
  * int32[LS_MOST_PATCHED], positions uint32[1 + draft->n]. LS_NEED_ROW where lists cannot decide: another rule than coupled,
- * top-p or typical without top-k, a temperature beside 0 that is not from 0.01 to 100, too many entries or penalties. */
+ * top-p or typical without top-k, top-n-sigma, DRY, a temperature beside 0 that is not from 0.01 to 100, too many entries or penalties. */
 LS_API int32_t ls_list_request(ls_workspace *w, int32_t n_vocab, const ls_draft *draft, const ls_sampling *sampling,
                                const int32_t *window, int32_t n_window, const ls_noise *noise, uint32_t position,
                                int32_t rule, uint32_t request[LS_REQUEST_WORDS], int32_t *patched, uint32_t *positions);

@@ -117,9 +117,9 @@ int32_t ls_draw(ls_workspace *w, const ls_sampling *s, const ls_support *support
     }
     ranking b = {.scores = w->scratch, .tokens = tokens, .n = 0, .room = count};
     if (support->full) {
-        draw_from_row(w, support, s->temperature, key, counter, &b);
+        draw_from_row(w, support, support->temperature, key, counter, &b);
     } else {
-        draw_from_list(w, support, s->temperature, key, counter, &b);
+        draw_from_list(w, support, support->temperature, key, counter, &b);
     }
     *n_out = b.n;
     return LS_OK;
@@ -134,7 +134,7 @@ int32_t ls_target_of(ls_workspace *w, const ls_sampling *s, float *row, int32_t 
     }
     const int32_t status = ls_find_support(w, s, row, n_vocab, &out->support);
     if (!status) {
-        const double sum = ls_softmax(w, &out->support, s->temperature, w->weights);
+        const double sum = ls_softmax(w, &out->support, out->support.temperature, w->weights);
         for (int64_t i = 0; i < out->support.n; i++) {
             w->weights[i] = w->weights[i] / sum;
         }
@@ -144,13 +144,13 @@ int32_t ls_target_of(ls_workspace *w, const ls_sampling *s, float *row, int32_t 
 
 /* Gets a row ready: memory, history, bias and penalties. ls_restore must follow a success. */
 static int32_t prepare(ls_workspace *w, float *row, int32_t n_vocab, const ls_sampling *s, const int32_t *window,
-                       int32_t n_window) {
+                       int32_t n_window, const ls_noise *noise, uint32_t position) {
     if (n_vocab < 1 || n_window < 0 || s->n_bias < 0) {
         return ls_fail(w, LS_BAD_ARGUMENT, -1, -1);
     }
     int32_t status = ls_reserve(w, n_vocab);
     status = status ? status : ls_window_start(w, s, window, n_window, 0);
-    return status ? status : ls_patch(w, s, row, n_vocab);
+    return status ? status : ls_patch(w, s, noise, position, row, n_vocab);
 }
 
 int32_t ls_sample(ls_workspace *w, float *row, int32_t n_vocab, const ls_sampling *sampling, const int32_t *window,
@@ -162,7 +162,7 @@ int32_t ls_sample(ls_workspace *w, float *row, int32_t n_vocab, const ls_samplin
     if (count < 1 || count > n_vocab) {
         return ls_fail(w, LS_BAD_ARGUMENT, -1, -1);
     }
-    int32_t status = prepare(w, row, n_vocab, sampling, window, n_window);
+    int32_t status = prepare(w, row, n_vocab, sampling, window, n_window, noise, position);
     if (status) {
         return status;
     }
@@ -170,7 +170,7 @@ int32_t ls_sample(ls_workspace *w, float *row, int32_t n_vocab, const ls_samplin
     status = ls_find_support(w, sampling, row, n_vocab, &support);
     status = status ? status : ls_draw(w, sampling, &support, key, counter, count, tokens, n_out);
     if (!status && probs) {
-        const double temperature = sampling->temperature < LS_COLD ? 1.0 : sampling->temperature;
+        const double temperature = sampling->temperature < LS_COLD ? 1.0 : support.temperature;
         const double sum = ls_softmax(w, &support, temperature, NULL);
         for (int32_t i = 0; i < *n_out; i++) {
             probs[i] = (float)(ls_exp1(((double)row[tokens[i]] - support.top) / temperature) / sum);
@@ -181,10 +181,11 @@ int32_t ls_sample(ls_workspace *w, float *row, int32_t n_vocab, const ls_samplin
 }
 
 int32_t ls_distribution(ls_workspace *w, float *row, int32_t n_vocab, const ls_sampling *sampling,
-                        const int32_t *window, int32_t n_window, int32_t *tokens, double *probs, int32_t *n_out) {
+                        const int32_t *window, int32_t n_window, const ls_noise *noise, uint32_t position,
+                        int32_t *tokens, double *probs, int32_t *n_out) {
     ls_target target;
     *n_out = 0;
-    int32_t status = prepare(w, row, n_vocab, sampling, window, n_window);
+    int32_t status = prepare(w, row, n_vocab, sampling, window, n_window, noise, position);
     if (status) {
         return status;
     }

@@ -1,4 +1,5 @@
-/* Which tokens of a row may be drawn: top-k, typical, top-p, min-p, in llama.cpp's order and with its edges, in double.
+/* Which tokens of a row may be drawn, and at which temperature: top-n-sigma, top-k, typical, top-p, min-p, XTC and dynamic
+ * temperature, in llama.cpp's order and with its edges, in double.
  * Most of a large row is never looked at twice: one scan with a rising threshold finds the k best. */
 #include "internal.h"
 
@@ -114,17 +115,26 @@ static void keep_list(ls_support *support, int64_t n) {
     support->top = ls_key_logit(support->keys[0]);
 }
 
+/* The entropy, with w->weights = the probabilities; *logits = those of the entries. */
+static double entropy_of(ls_workspace *w, const ls_support *support, double *log_sum, const float **logits) {
+    const int64_t n = support->n;
+    const double sum = ls_softmax(w, support, 1.0, w->weights);
+    *log_sum = ls_log1(sum);
+    *logits = support->full ? support->row : w->logits;
+    for (int64_t i = 0; i < n; i++) {
+        w->weights[i] = w->weights[i] / sum;
+        const double log_prob = ((double)(*logits)[i] - support->top) - *log_sum;
+        w->scratch[i] = w->weights[i] > 0.0 ? -(w->weights[i] * log_prob) : 0.0;
+    }
+    return ls_lane_sum(w->scratch, n);
+}
+
 /* Probability nearest to the entropy first, in float32 distances as in llama.cpp; ties in the order of the entries. */
 static void keep_typical(ls_workspace *w, ls_support *support, double typical_p) {
     const int64_t n = support->n;
-    const double sum = ls_softmax(w, support, 1.0, w->weights), log_sum = ls_log1(sum);
-    const float *logits = support->full ? support->row : w->logits;
-    for (int64_t i = 0; i < n; i++) {
-        w->weights[i] = w->weights[i] / sum;
-        const double log_prob = ((double)logits[i] - support->top) - log_sum;
-        w->scratch[i] = w->weights[i] > 0.0 ? -(w->weights[i] * log_prob) : 0.0;
-    }
-    const double entropy = ls_lane_sum(w->scratch, n);
+    double log_sum;
+    const float *logits;
+    const double entropy = entropy_of(w, support, &log_sum, &logits);
     int64_t count = 0;
     for (int64_t i = 0; i < n; i++) {
         const float distance = (float)fabs(-(((double)logits[i] - support->top) - log_sum) - entropy);
@@ -181,8 +191,9 @@ static int32_t keep_top_p(ls_workspace *w, ls_support *support, double top_p) {
     return LS_OK;
 }
 
-static void keep_min_p(ls_workspace *w, ls_support *support, double min_p) {
-    const double limit = ls_log1(min_p), top = support->top;
+/* Keeps what is at most -limit below the largest logit. */
+static void keep_near(ls_workspace *w, ls_support *support, double limit) {
+    const double top = support->top;
     int64_t kept = 0;
     if (!support->full) {
         while (kept < support->n && (double)ls_key_logit(support->keys[kept]) - top >= limit) {
@@ -205,8 +216,59 @@ static void keep_min_p(ls_workspace *w, ls_support *support, double min_p) {
     keep_list(support, kept);
 }
 
+/* The standard deviation of the logits that are not excluded. */
+static double deviation(ls_workspace *w, const float *row, int64_t n) {
+    int64_t count = 0;
+    for (int64_t i = 0; i < n; i++) {
+        const bool counts = row[i] > -INFINITY;
+        w->scratch[i] = counts ? (double)row[i] : 0.0;
+        count += counts;
+    }
+    const double mean = ls_lane_sum(w->scratch, n) / (double)count;
+    for (int64_t i = 0; i < n; i++) {
+        const double off = row[i] > -INFINITY ? (double)row[i] - mean : 0.0;
+        w->scratch[i] = off * off;
+    }
+    return sqrt(ls_lane_sum(w->scratch, n) / (double)count);
+}
+
+/* XTC: where two tokens or more are likely, all of these but the least likely go. */
+static int32_t drop_likely(ls_workspace *w, ls_support *support, double threshold) {
+    const double sum = ls_softmax(w, support, 1.0, w->weights);
+    int64_t likely = 0;
+    for (int64_t i = 0; i < support->n; i++) {
+        likely += w->weights[i] / sum >= threshold && (!support->full || support->row[i] > -INFINITY);
+    }
+    if (likely < 2) {
+        return LS_OK;
+    }
+    if (support->full) {
+        const int32_t status = ls_top_k(w, support->row, support->n_vocab, support->n_vocab, support->keys, &support->n);
+        if (status) {
+            return status;
+        }
+    }
+    support->keys += likely - 1;
+    support->size -= likely - 1;
+    keep_list(support, support->n - (likely - 1));
+    return LS_OK;
+}
+
+/* Hotter, the more even the support is. */
+static double dynamic_temperature(ls_workspace *w, const ls_sampling *s, const ls_support *support) {
+    double log_sum;
+    const float *logits;
+    const double low = s->temperature > s->dynatemp_range ? s->temperature - s->dynatemp_range : 0.0;
+    const double high = s->temperature + s->dynatemp_range;
+    const double share = entropy_of(w, support, &log_sum, &logits) / ls_log1((double)support->size);
+    const double power = share >= LS_TINY ? ls_exp1(s->dynatemp_exponent * ls_log1(share)) : s->dynatemp_exponent > 0.0 ? 0.0 : 1.0;
+    return low + (high - low) * power;
+}
+
 int32_t ls_find_support(ls_workspace *w, const ls_sampling *s, float *row, int32_t n_vocab, ls_support *out) {
-    *out = (ls_support){.row = row, .n_vocab = n_vocab, .full = s->top_k <= 0, .keys = w->keys, .n = n_vocab};
+    const bool sigma = s->temperature >= LS_COLD && s->top_n_sigma > 0.0;
+    const int32_t k = s->top_k > 0 && s->top_k < n_vocab ? s->top_k : n_vocab;
+    *out = (ls_support){.row = row, .n_vocab = n_vocab, .full = sigma || s->top_k <= 0, .keys = w->keys, .n = n_vocab, .size = k};
     int32_t status;
     if (out->full) {
         status = ls_top(w, row, n_vocab, &w->keys[0]);
@@ -217,20 +279,39 @@ int32_t ls_find_support(ls_workspace *w, const ls_sampling *s, float *row, int32
         return status;
     }
     out->top = ls_key_logit(w->keys[0]);
+    if (sigma) {
+        keep_near(w, out, -(s->top_n_sigma * deviation(w, row, n_vocab)));
+        out->n = out->n < k ? out->n : k;
+    }
     return ls_filter_support(w, s, out);
 }
 
 int32_t ls_filter_support(ls_workspace *w, const ls_sampling *s, ls_support *out) {
-    const bool warm = s->temperature >= LS_COLD;
+    const bool typical = s->typical_p < 1.0, top_p = s->top_p < 1.0, min_p = s->min_p >= LS_TINY;
     int32_t status = LS_OK;
-    if (warm && s->typical_p < 1.0) {
+    out->temperature = s->temperature;
+    if (s->temperature < LS_COLD) {
+        return status;
+    }
+    if (typical) {
         keep_typical(w, out, s->typical_p);
     }
-    if (warm && s->top_p < 1.0) {
+    if (top_p) {
         status = keep_top_p(w, out, s->top_p);
     }
-    if (warm && s->min_p >= LS_TINY && !status) {
-        keep_min_p(w, out, s->min_p);
+    if (min_p && !status) {
+        keep_near(w, out, ls_log1(s->min_p));
+    }
+    out->size = typical || top_p || min_p ? out->n : out->size;
+    if (w->xtc && s->xtc_threshold <= 0.5 && !status) {
+        status = drop_likely(w, out, s->xtc_threshold);
+    }
+    if (s->dynatemp_range > 0.0 && out->size > 1 && !status) {
+        out->temperature = dynamic_temperature(w, s, out);
+    }
+    if (out->temperature < LS_COLD && !status) { /* of which only dynamic temperature is the cause */
+        keep_list(out, 1);
+        out->temperature = 1.0;
     }
     return status;
 }

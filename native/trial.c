@@ -72,7 +72,8 @@ static int32_t branch(ls_workspace *w, const ls_trial *t, draft_buffers *d, int3
     int32_t status = ls_sample(w, row, t->n_vocab, t->sampling, history, end, noise, (uint32_t)end,
                                count < t->n_vocab ? count : t->n_vocab, drawn, NULL, &n_drawn);
     memcpy(row, t->claimed + start, size);
-    status = status ? status : ls_distribution(w, row, t->n_vocab, t->sampling, history, end, tokens, probs, &n);
+    status = status ? status : ls_distribution(w, row, t->n_vocab, t->sampling, history, end, noise, (uint32_t)end,
+                                               tokens, probs, &n);
     for (int32_t i = 0; i < n_drawn && !status; i++) {
         if (d->n < MAX_NODES) {
             add_node(t, d, parent, drawn[i], drawn, i, tokens, probs, n);

@@ -54,6 +54,11 @@ static int32_t check_draft(walk *v, int32_t rule) {
 /* The whole row, or NULL: only a list of it is there. */
 static float *whole_row(const walk *v, int32_t row) { return v->listed ? v->listed[row].logits : v->rows[row]; }
 
+/* The row after `depth` nodes. */
+static int32_t patch(const walk *v, int32_t depth, float *row) {
+    return ls_patch(v->w, v->sampling, v->noise, v->position + (uint32_t)depth, row, v->n_vocab);
+}
+
 /* coupled: the target's own token, drawn with the same noise as plain decoding draws it, picks the child. */
 static int32_t coupled_token(walk *v, int32_t *token) {
     uint32_t key[2], counter[4];
@@ -65,7 +70,7 @@ static int32_t coupled_token(walk *v, int32_t *token) {
         return ls_listed_token(v->w, &v->listed[1 + v->node], v->n_vocab, v->sampling, v->noise,
                                v->position + (uint32_t)v->depth, token);
     }
-    int32_t status = ls_patch(v->w, v->sampling, row, v->n_vocab);
+    int32_t status = patch(v, v->depth, row);
     if (status) {
         return status;
     }
@@ -216,7 +221,7 @@ static int32_t verify_rejection(walk *v, int32_t *next_token) {
         ls_target target;
         float *row = whole_row(v, 1 + v->node);
         int32_t status = row ? LS_OK : LS_NEED_ROW;
-        status = status ? status : ls_patch(v->w, v->sampling, row, v->n_vocab);
+        status = status ? status : patch(v, v->depth, row);
         if (status) {
             return status;
         }
@@ -257,7 +262,7 @@ static int32_t block_step(walk *v, int32_t i, double *share, double *share_kept)
     if (!(q > 0.0)) {
         return ls_fail(v->w, LS_BAD_DRAFT, 1 + i, d->tokens[i]);
     }
-    int32_t status = row ? ls_patch(v->w, v->sampling, row, v->n_vocab) : LS_NEED_ROW;
+    int32_t status = row ? patch(v, i, row) : LS_NEED_ROW;
     if (status) {
         return fail_at(v, i, status);
     }
@@ -289,7 +294,7 @@ static int32_t block_next(walk *v, double share, int32_t *next_token) {
         v->accepted[i] = i;
         ls_window_push(v->w, v->sampling, v->draft->tokens[i]);
     }
-    status = status ? status : row ? ls_patch(v->w, v->sampling, row, v->n_vocab) : LS_NEED_ROW;
+    status = status ? status : row ? patch(v, v->depth, row) : LS_NEED_ROW;
     if (status) {
         return fail_at(v, v->depth, status);
     }

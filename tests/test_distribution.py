@@ -49,7 +49,13 @@ SETTINGS = {
     "repeat": replace(FULL, repeat_penalty=1.8, penalty_last_n=2),
     "presence": replace(FULL, presence_penalty=0.9, frequency_penalty=0.4, penalty_last_n=-1),
     "bias": replace(FULL, logit_bias=((0, 1.0), (1, -1.0), (2, -np.inf))),
-    "all": SamplingParams(0.8, 4, 0.95, 0.02, 0.97, 1.3, 0.2, 0.1, 3, ((1, 0.5),)),
+    "top_n_sigma": replace(FULL, top_n_sigma=0.9),
+    "dynatemp": replace(FULL, dynatemp_range=0.8, dynatemp_exponent=0.6),
+    "xtc": replace(FULL, xtc_probability=0.4, xtc_threshold=0.15),
+    "dry": replace(FULL, dry_multiplier=1.2, dry_allowed_length=1, dry_penalty_last_n=4),
+    "all": SamplingParams(
+        0.8, 4, 0.95, 0.02, 0.97, 2.5, 0.3, 0.1, 0.4, 0.8, 1.3, 0.2, 0.1, 3, 0.5, logit_bias=((1, 0.5),)
+    ),
 }
 CHAIN, TREE, WIDE_TREE = (1, 1, 1), (2, 2, 1), (3, 2, 1)
 
@@ -127,8 +133,10 @@ def joint(case: Case) -> Float64Array:
         wider = np.zeros((len(result), case.n_vocab))
         for i, path in enumerate(itertools.product(range(case.n_vocab), repeat=depth)):
             history = np.array((0, 0, *path), dtype=np.int32)
-            step = reference.distribution(rows, int(history[-2] * case.n_vocab + history[-1]), case.sampling, history)
-            wider[i, step.tokens] = result[i] * step.probs
+            row, chance = int(history[-2] * case.n_vocab + history[-1]), case.sampling.xtc_probability
+            for xtc, share in ((0.0, 1.0 - chance), (1.0, chance)):  # a coin is thrown for each token
+                step = reference.distribution(rows, row, replace(case.sampling, xtc_probability=xtc), history)
+                wider[i, step.tokens] += result[i] * share * step.probs
         result = wider.reshape(-1)
     return result
 
@@ -279,7 +287,8 @@ def plain_text(rows: LogitRows, case: Case, noise: Noise, length: int) -> list[i
     history = [0, 0]
     for _ in range(length):
         window = np.array(history, dtype=np.int32)
-        probs = reference.distribution(rows, history[-2] * case.n_vocab + history[-1], case.sampling, window)
+        row = history[-2] * case.n_vocab + history[-1]
+        probs = reference.distribution(rows, row, case.sampling, window, noise, len(history))
         gumbel = reference.gumbel(noise, Purpose.SAMPLE, len(history), probs.tokens)
         history.append(int(probs.tokens[np.argmax(np.log(probs.probs) + gumbel)]))
     return history[2:]

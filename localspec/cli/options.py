@@ -190,16 +190,8 @@ def _add_search_options(group: argparse._ArgumentGroup) -> None:
     )
 
 
-def add_sampling_options(parser: argparse.ArgumentParser) -> None:
-    """How tokens are drawn; defaults are llama.cpp's."""
-    group = parser.add_argument_group("sampling")
-    group.add_argument("--temperature", type=real(0, 100), metavar="X", help="0 = most likely token; default: 0.8")
-    group.add_argument("--top-k", type=whole(0), metavar="N", help="keep the N most likely tokens, 0 all; default: 40")
-    group.add_argument("--top-p", type=real(0, 1), metavar="X", help="keep this much probability; default: 0.95")
-    group.add_argument(
-        "--min-p", type=real(0, 1), metavar="X", help="drop what is less likely than this share; default: 0.05"
-    )
-    group.add_argument("--typical-p", type=real(0, 1), metavar="X", help="locally typical sampling; default: 1 (off)")
+def _add_repetition_options(group: argparse._ArgumentGroup) -> None:
+    """What is done against repetitions."""
     group.add_argument(
         "--repeat-penalty", type=real(0.001, 100), metavar="X", help="divide logits of recent tokens; default: 1 (off)"
     )
@@ -212,6 +204,53 @@ def add_sampling_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--penalty-last-n", type=whole(-1), metavar="N", help="what counts as recent; default: 64, -1 all"
     )
+    group.add_argument(
+        "--dry-multiplier",
+        type=real(0, 100),
+        metavar="X",
+        help="penalty of going on with a repetition; default: 0 (off)",
+    )
+    group.add_argument("--dry-base", type=real(1, 100), metavar="X", help="its growth with each token; default: 1.75")
+    group.add_argument("--dry-allowed-length", type=whole(0), metavar="N", help="free below N tokens; default: 2")
+    group.add_argument(
+        "--dry-penalty-last-n", type=whole(-1), metavar="N", help="where repetitions are looked for; default: -1, all"
+    )
+    group.add_argument(
+        "--dry-sequence-breaker",
+        dest="dry_sequence_breakers",
+        action="append",
+        metavar="TEXT",
+        help='no repetition goes across; repeatable; `none` for none; default: \\n : " *',
+    )
+
+
+def add_sampling_options(parser: argparse.ArgumentParser) -> None:
+    """How tokens are drawn; defaults are llama.cpp's."""
+    group = parser.add_argument_group("sampling")
+    group.add_argument("--temperature", type=real(0, 100), metavar="X", help="0 = most likely token; default: 0.8")
+    group.add_argument("--top-k", type=whole(0), metavar="N", help="keep the N most likely tokens, 0 all; default: 40")
+    group.add_argument("--top-p", type=real(0, 1), metavar="X", help="keep this much probability; default: 0.95")
+    group.add_argument(
+        "--min-p", type=real(0, 1), metavar="X", help="drop what is less likely than this share; default: 0.05"
+    )
+    group.add_argument("--typical-p", type=real(0, 1), metavar="X", help="locally typical sampling; default: 1 (off)")
+    group.add_argument(
+        "--top-n-sigma",
+        type=real(-1, 100),
+        metavar="X",
+        help="keep logits this many deviations near; default: -1 (off)",
+    )
+    group.add_argument(
+        "--xtc-probability", type=real(0, 1), metavar="X", help="chance of leaving out likely tokens; default: 0 (off)"
+    )
+    group.add_argument("--xtc-threshold", type=real(0, 1), metavar="X", help="likely from here on; default: 0.1")
+    group.add_argument(
+        "--dynatemp-range", type=real(0, 100), metavar="X", help="temperature goes down and up by X; default: 0 (off)"
+    )
+    group.add_argument(
+        "--dynatemp-exponent", type=real(0, 100), metavar="X", help="how it follows the entropy; default: 1"
+    )
+    _add_repetition_options(group)
     group.add_argument(
         "--logit-bias", action="append", default=[], metavar="ID=X", help="add X to a token's logit; repeatable"
     )
@@ -367,6 +406,9 @@ def sampling_params(options: argparse.Namespace) -> SamplingParams:
 
     names = {field.name for field in fields(SamplingParams)} - {"logit_bias"}
     given = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
+    if "dry_sequence_breakers" in given:
+        texts = [text.replace("\\n", "\n") for text in given["dry_sequence_breakers"]]
+        given["dry_sequence_breakers"] = () if texts == ["none"] else tuple(texts)
     return SamplingParams(**given, logit_bias=tuple(_bias(text) for text in options.logit_bias))
 
 

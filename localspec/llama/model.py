@@ -8,6 +8,7 @@ import functools
 import hashlib
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,12 +18,13 @@ from localspec.errors import Cancelled, ModelError, ModelFileError, UsageError
 from localspec.gguf import Header, Value, read_header
 from localspec.gguf.split import parts_of, read_parts
 from localspec.gguf.spread import BY_LAYER, Spread
+from localspec.llama.breakers import breakers
 from localspec.llama.exact import wide
 from localspec.llama.exact.configuration import Kernels
 from localspec.llama.fewest import FewestTokens
 from localspec.llama.library import device_list, lib, mapping
 from localspec.llama.special_tokens import PromptTokenizer, SpecialToken, special_tokens
-from localspec.types import Prompt, Tokens
+from localspec.types import Breakers, ModelSampling, Prompt, SamplingParams, Tokens
 
 if TYPE_CHECKING:
     from localspec.llama.library.handle import Handle
@@ -232,6 +234,19 @@ class Model:
             return buffer.raw[:count]
 
         return piece
+
+    def sampling(self, given: SamplingParams) -> SamplingParams:
+        """Settings for this model: where DRY is on, with its breakers as tokens."""
+        if not given.dry_multiplier or isinstance(given, ModelSampling):
+            return given
+        settings = {item.name: getattr(given, item.name) for item in fields(SamplingParams)}
+        return ModelSampling(**settings, breakers=self._breakers(given.dry_sequence_breakers))
+
+    @functools.cached_property
+    def _breakers(self) -> Callable[[tuple[str, ...]], Breakers]:
+        pieces = functools.cache(lambda: [self.piece(token, special=True) for token in range(self.n_vocab)])
+        tokenize = functools.partial(self.tokenize, special=False, add_bos=False)
+        return functools.lru_cache(maxsize=64)(lambda texts: breakers(pieces(), texts, tokenize))
 
     def detokenize(self, tokens: Sequence[int] | Tokens, special: bool = False) -> str:
         """The text of tokens; bytes that are no UTF-8 become U+FFFD."""

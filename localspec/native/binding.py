@@ -36,6 +36,8 @@ from localspec.types import (
     Tokens,
 )
 
+NO_NOISE = Noise(0)
+"""For distributions that do not depend on noise."""
 _MOST_INPUTS = 64
 """LS_MOST_INPUTS."""
 _WORK_PER_THREAD = 1 << 23
@@ -91,7 +93,7 @@ class NativeKernels(Numbers):
 
         Args:
             rows: Logits as the model left them; only rows[index] is touched.
-            window: int32[m], the tokens before this row's; the last `penalty_last_n` count.
+            window: int32[m], the tokens before this row's; as many of the last as the settings say count.
             position: Absolute position of the token that is drawn.
 
         Returns:
@@ -129,8 +131,18 @@ class NativeKernels(Numbers):
         found = int(scratch.results[0])
         return scratch.picked[:found].copy(), scratch.probs[:found].copy()
 
-    def distribution(self, rows: LogitRows, index: int, sampling: SamplingParams, window: Tokens) -> SparseProbs:
-        """rows[index] after bias, penalties, top-k, typical, top-p, min-p and temperature; `window` as for `sample`.
+    def distribution(
+        self,
+        rows: LogitRows,
+        index: int,
+        sampling: SamplingParams,
+        window: Tokens,
+        noise: Noise = NO_NOISE,
+        position: int = 0,
+    ) -> SparseProbs:
+        """rows[index] after all steps of `SamplingParams`; the arguments are those of `sample`.
+
+        `noise` and `position` say whether XTC takes tokens out here; nothing else depends on them.
 
         Raises:
             KernelError: NaN or +inf in the row, every token excluded, or `index` out of range.
@@ -139,6 +151,7 @@ class NativeKernels(Numbers):
         scratch = self.scratch()
         packed = scratch.pack(sampling)
         n_window = scratch.put_window(window, packed.lookback)
+        scratch.put_noise(noise)
         room = min(sampling.top_k, rows.n_vocab) if sampling.top_k else rows.n_vocab
         tokens, probs = np.empty(room, dtype=np.int32), np.empty(room, dtype=np.float64)
         status = self.library.ls_distribution(
@@ -148,6 +161,8 @@ class NativeKernels(Numbers):
             packed.address,
             scratch.window_address,
             n_window,
+            scratch.noise_address,
+            position & 0xFFFFFFFF,
             tokens.ctypes.data,
             probs.ctypes.data,
             scratch.results_address,

@@ -13,9 +13,9 @@ import numpy as np
 
 import localspec
 from localspec.errors import KernelError
-from localspec.types import Noise, SamplingParams
+from localspec.types import NO_BREAKERS, ModelSampling, Noise, SamplingParams
 
-ABI_VERSION = 4
+ABI_VERSION = 5
 ISAS = {"best": 0, "scalar": 1, "neon": 2, "avx2": 3, "avx512": 4}
 FILE_NAME = "localspec_native" + {"win32": ".dll", "darwin": ".dylib"}.get(sys.platform, ".so")
 
@@ -34,7 +34,7 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "ls_log": (None, [_PTR, _PTR, _I64, _PTR]),
     "ls_exp": (None, [_PTR, _PTR, _I64, _PTR]),
     "ls_sample": (_I32, [_PTR, _PTR, _I32, _PTR, _PTR, _I32, _PTR, _U32, _I32, _PTR, _PTR, _PTR]),
-    "ls_distribution": (_I32, [_PTR, _PTR, _I32, _PTR, _PTR, _I32, _PTR, _PTR, _PTR]),
+    "ls_distribution": (_I32, [_PTR, _PTR, _I32, _PTR, _PTR, _I32, _PTR, _U32, _PTR, _PTR, _PTR]),
     "ls_log_probs": (_I32, [_PTR, _PTR, _I32, _PTR, _I32, _PTR]),
     "ls_top_log_probs": (_I32, [_PTR, _PTR, _I32, _I32, _PTR, _PTR, _PTR]),
     "ls_verify": (_I32, [_PTR, _PTR, _I32, _PTR, _PTR, _PTR, _I32, _PTR, _U32, _I32, _PTR, _PTR, _PTR]),
@@ -92,11 +92,24 @@ class SamplingStruct(ctypes.Structure):
         ("top_p", ctypes.c_double),
         ("min_p", ctypes.c_double),
         ("typical_p", ctypes.c_double),
+        ("top_n_sigma", ctypes.c_double),
+        ("xtc_probability", ctypes.c_double),
+        ("xtc_threshold", ctypes.c_double),
+        ("dynatemp_range", ctypes.c_double),
+        ("dynatemp_exponent", ctypes.c_double),
+        ("dry_multiplier", ctypes.c_double),
+        ("dry_base", ctypes.c_double),
         ("repeat_penalty", ctypes.c_float),
         ("presence_penalty", ctypes.c_float),
         ("frequency_penalty", ctypes.c_float),
         ("penalty_last_n", _I32),
         ("top_k", _I32),
+        ("dry_allowed_length", _I32),
+        ("dry_penalty_last_n", _I32),
+        ("n_breaks", _I32),
+        ("break_heads", _PTR),
+        ("break_offsets", _PTR),
+        ("break_tails", _PTR),
         ("n_bias", _I32),
         ("bias_tokens", _PTR),
         ("bias_values", _PTR),
@@ -154,25 +167,40 @@ class PackedSampling:
         self.bias_tokens = np.array([token for token, _ in biases], dtype=np.int32)
         with np.errstate(over="ignore"):
             self.bias_values = np.array([bias for _, bias in biases], dtype=np.float64).astype(np.float32)
+        self.breakers = breakers = params.breakers if isinstance(params, ModelSampling) else NO_BREAKERS
         self.struct = SamplingStruct(
             params.temperature,
             params.top_p,
             params.min_p,
             params.typical_p,
+            params.top_n_sigma,
+            params.xtc_probability,
+            params.xtc_threshold,
+            params.dynatemp_range,
+            params.dynatemp_exponent,
+            params.dry_multiplier,
+            params.dry_base,
             params.repeat_penalty,
             params.presence_penalty,
             params.frequency_penalty,
             min(params.penalty_last_n, 2**31 - 1),
             min(params.top_k, 2**31 - 1),
+            min(params.dry_allowed_length, 2**31 - 1),
+            min(params.dry_penalty_last_n, 2**31 - 1),
+            len(breakers.heads),
+            breakers.heads.ctypes.data,
+            breakers.offsets.ctypes.data,
+            breakers.tails.ctypes.data,
             len(biases),
             self.bias_tokens.ctypes.data,
             self.bias_values.ctypes.data,
         )
         self.address = ctypes.addressof(self.struct)
-        self.lookback = params.penalty_last_n
+        lookbacks = [params.dry_penalty_last_n if params.dry_multiplier else 0]
+        if params.repeat_penalty != 1.0 or params.presence_penalty != 0.0 or params.frequency_penalty != 0.0:
+            lookbacks.append(params.penalty_last_n)
+        self.lookback = -1 if -1 in lookbacks else max(lookbacks)
         """How many tokens of the history matter; -1 all."""
-        if params.repeat_penalty == 1.0 and params.presence_penalty == 0.0 and params.frequency_penalty == 0.0:
-            self.lookback = 0
 
 
 class Library(ctypes.CDLL):

@@ -11,7 +11,11 @@ from localspec.chat.turn import Message
 from localspec.types import SamplingParams
 
 _OPENAI = ("temperature", "top_p", "presence_penalty", "frequency_penalty")
-_MORE = ("top_k", "min_p", "typical_p", "repeat_penalty", "penalty_last_n")
+_MORE = (
+    *("top_k", "min_p", "typical_p", "top_n_sigma", "xtc_probability", "xtc_threshold"),
+    *("dynatemp_range", "dynatemp_exponent", "repeat_penalty", "penalty_last_n"),
+    *("dry_multiplier", "dry_base", "dry_allowed_length", "dry_penalty_last_n", "dry_sequence_breakers"),
+)
 """Settings that vLLM and llama-server know besides."""
 _RENAMED = {"penalty_last_n": "repeat_last_n"}
 """Settings that llama-server and Ollama call otherwise: {localspec's name: theirs}."""

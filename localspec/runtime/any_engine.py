@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, TypeVar
@@ -190,6 +191,7 @@ class AnyEngine(ABC):
             raise UsageError(f"There is no drafter called {request.drafter!r} here; there are: {names}.")
         if request.rule is Rule.BLOCK and self.settings.branches > 1:
             raise UsageError(f"The rule block verifies chains only, and branches is {self.settings.branches}.")
+        request = replace(request, sampling=self.loaded.model.sampling(request.sampling))
         generation = Generation(request, on_prefill, chat)
         self.begin(generation)
         return generation

@@ -11,22 +11,52 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from localspec.errors import KernelError
-from localspec.types import Float32Array, LogitRows, Noise, Rule, SamplingParams, SparseProbs, Tokens
+from localspec.types import (
+    NO_BREAKERS,
+    Breakers,
+    Float32Array,
+    LogitRows,
+    ModelSampling,
+    Noise,
+    Rule,
+    SamplingParams,
+    SparseProbs,
+    Tokens,
+)
 from tests import reference
 
 from .backends import NATIVE
 
+
+def breakers(*sequences: list[int]) -> Breakers:
+    """Sequences of tokens, ordered by the first."""
+    heads = [one[0] for one in sequences]
+    offsets = np.cumsum([0, *(len(one) - 1 for one in sequences)])
+    tails = [token for one in sequences for token in one[1:]]
+    return Breakers(*(np.array(part, dtype=np.int32) for part in (heads, offsets, tails)))
+
+
 SAMPLINGS = st.builds(
-    SamplingParams,
+    ModelSampling,
     temperature=st.sampled_from([0.0, 0.01, 0.5, 0.8, 1.0, 2.0, 100.0]),
     top_k=st.sampled_from([0, 1, 2, 7, 40, 1000]),
     top_p=st.sampled_from([0.0, 0.3, 0.9, 0.999, 1.0]),
     min_p=st.sampled_from([0.0, 1e-310, 1e-4, 0.05, 0.6, 1.0]),
     typical_p=st.sampled_from([0.0, 0.3, 0.9, 1.0, 1.0]),
+    top_n_sigma=st.sampled_from([-1.0, -1.0, 0.0, 0.01, 1.0, 3.0]),
+    xtc_probability=st.sampled_from([0.0, 0.0, 0.5, 1.0]),
+    xtc_threshold=st.sampled_from([0.0, 0.01, 0.1, 0.5, 0.51]),
+    dynatemp_range=st.sampled_from([0.0, 0.0, 0.3, 1.0, 100.0]),
+    dynatemp_exponent=st.sampled_from([0.0, 0.4, 1.0, 2.5]),
     repeat_penalty=st.sampled_from([1.0, 1.0, 1.3, 0.7]),
     presence_penalty=st.sampled_from([0.0, 0.0, 0.6, -0.5]),
     frequency_penalty=st.sampled_from([0.0, 0.0, 0.3]),
     penalty_last_n=st.sampled_from([-1, 0, 1, 5, 64]),
+    dry_multiplier=st.sampled_from([0.0, 0.0, 0.8, 100.0]),
+    dry_base=st.sampled_from([1.0, 1.75, 100.0]),
+    dry_allowed_length=st.sampled_from([0, 1, 2, 5]),
+    dry_penalty_last_n=st.sampled_from([-1, 0, 1, 20]),
+    breakers=st.sampled_from([NO_BREAKERS, breakers([0]), breakers([1], [2, 3], [2, 3, 0], [3, 3])]),
     logit_bias=st.lists(st.tuples(st.integers(0, 70), st.sampled_from([-np.inf, -3.0, 0.5, 9.0])), max_size=3).map(
         tuple
     ),
@@ -86,6 +116,8 @@ def random_pass(seed: int, chain: bool) -> Pass:
     if rng.random() < 0.6:
         probs = tuple(random_probs(rng, vocabulary, int(token)) for token in tokens)
     window = rng.integers(-1, vocabulary + 1, size=int(rng.integers(0, 90))).astype(np.int32)
+    if rng.random() < 0.5:  # texts that repeat themselves
+        window = (np.tile(window, 3) if rng.random() < 0.5 else window % rng.integers(1, 5)).astype(np.int32)
     noise = Noise(int(rng.integers(2**63)), int(rng.integers(4)), int(rng.integers(2**30)))
     return Pass(matrix, tokens, parents, probs, window, noise, int(rng.integers(0, 10**6)))
 
@@ -126,7 +158,7 @@ def test_sample(seed: int, sampling: SamplingParams, count: int) -> None:
 @given(st.integers(0, 2**40), SAMPLINGS)
 def test_distribution(seed: int, sampling: SamplingParams) -> None:
     p = random_pass(seed, chain=True)
-    assert_same("distribution", p.matrix, p.rows, 0, sampling, p.window)
+    assert_same("distribution", p.matrix, p.rows, 0, sampling, p.window, p.noise, p.position)
 
 
 @given(st.integers(0, 2**40), st.integers(1, 50))
@@ -164,6 +196,9 @@ def test_refusals_name_the_same_place(seed: int, sampling: SamplingParams, rule:
                                       SamplingParams(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0),
                                       SamplingParams(temperature=1.0, top_k=0, top_p=0.9, min_p=0.0),
                                       SamplingParams(temperature=1.0, top_k=0, top_p=1.0, min_p=0.05),
+                                      SamplingParams(temperature=1.0, top_k=0, top_n_sigma=1.0, dynatemp_range=0.5),
+                                      SamplingParams(top_k=0, top_p=1.0, min_p=0.0, xtc_probability=1.0),
+                                      SamplingParams(dry_multiplier=0.8, dry_allowed_length=0),
                                       SamplingParams(temperature=1.0, top_k=0, typical_p=0.5)])  # fmt: skip
 def test_a_large_vocabulary(sampling: SamplingParams) -> None:
     rng = np.random.default_rng(4)

@@ -34,11 +34,13 @@ def llama_chain(row: Float32Array, s: SamplingParams, window: Tokens) -> dict[in
         lib.llama_sampler_init_penalties(
             len(row), s.penalty_last_n, s.repeat_penalty, s.frequency_penalty, s.presence_penalty
         ),
+        lib.llama_sampler_init_top_n_sigma(s.top_n_sigma),
         lib.llama_sampler_init_top_k(s.top_k),
         lib.llama_sampler_init_typical(s.typical_p, 0),
         lib.llama_sampler_init_top_p(s.top_p, 0),
         lib.llama_sampler_init_min_p(s.min_p, 0),
-        lib.llama_sampler_init_temp(s.temperature),
+        lib.llama_sampler_init_xtc(s.xtc_probability, s.xtc_threshold, 0, 1),
+        lib.llama_sampler_init_temp_ext(s.temperature, s.dynatemp_range, s.dynatemp_exponent),
         lib.llama_sampler_init_dist(1),
     ):
         lib.llama_sampler_chain_add(chain, part)
@@ -48,7 +50,7 @@ def llama_chain(row: Float32Array, s: SamplingParams, window: Tokens) -> dict[in
     array = lib.llama_token_data_array(data, len(row), -1, False)
     lib.llama_sampler_apply(chain, ctypes.byref(array))
     lib.llama_sampler_free(chain)
-    return {array.data[i].id: array.data[i].p for i in range(array.size)}
+    return {array.data[i].id: array.data[i].p for i in range(array.size) if array.data[i].p > 0}
 
 
 @settings(derandomize=True, max_examples=300)  # float32 there, double here: a tie at a threshold may fall either way
@@ -61,6 +63,11 @@ def llama_chain(row: Float32Array, s: SamplingParams, window: Tokens) -> dict[in
         top_p=st.sampled_from([0.0, 0.45, 0.9, 1.0]),
         min_p=st.sampled_from([0.0, 0.06, 0.4]),
         typical_p=st.sampled_from([0.25, 0.8, 1.0, 1.0]),
+        top_n_sigma=st.sampled_from([-1.0, -1.0, 0.0, 0.6, 2.0]),
+        xtc_probability=st.sampled_from([0.0, 0.0, 1.0]),
+        xtc_threshold=st.sampled_from([0.02, 0.1, 0.3, 0.6]),
+        dynatemp_range=st.sampled_from([0.0, 0.0, 0.25, 5.0]),
+        dynatemp_exponent=st.sampled_from([0.5, 1.0, 2.0]),
         repeat_penalty=st.sampled_from([1.0, 1.3]),
         presence_penalty=st.sampled_from([0.0, 0.6]),
         frequency_penalty=st.sampled_from([0.0, 0.3]),
@@ -72,6 +79,8 @@ def test_the_support_and_its_probabilities_are_those_of_llama_cpps_chain(seed: i
     rng = np.random.default_rng(seed)
     row = rng.normal(0, 2, size=int(rng.choice([7, 60, 300]))).astype(np.float32)
     window = rng.integers(0, len(row), size=20).astype(np.int32)
+    if sampling.top_n_sigma > 0:  # llama.cpp's typical sampling makes NaN of the logits that top-n-sigma excludes
+        sampling = replace(sampling, typical_p=1.0)
     got = kernels.distribution(LogitRows.from_matrix(row[None].copy()), 0, sampling, window)
     wanted = llama_chain(row, sampling, window)
     assert set(got.tokens.tolist()) == set(wanted)
@@ -106,6 +115,48 @@ class TestMeaning:
     def test_typical_may_drop_the_most_likely_token(self, backend: Backend) -> None:
         row = rows_of(*np.log([0.4, *[0.06] * 10]))
         assert 0 not in self.support(backend, row, typical_p=0.3)
+
+    def test_top_n_sigma_counts_deviations_of_what_is_not_excluded(self, backend: Backend) -> None:
+        row = rows_of(3, 1, -1, -3, -np.inf)  # mean 0, deviation sqrt(5)
+        assert self.support(backend, row, top_n_sigma=0.8) == [0]
+        assert self.support(backend, row, top_n_sigma=1.8) == [0, 1, 2]
+        assert self.support(backend, row, top_n_sigma=1.8, top_k=2) == [0, 1]
+        assert (
+            self.support(backend, row, top_n_sigma=0.0) == self.support(backend, row, top_n_sigma=-1.0) == [0, 1, 2, 3]
+        )
+
+    def test_xtc_leaves_the_least_of_the_likely_tokens(self, backend: Backend) -> None:
+        row = rows_of(*np.log([0.4, 0.3, 0.2, 0.1]), -np.inf)
+        assert self.support(backend, row, xtc_probability=1.0, xtc_threshold=0.15) == [2, 3]
+        assert self.support(backend, row, xtc_probability=1.0, xtc_threshold=0.35) == [0, 1, 2, 3]
+        assert self.support(backend, row, xtc_probability=1.0, xtc_threshold=0.0) == [3]
+        assert self.support(backend, row, xtc_probability=1.0, xtc_threshold=0.51) == [0, 1, 2, 3]
+        assert self.support(backend, row, xtc_probability=1.0, xtc_threshold=0.15, temperature=0.0) == [0]
+
+    def test_xtc_falls_as_often_as_it_should_and_for_each_position_anew(self, backend: Backend) -> None:
+        row, often = rows_of(*np.log([0.6, 0.4])), replace(FULL, xtc_probability=0.3)
+        falls = [
+            len(backend.kernels.distribution(row, 0, often, NO_TOKENS, Noise(seed, 1, round_), position).tokens) == 1
+            for seed in range(10)
+            for round_ in (0, 7)
+            for position in range(100)
+        ]
+        assert 0.25 < np.mean(falls) < 0.35
+        assert falls[:100] == falls[100:200] != falls[200:300]
+
+    def test_dynamic_temperature_follows_the_entropy(self, backend: Backend) -> None:
+        def probs(*logits: float, **settings: Any) -> list[float]:
+            dynamic = replace(FULL, dynatemp_range=0.5, **settings)
+            return list(backend.kernels.distribution(rows_of(*logits), 0, dynamic, NO_TOKENS).probs)
+
+        np.testing.assert_allclose(probs(0, 0, 0), [1 / 3] * 3)  # the hottest: 1.5
+        np.testing.assert_allclose(probs(60, 0), [1.0, np.exp(-120)])  # the coldest: 0.5
+        p = np.array([0.9, 0.1])
+        share = -(p * np.log(p)).sum() / np.log(2)
+        for exponent in (0.0, 0.5, 1.0, 3.0):
+            raised = p ** (1 / (0.5 + share**exponent))
+            np.testing.assert_allclose(probs(*np.log(p), dynatemp_exponent=exponent), raised / raised.sum(), rtol=1e-6)
+        assert probs(2, 1, temperature=0.5, dynatemp_exponent=100.0) == [1.0]  # 0 or next to it
 
     def test_penalties_look_at_the_last_tokens_only(self, backend: Backend) -> None:
         window = np.array([0, 0, 1, 9, -1], dtype=np.int32)  # 9 and -1 are in no vocabulary: ignored

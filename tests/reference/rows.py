@@ -8,18 +8,21 @@ import numpy as np
 import numpy.typing as npt
 
 from localspec.errors import KernelError
+from localspec.native.binding import NO_NOISE
 from localspec.types import (
+    NO_BREAKERS,
     NO_TOKENS,
     Float32Array,
     Float64Array,
     LogitRows,
+    ModelSampling,
     Noise,
     Purpose,
     SamplingParams,
     SparseProbs,
     Tokens,
 )
-from tests.reference.numbers import exp, gumbel, lane_sum, log1
+from tests.reference.numbers import exp, gumbel, lane_sum, log1, uniform
 
 COLD = 1e-30
 """Temperatures below this are 0."""
@@ -53,23 +56,68 @@ def _has_penalties(sampling: SamplingParams) -> bool:
 
 
 def patched(row: Float32Array, sampling: SamplingParams, window: Tokens) -> Float32Array:
-    """A copy of the row with logit bias and penalties applied, in float32."""
+    """A copy of the row with logit bias, penalties and DRY applied, in float32."""
     row = row.copy()
     with np.errstate(all="ignore"):
         for token, bias in sampling.logit_bias:
             if token < len(row):
                 row[token] = row[token] + np.float32(bias)
-        if not _has_penalties(sampling):
-            return row
-        tail = window if sampling.penalty_last_n < 0 else window[-sampling.penalty_last_n :]
-        seen, counts = np.unique(tail, return_counts=True)
-        counts = counts[(seen >= 0) & (seen < len(row))].astype(np.float32)
-        seen = seen[(seen >= 0) & (seen < len(row))]
-        repeat, x = np.float32(sampling.repeat_penalty), row[seen]
-        scaled = np.where(x <= 0, x * repeat, x / repeat)
-        frequency, presence = np.float32(sampling.frequency_penalty), np.float32(sampling.presence_penalty)
-        row[seen] = scaled - (counts * frequency + presence)
+        if _has_penalties(sampling):
+            _penalise(row, sampling, window)
+        if sampling.dry_multiplier and sampling.dry_penalty_last_n:
+            for token, penalty in _dry(sampling, window, len(row)).items():
+                row[token] = row[token] - np.float32(penalty)
     return row
+
+
+def _penalise(row: Float32Array, sampling: SamplingParams, window: Tokens) -> None:
+    """Repeat, presence and frequency penalty, written into the row."""
+    tail = window if sampling.penalty_last_n < 0 else window[-sampling.penalty_last_n :]
+    seen, counts = np.unique(tail, return_counts=True)
+    counts = counts[(seen >= 0) & (seen < len(row))].astype(np.float32)
+    seen = seen[(seen >= 0) & (seen < len(row))]
+    repeat, x = np.float32(sampling.repeat_penalty), row[seen]
+    scaled = np.where(x <= 0, x * repeat, x / repeat)
+    frequency, presence = np.float32(sampling.frequency_penalty), np.float32(sampling.presence_penalty)
+    row[seen] = scaled - (counts * frequency + presence)
+
+
+def _dry(sampling: SamplingParams, window: Tokens, n_vocab: int) -> dict[int, float]:
+    """DRY's penalty of each token that would go on with a repetition."""
+    text = window.tolist() if sampling.dry_penalty_last_n < 0 else window[-sampling.dry_penalty_last_n :].tolist()
+    known, n = sampling.breakers if isinstance(sampling, ModelSampling) else NO_BREAKERS, len(text)
+    ends = zip(known.heads.tolist(), known.offsets[:-1].tolist(), known.offsets[1:].tolist(), strict=True)
+    breakers = [[head, *known.tails[start:stop].tolist()] for head, start, stop in ends]
+    limit = n
+    for at in reversed(range(n)):
+        lengths = [len(one) for one in breakers if text[at : at + len(one)] == one]
+        if lengths:
+            limit = n - at - max(lengths)
+            break
+    if n <= sampling.dry_allowed_length or limit < sampling.dry_allowed_length:
+        return {}
+    longest: dict[int, int] = {}
+    for k in range(1, n):
+        same = 0
+        while same < n - k and text[n - 1 - same] == text[n - 1 - k - same]:
+            same += 1
+        if min(same, limit) >= sampling.dry_allowed_length and 0 <= text[n - k] < n_vocab:
+            longest[text[n - k]] = max(longest.get(text[n - k], 0), min(same, limit))
+    most = int(88.7228391 / log1(sampling.dry_base)) if sampling.dry_base > 1.000001 else 2**31
+    return {
+        token: sampling.dry_multiplier * _power(sampling.dry_base, min(length - sampling.dry_allowed_length, most))
+        for token, length in longest.items()
+        if [token] not in breakers
+    }
+
+
+def _power(base: float, exponent: int) -> float:
+    """By squaring, as C does it."""
+    result = 1.0
+    while exponent > 0:
+        result = result * base if exponent & 1 else result
+        base, exponent = base * base, exponent >> 1
+    return result
 
 
 def check_row(row: Float32Array, index: int) -> None:
@@ -114,22 +162,78 @@ def _top_p(support: Support, top_p: float) -> Support:
     return _pick(support, order[: reached[0] + 1] if len(reached) else order)
 
 
-def find_support(row: Float32Array, sampling: SamplingParams) -> Support:
-    """top-k, typical, top-p, min-p on a patched row; at temperature 0 top-k only."""
+def _near(support: Support, limit: float) -> Support:
+    return _pick(support, np.flatnonzero(support.scaled >= limit))
+
+
+def _deviation(row: Float32Array) -> float:
+    """The standard deviation of the logits that are not excluded."""
+    counts = row > -np.inf
+    mean = lane_sum(np.where(counts, row.astype(np.float64), 0.0)) / counts.sum()
+    with np.errstate(invalid="ignore"):
+        off = np.where(counts, row.astype(np.float64) - mean, 0.0)
+    return float(np.sqrt(lane_sum(off * off) / counts.sum()))
+
+
+def _xtc(support: Support, threshold: float) -> tuple[Support, int]:
+    """Without the likely tokens, but for the least likely of them, and how many went."""
+    weights = exp(support.scaled)
+    likely = np.count_nonzero((weights / lane_sum(weights) >= threshold) & (support.logits > -np.inf))
+    if likely < 2:
+        return support, 0
+    order = _order(support.tokens, support.logits)
+    return _pick(support, order[support.logits[order] > -np.inf][likely - 1 :]), likely - 1
+
+
+def _dynamic_temperature(support: Support, size: int, sampling: SamplingParams) -> float:
+    weights = exp(support.scaled)
+    total = lane_sum(weights)
+    probs = weights / total
+    with np.errstate(all="ignore"):
+        entropy = lane_sum(np.where(probs > 0, -(probs * (support.scaled - log1(total))), 0.0))
+    low, high = max(sampling.temperature - sampling.dynatemp_range, 0.0), sampling.temperature + sampling.dynatemp_range
+    share, power = entropy / log1(float(size)), 0.0 if sampling.dynatemp_exponent > 0.0 else 1.0
+    if share >= TINY:
+        power = float(exp(np.array([sampling.dynatemp_exponent * log1(share)]))[0])
+    return low + (high - low) * power
+
+
+def xtc_falls(sampling: SamplingParams, noise: Noise, position: int) -> bool:
+    """XTC's coin for the token at a position; no round has a say."""
+    everywhere = Noise(noise.seed, noise.stream)
+    coin = uniform(everywhere, Purpose.SAMPLE, position, np.array([-1], dtype=np.int32))[0]
+    return sampling.xtc_probability > 0 and bool(coin <= sampling.xtc_probability)
+
+
+def find_support(row: Float32Array, sampling: SamplingParams, xtc: bool) -> tuple[Support, float]:
+    """What may be drawn of a patched row, and at which temperature; at temperature 0 top-k only."""
     support = Support(np.arange(len(row), dtype=np.int32), row)
-    if sampling.top_k > 0:
-        k = min(sampling.top_k, len(row))
+    size = k = min(sampling.top_k, len(row)) or len(row)
+    if sampling.temperature >= COLD and sampling.top_n_sigma > 0:
+        support = _near(support, -(sampling.top_n_sigma * _deviation(row)))
+        support = Support(support.tokens[:k], support.logits[:k])
+    elif sampling.top_k > 0:
         support = _pick(support, np.flatnonzero((row >= np.partition(row, -k)[-k]) & (row > -np.inf)))
         support = Support(support.tokens[:k], support.logits[:k])
     if sampling.temperature < COLD:
-        return support
+        return support, sampling.temperature
     if sampling.typical_p < 1.0:
         support = _typical(support, sampling.typical_p)
     if sampling.top_p < 1.0:
         support = _top_p(support, sampling.top_p)
     if sampling.min_p >= TINY:
-        support = _pick(support, np.flatnonzero(support.scaled >= log1(sampling.min_p)))
-    return support
+        support = _near(support, log1(sampling.min_p))
+    if sampling.typical_p < 1.0 or sampling.top_p < 1.0 or sampling.min_p >= TINY:
+        size = len(support)
+    if xtc and sampling.xtc_threshold <= 0.5:
+        support, gone = _xtc(support, sampling.xtc_threshold)
+        size -= gone
+    temperature = sampling.temperature
+    if sampling.dynatemp_range > 0 and size > 1:
+        temperature = _dynamic_temperature(support, size, sampling)
+    if temperature < COLD:
+        return _pick(support, _order(support.tokens, support.logits)[:1]), 1.0
+    return support, temperature
 
 
 def _softmax(support: Support, temperature: float) -> Float64Array:
@@ -139,29 +243,31 @@ def _softmax(support: Support, temperature: float) -> Float64Array:
     return result
 
 
-def target_of(row: Float32Array, index: int, sampling: SamplingParams, window: Tokens) -> tuple[Support, Float64Array]:
+def target_of(
+    row: Float32Array, index: int, sampling: SamplingParams, window: Tokens, noise: Noise, position: int
+) -> tuple[Support, Float64Array]:
     """The support and target_probs over it."""
     row = patched(row, sampling, window)
     check_row(row, index)
     if sampling.temperature < COLD:
         best = np.argmax(row)
         return Support(np.array([best], dtype=np.int32), row[[best]]), np.ones(1)
-    support = find_support(row, sampling)
-    return support, _softmax(support, sampling.temperature)
+    support, temperature = find_support(row, sampling, xtc_falls(sampling, noise, position))
+    return support, _softmax(support, temperature)
 
 
 def best_by_score(
     row: Float32Array, sampling: SamplingParams, noise: Noise, position: int, count: int
-) -> tuple[Support, npt.NDArray[np.intp]]:
-    """The support of a patched row and which of its entries are drawn."""
-    support = find_support(row, sampling)
+) -> tuple[Support, npt.NDArray[np.intp], float]:
+    """The support of a patched row, which of its entries are drawn, and at which temperature."""
+    support, temperature = find_support(row, sampling, xtc_falls(sampling, noise, position))
     if sampling.temperature < COLD:
         order = _order(support.tokens, support.logits)
     else:
-        scores = support.logits.astype(np.float64) / sampling.temperature
+        scores = support.logits.astype(np.float64) / temperature
         scores += gumbel(noise, Purpose.SAMPLE, position, support.tokens)
         order = np.lexsort((support.tokens, -scores))
-    return support, order[support.logits[order] > -np.inf][:count]
+    return support, order[support.logits[order] > -np.inf][:count], temperature
 
 
 def sample(
@@ -169,13 +275,15 @@ def sample(
 ) -> tuple[Tokens, Float32Array]:
     row = patched(rows[index], sampling, window)
     check_row(row, index)
-    support, drawn = best_by_score(row, sampling, noise, position, count)
-    probs = _softmax(support, 1.0 if sampling.temperature < COLD else sampling.temperature)
+    support, drawn, temperature = best_by_score(row, sampling, noise, position, count)
+    probs = _softmax(support, 1.0 if temperature < COLD else temperature)
     return support.tokens[drawn], probs[drawn].astype(np.float32)
 
 
-def distribution(rows: LogitRows, index: int, sampling: SamplingParams, window: Tokens) -> SparseProbs:
-    support, probs = target_of(rows[index], index, sampling, window)
+def distribution(
+    rows: LogitRows, index: int, sampling: SamplingParams, window: Tokens, noise: Noise = NO_NOISE, position: int = 0
+) -> SparseProbs:
+    support, probs = target_of(rows[index], index, sampling, window, noise, position)
     order = _order(support.tokens, support.logits)
     order = order[probs[order] > 0]
     return SparseProbs(support.tokens[order], probs[order])

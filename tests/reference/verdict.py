@@ -50,7 +50,8 @@ class Walk:
 
     def target(self) -> tuple[Support, Float64Array]:
         index = 1 + self.node
-        return target_of(self.rows[index], index, self.sampling, self.path())
+        position = self.position + len(self.accepted)
+        return target_of(self.rows[index], index, self.sampling, self.path(), self.noise, position)
 
     def draft_probs(self, node: int) -> SparseProbs:
         if self.probs is None:
@@ -93,7 +94,7 @@ def _verify_coupled(walk: Walk) -> int:
             token = int(np.argmax(row))
         else:
             position = walk.position + len(walk.accepted)
-            support, drawn = best_by_score(row, walk.sampling, walk.noise, position, 1)
+            support, drawn, _ = best_by_score(row, walk.sampling, walk.noise, position, 1)
             token = int(support.tokens[drawn[0]])
         child = next((i for i in walk.children() if walk.tokens[i] == token), None)
         if child is None:

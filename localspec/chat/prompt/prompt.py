@@ -54,6 +54,10 @@ def fenced(attachment: Attachment) -> str:
     return f"File {name}:\n{fence}\n{attachment.content}{end}{fence}"
 
 
+_WHOLE = ("top_k", "penalty_last_n", "dry_allowed_length", "dry_penalty_last_n")
+"""Settings that are whole numbers."""
+
+
 def sampling_params(params: Mapping[str, Any]) -> SamplingParams:
     """Sampling settings out of a chat's parameters; other keys are not looked at.
 
@@ -67,13 +71,21 @@ def sampling_params(params: Mapping[str, Any]) -> SamplingParams:
         value = params[item.name]
         if item.name == "logit_bias":
             given["logit_bias"] = _biases(value)
+        elif item.name == "dry_sequence_breakers":
+            given[item.name] = _texts(item.name, value)
         elif isinstance(value, bool) or not isinstance(value, int | float):
             raise UsageError(f"{item.name} is {value!r}; it must be a number.")
-        elif item.name in ("top_k", "penalty_last_n") and value != int(value):
+        elif item.name in _WHOLE and value != int(value):
             raise UsageError(f"{item.name} is {value!r}; it must be a whole number.")
         else:
-            given[item.name] = int(value) if item.name in ("top_k", "penalty_last_n") else float(value)
+            given[item.name] = int(value) if item.name in _WHOLE else float(value)
     return SamplingParams(**given)
+
+
+def _texts(name: str, value: Any) -> tuple[str, ...]:
+    if not isinstance(value, list | tuple) or not all(isinstance(text, str) for text in value):
+        raise UsageError(f"{name} is {value!r}; it must be a list of texts.")
+    return tuple(value)
 
 
 def _biases(value: Any) -> tuple[tuple[int, float], ...]:

@@ -186,7 +186,8 @@ class DraftModel:
         draft.confidence += shares.tolist()
         draft.certain.append(float(shares[0]))
         if request.needs_probs:
-            draft.probs += _drawn_from(kernels.distribution(rows, 0, request.sampling, history), found)
+            probs = kernels.distribution(rows, 0, request.sampling, history, request.noise, draft.length)
+            draft.probs += _drawn_from(probs, found)
         draft.path[draft.length] = found[0]
         draft.length += 1
         # A draft that was drawn for *rejection* must not end because of what was drawn.

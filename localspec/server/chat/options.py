@@ -21,9 +21,18 @@ _SAMPLING = (
     "top_p",
     "min_p",
     "typical_p",
+    "top_n_sigma",
+    "xtc_probability",
+    "xtc_threshold",
+    "dynatemp_range",
+    "dynatemp_exponent",
     "repeat_penalty",
     "presence_penalty",
     "frequency_penalty",
+    "dry_multiplier",
+    "dry_base",
+    "dry_allowed_length",
+    "dry_penalty_last_n",
 )
 
 
@@ -92,6 +101,8 @@ def sampling_params(fields: GenerationFields, model: Model) -> SamplingParams:
         given["top_k"] = max(0, fields.top_k)
     if fields.repeat_last_n is not None:
         given["penalty_last_n"] = fields.repeat_last_n
+    if fields.dry_sequence_breakers is not None:
+        given["dry_sequence_breakers"] = tuple(fields.dry_sequence_breakers)
     return SamplingParams(**given, logit_bias=logit_bias(fields.logit_bias, model))
 
 

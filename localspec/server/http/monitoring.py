@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Any
 
 from anyio import to_thread
@@ -153,7 +153,8 @@ def _slot(engine: Engine, index: int, generation: Generation | None) -> SlotStat
     state.n_prompt_tokens_cache = stats.reused_tokens
     state.n_prompt_tokens_processed = generation.read
     bias = [[token, False if value == -math.inf else value] for token, value in asked.sampling.logit_bias]
-    state.params = asdict(asked.sampling) | {
+    settings = {item.name: getattr(asked.sampling, item.name) for item in fields(SamplingParams)}
+    state.params = settings | {
         "logit_bias": bias,
         "seed": asked.seed,
         "max_tokens": -1 if asked.max_tokens is None else asked.max_tokens,

@@ -29,11 +29,7 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]+")
 SWITCHES: Mapping[str, tuple[Any, ...]] = {
     "mirostat": (0,),
     "mirostat_mode": (0,),
-    "dry_multiplier": (0,),
-    "xtc_probability": (0,),
-    "dynatemp_range": (0,),
     "dynamic_temperature": (False,),
-    "top_n_sigma": (-1, 0),
     "nsigma": (-1, 0),
     "adaptive_target": (-1,),
     "top_a": (0,),
@@ -68,7 +64,7 @@ SWITCHES: Mapping[str, tuple[Any, ...]] = {
     "conversation": (),
 }
 """Fields of other servers that change the answer and that are not supported, with the values that turn each off.
-Fields that only tune one of them (`dry_base`, `xtc_threshold`, `mirostat_tau`, ...) change nothing by themselves."""
+Fields that only tune one of them (`mirostat_tau`, `guidance_rescale`, ...) change nothing by themselves."""
 
 
 class Reading:

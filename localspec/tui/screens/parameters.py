@@ -28,7 +28,8 @@ _OF_QUESTIONS = ("seed", "max_tokens", "stop", "thinking", "drafter", "max_draft
 def parameters() -> list[Setting]:
     """What can be set for a chat: sampling, and what else a question has."""
     asked = {setting.name: setting for setting in settings_of(Question)}
-    return [*settings_of(SamplingParams), *(asked[name] for name in _OF_QUESTIONS)]
+    drawing = [setting for setting in settings_of(SamplingParams) if setting.kind is not tuple]
+    return [*drawing, *(asked[name] for name in _OF_QUESTIONS)]
 
 
 class ParametersScreen(Page):
