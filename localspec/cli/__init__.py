@@ -102,7 +102,7 @@ def _run(given: list[str]) -> int:
         given, more = given[:cut], given[cut + 1 :]
     parser = build_parser(command)
     options = parser.parse_args(given)
-    options.after_dashes = more
+    options.given, options.after_dashes = given, more
     if options.command is None:
         parser.print_help()
         return 0

@@ -98,7 +98,22 @@ def running(
     settings = settings or ServerSettings(drain_seconds=0.0)
     listening = listening or listen.bind("127.0.0.1", 0)
     port = listening.getsockname()[1]
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    with (
+        started(pool, settings, listening) as (service, server, failures),
+        httpx.Client(base_url=f"http://127.0.0.1:{port}", headers=headers, timeout=60) as client,
+    ):
+        while client.get("/health").status_code == 503:
+            assert not failures, repr(failures[0])
+            time.sleep(0.01)
+        yield Live(port, service, server, client)
 
+
+@contextmanager
+def started(
+    pool: Pool, settings: ServerSettings, listening: socket.socket
+) -> Iterator[tuple[Service, listen.Server, list[Exception]]]:
+    """The server alone, which may still load its model, and what went wrong with that."""
     failures: list[Exception] = []
 
     async def load(service: Service) -> None:
@@ -111,13 +126,8 @@ def running(
     server = listen.make_server(app, settings)
     thread = threading.Thread(target=server.run, args=([listening],), name="test-server")
     thread.start()
-    headers = {"Authorization": f"Bearer {key}"} if key else {}
     try:
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}", headers=headers, timeout=60) as client:
-            while client.get("/health").status_code == 503:
-                assert not failures, repr(failures[0])
-                time.sleep(0.01)
-            yield Live(port, app.state.service, server, client)
+        yield app.state.service, server, failures
     finally:
         server.should_exit = True
         thread.join(60)

@@ -6,17 +6,21 @@ import argparse
 import json
 import os
 import sys
+from pathlib import Path
 
 from localspec.chat.text_file import read_text
 from localspec.cli.clients import KEY_VARIABLE
 from localspec.cli.number import MOST_PORT, MOST_SECONDS, real, whole
 from localspec.cli.options import add_model_options, engine_settings, take_target
+from localspec.cli.unit import KINDS, unit
 from localspec.errors import UsageError
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", nargs="?", metavar="NAME", help="installed pair or model; default: the chosen one")
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen on; any but a loopback one needs a key")
+    parser.add_argument(
+        "--host", default="127.0.0.1", help="address to listen on, or unix:PATH; any but a loopback one needs a key"
+    )
     parser.add_argument(
         "--port", type=whole(0, MOST_PORT), default=8080, metavar="N", help="default: 8080; 0 = any free one"
     )
@@ -25,6 +29,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         type=whole(1, 64),
         metavar="N",
         help="requests at once per model; default: 4, or 1 where several would draft nothing (recurrent layers, trees)",
+    )
+    parser.add_argument("--ssl-cert", type=Path, metavar="FILE", help="certificate (PEM): HTTPS in place of HTTP")
+    parser.add_argument("--ssl-key", type=Path, metavar="FILE", help="its key, if that is not in the same file")
+    parser.add_argument(
+        "--print-unit", choices=KINDS, help="print a unit that starts this command with the session, and exit"
     )
     parser.add_argument("--json", action="store_true", help="log lines as JSON")
     parser.add_argument("--quiet", action="store_true", help="no line for each request")
@@ -80,6 +89,8 @@ def run(options: argparse.Namespace) -> int:
     settings = ServerSettings(
         host=options.host,
         port=options.port,
+        ssl_cert=options.ssl_cert,
+        ssl_key=options.ssl_key,
         api_keys=api_keys(options.api_key_file),
         allowed_hosts=tuple(name.lower() for name in options.allow_host),
         cors_origins=tuple(options.cors),
@@ -90,6 +101,10 @@ def run(options: argparse.Namespace) -> int:
         max_body_bytes=options.max_body * MIB,
         drain_seconds=options.drain,
     )
+    listen.check_certificate(settings)
+    if options.print_unit is not None:
+        print(_unit(options), end="")
+        return 0
     engine = {"prompt_cache_gb": default_budget() / 1e9} | engine_settings(options)
     target, draft = engine.pop("target", None), engine.pop("draft", None)
     heads = engine.pop("heads", ())
@@ -99,10 +114,27 @@ def run(options: argparse.Namespace) -> int:
     slots = pool.slots()  # reads the file's header, which may be damaged
     listening = listen.bind(settings.host, settings.port)
     with log.written_to(sys.stderr, as_json=options.json, quiet=options.quiet):
-        _say(pool.default, slots, listen.url_of(listening), options, bool(settings.api_keys))
+        url = listen.url_of(listening, "http" if settings.ssl_cert is None else "https")
+        _say(pool.default, slots, url, options, bool(settings.api_keys))
         with load_progress() as progress:
             listen.serve(pool, settings, listening, progress)
     return 0
+
+
+def _unit(options: argparse.Namespace) -> str:
+    """This command as a service, with the variables that say where localspec keeps things.
+
+    Raises:
+        UsageError: a key is in the environment; a unit that others can read may not hold it.
+    """
+    if os.environ.get(KEY_VARIABLE):
+        raise UsageError(f"A unit holds no key, and {KEY_VARIABLE} is set.", "Unset it, and give --api-key-file.")
+    given, wish = options.given, options.print_unit
+    known = ("LOCALSPEC_DATA", "LOCALSPEC_CONFIG", "LOCALSPEC_CACHE", "LOCALSPEC_MODEL")
+    at = next((i for i, word in enumerate(given) if word == wish and given[i - 1].startswith("--print")), None)
+    words = given[: at - 1] + given[at + 1 :] if at else [one for one in given if not one.startswith("--print")]
+    environment = {name: os.environ[name] for name in known if os.environ.get(name)}
+    return unit(wish, words, environment, Path.cwd())
 
 
 def _say(name: str, count: int, url: str, options: argparse.Namespace, has_key: bool) -> None:

@@ -8,10 +8,12 @@ import faulthandler
 import os
 import signal
 import socket
+import ssl
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
 
 import h11
@@ -28,6 +30,7 @@ from localspec.server.http.errors import ApiError, error_body, invalid
 from localspec.server.http.guard import too_long_head
 from localspec.server.http.log import LOG
 from localspec.server.http.settings import ServerSettings
+from localspec.server.http.unix_socket import PREFIX, UnixSocket
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _KEEP_ALIVE = 65
@@ -39,9 +42,14 @@ _GRACE_SECONDS = 5.0
 def bind(host: str, port: int) -> socket.socket:
     """A listening socket.
 
+    Args:
+        host: an address, or unix: and a path; then `port` is not looked at.
+
     Raises:
-        UsageError: the port is taken or not allowed, or there is no such address here.
+        UsageError: the port or path is taken or not allowed, or there is no such address here.
     """
+    if host.startswith(PREFIX):
+        return UnixSocket(Path(host.removeprefix(PREFIX)))
     try:
         address = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)[0]
         return socket.create_server(address[4][:2], family=address[0], backlog=512)
@@ -54,11 +62,31 @@ def bind(host: str, port: int) -> socket.socket:
         raise UsageError(f"Cannot listen on port {port} of {host}: {reason}.") from None
 
 
-def url_of(listening: socket.socket) -> str:
+def url_of(listening: socket.socket, scheme: str = "http") -> str:
     """Where a client finds the endpoint."""
+    if isinstance(listening, UnixSocket):
+        return f"{PREFIX}{listening.getsockname()}"
     host, port = listening.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
-    return f"http://{shown}:{port}/v1"
+    return f"{scheme}://{shown}:{port}/v1"
+
+
+def check_certificate(settings: ServerSettings) -> None:
+    """
+    Raises:
+        UsageError: the files for HTTPS cannot be used; says why.
+    """
+    if settings.ssl_cert is None:
+        return
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(settings.ssl_cert, settings.ssl_key, lambda: b"")
+    except ssl.SSLError as error:
+        why = "it is no PEM file with a certificate and a key that is not encrypted"
+        if error.reason == "KEY_VALUES_MISMATCH":
+            why = "the key is another one's"
+        raise UsageError(f"The certificate {settings.ssl_cert} cannot be used: {why}.") from None
+    except OSError as error:
+        raise UsageError(f"The certificate {settings.ssl_cert} or its key cannot be read: {error.strerror}.") from None
 
 
 class Connection(H11Protocol):
@@ -70,7 +98,8 @@ class Connection(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        transport.set_write_buffer_limits(high=0)  # what the system does not take yet is waited for, not collected
+        # What the system does not take yet is waited for, not collected. Over TLS, 0 bytes would be over a limit of 0.
+        transport.set_write_buffer_limits(high=0 if transport.get_extra_info("sslcontext") is None else 1)
         self._time_head()
 
     def data_received(self, data: bytes) -> None:
@@ -216,6 +245,8 @@ def make_server(app: FastAPI, settings: ServerSettings, ending: Callable[[], Non
         timeout_keep_alive=_KEEP_ALIVE,
         timeout_graceful_shutdown=int(settings.drain_seconds + _GRACE_SECONDS) + 1,
         h11_max_incomplete_event_size=settings.max_header_bytes,
+        ssl_certfile=settings.ssl_cert,
+        ssl_keyfile=settings.ssl_key,
     )
     return Server(config, app.state.service, ending)
 

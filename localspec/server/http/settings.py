@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ipaddress
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from localspec.errors import UsageError
+from localspec.server.http.unix_socket import PREFIX
 
 MIB = 1 << 20
 
@@ -15,9 +17,13 @@ class ServerSettings:
     """How the endpoint listens, whom it lets in, and what it puts up with."""
 
     host: str = "127.0.0.1"
-    """Address to listen on. Any but a loopback address needs an API key."""
+    """Address to listen on, or unix: and a path. Any that other machines can reach needs an API key."""
     port: int = 8080
     """TCP port; 0 = any free one."""
+    ssl_cert: Path | None = None
+    """A certificate (PEM, with those that signed it): the endpoint speaks HTTPS. None = HTTP."""
+    ssl_key: Path | None = None
+    """The certificate's key, not encrypted; None = it is in the same file."""
     api_keys: tuple[str, ...] = field(default=(), repr=False)
     """Keys that open the endpoint; empty = none is asked for."""
     allowed_hosts: tuple[str, ...] = ()
@@ -58,6 +64,8 @@ class ServerSettings:
                 raise UsageError(f"{name} is {getattr(self, name)}; it must be above 0.")
         if not self.drain_seconds >= 0:
             raise UsageError(f"drain_seconds is {self.drain_seconds}; it must be 0 or more.")
+        if self.ssl_key is not None and self.ssl_cert is None:
+            raise UsageError("There is a key for HTTPS, and no certificate.", "Give --ssl-cert, too.")
         for origin in self.cors_origins:
             if origin != "*" and ("://" not in origin or origin.endswith("/")):
                 raise UsageError(f"The origin {origin!r} must look like https://chat.example, without a path, or be *.")
@@ -70,7 +78,7 @@ class ServerSettings:
 
 def is_loopback(host: str) -> bool:
     """Whether only this machine can reach an address."""
-    if host == "localhost":
+    if host == "localhost" or host.startswith(PREFIX):
         return True
     try:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
