@@ -11,9 +11,11 @@ from statistics import median
 PASSES_BETWEEN = 5
 """Plain passes that the time between two tokens of an answer may take while a prompt is read: a piece, and a pass."""
 ALONE_SECONDS = 1.0
-"""Seconds of a piece while nobody decodes: a newcomer waits so long at most, and a cancel loses no more."""
-LEAST_PIECE = 4
-"""Tokens of a piece at least: fewer cost about as much."""
+"""Seconds of a piece while nobody decodes: a newcomer waits so long, and a cancel loses no more."""
+ALONE_PASSES = 16
+"""Plain passes that such a piece may take where these are more: every piece reads the weights, as a pass does."""
+LEAST_PIECE, LEAST_ALONE = 4, 64
+"""Tokens of a piece at least, beside answers and alone: fewer cost about as much."""
 FIRST_PIECE = 32
 """Tokens of the first piece, when no cost is known."""
 _PASSES_KEPT = 16
@@ -44,5 +46,7 @@ class Reading:
         """Most tokens of the next piece; `beside`: whether answers are decoded meanwhile."""
         if not self._token or (beside and not self._passes):
             return min(FIRST_PIECE, self._largest)
-        seconds = (PASSES_BETWEEN - 1) * median(self._passes) if beside else ALONE_SECONDS
-        return max(LEAST_PIECE, int(min(seconds / self._token, self._largest)))
+        plain = median(self._passes or [0.0])
+        seconds = (PASSES_BETWEEN - 1) * plain if beside else max(ALONE_SECONDS, ALONE_PASSES * plain)
+        least = min(LEAST_PIECE if beside else LEAST_ALONE, self._largest)
+        return max(least, int(min(seconds / self._token, self._largest)))

@@ -11,7 +11,7 @@ import pytest
 
 from localspec.engine import loop as loop_module
 from localspec.engine.loop import Loop
-from localspec.engine.reading import ALONE_SECONDS, FIRST_PIECE, LEAST_PIECE, PASSES_BETWEEN, Reading
+from localspec.engine.reading import ALONE_SECONDS, FIRST_PIECE, LEAST_ALONE, LEAST_PIECE, PASSES_BETWEEN, Reading
 from localspec.engine.request import FinishReason, Request
 from localspec.planning.fixed import FixedPlan
 from localspec.types import Feed, LogitRows, Tokens
@@ -93,7 +93,7 @@ def test_between_two_tokens_of_an_answer_so_many_tokens_of_a_prompt_are_read(
 
 
 def test_no_passes_are_spared_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Alone a piece takes a second at most, so that a newcomer waits no longer."""
+    """Alone a piece takes a second, so that a newcomer waits no longer."""
     target, loop = timed(monkeypatch, 0.1, 0.01)
     found = answer(loop, Request(long_prompt(1000), max_tokens=2, ignore_end=True))
     pieces = [size for _, size in target.prefilled]
@@ -101,6 +101,18 @@ def test_no_passes_are_spared_for_nobody(monkeypatch: pytest.MonkeyPatch) -> Non
     assert found.finish is FinishReason.LENGTH
     assert all(target.cost(size) <= ALONE_SECONDS for size in pieces)
     assert min(pieces[4:-1]) > 0.8 * (ALONE_SECONDS - target.base) / target.token
+
+
+def test_a_slow_model_reads_its_weights_seldom_while_it_is_alone() -> None:
+    """A pass of a second, most of it for the weights: pieces of a second would have few tokens each."""
+    reading = Reading(GRID)
+    reading.read(32, 0.9 + 32 * 0.05)
+    assert reading.piece(False) == LEAST_ALONE
+    reading.passed(1.0)
+    reading.read(LEAST_ALONE, 0.9 + LEAST_ALONE * 0.05)
+    assert 200 < reading.piece(False) <= 320
+    assert reading.piece(True) < 80
+    assert Reading(16).piece(False) == 16
 
 
 def test_a_prompt_that_is_cut_keeps_every_piece(monkeypatch: pytest.MonkeyPatch) -> None:
