@@ -18,6 +18,8 @@ from localspec.server.http.settings import ServerSettings
 PUBLIC_PATHS = ("/health", "/v1/health")
 """Paths that need no API key: who asks learns only whether a model is loaded."""
 _CLOSE = {"Connection": "close"}
+_OLLAMA = "/api/"
+"""Where the paths of Ollama's API begin."""
 
 
 class Guard:
@@ -108,8 +110,17 @@ class Guard:
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()
         has_body = length != "0" or "transfer-encoding" in headers
         if scope["method"] == "POST" and has_body and not _is_json(kind):
+            if scope["path"].startswith(_OLLAMA) and "origin" not in headers:
+                _call_it_json(scope)
+                return
             said = f"Content-Type is {kind[:80]!r}" if kind else "There is no Content-Type"
             raise ApiError(415, "invalid_request_error", f"{said}; it must be application/json.", headers=_CLOSE)
+
+
+def _call_it_json(scope: Scope) -> None:
+    """Ollama reads every body as JSON, and its manual sends bodies with curl, which calls them a form."""
+    kept = [(name, value) for name, value in scope["headers"] if name != b"content-type"]
+    scope["headers"] = [*kept, (b"content-type", b"application/json")]
 
 
 class _Body:

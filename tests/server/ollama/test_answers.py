@@ -284,3 +284,22 @@ def test_silence_is_an_empty_object_and_an_error_the_last_line() -> None:
 def test_a_short_answer_of_a_named_model(live: Live) -> None:
     tool = {"type": "function", "function": WIKIPEDIA | {"parameters": SHORT_ANSWER}}
     assert chat(live, COPY, model="tiny:latest", tools=[tool])["model"] == "tiny:latest"
+
+
+@pytest.mark.parametrize("kind", ["application/x-www-form-urlencoded", None])
+def test_a_body_is_json_whatever_it_is_called(live: Live, kind: str | None) -> None:
+    headers = {"Content-Type": kind} if kind else {}
+    body = json.dumps({"model": "tiny", "prompt": COPY, "stream": False, "options": COLD})
+    response = live.http.post("/api/generate", content=body.encode(), headers=headers)
+    assert response.status_code == 200, response.text
+    assert response.json()["response"]
+
+
+def test_a_page_cannot_send_a_form(live: Live) -> None:
+    headers = {
+        "Content-Type": "application/x-www-form-urlencoded",
+        "Origin": f"http://{live.http.base_url.netloc.decode()}",
+    }
+    response = live.http.post("/api/generate", content=b'{"model": "tiny"}', headers=headers)
+    assert response.status_code == 415
+    assert "application/json" in response.json()["error"]
