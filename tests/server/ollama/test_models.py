@@ -90,8 +90,9 @@ def test_errors_have_ollamas_shape(live: Live) -> None:
     assert "model" in wrong.json()["error"]
     nowhere = live.http.post("/api/push", json={})
     assert (nowhere.status_code, nowhere.json()) == (404, {"error": "There is no path '/api/push' here."})
-    form = live.http.post("/api/show", content="{}", headers={"Content-Type": "application/x-www-form-urlencoded"})
-    assert (form.status_code, set(form.json())) == (415, {"error"})
+    form = {"Content-Type": "application/x-www-form-urlencoded", "Origin": live.url}
+    sent = live.http.post("/api/show", content="{}", headers=form)
+    assert (sent.status_code, set(sent.json())) == (415, {"error"})
 
 
 def test_the_page_says_what_runs_and_how_to_connect(live: Live) -> None:
