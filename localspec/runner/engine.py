@@ -20,7 +20,7 @@ from localspec.llama.exact.choice import Progress
 from localspec.llama.model import Model
 from localspec.models.installed.installed import find, find_one
 from localspec.runner.link import Link
-from localspec.runner.messages import Load, NamedHead, State
+from localspec.runner.messages import Load, NamedHead, Ready, State
 from localspec.runtime.any_engine import AnyEngine
 from localspec.runtime.generation import Generation
 from localspec.types import Float32Array, Tokens
@@ -38,12 +38,12 @@ class Length:
 class Told:
     """What the process said of its models (`any_engine.Facts`), and their vocabulary, which is here."""
 
-    def __init__(self, link: Link, model: Model, ready: Any) -> None:
+    def __init__(self, link: Link, model: Model, ready: Ready) -> None:
         self._link = link
         self.model = model
         self.context = Length(ready.n_ctx)
-        self.exactness: str = ready.exactness
-        self.configuration: str = ready.configuration
+        self.exactness = ready.exactness
+        self.configuration = ready.configuration
         self.heads: tuple[NamedHead, ...] = ready.heads
 
     @property

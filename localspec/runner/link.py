@@ -48,6 +48,8 @@ _LOADING_PATIENCE = 5
 """Times as much while models are loaded: a GPU's driver may compile its kernels."""
 _GOODBYE_SECONDS = 20.0
 """For a process that is asked to end: it keeps what was learned."""
+_REPEATED = ("configure", "work_when_idle")
+"""Methods whose effect outlives a process."""
 _CANCEL_SECONDS = 0.05
 """Between two questions whether a caller still waits."""
 
@@ -135,7 +137,8 @@ class Link:
         with self._turn:
             process, number = self._living(), next(self._numbers)
             self._calls[number] = done
-            process.post(Call(number, method, arguments, tuple(changes.items())))
+            asked = Call(number, method, arguments, tuple(changes.items()))
+            process.post(asked)
         while cancel is not None:
             try:
                 return done.result(_CANCEL_SECONDS)
@@ -143,7 +146,10 @@ class Link:
                 if cancel():
                     process.post(Cancel(number))
                     break
-        return done.result()
+        result = done.result()
+        if method in _REPEATED:
+            self._load = replace(self._load, calls=(*self._load.calls, asked))
+        return result
 
     @property
     def running(self) -> dict[int, Generation]:

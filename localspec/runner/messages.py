@@ -29,6 +29,17 @@ Figures: TypeAlias = tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True)
+class Call:
+    """A method of the engine is to be called."""
+
+    number: int
+    method: str
+    arguments: tuple[Any, ...] = ()
+    changes: tuple[tuple[str, Any], ...] = ()
+    """Arguments by name."""
+
+
+@dataclass(frozen=True, slots=True)
 class Load:
     """The first message: arguments of `Engine.load`."""
 
@@ -37,6 +48,8 @@ class Load:
     heads: tuple[Path, ...]
     tuned: bool
     settings: dict[str, Any]
+    calls: tuple[Call, ...] = ()
+    """What is called before anything is asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,17 +65,6 @@ class Ask:
     chat: str | None
     started: float
     """perf_counter(), which is the same clock in all processes."""
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """A method of the engine is to be called."""
-
-    number: int
-    method: str
-    arguments: tuple[Any, ...] = ()
-    changes: tuple[tuple[str, Any], ...] = ()
-    """Arguments by name."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ import faulthandler
 import logging
 import os
 import queue
+import resource
 import signal
 import sys
 import threading
@@ -100,6 +101,7 @@ class Runner:
         """One for each answer and call under way; set = it is not wanted any more."""
         self._state: State | None = None
         self._sign, self._longest = monotonic(), 0.0
+        self._faults = 0  # pages that were read from disk
         self.outbox = Outbox(pipe, self._news, self._pulse)
 
     def serve(self) -> None:
@@ -133,6 +135,8 @@ class Runner:
             engine = Engine.load(
                 load.target, load.draft, heads=load.heads, progress=report, tuned=load.tuned, **load.settings
             )
+            for call in load.calls:
+                getattr(engine, call.method)(*call.arguments, **dict(call.changes))
         except Exception as error:  # noqa: BLE001 - handed to the parent, which raises it
             self.outbox.post(Failed.of(LOADING, error))
             return None
@@ -213,6 +217,9 @@ class Runner:
         self._stops.pop(number, None)
 
     def _pulse(self) -> list[Any]:
+        faults = resource.getrusage(resource.RUSAGE_SELF).ru_majflt
+        if faults != self._faults:  # a large model's first pass may read its file for minutes
+            self._faults, self._sign = faults, monotonic()
         return [Pulse(monotonic() - self._sign if self._busy else 0.0, self._longest)]
 
     def _news(self) -> list[Any]:

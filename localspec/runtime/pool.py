@@ -22,6 +22,7 @@ from localspec.models.installed.catalog import DEFAULT_PAIR
 from localspec.models.installed.processes import announce
 from localspec.models.memory.fit import FitSettings, MemoryPlan, plan
 from localspec.models.memory.memory import Place
+from localspec.runtime.any_engine import AnyEngine
 from localspec.runtime.engine import Engine
 from localspec.runtime.loading import check_drafter
 from localspec.runtime.memory.memory import places, settle
@@ -40,7 +41,7 @@ class Files:
 class _Held:
     """An engine in memory."""
 
-    engine: Engine
+    engine: AnyEngine
     users: int = 0
     used: float = 0.0
     """monotonic() when the last user left."""
@@ -53,7 +54,7 @@ SLOTS = 4
 class Lease:
     """The right to use an engine: it is not closed before `release`."""
 
-    def __init__(self, pool: Pool, name: str, engine: Engine) -> None:
+    def __init__(self, pool: Pool, name: str, engine: AnyEngine) -> None:
         self._pool: Pool | None = pool
         self.name = name
         self.engine = engine
@@ -80,6 +81,7 @@ class Pool:
         settings: dict[str, Any] | None = None,
         idle_unload: float | None = None,
         room: Callable[[], list[Place]] = places,
+        load: Callable[..., AnyEngine] = Engine.load,
     ) -> None:
         """
         Args:
@@ -90,6 +92,7 @@ class Pool:
                 "slots" every model has as many as suit it.
             idle_unload: seconds without a user after which `unload_idle` closes an engine; None = never.
             room: says how much memory is free where.
+            load: makes an engine; called as `Engine.load`.
 
         Raises:
             ModelError: there is no such default, or its files are gone.
@@ -107,7 +110,7 @@ class Pool:
         self.started = time()
         self.idle_unload = idle_unload
         self._settings = dict(settings or {})
-        self._room = room
+        self._room, self._make = room, load
         self._held: dict[str, _Held] = {}
         self._lock = threading.Lock()  # of what is held
         self._loading = threading.Lock()  # one model is loaded or closed at a time
@@ -118,7 +121,7 @@ class Pool:
         found = {self.default: 0.0} | installed.usable()
         return {name: int(added or self.started) for name, added in found.items()}
 
-    def loaded(self) -> dict[str, Engine]:
+    def loaded(self) -> dict[str, AnyEngine]:
         """Engines in memory by name."""
         with self._lock:
             return {name: held.engine for name, held in self._held.items()}
@@ -212,7 +215,7 @@ class Pool:
         alone = header.architecture in ROLLS_BACK or (self._settings.get("branches") or 1) > 1
         return 1 if alone else SLOTS
 
-    def _load(self, files: Files, progress: Progress | None) -> Engine:
+    def _load(self, files: Files, progress: Progress | None) -> AnyEngine:
         def report(what: str, share: float) -> None:
             if self._closing:
                 raise Cancelled("The server is ending.")
@@ -220,7 +223,7 @@ class Pool:
                 progress(what, share)
 
         settings = self._settings | {"slots": self.slots(files)}
-        engine = Engine.load(files.target, files.draft, heads=files.heads, progress=report, **settings)
+        engine = self._make(files.target, files.draft, heads=files.heads, progress=report, **settings)
         settle()
         engine.at_close(announce("serve", files.target, files.draft, engine.loaded.context.n_ctx))
         engine.work_when_idle()

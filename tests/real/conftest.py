@@ -9,7 +9,7 @@ import pytest
 from localspec.runtime.pool import Pool
 from tests.real.bare import Bare
 from tests.real.published import Real, file_of
-from tests.server.live import running
+from tests.server.live import engine_of, running
 
 
 @pytest.fixture(scope="session")
@@ -21,7 +21,7 @@ def real(request: pytest.FixtureRequest) -> Iterator[Real]:
         with running(pool) as live:
             lease = pool.lease(pool.default)
             bare = Bare(path)
-            yield Real(request.param, path, lease.engine, live, bare)
+            yield Real(request.param, path, engine_of(pool), live, bare)
             bare.close()
             lease.release()
     finally:

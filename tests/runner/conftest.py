@@ -13,7 +13,7 @@ import pytest
 
 from localspec.runner.engine import EngineApart
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 """Seconds after which a test says that somebody waits for ever."""
 
 

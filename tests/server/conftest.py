@@ -8,7 +8,7 @@ import pytest
 
 from localspec.runtime.pool import Pool
 from tests.server.held import eventually
-from tests.server.live import Live, running
+from tests.server.live import Live, engine_of, running
 
 SLOTS = 4
 CONTEXT = 1024
@@ -32,9 +32,9 @@ def live(pool: Pool) -> Iterator[Live]:
 @pytest.fixture
 def always_looked_up(pool: Pool) -> Iterator[None]:
     """Prompt lookup drafts whatever it finds, whether it pays on this machine at this moment or not."""
-    lease = pool.lease(pool.default)
-    engine, exact = lease.engine, lease.engine.loaded.context.exact_widths
-    lease.release()
+    pool.lease(pool.default).release()
+    engine = engine_of(pool)
+    exact = engine.loaded.context.exact_widths
     if exact is not None and 2 not in exact:
         pytest.skip("no pass with a draft is exact here")
     before = engine.settings

@@ -12,7 +12,7 @@ from typing import Any
 
 from localspec.runtime.engine import Engine
 from localspec.runtime.generation import Generation
-from tests.server.live import Live
+from tests.server.live import Live, engine_of
 
 
 def eventually(condition: Callable[[], bool], seconds: float = 60.0) -> bool:
@@ -81,7 +81,7 @@ def held(
     chunk of a long prompt is all that fits the step.
     """
     name = live.service.pool.default
-    engine = live.service.pool.loaded()[name]
+    engine = engine_of(live.service.pool)
     assert eventually(lambda: not engine.running)
     before, behind = Stop(engine), Stop(engine)
     before.queue()

@@ -13,6 +13,7 @@ from typing import Any
 
 import httpx
 
+from localspec.runtime.engine import Engine
 from localspec.runtime.pool import Pool
 from localspec.server.chat.service import Service
 from localspec.server.http import listen
@@ -59,6 +60,13 @@ class Live:
         assert response.status_code == 200, response.text
         assert response.headers["content-type"].startswith("text/event-stream")
         return events(response.text)
+
+
+def engine_of(pool: Pool) -> Engine:
+    """The engine of this process that answers under the default's name."""
+    engine = pool.loaded()[pool.default]
+    assert isinstance(engine, Engine)
+    return engine
 
 
 def user(content: Any) -> dict[str, Any]:

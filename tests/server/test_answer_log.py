@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.server.held import Stop, eventually, send
-from tests.server.live import Live
+from tests.server.live import Live, engine_of
 
 SECRET = "Maria's secret words"
 
@@ -55,7 +55,7 @@ def test_an_answer_has_a_line_when_it_begins_and_one_at_its_end(
 
 def test_a_client_that_leaves_while_its_prompt_is_read_is_told_of(live: Live, log: pytest.LogCaptureFixture) -> None:
     assert eventually(lambda: not live.service.live["tiny"])
-    engine = live.service.pool.loaded()["tiny"]
+    engine = engine_of(live.service.pool)
     engine.forget()
     grid = engine.loaded.context.grid
     first, second = Stop(engine), Stop(engine)

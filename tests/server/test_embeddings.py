@@ -17,7 +17,7 @@ from localspec.runtime.pool import Pool
 from localspec.server.http.settings import ServerSettings
 from tests.server.conftest import CONTEXT
 from tests.server.held import eventually, send, stopped
-from tests.server.live import Live, error_of, running
+from tests.server.live import Live, engine_of, error_of, running
 
 PATH = "/v1/embeddings"
 
@@ -108,7 +108,7 @@ def test_nothing_is_read_for_a_client_that_has_left(live: Live) -> None:
         return sum(float(line.split()[1]) for line in lines if line.startswith("llamacpp:prompt_tokens_total"))
 
     before, texts = read(), 2000
-    with stopped(live.service.pool.loaded()["tiny"]):
+    with stopped(engine_of(live.service.pool)):
         leaving = send(live, PATH, {"input": ["A castle."] * texts})
         assert eventually(lambda: live.service.reading == 1)
         leaving.close()
@@ -124,7 +124,7 @@ def narrow(pool: Pool) -> Iterator[Live]:
 
 def test_texts_that_wait_are_bounded_too(narrow: Live) -> None:
     with ThreadPoolExecutor(1) as crowd:
-        with stopped(narrow.service.pool.loaded()["tiny"]):
+        with stopped(engine_of(narrow.service.pool)):
             first = crowd.submit(httpx.post, f"{narrow.url}{PATH}", json={"input": "A castle."}, timeout=60)
             assert eventually(lambda: narrow.service.reading == 1)
             refused = narrow.http.post(PATH, json={"input": "A castle."})
@@ -145,7 +145,7 @@ def test_who_is_admitted_has_all_texts_read(narrow: Live) -> None:
             codes.append(ask(1))
 
     with ThreadPoolExecutor(3) as crowd:
-        with stopped(narrow.service.pool.loaded()["tiny"]):
+        with stopped(engine_of(narrow.service.pool)):
             admitted = crowd.submit(ask, 40)
             assert eventually(lambda: narrow.service.reading == 1)
             others = [crowd.submit(insist, admitted) for _ in range(2)]

@@ -25,7 +25,7 @@ from localspec.runtime.pool import Pool
 from localspec.server.http import listen
 from localspec.server.http.settings import ServerSettings
 from tests.server.conftest import SLOTS
-from tests.server.live import events, running, user
+from tests.server.live import engine_of, events, running, user
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals")
 ENDLESS = {"messages": [user("x")], "ignore_eos": True, "stream": True, "temperature": 1.0}
@@ -105,7 +105,7 @@ def test_every_answer_under_way_hears_of_the_end(pool: Pool) -> None:
     with ThreadPoolExecutor(2 * SLOTS) as crowd:
         with running(pool, ServerSettings(drain_seconds=0.0)) as server:
             bodies = [ENDLESS | {"stream": index % 2 == 0} for index in range(2 * SLOTS)]
-            engine, held = pool.loaded()["tiny"], threading.Event()
+            engine, held = engine_of(pool), threading.Event()
             crowd.submit(engine.on_engine_thread, held.wait)
             waiting = [crowd.submit(httpx.post, f"{server.url}/v1/chat/completions", json=body) for body in bodies[1:]]
             while server.service.live["tiny"] < len(waiting):

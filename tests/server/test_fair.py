@@ -17,7 +17,7 @@ from localspec.runtime.engine import Engine
 from localspec.types import Feed, Tokens
 from tests.server.conftest import CONTEXT, SLOTS
 from tests.server.held import eventually, send, stopped
-from tests.server.live import Live, user
+from tests.server.live import Live, engine_of, user
 
 GRID = 512
 ENDLESS: dict[str, Any] = {"ignore_eos": True, "temperature": 1.0, "speculative": {"enabled": False}}
@@ -26,7 +26,7 @@ ENDLESS: dict[str, Any] = {"ignore_eos": True, "temperature": 1.0, "speculative"
 @pytest.fixture
 def engine(live: Live) -> Engine:
     """The one that answers."""
-    return live.service.pool.loaded()["tiny"]
+    return engine_of(live.service.pool)
 
 
 @pytest.fixture

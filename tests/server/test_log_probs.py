@@ -19,7 +19,7 @@ from localspec.runtime.pool import Pool
 from localspec.server.chat.shapes import Offsets, chat_log_probs, text_log_probs
 from localspec.server.http.log import LOG
 from tests.server.held import eventually, send, stopped
-from tests.server.live import COPIED, COPY, Live, user
+from tests.server.live import COPIED, COPY, Live, engine_of, user
 
 
 def chat_tokens(live: Live, stream: bool, **fields: Any) -> list[dict[str, Any]]:
@@ -143,7 +143,7 @@ def test_a_client_that_leaves_while_its_prompt_is_read(
     assert eventually(lambda: not service.live["tiny"])
     before = cancelled()
     with watched(caplog), ThreadPoolExecutor(1) as crowd:
-        with stopped(service.pool.loaded()["tiny"]):
+        with stopped(engine_of(service.pool)):
             if waits:
                 crowd.submit(live.http.post, "/v1/embeddings", json={"input": "A castle."})
                 assert eventually(lambda: service.reading == 1)

@@ -13,7 +13,7 @@ from localspec.runtime.pool import Pool
 from localspec.server.http.settings import ServerSettings
 from tests.server.conftest import SLOTS
 from tests.server.held import eventually, held, send, stopped
-from tests.server.live import Live, error_of, running, user
+from tests.server.live import Live, engine_of, error_of, running, user
 
 ENDLESS: dict[str, Any] = {"ignore_eos": True, "temperature": 1.0, "speculative": {"enabled": False}}
 
@@ -87,7 +87,7 @@ def test_a_waiting_request_whose_client_leaves_never_runs(live: Live) -> None:
 
     cancelled = 'localspec:answers_total{exact="true",finish="cancelled"'
     before = count(cancelled), count("llamacpp:tokens_predicted_total")
-    engine = live.service.pool.loaded()["tiny"]
+    engine = engine_of(live.service.pool)
     with stopped(engine):
         leaving = send(live, "/v1/chat/completions", {"messages": [user("y")]})
         assert eventually(lambda: live.service.live["tiny"] == 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.server.conftest import CONTEXT, SLOTS
 from tests.server.held import Stop, eventually, held, send
-from tests.server.live import Live, error_of
+from tests.server.live import Live, engine_of, error_of
 
 SECRET = "secret words"
 ENDLESS = {"prompt": SECRET, "ignore_eos": True, "stream": True, "speculative": {"enabled": False}}
@@ -46,7 +46,7 @@ def test_a_prompt_is_counted_as_it_is_read(live: Live) -> None:
         return sum(float(line.split()[-1]) for line in lines if line.startswith("llamacpp:prompt_tokens_total"))
 
     assert eventually(lambda: not live.service.live["tiny"])
-    engine = live.service.pool.loaded()["tiny"]
+    engine = engine_of(live.service.pool)
     engine.forget()
     grid = engine.loaded.context.grid
     before, prompt = counted(), [7 + number % 90 for number in range(grid + 100)]

@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from localspec.server.chat.answers import Answers
 from localspec.server.http.errors import ApiError
 from localspec.server.http.streaming import openai_lines
-from tests.server.live import COPIED, COPY, Live, events, user
+from tests.server.live import COPIED, COPY, Live, engine_of, events, user
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 
@@ -116,7 +116,7 @@ def test_a_silent_stream_is_kept_alive(live: Live) -> None:
     """The engine's thread is held up until the silence was noticed."""
 
     async def seen() -> list[object]:
-        engine, held = live.service.pool.loaded()["tiny"], threading.Event()
+        engine, held = engine_of(live.service.pool), threading.Event()
         blocker = threading.Thread(target=engine.on_engine_thread, args=(held.wait,))
         blocker.start()
         answers = Answers([engine.generate("One day", max_tokens=2)], lambda generation: None)

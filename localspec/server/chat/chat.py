@@ -15,7 +15,7 @@ from localspec.chat.reply.dialect import Turn
 from localspec.chat.reply.reply import Content, Part, Reasoning
 from localspec.chat.reply.tool import CallArguments, CallBegun
 from localspec.engine.request import Event, FinishReason, TokenLogProb
-from localspec.runtime.engine import Engine
+from localspec.runtime.any_engine import AnyEngine
 from localspec.runtime.generation import Generation
 from localspec.server.chat.answers import FINISH_WORDS, Answers
 from localspec.server.chat.chat_fields import ChatFields
@@ -129,7 +129,7 @@ class ChatReply:
     """The answers of a request in the chat API's shape."""
 
     def __init__(
-        self, name: str, engine: Engine, fields: ChatFields, turn: Turn, asked: Asked, answers: Answers
+        self, name: str, engine: AnyEngine, fields: ChatFields, turn: Turn, asked: Asked, answers: Answers
     ) -> None:
         self._engine, self._fields, self._answers = engine, fields, answers
         self._model, self._n_prompt = engine.loaded.model, len(asked.prompt)

@@ -15,7 +15,7 @@ from starlette.responses import Response
 
 from localspec.engine.request import Event, FinishReason, TokenLogProb
 from localspec.llama.model import Model
-from localspec.runtime.engine import Engine
+from localspec.runtime.any_engine import AnyEngine
 from localspec.runtime.generation import Generation
 from localspec.runtime.pool import Lease
 from localspec.server.chat.answers import FINISH_WORDS, Answers
@@ -91,7 +91,7 @@ async def completions(request: Request, fields: CompletionFields) -> Response:
     return await whole(request, answers, reply.collected)
 
 
-def text_asked(fields: CompletionFields, service: Service, engine: Engine) -> list[Asked]:
+def text_asked(fields: CompletionFields, service: Service, engine: AnyEngine) -> list[Asked]:
     """What each prompt of a request asks the engine.
 
     Raises:
@@ -135,7 +135,7 @@ def _each(prompt: Prompts) -> list[str | list[int]]:
     return [cast("list[int]", prompt)] if isinstance(first, int) else cast("list[str | list[int]]", prompt)
 
 
-def _tokens(prompt: str | list[int], suffix: str | None, engine: Engine) -> Tokens:
+def _tokens(prompt: str | list[int], suffix: str | None, engine: AnyEngine) -> Tokens:
     model = engine.loaded.model
     if suffix is not None:
         return _gap(prompt, suffix, engine)
@@ -152,7 +152,7 @@ def _tokens(prompt: str | list[int], suffix: str | None, engine: Engine) -> Toke
     return np.array(prompt, dtype=np.int32)
 
 
-def _gap(prompt: str | list[int], suffix: str, engine: Engine) -> Tokens:
+def _gap(prompt: str | list[int], suffix: str, engine: AnyEngine) -> Tokens:
     """Prefix, suffix and the mark of the middle, as fill-in models are trained: prefix first."""
     model = engine.loaded.model
     if model.fill_in is None:
@@ -207,7 +207,7 @@ class TextReply:
     def __init__(
         self,
         name: str,
-        engine: Engine,
+        engine: AnyEngine,
         fields: CompletionFields,
         asked: Sequence[Asked],
         scores: Sequence[list[TokenLogProb]] | None,

@@ -10,7 +10,7 @@ from pydantic_core import from_json
 
 from localspec.chat.reply.reply import Content, Part
 from localspec.engine.request import FinishReason, TokenLogProb
-from localspec.runtime.engine import Engine
+from localspec.runtime.any_engine import AnyEngine
 from localspec.runtime.pool import Lease
 from localspec.server.chat.answers import FINISH_WORDS, Answers
 from localspec.server.chat.chat import Choice
@@ -24,7 +24,7 @@ from localspec.server.chat.shapes import FinishWord
 class Exchange:
     """An answer to a conversation. Make one with `begin`; its maker reads `parts` to the end, or closes `answers`."""
 
-    def __init__(self, model: str, engine: Engine, answers: Answers, choice: Choice) -> None:
+    def __init__(self, model: str, engine: AnyEngine, answers: Answers, choice: Choice) -> None:
         self.model = model
         """Name of the model that answers."""
         self.engine = engine
@@ -86,7 +86,7 @@ class Exchange:
 class Continuation:
     """A text that goes on, read like an answer to a conversation."""
 
-    def __init__(self, model: str, engine: Engine, answers: Answers) -> None:
+    def __init__(self, model: str, engine: AnyEngine, answers: Answers) -> None:
         self.model = model
         """Name of the model that answers."""
         self.engine = engine

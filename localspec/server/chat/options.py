@@ -8,7 +8,7 @@ from typing import Any
 
 from localspec.engine.request import fresh_seed
 from localspec.llama.model import Model
-from localspec.runtime.engine import Engine
+from localspec.runtime.any_engine import AnyEngine
 from localspec.server.chat.chat_fields import GenerationFields
 from localspec.server.chat.fields import LogitBias, joined
 from localspec.server.http.errors import ApiError, invalid
@@ -36,7 +36,7 @@ _SAMPLING = (
 )
 
 
-def engine_options(fields: GenerationFields, engine: Engine, max_tokens: int | None = None) -> dict[str, Any]:
+def engine_options(fields: GenerationFields, engine: AnyEngine, max_tokens: int | None = None) -> dict[str, Any]:
     """Keyword arguments of `Engine.generate` for all choices of a request, the seed chosen.
 
     Args:
@@ -76,7 +76,7 @@ def _stop_tokens(given: Sequence[int], model: Model) -> frozenset[int]:
     return frozenset(given)
 
 
-def _prediction(text: str, engine: Engine) -> Tokens:
+def _prediction(text: str, engine: AnyEngine) -> Tokens:
     model, n_ctx = engine.loaded.model, engine.loaded.context.n_ctx
     if model.fewest_tokens(text, n_ctx, special=False) <= n_ctx:
         tokens = model.tokenize(text, special=False, add_bos=False)

@@ -13,7 +13,7 @@ from anyio import to_thread
 
 from localspec.chat.reply.dialect import Dialect, Turn
 from localspec.grammar.lazy import Lazy
-from localspec.runtime.engine import Engine
+from localspec.runtime.any_engine import AnyEngine
 from localspec.runtime.generation import Generation
 from localspec.runtime.pool import Lease
 from localspec.server.chat.chat_fields import ChatFields, tool_of
@@ -36,7 +36,7 @@ class Asked:
     form: Form | None = None
     """What the answer must look like."""
 
-    def starts(self, engine: Engine, choices: int) -> list[Callable[[], Generation]]:
+    def starts(self, engine: AnyEngine, choices: int) -> list[Callable[[], Generation]]:
         """What submits each choice; they share the seed and differ in the stream of random numbers."""
         return [
             partial(engine.generate, self.prompt, stream=stream, **self.options)  # no tokenizing: it is fast
@@ -44,7 +44,7 @@ class Asked:
         ]
 
 
-async def prepared(lease: Lease, work: Callable[[Engine], _Result]) -> _Result:
+async def prepared(lease: Lease, work: Callable[[AnyEngine], _Result]) -> _Result:
     """Runs `work` on a worker thread; the lease is released if it fails."""
     try:
         return await to_thread.run_sync(work, lease.engine)
@@ -53,7 +53,7 @@ async def prepared(lease: Lease, work: Callable[[Engine], _Result]) -> _Result:
         raise
 
 
-def chat_turn(fields: ChatFields, engine: Engine) -> tuple[Turn, Tokens]:
+def chat_turn(fields: ChatFields, engine: AnyEngine) -> tuple[Turn, Tokens]:
     """The turn a chat request asks for, and its prompt.
 
     Raises:
@@ -72,7 +72,7 @@ def chat_turn(fields: ChatFields, engine: Engine) -> tuple[Turn, Tokens]:
     return turn, engine.prompt_tokens(shown)
 
 
-def chat_asked(fields: ChatFields, engine: Engine) -> tuple[Turn, Asked]:
+def chat_asked(fields: ChatFields, engine: AnyEngine) -> tuple[Turn, Asked]:
     """The same with the options of `Engine.generate`."""
     turn, prompt = chat_turn(fields, engine)
     check_length(prompt, engine, "messages")
@@ -107,7 +107,7 @@ def _joined(turn: Turn, prompt: Tokens, form: Form | None) -> Form | None:
 # made into tokens, which would keep one of the threads that all routes share busy for minutes.
 
 
-def check_text(text: str, engine: Engine, param: str, *, special: bool = True, room: int = 0) -> None:
+def check_text(text: str, engine: AnyEngine, param: str, *, special: bool = True, room: int = 0) -> None:
     """Refuses a text that has too many tokens for certain.
 
     Args:
@@ -127,7 +127,7 @@ def check_text(text: str, engine: Engine, param: str, *, special: bool = True, r
         raise context_exceeded(fewest, n_ctx, param, at_least=True)
 
 
-def check_length(prompt: Tokens, engine: Engine, param: str) -> None:
+def check_length(prompt: Tokens, engine: AnyEngine, param: str) -> None:
     """Refuses a prompt without room for an answer.
 
     Raises:

@@ -16,7 +16,7 @@ from localspec.engine.interfaces import Constraint
 from localspec.errors import Cancelled, LocalspecError
 from localspec.grammar.trial import LARGE, Notation, Trials
 from localspec.llama.exact.choice import Progress
-from localspec.runtime.engine import Engine
+from localspec.runtime.any_engine import AnyEngine
 from localspec.runtime.generation import Generation
 from localspec.runtime.pool import Lease, Pool
 from localspec.server.chat.answers import Answers
@@ -175,7 +175,7 @@ class Service:
         for answers in self._answers:
             yield from (one for one in answers.generations if one.finish is None)
 
-    def _admit(self, name: str, engine: Engine, count: int) -> None:
+    def _admit(self, name: str, engine: AnyEngine, count: int) -> None:
         if self.ending:
             raise ending()
         self.check_count(engine, count)
@@ -183,10 +183,10 @@ class Service:
             self.meter.refused.inc()
             raise overloaded(f"All slots of {name} are busy and {self.settings.max_queue} more answers may not wait.")
 
-    def _places(self, engine: Engine) -> int:
+    def _places(self, engine: AnyEngine) -> int:
         return engine.settings.slots + self.settings.max_queue
 
-    def check_count(self, engine: Engine, count: int) -> None:
+    def check_count(self, engine: AnyEngine, count: int) -> None:
         """Refuses a request for more answers than there are places.
 
         Raises:
@@ -196,7 +196,7 @@ class Service:
             message = f"The request asks for {count} answers at once; this server takes {self._places(engine)}."
             raise ApiError(400, "invalid_request_error", message, param="n")
 
-    async def grammar(self, engine: Engine, notation: Notation, text: str) -> Constraint:
+    async def grammar(self, engine: AnyEngine, notation: Notation, text: str) -> Constraint:
         """A grammar for an engine, compiled off the event loop; a large one after it was tried.
 
         Raises:

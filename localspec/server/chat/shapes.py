@@ -13,7 +13,7 @@ from localspec import __version__
 from localspec.engine.request import TokenLogProb
 from localspec.engine.stats import RequestStats
 from localspec.llama.model import Model
-from localspec.runtime.engine import Engine
+from localspec.runtime.any_engine import AnyEngine
 from localspec.runtime.generation import Generation
 
 _SUMMED = (
@@ -139,13 +139,13 @@ def summed(each: Sequence[RequestStats]) -> RequestStats:
     return total
 
 
-def extra(engine: Engine, generation: Generation) -> Extra:
+def extra(engine: AnyEngine, generation: Generation) -> Extra:
     """Of one choice."""
     configuration = engine.loaded.configuration
     return Extra(seed=generation.request.seed, configuration=configuration, stats=generation.stats.as_dict())
 
 
-def fingerprint(engine: Engine) -> str:
+def fingerprint(engine: AnyEngine) -> str:
     """Changes with whatever may change a text at equal seed: our version, and how the passes are computed."""
     return f"localspec-{__version__}-{engine.loaded.configuration}".replace(" ", "_")
 

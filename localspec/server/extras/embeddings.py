@@ -12,7 +12,7 @@ from anyio import to_thread
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, Field
 
-from localspec.runtime.engine import Engine
+from localspec.runtime.any_engine import AnyEngine
 from localspec.runtime.pool import Lease
 from localspec.server.chat.fields import Body
 from localspec.server.chat.prepare import check_text
@@ -85,7 +85,7 @@ async def embed(request: Request, body: EmbeddingsBody) -> EmbeddingList:
 
 
 async def vectors(
-    request: Request, lease: Lease, texts: Callable[[Engine], list[Tokens]]
+    request: Request, lease: Lease, texts: Callable[[AnyEngine], list[Tokens]]
 ) -> tuple[list[Float32Array], int]:
     """A vector of length 1 for each text, and the tokens of all.
 
@@ -115,7 +115,7 @@ def shortened(vector: Float32Array, dimensions: int | None) -> Float32Array:
     return vector if dimensions is None or dimensions >= len(vector) else _unit(vector[:dimensions])
 
 
-def _tokens(body: EmbeddingsBody, engine: Engine) -> list[Tokens]:
+def _tokens(body: EmbeddingsBody, engine: AnyEngine) -> list[Tokens]:
     width = engine.loaded.model.header.number("embedding_length")
     if body.dimensions is not None and body.dimensions > width:
         what = f"dimensions is {body.dimensions}; this model's vectors have {width}."
@@ -129,7 +129,7 @@ def several(given: str | Sequence[int] | Sequence[str] | Sequence[Sequence[int]]
     return cast("list[str | Sequence[int]]", [given] if one else given)
 
 
-def tokens_of(engine: Engine, texts: Sequence[str | Sequence[int]], most: int | None = None) -> list[Tokens]:
+def tokens_of(engine: AnyEngine, texts: Sequence[str | Sequence[int]], most: int | None = None) -> list[Tokens]:
     """The tokens of every text.
 
     Args:

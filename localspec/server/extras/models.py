@@ -12,7 +12,7 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel
 
 from localspec.gguf.split import read_parts
-from localspec.runtime.engine import Engine
+from localspec.runtime.any_engine import AnyEngine
 from localspec.server.chat.fields import Body
 from localspec.server.chat.service import Service
 from localspec.server.http.errors import ApiError, invalid, unknown_model
@@ -118,7 +118,7 @@ async def unload(request: Request, fields: NamedModel) -> Done:
     return Done()
 
 
-def _card(service: Service, name: str, created: int, engine: Engine | None) -> ModelCard:
+def _card(service: Service, name: str, created: int, engine: AnyEngine | None) -> ModelCard:
     aliases = list(service.settings.aliases) if name == service.pool.default else []
     card = ModelCard(id=name, created=created, aliases=aliases)
     if engine is not None:
@@ -126,7 +126,7 @@ def _card(service: Service, name: str, created: int, engine: Engine | None) -> M
     return card
 
 
-def _meta(engine: Engine) -> dict[str, Any]:
+def _meta(engine: AnyEngine) -> dict[str, Any]:
     model, settings = engine.loaded.model, engine.settings
     parameters, size = _weight(model.path)
     return {

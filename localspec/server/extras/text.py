@@ -10,7 +10,7 @@ from anyio import to_thread
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, Field
 
-from localspec.runtime.engine import Engine
+from localspec.runtime.any_engine import AnyEngine
 from localspec.server.chat.chat_fields import ChatFields
 from localspec.server.chat.fields import Body
 from localspec.server.chat.prepare import chat_turn, check_text
@@ -82,7 +82,7 @@ async def tokenize(request: Request, fields: TokenizeFields) -> Tokenized:
     return await _with_engine(request, fields.model, partial(_tokenized, fields))
 
 
-def _tokenized(fields: TokenizeFields, engine: Engine) -> Tokenized:
+def _tokenized(fields: TokenizeFields, engine: AnyEngine) -> Tokenized:
     model = engine.loaded.model
     add_bos = fields.add_special and model.add_bos
     check_text(fields.content, engine, "content", special=fields.parse_special, room=MOST_TOKENS)
@@ -105,7 +105,7 @@ async def detokenize(request: Request, fields: DetokenizeFields) -> Detokenized:
     return await _with_engine(request, fields.model, partial(_detokenized, fields))
 
 
-def _detokenized(fields: DetokenizeFields, engine: Engine) -> Detokenized:
+def _detokenized(fields: DetokenizeFields, engine: AnyEngine) -> Detokenized:
     model = engine.loaded.model
     wrong = next((token for token in fields.tokens if not 0 <= token < model.n_vocab), None)
     if wrong is not None:
@@ -118,7 +118,7 @@ def _detokenized(fields: DetokenizeFields, engine: Engine) -> Detokenized:
 async def apply_template(request: Request, fields: ChatFields) -> Templated:
     """The text the model would be shown; takes a chat request and answers nothing."""
 
-    def work(engine: Engine) -> Templated:
+    def work(engine: AnyEngine) -> Templated:
         _, tokens = chat_turn(fields, engine)
         return Templated(prompt=engine.loaded.model.detokenize(tokens, special=True))
 
@@ -130,13 +130,13 @@ async def apply_template(request: Request, fields: ChatFields) -> Templated:
 async def input_tokens(request: Request, fields: ChatFields) -> Counted:
     """Tokens the model would be shown; takes a chat request and answers nothing."""
 
-    def work(engine: Engine) -> Counted:
+    def work(engine: AnyEngine) -> Counted:
         return Counted(input_tokens=len(chat_turn(fields, engine)[1]))
 
     return await _with_engine(request, fields.model, work)
 
 
-async def _with_engine(request: Request, name: str | None, work: Callable[[Engine], _Result]) -> _Result:
+async def _with_engine(request: Request, name: str | None, work: Callable[[AnyEngine], _Result]) -> _Result:
     """Runs `work` on a worker thread, with the engine of a model."""
     service: Service = request.app.state.service
     lease = await service.lease(name)

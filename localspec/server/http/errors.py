@@ -15,6 +15,7 @@ from localspec.errors import (
     GrammarError,
     LocalspecError,
     NoRoomError,
+    RunnerError,
     UsageError,
 )
 
@@ -151,7 +152,7 @@ def from_localspec(error: LocalspecError) -> ApiError:
         return ApiError(400, "exceed_context_size_error", str(error), code="context_length_exceeded")
     if isinstance(error, UsageError | GrammarError):
         return invalid(str(error))
-    if isinstance(error, NoRoomError | Cancelled):
+    if isinstance(error, NoRoomError | RunnerError | Cancelled):
         return overloaded(str(error))
     return ApiError(500, "server_error", str(error))
 

@@ -13,7 +13,7 @@ from starlette.responses import JSONResponse, Response
 
 from localspec import __version__
 from localspec.methods import PLAIN
-from localspec.runtime.engine import Engine
+from localspec.runtime.any_engine import AnyEngine
 from localspec.runtime.generation import Generation
 from localspec.server.chat.service import Service
 from localspec.server.chat.shapes import Timings, timings
@@ -60,7 +60,7 @@ async def props(request: Request, model: str | None = Query(None, description="d
         lease.release()
 
 
-def _props(name: str, engine: Engine) -> dict[str, Any]:
+def _props(name: str, engine: AnyEngine) -> dict[str, Any]:
     loaded, settings = engine.loaded, engine.settings
     model = loaded.model
     params = asdict(SamplingParams())
@@ -140,7 +140,7 @@ async def slots(
     return [_slot(engine, index, running.get(index)) for index in range(engine.settings.slots)]
 
 
-def _slot(engine: Engine, index: int, generation: Generation | None) -> SlotState:
+def _slot(engine: AnyEngine, index: int, generation: Generation | None) -> SlotState:
     drafts = bool(engine.drafters)
     state = SlotState(
         id=index, n_ctx=engine.loaded.context.n_ctx, speculative=drafts, is_processing=generation is not None

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, Field
 
-from localspec.runtime.engine import Engine
+from localspec.runtime.any_engine import AnyEngine
 from localspec.server.chat.service import Service
 from localspec.server.extras.embeddings import MOST_INPUTS, shortened, tokens_of, vectors
 from localspec.server.http.route import JsonRoute
@@ -97,7 +97,7 @@ async def _vectors(
     return found, count, loaded
 
 
-def _tokens(texts: list[str], cut: bool, engine: Engine) -> list[Tokens]:
+def _tokens(texts: list[str], cut: bool, engine: AnyEngine) -> list[Tokens]:
     limit = engine.loaded.context.n_ctx
     if not cut:
         return tokens_of(engine, texts)

@@ -20,7 +20,8 @@ from localspec.errors import LocalspecError
 from localspec.gguf import Header
 from localspec.gguf.split import read_parts
 from localspec.models.installed.store import Store
-from localspec.runtime.engine import Engine
+from localspec.runtime.any_engine import AnyEngine
+from localspec.runtime.memory.placement import number
 from localspec.server.chat.fields import Body
 from localspec.server.chat.service import Service
 from localspec.server.http.route import JsonRoute
@@ -200,9 +201,9 @@ def _running(service: Service) -> list[Running]:
     return found
 
 
-def _on_gpus(engine: Engine) -> float:
+def _on_gpus(engine: AnyEngine) -> float:
     """Share of a model's layers that is on GPUs."""
-    layers, all_ = engine.loaded.model.gpu_layers, engine.loaded.model.header.n_layers + 1
+    layers, all_ = number(engine.settings.gpu_layers), engine.loaded.model.header.n_layers + 1
     return 1.0 if layers < 0 else min(1.0, layers / all_)
 
 
@@ -230,7 +231,7 @@ def _shown(service: Service, name: str) -> Shown:
     )
 
 
-def capabilities(header: Header, engine: Engine | None) -> list[Capability]:
+def capabilities(header: Header, engine: AnyEngine | None) -> list[Capability]:
     """What a model can do, in Ollama's words.
 
     Args:
