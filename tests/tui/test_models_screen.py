@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from textual import events
 from textual.widgets import DataTable, Input, OptionList, Static
 
 from localspec.chat.archive.archive import Archive
@@ -24,6 +25,7 @@ from localspec.tui.screens.models import ModelsScreen, cells, detail, speeds_of
 from localspec.tui.screens.pull import PullScreen
 from localspec.tui.shell.app import ChatApp
 from localspec.tui.shell.dialogs import Choice
+from localspec.tui.widgets.path_input import PathInput, dropped
 from localspec.tui.widgets.tick import Tick
 from tests.fake_gpus import CARD, SLOW, list_gpus
 from tests.hub import published
@@ -410,3 +412,47 @@ async def test_what_is_recommended_is_the_first_of_the_hub_with_size_fit_and_exp
         await until(pilot, lambda: "Recommended for this machine." in text(screen, "#detail"))
         assert "this machine should reach some 29 tok/s" in text(screen, "#detail")
         assert str(cells(hub[0], False)[-1]) == "~29 tok/s"
+
+
+async def test_a_path_is_completed_or_dropped_and_the_cursor_stands_on_the_new_model(
+    make_app: MakeApp, client: Hub, store: Store, tiny_target: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "my models"
+    folder.mkdir()
+    (folder / "notes.txt").write_text("no model")
+    (folder / "own.gguf").write_bytes(tiny_target.read_bytes())
+    app = make_app()
+    async with app.run_test(size=(100, 40)) as pilot:
+        screen = await opened(app, pilot, client, store)
+        await pilot.press("i")
+        await until(pilot, lambda: isinstance(app.screen, ImportScreen))
+        line = app.screen.query_one("#file", PathInput)
+        line.value = f"{tmp_path}/my"
+        line.cursor_position = len(line.value)
+        await until(pilot, lambda: line._suggestion == f"{folder}/")
+        await pilot.press("tab")
+        await until(pilot, lambda: line.value == f"{folder}/" and line._suggestion == f"{folder}/own.gguf")
+        await pilot.press("tab")
+        assert line.value == f"{folder}/own.gguf"
+        await until(pilot, lambda: not line._suggestion)
+        line.post_message(events.Paste(f"'{folder}/own.gguf' "))
+        await until(pilot, lambda: line.value == f"{folder}/own.gguf")
+        app.screen.query_one("#name", Input).value = "zz-own"
+        line.focus()
+        await pilot.press("enter")
+        await until(pilot, lambda: app.screen is screen)
+        await until(pilot, lambda: screen.item is not None and screen.item.name == "zz-own")
+
+
+@pytest.mark.parametrize(
+    ("pasted", "path"),
+    [
+        ("/a/b.gguf", "/a/b.gguf"),
+        ("'/a/my b.gguf' ", "/a/my b.gguf"),
+        ("/a/my\\ b.gguf", "/a/my b.gguf"),
+        ("file:///a/my%20b.gguf\n", "/a/my b.gguf"),
+        ("/a/it's.gguf", "/a/it's.gguf"),
+    ],
+)
+async def test_what_a_terminal_pastes_for_a_dropped_file_is_its_path(pasted: str, path: str) -> None:
+    assert dropped(pasted) == path

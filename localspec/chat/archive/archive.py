@@ -256,6 +256,14 @@ class Archive:
 
         return self._database.write(change)
 
+    def branch(self, message_id: int) -> Chat:
+        """A new chat with copies of a message and of all before it."""
+
+        def change(connection: sqlite3.Connection) -> Chat:
+            return chats.find(connection, tree.branch(connection, message_id))
+
+        return self._database.write(change)
+
     def begin_answer(
         self,
         parent_id: int,
@@ -301,6 +309,28 @@ class Archive:
         writer = AnswerWriter(self._database, message_id, piece, self._flusher.remove)
         self._flusher.add(writer)
         return writer
+
+    @property
+    def version(self) -> int:
+        """Another number whenever another process, or another window, has written into the file."""
+        return self._database.read(lambda connection: int(connection.execute("PRAGMA data_version").fetchone()[0]))
+
+    def written_elsewhere(self, message: StoredMessage) -> bool:
+        """Whether another process writes this answer now. One whose writer has gone is ended as stopped."""
+        if message.state != "streaming":
+            return False
+
+        def find(connection: sqlite3.Connection) -> str | None:
+            row = connection.execute("SELECT writer FROM message WHERE id = ?", (message.id,)).fetchone()
+            return None if row is None else row[0]
+
+        writer = self._database.read(find)
+        if writer is None or writer == self._presence.name:
+            return False
+        if self.file is not None and writer in living(self.file):
+            return True
+        self._database.write(self._tidy)
+        return False
 
     def choose(self, message_id: int) -> list[StoredMessage]:
         """Leads the active path through a message; the new path."""

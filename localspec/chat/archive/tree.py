@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from localspec.chat.archive.chats import clean, find, fresh_key, json_text, touch
+from localspec.chat.archive.chats import clean, create, find, fresh_key, json_text, touch
 from localspec.chat.archive.message import Attachment, StoredMessage
 from localspec.errors import UsageError
 
@@ -221,8 +221,41 @@ def choose(connection: sqlite3.Connection, message_id: int) -> list[StoredMessag
     """
     chat_id = chat_of(connection, message_id)
     _lead_through(connection, chat_id, message_id)
-    touch(connection, chat_id)
     return Tree(connection, chat_id).path()
+
+
+def branch(connection: sqlite3.Connection, message_id: int) -> int:
+    """A new chat with copies of a message and of all above it; its id. An answer under way is copied as it is now.
+
+    Raises:
+        UsageError: there is no such message.
+    """
+    chat = find(connection, chat_of(connection, message_id))
+    above = {one.id: one for one in Tree(connection, chat.id).all()}
+    line: list[StoredMessage] = []
+    at: int | None = message_id
+    while at is not None:
+        line.append(above[at])
+        at = above[at].parent_id
+    fresh = create(connection, chat.title, chat.system, chat.model, chat.params)
+    parent: int | None = None
+    for one in reversed(line):
+        parent = insert(
+            connection,
+            fresh,
+            parent,
+            one.role,
+            one.content,
+            one.attachments,
+            reasoning=one.reasoning,
+            state="stopped" if one.state == "streaming" else one.state,
+            note=one.note,
+            model=one.model,
+            seed=None if one.seed is None else str(one.seed),
+            sampling=json_text(one.sampling),
+            stats=json_text(one.stats),
+        )
+    return fresh
 
 
 def step(connection: sqlite3.Connection, message_id: int, by: int) -> list[StoredMessage]:

@@ -40,21 +40,21 @@ class ChatScreen(Screen[None]):
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (50, "-wide")]  # noqa: RUF012 - Textual does not declare it as one of the class
     BINDINGS: ClassVar[list[BindingType]] = [
         bind("chat.stop", "escape", "stop", "Stop", "Stop the answer, close the list, give up editing", show=True),
-        bind("chat.end_thinking", "ctrl+t", "end_thinking", "Answer", "End the thinking; answer now", priority=True),
         bind("chat.new", "ctrl+n", "new", "New", "A new chat in a tab of its own", show=True, priority=True),
-        bind("chat.close", "ctrl+f4", "close_tab", "Close", "Close this tab; the chat is kept", priority=True),
-        bind("chat.next", "ctrl+pagedown", "tab(1)", "Next tab", "The chat in the next tab", priority=True),
-        bind("chat.previous", "ctrl+pageup", "tab(-1)", "Tab before", "The chat in the tab before", priority=True),
         bind("chat.again", "ctrl+r", "regenerate", "Again", "Answer the last message once more", priority=True),
         bind("chat.edit", "ctrl+g", "edit", "Edit", "Edit your last message and send it again", priority=True),
         bind("chat.copy", "ctrl+l", "copy", "Copy", "Copy the last answer", priority=True),
+        bind("chat.find", "ctrl+f", "find", "Find", "Search all chats", show=True, priority=True),
+        bind("chat.next", "ctrl+pagedown", "tab(1)", "Next tab", "The chat in the next tab", priority=True),
+        bind("chat.previous", "ctrl+pageup", "tab(-1)", "Tab before", "The chat in the tab before", priority=True),
+        bind("chat.close", "ctrl+f4", "close_tab", "Close", "Close this tab; the chat is kept", priority=True),
         bind("chat.walk_up", "ctrl+up", "walk(-1)", "Message above", "Go to the message above", priority=True),
         bind("chat.walk_down", "ctrl+down", "walk(1)", "Message below", "Go to the message below", priority=True),
         bind("chat.page_up", "pageup", "page(-1)", "Page up", "Scroll the chat up", priority=True),
         bind("chat.page_down", "pagedown", "page(1)", "Page down", "Scroll the chat down", priority=True),
-        bind("chat.undo", "ctrl+u", "undo", "Undo", "On a message: bring back what was deleted last (else /undo)"),
-        bind("chat.find", "ctrl+f", "find", "Find", "Search all chats", show=True, priority=True),
         bind("chat.look", "f6", "look", "View", "Look at answers in another way", priority=True),
+        bind("chat.undo", "ctrl+u", "undo", "Undo", "On a message: undo the last deletion (else /undo)"),
+        bind("chat.end_thinking", "ctrl+t", "end_thinking", "Answer", "End the thinking; answer now", priority=True),
     ]
 
     if TYPE_CHECKING:
@@ -76,7 +76,11 @@ class ChatScreen(Screen[None]):
         yield Footer(show_command_palette=False)
 
     async def on_mount(self) -> None:
-        chats, front = chats_at_start(self.app.archive, self.app.resume, self.app.preferences.resume)
+        chats, front = list[Chat](), None
+        if self._tabs.claim(self.app.archive):
+            chats, front = chats_at_start(self.app.archive, self.app.resume, self.app.preferences.resume)
+        elif self.app.resume:
+            self.app.say("Another window has your chats open. This one begins with a new chat; F4 lists all.")
         pane = await self.open_chat(None if front is None else front.id)
         self.call_after_refresh(self._tabs.bring_back, chats, pane)
         self.set_interval(_STATUS_SECONDS, self.show_status)
@@ -147,6 +151,8 @@ class ChatScreen(Screen[None]):
             live = pane.live
             others = any(other.answer is not None for other in self.panes if other is not pane)
             note = note or live.waits(self._speed, others)
+            if pane.elsewhere:
+                note = note or "another window answers in this chat"
         if self.is_mounted:
             self._unsaved.tell(app)
             self._meter.tell(app.facts, app.loading, app.context_use, live, note)
@@ -290,7 +296,8 @@ class ChatScreen(Screen[None]):
         self.set_focus(self.front.composer)  # at once: the next letter is the input's
 
     def action_edit(self) -> None:
-        message = self._chosen("user")
+        focused = self.focused.message if isinstance(self.focused, Bubble) else None
+        message = focused if focused is not None and focused.role == "assistant" else self._chosen("user")
         if message is None:
             self.app.say("There is no message of yours to edit.", problem=True)
         else:
@@ -361,6 +368,18 @@ class ChatScreen(Screen[None]):
         pane.composer.focus()
         pane.count()
         self.app.say("Deleted, with what followed it; /undo brings it back.")
+
+    async def action_branch(self) -> None:
+        """A new chat that begins with the messages up to the focused one, or with all of them."""
+        pane = self.front
+        focused = self.focused.message if isinstance(self.focused, Bubble) else None
+        path = pane.path
+        if not path:
+            self.app.say("There is nothing to branch from yet.", problem=True)
+            return
+        chat = self.app.archive.branch((focused or path[-1]).id)
+        await self.open_chat(chat.id)
+        self.app.say("This is a new chat with the messages so far; the other one is as it was.")
 
     async def action_undo(self) -> None:
         deletions = self.app.archive.deletions()

@@ -14,13 +14,14 @@ from textual.content import Content
 from textual.widgets import Footer, Input, OptionList, Static
 
 from localspec.chat.plain_text import pictured
-from localspec.errors import Cancelled, LocalspecError
+from localspec.errors import Cancelled, LocalspecError, reason
 from localspec.models.installed.adopt import adopt
 from localspec.models.installed.other_programs import Kept, find_kept
 from localspec.models.installed.store import Entry, Store
 from localspec.tui.shell.bindings import bind
 from localspec.tui.shell.dialogs import Dialog
 from localspec.tui.text.plots import amount, bar
+from localspec.tui.widgets.path_input import PathInput, dropped
 from localspec.tui.widgets.tick import Tick
 
 
@@ -43,7 +44,7 @@ class ImportScreen(Dialog[str | None]):
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog"):
             yield Static("Import a GGUF file of this machine", classes="question", markup=False)
-            yield Input(placeholder="file.gguf; of a split model, any part; Enter imports", id="file")
+            yield PathInput("file.gguf, typed or dropped here; Tab completes, Enter imports", ".gguf", "file")
             yield OptionList(id="found")
             yield Input(placeholder="name (else the file's)", id="name")
             yield Tick("It is a draft model", id="draft")
@@ -87,7 +88,7 @@ class ImportScreen(Dialog[str | None]):
 
     def action_take(self) -> None:
         """Reads, checks and lists the file."""
-        path = self.query_one("#file", Input).value.strip()
+        path = dropped(self.query_one("#file", Input).value)
         if self._busy or not path:
             return
         self._busy = True
@@ -102,7 +103,7 @@ class ImportScreen(Dialog[str | None]):
         try:
             entry = adopt(path, self._store, name=name, role=role, copy=copy, progress=self._progress)
         except (LocalspecError, OSError) as error:
-            text = str(error) if isinstance(error, LocalspecError) else f"{path} cannot be read: {error.strerror}."
+            text = str(error) if isinstance(error, LocalspecError) else f"{path} cannot be read: {reason(error)}."
             if self.is_running:
                 self.app.call_from_thread(self._failed, text)
         else:

@@ -66,6 +66,9 @@ class SlashCommands:
     def edit(self, _: str) -> None:
         self._screen.action_edit()
 
+    async def branch(self, _: str) -> None:
+        await self._screen.action_branch()
+
     def copy(self, what: str) -> None:
         if what == "code":
             self._screen.action_copy_code()

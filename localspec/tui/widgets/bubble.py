@@ -41,11 +41,19 @@ class Bubble(Vertical, can_focus=True):
     """Shows a `StoredMessage`; what its keys do is the chat screen's business."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        bind("message.edit", "e", "screen.edit", "Edit", "Edit this message and send it again", show=True),
+        bind(
+            "message.edit",
+            "e",
+            "screen.edit",
+            "Edit",
+            "Edit it: yours is sent again, an answer kept",
+            show=True,
+        ),
         bind("message.regenerate", "r", "screen.regenerate", "Again", "Answer once more, beside this one", show=True),
         bind("message.continue", "o", "screen.go_on", "Continue", "Let the answer go on where it ended"),
         bind("message.copy", "c", "screen.copy", "Copy", "Copy this message", show=True),
         bind("message.copy_code", "k", "screen.copy_code", "Code", "Copy its last code block", show=True),
+        bind("message.branch", "b", "screen.branch", "Branch", "A new chat with the messages up to this one"),
         bind("message.previous", "left", "screen.sibling(-1)", "Other", "Previous version of this message"),
         bind("message.next", "right", "screen.sibling(1)", "Other", "Next version of this message"),
         bind(

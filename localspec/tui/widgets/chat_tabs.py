@@ -14,6 +14,7 @@ from textual.widgets import TabbedContent
 from localspec import paths
 from localspec.chat.archive.archive import Archive
 from localspec.chat.archive.message import Chat
+from localspec.claim import Claim, is_held
 from localspec.tui.widgets.pane import ChatPane
 
 if TYPE_CHECKING:
@@ -87,6 +88,24 @@ class ChatTabs(TabbedContent):
         self._panes: list[ChatPane] = []  # kept, not looked up: a query goes through every block of every message
         self._settled = False
         """The tabs of last time are there, so that what is open may be written down."""
+        self._claim: Claim | None = None
+        """On the file of open tabs; None = it is another window's, or there is none."""
+
+    def claim(self, archive: Archive) -> bool:
+        """Takes the file of open tabs for this window; False = another window has it, and this one leaves it alone."""
+        file = _file(archive)
+        if file is None:
+            return True
+        place = file.with_suffix(".window")
+        try:
+            self._claim = None if is_held(place) else Claim(place)
+        except OSError:
+            return True  # a folder that cannot be written has no tabs to overwrite
+        return self._claim is not None
+
+    def on_unmount(self) -> None:
+        if self._claim is not None:
+            self._claim.release()
 
     @property
     def panes(self) -> list[ChatPane]:
@@ -125,5 +144,5 @@ class ChatTabs(TabbedContent):
 
     def remember(self) -> None:
         """Writes down what is open."""
-        if self._settled and self.front is not None:
+        if self._settled and self._claim is not None and self.front is not None:
             OpenTabs(tuple(pane.key for pane in self._panes), self.front.key).save(self.app.archive)

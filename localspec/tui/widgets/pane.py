@@ -40,6 +40,8 @@ _STOP_SECONDS = 0.02
 """How long a stopped answer may take to tell its figures; 0.025 went by before it was sure that Esc is Esc."""
 _SAVE_SECONDS = 0.7
 """How long after the last key unsent text is saved."""
+_LOOK_SECONDS = 1.0
+"""How often it is looked for what other windows write."""
 _ASKING = ("send", "ask", "compact")
 """Groups of workers that lead to an answer, or to a summary."""
 
@@ -82,6 +84,10 @@ class ChatPane(TabPane):
         """Somebody stopped the answer; what still comes of it is not shown."""
         self._thinks = False
         """The answer under way has thoughts and says nothing yet."""
+        self.elsewhere = False
+        """Another window writes the last answer."""
+        self._version: int | None = None
+        """Of the archive, when it was looked at last."""
         self._unsaved: float | None = None
         self._put_aside = ""
         self._sending: Prompt | None = None
@@ -120,6 +126,27 @@ class ChatPane(TabPane):
         await self.transcript.show(self.path)
         self.count()
         self.set_interval(_SAVE_SECONDS / 2, self._save_unsent)
+        self._look_elsewhere()
+        self.set_interval(_LOOK_SECONDS, self._look_elsewhere)
+
+    @work(exclusive=True, group="elsewhere")
+    async def _look_elsewhere(self) -> None:
+        """Shows what another window has written into this chat, and whether it is writing now."""
+        if self.answer is not None or self.busy or self.app.pane is not self:
+            return
+        archive = self.app.archive
+        version = archive.version
+        if version == self._version and not self.elsewhere:
+            return
+        first, self._version = self._version is None, version
+        try:
+            path = self.path
+            self.elsewhere = bool(path) and archive.written_elsewhere(path[-1])
+        except LocalspecError:
+            return  # it was deleted there
+        if not first:
+            await self.transcript.catch_up(self.path)
+        self.post_message(self.Changed())
 
     # ---- what is here
 
@@ -181,6 +208,9 @@ class ChatPane(TabPane):
 
     def send(self, prompt: Prompt) -> None:
         """Sends what was written; while an answer is under way it joins the queue."""
+        if self.elsewhere:
+            self.app.say("Another window answers in this chat; send it when that answer has ended.", problem=True)
+            return
         if self.editing is not None:
             self._send(prompt)
             return
@@ -212,11 +242,13 @@ class ChatPane(TabPane):
             return
         archive, attachments = self.app.archive, (*prompt.attachments, *files)
         self._end("stopped", "", None)
+        answer_edited = False
         if self._sending is not None:
             archive.append_user(self.chat_id, prompt.text, attachments=attachments)
             self._sending = None
         elif self.editing is not None:
             kept = archive.message(self.editing).attachments
+            answer_edited = archive.message(self.editing).role == "assistant"
             names = {attached.name for attached in attachments}
             kept = tuple(attached for attached in kept if attached.name not in names)
             archive.edit(self.editing, prompt.text, attachments=(*kept, *attachments))
@@ -225,16 +257,20 @@ class ChatPane(TabPane):
         await self.transcript.show(self.path)
         self.transcript.to_end()
         self.post_message(self.Changed())
-        self.ask()
+        if answer_edited:
+            self.count()
+        else:
+            self.ask()
 
     def edit(self, message: StoredMessage) -> None:
-        """Puts a message of the user's into the input, to be sent again as another version."""
+        """Puts a message into the input: the user's to be sent again, an answer to be kept, as another version."""
         if self.editing is None:
             self._put_aside = self.composer.text
         self.editing = message.id
         self.composer.put(message.content)
         self.composer.add_class("editing")
-        self.composer.border_title = "Editing · Enter sends it as another version · Esc gives up"
+        does = "sends it" if message.role == "user" else "keeps it"
+        self.composer.border_title = f"Editing · Enter {does} as another version · Esc gives up"
         self.composer.focus()
 
     def end_edit(self) -> None:

@@ -140,6 +140,15 @@ class Transcript(VerticalScroll, can_focus=False):
             welcome.display = not path
         self.call_after_refresh(self._draw_ahead)
 
+    async def catch_up(self, path: Sequence[StoredMessage]) -> None:
+        """Shows these messages, with what another window has written into them since."""
+        before = {bubble.message.id: bubble.message for bubble in self.bubbles}
+        await self.show(path)
+        for bubble in self.bubbles:
+            old, new = before.get(bubble.message.id), bubble.message
+            if old is not None and (old.content, old.reasoning, old.state) != (new.content, new.reasoning, new.state):
+                await bubble.settle(new)
+
     @property
     def at_end(self) -> bool:
         """Whether the newest text stays in view."""

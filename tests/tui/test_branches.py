@@ -1,0 +1,48 @@
+"""Answers that are edited, and chats that branch."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.tui.conftest import MakeApp, front, say, until
+
+pytestmark = pytest.mark.asyncio
+
+
+async def test_an_edited_answer_is_another_version_and_nothing_is_asked(make_app: MakeApp) -> None:
+    app = make_app("The moon is a cheese.", "Yes.")
+    async with app.run_test(size=(100, 30)) as pilot:
+        await say(pilot, "What is the moon?")
+        await pilot.press("ctrl+up")
+        await pilot.press("e")
+        await until(pilot, lambda: front(app).composer.text == "The moon is a cheese.")
+        assert "keeps it as another version" in str(front(app).composer.border_title)
+        front(app).composer.put("The moon is a stone.")
+        await pilot.press("enter")
+        await until(pilot, lambda: front(app).path[-1].content == "The moon is a stone.")
+        assert front(app).path[-1].role == "assistant"
+        assert len(front(app).path) == 2
+        assert len(front(app).path[-1].siblings) == 2
+        assert front(app).answer is None
+        await say(pilot, "Sure?")
+        asked = app.answerer.questions[-1].messages  # type: ignore[attr-defined]
+        assert [message.content for message in asked] == ["What is the moon?", "The moon is a stone.", "Sure?"]
+
+
+async def test_a_branch_is_a_new_chat_with_the_messages_so_far(make_app: MakeApp) -> None:
+    app = make_app("a", "b", "c")
+    async with app.run_test(size=(100, 40)) as pilot:
+        front(app).composer.put("/branch")
+        await pilot.press("enter")
+        await until(pilot, lambda: any("nothing to branch from" in note.message for note in app._notifications))
+        await say(pilot, "one")
+        await say(pilot, "two")
+        old = front(app).chat_id
+        await pilot.press("ctrl+up", "ctrl+up", "ctrl+up")
+        await pilot.press("b")
+        await until(pilot, lambda: front(app).chat_id != old)
+        assert [message.content for message in front(app).path] == ["one", "a"]
+        assert front(app).path[-1].stats == app.archive.path(old)[1].stats
+        await say(pilot, "another two")
+        assert [message.content for message in front(app).path] == ["one", "a", "another two", "c"]
+        assert [message.content for message in app.archive.path(old)] == ["one", "a", "two", "b"]
