@@ -36,6 +36,13 @@ def attached(text: str, folder: Path | None = None) -> tuple[Attachment, ...]:
     return tuple(found.values())
 
 
+def folders(text: str, folder: Path | None = None) -> list[str]:
+    """The folders that a message mentions as `@path`."""
+    folder = Path.cwd() if folder is None else folder
+    names = (mention.strip('"') for mention in _MENTION.findall(text))
+    return list(dict.fromkeys(name for name in names if (folder / Path(name).expanduser()).is_dir()))
+
+
 def _read(path: Path) -> str:
     try:
         size = path.stat().st_size

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Literal
 
@@ -13,12 +15,14 @@ from textual.message import Message as TextualMessage
 from textual.widgets import TabPane
 
 from localspec.chat.archive.answer import AnswerWriter
-from localspec.chat.archive.message import Chat, StoredMessage
+from localspec.chat.archive.message import Attachment, Chat, StoredMessage
+from localspec.chat.turn import Message
 from localspec.engine.request import FinishReason
 from localspec.engine.stats import RequestStats
 from localspec.errors import LocalspecError
+from localspec.tui.shell.dialogs import Choice
 from localspec.tui.shell.tab_label import tab_label
-from localspec.tui.talk import attach
+from localspec.tui.talk import attach, folder
 from localspec.tui.talk.answerer import Answer, AnswerEnded, AnswerPart, Prefilled, Question
 from localspec.tui.talk.compacting import offer
 from localspec.tui.talk.consent import agreed
@@ -234,13 +238,16 @@ class ChatPane(TabPane):
         """Sends a prompt, or the new version of an edited message, and asks."""
         try:
             files = await asyncio.to_thread(attach.attached, prompt.text)
+            below = await self._folders(prompt.text)
         except LocalspecError as error:
             self.app.say(str(error), problem=True)
+            below = None
+        if below is None:
             if self._sending is not None:
                 self._sending = None
                 self.hand_back(prompt)
             return
-        archive, attachments = self.app.archive, (*prompt.attachments, *files)
+        archive, attachments = self.app.archive, (*prompt.attachments, *files, *below)
         self._end("stopped", "", None)
         answer_edited = False
         if self._sending is not None:
@@ -261,6 +268,32 @@ class ChatPane(TabPane):
             self.count()
         else:
             self.ask()
+
+    async def _folders(self, text: str) -> tuple[Attachment, ...] | None:
+        """The files of the folders that a message mentions, if the user wants them; None = do not send it.
+
+        Raises:
+            LocalspecError: a folder has nothing to attach, or too much.
+        """
+        found: tuple[Attachment, ...] = ()
+        for name in attach.folders(text):
+            files = await asyncio.to_thread(folder.attached, Path(name).expanduser(), name)
+            words = "\n\n".join(f"{one.name}\n{one.content}" for one in files)
+            asked = replace(self.question(), messages=[Message("user", words)], prefix="", reasoning="")
+            tokens = (await asyncio.to_thread(fit, self.app.answerer, asked)).tokens
+            size = f"{tokens:,} tokens" if tokens is not None else f"{len(words):,} characters"
+            limit = self.app.facts.context if self.app.facts is not None else None
+            room = f"; a chat can hold {limit:,}" if limit is not None else ""
+            question = f"Attach the {len(files)} text files of {name}? They have {size}{room}."
+            answer = await self.app.push_screen_wait(
+                Choice(question, [("yes", "Attach them", "what .gitignore names is left out"),
+                                  ("no", "Only the words", f"@{name} stays a word"),
+                                  ("back", "Back", "the message comes back into the input")])
+            )  # fmt: skip
+            if answer not in ("yes", "no"):
+                return None
+            found += files if answer == "yes" else ()
+        return found
 
     def edit(self, message: StoredMessage) -> None:
         """Puts a message into the input: the user's to be sent again, an answer to be kept, as another version."""
