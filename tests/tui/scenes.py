@@ -125,7 +125,8 @@ async def history(app: ChatApp, pilot: Pilot[Any], folder: Path) -> None:
 
 async def settings(app: ChatApp, pilot: Pilot[Any], folder: Path) -> None:
     await pilot.press("f2")
-    await opened(app, pilot, SettingsScreen)
+    screen = await opened(app, pilot, SettingsScreen)
+    await until(pilot, lambda: screen.query("#load-threads"))  # the last form, which follows
 
 
 async def parameters(app: ChatApp, pilot: Pilot[Any], folder: Path) -> None:
