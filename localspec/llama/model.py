@@ -73,6 +73,10 @@ class Model:
         """Every token after which an answer is over."""
         self.fill_in = self._fill_in()
         """Tokens before the text before a gap, before the text after it, and before the middle; None = it has none."""
+        self.fill_in_files = tuple(
+            _token_or_none(find(vocab)) for find in (self._api.llama_vocab_fim_rep, self._api.llama_vocab_fim_sep)
+        )
+        """Tokens before the name of a repository and before the name of a file, where it has them; else None."""
         self.add_bos = bool(self._api.llama_vocab_get_add_bos(vocab))
         """Whether plain text should start with `bos`."""
         self.n_ctx_train = int(self._api.llama_model_n_ctx_train(handle))

@@ -9,8 +9,10 @@ from typing import Any
 from pydantic_core import from_json
 
 from localspec.chat.reply.reply import Content, Part
-from localspec.engine.request import FinishReason, TokenLogProb
+from localspec.engine.request import Event, FinishReason, TokenLogProb
+from localspec.llama.model import Model
 from localspec.runtime.any_engine import AnyEngine
+from localspec.runtime.generation import Generation
 from localspec.runtime.pool import Lease
 from localspec.server.chat.answers import FINISH_WORDS, Answers
 from localspec.server.chat.chat import Choice
@@ -74,13 +76,7 @@ class Exchange:
 
     def stop_string(self) -> str | None:
         """The stop string that ended the answer; None = something else did."""
-        request, tokens, model = self.generation.request, self.generation.tokens, self.engine.loaded.model
-        if not request.stop or self.generation.finish is not FinishReason.STOP or tokens[-1] in model.end_tokens:
-            return None
-        pieces = [model.piece(token, token in request.preserved) for token in tokens[request.min_tokens :]]
-        text = b"".join(pieces).decode("utf-8", "replace")
-        found = [(at, stop) for stop in request.stop if (at := text.find(stop)) >= 0]
-        return min(found)[1] if found else None
+        return stop_string(self.generation, self.engine.loaded.model)
 
 
 class Continuation:
@@ -118,13 +114,27 @@ class Continuation:
         Raises:
             ApiError: the answer failed, or the server ends.
         """
+        async for event in self.events(silence):
+            if event is None:
+                yield None
+            else:
+                yield [Content(event.text)] if event.text else []
+
+    async def events(self, silence: float | None = None) -> AsyncIterator[Event | None]:
+        """The same as the engine tells it.
+
+        Raises:
+            ApiError: the answer failed, or the server ends.
+        """
         ends = self.engine.loaded.model.end_tokens | self.generation.request.stop_tokens
         async for arrival in self.answers.events(silence):
-            if arrival is None:
-                yield None
-                continue
-            self._log_probs += [one for one in arrival.event.log_probs if one.token not in ends]
-            yield [Content(arrival.event.text)] if arrival.event.text else []
+            if arrival is not None:
+                self._log_probs += [one for one in arrival.event.log_probs if one.token not in ends]
+            yield None if arrival is None else arrival.event
+
+    def stop_string(self) -> str | None:
+        """The stop string that ended the answer; None = something else did."""
+        return stop_string(self.generation, self.engine.loaded.model)
 
     @property
     def finish(self) -> FinishWord:
@@ -135,6 +145,17 @@ class Continuation:
         """Log-probabilities that came since the last call."""
         found, self._log_probs = self._log_probs, []
         return found
+
+
+def stop_string(generation: Generation, model: Model) -> str | None:
+    """The stop string that ended an answer; None = something else did."""
+    request, tokens = generation.request, generation.tokens
+    if not request.stop or generation.finish is not FinishReason.STOP or tokens[-1] in model.end_tokens:
+        return None
+    pieces = [model.piece(token, token in request.preserved) for token in tokens[request.min_tokens :]]
+    text = b"".join(pieces).decode("utf-8", "replace")
+    found = [(at, stop) for stop in request.stop if (at := text.find(stop)) >= 0]
+    return min(found)[1] if found else None
 
 
 def arguments_of(text: str) -> dict[str, Any]:

@@ -27,12 +27,13 @@ MOST_INPUTS = 2048
 """Texts in one request."""
 
 TokenIds = Annotated[list[Annotated[int, Field(ge=0, lt=2**31)]], Field(min_length=1)]
+Inputs = str | TokenIds | Annotated[list[str] | list[TokenIds], Field(min_length=1, max_length=MOST_INPUTS)]
 
 
 class EmbeddingsBody(Body):
     """What is to be embedded."""
 
-    input: str | TokenIds | Annotated[list[str] | list[TokenIds], Field(min_length=1, max_length=MOST_INPUTS)]
+    input: Inputs
     """A text, the tokens of one, or a list of either."""
     model: str | None = None
     """Name of a model; None = the default one."""

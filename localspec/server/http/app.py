@@ -20,7 +20,7 @@ from localspec.errors import LocalspecError
 from localspec.runtime.pool import Pool
 from localspec.server.chat import chat, completions
 from localspec.server.chat.service import Service
-from localspec.server.extras import embeddings, models, text
+from localspec.server.extras import embeddings, lm_studio, models, native, text
 from localspec.server.http import monitoring
 from localspec.server.http.errors import ApiError, ErrorBody, error_response, from_localspec, from_validation
 from localspec.server.http.guard import Guard
@@ -48,6 +48,8 @@ OPENAI_ROUTERS = (
 """Served below /v1, and without it for clients whose base address lacks it."""
 OWN_ROUTERS = (
     monitoring.ROUTER,
+    native.ROUTER,
+    lm_studio.ROUTER,
     text.ROUTER,
     ollama_answers.ROUTER,
     ollama_embed.ROUTER,
@@ -56,7 +58,9 @@ OWN_ROUTERS = (
     page.ROUTER,
 )
 """Served as they are."""
-ELSEWHERE = frozenset({("GET", "/chat/completions"), ("GET", "/responses"), ("POST", "/props")})
+ELSEWHERE = frozenset(
+    {("GET", "/chat/completions"), ("GET", "/responses"), ("POST", "/props"), ("POST", "/lora-adapters")}
+)
 """Routes of OpenAI's and llama-server's on paths of ours: clients that look for them are told that they are missing."""
 _IDLE_LOOKS = 4
 """How often within `idle_unload` seconds somebody looks for idle engines."""

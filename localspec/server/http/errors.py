@@ -81,7 +81,7 @@ BODIES: dict[str, Callable[[ApiError], dict[str, Any]]] = {}
 
 def error_body(error: ApiError, path: str) -> dict[str, Any]:
     """The body of an error in the shape that clients of this path understand."""
-    for start, shape in BODIES.items():
+    for start, shape in sorted(BODIES.items(), reverse=True):  # the longer start goes first
         if path.startswith(start):
             return shape(error)
     return error.body()

@@ -40,19 +40,20 @@ def event_line(chunk: BaseModel) -> str:
     return f"data: {chunk.model_dump_json(exclude_unset=True)}\n\n"
 
 
-async def openai_lines(chunks: AsyncIterator[BaseModel | None], path: str) -> AsyncIterator[str]:
+async def openai_lines(chunks: AsyncIterator[BaseModel | None], path: str, end: str = DONE) -> AsyncIterator[str]:
     """Chunks as OpenAI streams them, an error as the last but one event, and [DONE].
 
     Args:
         chunks: None = nothing to say for a while.
         path: of the request, for the shape of an error.
+        end: what comes last.
     """
     try:
         async for chunk in chunks:
             yield PING if chunk is None else event_line(chunk)
     except Exception as error:  # noqa: BLE001 - the status is out: the stream itself must tell
         yield f"data: {ErrorEvent(**error_body(told(error), path)).model_dump_json()}\n\n"
-    yield DONE
+    yield end
 
 
 class ErrorEvent(BaseModel):

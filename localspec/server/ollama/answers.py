@@ -21,12 +21,9 @@ from localspec.server.http.errors import invalid
 from localspec.server.http.route import JsonRoute
 from localspec.server.http.streaming import ErrorEvent, EventStream, json_response, told, whole
 from localspec.server.ollama.body import OllamaChat, OllamaGenerate, Wanted
-from localspec.server.ollama.names import error_body, free, named, stamp
+from localspec.server.ollama.names import LINES, NDJSON, REFUSED, error_body, free, named, stamp
 
-ROUTER = APIRouter(prefix="/api", tags=["ollama"], route_class=JsonRoute)
-_NDJSON = "application/x-ndjson"
-_LINES: dict[int | str, dict[str, Any]] = {200: {"content": {_NDJSON: {"schema": {"type": "object"}}}}}
-"""For the OpenAPI document: the same path answers with such objects, one a line, unless `stream` is false."""
+ROUTER = APIRouter(prefix="/api", tags=["ollama"], route_class=JsonRoute, responses=REFUSED)
 
 
 class Called(BaseModel):
@@ -122,7 +119,7 @@ def _as_text(piece: _Piece, more: dict[str, Any]) -> TextProgress:
     return found
 
 
-@ROUTER.post("/chat", summary="Answer a conversation (Ollama's API)", response_model=ChatProgress, responses=_LINES)
+@ROUTER.post("/chat", summary="Answer a conversation (Ollama's API)", response_model=ChatProgress, responses=LINES)
 async def chat(request: Request, body: OllamaChat) -> Response:
     """The assistant's next turn."""
     service: Service = request.app.state.service
@@ -135,7 +132,7 @@ async def chat(request: Request, body: OllamaChat) -> Response:
     return await _answered(request, reply, await Exchange.begin(service, fields, lease))
 
 
-@ROUTER.post("/generate", summary="Answer a prompt (Ollama's API)", response_model=TextProgress, responses=_LINES)
+@ROUTER.post("/generate", summary="Answer a prompt (Ollama's API)", response_model=TextProgress, responses=LINES)
 async def generate(request: Request, body: OllamaGenerate) -> Response:
     """An answer to one message; with `raw` or `suffix`, and by a model without a chat template, a text goes on."""
     service: Service = request.app.state.service
@@ -168,7 +165,7 @@ async def _answered(request: Request, reply: Reply, exchange: Exchange | Continu
     service: Service = request.app.state.service
     if reply.body.stream:
         lines = reply.lines(exchange, service.settings.ping_seconds)
-        response: Response = EventStream(exchange.answers, lines, _NDJSON)
+        response: Response = EventStream(exchange.answers, lines, NDJSON)
     else:
         response = await whole(request, exchange.answers, lambda: reply.whole(exchange))
     if reply.body.frees:

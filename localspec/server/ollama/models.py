@@ -25,9 +25,9 @@ from localspec.runtime.memory.placement import number
 from localspec.server.chat.fields import Body
 from localspec.server.chat.service import Service
 from localspec.server.http.route import JsonRoute
-from localspec.server.ollama.names import named, stamp
+from localspec.server.ollama.names import REFUSED, named, stamp
 
-ROUTER = APIRouter(prefix="/api", tags=["ollama"], route_class=JsonRoute)
+ROUTER = APIRouter(prefix="/api", tags=["ollama"], route_class=JsonRoute, responses=REFUSED)
 API_VERSION = "0.12.11"
 """The version of Ollama whose API this is. Its clients refuse servers that call themselves older than they need."""
 NEVER = "2318-01-01T00:00:00Z"

@@ -7,12 +7,28 @@ from datetime import datetime, timezone
 from typing import Any
 
 from anyio import to_thread
+from pydantic import BaseModel
 
 from localspec.server.chat.service import Service
 from localspec.server.http.errors import BODIES, ApiError
 
 _LATEST = ":latest"
 """What Ollama's clients put after a name that has no tag."""
+
+
+NDJSON = "application/x-ndjson"
+LINES: dict[int | str, dict[str, Any]] = {200: {"content": {NDJSON: {"schema": {"type": "string"}}}}}
+"""For the OpenAPI document: a path answers with objects, one a line, unless `stream` is false."""
+
+
+class OllamaError(BaseModel):
+    """An error."""
+
+    error: str
+
+
+REFUSED: dict[int | str, dict[str, Any]] = {"4XX": {"model": OllamaError}, "5XX": {"model": OllamaError}}
+"""For the OpenAPI document: what all routes of this API say when they cannot do what is asked."""
 
 
 def error_body(error: ApiError) -> dict[str, Any]:

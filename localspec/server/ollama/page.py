@@ -21,7 +21,11 @@ _APIS = (
     ("OpenAI", "/v1", "chat/completions, responses, completions, embeddings, models"),
     ("Anthropic", "", "v1/messages"),
     ("Ollama", "", "api/chat, api/generate, api/tags, api/show, api/ps"),
-    ("llama-server", "", "health, metrics, props, slots, tokenize, detokenize, apply-template"),
+    (
+        "llama-server",
+        "",
+        "health, metrics, props, slots, completion, infill, embedding, tokenize, detokenize, apply-template",
+    ),
 )
 """Whose API, what goes after the server's address to make the client's base address, and the routes below that."""
 

@@ -26,9 +26,9 @@ from localspec.server.chat.service import Service, ending
 from localspec.server.http.errors import ApiError, from_localspec, invalid
 from localspec.server.http.route import JsonRoute
 from localspec.server.http.streaming import leaving, told
-from localspec.server.ollama.names import error_body
+from localspec.server.ollama.names import LINES, NDJSON, REFUSED, error_body
 
-ROUTER = APIRouter(prefix="/api", tags=["ollama"], route_class=JsonRoute)
+ROUTER = APIRouter(prefix="/api", tags=["ollama"], route_class=JsonRoute, responses=REFUSED)
 _SECONDS = 0.25
 """How often the progress of a file is told."""
 State = dict[str, Any]
@@ -56,7 +56,7 @@ class PullProgress(BaseModel):
     """Bytes that are here."""
 
 
-@ROUTER.post("/pull", summary="Install a model (Ollama's API)", response_model=PullProgress)
+@ROUTER.post("/pull", summary="Install a model (Ollama's API)", response_model=PullProgress, responses=LINES)
 async def pull(request: Request, body: OllamaPull) -> Response:
     """What `localspec pull` does; a model that is installed is left as it is."""
     service: Service = request.app.state.service
@@ -69,7 +69,7 @@ async def pull(request: Request, body: OllamaPull) -> Response:
     elif "://" in body.model:
         raise invalid("model is an address; name a model of the catalogue or user/repo[:quant].", "model")
     if body.stream:
-        return StreamingResponse(work.lines(), media_type="application/x-ndjson", headers={"Cache-Control": "no-cache"})
+        return StreamingResponse(work.lines(), media_type=NDJSON, headers={"Cache-Control": "no-cache"})
     async with leaving(request) as left:
         states = [state async for state in work.states(left)]
     return Response(json.dumps(states[-1]), media_type="application/json")

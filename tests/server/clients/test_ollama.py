@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -24,8 +25,10 @@ def wikipedia(query: str) -> str:
 
 
 @pytest.fixture
-def client(live: Live) -> Any:
-    return ollama.Client(host=live.url)
+def client(live: Live) -> Iterator[Any]:
+    client = ollama.Client(host=live.url)
+    yield client
+    client._client.close()  # it leaves its connections open, unless it is a new one
 
 
 def test_it_chats(client: Any) -> None:
@@ -76,7 +79,10 @@ def test_it_hears_of_errors(client: Any) -> None:
 
 def test_it_works_without_threads(live: Live) -> None:
     async def ask() -> str:
-        pieces = await ollama.AsyncClient(host=live.url).chat("tiny", [user(COPY)], options=COLD, stream=True)
-        return "".join([piece.message.content async for piece in pieces])
+        client = ollama.AsyncClient(host=live.url)
+        pieces = await client.chat("tiny", [user(COPY)], options=COLD, stream=True)
+        said = "".join([piece.message.content async for piece in pieces])
+        await client._client.aclose()
+        return said
 
     assert asyncio.run(ask()) == COPIED

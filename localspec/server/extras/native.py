@@ -1,0 +1,324 @@
+"""llama-server's own routes to a model: /completion, /infill, /embedding, /rerank, /lora-adapters."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from functools import partial
+from time import perf_counter
+from typing import Annotated, Any, ClassVar, Literal
+
+from anyio import to_thread
+from fastapi import APIRouter, Request
+from pydantic import BaseModel, Field
+from starlette.responses import Response
+
+from localspec.engine.request import Event, FinishReason
+from localspec.runtime.any_engine import AnyEngine
+from localspec.server.chat.chat import STREAMED
+from localspec.server.chat.chat_fields import GenerationFields
+from localspec.server.chat.completions import MOST_TOP, CompletionFields, TokenIds
+from localspec.server.chat.exchange import Continuation
+from localspec.server.chat.fields import MOST_ITEMS, Body
+from localspec.server.chat.service import Service
+from localspec.server.chat.shapes import Timings, TokenLogProbs, chat_log_probs, timings
+from localspec.server.extras.embeddings import MOST_INPUTS, Inputs, several, tokens_of, vectors
+from localspec.server.http.errors import ApiError, invalid
+from localspec.server.http.route import JsonRoute
+from localspec.server.http.streaming import EventStream, json_response, openai_lines, whole
+
+ROUTER = APIRouter(tags=["llama-server"], route_class=JsonRoute)
+_LONG_TOKEN = 64
+"""Characters of a token at most, in texts around a gap that are cut to the context: few tokens are longer."""
+_ANSWER = 128
+"""Tokens that a gap is thought to need where the request does not say."""
+_UNUSED = Field(default=None, description="Accepted and not used.")
+
+
+class NativeFields(GenerationFields):
+    """What /completion and /infill take."""
+
+    other_names: ClassVar[dict[str, str]] = {**GenerationFields.other_names, "n_predict": "max_tokens"}
+    n_probs: int | None = Field(default=None, ge=0, le=MOST_TOP, description="Log-probabilities of so many tokens.")
+    return_tokens: bool | None = Field(default=None, description="Say the tokens of the text, too.")
+    t_max_predict_ms: int | None = Field(
+        default=None, description="Milliseconds after which an answer ends that has a line; 0 or less = no limit."
+    )
+    t_max_prompt_ms: Any = _UNUSED
+    id_slot: Any = _UNUSED
+    n_indent: Any = _UNUSED
+    n_keep: Any = _UNUSED
+    samplers: Any = Field(default=None, description="Accepted and not used: samplers have one order here.")
+    response_fields: Any = Field(default=None, description="Accepted and not used: all fields are told.")
+
+    def completion(self, prompt: str | list[int]) -> CompletionFields:
+        """The same as a body of the completion API. A request for nothing gets one token, which is not told."""
+        same = {name: getattr(self, name) for name in GenerationFields.model_fields}
+        same["max_tokens"] = self.max_tokens or (1 if self.max_tokens == 0 else None)
+        return CompletionFields(prompt=prompt, logprobs=self.n_probs or None, **same)
+
+    def check(self) -> None:
+        """
+        Raises:
+            ApiError: 400, several answers are asked for.
+        """
+        if self.choices > 1:
+            raise invalid("n is more than 1; this route gives one answer. /v1/completions gives several.", "n")
+
+
+class NativeCompletion(NativeFields):
+    """POST /completion."""
+
+    prompt: str | TokenIds
+
+
+class Chunk(Body):
+    """A piece of another file."""
+
+    text: str
+    filename: str = "tmp"
+    time: Any = _UNUSED
+
+
+class Infill(NativeFields):
+    """POST /infill."""
+
+    input_prefix: str = Field(default="", description="Text before the gap.")
+    input_suffix: str = Field(default="", description="Text after the gap.")
+    input_extra: Annotated[list[Chunk], Field(max_length=MOST_ITEMS)] | None = Field(
+        default=None, description="Pieces of other files, shown before."
+    )
+    prompt: str = Field(default="", description="How the text of the gap begins.")
+
+
+class NativeAnswer(BaseModel):
+    """An answer, or a piece of it; the last one says how it went."""
+
+    index: int
+    content: str
+    tokens: list[int]
+    """Those of the text, if `return_tokens` asks for them."""
+    id_slot: int
+    stop: bool
+    """It is the last."""
+    model: str | None = None
+    tokens_predicted: int
+    tokens_evaluated: int
+    """Of the prompt."""
+    generation_settings: dict[str, Any] | None = None
+    prompt: str | None = None
+    has_new_line: bool | None = None
+    truncated: bool | None = None
+    stop_type: Literal["eos", "limit", "word"] | None = None
+    stopping_word: str | None = None
+    """The stop string that ended it; "" = none."""
+    tokens_cached: int | None = None
+    """In the slot's cache."""
+    timings: Timings | None = None
+    completion_probabilities: list[TokenLogProbs] | None = None
+
+
+class NativeTexts(Body):
+    """POST /embedding."""
+
+    other_names: ClassVar[dict[str, str]] = {"input": "content"}
+    model: str | None = Field(default=None, description="Name of a model; left out: the default.")
+    content: Inputs
+    embd_normalize: Literal[2] | None = Field(default=None, description="2 only: vectors have the length 1.")
+
+
+class NativeVector(BaseModel):
+    """The vector of a text."""
+
+    index: int
+    embedding: list[list[float]]
+    """A list of one, of length 1."""
+
+
+class Ranked(Body):
+    """POST /rerank."""
+
+    model: str | None = Field(default=None, description="Name of a model; left out: the default.")
+    query: str = Field(description="What is looked for.")
+    documents: Annotated[list[str], Field(max_length=MOST_INPUTS)] | None = Field(
+        default=None, description="Texts to rank; also named `texts`."
+    )
+    top_n: int | None = Field(default=None, ge=1, description="So many of them.")
+    other_names: ClassVar[dict[str, str]] = {"texts": "documents"}
+
+
+@ROUTER.post(
+    "/completion", summary="Continue a text (llama-server's API)", response_model=NativeAnswer, responses=STREAMED
+)
+async def completion(request: Request, fields: NativeCompletion) -> Response:
+    """One answer to one prompt."""
+    service: Service = request.app.state.service
+    fields.check()
+    lease = await service.lease(fields.model)
+    return await _answered(request, fields, await Continuation.begin(service, fields.completion(fields.prompt), lease))
+
+
+@ROUTER.post("/infill", summary="Fill a gap (llama-server's API)", response_model=NativeAnswer, responses=STREAMED)
+async def infill(request: Request, fields: Infill) -> Response:
+    """What goes between two texts, as editors ask for it."""
+    service: Service = request.app.state.service
+    fields.check()
+    lease = await service.lease(fields.model)
+    try:
+        tokens = await to_thread.run_sync(gap, fields, lease.engine)
+        asked = fields.completion(tokens)
+    except BaseException:
+        lease.release()
+        raise
+    return await _answered(request, fields, await Continuation.begin(service, asked, lease))
+
+
+@ROUTER.post("/embedding", summary="Embed texts (llama-server's API)")
+async def embedding(request: Request, fields: NativeTexts) -> list[NativeVector]:
+    """The vectors of /v1/embeddings."""
+    texts = several(fields.content)
+    lease = await request.app.state.service.lease(fields.model)
+    try:
+        found, _ = await vectors(request, lease, lambda engine: tokens_of(engine, texts))
+    finally:
+        lease.release()
+    return [NativeVector(index=index, embedding=[vector.tolist()]) for index, vector in enumerate(found)]
+
+
+@ROUTER.post("/rerank", include_in_schema=False)
+@ROUTER.post("/reranking", include_in_schema=False)
+@ROUTER.post("/v1/rerank", include_in_schema=False)
+@ROUTER.post("/v1/reranking", include_in_schema=False)
+async def rerank(fields: Ranked) -> None:
+    """Always 501: models that rank are encoders, and localspec runs models that write token after token."""
+    what = "This server does not rank texts: its models write token after token. Compare vectors of /v1/embeddings."
+    raise ApiError(501, "not_supported_error", what)
+
+
+@ROUTER.get("/lora-adapters", summary="Adapters (llama-server's API)")
+async def lora_adapters() -> list[dict[str, Any]]:
+    """There are none: localspec loads no adapters."""
+    return []
+
+
+def gap(fields: Infill, engine: AnyEngine) -> list[int]:
+    """The prompt for what goes between two texts, in the order that llama-server has: other files, what is before the
+    gap, what is after it, the mark of the middle. What does not fit the context is left out where it is farthest away.
+
+    Raises:
+        ApiError: 400, the model does not fill gaps.
+    """
+    model = engine.loaded.model
+    if model.fill_in is None:
+        raise invalid("This model has no tokens to fill in a gap with.", "input_suffix", "unsupported_model")
+    before, after, middle = model.fill_in
+    repository, file = model.fill_in_files
+    room = max(16, engine.loaded.context.n_ctx - 2 * (fields.max_tokens or _ANSWER) - 8)
+    spelled = partial(_spelled, engine, room)
+    prompt = spelled(fields.prompt)[-room // 4 :]
+    suffix = spelled(fields.input_suffix)[: max(0, room // 4 - len(prompt))]
+    prefix = spelled(fields.input_prefix, end=True)[-(3 * room // 4) :] if fields.input_prefix else []
+    extra = [] if repository is None else [repository, *spelled("myproject\n")]
+    for chunk in fields.input_extra or ():
+        if file is not None:
+            extra += [file, *spelled(f"{chunk.filename}\n")]
+        extra += spelled(chunk.text)
+    if file is not None:
+        extra += [file, *spelled("filename\n")]
+    left = room - len(prefix) - len(suffix) - len(prompt)
+    extra = extra[max(0, len(extra) - left) :] if left > 0 else []
+    start = [model.bos] if model.add_bos and model.bos is not None else []
+    return [*extra, *start, before, *prefix, *prompt, after, *suffix, middle]
+
+
+def _spelled(engine: AnyEngine, room: int, text: str, *, end: bool = False) -> list[int]:
+    """Tokens of a text's beginning, or of its end, of which there may be `room`."""
+    most = room * _LONG_TOKEN
+    near = text[-most:] if end else text[:most]
+    return [int(token) for token in engine.loaded.model.tokenize(near, special=False, add_bos=False)]
+
+
+async def _answered(request: Request, fields: NativeFields, text: Continuation) -> Response:
+    reply = _Reply(fields, text)
+    if fields.stream:
+        silence = request.app.state.service.settings.ping_seconds
+        return EventStream(text.answers, openai_lines(reply.chunks(silence), request.url.path, end=""))
+    return await whole(request, text.answers, reply.whole)
+
+
+class _Reply:
+    """One answer in llama-server's shape."""
+
+    def __init__(self, fields: NativeFields, text: Continuation) -> None:
+        self._fields, self._text = fields, text
+        self._model = text.engine.loaded.model
+        self._said, self._tokens = "", list[int]()
+        self._begun = 0.0
+        """When the first token came."""
+
+    async def chunks(self, silence: float) -> AsyncIterator[NativeAnswer | None]:
+        """Pieces as they come, and the last."""
+        async for event in self._text.events(silence):
+            if event is None:
+                yield None
+            elif self._take(event):
+                piece = self._piece(event.text, event.tokens)
+                if self._fields.timings_per_token:
+                    piece.timings = timings(event.stats)
+                yield piece
+        yield self._last("", ())
+
+    async def whole(self) -> Response:
+        """The whole answer, once it is there."""
+        async for event in self._text.events():
+            if event is not None:
+                self._take(event)
+        return json_response(self._last(self._said, self._tokens))
+
+    def _take(self, event: Event) -> bool:
+        """Reads an event; whether it brings something to tell."""
+        if self._fields.max_tokens == 0:
+            return False
+        self._begun = self._begun or perf_counter()
+        self._said += event.text
+        self._tokens += event.tokens
+        limit = self._fields.t_max_predict_ms or 0
+        if 0 < limit < (perf_counter() - self._begun) * 1e3 and "\n" in self._said:
+            self._text.generation.cancel()
+        return bool(event.text)
+
+    def _piece(self, text: str, tokens: tuple[int, ...] | list[int]) -> NativeAnswer:
+        generation = self._text.generation
+        answer = NativeAnswer(
+            index=0,
+            content=text,
+            tokens=list(tokens) if self._fields.return_tokens else [],
+            id_slot=0,
+            stop=False,
+            tokens_predicted=0 if self._fields.max_tokens == 0 else generation.stats.generated,
+            tokens_evaluated=generation.stats.prompt_tokens,
+        )
+        found = self._text.new_log_probs()
+        if self._fields.n_probs and found:
+            answer.completion_probabilities = chat_log_probs(found, self._model).content
+        return answer
+
+    def _last(self, text: str, tokens: tuple[int, ...] | list[int]) -> NativeAnswer:
+        generation, word = self._text.generation, self._text.stop_string()
+        request, ended = generation.request, generation.finish is FinishReason.STOP
+        answer = self._piece(text, tokens)
+        answer.stop = True
+        answer.model = self._text.model
+        answer.generation_settings = {
+            **{name: getattr(request.sampling, name) for name in ("temperature", "top_k", "top_p", "min_p")},
+            "seed": request.seed,
+            "n_predict": -1 if self._fields.max_tokens is None else self._fields.max_tokens,
+            "stop": list(request.stop),
+        }
+        answer.prompt = self._model.detokenize(request.prompt, special=True)
+        answer.has_new_line = "\n" in self._said
+        answer.truncated = False
+        answer.stop_type = "word" if word is not None else "eos" if ended else "limit"
+        answer.stopping_word = word or ""
+        answer.tokens_cached = generation.stats.prompt_tokens + generation.stats.generated
+        answer.timings = timings(generation.stats)
+        return answer
