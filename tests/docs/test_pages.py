@@ -144,7 +144,7 @@ def commands(page: str) -> Iterator[tuple[str, list[str]]]:
     """(what it needs, words behind `localspec`) of every command in the blocks of a page."""
     for needs, block in _SH.findall(page):
         for line in block.replace("\\\n", " ").splitlines():
-            for command in re.split(r"\s(?:\||&&)\s", line):
+            for command in re.split(r"\s(?:\||&&)\s", re.sub(r" > \S+", "", line)):
                 words = shlex.split(command, comments=True)
                 if words and words[0].rpartition("/")[2] == "localspec":
                     yield needs, words[1:]
