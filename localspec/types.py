@@ -115,7 +115,7 @@ class SamplingParams:
     penalty_last_n: int = 64
     """How many last tokens, prompt included, count as "lately"; 0 none, -1 all."""
     dry_multiplier: float = 0.0
-    """DRY's penalty of a token that would go on with a repetition of `dry_allowed_length` tokens; 0 is off."""
+    """DRY's penalty of a token that would go on with a repetition of the allowed length; 0 is off."""
     dry_base: float = 1.75
     """DRY's penalty grows by this factor for every token that the repetition is longer."""
     dry_allowed_length: int = 2
