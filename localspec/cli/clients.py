@@ -46,6 +46,8 @@ class Setup:
     """Variables it needs, besides the key."""
     key_variable: str = KEY_VARIABLE
     """Where it reads the key."""
+    first_prompt: int | None = None
+    """Tokens of its first prompt, system message and tools, as once recorded; None = not known."""
 
 
 def without_keys(environment: Mapping[str, str]) -> dict[str, str]:
@@ -59,7 +61,8 @@ def _claude(server: Server) -> Setup:
     # Else the system message begins with a line that differs from session to session, and no prompt is found cached.
     environment["CLAUDE_CODE_ATTRIBUTION_HEADER"] = "0"
     environment["API_TIMEOUT_MS"] = str(_MILLISECONDS)
-    return Setup("claude", (), environment, "ANTHROPIC_AUTH_TOKEN")
+    environment["ANTHROPIC_SMALL_FAST_MODEL"] = server.model  # the name of older versions
+    return Setup("claude", (), environment, "ANTHROPIC_AUTH_TOKEN", 18_846)
 
 
 def _codex(server: Server) -> Setup:
@@ -69,7 +72,8 @@ def _codex(server: Server) -> Setup:
     words += ["-c", f"model_providers.localspec.stream_idle_timeout_ms={_MILLISECONDS}"]
     if server.context is not None:
         words += ["-c", f"model_context_window={server.context}"]
-    return Setup("codex", (*words, "-c", 'model_provider="localspec"', "-m", server.model))
+    words += ["-c", 'model_provider="localspec"', "-m", server.model]
+    return Setup("codex", tuple(words), first_prompt=6_662)
 
 
 def _opencode(server: Server) -> Setup:
@@ -81,17 +85,22 @@ def _opencode(server: Server) -> Setup:
         | dict.fromkeys(("timeout", "headerTimeout", "chunkTimeout"), _MILLISECONDS),
         "models": {server.model: {"name": server.model, **limits}},
     }
-    settings = {"provider": {"localspec": provider}, "model": f"localspec/{server.model}"}
-    return Setup("opencode", (), {"OPENCODE_CONFIG_CONTENT": json.dumps(settings)})
+    settings = {"provider": {"localspec": provider}} | dict.fromkeys(
+        ("model", "small_model"), f"localspec/{server.model}"
+    )
+    return Setup("opencode", (), {"OPENCODE_CONFIG_CONTENT": json.dumps(settings)}, first_prompt=7_622)
 
 
 def _aider(server: Server) -> Setup:
     environment = {"OPENAI_API_BASE": f"{server.url}/v1"}
-    return Setup("aider", ("--model", f"openai/{server.model}"), environment, "OPENAI_API_KEY")
+    models = [word for option in ("--model", "--weak-model") for word in (option, f"openai/{server.model}")]
+    return Setup("aider", tuple(models), environment, "OPENAI_API_KEY")
 
 
 def _goose(server: Server) -> Setup:
     environment = {"GOOSE_PROVIDER": "openai", "GOOSE_MODEL": server.model, "OPENAI_HOST": server.url}
+    if server.context is not None:
+        environment["GOOSE_CONTEXT_LIMIT"] = str(server.context)
     return Setup("goose", ("session",), environment, "OPENAI_API_KEY")
 
 

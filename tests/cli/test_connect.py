@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from localspec.cli.clients import CLIENTS, KEY_VARIABLE, without_keys
+from localspec.cli.first_prompt import warning
 from tests.cli.conftest import Command
 
 KEY = "sesame-17"
@@ -114,6 +115,9 @@ def test_settings_of_a_client_are_sound(command: Command, clients: Path, served:
     assert options["baseURL"] == f"{served}/v1"
     assert {options[name] for name in ("timeout", "headerTimeout", "chunkTimeout")} == {3_600_000}
     assert settings["provider"]["localspec"]["models"][model]["limit"]["context"] == 256
+    assert settings["small_model"] == settings["model"]
+    command("connect", "goose", "--url", served, "--run")
+    assert started(clients)[1]["GOOSE_CONTEXT_LIMIT"] == "256"
     command("connect", "codex", "--url", served, "--run", "--model", "tiny-target")
     words = started(clients)[0]
     assert f'model_providers.localspec.base_url="{served}/v1"' in words
@@ -125,6 +129,49 @@ def test_settings_of_a_client_are_sound(command: Command, clients: Path, served:
     assert environment["ANTHROPIC_AUTH_TOKEN"] == KEY
     assert "ANTHROPIC_API_KEY" not in environment
     assert (environment["CLAUDE_CODE_ATTRIBUTION_HEADER"], environment["API_TIMEOUT_MS"]) == ("0", "3600000")
+
+
+class Reader(BaseHTTPRequestHandler):
+    """A server that reads so many tokens a second."""
+
+    rate: Any = 100.0
+
+    def do_POST(self) -> None:
+        size = int(self.headers["Content-Length"])
+        assert json.loads(self.rfile.read(size))["max_tokens"] == 1
+        body = json.dumps({"timings": {"prompt_per_second": self.rate}}).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("rate", "said"),
+    [
+        (100.0, "at 100 tokens/s this machine reads them in about 3 minutes"),
+        (500, "about 38 s"),
+        (5000.0, ""),
+        (None, ""),
+    ],
+)
+def test_a_long_first_prompt_is_told_before(monkeypatch: pytest.MonkeyPatch, rate: Any, said: str) -> None:
+    monkeypatch.setattr(Reader, "rate", rate)
+    server = HTTPServer(("127.0.0.1", 0), Reader)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        told = warning(f"http://127.0.0.1:{server.server_port}", "m", "", "claude", 18_846)
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+    assert said in told
+    assert bool(told) == bool(said)
+    assert warning("http://127.0.0.1:9", "m", "", "claude", 18_846) == ""
 
 
 @pytest.mark.parametrize(

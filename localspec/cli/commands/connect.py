@@ -14,6 +14,7 @@ from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from localspec.cli.clients import CLIENTS, KEY_VARIABLE, NO_KEY, Server, Setup, without_keys
+from localspec.cli.first_prompt import warning
 from localspec.cli.output import print_plain
 from localspec.errors import LocalspecError, UsageError
 from localspec.remote.server import base_of, port_here
@@ -59,6 +60,10 @@ def run(options: argparse.Namespace) -> int:
         )
     setup = CLIENTS[options.client](server)
     if options.run:
+        key = keys[0] if keys else ""
+        told = setup.first_prompt and warning(server.url, server.model, key, options.client, setup.first_prompt)
+        if told:
+            print(told, file=sys.stderr)
         return _start(setup, options.after_dashes, keys[0] if keys else NO_KEY)
     print_plain(_command(setup, options.after_dashes, bool(keys)))  # a server may call its model anything
     if options.api_key_file:
