@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from localspec.errors import UsageError
-from localspec.types import Rule
+from localspec.sampling import Rule
+from localspec.settings import MOST, check, declared
 
 Exactness = Literal["auto", "strict", "off"]
 KernelChoice = Literal["auto", "wide", "repacked", "plain"]
@@ -16,6 +17,7 @@ CorpusChoice = Literal["auto", "on", "off"]
 SplitMode = Literal["layer", "row", "tensor", "none"]
 GpuLayers = int | Literal["auto"]
 """Layers on a GPU: -1 = all; "auto" = as many as fit."""
+_LAYERS = {-1: "all", 0: "none"}
 LONGEST_DRAFT, LONGEST_COSTLY, LONGEST_OF_SEVERAL = 15, 7, 4
 """Of the plan's own choice: a chain of a drafter that costs nothing (text that is copied), other drafts, and with
 several slots, where what speculation may spend shrinks as they fill up."""
@@ -43,29 +45,29 @@ class EngineSettings:
     drafter: str = "auto"
     """Who guesses: a name of `localspec.drafters.NAMES`, an installed package's drafter, or `package.module:Class` (see
     `drafters.plugin`). With any but `auto` it drafts in every pass, paying or not."""
-    max_draft_tokens: int | None = None
+    max_draft_tokens: int | None = declared(None, least=0, most=64)
     """Longest draft a pass, drafted in every pass, paying or not; 0 is plain decoding. None = what pays."""
-    draft_cap: int | None = None
+    draft_cap: int | None = declared(None, least=1, most=64)
     """Longest draft the plan may choose by itself; None = 15, of a draft model or with `branches` 7, with several slots
     4."""
-    rollback: int | None = None
+    rollback: int | None = declared(None, least=1, most=64)
     """Longest draft for a model with recurrent layers: llama.cpp keeps so many of its states besides the last. None =
     1 to 4, as memory has it (see `models.rollback`)."""
-    branches: int = 1
+    branches: int = declared(1, least=1, most=64)
     """Guesses per position of the draft model and of token recycling; 2 or more make drafts trees, those of suffix
     decoding, too (one slot only)."""
-    min_ngram: int = 2
+    min_ngram: int = declared(2, least=1, most=32)
     """Shortest n-gram prompt lookup searches for."""
-    max_ngram: int = 5
+    max_ngram: int = declared(5, least=1, most=32)
     """Longest n-gram prompt lookup searches for."""
     verify_rule: Rule = Rule.COUPLED
     """How drafts are verified; only *coupled* keeps the text of plain decoding."""
     exact: Exactness = "auto"
     """`auto`: exact wherever that follows from how the model is computed; `strict`: exact in any case, which may need
     an examination of minutes; `off`: nothing is claimed."""
-    context: int | None = None
+    context: int | None = declared(None, least=16, most=MOST)
     """Tokens a slot can hold; None = by files and memory, see `models.context_length`."""
-    slots: int = 1
+    slots: int = declared(1, least=1, most=64)
     """Requests served at once."""
     wide: bool = True
     """Use localspec's own kernels for models on the CPU."""
@@ -75,9 +77,9 @@ class EngineSettings:
     cache: CacheChoice = "auto"
     """How keys and values are kept: a number format (with `bf16` the keys stay f16), or f16 without fused attention
     ("unfused"). `auto` = f16."""
-    threads: int | None = None
+    threads: int | None = declared(None, least=1, most=512)
     """CPU threads; None = the physical cores this process may use. The count changes the bits of a text."""
-    gpu_layers: GpuLayers = "auto"
+    gpu_layers: GpuLayers = declared("auto", least=-1, most=MOST, special=_LAYERS)
     """Layers of the target on the GPU; -1 = all. `auto` = as many as its whole memory holds, on GPUs that are worth it
     (see `models.gpu`). Needs a llama-cpp-python built for that GPU."""
     device: str | None = None
@@ -86,32 +88,32 @@ class EngineSettings:
     split_mode: SplitMode = "layer"
     """How several GPUs share the target: whole layers, rows of each matrix, parts of each layer ("tensor"), or one GPU
     has all ("none"); the middle two only where llama.cpp's backend and the architecture have them."""
-    main_gpu: int = 0
+    main_gpu: int = declared(0, least=0, most=MOST)
     """The GPU that has all with `split_mode` none: its place among the devices, from 0."""
     override_tensor: str | None = None
     """Tensors of the target that go to a device of their own: REGEX=DEVICE, several with commas; the first that fits a
     tensor's name counts. None = all go with their layers."""
-    cpu_moe: int = 0
+    cpu_moe: int = declared(0, least=-1, most=MOST, special=_LAYERS)
     """Layers of the target, from the first, whose experts stay on the CPU; -1 = all. For mixtures of experts that are
     larger than the GPU's memory."""
-    draft_gpu_layers: GpuLayers = "auto"
+    draft_gpu_layers: GpuLayers = declared("auto", least=-1, most=MOST, special=_LAYERS)
     """Layers of the draft model on the GPU; -1 = all. `auto` = all, if those of the target leave room there."""
     draft_device: str | None = None
     """llama.cpp device for the draft model; None = those of the target."""
     rpc: str | None = None
     """Other machines whose devices may have layers: HOST:PORT of llama.cpp's rpc-server, several with commas. Needs a
     llama-cpp-python built with RPC. What goes there is neither encrypted nor protected by a key."""
-    chat_cache_gb: float = 4.0
+    chat_cache_gb: float = declared(4.0, least=0, most=1e6)
     """Disk for the KV caches of chats that are not in memory, in units of 10^9 bytes: a chat that goes on is then not
     read anew. Those not used for longest make room; 0 = none are kept. With one slot only."""
-    prompt_cache_gb: float = 0.0
+    prompt_cache_gb: float = declared(0.0, least=0, most=1e6)
     """Disk for the KV caches of long prompts that come again, of any client and slot, in units of 10^9 bytes: they are
     not read anew, even after a restart. Those not used for longest make room; 0 = none are kept."""
 
     corpus: CorpusChoice = "auto"
     """Whether answers are kept on disk (as tokens, readable by you alone) and searched when drafting, see `localspec
     corpus`; `auto`: the terminal chat does, which keeps its chats anyway, nothing else does."""
-    corpus_mb: float = 16.0
+    corpus_mb: float = declared(16.0, least=0.1, most=1000)
     """Disk for the corpus of one tokenizer, in units of 10^6 bytes, 4 a token, and five times as much memory; what was
     of no use for longest makes room. A file that others gave more is not cut by this: so much of it is kept in memory,
     after a start that takes as much as the whole file; `localspec corpus trim` cuts it."""
@@ -129,36 +131,16 @@ class EngineSettings:
                 raise UsageError(f"{name} is {getattr(self, name)!r}; it must be one of {', '.join(choices)}.")
         if self.kernels == "wide" and not self.wide:
             raise UsageError("kernels is wide, but wide is off.", "Leave one of the two out.")
-        if self.draft_cap is not None and not 1 <= self.draft_cap <= 64:
-            raise UsageError(f"draft_cap is {self.draft_cap}; it must be between 1 and 64.")
-        if self.rollback is not None and not 1 <= self.rollback <= 64:
-            raise UsageError(f"rollback is {self.rollback}; it must be between 1 and 64.")
-        if self.max_draft_tokens is not None and not 0 <= self.max_draft_tokens <= 64:
-            raise UsageError(f"max_draft_tokens is {self.max_draft_tokens}; it must be between 0 and 64.")
-        if not 1 <= self.slots <= 64:
-            raise UsageError(f"slots is {self.slots}; it must be between 1 and 64.")
+        check(self)
         if self.branches > 1 and self.slots > 1:
             raise UsageError(f"branches is {self.branches} with {self.slots} slots; trees need one slot.")
         if self.branches > 1 and self.verify_rule is Rule.BLOCK:
             raise UsageError(f"branches is {self.branches} with the rule block, which verifies chains only.")
-        if self.threads is not None and not 1 <= self.threads <= 512:
-            raise UsageError(f"threads is {self.threads}; it must be between 1 and 512.")
-        if self.context is not None and self.context < 16:
-            raise UsageError(f"context is {self.context}; it must be 16 or more.")
-        for name in ("chat_cache_gb", "prompt_cache_gb"):
-            if not 0 <= getattr(self, name) <= 1e6:
-                raise UsageError(f"{name} is {getattr(self, name)}; it must be between 0 and 1,000,000.")
-        if not 0.1 <= self.corpus_mb <= 1000:
-            raise UsageError(f"corpus_mb is {self.corpus_mb}; it must be between 0.1 and 1,000.")
-        if self.main_gpu < 0:
-            raise UsageError(f"main_gpu is {self.main_gpu}; it must be 0 or more.")
         if self.main_gpu and self.split_mode != "none":
             raise UsageError(f"main_gpu is {self.main_gpu}, which needs split_mode none.")
-        if self.cpu_moe < -1:
-            raise UsageError(f"cpu_moe is {self.cpu_moe}; it must be -1 (all), 0 (none) or more.")
         for name in ("gpu_layers", "draft_gpu_layers"):
             layers = getattr(self, name)
-            if layers != "auto" and (not isinstance(layers, int) or layers < -1):
+            if layers != "auto" and not isinstance(layers, int):
                 raise UsageError(f"{name} is {layers!r}; it must be auto, -1 (all), 0 (none) or more.")
 
     @property

@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
-MOST = 2**31 - 1
-"""Largest whole number that llama.cpp's int32 fields hold."""
+from localspec.settings import MOST as MOST
+from localspec.settings import Setting, settings_of
+
 MOST_SEED = 2**64 - 1
 """Largest seed of our random numbers, which start from 64 bits."""
 MOST_PORT = 65_535
@@ -64,6 +65,22 @@ def auto_or(read: Callable[[str], int]) -> Callable[[str], int | Literal["auto"]
             raise argparse.ArgumentTypeError(f"{error}, or auto") from None
 
     return read_either
+
+
+def reader(row: Setting) -> Callable[[str], Any]:
+    """A reader of a setting that is declared, for argparse's `type`; raises as `whole` and `real` do."""
+    least, most = row.declared.least, row.declared.most
+    if row.kind is float:
+        return real(least, most)
+    read = whole(int(least), int(most))
+    return auto_or(read) if "auto" in row.words else read
+
+
+def of_engine(name: str) -> Callable[[str], Any]:
+    """`reader` of a setting of the engine."""
+    from localspec.config import EngineSettings
+
+    return reader(next(row for row in settings_of(EngineSettings) if row.name == name))
 
 
 def _unfit(text: str, kind: str, least: float, most: float, too_large: bool = False) -> argparse.ArgumentTypeError:

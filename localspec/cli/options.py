@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from localspec.chat.plain_text import plain_text
 from localspec.chat.text_file import check_text
-from localspec.cli.number import MOST_SEED, auto_or, real, whole
+from localspec.cli.number import MOST_SEED, of_engine, reader, whole
 from localspec.errors import UsageError
+from localspec.settings import Setting, numbers_of
 
 if TYPE_CHECKING:
     from localspec.runtime.engine import Engine
@@ -41,11 +42,13 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="let a draft model with another tokenizer draft, over the tokens that both have",
     )
-    group.add_argument("--context", type=whole(16), metavar="N", help="tokens a conversation can hold")
+    group.add_argument("--context", type=of_engine("context"), metavar="N", help="tokens a conversation can hold")
     group.add_argument(
         "--fit", action="store_true", help="choose context and GPU layers that fit memory, draft included"
     )
-    group.add_argument("--threads", type=whole(1, 512), metavar="N", help="CPU threads; default: one a physical core")
+    group.add_argument(
+        "--threads", type=of_engine("threads"), metavar="N", help="CPU threads; default: one a physical core"
+    )
     group.add_argument(
         "--no-wide", dest="wide", action="store_false", help="llama.cpp's kernels alone, not localspec's"
     )
@@ -56,7 +59,7 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--gpu-layers",
-        type=auto_or(whole(-1)),
+        type=of_engine("gpu_layers"),
         default="auto",
         metavar="N",
         help="layers of the target on the GPU, -1 all; default: auto, as many as fit",
@@ -69,7 +72,7 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
     _add_spread_options(group)
     group.add_argument(
         "--draft-gpu-layers",
-        type=auto_or(whole(-1)),
+        type=of_engine("draft_gpu_layers"),
         default="auto",
         metavar="N",
         help="the same for the draft model",
@@ -93,7 +96,7 @@ def _add_spread_options(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument(
         "--main-gpu",
-        type=whole(0),
+        type=of_engine("main_gpu"),
         default=0,
         metavar="N",
         help="the GPU that has all with --split-mode none, from 0; default: 0",
@@ -110,7 +113,7 @@ def add_cpu_moe(group: argparse._ActionsContainer) -> None:
     """Where experts go."""
     group.add_argument(
         "--cpu-moe",
-        type=whole(-1),
+        type=of_engine("cpu_moe"),
         default=0,
         metavar="N",
         help="layers of the target, from the first, whose experts stay on the CPU, -1 all; default: 0",
@@ -131,25 +134,25 @@ def _add_speculation_options(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--max-draft-tokens",
-        type=whole(0, 64),
+        type=of_engine("max_draft_tokens"),
         metavar="N",
         help="drafts of N in every pass, paying or not; default: what pays",
     )
     group.add_argument(
         "--draft-cap",
-        type=whole(1, 64),
+        type=of_engine("draft_cap"),
         metavar="N",
         help="drafts of at most N where they pay; default: 15 (a draft model, or --branches: 7; several slots: 4)",
     )
     group.add_argument(
         "--rollback",
-        type=whole(1, 64),
+        type=of_engine("rollback"),
         metavar="N",
         help="longest draft for a model with recurrent layers, each of N states in memory; default: 1 to 4",
     )
     group.add_argument(
         "--branches",
-        type=whole(1, 64),
+        type=of_engine("branches"),
         metavar="N",
         help="guesses per position: 2 or more make drafts trees; default: 1",
     )
@@ -180,41 +183,29 @@ def _add_search_options(group: argparse._ArgumentGroup) -> None:
         "--no-corpus", dest="corpus", action="store_const", const="off", help="neither keep nor search past answers"
     )
     group.add_argument(
-        "--corpus-mb", type=real(0.1, 1000), metavar="MB", help="disk for them, per tokenizer; default: 16"
+        "--corpus-mb", type=of_engine("corpus_mb"), metavar="MB", help="disk for them, per tokenizer; default: 16"
     )
     group.add_argument(
-        "--min-ngram", type=whole(1, 32), metavar="N", help="shortest n-gram of prompt lookup; default: 2"
+        "--min-ngram", type=of_engine("min_ngram"), metavar="N", help="shortest n-gram of prompt lookup; default: 2"
     )
     group.add_argument(
-        "--max-ngram", type=whole(1, 32), metavar="N", help="longest n-gram of prompt lookup; default: 5"
+        "--max-ngram", type=of_engine("max_ngram"), metavar="N", help="longest n-gram of prompt lookup; default: 5"
     )
 
 
-def _add_repetition_options(group: argparse._ArgumentGroup) -> None:
-    """What is done against repetitions."""
-    group.add_argument(
-        "--repeat-penalty", type=real(0.001, 100), metavar="X", help="divide logits of recent tokens; default: 1 (off)"
-    )
-    group.add_argument(
-        "--presence-penalty", type=real(-100, 100), metavar="X", help="subtract from recent tokens; default: 0"
-    )
-    group.add_argument(
-        "--frequency-penalty", type=real(-100, 100), metavar="X", help="subtract per recent occurrence; default: 0"
-    )
-    group.add_argument(
-        "--penalty-last-n", type=whole(-1), metavar="N", help="what counts as recent; default: 64, -1 all"
-    )
-    group.add_argument(
-        "--dry-multiplier",
-        type=real(0, 100),
-        metavar="X",
-        help="penalty of going on with a repetition; default: 0 (off)",
-    )
-    group.add_argument("--dry-base", type=real(1, 100), metavar="X", help="its growth with each token; default: 1.75")
-    group.add_argument("--dry-allowed-length", type=whole(0), metavar="N", help="free below N tokens; default: 2")
-    group.add_argument(
-        "--dry-penalty-last-n", type=whole(-1), metavar="N", help="where repetitions are looked for; default: -1, all"
-    )
+def _add_setting(group: argparse._ArgumentGroup, row: Setting) -> None:
+    """The option of a setting that is declared."""
+    told = f"{row.clause}; default: {row.show(row.default)}"
+    group.add_argument(*row.flags, dest=row.name, type=reader(row), metavar=row.symbol, help=told.replace("%", "%%"))
+
+
+def add_sampling_options(parser: argparse.ArgumentParser) -> None:
+    """How tokens are drawn; defaults are llama.cpp's."""
+    from localspec.sampling import SamplingParams
+
+    group = parser.add_argument_group("sampling")
+    for row in numbers_of(SamplingParams):
+        _add_setting(group, row)
     group.add_argument(
         "--dry-sequence-breaker",
         dest="dry_sequence_breakers",
@@ -222,35 +213,6 @@ def _add_repetition_options(group: argparse._ArgumentGroup) -> None:
         metavar="TEXT",
         help='no repetition goes across; repeatable; `none` for none; default: \\n : " *',
     )
-
-
-def add_sampling_options(parser: argparse.ArgumentParser) -> None:
-    """How tokens are drawn; defaults are llama.cpp's."""
-    group = parser.add_argument_group("sampling")
-    group.add_argument("--temperature", type=real(0, 100), metavar="X", help="0 = most likely token; default: 0.8")
-    group.add_argument("--top-k", type=whole(0), metavar="N", help="keep the N most likely tokens, 0 all; default: 40")
-    group.add_argument("--top-p", type=real(0, 1), metavar="X", help="keep this much probability; default: 0.95")
-    group.add_argument(
-        "--min-p", type=real(0, 1), metavar="X", help="drop what is less likely than this share; default: 0.05"
-    )
-    group.add_argument("--typical-p", type=real(0, 1), metavar="X", help="locally typical sampling; default: 1 (off)")
-    group.add_argument(
-        "--top-n-sigma",
-        type=real(-1, 100),
-        metavar="X",
-        help="keep logits this many deviations near; default: -1 (off)",
-    )
-    group.add_argument(
-        "--xtc-probability", type=real(0, 1), metavar="X", help="chance of leaving out likely tokens; default: 0 (off)"
-    )
-    group.add_argument("--xtc-threshold", type=real(0, 1), metavar="X", help="likely from here on; default: 0.1")
-    group.add_argument(
-        "--dynatemp-range", type=real(0, 100), metavar="X", help="temperature goes down and up by X; default: 0 (off)"
-    )
-    group.add_argument(
-        "--dynatemp-exponent", type=real(0, 100), metavar="X", help="how it follows the entropy; default: 1"
-    )
-    _add_repetition_options(group)
     group.add_argument(
         "--logit-bias", action="append", default=[], metavar="ID=X", help="add X to a token's logit; repeatable"
     )

@@ -95,7 +95,8 @@ class Parser(argparse.ArgumentParser):
         if found := re.match(r"the following arguments are required: (.+)", message):
             raise UsageError(f"{found[1]} is missing.", where)
         if found := re.match(r"argument (.+?): (.+)", message, re.DOTALL):
-            raise UsageError(*_about(found[1].split("/")[-1], found[2]))
+            names = found[1].split("/")
+            raise UsageError(*_about(next((name for name in names if name.startswith("--")), names[-1]), found[2]))
         raise UsageError(f"{message[:1].upper()}{message[1:]}.", where)
 
     def format_help(self) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.filesize import decimal
 
-from localspec.cli.number import auto_or, whole
+from localspec.cli.number import of_engine
 from localspec.cli.options import add_cpu_moe
 from localspec.config import PLANNED
 from localspec.errors import ModelError
@@ -31,14 +31,14 @@ _CACHES: dict[str, dict[str, Any]] = {
 
 def add_memory_options(parser: argparse.ArgumentParser) -> None:
     """How the models would run."""
-    parser.add_argument("--context", type=whole(16), metavar="N", help="tokens a conversation can hold")
+    parser.add_argument("--context", type=of_engine("context"), metavar="N", help="tokens a conversation can hold")
     parser.add_argument(
-        "--slots", type=whole(1, 64), default=1, metavar="N", help="requests served at once; default: 1"
+        "--slots", type=of_engine("slots"), default=1, metavar="N", help="requests served at once; default: 1"
     )
     parser.add_argument("--cache-type", default="f16", metavar="TYPE", help="of keys and values: f16 (default), q8_0")
     parser.add_argument(
         "--gpu-layers",
-        type=auto_or(whole(-1)),
+        type=of_engine("gpu_layers"),
         default="auto",
         metavar="N",
         help="layers of the target on the GPU, -1 all; default: auto, as many as fit",

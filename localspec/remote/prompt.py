@@ -3,22 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from localspec.chat.reply.thinking import joined
 from localspec.chat.turn import Message
+from localspec.settings import settings_of
 from localspec.types import SamplingParams
-
-_OPENAI = ("temperature", "top_p", "presence_penalty", "frequency_penalty")
-_MORE = (
-    *("top_k", "min_p", "typical_p", "top_n_sigma", "xtc_probability", "xtc_threshold"),
-    *("dynatemp_range", "dynatemp_exponent", "repeat_penalty", "penalty_last_n"),
-    *("dry_multiplier", "dry_base", "dry_allowed_length", "dry_penalty_last_n", "dry_sequence_breakers"),
-)
-"""Settings that vLLM and llama-server know besides."""
-_RENAMED = {"penalty_last_n": "repeat_last_n"}
-"""Settings that llama-server and Ollama call otherwise: {localspec's name: theirs}."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +61,11 @@ def sampling_fields(sampling: SamplingParams, *, more: bool = True, changed: boo
         more: those beyond OpenAI's, too.
         changed: only those that are not at localspec's own default.
     """
-    given, defaults = asdict(sampling), asdict(SamplingParams())
-    names = [name for name in (_OPENAI + _MORE if more else _OPENAI) if not changed or given[name] != defaults[name]]
-    fields: dict[str, Any] = {_RENAMED.get(name, name): given[name] for name in names}
+    fields: dict[str, Any] = {}
+    for row in settings_of(SamplingParams):
+        value = getattr(sampling, row.name)
+        if (more or row.declared.openai) and not (changed and value == row.default):
+            fields[row.api_name] = value
     if sampling.logit_bias:
         fields["logit_bias"] = {str(token): bias for token, bias in sampling.logit_bias}
     return fields

@@ -182,7 +182,7 @@ def test_a_prompt_that_does_not_fit_is_named(tmp_path: Path) -> None:
 
 def test_a_draft_model_that_is_not_there(tiny_target: Path) -> None:
     with Engine.load(tiny_target, threads=1, context=256, tuned=False) as engine:
-        assert possible_drafters(engine) == ["lookup", "recycling", "suffix"]
+        assert possible_drafters(engine) == ["lookup", "suffix", "recycling"]
         assert engine.drafters == ("grammar", "lookup", "suffix", "recycling")
         with pytest.raises(UsageError, match="needs a draft model"):
             engine_contenders(engine, ["draft"], [2])

@@ -89,7 +89,7 @@ def test_bad_values_get_one_sentence(command: Command, arguments: tuple[str, ...
 def test_an_unknown_drafter_is_named(command: Command) -> None:
     result = command(*QUICK, "--drafters", "oracle")
     assert result.code == 2
-    assert "--drafters has 'oracle'; there are: draft, lookup, recycling, suffix, auto" in result.err
+    assert "--drafters has 'oracle'; there are: draft, lookup, suffix, recycling, auto" in result.err
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no pseudo-terminal")

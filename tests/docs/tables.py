@@ -10,9 +10,11 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from localspec.methods import PLAIN, TABLE
+from localspec.settings import MOST, numbers_of
+from localspec.types import SamplingParams
 from tests.docs.page import DOCS
 
-_TABLE = re.compile(r"(<!-- table: (.+) -->\n\|.+\n\|[-|]+\n)((?:\|.*\n)*)")
+_TABLE = re.compile(r"(<!-- table: (.+) -->\n(?:<!-- .+ -->\n)?\|.+\n\|[-|]+\n)((?:\|.*\n)*)")
 
 
 def row(*cells: str) -> str:
@@ -38,7 +40,33 @@ def signs() -> Iterable[str]:
     yield row("`x`", "faint", "a guess that was rejected")
 
 
-ROWS: dict[str, Callable[[], Iterable[str]]] = {"drafters of text": drafters_of_text, "heads": heads, "signs": signs}
+def sampling_options() -> Iterable[str]:
+    for one in numbers_of(SamplingParams):
+        flags = ", ".join(f"`{flag} {one.symbol}`" for flag in one.flags)
+        yield row(flags, f"{one.clause}; default: {one.show(one.default)}")
+
+
+def sampling_of_chats() -> Iterable[str]:
+    return (row(f"`{one.name}`", one.show(one.default), one.clause) for one in numbers_of(SamplingParams))
+
+
+def sampling_fields() -> Iterable[str]:
+    for one in numbers_of(SamplingParams):
+        least, most, says = one.declared.least, one.declared.most, [one.clause]
+        says.append(f"{least:g} to {most:g}" if most < MOST else f"{least:g} or more")
+        says += [f"{value} is {ours}" for value, ours in one.declared.stands_for.items()]
+        says += [f"also named `{name}`" for name in one.declared.other_names]
+        yield row(f"`{one.api_name}`", "; ".join(says))
+
+
+ROWS: dict[str, Callable[[], Iterable[str]]] = {
+    "drafters of text": drafters_of_text,
+    "heads": heads,
+    "signs": signs,
+    "sampling options": sampling_options,
+    "sampling fields": sampling_fields,
+    "sampling of a chat": sampling_of_chats,
+}
 """{name of a table: what gives its rows}."""
 
 

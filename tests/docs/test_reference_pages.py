@@ -18,12 +18,12 @@ from localspec.runtime.pool import Pool
 from localspec.server.http.app import create_app
 from localspec.server.http.meter import Meter
 from localspec.server.http.reading import HEADER, SWITCHES
+from localspec.settings import settings_of
 from localspec.tui.screens.parameters import parameters
 from localspec.tui.shell.app import ChatApp
 from localspec.tui.shell.bindings import known
 from localspec.tui.shell.preferences import Preferences
 from localspec.tui.shell.registry import SCREENS, commands, load
-from localspec.tui.widgets.form import settings_of
 from tests.docs.page import DOCS, Section, code_of, section, sections
 
 PAGE = "chat.md"

@@ -160,7 +160,7 @@ async def test_a_preset_fills_the_form_and_can_be_deleted(make_app: MakeApp) -> 
 
 async def test_every_engine_and_sampling_setting_is_in_a_form_with_its_doc(make_app: MakeApp) -> None:
     from localspec.config import EngineSettings
-    from localspec.tui.widgets.form import settings_of
+    from localspec.settings import settings_of
 
     app = make_app("a")
     async with app.run_test(size=(100, 40)) as pilot:
@@ -178,7 +178,7 @@ async def test_every_engine_and_sampling_setting_is_in_a_form_with_its_doc(make_
 async def test_a_number_that_may_be_a_word_is_read_as_either() -> None:
     from localspec.config import EngineSettings
     from localspec.errors import UsageError
-    from localspec.tui.widgets.form import settings_of
+    from localspec.settings import settings_of
 
     (layers,) = [row for row in settings_of(EngineSettings) if row.name == "gpu_layers"]
     assert [layers.read(text) for text in ("", " auto ", "-1", "12")] == ["auto", "auto", -1, 12]

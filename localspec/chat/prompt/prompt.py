@@ -10,6 +10,7 @@ from typing import Any
 from localspec.chat.archive.message import Attachment, Chat, StoredMessage
 from localspec.chat.turn import Message
 from localspec.errors import UsageError
+from localspec.settings import settings_of
 from localspec.types import SamplingParams
 
 _SUMMARY = "Summary of the conversation so far:"
@@ -54,10 +55,6 @@ def fenced(attachment: Attachment) -> str:
     return f"File {name}:\n{fence}\n{attachment.content}{end}{fence}"
 
 
-_WHOLE = ("top_k", "penalty_last_n", "dry_allowed_length", "dry_penalty_last_n")
-"""Settings that are whole numbers."""
-
-
 def sampling_params(params: Mapping[str, Any]) -> SamplingParams:
     """Sampling settings out of a chat's parameters; other keys are not looked at.
 
@@ -65,6 +62,7 @@ def sampling_params(params: Mapping[str, Any]) -> SamplingParams:
         UsageError: a value that cannot be; says which.
     """
     given: dict[str, Any] = {}
+    whole = {row.name for row in settings_of(SamplingParams) if row.kind is int}
     for item in fields(SamplingParams):
         if item.name not in params:
             continue
@@ -75,10 +73,10 @@ def sampling_params(params: Mapping[str, Any]) -> SamplingParams:
             given[item.name] = _texts(item.name, value)
         elif isinstance(value, bool) or not isinstance(value, int | float):
             raise UsageError(f"{item.name} is {value!r}; it must be a number.")
-        elif item.name in _WHOLE and value != int(value):
+        elif item.name in whole and value != int(value):
             raise UsageError(f"{item.name} is {value!r}; it must be a whole number.")
         else:
-            given[item.name] = int(value) if item.name in _WHOLE else float(value)
+            given[item.name] = int(value) if item.name in whole else float(value)
     return SamplingParams(**given)
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from localspec.cli.answer import say_if_base_model
 from localspec.cli.endpoint import ServerSpeaker, add_endpoint_options, check_endpoint_options, key_of, take_listed
-from localspec.cli.number import real
+from localspec.cli.number import of_engine
 from localspec.cli.opening import check_openable
 from localspec.cli.options import (
     add_model_options,
@@ -39,7 +39,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_endpoint_options(parser)
     parser.add_argument(
         "--chat-cache-gb",
-        type=real(0, 1e6),
+        type=of_engine("chat_cache_gb"),
         metavar="GB",
         help="disk for the KV caches of chats, which spare reading a chat anew; 0: none are kept; default: 4",
     )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from localspec.chat.text_file import read_text
 from localspec.cli.clients import KEY_VARIABLE
-from localspec.cli.number import MOST_PORT, MOST_SECONDS, real, whole
+from localspec.cli.number import MOST_PORT, MOST_SECONDS, of_engine, real, whole
 from localspec.cli.options import add_model_options, engine_settings, take_target
 from localspec.cli.unit import KINDS, unit
 from localspec.errors import UsageError
@@ -31,7 +31,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--slots",
-        type=whole(1, 64),
+        type=of_engine("slots"),
         metavar="N",
         help="requests at once per model; default: 4, or 1 where several would draft nothing (recurrent layers, trees)",
     )

@@ -7,11 +7,13 @@ used.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, create_model, model_validator
 
 from localspec.server.http.reading import Reading, renamed
+from localspec.settings import Setting, numbers_of
+from localspec.types import SamplingParams
 
 MOST_STOPS = 64
 """Stop strings in one request; each is searched for in every new text."""
@@ -125,32 +127,46 @@ class ResponseFormat(Body):
     )
 
 
-class SamplingFields(Body):
+SAMPLING = numbers_of(SamplingParams)
+"""What is declared of drawing tokens."""
+
+
+def _field(row: Setting) -> tuple[Any, Any]:
+    """Type and field of a setting in a body; null = the default."""
+    least = min((row.declared.least, *row.declared.stands_for))
+    return row.kind | None, Field(default=None, ge=least, le=row.declared.most, description=row.doc)
+
+
+if TYPE_CHECKING:
+
+    class _Declared(Body):
+        """A field for each of `SAMPLING`, by its name in the APIs."""
+
+else:
+    _Declared = create_model("_Declared", __base__=Body, **{row.api_name: _field(row) for row in SAMPLING})
+
+
+class SamplingFields(_Declared):
     """How tokens are drawn. Defaults are llama.cpp's."""
 
-    other_names: ClassVar[Mapping[str, str]] = {"repetition_penalty": "repeat_penalty"}
+    other_names: ClassVar[Mapping[str, str]] = {
+        other: row.api_name for row in SAMPLING for other in row.declared.other_names
+    }
     seed: int | None = Field(default=None, ge=-1, lt=2**64, description="Equal seeds give equal text; -1 = random.")
-    temperature: float | None = Field(default=None, ge=0, le=100)
-    top_p: float | None = Field(default=None, ge=0, le=1)
-    top_k: int | None = Field(default=None, ge=-1, le=2**31 - 1, description="0 or -1 = all tokens.")
-    min_p: float | None = Field(default=None, ge=0, le=1)
-    typical_p: float | None = Field(default=None, ge=0, le=1)
-    top_n_sigma: float | None = Field(default=None, ge=-1, le=100)
-    xtc_probability: float | None = Field(default=None, ge=0, le=1)
-    xtc_threshold: float | None = Field(default=None, ge=0, le=1)
-    dynatemp_range: float | None = Field(default=None, ge=0, le=100)
-    dynatemp_exponent: float | None = Field(default=None, ge=0, le=100)
-    repeat_penalty: float | None = Field(default=None, ge=0.001, le=100)
-    repeat_last_n: int | None = Field(default=None, ge=-1, le=2**31 - 1, description="What counts as recent; -1 = all.")
-    presence_penalty: float | None = Field(default=None, ge=-100, le=100)
-    frequency_penalty: float | None = Field(default=None, ge=-100, le=100)
-    dry_multiplier: float | None = Field(default=None, ge=0, le=100)
-    dry_base: float | None = Field(default=None, ge=1, le=100)
-    dry_allowed_length: int | None = Field(default=None, ge=0, le=2**31 - 1)
-    dry_penalty_last_n: int | None = Field(default=None, ge=-1, le=2**31 - 1)
     dry_sequence_breakers: list[str] | None = Field(default=None, max_length=64)
     logit_bias: LogitBias | None = Field(default=None, description="By token id or text; false bans.")
     min_tokens: int | None = Field(default=None, ge=0, description="Nothing ends the answer before so many tokens.")
+
+    def sampling(self) -> dict[str, Any]:
+        """What is given of `SamplingParams`, logit bias apart."""
+        found: dict[str, Any] = {}
+        for row in SAMPLING:
+            value = getattr(self, row.api_name)
+            if value is not None:
+                found[row.name] = row.declared.stands_for.get(value, value)
+        if self.dry_sequence_breakers is not None:
+            found["dry_sequence_breakers"] = tuple(self.dry_sequence_breakers)
+        return found
 
     def drawn(self) -> dict[str, Any]:
         """These fields of any API, by name."""

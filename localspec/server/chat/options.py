@@ -16,24 +16,6 @@ from localspec.types import SamplingParams, Tokens
 
 _LONGEST_NAME = 1024
 """Characters of a text whose tokens are biased."""
-_SAMPLING = (
-    "temperature",
-    "top_p",
-    "min_p",
-    "typical_p",
-    "top_n_sigma",
-    "xtc_probability",
-    "xtc_threshold",
-    "dynatemp_range",
-    "dynatemp_exponent",
-    "repeat_penalty",
-    "presence_penalty",
-    "frequency_penalty",
-    "dry_multiplier",
-    "dry_base",
-    "dry_allowed_length",
-    "dry_penalty_last_n",
-)
 
 
 def engine_options(fields: GenerationFields, engine: AnyEngine, max_tokens: int | None = None) -> dict[str, Any]:
@@ -96,14 +78,7 @@ def _drafting(fields: GenerationFields) -> dict[str, Any]:
 
 def sampling_params(fields: GenerationFields, model: Model) -> SamplingParams:
     """How tokens are drawn; what is not given is llama.cpp's default."""
-    given: dict[str, Any] = {name: getattr(fields, name) for name in _SAMPLING if getattr(fields, name) is not None}
-    if fields.top_k is not None:
-        given["top_k"] = max(0, fields.top_k)
-    if fields.repeat_last_n is not None:
-        given["penalty_last_n"] = fields.repeat_last_n
-    if fields.dry_sequence_breakers is not None:
-        given["dry_sequence_breakers"] = tuple(fields.dry_sequence_breakers)
-    return SamplingParams(**given, logit_bias=logit_bias(fields.logit_bias, model))
+    return SamplingParams(**fields.sampling(), logit_bias=logit_bias(fields.logit_bias, model))
 
 
 def logit_bias(given: LogitBias | None, model: Model) -> tuple[tuple[int, float], ...]:

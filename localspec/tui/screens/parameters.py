@@ -12,11 +12,12 @@ from textual.widgets import Static, TextArea
 
 from localspec.chat.archive.message import Preset
 from localspec.errors import LocalspecError
+from localspec.settings import Setting, settings_of
 from localspec.tui.shell.bindings import CLOSE, bind
 from localspec.tui.shell.dialogs import Choice, Line, Page
 from localspec.tui.talk.answerer import Question
 from localspec.tui.talk.conversation import checked
-from localspec.tui.widgets.form import Form, Setting, settings_of
+from localspec.tui.widgets.form import Form
 from localspec.types import SamplingParams
 
 if TYPE_CHECKING:

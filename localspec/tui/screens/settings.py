@@ -12,13 +12,14 @@ from textual.widgets import Static, TextArea
 
 from localspec.config import EngineSettings
 from localspec.errors import LocalspecError
+from localspec.settings import Setting, settings_of
 from localspec.tui.screens.parameters import parameters
 from localspec.tui.shell import preferences
 from localspec.tui.shell.bindings import CLOSE, bind
 from localspec.tui.shell.dialogs import Page
 from localspec.tui.shell.preferences import Preferences
 from localspec.tui.talk.conversation import checked
-from localspec.tui.widgets.form import Form, Setting, settings_of
+from localspec.tui.widgets.form import Form
 
 if TYPE_CHECKING:
     from localspec.tui.shell.app import ChatApp

@@ -1,15 +1,9 @@
-"""Settings that explain themselves, and a form made of them: a row for each, its doc line below."""
+"""A form made of settings: a row for each, what it is below it."""
 
 from __future__ import annotations
 
-import ast
-import inspect
-import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, fields, is_dataclass
-from functools import lru_cache
-from types import NoneType, UnionType
-from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
+from typing import Any
 
 from textual.app import ComposeResult
 from textual.containers import Vertical
@@ -18,119 +12,9 @@ from textual.geometry import Size
 from textual.widget import Widget
 from textual.widgets import Input, Static
 
-from localspec.errors import UsageError
+from localspec.settings import Setting
 from localspec.tui.widgets.pick import Pick
 from localspec.tui.widgets.tick import Tick
-
-# Settings that explain themselves: the fields of a dataclass with the doc line below each, as screens show them.
-
-
-class Setting(NamedTuple):
-    """One field of a dataclass."""
-
-    name: str
-    kind: type
-    """bool, int, float, str or tuple (of texts)."""
-    optional: bool
-    """None is a value, too: an empty input."""
-    choices: tuple[str, ...]
-    """The only values, when there are few; else ()."""
-    default: Any
-    doc: str
-    """The field's own doc line."""
-    words: tuple[str, ...] = ()
-    """What may stand in place of a number, such as `auto`."""
-
-    @property
-    def label(self) -> str:
-        """The name in words."""
-        return self.name.replace("_", " ")
-
-    def show(self, value: Any) -> str:
-        """A value as people type it."""
-        if value is None:
-            return ""
-        if self.kind is tuple:
-            return ", ".join(str(part) for part in value)
-        return f"{value:g}" if self.kind is float else str(value)
-
-    def read(self, text: str) -> Any:
-        """The value of what people typed.
-
-        Raises:
-            UsageError: it is none.
-        """
-        text = text.strip()
-        if not text:
-            return None if self.optional else self.default
-        if text in self.words:
-            return text
-        if self.choices and text not in self.choices:
-            raise UsageError(f"{self.label} is {text!r}; it must be one of {', '.join(self.choices)}.")
-        if self.kind is tuple:
-            return tuple(part.strip() for part in text.split(",") if part.strip())
-        try:
-            return self.kind(text)
-        except ValueError:
-            wanted = " or ".join(("a whole number" if self.kind is int else "a number", *self.words))
-            raise UsageError(f"{self.label} is {text!r}; it must be {wanted}.") from None
-
-
-@lru_cache(maxsize=16)
-def settings_of(owner: type) -> tuple[Setting, ...]:
-    """The fields of a dataclass that a form can show, in order."""
-    docs, hints = _docs(owner), get_type_hints(owner)
-    found = []
-    for field in fields(owner):
-        kind, optional, choices = _kind(hints[field.name])
-        words: tuple[str, ...] = ()
-        if kind is int:  # the words beside a number are no choices
-            words, choices = choices, ()
-        if kind is not None:
-            default = None if field.default is MISSING else field.default
-            found.append(Setting(field.name, kind, optional, choices, default, docs.get(field.name, ""), words))
-    return tuple(found)
-
-
-def _kind(hint: Any) -> tuple[type | None, bool, tuple[str, ...]]:
-    """(type of the value, may be None, choices); no type = nothing a form can show."""
-    origin, arguments = get_origin(hint), get_args(hint)
-    if origin in (Union, UnionType) and NoneType in arguments:
-        kind, _, choices = _kind(next(part for part in arguments if part is not NoneType))
-        return kind, True, choices
-    if origin in (Union, UnionType) and arguments[0] is int and get_origin(arguments[1]) is Literal:
-        return int, False, tuple(str(word) for word in get_args(arguments[1]))
-    if origin is Literal:
-        return str, False, tuple(str(choice) for choice in arguments)
-    if origin is tuple:
-        return (tuple if arguments[:1] == (str,) else None), False, ()
-    return (hint if hint in (bool, int, float, str) else None), False, ()
-
-
-def _docs(owner: type) -> dict[str, str]:
-    """{field: the text literal below it}, whitespace joined; those of the classes it is made from, too."""
-    docs: dict[str, str] = {}
-    for base in reversed(owner.__mro__):
-        if is_dataclass(base):
-            docs |= _own_docs(base)
-    return docs
-
-
-def _own_docs(owner: type) -> dict[str, str]:
-    (tree,) = ast.parse(textwrap.dedent(inspect.getsource(owner))).body
-    assert isinstance(tree, ast.ClassDef)
-    docs = {}
-    for line, below in zip(tree.body, tree.body[1:], strict=False):
-        if (
-            isinstance(line, ast.AnnAssign)
-            and isinstance(line.target, ast.Name)
-            and isinstance(below, ast.Expr)
-            and isinstance(below.value, ast.Constant)
-            and isinstance(below.value.value, str)
-        ):
-            docs[line.target.id] = " ".join(below.value.value.split())
-    return docs
-
 
 _UNSET = "default"
 
