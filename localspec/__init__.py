@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from localspec.runner.engine import EngineApart
     from localspec.runtime.engine import Engine
     from localspec.runtime.generation import Generation
-    from localspec.types import Rule, SamplingParams
+    from localspec.sampling import SamplingParams
+    from localspec.types import Rule
 
 __version__ = "0.2.0"
 
@@ -57,7 +58,7 @@ _HOME = {
     "Message": "localspec.chat.turn",
     "RequestStats": "localspec.engine.stats",
     "Rule": "localspec.types",
-    "SamplingParams": "localspec.types",
+    "SamplingParams": "localspec.sampling",
 }
 
 
