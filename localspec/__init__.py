@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from localspec.runner.engine import EngineApart
     from localspec.runtime.engine import Engine
     from localspec.runtime.generation import Generation
-    from localspec.sampling import SamplingParams
-    from localspec.types import Rule
+    from localspec.sampling import Rule, SamplingParams
 
 __version__ = "0.2.0"
 
@@ -57,7 +56,7 @@ _HOME = {
     "LocalspecError": "localspec.errors",
     "Message": "localspec.chat.turn",
     "RequestStats": "localspec.engine.stats",
-    "Rule": "localspec.types",
+    "Rule": "localspec.sampling",
     "SamplingParams": "localspec.sampling",
 }
 
