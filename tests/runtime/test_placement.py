@@ -441,5 +441,7 @@ def test_spreads_that_are_none_are_refused(pair: EngineSettings, name: str, valu
 @pytest.mark.parametrize("value", ["all", -2, 1.5])
 def test_nonsense_is_refused(pair: EngineSettings, value: Any) -> None:
     make: Callable[..., Any] = replace
-    with pytest.raises(UsageError, match=r"^draft_gpu_layers is .*; it must be (auto, )?-1 \(all\), 0 \(none\) or more"):
+    with pytest.raises(
+        UsageError, match=r"^draft_gpu_layers is .*; it must be (auto, )?-1 \(all\), 0 \(none\) or more"
+    ):
         make(pair, draft_gpu_layers=value)
