@@ -58,7 +58,7 @@ class Model:
         self.device = device
         self.spread = spread
         self._api = lib.api()
-        self._vocab = vocab = self._api.llama_model_get_vocab(handle)
+        self._vocabulary = vocab = self._api.llama_model_get_vocab(handle)
         self.contexts: dict[int, weakref.ref[Handle]] = {}
         """Open contexts made of it, by address, which are freed before the weights go."""
         self.n_vocab = int(self._api.llama_vocab_n_tokens(vocab))
@@ -224,17 +224,21 @@ class Model:
 
     @functools.cached_property
     def _piece(self) -> Callable[[int, bool], bytes]:
-        convert, vocab, n_vocab = self._api.llama_token_to_piece, self._vocab, self.n_vocab
+        convert, n_vocab = self._api.llama_token_to_piece, self.n_vocab
+        model = weakref.ref(self)  # the function must not keep the model
 
         @functools.lru_cache(maxsize=1 << 17)
         def piece(token: int, special: bool) -> bytes:
             buffer = ctypes.create_string_buffer(64)  # its own: faces ask for pieces while the engine's thread does
             if not 0 <= token < n_vocab:
                 raise UsageError(f"token {token} does not exist; ids are 0 to {n_vocab - 1}.")
-            count = convert(vocab, token, buffer, len(buffer), 0, special)
+            owner = model()
+            if owner is None:
+                raise UsageError("the model is closed.")
+            count = convert(owner.vocab, token, buffer, len(buffer), 0, special)
             if count < 0:
                 buffer = ctypes.create_string_buffer(-count)
-                count = convert(vocab, token, buffer, len(buffer), 0, special)
+                count = convert(owner.vocab, token, buffer, len(buffer), 0, special)
             return buffer.raw[:count]
 
         return piece
@@ -268,6 +272,12 @@ class Model:
     def vocab(self) -> Any:
         """llama.cpp's pointer to the vocabulary; valid while the model is open."""
         return self._vocab
+
+    @property
+    def _vocab(self) -> Any:
+        if self.handle is None:
+            raise UsageError(f"the model {self.path.name} is closed.")
+        return self._vocabulary
 
     @property
     def metadata(self) -> dict[str, Value]:

@@ -195,6 +195,10 @@ def test_closing_the_model_closes_its_contexts(tiny_target: Path) -> None:
         context.decode([Feed(0, np.array([1], np.int32), 1)])
     with pytest.raises(UsageError, match="closed"):
         Context(loaded, ContextSettings(n_ctx=64))
+    with pytest.raises(UsageError, match="closed"):
+        loaded.tokenize("a", special=False, add_bos=False)
+    with pytest.raises(UsageError, match="closed"):
+        loaded.detokenize([100])
 
 
 def test_nothing_reaches_stderr_and_the_import_is_lazy(tiny_target: Path) -> None:

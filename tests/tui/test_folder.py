@@ -74,7 +74,7 @@ async def test_a_folder_is_attached_after_a_question_with_its_tokens(make_app: M
         await pilot.press("enter")
         await until(pilot, lambda: isinstance(app.screen, Choice))
         question = str(app.screen.query_one(".question").content)  # type: ignore[attr-defined]
-        assert question.startswith("Attach the 2 text files of src/? They have ")
+        assert question.startswith("Attach the 2 text files of src/: ")
         assert "tokens" in question
         await pilot.press("escape")
         await until(pilot, lambda: front(app).composer.text == "What is in @src/ ?")

@@ -284,7 +284,8 @@ class ChatPane(TabPane):
             size = f"{tokens:,} tokens" if tokens is not None else f"{len(words):,} characters"
             limit = self.app.facts.context if self.app.facts is not None else None
             room = f"; a chat can hold {limit:,}" if limit is not None else ""
-            question = f"Attach the {len(files)} text files of {name}? They have {size}{room}."
+            what = f"the {len(files)} text files" if len(files) > 1 else "the text file"
+            question = f"Attach {what} of {name}: {size}{room}?"
             answer = await self.app.push_screen_wait(
                 Choice(question, [("yes", "Attach them", "what .gitignore names is left out"),
                                   ("no", "Only the words", f"@{name} stays a word"),
