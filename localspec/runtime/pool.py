@@ -81,7 +81,7 @@ class Pool:
         settings: dict[str, Any] | None = None,
         idle_unload: float | None = None,
         room: Callable[[], list[Place]] = places,
-        load: Callable[..., AnyEngine] = Engine.load,
+        load: Callable[..., AnyEngine] | None = None,
     ) -> None:
         """
         Args:
@@ -92,7 +92,7 @@ class Pool:
                 "slots" every model has as many as suit it.
             idle_unload: seconds without a user after which `unload_idle` closes an engine; None = never.
             room: says how much memory is free where.
-            load: makes an engine; called as `Engine.load`.
+            load: makes an engine; called as `Engine.load`, which is meant by None.
 
         Raises:
             ModelError: there is no such default, or its files are gone.
@@ -223,7 +223,8 @@ class Pool:
                 progress(what, share)
 
         settings = self._settings | {"slots": self.slots(files)}
-        engine = self._make(files.target, files.draft, heads=files.heads, progress=report, **settings)
+        make = self._make or Engine.load
+        engine = make(files.target, files.draft, heads=files.heads, progress=report, **settings)
         settle()
         engine.at_close(announce("serve", files.target, files.draft, engine.loaded.context.n_ctx))
         engine.work_when_idle()

@@ -69,7 +69,12 @@ def seen(name: str) -> dict[str, Any]:
             "facts": [one.why for one in describe(target, FitSettings(), [ram()]).methods if one.name == name],
             "chat": [kind_of(name).name, kind_of(name).letter, kind_of(name).colour],
             "order": ordered(["zebra", name]),
-            "docs": [row for rows in tables.ROWS.values() for row in rows() if f"`{name}`" in row or name in row],
+            "docs": [
+                row
+                for rows in tables.ROWS.values()
+                for row in rows()
+                if f"`{name}`" in row or f" {kind_of(name).name} " in row
+            ],
         }
 
 

@@ -92,7 +92,7 @@ def test_bash_completes_commands_options_and_files(folder: Path, tmp_path: Path)
     (tmp_path / "big.gguf").touch()
     assert completed(script, "localspec", "se", folder=tmp_path) == ["serve", "search"]
     assert set(completed(script, "localspec", "", folder=tmp_path)) == set(COMMANDS)
-    assert completed(script, "localspec", "run", "--temp", folder=tmp_path) == ["--temperature"]
+    assert completed(script, "localspec", "run", "--temp", folder=tmp_path) == ["--temperature", "--temp"]
     assert completed(script, "localspec", "bench", "mak", folder=tmp_path) == ["make-pair"]
     assert "strict" in completed(script, "localspec", "run", "--exact", "", folder=tmp_path)
     assert completed(script, "localspec", "run", "--target", "bi", folder=tmp_path) == ["big.gguf"]

@@ -60,6 +60,9 @@ class Model(FakeVocabulary):
         self.chat_template = TEMPLATE
         self.closed = 0
 
+    def sampling(self, given: SamplingParams) -> SamplingParams:
+        return given
+
     def text_of(self, token: int) -> str:
         return {BOS: "<", EOS: ">"}.get(token) or self.TEXT[token]
 
