@@ -75,7 +75,7 @@ def test_a_whole_answer(live: Live) -> None:
 
 def test_an_answer_comes_as_it_is_written(live: Live) -> None:
     *pieces, last = lines(live, "/api/chat", messages=[user(COPY)])
-    assert len(pieces) > 5
+    assert len(pieces) > 1  # how many tokens a pass brings is the drafts' affair
     assert {piece["done"] for piece in pieces} == {False}
     assert all(set(piece) == {"model", "created_at", "message", "done"} for piece in pieces)
     assert "".join(piece["message"]["content"] for piece in pieces) == COPIED
