@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from contextlib import suppress
 from pathlib import Path
 
@@ -12,6 +13,14 @@ _PACKAGE = Path(__file__).parent
 def shown(path: str | os.PathLike[str]) -> str:
     """A path for what holds UTF-8 alone; bytes of its name that are none become U+FFFD."""
     return os.fsencode(path).decode("utf-8", "replace")
+
+
+def free_bytes(folder: Path) -> int:
+    """Bytes free on the disk that a folder is, or will be, on; 0 if nothing tells."""
+    for place in (folder, *folder.absolute().parents):
+        with suppress(OSError):
+            return shutil.disk_usage(place).free
+    return 0
 
 
 def write_whole(path: Path, text: str) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from localspec import paths
 from localspec.llama.library import lib
 from localspec.runtime.engine import Engine
 from localspec.runtime.generation import Generation
@@ -268,8 +269,8 @@ def test_killed_while_writing(folder: PromptFolder, engines: list[Engine]) -> No
 
 def test_the_budget_is_at_most_an_eighth_of_the_free_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("LOCALSPEC_CACHE", str(tmp_path / "not" / "there"))
-    usage = type(prompt_caches.shutil.disk_usage("."))  # type: ignore[attr-defined]
-    monkeypatch.setattr(prompt_caches.shutil, "disk_usage", lambda path: usage(10**12, 0, 8 * 10**9))  # type: ignore[attr-defined]
+    usage = type(paths.shutil.disk_usage("."))  # type: ignore[attr-defined]
+    monkeypatch.setattr(paths.shutil, "disk_usage", lambda path: usage(10**12, 0, 8 * 10**9))  # type: ignore[attr-defined]
     assert prompt_caches.default_budget() == 10**9
-    monkeypatch.setattr(prompt_caches.shutil, "disk_usage", lambda path: usage(10**12, 0, 10**12))  # type: ignore[attr-defined]
+    monkeypatch.setattr(paths.shutil, "disk_usage", lambda path: usage(10**12, 0, 10**12))  # type: ignore[attr-defined]
     assert prompt_caches.default_budget() == 4 * 10**9

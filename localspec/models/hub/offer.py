@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from localspec import paths
 from localspec.methods import FROM_FILES
 from localspec.models.installed.catalog import Catalog
 from localspec.models.installed.store import Store
@@ -125,5 +125,4 @@ def estimate(name: str, kind: str = "") -> int:
 def _free_disk() -> int:
     """Bytes free on the disk that the hub's files are, or will be, on."""
     folder = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
-    there = next((place for place in (folder, *folder.absolute().parents) if place.exists()), Path.cwd())
-    return shutil.disk_usage(there).free
+    return paths.free_bytes(folder)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
-import shutil
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -12,6 +10,7 @@ from pathlib import Path
 
 from rich.filesize import decimal
 
+from localspec import paths
 from localspec.errors import DownloadError, LocalspecError, ModelError, UsageError
 from localspec.gguf import Header, read_header
 from localspec.methods import HEADS
@@ -198,8 +197,8 @@ def _planned(
     settings = replace(settings, context=context or usual)
     memory = fit.choose(target.headers, drafts, settings, places, cache_types=())
     folders = {transfer.folder if part.listing is None else hub.cache for part in parts for transfer in part.transfers}
-    folder = min(sorted(folders), key=_free)
-    return Plan(parts, match, memory, sum(part.missing(hub) for part in parts), folder, _free(folder))
+    folder = min(sorted(folders), key=paths.free_bytes)
+    return Plan(parts, match, memory, sum(part.missing(hub) for part in parts), folder, paths.free_bytes(folder))
 
 
 def _is_open(wish: Wish) -> bool:
@@ -305,11 +304,3 @@ def _entry(part: Part, files: Sequence[Fetched], ours: set[Path]) -> Entry:
         architecture=part.header.architecture,
         licence=part.licence or part.header.text("general.license"),
     )
-
-
-def _free(folder: Path) -> int:
-    """Bytes free on the disk that a folder is, or will be, on."""
-    for place in (folder, *folder.parents):
-        if place.exists():
-            return shutil.disk_usage(place).free
-    return shutil.disk_usage(os.curdir).free

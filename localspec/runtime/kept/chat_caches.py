@@ -62,7 +62,7 @@ class ChatCaches:
         if chat is None or len(tokens) < LEAST_TOKENS or np.array_equal(tokens, self._on_disk):
             return
         self._wait()
-        if not self._has_room(len(tokens)):
+        if not self._folder.fits(context, len(tokens)):
             return
         try:
             saved = saved_cache.take(context)
@@ -93,18 +93,15 @@ class ChatCaches:
         here = context.reusable(0, prompt, len(prompt))
 
         def wanted(tokens: Tokens, prompt_length: int) -> bool:
-            return self._has_room(len(tokens)) and saved_cache.usable(context, tokens, prompt_length, prompt) > here
+            return (
+                self._folder.fits(context, len(tokens))
+                and saved_cache.usable(context, tokens, prompt_length, prompt) > here
+            )
 
         self._wait()
         saved = self._folder.read(chat, self._key, wanted)
         if saved is not None and saved_cache.put(context, saved):
             self._on_disk = saved.tokens
-
-    def _has_room(self, tokens: int) -> bool:
-        """Whether a copy of so many tokens' cache takes at most half of the memory that is left, and the budget."""
-        size = self._context.kv_bytes * tokens // self._context.n_ctx
-        available = memory.available_bytes()
-        return size <= self._folder.budget and (available is None or size <= available // 2)
 
     def _wait(self) -> None:
         """For the file that is being written."""
@@ -135,9 +132,19 @@ class CacheFolder:
         """The cache of a chat, see `saved_cache.read`; it then counts as used."""
         saved = saved_cache.read(self.path(chat), key, wanted)
         if saved is not None:
-            with contextlib.suppress(OSError):
-                os.utime(self.path(chat))
+            self.used(chat)
         return saved
+
+    def used(self, chat: str) -> None:
+        """The file counts as used now."""
+        with contextlib.suppress(OSError):
+            os.utime(self.path(chat))
+
+    def fits(self, context: Context, tokens: int) -> bool:
+        """Whether a copy of so many tokens' cache takes at most half of the memory that is left, and the budget."""
+        size = context.kv_bytes * tokens // (context.settings.n_ctx * context.settings.n_slots)
+        available = memory.available_bytes()
+        return size <= self.budget and (available is None or size <= available // 2)
 
     def write(self, chat: str, key: bytes, saved: SavedCache) -> bool:
         """Keeps the cache of a chat in place of its last one; False if there is no room for it."""

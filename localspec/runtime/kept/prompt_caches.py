@@ -7,11 +7,8 @@ slot held, bit for bit.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import logging
-import os
-import shutil
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -23,7 +20,6 @@ from localspec.llama.cache.cells import common_prefix
 from localspec.llama.cache.context import Context
 from localspec.llama.cache.saved_cache import SavedCache
 from localspec.runtime.kept.chat_caches import CacheFolder
-from localspec.runtime.memory import memory
 from localspec.types import Tokens
 
 LEAST_TOKENS = 512
@@ -51,11 +47,6 @@ class PromptFolder(CacheFolder):
     def names(self) -> list[str]:
         """Of all files that are there."""
         return sorted(path.stem for path in self.directory.glob("*.kv"))
-
-    def used(self, name: str) -> None:
-        """The file counts as used now."""
-        with contextlib.suppress(OSError):
-            os.utime(self.path(name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +216,7 @@ class PromptCaches:
         if self._busy():
             return
         try:
-            if not self._has_room(len(tokens)):
+            if not self._files.fits(context, len(tokens)):
                 self._refused[slot] = len(tokens)
                 return
             saved = saved_cache.take(context, slot)
@@ -256,7 +247,7 @@ class PromptCaches:
         asked: list[bool] = []
 
         def wanted(tokens: Tokens, prompt_length: int) -> bool:
-            asked.append(self._has_room(len(tokens)))
+            asked.append(self._files.fits(context, len(tokens)))
             return asked[-1]
 
         saved = self._files.read(name, self._key, wanted)
@@ -264,13 +255,6 @@ class PromptCaches:
             saved_cache.put(context, saved, slot)
         elif asked != [False] and self._files.path(name).exists():
             self._damaged(name)
-
-    def _has_room(self, tokens: int) -> bool:
-        """Whether a copy of so many tokens' cache takes at most half of the memory that is left, and the budget."""
-        context = self._context
-        size = context.kv_bytes * tokens // (context.settings.n_ctx * context.settings.n_slots)
-        available = memory.available_bytes()
-        return size <= self._files.budget and (available is None or size <= available // 2)
 
     def _busy(self) -> bool:
         return self._writing is not None and not self._writing.done()
@@ -284,12 +268,4 @@ class PromptCaches:
 
 def default_budget() -> int:
     """Bytes for kept prompts unless told otherwise: 4 GB, or an eighth of the free disk."""
-    return min(4 * 10**9, _free(paths.cache_dir()) // 8)
-
-
-def _free(path: Path) -> int:
-    """Free bytes of the disk where a folder is or will be."""
-    for one in (path, *path.parents):
-        with contextlib.suppress(OSError):
-            return shutil.disk_usage(one).free
-    return 0
+    return min(4 * 10**9, paths.free_bytes(paths.cache_dir()) // 8)
