@@ -1,4 +1,4 @@
-"""How many tokens of a prompt are read at once: measured costs decide, so that nobody waits long for a prompt.
+"""How many tokens of a prompt are read at once: measured costs decide, so that no answer waits long for a prompt.
 
 vLLM calls it chunked prefill. Where the cache depends on how a prompt is cut, prompts are read in whole chunks instead.
 """
@@ -11,7 +11,7 @@ from statistics import median
 PASSES_BETWEEN = 5
 """Plain passes that the time between two tokens of an answer may take while a prompt is read: a piece, and a pass."""
 ALONE_SECONDS = 1.0
-"""Seconds of a piece while nobody decodes: a newcomer waits so long, and a cancel loses no more."""
+"""Seconds of a piece while no answer is decoded: a new request waits this long, and a cancel loses no more."""
 ALONE_PASSES = 16
 """Plain passes that such a piece may take where these are more: every piece reads the weights, as a pass does."""
 LEAST_PIECE, LEAST_ALONE = 4, 64

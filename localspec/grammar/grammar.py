@@ -93,8 +93,8 @@ class Grammar:
         return cls("Lark grammar", LLMatcher.grammar_from_lark(text))
 
 
-# What is wrong with a grammar, in the words of whoever wrote it: without names, places and copies of what it was made
-# into.
+# What is wrong with a grammar, in the words of the person who wrote it: without names, places and copies
+# of what it was made into.
 
 ENDLESS = "it never gets to a text: a rule or a reference only leads back to itself"
 _ENDLESS = "NoExtensionBias"

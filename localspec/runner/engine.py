@@ -25,7 +25,8 @@ from localspec.runtime.any_engine import AnyEngine
 from localspec.runtime.generation import Generation
 from localspec.types import Float32Array, Tokens
 
-PATIENCE_SECONDS = 60.0
+SILENCE_SECONDS = 60.0
+"""Seconds without a sign of life after which a process counts as hung; `Link` adds to it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +85,7 @@ class EngineApart(AnyEngine):
         heads: Sequence[str | Path] = (),
         progress: Progress | None = None,
         tuned: bool = True,
-        patience: float = PATIENCE_SECONDS,
+        patience: float = SILENCE_SECONDS,
         **settings: Any,
     ) -> EngineApart:
         """Loads a pair as `Engine.load` does, in a process of its own.

@@ -44,7 +44,7 @@ from localspec.runner.tape import cause
 from localspec.runtime.generation import Generation
 
 _LOG = logging.getLogger("localspec")
-_LOADING_PATIENCE = 5
+_LOADING_FACTOR = 5
 """Times as much while models are loaded: a GPU's driver may compile its kernels."""
 _GOODBYE_SECONDS = 20.0
 """For a process that is asked to end: it keeps what was learned."""
@@ -212,7 +212,7 @@ class Link:
                 return None
             self._is_ready = False
             try:
-                self._process = Process(_LOADING_PATIENCE * self._patience)
+                self._process = Process(_LOADING_FACTOR * self._patience)
             except LocalspecError as error:
                 self.fault = error
                 self._loading.put(error)
@@ -276,7 +276,7 @@ class Link:
 
     def _look_after(self, process: Process, pulse: Pulse) -> None:
         """Ends a process whose models do nothing although something is asked of them."""
-        patience = self._patience * (1 if self._is_ready else _LOADING_PATIENCE)
+        patience = self._patience * (1 if self._is_ready else _LOADING_FACTOR)
         if pulse.silent > patience + 3 * pulse.longest:
             process.end_hung(pulse.silent)
 

@@ -1,4 +1,4 @@
-"""Sends messages on a thread of its own, so that nobody waits for a slow reader: what waits goes as one frame."""
+"""Sends messages on a thread of its own, so that a slow reader holds no sender up: what waits goes as one frame."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """What the child writes to standard error, llama.cpp's log and last words among it, kept for its parent.
 
-The file has no name, so it is gone when nobody has it open, however that ends.
+The file has no name: the system deletes it when the last process that has it open ends, however it ends.
 """
 
 from __future__ import annotations

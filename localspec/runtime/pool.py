@@ -135,7 +135,7 @@ class Pool:
         return self._own if name == self.default else _installed(name)
 
     def leaves_in(self, name: str) -> float | None:
-        """Seconds until `unload_idle` closes an engine that nobody asks for meanwhile; None = it stays in memory."""
+        """Seconds until `unload_idle` closes an engine that no request asks for; None = it stays in memory."""
         with self._lock:
             held = self._held.get(name)
             if held is None or self.idle_unload is None:

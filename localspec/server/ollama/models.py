@@ -93,7 +93,7 @@ class Running(BaseModel):
     digest: str
     details: Details
     expires_at: str
-    """When it leaves memory if nobody asks for it; far away if it stays."""
+    """When it leaves memory if no request asks for it; far away if it stays."""
     size_vram: int
     """Bytes of its weights on GPUs."""
     context_length: int

@@ -76,7 +76,7 @@ async def pull(request: Request, body: OllamaPull) -> Response:
 
 
 class _Pull:
-    """One pull, on a thread of its own; it is stopped when nobody reads it any more."""
+    """One pull, on a thread of its own; it is stopped when its client reads no more."""
 
     def __init__(self, service: Service, name: str) -> None:
         self._service, self._name = service, name
