@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from localspec.llama.cache.context import Context
-from localspec.llama.library.contention import Contention, cpus, waited
+from localspec.llama.library.contention import Contention, Usage, cpus, kept_out, waited
 from localspec.types import Tokens
 
 pytestmark = pytest.mark.skipif(waited() is None, reason="this system does not tell how long threads wait for a CPU")
@@ -94,6 +94,27 @@ def test_the_wait_for_a_cpu_is_measured() -> None:
     finally:
         hog.kill()
         hog.wait()
+
+
+@pytest.mark.parametrize(
+    ("screen", "workers", "seconds"),
+    [
+        (Usage(0.2, 0.3), (Usage(0.9, 0.1), Usage(0.9, 0.1)), 0.0),  # it took from them what they waited for
+        (Usage(0.1, 0.1), (Usage(0.5, 0.5), Usage(0.5, 0.5)), 0.9),  # another program did
+        (Usage(0.0, 0.9), (Usage(1.0, 0.0), Usage(1.0, 0.0)), 0.0),  # nobody waits in a pass
+    ],
+    ids=["a screen", "another program", "a thread that waits for passes"],
+)
+def test_what_our_own_threads_take_is_no_other_program(
+    screen: Usage, workers: tuple[Usage, Usage], seconds: float
+) -> None:
+    before = {"1": Usage(3.0, 2.0), "2": Usage(9.0, 5.0)}
+    since = {"1": screen, "2": workers[0], "new": workers[1]}
+    after = {
+        task: Usage(*(old + more for old, more in zip(before.get(task, Usage(0, 0)), used, strict=True)))
+        for task, used in since.items()
+    }
+    assert kept_out(before, after, cpus=2) == pytest.approx(seconds)
 
 
 @pytest.mark.trial
