@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.filesize import decimal
 
-from localspec.cli.number import of_engine
-from localspec.cli.options import add_cpu_moe
 from localspec.config import PLANNED
 from localspec.errors import ModelError
 from localspec.runtime.memory.memory import places as places
 
 if TYPE_CHECKING:
-    from localspec.models.memory.fit import FitSettings, MemoryPlan
+    from localspec.models.memory.fit import MemoryPlan
 
 
 _CACHES: dict[str, dict[str, Any]] = {
@@ -27,37 +24,6 @@ _CACHES: dict[str, dict[str, Any]] = {
     "unfused": {"flash_attention": False},
 }
 """What the choices of `EngineSettings.cache` are to a memory plan."""
-
-
-def add_memory_options(parser: argparse.ArgumentParser) -> None:
-    """How the models would run."""
-    parser.add_argument("--context", type=of_engine("context"), metavar="N", help="tokens a conversation can hold")
-    parser.add_argument(
-        "--slots", type=of_engine("slots"), default=1, metavar="N", help="requests served at once; default: 1"
-    )
-    parser.add_argument("--cache-type", default="f16", metavar="TYPE", help="of keys and values: f16 (default), q8_0")
-    parser.add_argument(
-        "--gpu-layers",
-        type=of_engine("gpu_layers"),
-        default="auto",
-        metavar="N",
-        help="layers of the target on the GPU, -1 all; default: auto, as many as fit",
-    )
-    add_cpu_moe(parser)
-
-
-def fit_settings(options: argparse.Namespace) -> FitSettings:
-    """Settings of a memory plan from parsed options."""
-    from localspec.models.memory.fit import FitSettings
-
-    return FitSettings(
-        context=options.context,
-        slots=options.slots,
-        type_k=options.cache_type,
-        type_v=options.cache_type,
-        gpu_layers=options.gpu_layers,
-        cpu_moe=options.cpu_moe,
-    )
 
 
 def fitted(settings: dict[str, Any]) -> dict[str, Any]:

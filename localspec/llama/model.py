@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -26,11 +26,14 @@ from localspec.llama.library import device_list, lib, mapping
 from localspec.llama.special_tokens import PromptTokenizer, SpecialToken, special_tokens
 from localspec.types import Breakers, ModelSampling, Prompt, SamplingParams, Tokens
 
-if TYPE_CHECKING:
-    from localspec.llama.library.handle import Handle
-
 _MOST_LAYERS = 512
 """llama.cpp ends the process over a model with more."""
+
+
+class Closes(Protocol):
+    """What is made of a model's weights, and must not outlive them."""
+
+    def close(self) -> None: ...
 
 
 class Model:
@@ -59,7 +62,7 @@ class Model:
         self.spread = spread
         self._api = lib.api()
         self._vocabulary = vocab = self._api.llama_model_get_vocab(handle)
-        self.contexts: dict[int, weakref.ref[Handle]] = {}
+        self.contexts: dict[int, weakref.ref[Closes]] = {}
         """Open contexts made of it, by address, which are freed before the weights go."""
         self.n_vocab = int(self._api.llama_vocab_n_tokens(vocab))
         """Entries of a logits row."""

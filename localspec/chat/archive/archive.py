@@ -24,7 +24,8 @@ from localspec.chat.archive.message import Attachment, Chat, Deletion, Hit, Pres
 from localspec.chat.archive.passes import Replay, encode
 from localspec.chat.archive.search import search
 from localspec.chat.archive.tree import LEAF, Tree
-from localspec.chat.files.export import KINDS, ChatExport
+from localspec.chat.files.export import ChatExport
+from localspec.chat.files.kinds import KINDS
 from localspec.chat.prompt.title import title_from
 from localspec.claim import Claim, is_held
 from localspec.errors import LocalspecError, UsageError

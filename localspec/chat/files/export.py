@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -140,13 +140,3 @@ def _plain_message(message: StoredMessage, keys: Mapping[int, str], export: Chat
     if message.id in export.passes:
         data["passes"] = base64.b64encode(export.passes[message.id]).decode()
     return data
-
-
-def _html(exports: Sequence[ChatExport]) -> str:
-    from localspec.chat.files.page import to_html  # a Markdown parser, 20 ms
-
-    return to_html(exports)
-
-
-KINDS: dict[str, Callable[[Sequence[ChatExport]], str]] = {"markdown": to_markdown, "json": to_json, "html": _html}
-"""Formats by name."""

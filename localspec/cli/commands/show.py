@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from rich.filesize import decimal
 
 from localspec.chat.plain_text import plain_text
-from localspec.cli.places import add_memory_options, fit_settings, places
+from localspec.cli.memory_options import add_memory_options, fit_settings
+from localspec.cli.places import places
 from localspec.errors import LocalspecError, ModelError, ModelFileError
 
 if TYPE_CHECKING:
