@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from localspec.llama.exact.graph import HADAMARD, _Tensor
+from localspec.llama.exact.graph import HADAMARD
 from localspec.llama.library import lib
+from localspec.llama.library.structs import InitParams, Tensor
 from tests.native.wide import ggml
 from tests.native.wide.ggml import BOOL, F16, F32, I32, I64, INT, PTR, Q8_0, SIZE, TEXT
 
@@ -208,7 +209,7 @@ class Cpu:
         """The same, as it lies in memory."""
         size = 16 * len(cases)
         memory = size * call("tensor_overhead") + call("graph_overhead_custom", size, False)
-        context = call("init", ggml.InitParams(memory, None, True))
+        context = call("init", InitParams(memory, None, True))
         graph = call("new_graph_custom", context, size, False)
         make = Graph(context, rows.stop - rows.start)
         inputs: dict[int, Values] = {}
@@ -239,7 +240,7 @@ def operations(graph: int, first: int = 0) -> list[str]:
     for index in range(first, call("graph_n_nodes", graph)):
         node = call("graph_node", graph, index)
         name = call("op_desc", node).decode()
-        hint = _Tensor.from_address(node).op_params[1]
+        hint = Tensor.from_address(node).op_params[1]
         kind = "UNARY" if name in UNARY else "GLU" if name in GLU else name
         found.append(HADAMARD if name == "MUL_MAT" and hint else kind)
     return found

@@ -21,6 +21,7 @@ from localspec.llama.cache.states import FINAL, Tap
 from localspec.llama.library import lib, logits_tap, parameters
 from localspec.llama.library.logits_tap import LogitsTap
 from localspec.llama.library.settings import ContextSettings
+from localspec.llama.library.structs import Tensor
 from localspec.llama.model import Model
 from localspec.types import Feed, LogitRows, Tokens
 from tests.llama.conftest import MakeContext, chain, same_bits
@@ -206,9 +207,9 @@ def test_another_layout_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     check()
 
     class Shifted(ctypes.Structure):
-        _fields_ = [("new", ctypes.c_int64), *logits_tap._Tensor._fields_]
+        _fields_ = [("new", ctypes.c_int64), *Tensor._fields_]
 
-    monkeypatch.setattr(logits_tap, "_Tensor", Shifted)
+    monkeypatch.setattr(logits_tap, "Tensor", Shifted)
     with pytest.raises(LocalspecError, match="lays out its tensors otherwise"):
         check()
 

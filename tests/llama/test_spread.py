@@ -16,8 +16,8 @@ from localspec.gguf.spread import CPU, EXPERTS, Spread, spread_of
 from localspec.llama.exact import probe, wide
 from localspec.llama.exact.choice import choose
 from localspec.llama.library import device_list, lib
-from localspec.llama.library.device_list import _Override
 from localspec.llama.library.settings import ContextSettings
+from localspec.llama.library.structs import BufferOverride
 from localspec.llama.model import Model
 from localspec.types import Feed
 from tests.fake_gpus import CARD, list_gpus
@@ -41,7 +41,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, list[str]]]:
     def load(path: bytes, params: Any) -> Any:
         patterns: list[str] = []
         if params.tensor_buft_overrides:
-            entries = ctypes.cast(params.tensor_buft_overrides, ctypes.POINTER(_Override))
+            entries = ctypes.cast(params.tensor_buft_overrides, ctypes.POINTER(BufferOverride))
             while entries[len(patterns)].pattern:
                 patterns.append(entries[len(patterns)].pattern.decode())
         found.append((params.split_mode, patterns))

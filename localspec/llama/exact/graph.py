@@ -17,27 +17,13 @@ from localspec.errors import ModelError
 from localspec.llama.exact import wide
 from localspec.llama.library import lib
 from localspec.llama.library.handle import Handle
+from localspec.llama.library.structs import Tensor
 
 _POINTER, _TEXT, _U32 = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_uint32
 
 
 HADAMARD = "HADAMARD"
 """Our name of a MUL_MAT that ggml computes as a fast Walsh-Hadamard transform of each row (its hint 1): rotations."""
-
-
-class _Tensor(ctypes.Structure):
-    """The start of a ggml_tensor of the pinned llama.cpp; native/wide/abi.h declares all of it and tries it out."""
-
-    _fields_ = (
-        ("type", ctypes.c_int32),
-        ("buffer", _POINTER),
-        ("ne", ctypes.c_int64 * 4),
-        ("nb", ctypes.c_size_t * 4),
-        ("op", ctypes.c_int32),
-        ("op_params", ctypes.c_int32 * 16),
-        ("flags", ctypes.c_int32),
-        ("src", _POINTER * 10),
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +77,9 @@ def _nodes(calls: _Calls, scheduler: int, graph: int) -> Iterator[Node]:
     for index in range(calls.count(graph)):
         node = calls.node(graph, index)
         backend = calls.backend_of(scheduler, node)
-        tensor = _Tensor.from_address(node)
+        tensor = Tensor.from_address(node)
         source = tensor.src[0]
-        kind = _Tensor.from_address(source).type if source else 0
+        kind = Tensor.from_address(source).type if source else 0
         operation = calls.operation(tensor.op).decode()
         yield Node(
             calls.name(node).decode("utf-8", "replace"),

@@ -9,6 +9,7 @@ from typing import Any
 from localspec.errors import UsageError
 from localspec.gguf.spread import CPU, Spread
 from localspec.llama.library import lib
+from localspec.llama.library.structs import BufferOverride
 
 
 def read(device: str) -> dict[str, float]:
@@ -61,12 +62,6 @@ def pointers(device: str | None, gpu_layers: int) -> tuple[Any, Any]:
     return (ctypes.c_void_p * (len(handles) + 1))(*handles, None), split
 
 
-class _Override(ctypes.Structure):
-    """llama.cpp's llama_model_tensor_buft_override."""
-
-    _fields_ = (("pattern", ctypes.c_char_p), ("buffer_type", ctypes.c_void_p))
-
-
 def overrides(spread: Spread, device: str | None, gpu_layers: int) -> Any:
     """An array of llama_model_tensor_buft_override whose last has no pattern, or None for none.
 
@@ -87,8 +82,8 @@ def overrides(spread: Spread, device: str | None, gpu_layers: int) -> Any:
         if name != CPU and name not in named:
             used = ", ".join(dict.fromkeys([CPU, *named]))
             raise UsageError(f"override_tensor puts {pattern} on {name}; the devices of this model are {used}.")
-        found.append(_Override(pattern.encode(), buffer_type(there[name][1])))
-    return (_Override * (len(found) + 1))(*found)
+        found.append(BufferOverride(pattern.encode(), buffer_type(there[name][1])))
+    return (BufferOverride * (len(found) + 1))(*found)
 
 
 def put(params: Any, spread: Spread, device: str | None, gpu_layers: int) -> tuple[Any, ...]:

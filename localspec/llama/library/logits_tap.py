@@ -18,28 +18,11 @@ from typing import Any
 from localspec.errors import DecodeError, LocalspecError
 from localspec.llama.library import lib
 from localspec.llama.library.preselection import open_gpu
+from localspec.llama.library.structs import InitParams, Tensor
 from localspec.native.gpu import Gpu
 from localspec.types import Float32Array
 
 _LOG = logging.getLogger("localspec")
-
-
-class _Tensor(ctypes.Structure):
-    """The beginning of a ggml_tensor."""
-
-    _fields_ = [
-        ("type", ctypes.c_int),
-        ("buffer", ctypes.c_void_p),
-        ("ne", ctypes.c_int64 * 4),
-        ("nb", ctypes.c_size_t * 4),
-        ("op", ctypes.c_int),
-        ("op_params", ctypes.c_int32 * 16),
-        ("flags", ctypes.c_int32),
-        ("src", ctypes.c_void_p * 10),
-        ("view_src", ctypes.c_void_p),
-        ("view_offs", ctypes.c_size_t),
-        ("data", ctypes.c_void_p),
-    ]
 
 
 class LogitsTap:
@@ -100,11 +83,11 @@ class LogitsTap:
 
     def _note(self, data: Any) -> None:
         """llama.cpp builds a graph; `data.logits` is a view of one row of its logits, to which it added one row."""
-        padded = _Tensor.from_address(data.logits).view_src
+        padded = Tensor.from_address(data.logits).view_src
         data.logits = None
         if padded:  # else llama.cpp tries the sampler out
-            found = _Tensor.from_address(padded).src[0]
-            if _Tensor.from_address(found).ne[1]:  # else the pass has no row with logits
+            found = Tensor.from_address(padded).src[0]
+            if Tensor.from_address(found).ne[1]:  # else the pass has no row with logits
                 self._tensor = found
                 self.calls += 1
 
@@ -126,7 +109,7 @@ class LogitsTap:
             raise error
         if not self._tensor:
             return buffer
-        tensor = _Tensor.from_address(self._tensor)
+        tensor = Tensor.from_address(self._tensor)
         if tensor.ne[1] < count:
             raise DecodeError(f"The last pass left {tensor.ne[1]} rows of logits; {count} were asked for.")
         self._find_gpu(tensor.buffer)
@@ -137,7 +120,7 @@ class LogitsTap:
 
     def fetch(self, address: int, out: Float32Array) -> None:
         """Copies logits of the last pass to the host: as many as `out` has, from this address of the device on."""
-        offset = address - _Tensor.from_address(self._tensor).data
+        offset = address - Tensor.from_address(self._tensor).data
         self._get(self._tensor, out.ctypes.data, offset, out.nbytes)
 
     def _find_gpu(self, buffer: int) -> None:
@@ -165,18 +148,14 @@ class LogitsTap:
 
 @functools.cache
 def _check_layout() -> None:
-    """Tries out on tensors of ggml's own whether `_Tensor` is laid out as they are.
+    """Tries out on tensors of ggml's own whether `Tensor` is laid out as they are.
 
     Raises:
         LocalspecError: it is not.
     """
     pointer, size = ctypes.c_void_p, ctypes.c_size_t
     number = ctypes.c_int64
-
-    class Memory(ctypes.Structure):
-        _fields_ = [("size", size), ("buffer", pointer), ("no_alloc", ctypes.c_bool)]
-
-    context = lib.c_function("ggml_init", pointer, Memory)(Memory(1 << 14, None, True))
+    context = lib.c_function("ggml_init", pointer, InitParams)(InitParams(1 << 14, None, True))
     logits = lib.c_function("ggml_new_tensor_2d", pointer, pointer, ctypes.c_int, number, number)(context, 0, 5, 3)
     pad = lib.c_function("ggml_pad", pointer, pointer, pointer, *[ctypes.c_int] * 4)
     padded = pad(context, logits, 0, 1, 0, 0)
@@ -184,12 +163,12 @@ def _check_layout() -> None:
     cpu = lib.c_function("ggml_backend_cpu_buffer_type", pointer)()
     allocate = lib.c_function("ggml_backend_alloc_ctx_tensors_from_buft", pointer, pointer, pointer)
     buffer = allocate(context, cpu)
-    tensor, seen = _Tensor.from_address(logits), _Tensor.from_address(view)
+    tensor, seen = Tensor.from_address(logits), Tensor.from_address(view)
     right = (
         tensor.buffer == buffer
         and list(tensor.ne) == [5, 3, 1, 1]
         and tensor.data == lib.c_function("ggml_get_data", pointer, pointer)(logits)
-        and _Tensor.from_address(padded).src[0] == logits
+        and Tensor.from_address(padded).src[0] == logits
         and (seen.view_src, seen.view_offs) == (padded, 40)
     )
     lib.c_function("ggml_backend_buffer_free", None, pointer)(buffer)

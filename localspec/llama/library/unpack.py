@@ -11,20 +11,8 @@ import numpy.typing as npt
 from localspec.errors import ModelFileError
 from localspec.gguf import TYPE_NUMBERS, Header, Tensor
 from localspec.llama.library import lib
+from localspec.llama.library.structs import TypeTraits
 from localspec.types import Float32Array
-
-
-class _Traits(ctypes.Structure):
-    """ggml's `ggml_type_traits`."""
-
-    _fields_ = (
-        ("type_name", ctypes.c_char_p),
-        ("blck_size", ctypes.c_int64),
-        ("blck_size_interleave", ctypes.c_int64),
-        ("type_size", ctypes.c_size_t),
-        ("is_quantized", ctypes.c_bool),
-        ("to_float", ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)),
-    )
 
 
 class TensorRows:
@@ -40,7 +28,7 @@ class TensorRows:
         self.columns, self.rows = tensor.shape
         self._unpack: Any = None
         if tensor.type != "F32":
-            find = lib.c_function("ggml_get_type_traits", ctypes.POINTER(_Traits), ctypes.c_int)
+            find = lib.c_function("ggml_get_type_traits", ctypes.POINTER(TypeTraits), ctypes.c_int)
             self._unpack = find(TYPE_NUMBERS[tensor.type]).contents.to_float
             if not self._unpack:
                 raise ModelFileError(f"{tensor.name} is in {tensor.type}, which ggml does not unpack.")

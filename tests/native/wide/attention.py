@@ -13,7 +13,8 @@ import numpy.typing as npt
 
 from localspec.llama.exact import wide
 from localspec.llama.library import lib
-from tests.native.wide.ggml import I64, INT, PTR, SIZE, TEXT, InitParams, call
+from localspec.llama.library.structs import InitParams
+from tests.native.wide.ggml import I64, INT, PTR, SIZE, TEXT, call
 
 F32, F16, Q8_0, BF16 = 0, 1, 8, 30
 SCALAR, NEON, AVX2, AVX512 = 1, 2, 3, 4

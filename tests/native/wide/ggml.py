@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from localspec.llama.exact import wide
 from localspec.llama.library import lib
+from localspec.llama.library.structs import InitParams
 
 F32, F16, Q8_0, I32 = 0, 1, 8, 26
 WEIGHTS = 1  # a buffer's usage
@@ -23,10 +24,6 @@ PTR, INT, I64, SIZE, TEXT, BOOL = (
     ctypes.c_char_p,
     ctypes.c_bool,
 )
-
-
-class InitParams(ctypes.Structure):
-    _fields_ = (("size", SIZE), ("memory", PTR), ("no_alloc", BOOL))
 
 
 SIGNATURES: dict[str, tuple[Any, ...]] = {

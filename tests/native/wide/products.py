@@ -13,7 +13,8 @@ from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 from localspec.gguf import PACKED
 from localspec.llama.exact import wide
 from localspec.llama.library import lib
-from tests.native.wide.ggml import F32, InitParams, call, get_bytes, set_bytes
+from localspec.llama.library.structs import InitParams
+from tests.native.wide.ggml import F32, call, get_bytes, set_bytes
 
 Bytes = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float32]

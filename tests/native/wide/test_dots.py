@@ -10,6 +10,7 @@ import pytest
 
 from localspec.gguf import TYPE_NUMBERS
 from localspec.llama.exact import wide
+from localspec.llama.library.structs import InitParams
 from tests.llama.ggml_graph import FORMATS, Case, Cpu, Graph, Operand, quantised
 from tests.llama.ggml_graph import call as build_call
 from tests.native.wide import ggml
@@ -55,7 +56,7 @@ class Product:
         self.kind, self.shape = kind, shape
         values = _rng.standard_normal((*shape.matrices[::-1], shape.rows, COLUMNS)).astype(np.float32)
         self.data = quantised(kind, values)
-        self.context = call("init", ggml.InitParams(4 * call("tensor_overhead"), None, True))
+        self.context = call("init", InitParams(4 * call("tensor_overhead"), None, True))
         self.weight = build_call("new_tensor_4d", self.context, kind, COLUMNS, shape.rows, *shape.matrices)
         device = call("backend_dev_by_type", 0)
         self.buffer = call("backend_alloc_ctx_tensors_from_buft", self.context, call("backend_dev_buffer_type", device))
