@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from localspec.engine.stats import RequestStats
     from localspec.errors import LocalspecError
     from localspec.grammar.grammar import Grammar
-    from localspec.options import Options
     from localspec.runner.engine import EngineApart
     from localspec.runtime.engine import Engine
     from localspec.runtime.generation import Generation
@@ -38,7 +37,6 @@ __all__ = [
     "Grammar",
     "LocalspecError",
     "Message",
-    "Options",
     "RequestStats",
     "Rule",
     "SamplingParams",
@@ -57,7 +55,6 @@ _HOME = {
     "Grammar": "localspec.grammar.grammar",
     "LocalspecError": "localspec.errors",
     "Message": "localspec.chat.turn",
-    "Options": "localspec.options",
     "RequestStats": "localspec.engine.stats",
     "Rule": "localspec.sampling",
     "SamplingParams": "localspec.sampling",

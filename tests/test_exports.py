@@ -24,7 +24,6 @@ NAMES = [
     "Grammar",
     "LocalspecError",
     "Message",
-    "Options",
     "RequestStats",
     "Rule",
     "SamplingParams",

@@ -11,12 +11,12 @@ from localspec.chat.plain_text import plain_text
 
 if TYPE_CHECKING:
     from localspec.chat.turn import Message
-    from localspec.runtime.engine import Engine
+    from localspec.runtime.any_engine import AnyEngine
     from localspec.runtime.generation import Generation
 
 
 def start_answer(
-    engine: Engine, options: argparse.Namespace, prompt: str | Sequence[Message], arguments: dict[str, Any]
+    engine: AnyEngine, options: argparse.Namespace, prompt: str | Sequence[Message], arguments: dict[str, Any]
 ) -> Generation:
     """Asks the engine: messages and text by the chat template, raw text as it is.
 
@@ -33,7 +33,7 @@ def start_answer(
     return answered(engine, [*system, Message("user", prompt)], arguments)
 
 
-def answered(engine: Engine, messages: Sequence[Message], arguments: dict[str, Any]) -> Generation:
+def answered(engine: AnyEngine, messages: Sequence[Message], arguments: dict[str, Any]) -> Generation:
     """A chat's answer; without a chat template the text goes on, for a limited number of tokens.
 
     Raises:
@@ -47,7 +47,7 @@ def answered(engine: Engine, messages: Sequence[Message], arguments: dict[str, A
     return engine.generate(continued(messages), **limited)
 
 
-def say_if_base_model(engine: Engine, options: argparse.Namespace) -> None:
+def say_if_base_model(engine: AnyEngine, options: argparse.Namespace) -> None:
     """One line on standard error after a model without a chat template was loaded, unless raw text is wanted.
 
     Raises:

@@ -120,12 +120,12 @@ class Link:
             UsageError: the request has a constraint that cannot travel.
         """
         grammar, trigger = grammar_of(generation.request)
-        request = replace(generation.request, grammar=None, on_prefill=None)
+        request = replace(generation.request, constraint=None)
         with self._turn:
             process, number = self._living(), next(self._numbers)
             self._answers[number] = generation
             generation.on_cancel = lambda: process.post(Cancel(number))
-            process.post(Ask(number, request, grammar, trigger, generation.started))
+            process.post(Ask(number, request, grammar, trigger, generation.chat, generation.started))
 
     def call(self, method: str, *arguments: Any, cancel: Callable[[], bool] | None = None, **changes: Any) -> Any:
         """What a method of the engine there returns, or raises.
@@ -292,8 +292,10 @@ class Link:
                 error = self._obituary(process, answers, bool(calls), trouble)
                 if self._is_ready and self._spare:
                     self._spare = False
+                    _LOG.warning("%s The models are loaded again.", error)
                 else:
                     self.fault = error
+                    _LOG.log(logging.INFO if answers or calls else logging.WARNING, "%s", error)  # or who waits says so
             self._turn.notify_all()
         if not self._is_ready:
             self._loading.put(error)
@@ -322,5 +324,4 @@ class Link:
             error.hint = f"llama.cpp wrote: {why}"
         elif "SIGKILL" in ended:
             error.hint = "The system does so where memory lacks."
-        _LOG.warning("%s", error)
         return error

@@ -58,10 +58,11 @@ class Ask:
 
     number: int
     request: Request
-    """Without its grammar and callback."""
+    """Without its constraint."""
     grammar: Grammar | None
     trigger: Trigger | None
     """Where the grammar begins to hold; None = at once."""
+    chat: str | None
     started: float
     """perf_counter(), which is the same clock in all processes."""
 
@@ -246,12 +247,12 @@ def event_in(said: tuple[Any, ...], stats: RequestStats) -> Event:
 
 
 def grammar_of(request: Request) -> tuple[Grammar | None, Trigger | None]:
-    """What a request's grammar was made of.
+    """What a request's constraint was made of.
 
     Raises:
         UsageError: it is of no kind that can travel.
     """
-    constraint = request.grammar
+    constraint = request.constraint
     trigger: Trigger | None = None
     if isinstance(constraint, Lazy):
         trigger, constraint = constraint.trigger, constraint.grammar

@@ -14,12 +14,14 @@ import threading
 from contextlib import suppress
 from dataclasses import replace
 from multiprocessing.connection import Connection
+from pathlib import Path
 from time import monotonic
 from typing import Any
 
 from localspec.engine.request import Event
 from localspec.grammar.lazy import Lazy
 from localspec.llama.library import lib
+from localspec.llama.library.contention import cpus
 from localspec.runner import tape
 from localspec.runner.messages import (
     LOADING,
@@ -42,11 +44,12 @@ from localspec.runner.messages import (
 from localspec.runner.outbox import Outbox, received
 from localspec.runtime.engine import Engine
 from localspec.runtime.generation import Generation
+from localspec.runtime.memory import memory
 
 _PR_SET_PDEATHSIG = 1
 CANCELLABLE = ("embed", "score", "hidden_states")
 """Methods that ask, between passes, whether the caller wants no more."""
-CALLABLE = (*CANCELLABLE, "forget", "forget_chat", "configure", "work_when_idle")
+CALLABLE = (*CANCELLABLE, "forget", "forget_chat", "configure", "work_when_idle", "inspect")
 """Methods of `Engine` that a parent may call."""
 
 
@@ -54,6 +57,7 @@ def live_with(parent: int, descriptor: int) -> None:
     """This process ends when its parent does, and its fate is written to standard error."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    cpus.family = Path(f"/proc/{parent}/task")
     if os.getppid() != parent:  # it ended before we asked
         os._exit(0)
     os.set_inheritable(descriptor, False)
@@ -65,7 +69,8 @@ class Answer(Generation):
     """An answer that somebody reads in the other process."""
 
     def __init__(self, runner: Runner, asked: Ask, constraint: Any) -> None:
-        super().__init__(asked.request if constraint is None else replace(asked.request, grammar=constraint))
+        request = asked.request if constraint is None else replace(asked.request, constraint=constraint)
+        super().__init__(request, None, asked.chat)
         self.number, self.started = asked.number, asked.started
         self._runner = runner
         self._gaps = 0  # those that were sent
@@ -139,6 +144,7 @@ class Runner:
         except Exception as error:  # noqa: BLE001 - handed to the parent, which raises it
             self.outbox.post(Failed.of(LOADING, error))
             return None
+        memory.settle()
         loaded = engine.loaded
         heads = tuple(NamedHead(head.name, head.path) for head in loaded.heads)
         self.outbox.post(self._state_of(engine))

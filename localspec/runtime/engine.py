@@ -235,6 +235,10 @@ class Engine(AnyEngine):
         """Lets it find out in idle time what is not known of this machine and model; for programs that stay."""
         self.on_engine_thread(self._worker.work_when_idle)
 
+    def inspect(self, look: Callable[[Engine], _Result]) -> _Result:
+        """What `look` finds in this engine."""
+        return look(self)
+
     @property
     def outdated(self) -> str:
         """Why the models should be closed and loaded again; "" = they need not."""

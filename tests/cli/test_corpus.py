@@ -11,6 +11,7 @@ from localspec.cli import build_parser
 from localspec.cli.commands.chat import _load
 from localspec.cli.options import engine_settings
 from localspec.native.suffix import SuffixIndex
+from localspec.runtime.engine import Engine
 from localspec.runtime.kept.corpus_file import CorpusFile
 from tests.cli.conftest import Command
 
@@ -106,4 +107,8 @@ def test_the_terminal_chat_keeps_its_answers_unless_settings_say_otherwise(liked
     options = build_parser("chat").parse_args(["chat", "--context", "128", "--drafter", "none", "--kernels", "plain"])
     with _load(options, liked, lambda what, share: None) as engine:
         assert engine.settings.corpus == corpus
-        assert (engine.loaded.corpus is not None) == (corpus == "on")
+        assert engine.inspect(_has_corpus) == (corpus == "on")
+
+
+def _has_corpus(engine: Engine) -> bool:
+    return engine.loaded.corpus is not None

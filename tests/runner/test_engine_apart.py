@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 
 from localspec.chat.turn import Message
+from localspec.checks import inside
 from localspec.engine.request import FinishReason
 from localspec.errors import ModelFileError, UsageError
 from localspec.grammar.grammar import Grammar
@@ -193,3 +195,11 @@ def test_a_closed_engine_leaves_nothing_and_refuses_more(nothing_is_left: None) 
     assert ended == ["yes"]
     with pytest.raises(Exception, match="The engine is closed"):
         engine.forget()
+
+
+def test_what_only_its_own_process_sees_is_told(engine: EngineApart, here: Engine) -> None:
+    found, expected = engine.inspect(inside.parts), here.inspect(inside.parts)
+    assert [one.name for one in found] == [one.name for one in expected]
+    assert engine.inspect(inside.layers) == here.inspect(inside.layers)
+    look = partial(inside.use, 100)
+    assert [one.name for one in engine.inspect(look)] == [one.name for one in here.inspect(look)]

@@ -72,9 +72,9 @@ def asked(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
     prompts: list[list[int]] = []
     submit = Engine.submit
 
-    def noted(engine: Engine, request: Request) -> Any:
+    def noted(engine: Engine, request: Request, *more: Any) -> Any:
         prompts.append(request.prompt.tolist())
-        return submit(engine, request)
+        return submit(engine, request, *more)
 
     monkeypatch.setattr(Engine, "submit", noted)
     return prompts

@@ -17,15 +17,15 @@ from localspec.cli.options import (
     add_model_options,
     add_sampling_options,
     engine_settings,
-    load_engine,
     request_options,
     take_default,
 )
+from localspec.cli.process import add_process, loader
 from localspec.errors import UsageError
 
 if TYPE_CHECKING:
     from localspec.llama.exact.choice import Progress
-    from localspec.runtime.engine import Engine
+    from localspec.runtime.any_engine import AnyEngine
     from localspec.tui.shell.preferences import Preferences
     from localspec.tui.talk.answerer import Answerer
 
@@ -43,6 +43,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="GB",
         help="disk for the KV caches of chats, which spare reading a chat anew; 0: none are kept; default: 4",
     )
+    add_process(parser, True)
     add_model_options(parser)
     add_sampling_options(parser)
 
@@ -61,7 +62,11 @@ def run(options: argparse.Namespace) -> int:
         if options.endpoint:
             Conversation(ServerSpeaker(options), options, arguments).hold()
             return 0
-        with load_engine(options) as engine:
+        from localspec.cli.output import load_progress
+
+        with load_progress() as progress:
+            engine = _loaded(options, engine_settings(options), progress)
+        with engine:
             say_if_base_model(engine, options)
             Conversation(EngineSpeaker(engine), options, arguments).hold()
         return 0
@@ -155,21 +160,26 @@ def _key(target: str | Path | None) -> str:
     return str(Path(target).resolve()) if Path(target).is_file() and not knows(str(target)) else str(target)
 
 
-def _load(options: argparse.Namespace, liked: dict[str, Any], progress: Progress) -> Engine:
+def _load(options: argparse.Namespace, liked: dict[str, Any], progress: Progress) -> AnyEngine:
     """Loads what the options name; where they are silent, what is liked counts."""
-    from localspec.cli.places import fitted
-    from localspec.models.installed.processes import announce
-    from localspec.runtime.engine import Engine
-
     settings = _with_liked(engine_settings(options), liked)
     if settings.get("corpus", "auto") == "auto":
         settings["corpus"] = "on"  # the chat keeps its answers anyway
+    engine = _loaded(options, settings, progress)
+    engine.work_when_idle()
+    return engine
+
+
+def _loaded(options: argparse.Namespace, settings: dict[str, Any], progress: Progress | None) -> AnyEngine:
+    """Loads what settings name, where it fits, and tells other programs."""
+    from localspec.cli.places import fitted
+    from localspec.models.installed.processes import announce
+
     if options.fit:
         settings |= fitted(settings)
-    engine = Engine.load(progress=progress, **settings)
+    engine = loader(options)(progress=progress, **settings)
     loaded = engine.loaded.settings
     engine.at_close(announce(options.command, loaded.target, loaded.draft, engine.loaded.context.n_ctx))
-    engine.work_when_idle()
     return engine
 
 

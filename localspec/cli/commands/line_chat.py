@@ -18,7 +18,7 @@ from localspec.errors import LocalspecError, UsageError
 if TYPE_CHECKING:
     from localspec.chat.turn import Message
     from localspec.engine.request import FinishReason
-    from localspec.runtime.engine import Engine
+    from localspec.runtime.any_engine import AnyEngine
     from localspec.runtime.generation import Generation
 
 _HELP = """\
@@ -57,9 +57,9 @@ class Speaker(Protocol):
 
 
 class EngineSpeaker:
-    """An engine of this process."""
+    """Models of this machine."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: AnyEngine) -> None:
         self._engine = engine
         self._last: Generation | None = None
         room = f"{engine.loaded.context.n_ctx:,} tokens of context"

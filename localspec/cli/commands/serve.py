@@ -6,7 +6,6 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,11 +13,12 @@ from localspec.chat.text_file import read_text
 from localspec.cli.clients import KEY_VARIABLE
 from localspec.cli.number import MOST_PORT, MOST_SECONDS, of_engine, real, whole
 from localspec.cli.options import add_model_options, engine_settings, take_target
+from localspec.cli.process import add_process, loader
 from localspec.cli.unit import KINDS, unit
 from localspec.errors import UsageError
 
 if TYPE_CHECKING:
-    from localspec.runtime.any_engine import AnyEngine
+    pass
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -76,7 +76,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="GB",
         help="disk for long prompts that come again; 0: none are kept; default: 4, or an eighth of the free disk",
     )
-    group.add_argument("--process", action="store_true", help="each model in a process of its own, which may die")
+    add_process(group, False)
     parser.add_argument(
         "--alias", action="append", default=[], metavar="NAME", help="one more name for the default model"
     )
@@ -116,9 +116,7 @@ def run(options: argparse.Namespace) -> int:
     heads = engine.pop("heads", ())
     if options.fit:
         engine |= fitted(engine | {"target": target, "draft": draft, "heads": heads})
-    pool = Pool(
-        target, draft, heads=heads, settings=engine, idle_unload=options.idle_unload, load=_loader(options.process)
-    )
+    pool = Pool(target, draft, heads=heads, settings=engine, idle_unload=options.idle_unload, load=loader(options))
     slots = pool.slots()  # reads the file's header, which may be damaged
     listening = listen.bind(settings.host, settings.port)
     with log.written_to(sys.stderr, as_json=options.json, quiet=options.quiet):
@@ -143,17 +141,6 @@ def _unit(options: argparse.Namespace) -> str:
     words = given[: at - 1] + given[at + 1 :] if at else [one for one in given if not one.startswith("--print")]
     environment = {name: os.environ[name] for name in known if os.environ.get(name)}
     return unit(wish, words, environment, Path.cwd())
-
-
-def _loader(apart: bool) -> Callable[..., AnyEngine]:
-    """What loads a model, here or in a process of its own."""
-    if apart:
-        from localspec.runner.engine import EngineApart
-
-        return EngineApart.load
-    from localspec.runtime.engine import Engine
-
-    return Engine.load
 
 
 def _say(name: str, count: int, url: str, options: argparse.Namespace, has_key: bool) -> None:

@@ -45,9 +45,11 @@ class Contention:
         """Those of them that have not ended."""
         self.last_pass = 0.0
         """When a pass ended last, by `time.perf_counter`; 0 = there was none."""
+        self.family: Path | None = None
+        """Threads of the program that this process works for, which count as ours; None = there is none."""
         self._lock = threading.Lock()
         self._passes: float | None = None  # seconds since the last measurement
-        self._used = _usage()
+        self._used = _usage(_TASKS)
         """By thread, at the last measurement."""
         self._waited = _total(self._used)
         self._claimed = self._waited or 0.0
@@ -96,8 +98,10 @@ class Contention:
         self._passes += seconds
         if self._passes < _INTERVAL_SECONDS:
             return
-        used = _usage()
+        used = _usage(_TASKS)
         now = _total(used)
+        if used is not None and self.family is not None:
+            used |= _usage(self.family) or {}
         if used is not None and self._used is not None and self._waited is not None:
             self._decide(kept_out(self._used, used, len(os.sched_getaffinity(0))) / self._passes)
             self._claimed = max(self._claimed, self._waited)
@@ -167,14 +171,14 @@ def kept_out(before: Mapping[str, Usage], after: Mapping[str, Usage], cpus: int)
 
 def waited() -> float | None:
     """Seconds that all threads of this process were ready to run and had no CPU; None where that is not known."""
-    return _total(_usage())
+    return _total(_usage(_TASKS))
 
 
-def _usage() -> dict[str, Usage] | None:
-    """Of every thread of this process, by its number; None where that is not known."""
+def _usage(tasks: Path) -> dict[str, Usage] | None:
+    """Of every thread of a process, by its number; None where that is not known."""
     found = {}
     try:
-        for task in os.scandir(_TASKS):
+        for task in os.scandir(tasks):
             try:
                 with open(f"{task.path}/schedstat", "rb") as file:
                     ran, waited, _ = file.read().split()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar
 
 from textual import work
@@ -13,9 +14,10 @@ from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
 from localspec.chat.plain_text import pictured
+from localspec.checks import inside
 from localspec.checks.finding import Finding
 from localspec.errors import LocalspecError
-from localspec.runtime.engine import Engine
+from localspec.runtime.any_engine import AnyEngine
 from localspec.tui.shell.bindings import bind
 from localspec.tui.shell.dialogs import Page
 from localspec.tui.talk.owner import app_of, engine_of
@@ -57,7 +59,7 @@ class DoctorScreen(Page):
         self._examine(engine_of(self), app.archive.stats, chat, 0 if use is None else use[0])
 
     @work(thread=True, exclusive=True, group="doctor")
-    def _examine(self, engine: Engine | None, stats_of: Any, chat: int | None, use: int) -> None:
+    def _examine(self, engine: AnyEngine | None, stats_of: Any, chat: int | None, use: int) -> None:
         findings: list[Finding] = []
         try:
             for finding in examine(engine, stats_of(chat)[-_LAST_ANSWERS:] if chat is not None else [], use):
@@ -94,7 +96,7 @@ class DoctorScreen(Page):
         app_of(self).copy("\n".join(content_of(finding).plain for finding in self.findings), "Report")
 
 
-def examine(engine: Engine | None, answers: Sequence[Mapping[str, Any]], context_use: int) -> Iterator[Finding]:
+def examine(engine: AnyEngine | None, answers: Sequence[Mapping[str, Any]], context_use: int) -> Iterator[Finding]:
     """Everything there is to say: the last answers, the models in use, the machine, the installation.
 
     Args:
@@ -102,19 +104,19 @@ def examine(engine: Engine | None, answers: Sequence[Mapping[str, Any]], context
         answers: stats of the last answers of the chat in front.
         context_use: tokens of that chat.
     """
-    from localspec.checks.doctor import examine_engine, examine_machine
+    from localspec.checks.doctor import examine_machine
     from localspec.checks.machine import examine_machine_state
-    from localspec.checks.speed import examine_answers, examine_use
+    from localspec.checks.speed import examine_answers
 
     yield from examine_answers(answers)
     if engine is None:
         yield Finding("models", "none is loaded in this process, so there is little to see")
         yield from examine_machine_state()
         return
-    yield from examine_use(engine, context_use)
+    yield from engine.inspect(partial(inside.use, context_use))
     loaded = [engine.settings.target, engine.settings.draft]
     yield from examine_machine_state(sum(path.stat().st_size for path in loaded if path is not None))
-    yield from examine_engine(engine)
+    yield from engine.inspect(inside.parts)
     yield from examine_machine(engine.settings.wide)
 
 

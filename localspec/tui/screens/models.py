@@ -15,7 +15,6 @@ from textual.worker import Worker, get_current_worker
 
 from localspec.chat.archive.archive import Archive
 from localspec.chat.plain_text import one_line, pictured
-from localspec.checks.devices import examine_layers
 from localspec.errors import LocalspecError, reason
 from localspec.methods import FROM_FILES
 from localspec.models.facts.suggestion import Suggestion, neighbours, suggest
@@ -144,9 +143,9 @@ class ModelsScreen(Page):
 
     def _explain(self) -> None:
         if self.item is not None:
-            engine = engine_of(self)
-            loaded = None if engine is None or self.item.files[:1] != (self._in_use(),) else engine.loaded
-            layers = () if loaded is None else tuple(one.value for one in examine_layers(loaded))
+            facts = app_of(self).facts
+            used = facts is not None and self.item.files[:1] == (facts.target,)
+            layers = facts.layers if facts is not None and used else ()
             self.query_one("#detail", Static).update(detail(self.item, layers))
 
     def _say(self, text: str) -> None:

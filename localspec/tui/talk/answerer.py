@@ -54,6 +54,8 @@ class Facts:
     """What loads it again: a name or a whole path; "" = unknown, or a server's."""
     target: Path | None = None
     """Its file; None = a server's."""
+    layers: tuple[str, ...] = ()
+    """What of it runs where, in words; nothing on a machine without a GPU."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,22 +1,24 @@
-"""The engine of this process as an answerer: a thread loads it, a thread reads each generation."""
+"""An engine as an answerer: a thread loads it, a thread reads each generation."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from time import monotonic
 from typing import Any
 
 from localspec.chat.prompt.completion import MOST_TOKENS, continued
+from localspec.chat.reply import thinking
 from localspec.chat.reply.dialect import Dialect
 from localspec.chat.reply.reply import Parser, Part
-from localspec.chat.reply.thinking import apart
+from localspec.checks import inside
 from localspec.engine.request import Event, FinishReason, Origin, PassRecord
 from localspec.engine.stats import RequestStats
-from localspec.errors import Cancelled, LocalspecError
+from localspec.errors import Cancelled, LocalspecError, RunnerError
 from localspec.llama.exact.choice import Progress
 from localspec.models.installed.title import title_of
-from localspec.runtime.engine import Engine
+from localspec.runtime.any_engine import AnyEngine
 from localspec.runtime.generation import Generation
 from localspec.runtime.offered import is_bundled
 from localspec.tui.talk.answerer import (
@@ -32,18 +34,18 @@ from localspec.tui.talk.answerer import (
     Sink,
 )
 
-Load = Callable[[Progress], Engine]
+Load = Callable[[Progress], AnyEngine]
 """Loads an engine and reports progress; called on a thread."""
 
 
 class LocalAnswerer:
-    """Loads and asks an `Engine`; the first question may come before it is loaded."""
+    """Loads and asks an engine; the first question may come before it is loaded."""
 
     def __init__(self, load: Load, name: str, key: str = "") -> None:
         """`key`: what loads it again; "" = unknown."""
         self.name, self._key = name, key
         self.facts: Facts | None = None
-        self.engine: Engine | None = None
+        self.engine: AnyEngine | None = None
         """None until it is loaded."""
         self._dialect: Dialect | None = None
         """Of its target."""
@@ -103,14 +105,14 @@ class LocalAnswerer:
         finally:
             self._loaded.set()
 
-    def _load_again(self, engine: Engine, sink: Sink) -> None:
+    def _load_again(self, engine: AnyEngine, sink: Sink) -> None:
         with self._reloading:  # tabs may ask at the same time
             if self.engine is engine:
                 engine.close()
                 self.engine = None
                 self._load_and_tell(sink)
 
-    def _take(self, engine: Engine, sink: Sink) -> None:
+    def _take(self, engine: AnyEngine, sink: Sink) -> None:
         if self._closed:  # while the last step of loading ran
             engine.close()
             return
@@ -128,24 +130,10 @@ class LocalAnswerer:
                 self._load_again(self.engine, sink)
             if self._error is not None or self.engine is None or self._dialect is None:
                 raise self._error or Cancelled("Closed while loading.")
-            asked = _Asked(self.engine, self._dialect, question)
             if question.alone:
                 self.engine.forget()
-            generation = asked.generation(answer, sink)
+            generation = self._generated(self.engine, self._dialect, answer, question, sink)
             stats = generation.stats
-            answer.begin(generation)
-            feed = _Feed(answer, sink, asked.reply)
-            try:
-                for event in generation:
-                    feed.add(event)
-                    for another in generation.poll():
-                        feed.add(another)
-                    feed.flush()
-                    stats = generation.stats
-                    # Not awake for each pass: each time it would take the interpreter from the engine's thread.
-                    answer.cancelled.wait(1 / POSTS_PER_SECOND if generation.finish is None else 0.0)
-            finally:
-                feed.finish()
             sink.post_message(AnswerEnded(answer, generation.finish or FinishReason.STOP, stats))
         except LocalspecError as error:
             finish = FinishReason.CANCELLED if isinstance(error, Cancelled) else FinishReason.ERROR
@@ -153,6 +141,40 @@ class LocalAnswerer:
         except Exception as error:  # noqa: BLE001 - the worker's edge: the waiting side must hear of it
             failure = LocalspecError(f"The answer failed: {error!r}.", "LOCALSPEC_DEBUG=1 shows more.")
             sink.post_message(AnswerEnded(answer, FinishReason.ERROR, stats, failure))
+
+    def _generated(
+        self, engine: AnyEngine, dialect: Dialect, answer: LocalAnswer, question: Question, sink: Sink
+    ) -> Generation:
+        """One answer. Should the models' process die meanwhile, the one that is started in its place goes on from the
+        text; if there is none, the error is raised.
+        """
+        while True:
+            asked = _Asked(engine, dialect, question)
+            generation = asked.generation(answer, sink)
+            answer.begin(generation)
+            feed = _Feed(answer, sink, asked.reply)
+            try:
+                _read_all(generation, answer, feed)
+            except RunnerError:
+                if engine.outdated or question.alone:
+                    raise
+                question = feed.rest(question)  # what happened is in the log, which the chat shows
+            else:
+                return generation
+
+
+def _read_all(generation: Generation, answer: LocalAnswer, feed: _Feed) -> None:
+    """Hands an answer on as it comes, to its end."""
+    try:
+        for event in generation:
+            feed.add(event)
+            for another in generation.poll():
+                feed.add(another)
+            feed.flush()
+            # Not awake for each pass: each time it would take the interpreter from the engine's thread.
+            answer.cancelled.wait(1 / POSTS_PER_SECOND if generation.finish is None else 0.0)
+    finally:
+        feed.finish()
 
 
 class LocalAnswer:
@@ -191,6 +213,8 @@ class _Feed:
         self._origins: list[Origin] = []
         self._records: list[PassRecord] = []
         self._stats = RequestStats()
+        self._text = self._thoughts = ""
+        self._count = 0
 
     def add(self, event: Event) -> None:
         self._said.append(event.text)
@@ -198,6 +222,7 @@ class _Feed:
         self._origins += event.origins
         if event.record is not None:
             self._records.append(event.record)
+        self._count += len(event.tokens)
         self._stats = event.stats
 
     def finish(self) -> None:
@@ -205,14 +230,26 @@ class _Feed:
         self.flush()
         self._post(self._reply.finish())
 
+    def rest(self, question: Question) -> Question:
+        """What is left to ask after all that was posted."""
+        most = question.max_tokens
+        return replace(
+            question,
+            prefix=question.prefix + self._text,
+            reasoning=question.reasoning + self._thoughts,
+            max_tokens=None if most is None else max(1, most - self._count),
+        )
+
     def flush(self) -> None:
         """Posts what has come since the last time, if anything has."""
         said, self._said = "".join(self._said), []
         self._post(self._reply.push(said))
 
     def _post(self, parts: list[Part]) -> None:
-        text, thinking = apart(parts)
-        if not (self._tokens or text or thinking):
+        text, thoughts = thinking.apart(parts)
+        self._text += text
+        self._thoughts += thoughts
+        if not (self._tokens or text or thoughts):
             return
         self._sink.post_message(
             AnswerPart(
@@ -222,7 +259,7 @@ class _Feed:
                 tuple(self._origins),
                 tuple(self._records),
                 self._stats,
-                thinking,
+                thoughts,
             )
         )
         for waiting in (self._tokens, self._origins, self._records):
@@ -232,7 +269,7 @@ class _Feed:
 class _Asked:
     """A question in the words of one model: its prompt, with what the answer already says, and how to read the rest."""
 
-    def __init__(self, engine: Engine, dialect: Dialect, question: Question) -> None:
+    def __init__(self, engine: AnyEngine, dialect: Dialect, question: Question) -> None:
         """Raises: LocalspecError, if the chat template refuses the messages, or there is none and a system message."""
         self._engine, self._question = engine, question
         turn = dialect.turn(question.messages)
@@ -267,7 +304,7 @@ def _tell_prefill(sink: Sink, answer: LocalAnswer, done: int, total: int) -> Non
     sink.post_message(Prefilled(answer, done, total))
 
 
-def _facts(engine: Engine, name: str, key: str) -> Facts:
+def _facts(engine: AnyEngine, name: str, key: str) -> Facts:
     loaded = engine.loaded
     bundled = is_bundled(loaded.settings.target)
     template = loaded.model.chat_template or ""
@@ -282,4 +319,5 @@ def _facts(engine: Engine, name: str, key: str) -> Facts:
         can_think="enable_thinking" in template,
         completes=not engine.template.exists,
         bundled=bundled,
+        layers=engine.inspect(inside.layers),
     )

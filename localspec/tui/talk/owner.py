@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from textual.dom import DOMNode
 
     from localspec.chat.archive.archive import Archive
-    from localspec.runtime.engine import Engine
+    from localspec.runtime.any_engine import AnyEngine
     from localspec.tui.shell.app import ChatApp
     from localspec.tui.talk.answerer import Answerer
 
@@ -32,7 +32,7 @@ def answerer_of(node: DOMNode) -> Answerer:
     return app_of(node).answerer
 
 
-def engine_of(node: DOMNode) -> Engine | None:
+def engine_of(node: DOMNode) -> AnyEngine | None:
     """The engine that answers; None = a remote one does, or it is not loaded."""
     answerer = answerer_of(node)
     return answerer.engine if isinstance(answerer, LocalAnswerer) else None

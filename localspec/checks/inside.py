@@ -1,0 +1,30 @@
+"""What can be seen only where the models are: functions for `AnyEngine.inspect`, which may run in another process."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from localspec.checks.finding import Finding
+    from localspec.runtime.engine import Engine
+
+
+def use(context_use: int, engine: Engine) -> list[Finding]:
+    """What the models in use leave on the table; see `speed.examine_use`."""
+    from localspec.checks.speed import examine_use
+
+    return list(examine_use(engine, context_use))
+
+
+def parts(engine: Engine) -> list[Finding]:
+    """Files, exactness and what passes cost; see `doctor.examine_engine`."""
+    from localspec.checks.doctor import examine_engine
+
+    return list(examine_engine(engine))
+
+
+def layers(engine: Engine) -> tuple[str, ...]:
+    """What of the models runs where, in words; nothing on a machine without a GPU."""
+    from localspec.checks.devices import examine_layers
+
+    return tuple(one.value for one in examine_layers(engine.loaded))

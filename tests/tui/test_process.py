@@ -1,0 +1,78 @@
+"""The chat's models live in a process of their own: it may die, and the chat goes on."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from localspec.engine.request import Event
+from localspec.runner.engine import EngineApart
+from localspec.runtime.generation import Generation
+from localspec.tui.screens.doctor import DoctorScreen
+from localspec.tui.shell.notices import shown
+from localspec.tui.talk.local import LocalAnswerer
+from tests.runner.conftest import children
+from tests.tui.conftest import MakeApp, front, say, until
+
+LONG = {"temperature": 0.0, "max_tokens": 60, "drafter": "none"}
+
+
+def dies(engine: EngineApart, number: signal.Signals) -> Callable[[Generation], None]:
+    """Begins answers, of which the first one loses its process at its first tokens."""
+    begin, left = engine.begin, [engine.pid]
+
+    def beginning(generation: Generation) -> None:
+        deliver = generation.deliver
+
+        def delivered(item: Event | BaseException) -> None:
+            deliver(item)
+            if left:
+                os.kill(left.pop(), number)
+
+        generation.deliver = delivered  # type: ignore[method-assign]
+        begin(generation)
+
+    return beginning
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT], ids=lambda number: number.name)
+async def test_an_answer_goes_on_when_the_process_dies(number: signal.Signals, make_app: MakeApp) -> None:
+    local = LocalAnswerer(lambda progress: EngineApart.load(progress=progress), "bundled pair")
+    app = make_app(answerer=local, begin=LONG)
+    words: list[str] = []
+    with shown(words.append):
+        async with app.run_test(size=(100, 30)) as pilot:
+            await until(pilot, lambda: app.facts is not None)
+            assert isinstance(local.engine, EngineApart)
+            first = local.engine.pid
+            await say(pilot, "Tell me a story.")
+            local.engine.begin = dies(local.engine, number)  # type: ignore[method-assign,assignment]
+            await say(pilot, "Tell me a story.")
+            answer = front(app).path[3]
+            assert answer.state == "done"
+            assert len(answer.content) > 20
+            assert local.engine.pid not in (0, first)
+    assert f"({number.name}) while it answered" in words[0]
+    assert "The models are loaded again." in words[0]
+    local.close()
+    assert not children()
+
+
+@pytest.mark.asyncio
+async def test_the_doctor_sees_models_of_another_process(make_app: MakeApp, folders: Path) -> None:
+    local = LocalAnswerer(lambda progress: EngineApart.load(progress=progress), "bundled pair")
+    app = make_app(answerer=local)
+    async with app.run_test(size=(100, 30)) as pilot:
+        await until(pilot, lambda: app.facts is not None)
+        screen = DoctorScreen()
+        app.push_screen(screen)
+        await until(pilot, lambda: screen.findings)
+        found = {finding.name: finding.value for finding in screen.findings}
+        assert "tiny" in found["target"]
+        assert "tokens a conversation" in found["context"]
+    local.close()
