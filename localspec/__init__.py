@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from localspec.engine.stats import RequestStats
     from localspec.errors import LocalspecError
     from localspec.grammar.grammar import Grammar
+    from localspec.options import Options
     from localspec.runner.engine import EngineApart
     from localspec.runtime.engine import Engine
     from localspec.runtime.generation import Generation
@@ -37,6 +38,7 @@ __all__ = [
     "Grammar",
     "LocalspecError",
     "Message",
+    "Options",
     "RequestStats",
     "Rule",
     "SamplingParams",
@@ -55,6 +57,7 @@ _HOME = {
     "Grammar": "localspec.grammar.grammar",
     "LocalspecError": "localspec.errors",
     "Message": "localspec.chat.turn",
+    "Options": "localspec.options",
     "RequestStats": "localspec.engine.stats",
     "Rule": "localspec.sampling",
     "SamplingParams": "localspec.sampling",

@@ -104,6 +104,19 @@ class Setting:
         """Its range in words."""
         return _allowed(self.declared)
 
+    def check(self, value: Any) -> None:
+        """Whether it may have this value.
+
+        Raises:
+            UsageError: it is of another kind, or out of the range that is declared.
+        """
+        if value is None and self.optional:
+            return
+        if self.kind is int and type(value) is not int:
+            raise UsageError(f"{self.name} is {value!r}; it must be a whole number.")
+        if not self.declared.least <= value <= self.declared.most:
+            raise UsageError(f"{self.name} is {value}; it must be {self.allowed}.")
+
     def show(self, value: Any) -> str:
         """A value as people type it."""
         if value is None:
@@ -153,13 +166,15 @@ def _declared(owner: type) -> tuple[tuple[str, Declared], ...]:
 
 
 def _allowed(one: Declared) -> str:
-    if one.least > -MOST and one.most < MOST:
+    if one.least > -MOST and one.most != MOST and one.most < math.inf:
         return f"between {_number(one.least)} and {_number(one.most)}"
     special = [f"{_number(value)} ({words})" for value, words in sorted(one.special.items())]
     return " or ".join((", ".join(special or [_number(one.least)]), "more"))
 
 
 def _number(value: float) -> str:
+    if isinstance(value, int) and value > MOST:
+        return f"2^{value.bit_length()} - 1"
     return f"{value:,.10g}"
 
 

@@ -24,6 +24,7 @@ NAMES = [
     "Grammar",
     "LocalspecError",
     "Message",
+    "Options",
     "RequestStats",
     "Rule",
     "SamplingParams",

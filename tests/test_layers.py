@@ -10,7 +10,7 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "localspec"
 LAYERS = {
-    **dict.fromkeys(("errors", "types", "config", "methods", "paths", "claim", "sampling", "settings"), 0),
+    **dict.fromkeys(("errors", "types", "config", "methods", "options", "paths", "claim", "sampling", "settings"), 0),
     **dict.fromkeys(("native", "gguf"), 1),
     **dict.fromkeys(("engine", "llama", "models"), 2),
     **dict.fromkeys(("drafters", "planning", "grammar"), 3),
@@ -21,7 +21,7 @@ LAYERS = {
     "cli": 8,
     "__main__": 9,
 }
-LEAVES = ("errors", "types", "config", "methods", "paths", "claim", "sampling", "settings")
+LEAVES = ("errors", "types", "config", "methods", "options", "paths", "claim", "sampling", "settings")
 """Leaf modules may import one another; tests/test_circles.py finds circles."""
 ONLY_IN = {"llama_cpp": ("llama/library/lib.py",), "textual": ("tui/",)}
 """Libraries that may be imported in these places only."""

@@ -100,7 +100,7 @@ class Loop:
 
     def _constraint(self, request: Request) -> Constraint | None:
         """The grammar and the minimum length of a request, in the state before the answer's first token."""
-        grammar = None if request.constraint is None else request.constraint.fresh()
+        grammar = None if request.grammar is None else request.grammar.fresh()
         if not request.min_tokens:
             return grammar
         ends = request.stop_tokens | (frozenset() if request.ignore_end else self.vocabulary.end_tokens)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, fields
 from enum import Enum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from localspec.engine.interfaces import Constraint
 from localspec.engine.stats import RequestStats
 from localspec.errors import UsageError
-from localspec.types import NO_TOKENS, Rule, SamplingParams, Tokens
+from localspec.options import Options
+from localspec.types import NO_TOKENS, Rule, Tokens
 
 
 class FinishReason(str, Enum):
@@ -34,72 +35,29 @@ def fresh_seed() -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
-    """One answer to generate."""
+class Request(Options):
+    """One answer to generate: the caller's options, with what the engine adds."""
 
     prompt: Tokens
     """int32[n], n >= 1."""
-    sampling: SamplingParams = field(default_factory=SamplingParams)
+    _: KW_ONLY
     seed: int = field(default_factory=fresh_seed)
-    """0 to 2^64 - 1; with *coupled*, equal seeds and settings give equal text."""
-    stream: int = 0
-    """Index of the choice when several are asked for with one seed."""
     rule: Rule = Rule.COUPLED
-    max_draft_tokens: int | None = None
-    """At most so many nodes a draft for this request; 0 = plain decoding; None = whatever the plan finds best."""
-    drafter: str | None = None
-    """The only drafter that may guess for this request; "none" = plain decoding; None = the plan chooses."""
-    forced: bool = False
-    """Whether the plan drafts in every pass, even where drafts do not pay."""
     prediction: Tokens = field(default_factory=lambda: NO_TOKENS)
-    """int32[m], tokens the answer is expected to hold: prompt lookup searches them, too. Never changes the text."""
-    constraint: Constraint | None = None
-    """A grammar the answer must follow (`grammar.matcher.Compiler` makes one). The answer ends when the grammar is
-    complete, even without an end token. None = no grammar."""
-    max_tokens: int | None = None
-    """At most this many new tokens; None = until the model ends or the context is full."""
-    min_tokens: int = 0
-    """Number of tokens before which no end token, no `stop_tokens` and no `stop` string ends the answer."""
-    preserved: frozenset[int] = frozenset()
-    """Control tokens whose text is part of the answer, such as the marks around a tool call; others are left out."""
-    stop: tuple[str, ...] = ()
-    """Strings that end the answer; they are not part of it."""
-    stop_tokens: frozenset[int] = frozenset()
-    """Tokens that end the answer as the model's own end tokens do, and whose text is no part of it."""
-    ignore_end: bool = False
-    """Go on after end-of-generation tokens (benchmarks)."""
-    past: bool = True
-    """Whether drafters may search past answers, and later this one. Comparisons say no: their answers are alike."""
-    top_log_probs: int | None = None
-    """None = no log-probabilities; n = those of the emitted tokens and of the n most likely at each position."""
+    """int32[m]."""
+    grammar: Constraint | None = None
+    """Compiled (`grammar.matcher.Compiler`)."""
 
     def __post_init__(self) -> None:
-        for name in ("seed", "stream", "min_tokens", "max_tokens", "max_draft_tokens", "top_log_probs"):
-            value = getattr(self, name)
-            if type(value) is not int and not (value is None and name not in ("seed", "stream", "min_tokens")):
-                raise UsageError(f"{name} is {value!r}; it must be a whole number.")
-        if not (self.drafter is None or isinstance(self.drafter, str)):
-            raise UsageError(f"drafter is {self.drafter!r}; it must be a name, or None to let the plan choose.")
+        Options.__post_init__(self)
         if len(self.prompt) == 0:
             raise UsageError("The prompt is empty.", "Give it at least one token of text.")
-        if self.max_tokens is not None and self.max_tokens < 1:
-            raise UsageError(f"max_tokens is {self.max_tokens}; it must be 1 or more.")
-        if self.min_tokens < 0:
-            raise UsageError(f"min_tokens is {self.min_tokens}; it must be 0 or more.")
-        if self.max_tokens is not None and self.min_tokens > self.max_tokens:
-            raise UsageError(
-                f"min_tokens is {self.min_tokens}; it must not be more than max_tokens, {self.max_tokens}."
-            )
-        if self.max_draft_tokens is not None and self.max_draft_tokens < 0:
-            raise UsageError(f"max_draft_tokens is {self.max_draft_tokens}; it must be 0 or more.")
-        if not 0 <= self.seed < 2**64:
-            raise UsageError(f"seed is {self.seed}; it must be between 0 and 2^64 - 1.")
-        if not 0 <= self.stream < 2**32:
-            raise UsageError(f"stream is {self.stream}; it must be between 0 and 2^32 - 1.")
-        if any(not text for text in self.stop):
-            raise UsageError("A stop string is empty.", "Remove it.")
-        if self.top_log_probs is not None and not 0 <= self.top_log_probs <= 100:
-            raise UsageError(f"top_log_probs is {self.top_log_probs}; it must be between 0 and 100.")
+
+    @classmethod
+    def of(cls, options: Options, prompt: Tokens, **added: Any) -> Request:
+        """A request of what the caller said, but for what is added, by name."""
+        given = {one.name: getattr(options, one.name) for one in fields(Options)}
+        return cls(prompt, **{**given, **added})
 
 
 class Origin(NamedTuple):

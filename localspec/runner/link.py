@@ -120,12 +120,12 @@ class Link:
             UsageError: the request has a constraint that cannot travel.
         """
         grammar, trigger = grammar_of(generation.request)
-        request = replace(generation.request, constraint=None)
+        request = replace(generation.request, grammar=None, on_prefill=None)
         with self._turn:
             process, number = self._living(), next(self._numbers)
             self._answers[number] = generation
             generation.on_cancel = lambda: process.post(Cancel(number))
-            process.post(Ask(number, request, grammar, trigger, generation.chat, generation.started))
+            process.post(Ask(number, request, grammar, trigger, generation.started))
 
     def call(self, method: str, *arguments: Any, cancel: Callable[[], bool] | None = None, **changes: Any) -> Any:
         """What a method of the engine there returns, or raises.

@@ -58,11 +58,10 @@ class Ask:
 
     number: int
     request: Request
-    """Without its constraint."""
+    """Without its grammar and callback."""
     grammar: Grammar | None
     trigger: Trigger | None
     """Where the grammar begins to hold; None = at once."""
-    chat: str | None
     started: float
     """perf_counter(), which is the same clock in all processes."""
 
@@ -247,12 +246,12 @@ def event_in(said: tuple[Any, ...], stats: RequestStats) -> Event:
 
 
 def grammar_of(request: Request) -> tuple[Grammar | None, Trigger | None]:
-    """What a request's constraint was made of.
+    """What a request's grammar was made of.
 
     Raises:
         UsageError: it is of no kind that can travel.
     """
-    constraint = request.constraint
+    constraint = request.grammar
     trigger: Trigger | None = None
     if isinstance(constraint, Lazy):
         trigger, constraint = constraint.trigger, constraint.grammar

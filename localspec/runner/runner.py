@@ -69,8 +69,7 @@ class Answer(Generation):
     """An answer that somebody reads in the other process."""
 
     def __init__(self, runner: Runner, asked: Ask, constraint: Any) -> None:
-        request = asked.request if constraint is None else replace(asked.request, constraint=constraint)
-        super().__init__(request, None, asked.chat)
+        super().__init__(asked.request if constraint is None else replace(asked.request, grammar=constraint))
         self.number, self.started = asked.number, asked.started
         self._runner = runner
         self._gaps = 0  # those that were sent

@@ -21,8 +21,9 @@ from localspec.grammar.grammar import Grammar
 from localspec.llama.cache.hidden import HiddenStates
 from localspec.llama.model import Model
 from localspec.methods import PLAIN
+from localspec.options import Options
 from localspec.runtime.generation import Generation
-from localspec.types import NO_TOKENS, Float32Array, Prompt, Rule, SamplingParams, Tokens
+from localspec.types import NO_TOKENS, Float32Array, Prompt, Rule, Tokens
 
 _Self = TypeVar("_Self", bound="AnyEngine")
 _Found = TypeVar("_Found")
@@ -111,74 +112,39 @@ class AnyEngine(ABC):
         """The prompt for a conversation as tokens; see `ChatTemplate.prompt`."""
         return self.prompt_tokens(self.template.prompt(messages, beginning=beginning, **variables))
 
-    def chat(self, messages: Sequence[Message], **options: Any) -> Generation:
+    def chat(self, messages: Sequence[Message], options: Options | None = None, **changes: Any) -> Generation:
         """Answers a conversation; options as in `generate`."""
-        return self.generate(self.chat_tokens(messages), **options)
+        return self.generate(self.chat_tokens(messages), options, **changes)
 
-    def generate(
-        self,
-        prompt: str | Tokens,
-        *,
-        sampling: SamplingParams | None = None,
-        seed: int | None = None,
-        stream: int = 0,
-        rule: Rule | None = None,
-        max_draft_tokens: int | None = None,
-        drafter: str | None = None,
-        max_tokens: int | None = None,
-        min_tokens: int = 0,
-        stop: Sequence[str] = (),
-        stop_tokens: frozenset[int] = frozenset(),
-        ignore_end: bool = False,
-        top_log_probs: int | None = None,
-        prediction: str | Tokens | None = None,
-        grammar: Grammar | Constraint | None = None,
-        preserved: frozenset[int] = frozenset(),
-        past: bool = True,
-        forced: bool = False,
-        on_prefill: Callable[[int, int], None] | None = None,
-        chat: str | None = None,
-    ) -> Generation:
-        """Continues a text or tokens; see `Request` for the options.
+    def generate(self, prompt: str | Tokens, options: Options | None = None, **changes: Any) -> Generation:
+        """Continues a text or tokens.
 
         Args:
             prompt: text, which begins as the model wants it, or int32[n] tokens as they are.
-            drafter: a name of `drafters` that alone may guess; "none" = plain decoding; None or "auto" = what pays.
-            grammar: what the answer must look like; `compiled` makes it ready.
-            on_prefill: called on the engine's thread as the prompt is read, with (tokens done, tokens in all).
-            chat: the conversation, whose KV cache is kept on disk (`EngineSettings.chat_cache_gb`); None = it is not.
+            options: how; None = the defaults.
+            changes: options by name, which count more than those of `options`.
 
         Raises:
             UsageError: an empty prompt or an impossible option. Later errors come out of the generation.
         """
-        tokens = self.tokenize(prompt) if isinstance(prompt, str) else np.asarray(prompt, dtype=np.int32)
-        if isinstance(prediction, str):
-            prediction = self.loaded.model.tokenize(prediction, special=False, add_bos=False)
-        request = Request(
-            tokens,
-            sampling or SamplingParams(),
-            fresh_seed() if seed is None else seed,
-            stream,
-            self.settings.verify_rule if rule is None else rule,
-            max_draft_tokens=max_draft_tokens,
-            drafter=None if drafter == "auto" else drafter,
-            prediction=NO_TOKENS if prediction is None else np.asarray(prediction, dtype=np.int32),
-            constraint=self.compiled(grammar) if isinstance(grammar, Grammar) else grammar,
-            max_tokens=max_tokens,
-            min_tokens=min_tokens,
-            preserved=preserved,
-            stop=tuple(stop),
-            stop_tokens=stop_tokens,
-            ignore_end=ignore_end,
-            top_log_probs=top_log_probs,
-            past=past,
-            forced=forced,
-        )
-        return self.submit(request, on_prefill, chat)
+        return self.submit(self.request(prompt, (options or Options()).having(changes)))
 
-    def submit(
-        self, request: Request, on_prefill: Callable[[int, int], None] | None = None, chat: str | None = None
-    ) -> Generation:
+    def request(self, prompt: str | Tokens, options: Options) -> Request:
+        """What a caller wants, in the tokens of this model, with what was left to the engine."""
+        wanted, drafter, grammar = options.prediction, options.drafter, options.grammar
+        if isinstance(wanted, str):
+            wanted = self.loaded.model.tokenize(wanted, special=False, add_bos=False)
+        return Request.of(
+            options,
+            self.tokenize(prompt) if isinstance(prompt, str) else np.asarray(prompt, dtype=np.int32),
+            seed=fresh_seed() if options.seed is None else options.seed,
+            rule=self.settings.verify_rule if options.rule is None else options.rule,
+            drafter=None if drafter == "auto" else drafter,
+            prediction=NO_TOKENS if wanted is None else np.asarray(wanted, dtype=np.int32),
+            grammar=self.compiled(grammar) if isinstance(grammar, Grammar) else grammar,
+        )
+
+    def submit(self, request: Request) -> Generation:
         """Queues a request.
 
         Raises:
@@ -192,8 +158,7 @@ class AnyEngine(ABC):
             raise UsageError(f"There is no drafter called {request.drafter!r} here; there are: {names}.")
         if request.rule is Rule.BLOCK and self.settings.branches > 1:
             raise UsageError(f"The rule block verifies chains only, and branches is {self.settings.branches}.")
-        request = replace(request, sampling=self.loaded.model.sampling(request.sampling))
-        generation = Generation(request, on_prefill, chat)
+        generation = Generation(replace(request, sampling=self.loaded.model.sampling(request.sampling)))
         self.begin(generation)
         return generation
 

@@ -14,16 +14,10 @@ from localspec.engine.stats import RequestStats
 class Generation:
     """Made by `Engine.submit`; one consumer reads it, any thread may cancel it."""
 
-    def __init__(
-        self, request: Request, on_prefill: Callable[[int, int], None] | None = None, chat: str | None = None
-    ) -> None:
+    def __init__(self, request: Request) -> None:
         self.request = request
-        self.chat = chat
-        """Whose KV cache is kept when the slot is needed for another; None = none's."""
         self.kept = True
         """Whether its answer may go into the corpus; not if its chat was deleted meanwhile."""
-        self.on_prefill = on_prefill
-        """Called on the engine thread while the prompt is prefilled: (tokens done, tokens in all)."""
         self.started = perf_counter()
         self.finish: FinishReason | None = None
         """Why it ended; None while it runs."""
@@ -77,8 +71,8 @@ class Generation:
     def prefilled(self, done: int, total: int) -> None:
         """Engine thread only: so many tokens of the prompt are cached, of those to be cached before the first pass."""
         self.cached = done
-        if self.on_prefill is not None:
-            self.on_prefill(done, total)
+        if self.request.on_prefill is not None:
+            self.request.on_prefill(done, total)
 
     def text(self) -> str:
         """Waits for the end and returns the text of all events not yet read."""

@@ -237,7 +237,7 @@ class Worker:
 
     def _admit(self, index: int, generation: Generation) -> None:
         if self.chats is not None:
-            self.chats.serve(generation.chat, generation.request.prompt)
+            self.chats.serve(generation.request.chat, generation.request.prompt)
         if self.prompts is not None:
             self.prompts.serve(index, generation.request.prompt)
         try:
@@ -265,7 +265,7 @@ class Worker:
             if event.finish is not None:
                 del self._running[event.slot]
                 if self._loaded.corpus is not None and generation.kept and generation.request.past:
-                    self._loaded.corpus.keep(slot.history.tokens[len(slot.request.prompt) :], generation.chat)
+                    self._loaded.corpus.keep(slot.history.tokens[len(slot.request.prompt) :], generation.request.chat)
             generation.deliver(slot.failure or event)
 
     def _passed(self) -> list[Event]:
@@ -335,7 +335,7 @@ class Worker:
     def forget_chat(self, chat: str) -> None:
         """A chat was deleted: its KV cache goes, and its answers leave the corpus. On the thread only."""
         for generation in (*self._waiting, *self._running.values()):
-            if generation.chat == chat:
+            if generation.request.chat == chat:
                 generation.kept = False
         if self.chats is not None:
             self.chats.forget(chat)

@@ -22,11 +22,11 @@ def control(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     found: list[list[str]] = []
     submit = Engine.submit
 
-    def noted(engine: Engine, request: Request, *more: object) -> Generation:
+    def noted(engine: Engine, request: Request) -> Generation:
         model = engine.loaded.model
         known = {special.token: special.text for special in model.special_tokens}
         found.append([known[token] for token in request.prompt.tolist() if token in known])
-        return submit(engine, request, *more)  # type: ignore[arg-type]
+        return submit(engine, request)
 
     monkeypatch.setattr(Engine, "submit", noted)
     return found

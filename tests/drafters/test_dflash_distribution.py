@@ -57,7 +57,7 @@ def test_coupled_texts_are_plains(kind: str) -> None:
         texts = []
         for guesses in ([], [drafter]):
             loop = Loop(FakeTarget(model, 4), FixedPlan(guesses, 4, None), FakeVocabulary(answers.SIZE))
-            said = answer(loop, Request(prompt(1, 2), answers.SAMPLING, seed, max_tokens=12))
+            said = answer(loop, Request(prompt(1, 2), sampling=answers.SAMPLING, seed=seed, max_tokens=12))
             texts.append(said.tokens)
             accepted += said.stats.accepted
         assert texts[0] == texts[1]

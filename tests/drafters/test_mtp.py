@@ -47,7 +47,7 @@ def engine() -> Iterator[Engine]:
 def answer(engine: Engine, prompt: Tokens, temperature: float, seed: int = 3) -> tuple[list[int], int, int]:
     """(tokens, drafted, accepted) with the drafter that the engine is set to."""
     sampling = SamplingParams(temperature=temperature)
-    generation = engine.submit(Request(prompt, sampling, seed=seed, max_tokens=40, ignore_end=True))
+    generation = engine.submit(Request(prompt, sampling=sampling, seed=seed, max_tokens=40, ignore_end=True))
     generation.text()
     assert generation.stats.exact
     return generation.tokens, generation.stats.drafted, generation.stats.accepted

@@ -119,7 +119,7 @@ def answered(request: Request) -> Answer:
 @pytest.mark.parametrize("temperature", [0.0, 0.7, 1.0])
 def test_a_prediction_changes_the_speed_and_never_the_text(temperature: float) -> None:
     sampling = SamplingParams(temperature=temperature)
-    request = Request(prompt(3, 1, 4), sampling, 7, max_tokens=120, ignore_end=True)
+    request = Request(prompt(3, 1, 4), sampling=sampling, seed=7, max_tokens=120, ignore_end=True)
     plain = answered(request)
     edited = np.array(plain.tokens, dtype=np.int32)
     edited[[20, 50, 51]] = 199, 198, 197

@@ -49,6 +49,6 @@ def recite(
     ignore_end: bool = False,
 ) -> tuple[Answer, FakeTarget]:
     target = FakeTarget(Recital(*tokens), 10, n_ctx)
-    request = Request(prompt(HEL), GREEDY, 1, max_tokens=max_tokens, stop=stop, ignore_end=ignore_end)
+    request = Request(prompt(HEL), sampling=GREEDY, seed=1, max_tokens=max_tokens, stop=stop, ignore_end=ignore_end)
     plan = FixedPlan([all_of_it(*tokens)] if drafting else (), 8, None)
     return answer(Loop(target, plan, VOCABULARY), request), target

@@ -43,7 +43,7 @@ def long_enough(said: list[int]) -> bool:
 def test_what_stays_cached_follows_from_the_history_alone(name: str, exact: Sequence[int] | None, end: str) -> None:
     """Else the next request's text would depend on what was guessed in this one."""
     for seed in range(6):
-        request = Request(prompt(1, 2, 3), SamplingParams(temperature=1.0), seed, max_tokens=14)
+        request = Request(prompt(1, 2, 3), sampling=SamplingParams(temperature=1.0), seed=seed, max_tokens=14)
         request = replace(request, ignore_end=end != "end token")
         plain = answer(Loop(FakeTarget(HashModel(10), 10), FixedPlan((), 0, None), VOCABULARY), request)
         target = FakeTarget(HashModel(10), 10, exact_widths=exact, same_bits=exact)
@@ -65,7 +65,7 @@ def test_rows_missing_behind_a_tree_are_decoded_one_by_one_where_wider_passes_ar
     target = FakeTarget(Recital(HEL, LO, WOR, LD, BANG), 10, exact_widths={1, 3}, same_bits={1, 3})
     drafts = iter([Draft(prompt(BANG, HEL), prompt(-1, -1)), Draft(), Draft()])
     loop = Loop(target, FixedPlan([FakeDrafter(lambda request: next(drafts))], 2, target.exact_widths), VOCABULARY)
-    found = answer(loop, Request(prompt(HEL), GREEDY, max_tokens=4))
+    found = answer(loop, Request(prompt(HEL), sampling=GREEDY, max_tokens=4))
     assert found.tokens == [HEL, LO, WOR, LD]
     assert target.widths == [3, 1, 1, 1], "the sibling's cell is missing: it is decoded alone, then its successor"
     assert found.stats.exact
@@ -76,7 +76,7 @@ def test_rows_of_a_pass_are_used_before_the_next_one_begins() -> None:
     target = FakeTarget(Recital(HEL, LO, END), 10, exact_widths=range(1, 9))
     drafter = FakeDrafter(lambda request: Draft(prompt(BANG, HEL, LO, END), prompt(-1, -1, 1, 2), origin="tree"))
     loop = Loop(target, FixedPlan([drafter], 4, target.exact_widths), VOCABULARY)
-    found = answer(loop, Request(prompt(HEL), GREEDY, top_log_probs=1))
+    found = answer(loop, Request(prompt(HEL), sampling=GREEDY, top_log_probs=1))
     assert found.tokens == [HEL, LO, END]
     assert all(np.isfinite(entry.log_prob) for entry in found.log_probs)
     assert target.cached[0] == [HEL, HEL, LO]

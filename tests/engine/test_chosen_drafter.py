@@ -40,7 +40,9 @@ def loop_with(plan: str, streams: bool = False) -> Loop:
 
 def request_for(drafter: str | None, seed: int = 4, **more: Any) -> Request:
     sampling = SamplingParams(temperature=0.8)
-    return Request(prompt(3, 1, 4, 1, 5), sampling, seed, drafter=drafter, max_tokens=80, ignore_end=True, **more)
+    return Request(
+        prompt(3, 1, 4, 1, 5), sampling=sampling, seed=seed, drafter=drafter, max_tokens=80, ignore_end=True, **more
+    )
 
 
 def who_drafted(found: Answer) -> set[str]:

@@ -91,7 +91,7 @@ def follows(tokens: Sequence[int]) -> bool:
 
 def request_for(seed: int, temperature: float, **more: Any) -> Request:
     sampling = SamplingParams(temperature=temperature, repeat_penalty=1.1, top_k=4)
-    return Request(prompt(3, 1, 4, 1, 5), sampling, seed, constraint=Counting(), max_tokens=60, **more)
+    return Request(prompt(3, 1, 4, 1, 5), sampling=sampling, seed=seed, grammar=Counting(), max_tokens=60, **more)
 
 
 def plain(request: Request) -> Any:
@@ -162,7 +162,7 @@ def test_other_rules_follow_the_grammar_too(rule: Rule, name: str) -> None:
 
 
 def test_the_answer_ends_where_the_grammar_is_complete_and_can_be_asked_for_again() -> None:
-    request = Request(prompt(1), SamplingParams(), 3, constraint=Counting(2), ignore_end=True)
+    request = Request(prompt(1), sampling=SamplingParams(), seed=3, grammar=Counting(2), ignore_end=True)
     first, second = (
         answer(Loop(FakeTarget(MODEL, SIZE), FixedPlan([GrammarForced()], 3, None), VOCABULARY), request)
         for _ in range(2)
@@ -173,7 +173,7 @@ def test_the_answer_ends_where_the_grammar_is_complete_and_can_be_asked_for_agai
 
 
 def test_what_is_forced_is_drafted_and_says_where_it_comes_from() -> None:
-    request = replace(request_for(5, 0.9), constraint=Counting(12))
+    request = replace(request_for(5, 0.9), grammar=Counting(12))
     found = answer(Loop(FakeTarget(MODEL, SIZE), FixedPlan([GrammarForced()], 3, None), VOCABULARY), request)
     assert found.stats.acceptance_rate == 1.0
     assert found.stats.accepted_by_drafter["grammar"] == found.tokens.count(22) > 0
@@ -243,7 +243,7 @@ class Knotted(Counting):
 def test_what_only_a_draft_would_say_harms_no_answer(name: str) -> None:
     ends = set()
     for seed in range(24):
-        request = replace(request_for(seed, 1.0), constraint=Knotted())
+        request = replace(request_for(seed, 1.0), grammar=Knotted())
         expected = plain(request)
         known = [*expected.tokens[:2], Knotted.KNOT, *expected.tokens[3:]]
         found = answer(Loop(FakeTarget(MODEL, SIZE), FixedPlan(drafters_of(name, known), 5, None), VOCABULARY), request)
@@ -259,7 +259,7 @@ def test_what_only_a_draft_would_say_harms_no_answer(name: str) -> None:
 @pytest.mark.parametrize("name", ["draft", "lookup"])
 def test_a_grammar_that_becomes_too_complex_ends_its_own_request_only(name: str) -> None:
     loop = Loop(FakeTarget(MODEL, SIZE, streams=True), FixedPlan(drafters_of(name, ()), 3, None), VOCABULARY)
-    good, bad = request_for(5, 0.9), replace(request_for(6, 0.9), constraint=Broken())
+    good, bad = request_for(5, 0.9), replace(request_for(6, 0.9), grammar=Broken())
     slots = {slot: loop.admit(slot, request) for slot, request in enumerate([good, bad])}
     tokens: list[int] = []
     while loop.active:

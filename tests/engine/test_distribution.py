@@ -48,7 +48,11 @@ def misfit(drafter: Drafter | None, rule: Rule) -> float:
     loop = Loop(FakeTarget(MODEL, SIZE), FixedPlan([drafter] if drafter else (), 4, None), FakeVocabulary(SIZE))
     counts: Counter[tuple[int, ...]] = Counter()
     for seed in range(DRAWS):
-        counts[tuple(answer(loop, Request(prompt(1, 2), SAMPLING, seed, rule=rule, max_tokens=TOKENS)).tokens)] += 1
+        counts[
+            tuple(
+                answer(loop, Request(prompt(1, 2), sampling=SAMPLING, seed=seed, rule=rule, max_tokens=TOKENS)).tokens
+            )
+        ] += 1
     shares = {said: share for said, share in expected().items() if share > 0}
     assert sum(shares.values()) == pytest.approx(1.0)
     if not set(counts) <= set(shares):

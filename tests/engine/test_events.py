@@ -28,7 +28,9 @@ def log_softmax(row: Float32Array) -> np.ndarray[tuple[int], np.dtype[np.float64
 @pytest.mark.parametrize("fork", [None, 0.0, 0.6], ids=["plain", "chains", "trees"])
 def test_log_probs_are_those_of_the_raw_row(fork: float | None) -> None:
     model = HashModel(10)
-    request = Request(prompt(1, 2), SamplingParams(top_k=3, repeat_penalty=1.3), 8, max_tokens=30, top_log_probs=4)
+    request = Request(
+        prompt(1, 2), sampling=SamplingParams(top_k=3, repeat_penalty=1.3), seed=8, max_tokens=30, top_log_probs=4
+    )
     tokens = answer(Loop(FakeTarget(model, 10), FixedPlan((), 0, None), VOCABULARY), request).tokens
     drafters = []
     if fork is not None:
@@ -51,7 +53,7 @@ def test_no_log_probs_unless_asked_for() -> None:
 def test_log_probs_end_where_the_answer_does(drafting: bool) -> None:
     target = FakeTarget(Recital(HEL, LO, WOR, LD, BANG), 10)
     drafters = [all_of_it(HEL, LO, WOR, LD, BANG)] if drafting else []
-    request = Request(prompt(HEL), GREEDY, stop=("wo",), top_log_probs=0)
+    request = Request(prompt(HEL), sampling=GREEDY, stop=("wo",), top_log_probs=0)
     found = answer(Loop(target, FixedPlan(drafters, 8, None), VOCABULARY), request)
     assert [entry.token for entry in found.log_probs] == [HEL, LO, WOR]
     assert all(entry.top == () for entry in found.log_probs)
@@ -132,7 +134,7 @@ def test_times_add_up() -> None:
 @pytest.mark.parametrize("fork", [0.0, 0.6], ids=["chains", "trees"])
 def test_a_record_says_what_was_guessed_and_what_became_of_it(fork: float) -> None:
     target = FakeTarget(HashModel(10), 10)
-    request = Request(prompt(1, 2), SamplingParams(temperature=1.0), 8, max_tokens=30, ignore_end=True)
+    request = Request(prompt(1, 2), sampling=SamplingParams(temperature=1.0), seed=8, max_tokens=30, ignore_end=True)
     tokens = answer(Loop(FakeTarget(HashModel(10), 10), FixedPlan((), 0, None), VOCABULARY), request).tokens
     drafter = FakeDrafter(parrot([1, 2, *tokens], 0.7, np.random.default_rng(5), 10, fork))
     found = answer(Loop(target, FixedPlan([drafter], 5, None), VOCABULARY), request)
@@ -156,7 +158,7 @@ def test_a_record_says_what_was_guessed_and_what_became_of_it(fork: float) -> No
 def test_slots_that_share_a_pass_share_its_width_and_time() -> None:
     loop = Loop(FakeTarget(HashModel(10), 10, streams=True), FixedPlan([all_of_it(*[LO] * 30)], 2, None), VOCABULARY)
     for slot in range(3):
-        loop.admit(slot, Request(prompt(HEL), GREEDY, max_tokens=9, ignore_end=True))
+        loop.admit(slot, Request(prompt(HEL), sampling=GREEDY, max_tokens=9, ignore_end=True))
     records = [event.record for event in loop.step()]
     assert {record.width for record in records if record} == {9}
     assert len({record.seconds for record in records if record}) == 1

@@ -93,10 +93,10 @@ def test_max_tokens_is_kept_to_inside_a_draft(max_tokens: int, drafting: bool) -
 def test_no_draft_is_asked_for_beyond_max_tokens_or_the_context() -> None:
     drafter = all_of_it(*[LO] * 30)
     loop = Loop(FakeTarget(Recital(LO), 10, n_ctx=12), FixedPlan([drafter], 6, None), VOCABULARY)
-    answer(loop, Request(prompt(HEL), GREEDY, 1, max_tokens=10))
+    answer(loop, Request(prompt(HEL), sampling=GREEDY, seed=1, max_tokens=10))
     assert [request.max_nodes for request in drafter.requests] == [6, 2]
     drafter.requests.clear()
-    answer(loop, Request(prompt(HEL), GREEDY, 1))
+    answer(loop, Request(prompt(HEL), sampling=GREEDY, seed=1))
     assert [request.max_nodes for request in drafter.requests] == [6, 4]
     assert all(request.max_depth == request.max_nodes for request in drafter.requests)
 
@@ -104,7 +104,7 @@ def test_no_draft_is_asked_for_beyond_max_tokens_or_the_context() -> None:
 def test_a_drafter_that_overdoes_it_still_gets_no_more_than_max_tokens() -> None:
     drafter = FakeDrafter(lambda request: Draft.chain([LO] * 5))
     loop = Loop(FakeTarget(Recital(LO), 10), FixedPlan([drafter], 8, None), VOCABULARY)
-    found = answer(loop, Request(prompt(HEL), GREEDY, 1, max_tokens=3))
+    found = answer(loop, Request(prompt(HEL), sampling=GREEDY, seed=1, max_tokens=3))
     assert found.tokens == [LO] * 3
     assert found.stats.generated == 3
 
@@ -132,7 +132,7 @@ def test_a_prompt_that_leaves_no_room_is_refused(length: int) -> None:
 
 def test_a_prompt_that_leaves_room_for_one_token_gets_one() -> None:
     loop = Loop(FakeTarget(Recital(LO), 10, n_ctx=10), FixedPlan([all_of_it(*[LO] * 30)], 8, None), VOCABULARY)
-    found = answer(loop, Request(prompt(*[LO] * 9), GREEDY))
+    found = answer(loop, Request(prompt(*[LO] * 9), sampling=GREEDY))
     assert found.tokens == [LO]
     assert found.finish is FinishReason.CONTEXT
 
@@ -171,7 +171,7 @@ def test_plain_decodings_time_holds_what_it_takes_between_passes(monkeypatch: py
     reviews = [Review(2.0), Review(2.0, plain=True), Review(2.0), Review(), Review(2.0, plain=True)]
     target = FakeTarget(Recital(HEL), 12)
     loop = Loop(target, Reviewed(clock, *reviews), VOCABULARY)
-    found = answer(loop, Request(prompt(HEL), GREEDY, max_tokens=5, ignore_end=True))
+    found = answer(loop, Request(prompt(HEL), sampling=GREEDY, max_tokens=5, ignore_end=True))
     between = 0.03  # looks at the clock before a pass and behind it
     assert found.stats.plain_seconds == pytest.approx(2.0 + (2.0 + between) * 3)
     assert found.stats.compared == 4, "not the pass whose plain time is unknown"

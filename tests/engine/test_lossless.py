@@ -101,7 +101,9 @@ TEMPERATURES = (0.0, 0.7, 1.0)
 
 
 def request_for(sampling: SamplingParams, temperature: float = 0.7, seed: int = 1, max_tokens: int = 40) -> Request:
-    return Request(prompt(3, 1, 4, 1, 5), replace(sampling, temperature=temperature), seed, max_tokens=max_tokens)
+    return Request(
+        prompt(3, 1, 4, 1, 5), sampling=replace(sampling, temperature=temperature), seed=seed, max_tokens=max_tokens
+    )
 
 
 def loop_with(drafters: Sequence[Drafter], target: FakeTarget | None = None, max_draft_tokens: int = 5) -> Loop:
@@ -200,7 +202,7 @@ def test_any_settings_give_the_plain_text(
     model: HashModel,
     max_tokens: int,
 ) -> None:
-    request = Request(prompt(*start), sampling, seed, max_tokens=max_tokens)
+    request = Request(prompt(*start), sampling=sampling, seed=seed, max_tokens=max_tokens)
     tokens = by_hand(request, model)
     guessers = (CHAINS | TREES)[drafter]([*start, *tokens])
     found = answer(loop_with(guessers, FakeTarget(model, 24), limit), request)

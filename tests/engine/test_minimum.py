@@ -32,7 +32,7 @@ FORMS: dict[str, Constraint | None] = {
 def test_the_text_is_that_of_plain_decoding_and_long_enough(name: str, form: str) -> None:
     shorter = 0
     for seed in range(12):
-        short = replace(request_for(seed, 1.0, stop_tokens=frozenset({STOP_TOKEN})), constraint=FORMS[form])
+        short = replace(request_for(seed, 1.0, stop_tokens=frozenset({STOP_TOKEN})), grammar=FORMS[form])
         request = replace(short, min_tokens=LEAST)
         expected = plain(request)
         loop = Loop(FakeTarget(MODEL, SIZE), FixedPlan(drafters_of(name, expected.tokens), 5, None), VOCABULARY)
@@ -47,13 +47,13 @@ def test_the_text_is_that_of_plain_decoding_and_long_enough(name: str, form: str
 @pytest.mark.parametrize("rule", [Rule.REJECTION, Rule.BLOCK])
 def test_other_rules_keep_it_too(rule: Rule) -> None:
     for seed in range(8):
-        request = replace(request_for(seed, 1.0), rule=rule, min_tokens=LEAST, constraint=None)
+        request = replace(request_for(seed, 1.0), rule=rule, min_tokens=LEAST, grammar=None)
         loop = Loop(FakeTarget(MODEL, SIZE), FixedPlan(drafters_of("all", ()), 5, None), VOCABULARY)
         assert END not in answer(loop, request).tokens[:LEAST]
 
 
 def test_log_probabilities_are_the_models_own() -> None:
-    request = replace(request_for(3, 1.0, top_log_probs=2), constraint=None)
+    request = replace(request_for(3, 1.0, top_log_probs=2), grammar=None)
     first = plain(replace(request, min_tokens=LEAST)).log_probs[0]
     assert first.top == plain(request).log_probs[0].top
 
@@ -62,7 +62,7 @@ def test_log_probabilities_are_the_models_own() -> None:
 def test_stop_strings_are_not_looked_for_before(name: str) -> None:
     stopped = 0
     for seed in range(12):
-        request = replace(request_for(seed, 1.0, stop=("a",), ignore_end=True), constraint=None, min_tokens=LEAST)
+        request = replace(request_for(seed, 1.0, stop=("a",), ignore_end=True), grammar=None, min_tokens=LEAST)
         expected = plain(request)
         loop = Loop(FakeTarget(MODEL, SIZE), FixedPlan(drafters_of(name, expected.tokens), 5, None), VOCABULARY)
         found = answer(loop, request)
@@ -76,7 +76,7 @@ def test_stop_strings_are_not_looked_for_before(name: str) -> None:
 
 
 def test_a_grammar_that_only_ends_ends() -> None:
-    request = Request(prompt(1), constraint=Counting(1), min_tokens=9, seed=1)
+    request = Request(prompt(1), grammar=Counting(1), min_tokens=9, seed=1)
     found = plain(request)
     assert found.finish is FinishReason.STOP
     assert len(found.tokens) == 3

@@ -127,7 +127,7 @@ def test_a_long_prompt_does_not_starve_behind_short_ones() -> None:
 def test_cancelling_between_passes_gives_the_text_held_back() -> None:
     loop = Loop(FakeTarget(Recital(HEL, LO, WOR, LD, BANG), 10), FixedPlan((), 8, None), VOCABULARY)
     gone: list[int] = []
-    loop.admit(0, Request(prompt(HEL), GREEDY, stop=("lo world!!",)), cancel=lambda: bool(gone))
+    loop.admit(0, Request(prompt(HEL), sampling=GREEDY, stop=("lo world!!",)), cancel=lambda: bool(gone))
     assert "".join(loop.step()[0].text for _ in range(3)) == "Hel"
     gone.append(0)
     (event,) = loop.step()
@@ -162,7 +162,7 @@ def test_cancelling_while_the_prompt_is_read_leaves_the_slot_free() -> None:
     target = FakeTarget(HashModel(10), 10)
     loop = loop_of(target)
     done: list[tuple[int, int]] = []
-    request = Request(prompt(*[LO] * 30), GREEDY, max_tokens=2)
+    request = Request(prompt(*[LO] * 30), sampling=GREEDY, max_tokens=2)
     loop.admit(0, request, cancel=lambda: len(done) == 3, progress=lambda now, total: done.append((now, total)))
     assert [event for _ in range(2) for event in loop.step()] == []
     (event,) = loop.step()
@@ -307,8 +307,8 @@ def test_a_prompt_of_one_token_has_nothing_to_read() -> None:
 
 
 def test_the_time_of_a_prompt_is_that_of_its_own_chunks() -> None:
-    requests = {0: Request(long_prompt(9), SamplingParams(), 1, max_tokens=3, ignore_end=True)}
-    requests[1] = Request(long_prompt(90), SamplingParams(), 1, max_tokens=3, ignore_end=True)
+    requests = {0: Request(long_prompt(9), sampling=SamplingParams(), seed=1, max_tokens=3, ignore_end=True)}
+    requests[1] = Request(long_prompt(90), sampling=SamplingParams(), seed=1, max_tokens=3, ignore_end=True)
     loop = loop_of(FakeTarget(MODEL, 10, streams=True))
     found = {slot: Answer() for slot in requests}
     for slot, request in requests.items():

@@ -18,7 +18,7 @@ from localspec.types import Rule, SamplingParams
 from tests.fakes import Answer, FakeDrafter, FakeTarget, FakeVocabulary, HashModel, Script, answer, parrot, prompt
 
 MODEL = HashModel(16)
-REQUEST = Request(prompt(1, 2, 3), SamplingParams(temperature=1.0), seed=5, max_tokens=20)
+REQUEST = Request(prompt(1, 2, 3), sampling=SamplingParams(temperature=1.0), seed=5, max_tokens=20)
 
 
 def answered(script: Script | None, request: Request = REQUEST, target: FakeTarget | None = None) -> Answer:

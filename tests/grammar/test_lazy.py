@@ -44,7 +44,7 @@ def held(tokens: Sequence[int], again: bool = False) -> list[list[int]]:
 def test_the_text_is_that_of_plain_decoding(name: str, again: bool) -> None:
     drafted = calls = 0
     for seed in range(16):
-        request = replace(request_for(seed, 1.0), constraint=lazy(again=again))
+        request = replace(request_for(seed, 1.0), grammar=lazy(again=again))
         expected = plain(request)
         loop = Loop(FakeTarget(MODEL, SIZE), FixedPlan(drafters_of(name, expected.tokens), 5, None), VOCABULARY)
         found = answer(loop, request)
@@ -61,7 +61,7 @@ def test_the_text_is_that_of_plain_decoding(name: str, again: bool) -> None:
 @pytest.mark.parametrize("rule", [Rule.REJECTION, Rule.BLOCK])
 def test_other_rules_follow_it_too(rule: Rule) -> None:
     for seed in range(16):
-        request = replace(request_for(seed, 1.0), rule=rule, constraint=lazy())
+        request = replace(request_for(seed, 1.0), rule=rule, grammar=lazy())
         found = answer(Loop(FakeTarget(MODEL, SIZE), FixedPlan(drafters_of("all", ()), 5, None), VOCABULARY), request)
         assert all(Counting(2).fits(part) == len(part) for part in held(found.tokens))
 
@@ -110,7 +110,7 @@ def test_it_may_hold_from_what_the_prompt_says() -> None:
 def test_an_answer_ends_after_a_grammar_that_holds_once() -> None:
     ends = []
     for seed in range(16):
-        request = replace(request_for(seed, 1.0, ignore_end=True), constraint=lazy())
+        request = replace(request_for(seed, 1.0, ignore_end=True), grammar=lazy())
         found = plain(request)
         if held(found.tokens):
             ends.append(found.finish)

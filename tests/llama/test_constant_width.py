@@ -96,7 +96,9 @@ def test_texts_of_several_slots_do_not_fork(repacked: Model, words: Tokens) -> N
     requests = {}
     for slot, length in enumerate((60, 244)):
         sampling = SamplingParams(temperature=0.7 * slot)
-        requests[slot] = Request(words[slot : slot + length].copy(), sampling, slot, max_tokens=40, ignore_end=True)
+        requests[slot] = Request(
+            words[slot : slot + length].copy(), sampling=sampling, seed=slot, max_tokens=40, ignore_end=True
+        )
     plain = {slot: answer(Loop(context, FixedPlan([], 7, None), context.model), one) for slot, one in requests.items()}
     for slot in requests:
         context.forget(slot)
@@ -120,7 +122,9 @@ def forks(context: Context, words: Tokens, runs: int) -> tuple[int, int]:
             script = parrot([*prompt.tolist(), *known], 0.8, np.random.default_rng(run), context.n_vocab)
             guesses: list[Drafter] = [FakeDrafter(script)] if drafted else []
             loop = Loop(context, FixedPlan(guesses, 7, None), context.model)
-            request = Request(prompt, SamplingParams(temperature=temperature), run, max_tokens=40, ignore_end=True)
+            request = Request(
+                prompt, sampling=SamplingParams(temperature=temperature), seed=run, max_tokens=40, ignore_end=True
+            )
             said = answer(loop, request)
             known = said.tokens
             texts.append(said.tokens)

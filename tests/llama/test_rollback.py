@@ -107,7 +107,9 @@ def test_the_text_is_plain_decodings_whoever_guesses(path: Path, tokens: Tokens)
             for drafter in ("none", "recycling", "mtp", "auto"):
                 engine.configure(drafter=drafter, max_draft_tokens={"none": 0, "auto": None}.get(drafter, 9))
                 sampling = SamplingParams(temperature=temperature, top_k=2)
-                generation = engine.submit(Request(tokens[:40], sampling, seed=1, max_tokens=40, ignore_end=True))
+                generation = engine.submit(
+                    Request(tokens[:40], sampling=sampling, seed=1, max_tokens=40, ignore_end=True)
+                )
                 generation.text()
                 assert generation.stats.exact
                 found.append(generation.tokens)

@@ -297,7 +297,9 @@ def loop_with(target: FakeTarget, found: list[Drafter], **more: Any) -> Loop:
 
 
 def request_of(seed: int, temperature: float = 0.8, max_tokens: int = 60) -> Request:
-    return Request(prompt(3, 1, 4, 1, 5), SamplingParams(temperature=temperature), seed, max_tokens=max_tokens)
+    return Request(
+        prompt(3, 1, 4, 1, 5), sampling=SamplingParams(temperature=temperature), seed=seed, max_tokens=max_tokens
+    )
 
 
 def plain(request: Request) -> Answer:

@@ -131,7 +131,7 @@ def read(generation: Generation) -> Answer:
 
 def request(seed: int, max_tokens: int = 12, start: tuple[int, ...] = (1, 2, 3)) -> Request:
     sampling = SamplingParams(temperature=0.9)
-    return Request(prompt(BOS, *start, seed % 13), sampling, seed, max_tokens=max_tokens, ignore_end=True)
+    return Request(prompt(BOS, *start, seed % 13), sampling=sampling, seed=seed, max_tokens=max_tokens, ignore_end=True)
 
 
 def alone(one: Request) -> list[int]:

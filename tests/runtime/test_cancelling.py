@@ -73,7 +73,7 @@ def test_cancelling_while_the_prompt_is_read(engines: list[Engine]) -> None:
     ready = threading.Event()
     engine_free = threading.Thread(target=lambda: engine.on_engine_thread(lambda: ready.wait(PATIENCE)), daemon=True)
     engine_free.start()
-    generation = engine.submit(Request(prompt(*[1] * 60), max_tokens=3), progress)
+    generation = engine.submit(Request(prompt(*[1] * 60), max_tokens=3, on_prefill=progress))
     ready.set()
     found = read(generation)
     assert (found.finish, found.tokens) == (FinishReason.CANCELLED, [])
@@ -131,7 +131,7 @@ def test_closing_while_a_prompt_is_read_cancels_it_too() -> None:
         reading.set()
         assert closed.wait(PATIENCE)
 
-    generation = engine.submit(Request(prompt(*[1] * 60), max_tokens=50, ignore_end=True), progress)
+    generation = engine.submit(Request(prompt(*[1] * 60), max_tokens=50, ignore_end=True, on_prefill=progress))
     assert reading.wait(PATIENCE)
     closing = threading.Thread(target=engine.close, daemon=True)
     closing.start()

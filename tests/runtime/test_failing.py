@@ -128,7 +128,7 @@ def test_an_error_while_the_prompt_is_read_reaches_the_caller(error: Exception, 
         raise error
 
     with pytest.raises(type(error), match=str(error)):
-        read(engine.submit(request(1, 4, tuple([1] * 30)), fail))
+        read(engine.submit(replace(request(1, 4, tuple([1] * 30)), on_prefill=fail)))
     assert read(engine.submit(request(2))).tokens == alone(request(2))
 
 
@@ -147,7 +147,7 @@ def test_a_request_that_leaves_nothing_to_sample_ends_alone(engines: list[Engine
     engines.append(engine)
     ban = SamplingParams(logit_bias=tuple((token, float("-inf")) for token in range(VOCABULARY_SIZE)))
     good = engine.submit(request(1, 30))
-    bad = engine.submit(Request(request(2).prompt, ban, seed=2, max_tokens=30))
+    bad = engine.submit(Request(request(2).prompt, sampling=ban, seed=2, max_tokens=30))
     with pytest.raises(KernelError):
         read(bad)
     assert read(good).tokens == alone(request(1, 30))

@@ -72,9 +72,9 @@ def asked(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
     prompts: list[list[int]] = []
     submit = Engine.submit
 
-    def noted(engine: Engine, request: Request, *more: Any) -> Any:
+    def noted(engine: Engine, request: Request) -> Any:
         prompts.append(request.prompt.tolist())
-        return submit(engine, request, *more)
+        return submit(engine, request)
 
     monkeypatch.setattr(Engine, "submit", noted)
     return prompts
