@@ -30,7 +30,7 @@ class Options:
 
     sampling: SamplingParams = field(default_factory=SamplingParams)
     """How tokens are drawn."""
-    seed: int | None = declared(None, least=0, most=MOST_SEED)
+    seed: int | None = declared(None, least=0, most=MOST_SEED, stands_for={-1: None})
     """With *coupled*, equal seeds and settings give equal text; None = a random one."""
     stream: int = declared(0, least=0, most=2**32 - 1)
     """Index of the choice when several are asked for with one seed."""
@@ -50,7 +50,7 @@ class Options:
     grammar: Any = None
     """What the answer must look like: a `Grammar`, or what `Engine.compiled` made of one. The answer ends when it is
     complete, even without an end token. None = any text."""
-    max_tokens: int | None = declared(None, least=1)
+    max_tokens: int | None = declared(None, least=1, stands_for={-1: None})
     """At most this many new tokens; None = until the model ends or the context is full."""
     min_tokens: int = declared(0, least=0)
     """Number of tokens before which no end token, no `stop_tokens` and no `stop` string ends the answer."""
@@ -98,3 +98,5 @@ class Options:
 
 
 _NUMBERS = numbers_of(Options)
+LIMITS = {row.name: row for row in _NUMBERS}
+"""The numbers among them, by name: server, chat and command line take their ranges from here."""

@@ -39,7 +39,7 @@ class Declared:
     """Its name in the HTTP APIs; "" = the field's own."""
     other_names: tuple[str, ...] = ()
     """Names that other servers have for it."""
-    stands_for: Mapping[int, int] = field(default_factory=dict)
+    stands_for: Mapping[int, int | None] = field(default_factory=dict)
     """{value that the HTTP APIs take besides: ours}."""
     openai: bool = False
     """Whether OpenAI's API has it, as against llama-server's and vLLM's alone."""
@@ -116,6 +116,10 @@ class Setting:
             raise UsageError(f"{self.name} is {value!r}; it must be a whole number.")
         if not self.declared.least <= value <= self.declared.most:
             raise UsageError(f"{self.name} is {value}; it must be {self.allowed}.")
+
+    def meant(self, value: Any) -> Any:
+        """What a value in the HTTP APIs stands for."""
+        return self.declared.stands_for.get(value, value)
 
     def show(self, value: Any) -> str:
         """A value as people type it."""

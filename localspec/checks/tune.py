@@ -24,6 +24,7 @@ from localspec.checks.prompts import Prompt, prompt_tokens
 from localspec.errors import LocalspecError
 from localspec.gguf.split import read_parts
 from localspec.llama.library import lib
+from localspec.options import Options
 from localspec.runtime.engine import Engine
 from localspec.types import SamplingParams
 
@@ -34,9 +35,7 @@ class Question(NamedTuple):
     """What is asked."""
 
     messages: tuple[Message, ...]
-    sampling: SamplingParams
-    seed: int
-    max_tokens: int
+    options: Options
 
 
 class Timing(NamedTuple):
@@ -72,9 +71,7 @@ class Answering:
         prompt = prompt_tokens(engine, question.messages)
         engine.forget()
         start = perf_counter()
-        generation = engine.generate(
-            prompt, sampling=question.sampling, seed=question.seed, max_tokens=question.max_tokens, past=False
-        )
+        generation = engine.generate(prompt, question.options)
         generation.text()
         seconds = perf_counter() - start
         return Timing(seconds, generation.stats.generated, generation.stats.exact)
@@ -101,7 +98,8 @@ def questions(prompts: list[Prompt], sampling: SamplingParams, seed: int, max_to
     for number, prompt in enumerate(prompts):
         end = next((i for i, message in enumerate(prompt.messages) if message.role != "system"), None)
         if end is not None:
-            found.append(Question(prompt.messages[: end + 1], sampling, seed + number, max_tokens))
+            options = Options(sampling=sampling, seed=seed + number, max_tokens=max_tokens, past=False)
+            found.append(Question(prompt.messages[: end + 1], options))
     return found
 
 

@@ -5,18 +5,19 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from localspec.chat.plain_text import plain_text
 
 if TYPE_CHECKING:
     from localspec.chat.turn import Message
+    from localspec.options import Options
     from localspec.runtime.any_engine import AnyEngine
     from localspec.runtime.generation import Generation
 
 
 def start_answer(
-    engine: AnyEngine, options: argparse.Namespace, prompt: str | Sequence[Message], arguments: dict[str, Any]
+    engine: AnyEngine, options: argparse.Namespace, prompt: str | Sequence[Message], wanted: Options
 ) -> Generation:
     """Asks the engine: messages and text by the chat template, raw text as it is.
 
@@ -26,14 +27,14 @@ def start_answer(
     from localspec.chat.turn import Message
 
     if not isinstance(prompt, str):
-        return engine.chat(prompt, **arguments)
+        return engine.chat(prompt, wanted)
     if options.raw:
-        return engine.generate(prompt, **arguments)
+        return engine.generate(prompt, wanted)
     system = [Message("system", options.system)] if options.system else []
-    return answered(engine, [*system, Message("user", prompt)], arguments)
+    return answered(engine, [*system, Message("user", prompt)], wanted)
 
 
-def answered(engine: AnyEngine, messages: Sequence[Message], arguments: dict[str, Any]) -> Generation:
+def answered(engine: AnyEngine, messages: Sequence[Message], wanted: Options) -> Generation:
     """A chat's answer; without a chat template the text goes on, for a limited number of tokens.
 
     Raises:
@@ -42,9 +43,8 @@ def answered(engine: AnyEngine, messages: Sequence[Message], arguments: dict[str
     from localspec.chat.prompt.completion import MOST_TOKENS, continued
 
     if engine.template.exists:
-        return engine.chat(messages, **arguments)
-    limited = arguments | {"max_tokens": arguments.get("max_tokens") or MOST_TOKENS}
-    return engine.generate(continued(messages), **limited)
+        return engine.chat(messages, wanted)
+    return engine.generate(continued(messages), wanted, max_tokens=wanted.max_tokens or MOST_TOKENS)
 
 
 def say_if_base_model(engine: AnyEngine, options: argparse.Namespace) -> None:

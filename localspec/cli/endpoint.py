@@ -19,6 +19,7 @@ from localspec.errors import UsageError
 if TYPE_CHECKING:
     from localspec.chat.turn import Message
     from localspec.engine.request import FinishReason
+    from localspec.options import Options
     from localspec.remote.endpoint import Endpoint, Reply
     from localspec.remote.prompt import Prompt
 
@@ -126,11 +127,11 @@ class ServerSpeaker:
     def notes(self) -> list[str]:
         return []
 
-    def say(self, messages: Sequence[Message], arguments: dict[str, Any], parts: list[str]) -> FinishReason | None:
+    def say(self, messages: Sequence[Message], wanted: Options, parts: list[str]) -> FinishReason | None:
         with output.answer_lines(parts) as write:
-            return self.ask(messages, arguments, lambda text, _: write(text)).finish
+            return self.ask(messages, wanted, lambda text, _: write(text)).finish
 
-    def ask(self, messages: Sequence[Message], arguments: dict[str, Any], take: Callable[[str, str], None]) -> Reply:
+    def ask(self, messages: Sequence[Message], wanted: Options, take: Callable[[str, str], None]) -> Reply:
         """Asks, and hands (text, thinking) to `take` as they come.
 
         Raises:
@@ -139,7 +140,7 @@ class ServerSpeaker:
         from localspec.remote.endpoint import Reply
         from localspec.remote.prompt import Prompt
 
-        prompt = Prompt(messages, **arguments)
+        prompt = Prompt(messages, wanted.sampling, wanted.seed, wanted.max_tokens, wanted.stop)
         self.last, self._seed = Reply(prompt), prompt.seed
         self._run(_answered, prompt, self.model, self.last, take)
         return self.last
@@ -187,7 +188,7 @@ async def _answered(
             take(text, thinking)
 
 
-def run_prompt(options: argparse.Namespace, text: str, arguments: dict[str, Any]) -> int:
+def run_prompt(options: argparse.Namespace, text: str, wanted: Options) -> int:
     """`localspec run` with a server: the answer, or with `--json` one object, on standard output."""
     from localspec.chat.turn import Message
 
@@ -195,17 +196,17 @@ def run_prompt(options: argparse.Namespace, text: str, arguments: dict[str, Any]
     system = [Message("system", options.system)] if options.system else []
     messages = [*system, Message("user", text)]
     if options.json:
-        print(json.dumps(_whole(speaker, messages, arguments), ensure_ascii=False))
+        print(json.dumps(_whole(speaker, messages, wanted), ensure_ascii=False))
         return 0
     try:
-        speaker.say(messages, arguments, [])
+        speaker.say(messages, wanted, [])
     finally:
         if options.stats and speaker.known():
             speaker.print_stats()
     return 0
 
 
-def _whole(speaker: ServerSpeaker, messages: Sequence[Message], arguments: dict[str, Any]) -> dict[str, Any]:
+def _whole(speaker: ServerSpeaker, messages: Sequence[Message], wanted: Options) -> dict[str, Any]:
     """Waits for the end; everything that is known of the answer as plain data."""
     texts, thoughts = list[str](), list[str]()
 
@@ -213,12 +214,12 @@ def _whole(speaker: ServerSpeaker, messages: Sequence[Message], arguments: dict[
         texts.append(text)
         thoughts.append(thinking)
 
-    reply = speaker.ask(messages, arguments, take)
+    reply = speaker.ask(messages, wanted, take)
     return {
         "text": "".join(texts),
         **({"reasoning": "".join(thoughts)} if any(thoughts) else {}),
         "finish_reason": reply.finish.value,
-        "seed": arguments["seed"],
+        "seed": wanted.seed,
         "model": speaker.model,
         "endpoint": speaker.base,
         "stats": speaker.known(),

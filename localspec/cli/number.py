@@ -10,8 +10,6 @@ from typing import Any, Literal
 from localspec.settings import MOST as MOST
 from localspec.settings import Setting, settings_of
 
-MOST_SEED = 2**64 - 1
-"""Largest seed of our random numbers, which start from 64 bits."""
 MOST_PORT = 65_535
 """Largest TCP port."""
 MOST_SECONDS = 1e9
@@ -20,7 +18,7 @@ _LONGEST_SHOWN = 40
 """Letters of a value that a message repeats at most."""
 
 
-def whole(least: int = -MOST, most: int = MOST) -> Callable[[str], int]:
+def whole(least: float = -MOST, most: float = MOST) -> Callable[[str], int]:
     """A reader of whole numbers, for argparse's `type`.
 
     It raises `argparse.ArgumentTypeError` for other texts, whose message goes on after the option's name.
@@ -72,7 +70,7 @@ def reader(row: Setting) -> Callable[[str], Any]:
     least, most = row.declared.least, row.declared.most
     if row.kind is float:
         return real(least, most)
-    read = whole(int(least), int(most))
+    read = whole(least, most)
     return auto_or(read) if "auto" in row.words else read
 
 

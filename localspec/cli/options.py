@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from localspec.chat.plain_text import plain_text
 from localspec.chat.text_file import check_text
-from localspec.cli.number import MOST_SEED, of_engine, reader, whole
+from localspec.cli.number import of_engine, reader
 from localspec.errors import UsageError
 from localspec.settings import Setting, numbers_of
 
 if TYPE_CHECKING:
+    from localspec.options import Options
     from localspec.runtime.engine import Engine
     from localspec.types import SamplingParams
 
@@ -201,6 +202,7 @@ def _add_setting(group: argparse._ArgumentGroup, row: Setting) -> None:
 
 def add_sampling_options(parser: argparse.ArgumentParser) -> None:
     """How tokens are drawn; defaults are llama.cpp's."""
+    from localspec.options import LIMITS
     from localspec.sampling import SamplingParams
 
     group = parser.add_argument_group("sampling")
@@ -217,9 +219,9 @@ def add_sampling_options(parser: argparse.ArgumentParser) -> None:
         "--logit-bias", action="append", default=[], metavar="ID=X", help="add X to a token's logit; repeatable"
     )
     group.add_argument(
-        "--seed", type=whole(0, MOST_SEED), metavar="N", help="repeat an answer; default: random, shown by --stats"
+        "--seed", type=reader(LIMITS["seed"]), metavar="N", help="repeat an answer; default: random, shown by --stats"
     )
-    group.add_argument("--max-tokens", type=whole(1), metavar="N", help="at most N new tokens")
+    group.add_argument("--max-tokens", type=reader(LIMITS["max_tokens"]), metavar="N", help="at most N new tokens")
     group.add_argument("--stop", action="append", default=[], metavar="TEXT", help="end the answer here; repeatable")
 
 
@@ -382,17 +384,20 @@ def _bias(text: str) -> tuple[int, float]:
         raise UsageError(f"--logit-bias is {text!r}; it must look like 123=-1.5.") from None
 
 
-def request_options(options: argparse.Namespace) -> dict[str, Any]:
-    """Keyword arguments of `Engine.generate` from parsed options.
+def wanted_of(options: argparse.Namespace) -> Options:
+    """What is wanted of answers, from parsed options.
 
     Raises:
         UsageError: a text among them, the system message included, is no text.
     """
     for name, text in [("--system", options.system), *(("--stop", text) for text in options.stop)]:
         check_text(text or "", name)
-    return {
-        "sampling": sampling_params(options),
-        "seed": options.seed,
-        "max_tokens": options.max_tokens,
-        "stop": tuple(options.stop),
-    }
+    from localspec.options import Options
+
+    return Options(
+        sampling=sampling_params(options),
+        seed=options.seed,
+        max_tokens=options.max_tokens,
+        stop=tuple(options.stop),
+        top_log_probs=getattr(options, "log_probs", None),
+    )

@@ -20,6 +20,7 @@ from localspec.checks.verify import Setting, verify
 from localspec.engine.request import PassRecord
 from localspec.engine.stats import RequestStats
 from localspec.errors import LocalspecError
+from localspec.options import Options
 from localspec.runtime.engine import Engine
 from localspec.tui.talk.answerer import AnswerEnded, AnswerPart, Question
 from localspec.tui.talk.local import LocalAnswerer
@@ -156,7 +157,7 @@ def test_tune_and_bench_keep_no_answers(engine: Engine, tmp_path: Path, monkeypa
     target = engine.settings.target
     side = Answering(target, None, {"corpus": "on", "exact": "off", "drafter": "suffix", "context": 1024})
     try:
-        side.answer(Asked(MESSAGES, GREEDY, 1, TOKENS))
+        side.answer(Asked(MESSAGES, Options(sampling=GREEDY, seed=1, max_tokens=TOKENS, past=False)))
         assert held(side._engine) == 0
     finally:
         side.close()

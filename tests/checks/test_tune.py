@@ -27,6 +27,7 @@ from localspec.checks.tune import (
 )
 from localspec.errors import LocalspecError, UsageError
 from localspec.llama.library import lib
+from localspec.options import Options
 from localspec.types import SamplingParams
 
 NGRAM, LENGTH = ("ngram",), ("length",)
@@ -34,7 +35,7 @@ TARGET = paths.bundled("tiny-target-q8_0.gguf")
 
 
 def asked(count: int, seed: int) -> list[Question]:
-    return [Question((Message("user", "x"),), SamplingParams(), seed + index, 8) for index in range(count)]
+    return [Question((Message("user", "x"),), Options(seed=seed + index, max_tokens=8)) for index in range(count)]
 
 
 SEARCH, CHECK = asked(4, 0), asked(4, 100)
@@ -121,10 +122,10 @@ def test_noise_is_no_gain(noise: float) -> None:
 
 
 def test_a_gain_on_the_searched_prompts_alone_is_not_kept() -> None:
-    lucky = {question.seed for question in SEARCH}
+    lucky = {question.options.seed for question in SEARCH}
 
     def speed(settings: Mapping[str, Any], question: Question) -> float:
-        return 1.2 if settings.get("draft_cap") == 3 and question.seed in lucky else 1.0
+        return 1.2 if settings.get("draft_cap") == 3 and question.options.seed in lucky else 1.0
 
     report = tuned(Machine(speed), LENGTH)
     assert report.settings == {"draft_cap": 3}
@@ -218,7 +219,7 @@ def test_what_the_user_decided_is_not_tried() -> None:
 
 def test_questions_are_first_turns_with_seeds_of_their_own() -> None:
     found = questions(load_prompts()[20:24], SamplingParams(temperature=0.3), 5, 16)
-    assert [question.seed for question in found] == [5, 6, 7, 8]
+    assert [question.options.seed for question in found] == [5, 6, 7, 8]
     assert all(question.messages[-1].role == "user" for question in found)
     assert {question.messages[0].role for question in found} == {"system", "user"}
 

@@ -12,6 +12,7 @@ import pytest
 from localspec import Engine, Grammar, Options, Rule, SamplingParams
 from localspec.engine.request import Request
 from localspec.errors import UsageError
+from localspec.tui.talk.conversation import checked
 
 
 @pytest.fixture(scope="module")
@@ -92,3 +93,14 @@ def test_every_option_reaches_the_request(tiny_engine: Engine) -> None:
     assert request.prediction.tolist() == [1, 2]
     default = Request(np.array([1], dtype=np.int32))
     assert all(getattr(default, name) is not value for name, value in given.items()), "each is another than by default"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("seed", -2), ("seed", 2**64), ("max_tokens", 0), ("max_draft_tokens", 65), ("seed", 1.5)]
+)
+def test_a_chat_refuses_with_the_sentence_of_the_engine(name: str, value: object) -> None:
+    with pytest.raises(UsageError) as ours:
+        Options().having({name: value})
+    with pytest.raises(UsageError) as chats:
+        checked({name: value})
+    assert chats.value.message == ours.value.message

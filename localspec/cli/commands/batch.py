@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any
 from localspec.chat.text_file import read_text
 from localspec.cli import output, standard_input
 from localspec.cli.answer import say_if_base_model, start_answer
-from localspec.cli.options import load_engine, request_options
+from localspec.cli.options import load_engine, wanted_of
 from localspec.errors import LocalspecError, UsageError
 
 if TYPE_CHECKING:
     from localspec.chat.turn import Message
+    from localspec.options import Options
     from localspec.runtime.engine import Engine
     from localspec.runtime.generation import Generation
 
@@ -30,12 +31,12 @@ def run(options: argparse.Namespace) -> int:
     from concurrent.futures import ThreadPoolExecutor, as_completed
 
     lines = list(_read(options.batch))
-    arguments = request_options(options) | {"top_log_probs": options.log_probs}
+    wanted = wanted_of(options)
     slots = min(options.slots or 4, max(len(lines), 1))
     failed = 0
     with load_engine(options, slots=slots) as engine:
         say_if_base_model(engine, options)
-        batch = _Batch(engine, options, arguments)
+        batch = _Batch(engine, options, wanted)
         with ThreadPoolExecutor(max_workers=slots) as workers:  # a worker waits for one slot's answer
             futures = [workers.submit(batch.answer, line) for line in lines]
             try:
@@ -54,16 +55,16 @@ def run(options: argparse.Namespace) -> int:
 class _Batch:
     """Answers lines; an error of one line is its result, not the end of the others."""
 
-    def __init__(self, engine: Engine, options: argparse.Namespace, arguments: dict[str, Any]) -> None:
-        self._engine, self._options, self._arguments = engine, options, arguments
+    def __init__(self, engine: Engine, options: argparse.Namespace, wanted: Options) -> None:
+        self._engine, self._options, self._wanted = engine, options, wanted
         self._running: set[Generation] = set()
 
     def answer(self, line: dict[str, Any]) -> dict[str, Any]:
         """One line's result."""
-        arguments = self._arguments | {key: line[key] for key in ("seed", "max_tokens") if key in line}
         try:
+            wanted = self._wanted.having({key: line[key] for key in ("seed", "max_tokens") if key in line})
             prompt = line["prompt"] if "prompt" in line else _messages(line["messages"])
-            generation = start_answer(self._engine, self._options, prompt, arguments)
+            generation = start_answer(self._engine, self._options, prompt, wanted)
             self._running.add(generation)
             try:
                 return {"id": line["id"], **output.collect(generation, self._engine.loaded.configuration)}

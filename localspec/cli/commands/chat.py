@@ -17,14 +17,15 @@ from localspec.cli.options import (
     add_model_options,
     add_sampling_options,
     engine_settings,
-    request_options,
     take_default,
+    wanted_of,
 )
 from localspec.cli.process import add_process, loader
 from localspec.errors import UsageError
 
 if TYPE_CHECKING:
     from localspec.llama.exact.choice import Progress
+    from localspec.options import Options
     from localspec.runtime.any_engine import AnyEngine
     from localspec.tui.shell.preferences import Preferences
     from localspec.tui.talk.answerer import Answerer
@@ -53,14 +54,14 @@ def run(options: argparse.Namespace) -> int:
     take_listed(options)
     check_endpoint_options(options, "chat_cache_gb")
     take_default(options)
-    arguments = request_options(options)  # refuse bad values before a model is loaded
+    wanted = wanted_of(options)  # refuse bad values before a model is loaded
     # Textual draws on standard error.
     screens = all(one.isatty() for one in (sys.stdin, sys.stdout, sys.stderr)) and os.environ.get("TERM") != "dumb"
     if options.plain or not screens:
         from localspec.cli.commands.line_chat import Conversation, EngineSpeaker
 
         if options.endpoint:
-            Conversation(ServerSpeaker(options), options, arguments).hold()
+            Conversation(ServerSpeaker(options), options, wanted).hold()
             return 0
         from localspec.cli.output import load_progress
 
@@ -68,9 +69,9 @@ def run(options: argparse.Namespace) -> int:
             engine = _loaded(options, engine_settings(options), progress)
         with engine:
             say_if_base_model(engine, options)
-            Conversation(EngineSpeaker(engine), options, arguments).hold()
+            Conversation(EngineSpeaker(engine), options, wanted).hold()
         return 0
-    return _open(options, arguments)
+    return _open(options, wanted)
 
 
 def _take_name(options: argparse.Namespace) -> None:
@@ -85,7 +86,7 @@ def _take_name(options: argparse.Namespace) -> None:
     options.target = options.name
 
 
-def _open(options: argparse.Namespace, arguments: dict[str, Any]) -> int:
+def _open(options: argparse.Namespace, wanted: Options) -> int:
     """The terminal chat, until it is left."""
     os.environ.setdefault("ESCDELAY", "25")  # ms before a lone Esc counts; read by Textual when it is imported
     from localspec.chat.archive.archive import Archive
@@ -98,7 +99,7 @@ def _open(options: argparse.Namespace, arguments: dict[str, Any]) -> int:
         liked = Preferences.load()
     except UsageError as error:
         liked, notices = Preferences(), [str(error)]
-    given = _given(arguments)
+    given = _given(wanted)
     with Archive.open() as archive:
         app = ChatApp(
             _answerer(options, liked),
@@ -117,15 +118,15 @@ def _open(options: argparse.Namespace, arguments: dict[str, Any]) -> int:
     return code or 0
 
 
-def _given(arguments: dict[str, Any]) -> dict[str, Any]:
+def _given(wanted: Options) -> dict[str, Any]:
     """Sampling options that differ from the defaults, as parameters of a new chat."""
     from dataclasses import asdict
 
     from localspec.types import SamplingParams
 
     defaults = asdict(SamplingParams())
-    given = {name: value for name, value in asdict(arguments["sampling"]).items() if value != defaults[name]}
-    rest = {name: arguments[name] for name in ("seed", "max_tokens", "stop")}
+    given = {name: value for name, value in asdict(wanted.sampling).items() if value != defaults[name]}
+    rest = {name: getattr(wanted, name) for name in ("seed", "max_tokens", "stop")}
     return given | {name: value for name, value in rest.items() if value not in (None, ())}
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from localspec.chat.plain_text import plain_text
 from localspec.cli import output, standard_input
@@ -18,6 +18,7 @@ from localspec.errors import LocalspecError, UsageError
 if TYPE_CHECKING:
     from localspec.chat.turn import Message
     from localspec.engine.request import FinishReason
+    from localspec.options import Options
     from localspec.runtime.any_engine import AnyEngine
     from localspec.runtime.generation import Generation
 
@@ -43,7 +44,7 @@ class Speaker(Protocol):
         """Lines to greet a user with."""
         ...
 
-    def say(self, messages: Sequence[Message], arguments: dict[str, Any], parts: list[str]) -> FinishReason | None:
+    def say(self, messages: Sequence[Message], wanted: Options, parts: list[str]) -> FinishReason | None:
         """Writes the answer and collects its text in `parts`; why it ended. Ctrl-C raises KeyboardInterrupt."""
         ...
 
@@ -75,8 +76,8 @@ class EngineSpeaker:
         rows = [f"{name:{width}}  {words}" for name, words in found]
         return [TINY, *([HEADING, *rows, "localspec pull NAME fetches one."] if found else [])]
 
-    def say(self, messages: Sequence[Message], arguments: dict[str, Any], parts: list[str]) -> FinishReason | None:
-        self._last = answered(self._engine, messages, arguments)
+    def say(self, messages: Sequence[Message], wanted: Options, parts: list[str]) -> FinishReason | None:
+        self._last = answered(self._engine, messages, wanted)
         output.stream_answer(self._last, parts, self._engine.template.has_channels)
         return self._last.finish
 
@@ -89,11 +90,11 @@ class EngineSpeaker:
 class Conversation:
     """The messages so far, and the loop that reads the next one."""
 
-    def __init__(self, speaker: Speaker, options: argparse.Namespace, arguments: dict[str, Any]) -> None:
+    def __init__(self, speaker: Speaker, options: argparse.Namespace, wanted: Options) -> None:
         self.speaker = speaker
         self.system: str | None = options.system
         self.turns: list[Message] = []
-        self._arguments = arguments
+        self._wanted = wanted
         self._always_stats: bool = options.stats
         self._piped = standard_input.lines()
 
@@ -185,7 +186,7 @@ class Conversation:
         parts: list[str] = []
         finish = None
         try:
-            finish = self.speaker.say([*system, *self.turns], self._arguments | changes, parts)
+            finish = self.speaker.say([*system, *self.turns], self._wanted.having(changes), parts)
         except KeyboardInterrupt:
             print("(stopped)", file=sys.stderr)
         self.turns.append(Message("assistant", "".join(parts)))

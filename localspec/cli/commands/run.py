@@ -18,8 +18,8 @@ from localspec.cli.options import (
     add_model_options,
     add_sampling_options,
     load_engine,
-    request_options,
     take_default,
+    wanted_of,
 )
 from localspec.errors import UsageError
 
@@ -70,13 +70,12 @@ def run(options: argparse.Namespace) -> int:
     if options.raw and options.system:
         raise UsageError("--raw and --system do not go together.", "Put all of it in the text.")
     text = _prompt_text(options)
-    arguments = request_options(options)
+    wanted = wanted_of(options)
     if options.endpoint:
-        return run_prompt(options, text, arguments)
-    arguments |= {"top_log_probs": options.log_probs}
+        return run_prompt(options, text, wanted)
     with load_engine(options) as engine:
         say_if_base_model(engine, options)
-        generation = start_answer(engine, options, text, arguments)
+        generation = start_answer(engine, options, text, wanted)
         if options.json:
             return _print_json(generation, engine.loaded.configuration)
         try:

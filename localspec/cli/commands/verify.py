@@ -10,8 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from localspec.cli.number import MOST_SEED, real, whole
+from localspec.cli.number import reader, real, whole
 from localspec.cli.options import add_model_options, check_comparison, load_engine, take_target
+from localspec.options import LIMITS
 
 if TYPE_CHECKING:
     from localspec.checks.verify import Report, Setting
@@ -28,7 +29,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--max-tokens", type=whole(1), default=64, metavar="N", help="longest answer a turn; default: 64"
     )
     parser.add_argument(
-        "--seed", type=whole(0, MOST_SEED), default=1, metavar="N", help="of the first prompt; default: 1"
+        "--seed", type=reader(LIMITS["seed"]), default=1, metavar="N", help="of the first prompt; default: 1"
     )
     parser.add_argument("--json", action="store_true", help="the report as JSON on standard output")
     add_model_options(parser)

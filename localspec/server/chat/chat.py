@@ -19,7 +19,7 @@ from localspec.runtime.any_engine import AnyEngine
 from localspec.runtime.generation import Generation
 from localspec.server.chat.answers import FINISH_WORDS, Answers
 from localspec.server.chat.chat_fields import ChatFields
-from localspec.server.chat.prepare import Asked, bind, chat_asked, prepared
+from localspec.server.chat.prepare import Asked, bound, chat_asked, prepared
 from localspec.server.chat.service import Service
 from localspec.server.chat.shapes import (
     AnswerMessage,
@@ -59,7 +59,7 @@ async def chat_completions(request: Request, fields: ChatFields) -> Response:
     lease = await service.lease(fields.model)
     name, engine = lease.name, lease.engine
     turn, asked = await prepared(lease, partial(chat_asked, fields))
-    await bind(service, lease, [asked])
+    (asked,) = await bound(service, lease, [asked])
     answers = service.answer(lease, asked.starts(engine, fields.choices))
     with answers.handing_over():
         reply = ChatReply(name, engine, fields, turn, asked, answers)

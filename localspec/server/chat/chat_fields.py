@@ -21,6 +21,7 @@ from localspec.server.chat.fields import (
     Speculative,
     StreamOptions,
     TextPart,
+    limit,
 )
 from localspec.server.chat.form import FormFields
 from localspec.server.http.errors import invalid
@@ -36,7 +37,7 @@ class GenerationFields(Harmless, SamplingFields, FormFields):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     n: int | None = Field(default=None, ge=1, le=MOST_CHOICES, description="Choices; each has its own random numbers.")
-    max_tokens: int | None = Field(default=None, ge=-1, description="Most new tokens; -1 = until the model ends.")
+    max_tokens: int | None = limit("max_tokens", "Most new tokens; -1 = until the model ends.")
     stop: str | Annotated[list[str], Field(max_length=MOST_STOPS)] | None = None
     stop_token_ids: Annotated[list[int], Field(max_length=MOST_STOPS)] | None = Field(
         default=None, description="Tokens that end the answer, besides the model's own."
@@ -206,7 +207,7 @@ class ChatFields(GenerationFields, ThinkingFields):
 
     tool_types: ClassVar[frozenset[str]] = frozenset({"function"})
     messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=MOST_ITEMS)]
-    max_completion_tokens: int | None = Field(default=None, ge=-1, description="Newer name of max_tokens.")
+    max_completion_tokens: int | None = limit("max_tokens", "Newer name of max_tokens.")
     logprobs: bool | None = None
     top_logprobs: int | None = Field(default=None, ge=0, le=MOST_TOP)
     tools: Annotated[list[ToolField], Field(max_length=MOST_TOOLS)] | None = None

@@ -21,8 +21,8 @@ from localspec.runtime.pool import Lease
 from localspec.server.chat.answers import FINISH_WORDS, Answers
 from localspec.server.chat.chat import STREAMED
 from localspec.server.chat.chat_fields import GenerationFields
-from localspec.server.chat.options import engine_options
-from localspec.server.chat.prepare import Asked, bind, check_length, check_text, prepared
+from localspec.server.chat.options import options_of
+from localspec.server.chat.prepare import Asked, bound, check_length, check_text, prepared
 from localspec.server.chat.service import Service
 from localspec.server.chat.shapes import (
     FinishWord,
@@ -80,7 +80,7 @@ async def completions(request: Request, fields: CompletionFields) -> Response:
     lease = await service.lease(fields.model)
     name, engine = lease.name, lease.engine
     asked = await prepared(lease, partial(text_asked, fields, service))
-    await bind(service, lease, asked)
+    asked = await bound(service, lease, asked)
     starts = [] if fields.only_echo else [start for one in asked for start in one.starts(engine, fields.choices)]
     answers = service.answer(lease, starts)
     with answers.handing_over():
@@ -103,8 +103,7 @@ def text_asked(fields: CompletionFields, service: Service, engine: AnyEngine) ->
     if fields.echo and fields.suffix is not None:
         raise invalid("echo with suffix is not supported.", "echo", "unsupported_value")
     service.check_count(engine, len(_each(fields.prompt)) * fields.choices)
-    options = engine_options(fields, engine, -1 if fields.only_echo else None)
-    options["top_log_probs"] = fields.logprobs
+    options = options_of(fields, engine, -1 if fields.only_echo else None, top_log_probs=fields.logprobs)
     form = fields.form()
     asked = [Asked(_tokens(prompt, fields.suffix, engine), options, form) for prompt in _each(fields.prompt)]
     for one in asked:

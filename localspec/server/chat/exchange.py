@@ -18,7 +18,7 @@ from localspec.server.chat.answers import FINISH_WORDS, Answers
 from localspec.server.chat.chat import Choice
 from localspec.server.chat.chat_fields import ChatFields
 from localspec.server.chat.completions import CompletionFields, text_asked
-from localspec.server.chat.prepare import bind, chat_asked, prepared
+from localspec.server.chat.prepare import bound, chat_asked, prepared
 from localspec.server.chat.service import Service
 from localspec.server.chat.shapes import FinishWord
 
@@ -49,7 +49,7 @@ class Exchange:
         lease = lease or await service.lease(fields.model)
         model, engine = lease.name, lease.engine
         turn, asked = await prepared(lease, partial(chat_asked, fields))
-        await bind(service, lease, [asked])
+        (asked,) = await bound(service, lease, [asked])
         answers = service.answer(lease, asked.starts(engine, 1))
         with answers.handing_over():
             choice = Choice(turn, asked, answers.generations[0], engine.loaded.model.end_tokens)
@@ -105,7 +105,7 @@ class Continuation:
         lease = lease or await service.lease(fields.model)
         model, engine = lease.name, lease.engine
         asked = await prepared(lease, partial(text_asked, fields, service))
-        await bind(service, lease, asked)
+        asked = await bound(service, lease, asked)
         return cls(model, engine, service.answer(lease, asked[0].starts(engine, 1)))
 
     async def parts(self, silence: float | None = None) -> AsyncIterator[list[Part] | None]:

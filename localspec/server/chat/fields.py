@@ -6,11 +6,13 @@ used.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, create_model, model_validator
 
+from localspec.options import LIMITS
 from localspec.server.http.reading import Reading, renamed
 from localspec.settings import Setting, numbers_of
 from localspec.types import SamplingParams
@@ -81,12 +83,22 @@ class StreamOptions(Body):
     include_obfuscation: Any = Field(default=None, description="Accepted and not used.")
 
 
+def limit(name: str, description: str) -> Any:
+    """The field of a number of `Options` in a body; null = the default."""
+    return _ranged(LIMITS[name], description)
+
+
+def _ranged(row: Setting, description: str) -> Any:
+    least, most = min((row.declared.least, *row.declared.stands_for)), row.declared.most
+    return Field(default=None, ge=least, le=None if most == math.inf else most, description=description)
+
+
 class Speculative(Body):
     """How drafts are made for this request. The text does not depend on it."""
 
     enabled: bool = Field(default=True, description="false = plain decoding.")
     drafter: str | None = Field(default=None, description="Which drafter guesses, by name; null = the plan chooses.")
-    max_draft_tokens: int | None = Field(default=None, ge=0, le=64, description="Longest draft; null = what pays.")
+    max_draft_tokens: int | None = limit("max_draft_tokens", "Longest draft; null = what pays.")
     force: bool = Field(
         default=False, description="Draft in every pass, paying or not, as `serve --drafter NAME` does."
     )
@@ -131,19 +143,15 @@ SAMPLING = numbers_of(SamplingParams)
 """What is declared of drawing tokens."""
 
 
-def _field(row: Setting) -> tuple[Any, Any]:
-    """Type and field of a setting in a body; null = the default."""
-    least = min((row.declared.least, *row.declared.stands_for))
-    return row.kind | None, Field(default=None, ge=least, le=row.declared.most, description=row.doc)
-
-
 if TYPE_CHECKING:
 
     class _Declared(Body):
         """A field for each of `SAMPLING`, by its name in the APIs."""
 
 else:
-    _Declared = create_model("_Declared", __base__=Body, **{row.api_name: _field(row) for row in SAMPLING})
+    _Declared = create_model(
+        "_Declared", __base__=Body, **{row.api_name: (row.kind | None, _ranged(row, row.doc)) for row in SAMPLING}
+    )
 
 
 class SamplingFields(_Declared):
@@ -152,10 +160,10 @@ class SamplingFields(_Declared):
     other_names: ClassVar[Mapping[str, str]] = {
         other: row.api_name for row in SAMPLING for other in row.declared.other_names
     }
-    seed: int | None = Field(default=None, ge=-1, lt=2**64, description="Equal seeds give equal text; -1 = random.")
+    seed: int | None = limit("seed", "Equal seeds give equal text; -1 = random.")
     dry_sequence_breakers: list[str] | None = Field(default=None, max_length=64)
     logit_bias: LogitBias | None = Field(default=None, description="By token id or text; false bans.")
-    min_tokens: int | None = Field(default=None, ge=0, description="Nothing ends the answer before so many tokens.")
+    min_tokens: int | None = limit("min_tokens", "Nothing ends the answer before so many tokens.")
 
     def sampling(self) -> dict[str, Any]:
         """What is given of `SamplingParams`, logit bias apart."""
@@ -163,7 +171,7 @@ class SamplingFields(_Declared):
         for row in SAMPLING:
             value = getattr(self, row.api_name)
             if value is not None:
-                found[row.name] = row.declared.stands_for.get(value, value)
+                found[row.name] = row.meant(value)
         if self.dry_sequence_breakers is not None:
             found["dry_sequence_breakers"] = tuple(self.dry_sequence_breakers)
         return found

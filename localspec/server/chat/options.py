@@ -1,4 +1,4 @@
-"""Fields of a request to options of `Engine.generate`."""
+"""Fields of a request to `Options`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from localspec.engine.request import fresh_seed
+from localspec.errors import UsageError
 from localspec.llama.model import Model
+from localspec.options import LIMITS, Options
 from localspec.runtime.any_engine import AnyEngine
 from localspec.server.chat.chat_fields import GenerationFields
 from localspec.server.chat.fields import LogitBias, joined
@@ -18,36 +20,45 @@ _LONGEST_NAME = 1024
 """Characters of a text whose tokens are biased."""
 
 
-def engine_options(fields: GenerationFields, engine: AnyEngine, max_tokens: int | None = None) -> dict[str, Any]:
-    """Keyword arguments of `Engine.generate` for all choices of a request, the seed chosen.
+def options_of(fields: GenerationFields, engine: AnyEngine, max_tokens: int | None = None, **more: Any) -> Options:
+    """What all choices of a request have in common, the seed chosen.
 
     Args:
         fields: the request.
         engine: the engine that will answer.
         max_tokens: overrides the field of that name.
+        more: options that its fields do not tell.
 
     Raises:
         ApiError: 400, with the field at fault.
         UsageError: a value the engine refuses.
     """
-    limit = fields.max_tokens if max_tokens is None else max_tokens
-    if limit == 0:
-        raise invalid("max_tokens is 0; it must be 1 or more.", "max_tokens", "invalid_value")
     stop = [fields.stop] if isinstance(fields.stop, str) else fields.stop or []
     if "" in stop:
         raise invalid("stop holds an empty string.", "stop", "invalid_value")
-    options: dict[str, Any] = {
-        "sampling": sampling_params(fields, engine.loaded.model),
-        "seed": fresh_seed() if fields.seed in (None, -1) else fields.seed,
-        "max_tokens": None if limit == -1 else limit,
-        "min_tokens": fields.min_tokens or 0,
-        "stop": tuple(stop),
-        "stop_tokens": _stop_tokens(fields.stop_token_ids or (), engine.loaded.model),
-        "ignore_end": bool(fields.ignore_eos),
-    }
-    if fields.prediction is not None:
-        options["prediction"] = _prediction(joined(fields.prediction.content), engine)
-    return options | _drafting(fields)
+    seed = LIMITS["seed"].meant(fields.seed)
+    return Options(
+        sampling=sampling_params(fields, engine.loaded.model),
+        seed=fresh_seed() if seed is None else seed,
+        max_tokens=_most(fields.max_tokens if max_tokens is None else max_tokens),
+        min_tokens=fields.min_tokens or 0,
+        stop=tuple(stop),
+        stop_tokens=_stop_tokens(fields.stop_token_ids or (), engine.loaded.model),
+        ignore_end=bool(fields.ignore_eos),
+        prediction=None if fields.prediction is None else _prediction(joined(fields.prediction.content), engine),
+        **_drafting(fields),
+        **more,
+    )
+
+
+def _most(given: int | None) -> int | None:
+    row = LIMITS["max_tokens"]
+    limit: int | None = row.meant(given)
+    try:
+        row.check(limit)
+    except UsageError as error:  # only completions that echo take 0
+        raise invalid(error.message, row.name, "invalid_value") from None
+    return limit
 
 
 def _stop_tokens(given: Sequence[int], model: Model) -> frozenset[int]:

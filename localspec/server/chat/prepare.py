@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -13,12 +13,13 @@ from anyio import to_thread
 
 from localspec.chat.reply.dialect import Dialect, Turn
 from localspec.grammar.lazy import Lazy
+from localspec.options import Options
 from localspec.runtime.any_engine import AnyEngine
 from localspec.runtime.generation import Generation
 from localspec.runtime.pool import Lease
 from localspec.server.chat.chat_fields import ChatFields, tool_of
 from localspec.server.chat.form import Form
-from localspec.server.chat.options import engine_options
+from localspec.server.chat.options import options_of
 from localspec.server.chat.service import Service
 from localspec.server.http.errors import context_exceeded, invalid
 from localspec.types import Tokens
@@ -31,15 +32,15 @@ class Asked:
     """One prompt and how it is to be answered."""
 
     prompt: Tokens
-    options: dict[str, Any]
-    """Of `Engine.generate`, but for the form."""
+    options: Options
+    """But for the form."""
     form: Form | None = None
     """What the answer must look like."""
 
     def starts(self, engine: AnyEngine, choices: int) -> list[Callable[[], Generation]]:
         """What submits each choice; they share the seed and differ in the stream of random numbers."""
         return [
-            partial(engine.generate, self.prompt, stream=stream, **self.options)  # no tokenizing: it is fast
+            partial(engine.generate, self.prompt, self.options, stream=stream)  # no tokenizing: it is fast
             for stream in range(choices)
         ]
 
@@ -73,15 +74,13 @@ def chat_turn(fields: ChatFields, engine: AnyEngine) -> tuple[Turn, Tokens]:
 
 
 def chat_asked(fields: ChatFields, engine: AnyEngine) -> tuple[Turn, Asked]:
-    """The same with the options of `Engine.generate`."""
+    """The same with how it is to be answered."""
     turn, prompt = chat_turn(fields, engine)
     check_length(prompt, engine, "messages")
-    options = engine_options(fields, engine, fields.limit())
-    options["preserved"] = turn.preserved
-    if fields.logprobs:
-        options["top_log_probs"] = fields.top_logprobs or 0
-    elif fields.top_logprobs:
+    if fields.top_logprobs and not fields.logprobs:
         raise invalid("top_logprobs needs logprobs to be true.", "top_logprobs", "invalid_value")
+    top = (fields.top_logprobs or 0) if fields.logprobs else None
+    options = options_of(fields, engine, fields.limit(), preserved=turn.preserved, top_log_probs=top)
     form = fields.form()
     headed = turn.dialect.has_channels and not turn.dialect.begins_answer(prompt)
     if form is not None and form.schema is None and headed:
@@ -147,8 +146,8 @@ DEEPEST = 64
 _QUOTED = re.compile(r'"(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]|#[^\n]*')
 
 
-async def bind(service: Service, lease: Lease, asked: Sequence[Asked]) -> None:
-    """Compiles the form of a request's prompts, which all have the same; the lease is released if that fails.
+async def bound(service: Service, lease: Lease, asked: Sequence[Asked]) -> list[Asked]:
+    """With the form of a request's prompts compiled, which all have the same; the lease is released if that fails.
 
     Raises:
         ApiError: 400, the grammar is too large; 503, too many wait to be tried.
@@ -156,7 +155,7 @@ async def bind(service: Service, lease: Lease, asked: Sequence[Asked]) -> None:
     """
     form = asked[0].form
     if form is None:
-        return
+        return list(asked)
     try:
         text = await to_thread.run_sync(_text, form)
         constraint = await service.grammar(lease.engine, form.kind, text)
@@ -165,8 +164,8 @@ async def bind(service: Service, lease: Lease, asked: Sequence[Asked]) -> None:
         raise
     if form.trigger is not None:
         constraint = Lazy(constraint, form.trigger, lease.engine.loaded.model.n_vocab)
-    for one in asked:
-        one.options["grammar"] = constraint
+    options = replace(asked[0].options, grammar=constraint)  # which they share, too
+    return [replace(one, options=options) for one in asked]
 
 
 def _text(form: Form) -> str:

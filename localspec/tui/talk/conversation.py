@@ -10,7 +10,7 @@ from localspec.chat.archive.message import Chat, StoredMessage
 from localspec.chat.prompt.prompt import drop_oldest, prompt_messages, sampling_params, summary_request, window_start
 from localspec.chat.turn import Message
 from localspec.engine.request import fresh_seed
-from localspec.errors import UsageError
+from localspec.options import LIMITS
 from localspec.tui.talk.answerer import Answerer, Facts, Question
 
 ROOM = 256
@@ -64,13 +64,8 @@ def checked(params: Mapping[str, Any]) -> dict[str, Any]:
         UsageError: an impossible value; says which.
     """
     sampling_params(params)
-    for name, least in (("seed", 0), ("max_tokens", 1), ("max_draft_tokens", 0)):
-        value = params.get(name)
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
-            raise UsageError(f"{name} is {value!r}; it must be a whole number, {least} or more.")
-    seed = params.get("seed")
-    if seed is not None and seed >= 2**64:
-        raise UsageError(f"seed is {seed}; it must be below 2^64.")
+    for name in ("seed", "max_tokens", "max_draft_tokens"):
+        LIMITS[name].check(params.get(name))
     return {name: value for name, value in params.items() if value is not None and value != () and value != []}
 
 
