@@ -5,9 +5,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -24,6 +25,9 @@ from localspec.methods import PLAIN
 from localspec.options import Options
 from localspec.runtime.generation import Generation
 from localspec.types import NO_TOKENS, Float32Array, Prompt, Rule, Tokens
+
+if TYPE_CHECKING:
+    from localspec.chat.reply.dialect import Dialect
 
 _Self = TypeVar("_Self", bound="AnyEngine")
 _Found = TypeVar("_Found")
@@ -83,6 +87,13 @@ class AnyEngine(ABC):
 
     loaded: Facts
     template: ChatTemplate
+
+    @cached_property
+    def dialect(self) -> Dialect:
+        """How this model is told of tools, and how it writes calls and thoughts."""
+        from localspec.chat.reply.dialect import Dialect
+
+        return Dialect(self.loaded.model)
 
     @property
     def settings(self) -> EngineSettings:

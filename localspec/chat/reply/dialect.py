@@ -53,7 +53,7 @@ class Vocabulary(Protocol):
 
 
 class Dialect:
-    """What a model's template and vocabulary say about calls and thoughts. Make one per model."""
+    """What a model's template and vocabulary say about calls and thoughts; an engine has one."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         source = vocabulary.chat_template or ""

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from anyio import to_thread
 
-from localspec.chat.reply.dialect import Dialect, Turn
+from localspec.chat.reply.dialect import Turn
 from localspec.grammar.lazy import Lazy
 from localspec.options import Options
 from localspec.runtime.any_engine import AnyEngine
@@ -66,7 +66,7 @@ def chat_turn(fields: ChatFields, engine: AnyEngine) -> tuple[Turn, Tokens]:
     messages, beginning = fields.conversation()
     tools = [tool_of(tool) for tool in fields.tools or ()]
     parallel = fields.parallel_tool_calls is not False
-    turn = Dialect(engine.loaded.model).turn(messages, tools, fields.choice_of_tool(), parallel)
+    turn = engine.dialect.turn(messages, tools, fields.choice_of_tool(), parallel)
     variables = fields.variables() | turn.variables
     shown = engine.template.prompt(turn.messages, beginning=turn.begun(beginning), **variables)
     check_text(shown.text, engine, "messages")

@@ -10,7 +10,6 @@ from typing import Any
 
 from localspec.chat.prompt.completion import MOST_TOKENS, continued
 from localspec.chat.reply import thinking
-from localspec.chat.reply.dialect import Dialect
 from localspec.chat.reply.reply import Parser, Part
 from localspec.checks import inside
 from localspec.engine.request import Event, FinishReason, Origin, PassRecord
@@ -47,8 +46,6 @@ class LocalAnswerer:
         self.facts: Facts | None = None
         self.engine: AnyEngine | None = None
         """None until it is loaded."""
-        self._dialect: Dialect | None = None
-        """Of its target."""
         self._load = load
         self._closed = False
         self._loaded = threading.Event()
@@ -65,9 +62,9 @@ class LocalAnswerer:
         return answer
 
     def count(self, question: Question) -> int | None:
-        if self.engine is None or self._dialect is None:
+        if self.engine is None:
             return None
-        return len(_Asked(self.engine, self._dialect, question).prompt)
+        return len(_Asked(self.engine, question).prompt)
 
     def piece(self, token: int) -> bytes:
         """Asked for tokens of answers only, so that there is a model."""
@@ -116,7 +113,6 @@ class LocalAnswerer:
         if self._closed:  # while the last step of loading ran
             engine.close()
             return
-        self._dialect = Dialect(engine.loaded.model)
         self.engine = engine
         self.facts = _facts(engine, self.name, self._key)
         sink.post_message(ModelReady(self.facts))
@@ -128,11 +124,11 @@ class LocalAnswerer:
             self._loaded.wait()
             if self.engine is not None and self.engine.outdated:
                 self._load_again(self.engine, sink)
-            if self._error is not None or self.engine is None or self._dialect is None:
+            if self._error is not None or self.engine is None:
                 raise self._error or Cancelled("Closed while loading.")
             if question.alone:
                 self.engine.forget()
-            generation = self._generated(self.engine, self._dialect, answer, question, sink)
+            generation = self._generated(self.engine, answer, question, sink)
             stats = generation.stats
             sink.post_message(AnswerEnded(answer, generation.finish or FinishReason.STOP, stats))
         except LocalspecError as error:
@@ -142,14 +138,12 @@ class LocalAnswerer:
             failure = LocalspecError(f"The answer failed: {error!r}.", "LOCALSPEC_DEBUG=1 shows more.")
             sink.post_message(AnswerEnded(answer, FinishReason.ERROR, stats, failure))
 
-    def _generated(
-        self, engine: AnyEngine, dialect: Dialect, answer: LocalAnswer, question: Question, sink: Sink
-    ) -> Generation:
+    def _generated(self, engine: AnyEngine, answer: LocalAnswer, question: Question, sink: Sink) -> Generation:
         """One answer. Should the models' process die meanwhile, the one that is started in its place goes on from the
         text; if there is none, the error is raised.
         """
         while True:
-            asked = _Asked(engine, dialect, question)
+            asked = _Asked(engine, question)
             generation = asked.generation(answer, sink)
             answer.begin(generation)
             feed = _Feed(answer, sink, asked.reply)
@@ -269,10 +263,10 @@ class _Feed:
 class _Asked:
     """A question in the words of one model: its prompt, with what the answer already says, and how to read the rest."""
 
-    def __init__(self, engine: AnyEngine, dialect: Dialect, question: Question) -> None:
+    def __init__(self, engine: AnyEngine, question: Question) -> None:
         """Raises: LocalspecError, if the chat template refuses the messages, or there is none and a system message."""
         self._engine, self._question = engine, question
-        turn = dialect.turn(question.messages)
+        turn = engine.dialect.turn(question.messages)
         wanted: dict[str, Any] = {} if question.thinking is None else {"enable_thinking": question.thinking}
         completes = not engine.template.exists
         if completes:
