@@ -167,7 +167,7 @@ class IdleCalibration:
         others = cpus.begun
         if self.wait != 0.0:
             return False
-        if cpus.asleep or on_battery() or not self._pass(others):
+        if cpus.shared or on_battery() or not self._pass(others):
             self._not_before = self._clock() + _RETRY_SECONDS
         return not self._widths
 

@@ -1,4 +1,4 @@
-"""A busy machine is noticed, OpenMP's threads are put to sleep there, and wake when it is quiet again."""
+"""A busy machine is noticed: passes have fewer threads there, or they sleep, until it is quiet again."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from localspec.llama.cache.context import Context
-from localspec.llama.library.contention import Contention, Usage, cpus, kept_out, waited
+from localspec.llama.library.contention import _CALM_INTERVALS, Contention, Usage, cpus, kept_out, waited
 from localspec.types import Tokens
 
 pytestmark = pytest.mark.skipif(waited() is None, reason="this system does not tell how long threads wait for a CPU")
@@ -53,16 +53,16 @@ with Engine.load(drafter="none") as engine:
     try:
         for _ in range(50):
             answer()
-            if cpus.asleep:
+            if cpus.asleep or cpus.taken:
                 break
     finally:
         hog.kill()
         hog.wait()
-    print("asleep beside a busy program:", cpus.asleep)
+    print("gives way beside a busy program:", cpus.asleep or cpus.taken > 0)
     run_on(everywhere)
     with_parked = tasks()
     end = time.monotonic() + 15
-    while cpus.asleep and time.monotonic() < end:  # others may keep the machine busy
+    while (cpus.asleep or cpus.taken) and time.monotonic() < end:  # others may keep the machine busy
         answer()
     time.sleep(0.2)
     print("awake when alone:", not cpus.asleep or "still busy")
@@ -117,10 +117,47 @@ def test_what_our_own_threads_take_is_no_other_program(
     assert kept_out(before, after, cpus=2) == pytest.approx(seconds)
 
 
+def test_a_busy_program_gets_cpus_and_all_threads_come_back_when_it_is_gone() -> None:
+    watch = Contention()
+    with watch.passing(spare=4):
+        pass
+    assert watch.threads(8) == 8
+    watch._decide(1.2)
+    assert (watch.threads(8), watch.asleep) == (7, False)
+    watch._decide(2.0)
+    watch._decide(3.0)
+    assert (watch.threads(8), watch.asleep) == (4, False), "half of them stay"
+    for _ in range(_CALM_INTERVALS):
+        assert watch.threads(8) == 4
+        watch._decide(0.0)
+    assert watch.threads(8) == 8
+    assert watch.threads(1) == 1
+
+
+def test_a_return_to_all_threads_that_was_too_early_is_later_the_next_time() -> None:
+    watch = Contention()
+    with watch.passing(spare=1):
+        pass
+
+    def calm() -> int:
+        """Measurements until all threads are used again."""
+        watch._decide(1.0)
+        count = 0
+        while watch.threads(2) < 2:
+            watch._decide(0.0)
+            count += 1
+        return count
+
+    assert [calm() for _ in range(7)] == [4, 8, 16, 32, 64, 64, 64]
+    for _ in range(20):
+        watch._decide(0.0)
+    assert calm() == 4, "it was right to return"
+
+
 @pytest.mark.trial
-def test_threads_sleep_beside_a_busy_program_and_wake_when_it_is_gone() -> None:
+def test_threads_give_way_to_a_busy_program_and_return_when_it_is_gone() -> None:
     printed = _python(_BUSY_THEN_QUIET, _SPIN)
-    assert "asleep beside a busy program: True" in printed
+    assert "gives way beside a busy program: True" in printed
     assert "parked threads gone: True" in printed
 
 

@@ -30,7 +30,7 @@ class Machine:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.n_ctx = 64
         self.now, self.waited, self.extra, self.delay = 1000.0, 0.0, 0.0, 0.0
-        self.asleep = self.battery = self.broken = False
+        self.shared = self.battery = self.broken = False
         self.begun, self.running, self.beside, self.last_pass = 0, 0, 0, 0.0
         self.tokens: Tokens = np.arange(20, dtype=np.int32)
         self.lost = 0
@@ -115,7 +115,7 @@ def test_it_waits_until_nothing_else_runs(machine: Machine) -> None:
     assert len(machine.widths) == 2
 
 
-@pytest.mark.parametrize("reason", ["asleep", "battery", "delay", "beside", "tokens", "lost"])
+@pytest.mark.parametrize("reason", ["shared", "battery", "delay", "beside", "tokens", "lost"])
 def test_where_it_cannot_be_done_well_it_is_left_for_later(machine: Machine, reason: str) -> None:
     costs = PassCosts({20: {1: 1.0}})
     waiting = calibration(machine, costs, 5)
@@ -179,7 +179,7 @@ STRICT = OPTIONS | {"exact": "strict", "kernels": "repacked", "cache": "bf16"}
 def quiet(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A machine on which nothing ever disturbs, and nothing is known of the pair."""
     monkeypatch.setattr(idle, "_QUIET_SECONDS", 0.0)
-    monkeypatch.setattr(idle, "cpus", SimpleNamespace(begun=0, running=0, last_pass=0.0, asleep=False))
+    monkeypatch.setattr(idle, "cpus", SimpleNamespace(begun=0, running=0, last_pass=0.0, shared=False))
     monkeypatch.setattr(idle, "waited", lambda: None)
     monkeypatch.setattr(idle, "on_battery", lambda: False)
     monkeypatch.setenv("LOCALSPEC_CACHE", str(tmp_path))

@@ -1,16 +1,19 @@
-"""Whether other programs want the CPUs too, and how the threads of a pass wait for each other: awake or asleep.
+"""Whether other programs want the CPUs too: then a pass has fewer threads, or its threads wait for each other asleep.
 
 The threads of a pass meet some 30 times per layer. On a machine of their own they should wait awake (asleep, a pass of
 1 B takes a third longer); beside a program that keeps every CPU busy a waiting thread keeps out the one it waits for,
 and a pass can take a second instead of a millisecond. So the operating system is asked, four times a second, for how
-long our threads wanted a CPU and had none, and GNU OpenMP's threads are put to sleep while that is long. What our other
-threads took from them does not count: a chat that draws its answer takes a tenth of a CPU, and with threads that sleep
-for it a model of 135 M writes 28 tokens a second in place of 115.
+long our threads wanted a CPU and had none. What our other threads took from them does not count: a chat that draws its
+answer takes a tenth of a CPU.
+
+Where the bits of a pass do not depend on its threads, it leaves the others their CPUs: on two of them, beside a program
+that takes one, a model of 135 M writes 93 tokens a second with one thread, 32 with two, 37 with two that sleep. It
+keeps half of its threads in any case. If that does not help, and in other passes, GNU OpenMP's threads go to sleep.
 
 libgomp has no call for it, but its threads sleep almost at once while it has more threads than there are CPUs
 (`gomp_throttled_spin_count_var`, libgomp/config/linux/wait.h). A parked thread with enough idle threads of its own
 makes it so; ending that thread undoes it. The bits of a pass do not depend on it. Linux and GNU OpenMP only: elsewhere
-nothing is measured and nothing done. Where the user has set GOMP_SPINCOUNT or OMP_WAIT_POLICY, that stands.
+nothing is measured and nothing done. Where the user has set GOMP_SPINCOUNT or OMP_WAIT_POLICY, nothing is done either.
 """
 
 from __future__ import annotations
@@ -31,6 +34,10 @@ _SHARED_CPU = 0.3
 _OWN_CPU = 0.1
 """The same, from which on it is ours again, if it stays so for `_CALM_INTERVALS` measurements."""
 _CALM_INTERVALS = 4
+_PROBATION_INTERVALS = 8
+"""Measurements after which the return to all threads was right. If it was not, the next one waits twice as long."""
+_MOST_INTERVALS = 64
+"""Most measurements that a return waits for."""
 _TASKS = Path("/proc/self/task")
 _MAPS = Path("/proc/self/maps")
 
@@ -54,7 +61,15 @@ class Contention:
         self._waited = _total(self._used)
         self._claimed = self._waited or 0.0
         """Of what our threads waited, what was claimed or is too long ago."""
+        self.taken = 0
+        """CPUs that are left to other programs."""
+        self._spare = 0
+        """Threads that the last pass could have done without."""
         self._calm = 0
+        self._patience = _CALM_INTERVALS
+        """Calm measurements before all threads are used again."""
+        self._alone = _PROBATION_INTERVALS
+        """Measurements since then."""
         self._parked: _Parked | None = None
         self.enabled = not {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"} & set(os.environ) and self._waited is not None
 
@@ -63,11 +78,25 @@ class Contention:
         """Whether waiting threads are to sleep."""
         return self._parked is not None
 
+    def threads(self, wanted: int) -> int:
+        """Of so many threads, those that a pass should have, if its bits do not depend on them."""
+        return max(wanted - wanted // 2, wanted - self.taken)
+
+    @property
+    def shared(self) -> bool:
+        """Whether other programs want the CPUs now."""
+        return self.asleep or self.taken > 0
+
     @contextlib.contextmanager
-    def passing(self) -> Iterator[None]:
-        """Around every pass; after some the system is asked how long our threads waited for a CPU."""
+    def passing(self, spare: int = 0) -> Iterator[None]:
+        """Around every pass; after some the system is asked how long our threads waited for a CPU.
+
+        Args:
+            spare: how many fewer threads `threads` may give it.
+        """
         begun = perf_counter()
         with self._lock:
+            self._spare = spare
             self.begun += 1
             self.running += 1
         try:
@@ -94,7 +123,7 @@ class Contention:
         if self._passes is None:  # the first pass: OpenMP is loaded now, and nothing has been measured yet
             self._passes = 0.0
             if _busy():
-                self._sleep()
+                self._give_way(1)
         self._passes += seconds
         if self._passes < _INTERVAL_SECONDS:
             return
@@ -108,10 +137,33 @@ class Contention:
         self._used, self._waited, self._passes = used, now, 0.0
 
     def _decide(self, share: float) -> None:
+        """
+        Args:
+            share: CPUs that others kept our threads from, since the last measurement.
+        """
         self._calm = self._calm + 1 if share < _OWN_CPU else 0
         if share > _SHARED_CPU:
+            if self._alone < _PROBATION_INTERVALS:
+                self._patience = min(2 * self._patience, _MOST_INTERVALS)
+            self._alone = _PROBATION_INTERVALS
+            self._give_way(max(1, round(share)))
+        elif self.taken or self._parked is not None:
+            if self._calm >= self._patience:
+                self._take_back()
+        elif self._alone < _PROBATION_INTERVALS:
+            self._alone += 1
+        else:
+            self._patience = _CALM_INTERVALS
+
+    def _give_way(self, count: int) -> None:
+        if self.taken < self._spare:
+            self.taken = min(self._spare, self.taken + count)
+        else:
             self._sleep()
-        elif self._calm >= _CALM_INTERVALS and self._parked is not None:
+
+    def _take_back(self) -> None:
+        self.taken = self._calm = self._alone = 0
+        if self._parked is not None:
             self._parked.end()
             self._parked = None
 

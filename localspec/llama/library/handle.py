@@ -41,6 +41,7 @@ class Handle:
         self._api, self._open = lib.api(), model.contexts
         self.wide_rows = rows if model.kernels == "wide" else 0
         """See `wide.set_switch`."""
+        self._threads = self._used = int(params.n_threads)
         self.logits_tap = logits_tap
         """Reads logits where passes leave them; None = llama.cpp copies them. Closed with this."""
         self.pointer: int | None = None
@@ -67,10 +68,18 @@ class Handle:
         """
         mark = lib.log.mark()
         wide.set_switch(self.wide_rows)  # passes are built in the call, on this thread
-        with cpus.passing():
+        with cpus.passing(self._threads // 2 if self.wide_rows else 0):
+            self._give_way()
             code = function(self.pointer, batch)
         if code:
             lib.raise_for_code(code, mark)
+
+    def _give_way(self) -> None:
+        """Leaves CPUs to other programs, if our kernels compute the pass: their bits do not depend on its threads."""
+        threads = cpus.threads(self._threads) if self.wide_rows else self._threads
+        if threads != self._used:
+            self._used = threads
+            self._api.llama_set_n_threads(self.pointer, threads, threads)
 
     def close(self) -> None:
         """Frees the llama_context with all that its passes left there. A second call does nothing."""
