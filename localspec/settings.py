@@ -33,6 +33,10 @@ class Declared:
     most: float = math.inf
     special: Mapping[float, str] = field(default_factory=dict)
     """{value: what it means}, for messages."""
+    help: str = ""
+    """The words of its option on the command line; "" = its sentence and its default."""
+    symbol: str = ""
+    """What stands for its value there; "" = N, X, or the choices."""
     flags: tuple[str, ...] = ()
     """What other programs call its option, besides `--name-of-the-field`."""
     api_name: str = ""
@@ -80,13 +84,14 @@ class Setting:
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """Its option on the command line, and what other programs call that."""
-        return (f"--{self.name.replace('_', '-')}", *self.declared.flags)
+        """Its option on the command line, which turns off what is on, and what other programs call that."""
+        own = self.name.replace("_", "-")
+        return (f"--no-{own}" if self.kind is bool and self.default else f"--{own}", *self.declared.flags)
 
     @property
     def symbol(self) -> str:
         """What stands for its value in a help text."""
-        return "N" if self.kind is int else "X"
+        return self.declared.symbol or ("N" if self.kind is int else "X")
 
     @property
     def api_name(self) -> str:

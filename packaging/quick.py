@@ -30,7 +30,7 @@ BUDGET = 100.0
 """Seconds of tests, over the two processes that run them: 50 s on the clock, of the 90 for the whole quick check."""
 UNKNOWN = 3.0
 """Seconds that a file of tests is taken to need before it has run once; most need less."""
-ALWAYS = ("tests/test_layers.py", "tests/test_sizes.py", "tests/test_exports.py")
+ALWAYS = ("tests/test_layers.py", "tests/test_circles.py", "tests/test_sizes.py", "tests/test_exports.py")
 """They look at the whole tree, in two seconds."""
 
 

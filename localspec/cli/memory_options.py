@@ -5,8 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from localspec.cli.number import of_engine
-from localspec.cli.options import add_cpu_moe
+from localspec.cli.setting import add_engine_settings
 
 if TYPE_CHECKING:
     from localspec.models.memory.fit import FitSettings
@@ -14,30 +13,15 @@ if TYPE_CHECKING:
 
 def add_memory_options(parser: argparse.ArgumentParser) -> None:
     """How the models would run."""
-    parser.add_argument("--context", type=of_engine("context"), metavar="N", help="tokens a conversation can hold")
-    parser.add_argument(
-        "--slots", type=of_engine("slots"), default=1, metavar="N", help="requests served at once; default: 1"
-    )
+    add_engine_settings(parser, "context", "slots")
     parser.add_argument("--cache-type", default="f16", metavar="TYPE", help="of keys and values: f16 (default), q8_0")
-    parser.add_argument(
-        "--gpu-layers",
-        type=of_engine("gpu_layers"),
-        default="auto",
-        metavar="N",
-        help="layers of the target on the GPU, -1 all; default: auto, as many as fit",
-    )
-    add_cpu_moe(parser)
+    add_engine_settings(parser, "gpu_layers", "cpu_moe")
 
 
 def fit_settings(options: argparse.Namespace) -> FitSettings:
     """Settings of a memory plan from parsed options."""
     from localspec.models.memory.fit import FitSettings
 
-    return FitSettings(
-        context=options.context,
-        slots=options.slots,
-        type_k=options.cache_type,
-        type_v=options.cache_type,
-        gpu_layers=options.gpu_layers,
-        cpu_moe=options.cpu_moe,
-    )
+    names = ("context", "slots", "gpu_layers", "cpu_moe")
+    given = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
+    return FitSettings(type_k=options.cache_type, type_v=options.cache_type, **given)

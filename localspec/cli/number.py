@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from localspec.settings import MOST as MOST
-from localspec.settings import Setting, settings_of
+from localspec.settings import Setting
 
 MOST_PORT = 65_535
 """Largest TCP port."""
@@ -72,13 +72,6 @@ def reader(row: Setting) -> Callable[[str], Any]:
         return real(least, most)
     read = whole(least, most)
     return auto_or(read) if "auto" in row.words else read
-
-
-def of_engine(name: str) -> Callable[[str], Any]:
-    """`reader` of a setting of the engine."""
-    from localspec.config import EngineSettings
-
-    return reader(next(row for row in settings_of(EngineSettings) if row.name == name))
 
 
 def _unfit(text: str, kind: str, least: float, most: float, too_large: bool = False) -> argparse.ArgumentTypeError:

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from localspec.chat.plain_text import plain_text
 from localspec.chat.text_file import check_text
-from localspec.cli.number import of_engine, reader
+from localspec.cli.number import reader
+from localspec.cli.setting import add_engine_settings, add_setting
 from localspec.errors import UsageError
-from localspec.settings import Setting, numbers_of
+from localspec.settings import numbers_of
 
 if TYPE_CHECKING:
     from localspec.options import Options
@@ -38,87 +39,17 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
         metavar="NAME|PATH",
         help="a head trained for the target (EAGLE, MTP, Medusa, ...); repeatable",
     )
-    group.add_argument(
-        "--cross-tokenizer",
-        action="store_true",
-        help="let a draft model with another tokenizer draft, over the tokens that both have",
-    )
-    group.add_argument("--context", type=of_engine("context"), metavar="N", help="tokens a conversation can hold")
+    add_engine_settings(group, "cross_tokenizer", "context")
     group.add_argument(
         "--fit", action="store_true", help="choose context and GPU layers that fit memory, draft included"
     )
-    group.add_argument(
-        "--threads", type=of_engine("threads"), metavar="N", help="CPU threads; default: one a physical core"
-    )
-    group.add_argument(
-        "--no-wide", dest="wide", action="store_false", help="llama.cpp's kernels alone, not localspec's"
-    )
-    group.add_argument("--kernels", metavar="NAME", help="wide, repacked or plain; default: auto, wide on a CPU")
-    group.add_argument("--cache", metavar="FORMAT", help="of keys and values: f16, bf16, q8_0 or unfused; default: f16")
+    add_engine_settings(group, "threads", "wide", "kernels", "cache")
     group.add_argument(
         "--no-tune", dest="tuned", action="store_false", help="leave aside what `localspec tune` stored for the pair"
     )
-    group.add_argument(
-        "--gpu-layers",
-        type=of_engine("gpu_layers"),
-        default="auto",
-        metavar="N",
-        help="layers of the target on the GPU, -1 all; default: auto, as many as fit",
-    )
-    group.add_argument(
-        "--device",
-        metavar="NAME",
-        help="device of the target, such as CUDA0, or several: CUDA0=3,CUDA1=1",
-    )
-    _add_spread_options(group)
-    group.add_argument(
-        "--draft-gpu-layers",
-        type=of_engine("draft_gpu_layers"),
-        default="auto",
-        metavar="N",
-        help="the same for the draft model",
-    )
-    group.add_argument("--draft-device", metavar="NAME", help="device of the draft model")
+    add_engine_settings(group, "gpu_layers", "device", "rpc", "split_mode", "main_gpu", "override_tensor", "cpu_moe")
+    add_engine_settings(group, "draft_gpu_layers", "draft_device")
     _add_speculation_options(parser)
-
-
-def _add_spread_options(group: argparse._ArgumentGroup) -> None:
-    """How the target's tensors go to devices."""
-    group.add_argument(
-        "--rpc",
-        metavar="SERVERS",
-        help="HOST:PORT of llama.cpp's rpc-server on other machines, with commas; their devices count as GPUs",
-    )
-    group.add_argument(
-        "--split-mode",
-        choices=["layer", "row", "tensor", "none"],
-        default="layer",
-        help="how several GPUs share the target: layer (default), row, tensor; none: one GPU has all",
-    )
-    group.add_argument(
-        "--main-gpu",
-        type=of_engine("main_gpu"),
-        default=0,
-        metavar="N",
-        help="the GPU that has all with --split-mode none, from 0; default: 0",
-    )
-    group.add_argument(
-        "--override-tensor",
-        metavar="REGEX=DEVICE",
-        help="tensors of the target that go to a device of their own, several with commas: ffn_.*_exps=CPU",
-    )
-    add_cpu_moe(group)
-
-
-def add_cpu_moe(group: argparse._ActionsContainer) -> None:
-    """Where experts go."""
-    group.add_argument(
-        "--cpu-moe",
-        type=of_engine("cpu_moe"),
-        default=0,
-        metavar="N",
-        help="layers of the target, from the first, whose experts stay on the CPU, -1 all; default: 0",
-    )
 
 
 def _add_speculation_options(parser: argparse.ArgumentParser) -> None:
@@ -133,42 +64,14 @@ def _add_speculation_options(parser: argparse.ArgumentParser) -> None:
         help=f"who guesses: {names}, an installed package's drafter, or package.module:Class; default: auto; any other "
         "drafts in every pass, paying or not",
     )
-    group.add_argument(
-        "--max-draft-tokens",
-        type=of_engine("max_draft_tokens"),
-        metavar="N",
-        help="drafts of N in every pass, paying or not; default: what pays",
-    )
-    group.add_argument(
-        "--draft-cap",
-        type=of_engine("draft_cap"),
-        metavar="N",
-        help="drafts of at most N where they pay; default: 15 (a draft model, or --branches: 7; several slots: 4)",
-    )
-    group.add_argument(
-        "--rollback",
-        type=of_engine("rollback"),
-        metavar="N",
-        help="longest draft for a model with recurrent layers, each of N states in memory; default: 1 to 4",
-    )
-    group.add_argument(
-        "--branches",
-        type=of_engine("branches"),
-        metavar="N",
-        help="guesses per position: 2 or more make drafts trees; default: 1",
-    )
+    add_engine_settings(group, "max_draft_tokens", "draft_cap", "rollback", "branches")
     _add_search_options(group)
     group.add_argument(
         "--verify-rule",
         choices=["coupled", "rejection", "block"],
         help="how drafts are checked; only coupled (default) keeps the text of plain decoding",
     )
-    group.add_argument(
-        "--exact",
-        choices=["auto", "strict", "off"],
-        default="auto",
-        help="auto (default): bit-exact where that is proved; strict: in any case; off: nothing is claimed",
-    )
+    add_engine_settings(group, "exact")
     group.add_argument("--speculative-config", metavar="JSON", help="the same with vLLM's keys")
 
 
@@ -183,21 +86,7 @@ def _add_search_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--no-corpus", dest="corpus", action="store_const", const="off", help="neither keep nor search past answers"
     )
-    group.add_argument(
-        "--corpus-mb", type=of_engine("corpus_mb"), metavar="MB", help="disk for them, per tokenizer; default: 16"
-    )
-    group.add_argument(
-        "--min-ngram", type=of_engine("min_ngram"), metavar="N", help="shortest n-gram of prompt lookup; default: 2"
-    )
-    group.add_argument(
-        "--max-ngram", type=of_engine("max_ngram"), metavar="N", help="longest n-gram of prompt lookup; default: 5"
-    )
-
-
-def _add_setting(group: argparse._ArgumentGroup, row: Setting) -> None:
-    """The option of a setting that is declared."""
-    told = f"{row.clause}; default: {row.show(row.default)}"
-    group.add_argument(*row.flags, dest=row.name, type=reader(row), metavar=row.symbol, help=told.replace("%", "%%"))
+    add_engine_settings(group, "corpus_mb", "min_ngram", "max_ngram")
 
 
 def add_sampling_options(parser: argparse.ArgumentParser) -> None:
@@ -207,7 +96,7 @@ def add_sampling_options(parser: argparse.ArgumentParser) -> None:
 
     group = parser.add_argument_group("sampling")
     for row in numbers_of(SamplingParams):
-        _add_setting(group, row)
+        add_setting(group, row)
     group.add_argument(
         "--dry-sequence-breaker",
         dest="dry_sequence_breakers",

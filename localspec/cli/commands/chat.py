@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from localspec.cli.answer import say_if_base_model
 from localspec.cli.endpoint import ServerSpeaker, add_endpoint_options, check_endpoint_options, key_of, take_listed
-from localspec.cli.number import of_engine
 from localspec.cli.opening import check_openable
 from localspec.cli.options import (
     add_model_options,
@@ -21,6 +20,7 @@ from localspec.cli.options import (
     wanted_of,
 )
 from localspec.cli.process import add_process, loader
+from localspec.cli.setting import add_engine_settings
 from localspec.errors import UsageError
 
 if TYPE_CHECKING:
@@ -38,12 +38,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--system", metavar="TEXT", help="system message")
     parser.add_argument("--stats", action="store_true", help="with --plain: figures after every answer")
     add_endpoint_options(parser)
-    parser.add_argument(
-        "--chat-cache-gb",
-        type=of_engine("chat_cache_gb"),
-        metavar="GB",
-        help="disk for the KV caches of chats, which spare reading a chat anew; 0: none are kept; default: 4",
-    )
+    add_engine_settings(parser, "chat_cache_gb")
     add_process(parser, True)
     add_model_options(parser)
     add_sampling_options(parser)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.filesize import decimal
 
-from localspec.cli.number import of_engine
+from localspec.cli.setting import add_engine_settings
 from localspec.errors import UsageError
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def _add_shared(parser: argparse.ArgumentParser) -> None:
         "--target", metavar="NAME|FILE", help="whose tokenizer; all models with the same share one corpus; default: "
         "the bundled pair"
     )  # fmt: skip
-    parser.add_argument("--corpus-mb", type=of_engine("corpus_mb"), metavar="MB", help="disk it may take; default: 16")
+    add_engine_settings(parser, "corpus_mb", told="disk it may take; default: 16")
     parser.add_argument("--json", action="store_true", help="as JSON")
 
 

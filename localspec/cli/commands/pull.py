@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.filesize import decimal
 
-from localspec.cli.number import of_engine
+from localspec.cli.setting import add_engine_settings
 from localspec.errors import Cancelled, UsageError
 
 if TYPE_CHECKING:
@@ -32,9 +32,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--cross-tokenizer", action="store_true", help="the draft may have another tokenizer")
     parser.add_argument("--role", choices=["target", "draft"], default="target", help="what NAME is; default: target")
     parser.add_argument("--revision", default="", metavar="REV", help="branch, tag or commit; default: main")
-    parser.add_argument(
-        "--context", type=of_engine("context"), metavar="N", help="tokens to plan memory for; default: as for run"
-    )
+    add_engine_settings(parser, "context", told="tokens to plan memory for; default: as for run")
     parser.add_argument("-y", "--yes", action="store_true", help="do not ask")
     parser.add_argument("--dry-run", action="store_true", help="print the plan and fetch nothing")
     parser.add_argument("--offline", action="store_true", help="use only what is in the Hugging Face cache")

@@ -13,7 +13,7 @@ from localspec.cli import output, standard_input
 from localspec.cli.answer import say_if_base_model, start_answer
 from localspec.cli.commands import batch
 from localspec.cli.endpoint import add_endpoint_options, check_endpoint_options, run_prompt, take_listed
-from localspec.cli.number import of_engine, whole
+from localspec.cli.number import whole
 from localspec.cli.options import (
     add_model_options,
     add_sampling_options,
@@ -21,6 +21,7 @@ from localspec.cli.options import (
     take_default,
     wanted_of,
 )
+from localspec.cli.setting import add_engine_settings
 from localspec.errors import UsageError
 
 if TYPE_CHECKING:
@@ -46,9 +47,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--log-probs", type=whole(0, 100), metavar="N", help="with --json: log-probabilities, and of the N best"
     )
     parser.add_argument("--batch", metavar="FILE", help="JSON lines with prompt or messages; results as they finish")
-    parser.add_argument(
-        "--slots", type=of_engine("slots"), metavar="N", help="requests at once with --batch; default 4"
-    )
+    add_engine_settings(parser, "slots", told="requests at once with --batch; default: 4")
     add_endpoint_options(parser)
     add_model_options(parser)
     add_sampling_options(parser)

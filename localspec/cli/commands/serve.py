@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 
 from localspec.chat.text_file import read_text
 from localspec.cli.clients import KEY_VARIABLE
-from localspec.cli.number import MOST_PORT, MOST_SECONDS, of_engine, real, whole
+from localspec.cli.number import MOST_PORT, MOST_SECONDS, real, whole
 from localspec.cli.options import add_model_options, engine_settings, take_target
 from localspec.cli.process import add_process, loader
+from localspec.cli.setting import add_engine_settings
 from localspec.cli.unit import KINDS, unit
 from localspec.errors import UsageError
 
@@ -29,11 +30,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--port", type=whole(0, MOST_PORT), default=8080, metavar="N", help="default: 8080; 0 = any free one"
     )
-    parser.add_argument(
-        "--slots",
-        type=of_engine("slots"),
-        metavar="N",
-        help="requests at once per model; default: 4, or 1 where several would draft nothing (recurrent layers, trees)",
+    add_engine_settings(
+        parser,
+        "slots",
+        told="requests at once per model; default: 4, or 1 where several would draft nothing (recurrent layers, trees)",
     )
     parser.add_argument("--ssl-cert", type=Path, metavar="FILE", help="certificate (PEM): HTTPS in place of HTTP")
     parser.add_argument("--ssl-key", type=Path, metavar="FILE", help="its key, if that is not in the same file")

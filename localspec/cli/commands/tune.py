@@ -10,8 +10,9 @@ from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from localspec.cli.number import real, whole
+from localspec.cli.number import whole
 from localspec.cli.options import add_model_options, check_comparison, engine_settings, take_target
+from localspec.cli.setting import add_temperatures
 from localspec.errors import UsageError
 
 if TYPE_CHECKING:
@@ -40,9 +41,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--limit", type=whole(2), default=12, metavar="N", help="prompts, half to search with; default: 12"
     )
-    parser.add_argument(
-        "--temperature", type=real(0, 100), default=0.8, metavar="X", help="of the answers; default: 0.8"
-    )
+    add_temperatures(parser, "of the answers; default: 0.8", default=0.8)
     parser.add_argument("--max-tokens", type=whole(1), default=64, metavar="N", help="longest answer; default: 64")
     parser.add_argument("--rounds", type=whole(2), default=4, metavar="N", help="answers a prompt and side; default: 4")
     parser.add_argument("--minutes", type=float, default=15.0, metavar="N", help="time to search; default: 15")

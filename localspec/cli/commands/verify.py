@@ -10,8 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from localspec.cli.number import reader, real, whole
+from localspec.cli.number import reader, whole
 from localspec.cli.options import add_model_options, check_comparison, load_engine, take_target
+from localspec.cli.setting import add_temperatures
 from localspec.options import LIMITS
 
 if TYPE_CHECKING:
@@ -22,9 +23,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("pair", nargs="?", metavar="PAIR", help="pair, model or GGUF file; default: the chosen one")
     parser.add_argument("--prompts", type=Path, metavar="FILE", help="JSON lines with prompt or messages")
     parser.add_argument("--limit", type=whole(1), metavar="N", help="only N prompts, spread over the file")
-    parser.add_argument(
-        "--temperature", type=real(0, 100), action="append", metavar="X", help="repeatable; default: 0, 0.7 and 1"
-    )
+    add_temperatures(parser, "repeatable; default: 0, 0.7 and 1", action="append")
     parser.add_argument(
         "--max-tokens", type=whole(1), default=64, metavar="N", help="longest answer a turn; default: 64"
     )
