@@ -9,19 +9,37 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
-from localspec.engine.interfaces import NEEDS_NOTHING, Draft, DraftRequest, History, Outcome
+from localspec.engine.interfaces import NEEDS_NOTHING, Draft, DraftRequest, History, Outcome, Request
 from localspec.engine.loop import Loop
-from localspec.engine.request import Event, FinishReason, Origin, Request, TokenLogProb
+from localspec.engine.request import Event, FinishReason, Origin, TokenLogProb
 from localspec.engine.stats import RequestStats
 from localspec.errors import Cancelled
-from localspec.types import Feed, Float32Array, LogitRows, Tokens
+from localspec.types import Feed, Float32Array, LogitRows, Noise, Rule, SamplingParams, Tokens
 
 LogitsOf: TypeAlias = Callable[[Tokens], Float32Array]
 Script: TypeAlias = Callable[[DraftRequest], Draft]
+
+
+def draft_request(
+    slot: int,
+    history: History,
+    max_nodes: int,
+    max_depth: int,
+    sampling: SamplingParams,
+    noise: Noise,
+    needs_probs: bool = False,
+    **more: Any,
+) -> DraftRequest:
+    """A request for a draft; `more` are fields of it, or options of the answer that it is for."""
+    own = {name: more.pop(name) for name in ("price", "room", "constraint", "chain") if name in more}
+    prompt = history.tokens if len(history) else np.zeros(1, dtype=np.int32)
+    rule = Rule.REJECTION if needs_probs else Rule.COUPLED
+    asked = Request(prompt, sampling=sampling, seed=noise.seed, rule=rule, **more)
+    return DraftRequest(slot, history, max_nodes, max_depth, asked, noise, **own)
 
 
 class HashModel:

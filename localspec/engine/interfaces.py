@@ -6,15 +6,17 @@ have said itself. The engine sees only these Protocols, so it runs on fakes as w
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from dataclasses import KW_ONLY, dataclass, field, fields
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
 from localspec.errors import UsageError
-from localspec.types import NO_TOKENS, Feed, Float32Array, LogitRows, Noise, SamplingParams, SparseProbs, Tokens
+from localspec.options import Options
+from localspec.types import NO_TOKENS, Feed, Float32Array, LogitRows, Noise, Rule, SparseProbs, Tokens
 
 
 class History:
@@ -120,6 +122,37 @@ class Price:
 ANY_PRICE = Price()
 
 
+def fresh_seed() -> int:
+    """A random 64-bit seed; store it with the answer to be able to repeat it."""
+    return secrets.randbits(64)
+
+
+@dataclass(frozen=True, slots=True)
+class Request(Options):
+    """One answer to generate: the caller's options, with what the engine adds."""
+
+    prompt: Tokens
+    """int32[n], n >= 1."""
+    _: KW_ONLY
+    seed: int = field(default_factory=fresh_seed)
+    rule: Rule = Rule.COUPLED
+    prediction: Tokens = field(default_factory=lambda: NO_TOKENS)
+    """int32[m]."""
+    grammar: Constraint | None = None
+    """Compiled (`grammar.matcher.Compiler`)."""
+
+    def __post_init__(self) -> None:
+        Options.__post_init__(self)
+        if len(self.prompt) == 0:
+            raise UsageError("The prompt is empty.", "Give it at least one token of text.")
+
+    @classmethod
+    def of(cls, options: Options, prompt: Tokens, **added: Any) -> Request:
+        """A request of what the caller said, but for what is added, by name."""
+        given = {one.name: getattr(options, one.name) for one in fields(Options)}
+        return cls(prompt, **{**given, **added})
+
+
 @dataclass(frozen=True, slots=True)
 class DraftRequest:
     """What a drafter must guess for one slot. It gets the requests of all slots at once, for one batch."""
@@ -128,30 +161,26 @@ class DraftRequest:
     history: History
     max_nodes: int
     max_depth: int
-    sampling: SamplingParams
+    asked: Request
+    """The answer that it is for; the same object for all of it."""
     noise: Noise
     price: Price = ANY_PRICE
     """Drafters whose levels cost something ask `Price.pays` after every level."""
     room: int = 2**31
-    """Number of tokens that the request may still generate."""
-    drafter: str | None = None
-    """Name of the only drafter that may guess here; None = any. Callers of drafters check `allows`."""
-    prediction: Tokens = field(default_factory=lambda: NO_TOKENS)
-    """int32[m], tokens the answer is expected to hold; the same array for the whole request."""
+    """Number of tokens that the answer may still get."""
     constraint: Constraint | None = None
-    """What a grammar lets the answer say; guesses it forbids are cut off. None = anything."""
+    """What the answer's grammar lets it say; guesses it forbids are cut off. None = anything."""
     chain: bool = False
     """Whether the draft must be a chain; drafters that cost nothing obey, whatever their own settings say."""
-    needs_probs: bool = False
-    """The rule is *rejection* or *block*: `Draft.probs` must be given unless the guess is deterministic."""
-    past: bool = True
-    """Whether drafters may search past answers of other requests."""
-    forced: bool = False
-    """Whether the plan drafts in every pass, even where drafts do not pay."""
+
+    @property
+    def needs_probs(self) -> bool:
+        """The rule is *rejection* or *block*: `Draft.probs` must be given unless the guess is deterministic."""
+        return self.asked.rule is not Rule.COUPLED
 
     def allows(self, name: str) -> bool:
         """Whether the drafter of that name may guess here."""
-        return self.drafter is None or self.drafter == name
+        return self.asked.drafter is None or self.asked.drafter == name
 
     def limited(self, nodes: int) -> DraftRequest:
         """The same request with `max_nodes` and `max_depth` set to `nodes`; twice as fast as `dataclasses.replace`."""
@@ -160,17 +189,12 @@ class DraftRequest:
             self.history,
             nodes,
             nodes,
-            self.sampling,
+            self.asked,
             self.noise,
             self.price,
             self.room,
-            self.drafter,
-            self.prediction,
             self.constraint,
             self.chain,
-            self.needs_probs,
-            self.past,
-            self.forced,
         )
 
 

@@ -15,19 +15,21 @@ from time import perf_counter
 import numpy as np
 
 from localspec.engine.constraint import masked
-from localspec.engine.interfaces import Constraint, Draft, DraftRequest, History, Outcome, Target, Verdict, Vocabulary
+from localspec.engine.interfaces import (
+    Constraint,
+    Draft,
+    DraftRequest,
+    History,
+    Outcome,
+    Request,
+    Target,
+    Verdict,
+    Vocabulary,
+)
 from localspec.engine.minimum import Minimum
 from localspec.engine.plan import Plan
 from localspec.engine.reading import PASSES_BETWEEN, Reading
-from localspec.engine.request import (
-    TARGET_ORIGIN,
-    Event,
-    FinishReason,
-    Origin,
-    PassRecord,
-    Request,
-    TokenLogProb,
-)
+from localspec.engine.request import TARGET_ORIGIN, Event, FinishReason, Origin, PassRecord, TokenLogProb
 from localspec.engine.slot import Slot
 from localspec.engine.stats import RequestStats
 from localspec.engine.stop import TextStream
@@ -222,7 +224,7 @@ class Loop:
                 if slot.constraint is not None:
                     seen, failure = masked(slot_rows, draft, slot.constraint)
                 verdict = verify(
-                    seen, draft, request.sampling, request.history.tokens, request.noise, slot.request.rule
+                    seen, draft, slot.request.sampling, slot.history.tokens, request.noise, slot.request.rule
                 )
                 events.append(self._emit(slot, slot_rows, draft, verdict))
             except KernelError as error:
@@ -263,22 +265,16 @@ class Loop:
                 nodes = min(nodes, slot.room - 1)  # the pass brings the next token by itself
             if slot.request.max_draft_tokens is not None:
                 nodes = min(nodes, slot.request.max_draft_tokens)
-            needs_probs = slot.request.rule is not Rule.COUPLED
             requests.append(
                 DraftRequest(
                     slot.index,
                     slot.history,
                     nodes,
                     nodes,
-                    slot.request.sampling,
+                    slot.request,
                     slot.noise(),
                     room=room,
-                    drafter=slot.request.drafter,
-                    prediction=slot.request.prediction,
                     constraint=slot.constraint,
-                    needs_probs=needs_probs,
-                    past=slot.request.past,
-                    forced=slot.request.forced,
                 )
             )
         return requests

@@ -1,17 +1,12 @@
-"""What a caller asks for and what comes back: `Request` in, `Event`s out."""
+"""What comes back of a `Request`: `Event`s."""
 
 from __future__ import annotations
 
-import secrets
-from dataclasses import KW_ONLY, dataclass, field, fields
+from dataclasses import dataclass
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from localspec.engine.interfaces import Constraint
 from localspec.engine.stats import RequestStats
-from localspec.errors import UsageError
-from localspec.options import Options
-from localspec.types import NO_TOKENS, Rule, Tokens
 
 
 class FinishReason(str, Enum):
@@ -27,37 +22,6 @@ class FinishReason(str, Enum):
     """The caller stopped it."""
     ERROR = "error"
     """The engine failed; the generation raises the error."""
-
-
-def fresh_seed() -> int:
-    """A random 64-bit seed; store it with the answer to be able to repeat it."""
-    return secrets.randbits(64)
-
-
-@dataclass(frozen=True, slots=True)
-class Request(Options):
-    """One answer to generate: the caller's options, with what the engine adds."""
-
-    prompt: Tokens
-    """int32[n], n >= 1."""
-    _: KW_ONLY
-    seed: int = field(default_factory=fresh_seed)
-    rule: Rule = Rule.COUPLED
-    prediction: Tokens = field(default_factory=lambda: NO_TOKENS)
-    """int32[m]."""
-    grammar: Constraint | None = None
-    """Compiled (`grammar.matcher.Compiler`)."""
-
-    def __post_init__(self) -> None:
-        Options.__post_init__(self)
-        if len(self.prompt) == 0:
-            raise UsageError("The prompt is empty.", "Give it at least one token of text.")
-
-    @classmethod
-    def of(cls, options: Options, prompt: Tokens, **added: Any) -> Request:
-        """A request of what the caller said, but for what is added, by name."""
-        given = {one.name: getattr(options, one.name) for one in fields(Options)}
-        return cls(prompt, **{**given, **added})
 
 
 class Origin(NamedTuple):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from localspec.engine.interfaces import Constraint, History
-from localspec.engine.request import FinishReason, Request
+from localspec.engine.interfaces import Constraint, History, Request
+from localspec.engine.request import FinishReason
 from localspec.engine.stats import RequestStats
 from localspec.engine.stop import TextStream
 from localspec.errors import LocalspecError

@@ -131,7 +131,7 @@ class AdaptivePlan:
         plain = plain_seconds(target, requests, row)
         rate = self.knowledge.pace.value * active / plain if plain else 0.0
         by_fear = prices(target, requests, pending, feared, limit, self._exact)
-        forced = self._forces or any(one.forced for one in requests)
+        forced = self._forces or any(one.asked.forced for one in requests)
         room = math.inf if forced else max(0.0, min(one.budget.passes for one in served)) * plain
         return Coming(requests, pending, served, lengths, row, by_nodes, plain, rate, by_fear, room, forced)
 

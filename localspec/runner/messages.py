@@ -14,8 +14,9 @@ from typing import Any, TypeAlias
 
 from localspec import errors
 from localspec.config import EngineSettings
+from localspec.engine.interfaces import Request
 from localspec.engine.plan import Undrafted
-from localspec.engine.request import Event, FinishReason, Origin, PassRecord, Request, TokenLogProb
+from localspec.engine.request import Event, FinishReason, Origin, PassRecord, TokenLogProb
 from localspec.engine.stats import RequestStats
 from localspec.errors import LocalspecError, UsageError
 from localspec.grammar.grammar import Grammar

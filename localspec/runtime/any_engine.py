@@ -15,8 +15,8 @@ import numpy as np
 from localspec.chat.prompt.template import ChatTemplate
 from localspec.chat.turn import Message
 from localspec.config import EngineSettings
-from localspec.engine.interfaces import Constraint
-from localspec.engine.request import Request, TokenLogProb, fresh_seed
+from localspec.engine.interfaces import Constraint, Request, fresh_seed
+from localspec.engine.request import TokenLogProb
 from localspec.errors import UsageError
 from localspec.grammar.grammar import Grammar
 from localspec.llama.cache.hidden import HiddenStates

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from time import perf_counter
 
-from localspec.engine.request import Event, FinishReason, Request
+from localspec.engine.interfaces import Request
+from localspec.engine.request import Event, FinishReason
 from localspec.engine.stats import RequestStats
 
 

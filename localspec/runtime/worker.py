@@ -11,8 +11,9 @@ from typing import Any, TypeVar
 from localspec import paths
 from localspec.drafters.custom import Custom
 from localspec.drafters.heads.loading import displace
+from localspec.engine.interfaces import Request
 from localspec.engine.loop import Loop
-from localspec.engine.request import Event, FinishReason, Request
+from localspec.engine.request import Event, FinishReason
 from localspec.engine.slot import Slot
 from localspec.errors import ContextOverflowError, DecodeError, DeviceError, LocalspecError
 from localspec.planning.plan import AdaptivePlan

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from localspec.engine.request import Request
+from localspec.engine.interfaces import Request
 from localspec.runtime.engine import Engine
 from localspec.runtime.generation import Generation
 from tests.cli.conftest import Command

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from localspec.cli.output import stream_answer
-from localspec.engine.request import Event, Request
+from localspec.engine.interfaces import Request
+from localspec.engine.request import Event
 from localspec.runtime.generation import Generation
 from tests.cli.conftest import Command
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from localspec.drafters.models.best_first import BestFirst
 from localspec.drafters.models.draft_model import DraftModelSettings
-from localspec.engine.interfaces import Draft, DraftRequest, History, Price
+from localspec.engine.interfaces import Draft, History, Price
 from localspec.types import Feed, LogitRows, Noise, SamplingParams, Tokens
-from tests.fakes import HashModel, paths
+from tests.fakes import HashModel, draft_request, paths
 
 MODEL = HashModel(12, order=2, seed=3)
 END = 11
@@ -60,10 +60,9 @@ def ask(
     context = Paths(n_paths)
     drafter = BestFirst(context, frozenset({END}), DraftModelSettings(branches), "trial")
     history = History(np.array(HISTORY, dtype=np.int32))
-    request = DraftRequest(
+    request = draft_request(
         0, history, nodes, depth, sampling or SamplingParams(temperature=temperature), Noise(seed),
-        price or Price(),
-        needs_probs=needs_probs,
+        needs_probs, price=price or Price(),
     )  # fmt: skip
     (draft,) = drafter.draft([request])
     return draft, context

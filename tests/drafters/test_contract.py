@@ -31,7 +31,7 @@ from tests.drafters import plug_ins
 from tests.drafters.block_context import block_drafter
 from tests.drafters.made_tokenizers import MadeTokenizer, foreign_draft_model
 from tests.drafters.masked_context import MaskedContext
-from tests.fakes import FakeDraftContext, HashModel, paths
+from tests.fakes import FakeDraftContext, HashModel, draft_request, paths
 
 VOCABULARY, CONTEXT = 6, 48
 MODEL = HashModel(VOCABULARY, order=1, seed=4)
@@ -124,7 +124,7 @@ def ask(
     sampling = SamplingParams(temperature=temperature, top_p=1.0, min_p=0.0)
     noise = Noise(seed, round=len(history) if needs_probs else 0)
     deepest = nodes if depth is None else depth
-    return DraftRequest(slot, history, nodes, deepest, sampling, noise, needs_probs=needs_probs)
+    return draft_request(slot, history, nodes, deepest, sampling, noise, needs_probs=needs_probs)
 
 
 def assert_valid(draft: Draft, request: DraftRequest) -> None:

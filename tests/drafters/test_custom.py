@@ -13,14 +13,14 @@ from localspec.drafters.custom import Custom
 from localspec.engine.interfaces import EMPTY_DRAFT, Draft, DraftRequest, History, Outcome, Verdict
 from localspec.types import LogitRows, Noise, SamplingParams, SparseProbs
 from tests.drafters import plug_ins
-from tests.fakes import prompt
+from tests.fakes import draft_request, prompt
 
 N_VOCAB = 6
 
 
 def ask(*tokens: int, nodes: int = 4, depth: int = 3, needs_probs: bool = False) -> DraftRequest:
     history = History(tokens or (1, 2, 3))
-    return DraftRequest(0, history, nodes, depth, SamplingParams(), Noise(1), needs_probs=needs_probs)
+    return draft_request(0, history, nodes, depth, SamplingParams(), Noise(1), needs_probs=needs_probs)
 
 
 def held(drafter: Any, max_leaves: int = 1) -> Custom:

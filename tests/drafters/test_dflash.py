@@ -12,7 +12,7 @@ import pytest
 
 from localspec.drafters.heads import dflash
 from localspec.drafters.heads.dflash import BlockContext, BlockDrafter, DFlashHead
-from localspec.engine.interfaces import DraftRequest, History
+from localspec.engine.interfaces import History
 from localspec.errors import LocalspecError, ModelFileError, PairError
 from localspec.gguf import read_header
 from localspec.llama.cache.context import Context
@@ -25,6 +25,7 @@ from localspec.runtime.engine import Engine
 from localspec.types import Feed, Float32Array, Noise, Rule, SamplingParams, Tokens
 from tests.drafters import dflash_files as files
 from tests.drafters.dflash_forward import DFlashForward, Matrix
+from tests.fakes import draft_request
 
 KINDS = ("dflash", "dflash2", "dspark")
 LAYERS = (1, 3, 5)
@@ -225,7 +226,7 @@ def test_one_pass_for_each_draft(kind: str, branches: int, tiny_target: Path, tm
         passes = count_passes(drafter._block)
         for length in (40, 41, 45):
             alone.prefill(0, TEXT[:length], length)
-            request = DraftRequest(0, History(TEXT[:length]), 6, 6, SamplingParams(temperature=1.0), Noise(length))
+            request = draft_request(0, History(TEXT[:length]), 6, 6, SamplingParams(temperature=1.0), Noise(length))
             for _ in range(3):
                 (draft,) = drafter.draft([request])
             assert len(draft) > 1

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from localspec.drafters.heads import dflash
-from localspec.engine.interfaces import DraftRequest, History
+from localspec.engine.interfaces import History
 from localspec.errors import LocalspecError
 from localspec.gguf import read_header
 from localspec.llama.cache.context import Context
@@ -19,6 +19,7 @@ from localspec.llama.library.settings import ContextSettings
 from localspec.llama.model import Model
 from localspec.types import Noise, SamplingParams
 from tests.drafters import dflash_files as files
+from tests.fakes import draft_request
 
 KINDS = ("dflash", "dflash2", "dspark")
 TOKENS = b"tokenizer.ggml.tokens"
@@ -42,7 +43,7 @@ def use(path: Path, target: Context) -> str:
         try:
             drafter = head.attach(target, 1)
             history = History(range(300, 340))
-            drafter.draft([DraftRequest(0, history, 4, 4, SamplingParams(temperature=0.0), Noise(1))])
+            drafter.draft([draft_request(0, history, 4, 4, SamplingParams(temperature=0.0), Noise(1))])
             drafter.close()
         finally:
             head.close()

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from localspec.drafters.heads.block_rows import MarkovRows, Scaling
+from localspec.engine.interfaces import Request
 from localspec.engine.loop import Loop
-from localspec.engine.request import Request
 from localspec.planning.fixed import FixedPlan
 from localspec.types import Rule
 from tests.drafters import test_contract as contract

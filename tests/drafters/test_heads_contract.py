@@ -22,7 +22,7 @@ from localspec.methods import ROWS
 from localspec.runtime.engine import Engine
 from localspec.types import Feed, Noise, SamplingParams, Tokens
 from tests.drafters.shipped_heads import SHIPPED, target_of
-from tests.fakes import paths
+from tests.fakes import draft_request, paths
 
 LENGTH = 160
 SETTINGS = ContextSettings(n_ctx=LENGTH, grid=64, threads=1, type_v="bf16", n_slots=2)
@@ -48,7 +48,7 @@ class Attached:
         return History(tokens)
 
     def ask(self, history: History, slot: int = 0, nodes: int = 3, depth: int | None = None, seed: int = 1) -> Draft:
-        request = DraftRequest(
+        request = draft_request(
             slot, history, nodes, nodes if depth is None else depth, SamplingParams(temperature=0.8), Noise(seed)
         )
         (draft,) = self.drafter.draft([request])
@@ -134,7 +134,7 @@ def test_another_drafter_of_the_head_outlives_the_first(attached: Attached) -> N
     second = attached.head.attach(attached.target, 2)
     first.close()
     first.close()
-    request = DraftRequest(0, history, 4, 4, SamplingParams(temperature=0.0), Noise(1))
+    request = draft_request(0, history, 4, 4, SamplingParams(temperature=0.0), Noise(1))
     for _ in range(3):
         (draft,) = second.draft([request])
         check(draft, request, attached.target.n_vocab)

@@ -14,7 +14,7 @@ import pytest
 from localspec.chat.turn import Message
 from localspec.drafters.heads import loading as heads
 from localspec.drafters.heads.medusa import MedusaContext, MedusaHead, load
-from localspec.engine.interfaces import DraftRequest, History
+from localspec.engine.interfaces import History
 from localspec.errors import ModelFileError, PairError
 from localspec.gguf import Header
 from localspec.llama.cache.context import Context
@@ -22,6 +22,7 @@ from localspec.runtime.engine import Engine
 from localspec.types import Feed, Noise, Rule, SamplingParams, Tokens
 from tests.drafters.made_heads import Arrays, medusa, medusa_says, write
 from tests.drafters.shipped_heads import SHIPPED
+from tests.fakes import draft_request
 
 FILE = "medusa_lm_head.safetensors"
 CONFIG = {"base_model_name_or_path": "some/model", "medusa_num_heads": 2, "medusa_num_layers": 1}
@@ -63,7 +64,7 @@ def test_row_d_is_that_of_head_d_on_the_last_evaluated_token(
 def test_without_the_state_there_is_nothing_to_say(tmp_path: Path, header: Header, target: Context) -> None:
     drafter = load(write(tmp_path / "head", FILE, medusa(), None), header).attach(target, 1)
     tokens = read(target, "A chat that the target has read to its end")
-    request = DraftRequest(0, History(tokens), 4, 4, SamplingParams(temperature=0.0), Noise(1))
+    request = draft_request(0, History(tokens), 4, 4, SamplingParams(temperature=0.0), Noise(1))
     assert len(drafter.draft([request])[0]) == 2
     other = tokens.copy()
     other[:] = 9
@@ -80,7 +81,7 @@ def test_a_tree_is_made_of_the_heads_best_guesses(tmp_path: Path, header: Header
     assert target.states is not None
     state = target.states.read(0, -1, len(tokens) - 2, len(tokens) - 1)[0]
     best = [set(np.argsort(-medusa_says(arrays, number, 1, state))[:6].tolist()) for number in range(2)]
-    request = DraftRequest(0, History(tokens), 8, 4, SamplingParams(temperature=0.0), Noise(1))
+    request = draft_request(0, History(tokens), 8, 4, SamplingParams(temperature=0.0), Noise(1))
     (draft,) = drafter.draft([request])
     depths = [0 if parent < 0 else 1 for parent in draft.parents.tolist()]
     assert len(draft) == 8
@@ -88,7 +89,9 @@ def test_a_tree_is_made_of_the_heads_best_guesses(tmp_path: Path, header: Header
     assert all(token in best[depth] for token, depth in zip(draft.tokens.tolist(), depths, strict=True))
     assert draft.confidence is not None
     for needs_probs in (False, True):
-        (chain,) = drafter.draft([replace(request, chain=True, max_nodes=1, needs_probs=needs_probs)])
+        rule = Rule.REJECTION if needs_probs else Rule.COUPLED
+        asked = replace(request.asked, rule=rule)
+        (chain,) = drafter.draft([replace(request, chain=True, max_nodes=1, asked=asked)])
         assert chain.tokens.tolist() == draft.tokens[:1].tolist()
         assert (chain.probs is not None) == needs_probs
 
@@ -166,7 +169,7 @@ def test_a_vocabulary_that_is_padded_otherwise_is_no_other(tmp_path: Path, heade
         path = write(tmp_path / str(size), FILE, medusa(vocabulary=size), None)
         drafter = load(path, header).attach(target, 1)
         tokens = read(target, "Some words of a text")
-        request = DraftRequest(0, History(tokens), 4, 4, SamplingParams(temperature=1.5, top_k=0), Noise(1))
+        request = draft_request(0, History(tokens), 4, 4, SamplingParams(temperature=1.5, top_k=0), Noise(1))
         (draft,) = drafter.draft([request])
         assert len(draft) == 2
         assert (draft.tokens < 4096).all()
@@ -202,7 +205,7 @@ def test_a_pickle_as_published_is_read(tmp_path: Path, header: Header, target: C
     assert head.count == 2
     tokens = read(target, "Some words of a text")
     (draft,) = head.attach(target, 1).draft(
-        [DraftRequest(0, History(tokens), 4, 4, SamplingParams(temperature=0.0), Noise(1))]
+        [draft_request(0, History(tokens), 4, 4, SamplingParams(temperature=0.0), Noise(1))]
     )
     assert len(draft) == 2
     path.write_bytes(path.read_bytes()[:-100])

@@ -20,14 +20,14 @@ from localspec.engine.interfaces import (
 from localspec.errors import UsageError
 from localspec.native import kernels
 from localspec.types import LogitRows, Noise, SamplingParams
-from tests.fakes import FakeDraftContext, HashModel
+from tests.fakes import FakeDraftContext, HashModel, draft_request
 
 MODEL = HashModel(8)
 SAMPLING = SamplingParams(temperature=0.9)
 
 
 def ask(history: History, slot: int = 0, nodes: int = 4, needs_probs: bool = False) -> DraftRequest:
-    return DraftRequest(slot, history, nodes, nodes, SAMPLING, Noise(3), needs_probs=needs_probs)
+    return draft_request(slot, history, nodes, nodes, SAMPLING, Noise(3), needs_probs=needs_probs)
 
 
 # -- the draft model -------------------------------------------------------------------------------------------------

@@ -10,12 +10,13 @@ import pytest
 
 from localspec.drafters.heads import loading as heads
 from localspec.drafters.heads.mlp_speculator import MlpContext, MlpHead, load
-from localspec.engine.interfaces import DraftRequest, History
+from localspec.engine.interfaces import History
 from localspec.errors import ModelFileError, PairError
 from localspec.gguf import Header
 from localspec.llama.cache.context import Context
 from localspec.types import Feed, Noise, SamplingParams
 from tests.drafters.made_heads import speculator, speculator_says, write
+from tests.fakes import draft_request
 
 FILE = "model.safetensors"
 
@@ -40,7 +41,7 @@ def test_a_step_reads_the_state_so_far_and_the_last_token(
     (row,) = context.decode([Feed(0, np.append(tokens, [7, 8, 9]).astype(np.int32), len(tokens))])
     assert np.isneginf(row[0]).all(), "further ahead than it was trained for"
     (draft,) = head.attach(target, 2).draft(
-        [DraftRequest(0, History(tokens), 7, 7, SamplingParams(temperature=0.0), Noise(1))]
+        [draft_request(0, History(tokens), 7, 7, SamplingParams(temperature=0.0), Noise(1))]
     )
     paths: list[list[int]] = []
     for token, parent in zip(draft.tokens.tolist(), draft.parents.tolist(), strict=True):

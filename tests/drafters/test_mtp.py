@@ -11,7 +11,7 @@ import pytest
 
 from localspec.drafters.heads import mtp
 from localspec.drafters.heads.mtp_context import MtpContext
-from localspec.engine.request import Request
+from localspec.engine.interfaces import Request
 from localspec.errors import LocalspecError, ModelError, ModelFileError, PairError
 from localspec.gguf import read_header
 from localspec.llama.cache.context import Context

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from localspec.llama.model import Model
 from localspec.runtime.engine import Engine
 from localspec.types import Noise, SamplingParams
 from tests.drafters.masked_context import MaskedContext
-from tests.fakes import HashModel
+from tests.fakes import HashModel, draft_request
 from tests.llama.tiny_gguf import TINY_METADATA, gguf_bytes, tiny_tensors, write
 
 FILE = Path(__file__).parent.parent / "data" / "heads" / "tiny-pard-q4_0.gguf"
@@ -40,7 +39,7 @@ def masked(n_ctx: int = 256) -> MaskedContext:
 
 
 def ask(history: History, nodes: int = 4, slot: int = 0) -> DraftRequest:
-    return DraftRequest(slot, history, nodes, nodes, SAMPLING, Noise(3), needs_probs=True)
+    return draft_request(slot, history, nodes, nodes, SAMPLING, Noise(3), needs_probs=True)
 
 
 # -- passes ----------------------------------------------------------------------------------------------------------
@@ -60,7 +59,9 @@ def test_a_draft_takes_one_pass_of_the_last_token_and_a_mask_for_every_further_g
 
 def test_the_rows_are_those_behind_the_masks() -> None:
     history, model = History([1, 2, 3]), HashModel(MASK + 1)
-    (draft,) = drafter(masked()).draft([replace(ask(history), sampling=SamplingParams(temperature=0.0))])
+    (draft,) = drafter(masked()).draft(
+        [draft_request(0, history, 4, 4, SamplingParams(temperature=0.0), Noise(3), True)]
+    )
     path = [1, 2, 3]
     for token in draft.tokens.tolist():
         assert token == int(model(np.array(path, dtype=np.int32))[:MASK].argmax())

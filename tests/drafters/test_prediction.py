@@ -11,12 +11,11 @@ from hypothesis import strategies as st
 
 from localspec.drafters.search.prediction import Prediction
 from localspec.drafters.search.prompt_lookup import PromptLookup
-from localspec.engine.interfaces import DraftRequest, History
+from localspec.engine.interfaces import DraftRequest, History, Request
 from localspec.engine.loop import Loop
-from localspec.engine.request import Request
 from localspec.planning.fixed import FixedPlan
 from localspec.types import NO_TOKENS, Noise, SamplingParams, Tokens
-from tests.fakes import Answer, FakeTarget, FakeVocabulary, HashModel, answer, prompt
+from tests.fakes import Answer, FakeTarget, FakeVocabulary, HashModel, answer, draft_request, prompt
 
 MODEL = HashModel(200, order=6)
 VOCABULARY = FakeVocabulary(200)
@@ -84,7 +83,7 @@ def test_whatever_is_said_what_is_expected_stands_behind_a_match(
 
 
 def ask(history: History, prediction: Tokens = NO_TOKENS, nodes: int = 4) -> DraftRequest:
-    return DraftRequest(0, history, nodes, nodes, SamplingParams(), Noise(1), prediction=prediction)
+    return draft_request(0, history, nodes, nodes, SamplingParams(), Noise(1), prediction=prediction)
 
 
 def test_prediction_is_preferred_unless_the_conversation_matches_longer() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from localspec.errors import UsageError
 from localspec.native import kernels
 from localspec.native.successors import SUCCESSORS, SuccessorIndex
 from localspec.types import LogitRows, Noise, SamplingParams
-from tests.fakes import HashModel, prompt
+from tests.fakes import HashModel, draft_request, prompt
 
 COLD = SamplingParams(temperature=0.0)
 
@@ -34,8 +35,10 @@ def taught(kept: dict[int, dict[int, float]], branches: int = 1) -> TokenRecycli
     return TokenRecycling(successors, RecyclingSettings(branches))
 
 
-def ask(*tokens: int, nodes: int = 4, depth: int | None = None, sampling: SamplingParams = COLD) -> DraftRequest:
-    return DraftRequest(0, History(tokens), nodes, nodes if depth is None else depth, sampling, Noise(1))
+def ask(
+    *tokens: int, nodes: int = 4, depth: int | None = None, sampling: SamplingParams = COLD, **more: Any
+) -> DraftRequest:
+    return draft_request(0, History(tokens), nodes, nodes if depth is None else depth, sampling, Noise(1), **more)
 
 
 def guess(drafter: TokenRecycling, request: DraftRequest) -> Draft:
@@ -116,7 +119,7 @@ def test_a_pass_it_was_not_asked_about_teaches_nothing() -> None:
     drafter.observe([passed])
     drafter.draft([replace(ask(1), slot=1)])
     drafter.observe([passed])
-    drafter.draft([replace(ask(1), needs_probs=True)])
+    drafter.draft([ask(1, needs_probs=True)])
     drafter.observe([passed])
     assert guess(drafter, ask(1)) is EMPTY_DRAFT
     drafter.observe([passed])
@@ -159,7 +162,7 @@ def test_it_ranks_with_the_noise_that_the_target_draws_with() -> None:
 
 def test_rejection_and_block_hear_nothing_of_earlier_answers() -> None:
     """Their text depends on the draft, so it would depend on who was served before."""
-    assert guess(taught({1: {2: 5.0}}), replace(ask(1), needs_probs=True)) is EMPTY_DRAFT
+    assert guess(taught({1: {2: 5.0}}), ask(1, needs_probs=True)) is EMPTY_DRAFT
 
 
 def test_what_is_cleared_is_not_guessed() -> None:

@@ -11,13 +11,13 @@ from localspec.drafters.search.suffix import SuffixDecoding
 from localspec.engine.interfaces import Draft, DraftRequest, History, Outcome, Verdict
 from localspec.types import LogitRows, Noise, SamplingParams
 from tests.drafters.test_contract import FixedCorpus
-from tests.fakes import prompt
+from tests.fakes import draft_request, prompt
 
 ROWS = LogitRows.from_matrix(np.zeros((1, 6), dtype=np.float32))
 
 
 def ask(*tokens: int, nodes: int = 4, depth: int | None = None) -> DraftRequest:
-    return DraftRequest(0, History(tokens), nodes, nodes if depth is None else depth, SamplingParams(), Noise(1))
+    return draft_request(0, History(tokens), nodes, nodes if depth is None else depth, SamplingParams(), Noise(1))
 
 
 def corpus_of(*texts: list[int]) -> FixedCorpus:

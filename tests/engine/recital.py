@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from localspec.engine.interfaces import Draft, DraftRequest
+from localspec.engine.interfaces import Draft, DraftRequest, Request
 from localspec.engine.loop import Loop
-from localspec.engine.request import Request
 from localspec.planning.fixed import FixedPlan
 from localspec.types import Float32Array, SamplingParams, Tokens
 from tests.fakes import Answer, FakeDrafter, FakeTarget, FakeVocabulary, answer, prompt

@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from localspec.drafters.models.draft_model import DraftModel, DraftModelSettings
-from localspec.engine.interfaces import Draft, Drafter
+from localspec.engine.interfaces import Draft, Drafter, Request
 from localspec.engine.loop import Loop
-from localspec.engine.request import Request
 from localspec.planning.fixed import FixedPlan
 from localspec.types import SamplingParams
 from tests.engine.recital import BANG, END, GREEDY, HEL, LD, LO, VOCABULARY, WOR, Recital

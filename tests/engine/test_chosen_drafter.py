@@ -10,10 +10,9 @@ import pytest
 
 from localspec.drafters.models.draft_model import DraftModel
 from localspec.drafters.search.prompt_lookup import PromptLookup, PromptLookupSettings
-from localspec.engine.interfaces import Drafter
+from localspec.engine.interfaces import Drafter, Request
 from localspec.engine.loop import Loop
 from localspec.engine.plan import Plan
-from localspec.engine.request import Request
 from localspec.errors import UsageError
 from localspec.planning.costs import PassCosts
 from localspec.planning.fixed import FixedPlan

@@ -16,16 +16,26 @@ from localspec.drafters.models.draft_model import DraftModel, DraftModelSettings
 from localspec.drafters.search.forced import GrammarForced
 from localspec.drafters.search.prompt_lookup import PromptLookup, PromptLookupSettings
 from localspec.engine.constraint import legal, masked
-from localspec.engine.interfaces import Constraint, Draft, Drafter, DraftRequest, History
+from localspec.engine.interfaces import Constraint, Draft, Drafter, DraftRequest, History, Request
 from localspec.engine.loop import Loop
-from localspec.engine.request import FinishReason, Request
+from localspec.engine.request import FinishReason
 from localspec.errors import GrammarError
 from localspec.planning.costs import PassCosts
 from localspec.planning.fixed import FixedPlan
 from localspec.planning.knowledge import Knowledge
 from localspec.planning.plan import AdaptivePlan
 from localspec.types import LogitRows, Noise, Rule, SamplingParams, Tokens
-from tests.fakes import FakeDraftContext, FakeDrafter, FakeTarget, FakeVocabulary, HashModel, answer, parrot, prompt
+from tests.fakes import (
+    FakeDraftContext,
+    FakeDrafter,
+    FakeTarget,
+    FakeVocabulary,
+    HashModel,
+    answer,
+    draft_request,
+    parrot,
+    prompt,
+)
 
 SIZE, END = 24, 23
 MODEL = HashModel(SIZE)
@@ -183,7 +193,7 @@ def test_what_is_forced_is_drafted_and_says_where_it_comes_from() -> None:
 
 
 def ask(constraint: Constraint | None) -> DraftRequest:
-    return DraftRequest(0, History([1]), 9, 9, SamplingParams(), Noise(1), constraint=constraint)
+    return draft_request(0, History([1]), 9, 9, SamplingParams(), Noise(1), constraint=constraint)
 
 
 def test_forbidden_nodes_are_cut_with_all_that_hangs_on_them() -> None:

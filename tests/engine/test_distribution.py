@@ -15,9 +15,8 @@ import numpy as np
 import pytest
 
 from localspec.drafters.models.draft_model import DraftModel, DraftModelSettings
-from localspec.engine.interfaces import Draft, Drafter, Verdict
+from localspec.engine.interfaces import Draft, Drafter, Request, Verdict
 from localspec.engine.loop import Loop
-from localspec.engine.request import Request
 from localspec.engine.verify import verify
 from localspec.native import kernels
 from localspec.planning.fixed import FixedPlan

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from localspec.engine.interfaces import Draft, Verdict
+from localspec.engine.interfaces import Draft, Request, Verdict
 from localspec.engine.loop import Loop
-from localspec.engine.request import FinishReason, Request
+from localspec.engine.request import FinishReason
 from localspec.engine.verify import verify
 from localspec.errors import KernelError
 from localspec.planning.fixed import FixedPlan

@@ -9,11 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.engine.interfaces import EMPTY_DRAFT, Draft, DraftRequest, History
-from localspec.engine.request import Request
+from localspec.engine.interfaces import EMPTY_DRAFT, Draft, DraftRequest, History, Request
 from localspec.errors import UsageError
 from localspec.types import Noise, SamplingParams, SparseProbs
-from tests.fakes import prompt
+from tests.fakes import draft_request, prompt
 
 edits = st.lists(st.lists(st.integers(0, 9), max_size=5) | st.integers(0, 400), max_size=30)
 
@@ -92,7 +91,7 @@ def test_an_empty_draft_is_legal_and_false() -> None:
 
 
 def test_a_request_for_a_draft_never_stops_early_by_default() -> None:
-    request = DraftRequest(0, History([1]), 4, 4, SamplingParams(), Noise(1))
+    request = draft_request(0, History([1]), 4, 4, SamplingParams(), Noise(1))
     assert request.price.pays([0.0], 1)
     assert request.price.pays([0.5, 0.0, 0.0], 64)
     assert not request.needs_probs

@@ -7,10 +7,10 @@ from itertools import count
 
 import pytest
 
-from localspec.engine.interfaces import Draft, Outcome
+from localspec.engine.interfaces import Draft, Outcome, Request
 from localspec.engine.loop import Loop
 from localspec.engine.plan import Proposal, Review
-from localspec.engine.request import FinishReason, Request
+from localspec.engine.request import FinishReason
 from localspec.errors import ContextOverflowError
 from localspec.planning.fixed import FixedPlan
 from tests.engine.recital import (

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from localspec.drafters.models.draft_model import DraftModel, DraftModelSettings
 from localspec.drafters.search.prompt_lookup import PromptLookup, PromptLookupSettings
-from localspec.engine.interfaces import Draft, Drafter, DraftRequest, Verdict
+from localspec.engine.interfaces import Draft, Drafter, DraftRequest, Request, Verdict
 from localspec.engine.loop import Loop
-from localspec.engine.request import Request
 from localspec.native import kernels
 from localspec.planning.fixed import FixedPlan
 from localspec.types import Float32Array, LogitRows, Noise, Rule, SamplingParams, Tokens

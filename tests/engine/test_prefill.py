@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from localspec.drafters.models.draft_model import DraftModel
-from localspec.engine.interfaces import Draft
+from localspec.engine.interfaces import Draft, Request
 from localspec.engine.loop import Loop
-from localspec.engine.request import Event, FinishReason, Request
+from localspec.engine.request import Event, FinishReason
 from localspec.errors import DecodeError, LocalspecError
 from localspec.planning.costs import PassCosts
 from localspec.planning.draft_costs import DraftCosts

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.engine.interfaces import Draft
+from localspec.engine.interfaces import Draft, Request
 from localspec.engine.loop import Loop
-from localspec.engine.request import TARGET_ORIGIN, Origin, Request
+from localspec.engine.request import TARGET_ORIGIN, Origin
 from localspec.engine.stats import RequestStats, percentile
 from localspec.planning.fixed import FixedPlan
 from localspec.types import Rule, SamplingParams

@@ -9,9 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from localspec.engine.interfaces import Drafter
+from localspec.engine.interfaces import Drafter, Request
 from localspec.engine.loop import Loop
-from localspec.engine.request import Request
 from localspec.errors import ModelError, UsageError
 from localspec.llama.cache.constant_width import ConstantWidth
 from localspec.llama.cache.context import Context

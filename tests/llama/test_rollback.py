@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from localspec.engine.request import Request
+from localspec.engine.interfaces import Request
 from localspec.errors import UsageError
 from localspec.llama.cache.context import Context
 from localspec.llama.cache.hidden import HiddenReader

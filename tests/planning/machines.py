@@ -26,6 +26,7 @@ from localspec.planning.costs import MOST_KEPT_PASSES, PassCosts
 from localspec.planning.knowledge import Knowledge
 from localspec.planning.plan import AdaptivePlan
 from localspec.types import LogitRows, Noise, SamplingParams
+from tests.fakes import draft_request
 from tests.planning.simulator import TARGET, Curve
 
 NOISE_FILE = Path(__file__).parents[1] / "data" / "pass_noise.json"
@@ -226,7 +227,7 @@ def _answer(world: World, plan: AdaptivePlan, machine: Machine) -> Answer:
     plan.read(PROMPT_NOISE - 1, 0, machine.run(curve(1, 0) + 0.8 * slope * (PROMPT_NOISE - 2)))
     end, found = PROMPT_NOISE + world.tokens, Answer(0.0, 0.0, 0.0, 0)
     while (room := end - len(history)) > 0:
-        request = DraftRequest(0, history, room - 1, room - 1, SamplingParams(temperature=1.0), Noise(1), room=room)
+        request = draft_request(0, history, room - 1, room - 1, SamplingParams(temperature=1.0), Noise(1), room=room)
         proposal = plan.draft(TARGET, [request], [1])
         draft = proposal.drafts[0]
         accepted = len(draft) if draft.tokens.all() else int(draft.tokens.argmin())

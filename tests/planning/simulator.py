@@ -20,7 +20,7 @@ from localspec.planning.draft_costs import DraftCosts
 from localspec.planning.knowledge import Knowledge
 from localspec.planning.plan import AdaptivePlan, Forced
 from localspec.types import LogitRows, Noise, SamplingParams
-from tests.fakes import FakeTarget, HashModel
+from tests.fakes import FakeTarget, HashModel, draft_request
 
 Curve = Callable[[int, int], float]
 """(width, length) -> seconds."""
@@ -293,7 +293,7 @@ def _answer(run: Run, rng: np.random.Generator, limit: int | None) -> None:
     rows = LogitRows.from_matrix(np.zeros((1, 2), dtype=np.float32))
     while (room := end - len(history)) > 0:
         nodes = room - 1 if limit is None else min(limit, room - 1)
-        request = DraftRequest(0, history, nodes, nodes, SamplingParams(temperature=1.0), Noise(1), room=room)
+        request = draft_request(0, history, nodes, nodes, SamplingParams(temperature=1.0), Noise(1), room=room)
         proposal = plan.draft(TARGET, [request], [1])
         draft = proposal.drafts[0]
         assert len(draft) <= max(nodes, 0)

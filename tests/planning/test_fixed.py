@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.engine.interfaces import EMPTY_DRAFT, Draft, DraftRequest, History
+from localspec.engine.interfaces import EMPTY_DRAFT, Draft, History, Request
 from localspec.engine.loop import Loop
-from localspec.engine.request import Request
 from localspec.errors import UsageError
 from localspec.planning.costs import PassCosts
 from localspec.planning.fitting import fitting
@@ -17,7 +16,7 @@ from localspec.planning.fixed import FixedPlan
 from localspec.planning.knowledge import Knowledge
 from localspec.planning.plan import AdaptivePlan
 from localspec.types import Noise, Rule, SamplingParams, SparseProbs
-from tests.fakes import FakeDrafter, FakeTarget, FakeVocabulary, HashModel, answer, prompt
+from tests.fakes import FakeDrafter, FakeTarget, FakeVocabulary, HashModel, answer, draft_request, prompt
 
 TARGET = FakeTarget(HashModel(5), 5)
 STREAMS = FakeTarget(HashModel(5), 5, streams=True)
@@ -106,7 +105,7 @@ def silent() -> FakeDrafter:
 
 def asked(plan: FixedPlan, slots: int = 1) -> list[list[int]]:
     """Tokens of the drafts."""
-    requests = [DraftRequest(slot, History([1]), 4, 4, SamplingParams(), Noise(1)) for slot in range(slots)]
+    requests = [draft_request(slot, History([1]), 4, 4, SamplingParams(), Noise(1)) for slot in range(slots)]
     return [draft.tokens.tolist() for draft in plan.draft(STREAMS, requests, [1] * slots).drafts]
 
 

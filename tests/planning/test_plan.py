@@ -15,10 +15,9 @@ from hypothesis import strategies as st
 
 from localspec.drafters.models.draft_model import DraftModel, DraftModelSettings
 from localspec.drafters.search.prompt_lookup import PromptLookup, PromptLookupSettings
-from localspec.engine.interfaces import Draft, Drafter, DraftRequest
+from localspec.engine.interfaces import Draft, Drafter, DraftRequest, Request
 from localspec.engine.loop import Loop
 from localspec.engine.plan import Undrafted
-from localspec.engine.request import Request
 from localspec.engine.stats import RequestStats
 from localspec.errors import DecodeError
 from localspec.planning.budget import LOSS_PASSES, LOSS_SHARE

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from localspec.config import EngineSettings
+from localspec.engine.interfaces import Request
 from localspec.engine.loop import Loop
-from localspec.engine.request import Request
 from localspec.errors import LocalspecError
 from localspec.llama.library.settings import ContextSettings
 from localspec.llama.special_tokens import SpecialToken

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from localspec.engine.request import FinishReason, Request
+from localspec.engine.interfaces import Request
+from localspec.engine.request import FinishReason
 from localspec.errors import LocalspecError
 from localspec.runtime.engine import Engine
 from localspec.runtime.generation import Generation

@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from localspec.engine.interfaces import DraftRequest, History, Outcome, Verdict
+from localspec.engine.interfaces import History, Outcome, Verdict
 from localspec.planning.costs import PassCosts
 from localspec.planning.knowledge import Knowledge
 from localspec.planning.plan import AdaptivePlan
 from localspec.types import LogitRows, Noise, SamplingParams
+from tests.fakes import draft_request
 from tests.planning.simulator import STREAMS, Clock, Guesser, Process
 
 PASSES, WARM = 150, 50
@@ -32,7 +33,7 @@ def spent(slots: int, chance: float) -> float:
     sent = 0
     for number in range(PASSES):
         requests = [
-            DraftRequest(slot, history, 7, 7, SamplingParams(temperature=1.0), Noise(1), room=1000)
+            draft_request(slot, history, 7, 7, SamplingParams(temperature=1.0), Noise(1), room=1000)
             for slot, history in enumerate(histories)
         ]
         proposal = plan.draft(STREAMS, requests, [1] * slots)

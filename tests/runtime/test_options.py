@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from localspec import Engine, Grammar, Options, Rule, SamplingParams
-from localspec.engine.request import Request
+from localspec.engine.interfaces import Request
 from localspec.errors import UsageError
 from localspec.tui.talk.conversation import checked
 

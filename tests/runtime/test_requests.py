@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from localspec.chat.turn import Message
-from localspec.engine.request import FinishReason, Request
+from localspec.engine.interfaces import Request
+from localspec.engine.request import FinishReason
 from localspec.errors import UsageError
 from localspec.runtime.engine import Engine
 from localspec.types import Noise

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from localspec.engine.request import Request
+from localspec.engine.interfaces import Request
 from localspec.llama.model import Model
 from localspec.runtime.engine import Engine
 from localspec.runtime.pool import Pool

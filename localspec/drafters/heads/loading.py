@@ -11,7 +11,7 @@ from localspec.config import EngineSettings
 from localspec.drafters.heads.head import Head
 from localspec.drafters.heads.mtp_context import runs
 from localspec.drafters.setup import code_of
-from localspec.engine.interfaces import Drafter, DraftRequest, History
+from localspec.engine.interfaces import Drafter, DraftRequest, History, Request
 from localspec.errors import DecodeError, LocalspecError, ModelError, UsageError
 from localspec.gguf import Header, read_header
 from localspec.llama.cache.context import Context
@@ -169,11 +169,12 @@ def displace(drafters: Sequence[Drafter], target: Context, slots: Sequence[int])
     if not drafters:
         return failed
     history = History(range(3))
+    asked = Request(history.tokens, sampling=SamplingParams(temperature=0.0))
     read = any(drafter.name in HEADS for drafter in drafters)  # they read what the target thought of the text
     for slot in slots:
         if read:
             target.decode([Feed(slot, history.tokens[:2], 1)])
-        request = DraftRequest(slot, history, 1, 1, SamplingParams(temperature=0.0), Noise(0))
+        request = DraftRequest(slot, history, 1, 1, asked, Noise(0))
         for drafter in drafters:
             try:
                 drafter.draft([request])

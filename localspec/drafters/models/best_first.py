@@ -83,7 +83,7 @@ class BestFirst(DraftModel):
 
     def _behind(self, request: DraftRequest, node: _Node, rows: LogitRows) -> list[_Node]:
         """The best few guesses after a node, in trial order."""
-        sampling, noise, count = request.sampling, request.noise, self.settings.branches
+        sampling, noise, count = request.asked.sampling, request.noise, self.settings.branches
         try:
             rows = masked(request, node.path, rows)
             found, shares = kernels.sample(rows, 0, sampling, node.path, noise, len(node.path), count)
@@ -153,7 +153,7 @@ def _chances(request: DraftRequest, position: int, tokens: Tokens, shares: Float
     separates two guesses is T (log p + g), in logits. What is not among the guesses counts as much as the last of them;
     fewer of them than the `count` asked for are all there are.
     """
-    temperature = request.sampling.temperature
+    temperature = request.asked.sampling.temperature
     if temperature <= 0.0:
         return [min(HIGHEST_PROBABILITY, float(share)) for share in shares]
     with np.errstate(divide="ignore"):  # a share that is too small for float32 is none

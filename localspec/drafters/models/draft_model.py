@@ -174,7 +174,7 @@ class DraftModel:
         count = min(self.settings.branches, request.max_nodes - len(draft.tokens))
         try:
             rows = masked(request, history, rows)
-            found, shares = kernels.sample(rows, 0, request.sampling, history, request.noise, draft.length, count)
+            found, shares = kernels.sample(rows, 0, request.asked.sampling, history, request.noise, draft.length, count)
             shares = np.minimum(shares, HIGHEST_PROBABILITY)
         except KernelError:  # nothing left to draw: nothing to guess; the target has its own say
             draft.done = True
@@ -186,7 +186,7 @@ class DraftModel:
         draft.confidence += shares.tolist()
         draft.certain.append(float(shares[0]))
         if request.needs_probs:
-            probs = kernels.distribution(rows, 0, request.sampling, history, request.noise, draft.length)
+            probs = kernels.distribution(rows, 0, request.asked.sampling, history, request.noise, draft.length)
             draft.probs += _drawn_from(probs, found)
         draft.path[draft.length] = found[0]
         draft.length += 1

@@ -89,9 +89,9 @@ class PromptLookup:
         same = seen.history is history and seen.epoch == history.epoch
         seen.index.sync(history.tokens, unchanged=seen.length if same else 0)
         predicted = seen.prediction.tokens if seen.prediction is not None else NO_TOKENS
-        if not same or predicted is not request.prediction:
-            wanted = len(request.prediction) > 0
-            seen.prediction = Prediction(request.prediction, shortest, longest, len(history)) if wanted else None
+        if not same or predicted is not request.asked.prediction:
+            wanted = len(request.asked.prediction) > 0
+            seen.prediction = Prediction(request.asked.prediction, shortest, longest, len(history)) if wanted else None
         seen.history, seen.epoch, seen.length = history, history.epoch, len(history)
         return seen
 

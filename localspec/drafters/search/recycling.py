@@ -69,7 +69,7 @@ class TokenRecycling:
             return EMPTY_DRAFT
         found = self._successors.guess(
             int(tokens[-1]),
-            request.sampling.temperature,
+            request.asked.sampling.temperature,
             request.noise,
             len(tokens),
             nodes,

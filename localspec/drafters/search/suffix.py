@@ -72,7 +72,7 @@ class SuffixDecoding:
         """What follows the history, and the sequence of the corpus it is from."""
         tokens = request.history.tokens
         # With a corpus a text drawn by *rejection* or *block* would depend on earlier ones.
-        searched = request.past and not request.needs_probs
+        searched = request.asked.past and not request.needs_probs
         other = self._corpus.borrow() if self._corpus is not None and searched else None
         try:
             found = seen.index.follow(tokens, seen.length, max(0, nodes), max(0, depth), tree=tree, other=other)

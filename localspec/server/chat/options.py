@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from localspec.engine.request import fresh_seed
+from localspec.engine.interfaces import fresh_seed
 from localspec.errors import UsageError
 from localspec.llama.model import Model
 from localspec.options import LIMITS, Options

@@ -14,7 +14,7 @@ from textual.timer import Timer
 from textual.widgets import Input, Static
 
 from localspec.chat.turn import Message
-from localspec.engine.request import fresh_seed
+from localspec.engine.interfaces import fresh_seed
 from localspec.errors import LocalspecError
 from localspec.tui.pages.passes import PassReader
 from localspec.tui.pages.race import Heat, Lane, likeness, summary

@@ -9,7 +9,7 @@ from typing import Any
 from localspec.chat.archive.message import Chat, StoredMessage
 from localspec.chat.prompt.prompt import drop_oldest, prompt_messages, sampling_params, summary_request, window_start
 from localspec.chat.turn import Message
-from localspec.engine.request import fresh_seed
+from localspec.engine.interfaces import fresh_seed
 from localspec.options import LIMITS
 from localspec.tui.talk.answerer import Answerer, Facts, Question
 
