@@ -14,14 +14,13 @@ POSSIBLE = os.name != "nt"
 """Whether this system can have models in a process of their own."""
 
 
-def add_process(parser: Any, default: bool) -> None:
-    """The option, for a parser or a group of one; `default` counts where the system can do it."""
+def add_process(parser: Any) -> None:
+    """The option, for a parser or a group of one."""
     parser.add_argument(
         "--process",
         action=argparse.BooleanOptionalAction,
-        default=default and POSSIBLE,
-        help="each model in a process of its own, which may die without the program; default: "
-        + ("yes" if default else "no"),
+        default=POSSIBLE,
+        help="each model in a process of its own, which may die without the program; default: yes (Windows: no)",
     )
 
 

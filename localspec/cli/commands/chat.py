@@ -39,7 +39,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--stats", action="store_true", help="with --plain: figures after every answer")
     add_endpoint_options(parser)
     add_engine_settings(parser, "chat_cache_gb")
-    add_process(parser, True)
+    add_process(parser)
     add_model_options(parser)
     add_sampling_options(parser)
 

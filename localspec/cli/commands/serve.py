@@ -76,7 +76,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="GB",
         help="disk for long prompts that come again; 0: none are kept; default: 4, or an eighth of the free disk",
     )
-    add_process(group, False)
+    add_process(group)
     parser.add_argument(
         "--alias", action="append", default=[], metavar="NAME", help="one more name for the default model"
     )
