@@ -246,6 +246,11 @@ class AnyEngine(ABC):
     def work_when_idle(self) -> None:
         """Lets it find out in idle time what is not known of this machine and model; for programs that stay."""
 
+    @property
+    def last_words(self) -> tuple[str, ...]:
+        """What the process wrote that had these models before, and died; nothing if there was none."""
+        return ()
+
     @abstractmethod
     def inspect(self, look: Callable[[Any], _Found]) -> _Found:
         """What `look` finds when it is called with the `Engine` of the process that has the models.

@@ -75,4 +75,13 @@ async def test_the_doctor_sees_models_of_another_process(make_app: MakeApp, fold
         found = {finding.name: finding.value for finding in screen.findings}
         assert "tiny" in found["target"]
         assert "tokens a conversation" in found["context"]
+        assert "last process" not in found
+        assert isinstance(local.engine, EngineApart)
+        os.kill(local.engine.pid, signal.SIGKILL)
+        await until(pilot, lambda: local.engine is not None and local.engine.last_words)
+        screen.findings = []
+        screen.action_again()
+        await until(pilot, lambda: screen.findings)
+        found = {finding.name: finding.value for finding in screen.findings}
+        assert "sched_reserve" in found["last process"], "the last that llama.cpp says of loading"
     local.close()

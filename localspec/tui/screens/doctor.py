@@ -22,6 +22,8 @@ from localspec.tui.shell.bindings import bind
 from localspec.tui.shell.dialogs import Page
 from localspec.tui.talk.owner import app_of, engine_of
 
+_LAST_WORDS = 3
+"""Lines that are shown of what a process wrote before it died."""
 _LAST_ANSWERS = 50
 
 
@@ -117,6 +119,9 @@ def examine(engine: AnyEngine | None, answers: Sequence[Mapping[str, Any]], cont
     loaded = [engine.settings.target, engine.settings.draft]
     yield from examine_machine_state(sum(path.stat().st_size for path in loaded if path is not None))
     yield from engine.inspect(inside.parts)
+    if engine.last_words:
+        words = " | ".join(engine.last_words[-_LAST_WORDS:])
+        yield Finding("last process", f"died, and the models were loaded again; it had written: {words}")
     yield from examine_machine(engine.settings.wide)
 
 
