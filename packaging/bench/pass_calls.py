@@ -35,8 +35,8 @@ def counted(engine: Engine, passes: int) -> list[Counter[str]]:
             before, calls = slot.stats.drafted, Counter[str]()
 
             def count(frame: FrameType, event: str, _: Any, calls: Counter[str] = calls) -> None:
-                if event == "call" and frame.f_code.co_filename.startswith(ROOT):
-                    calls[frame.f_code.co_filename[len(ROOT) + 1 :]] += 1
+                if event == "call":
+                    calls[frame.f_code.co_filename] += 1
 
             sys.setprofile(count)
             try:
@@ -52,6 +52,11 @@ def counted(engine: Engine, passes: int) -> list[Counter[str]]:
     return found
 
 
+def told(found: list[Counter[str]]) -> str:
+    """Calls and modules in words."""
+    return f"{median(map(Counter.total, found)):g} calls in {median(map(len, found)):g} modules"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--target")
@@ -62,10 +67,11 @@ def main() -> None:
     for drafter in ("none", "draft"):
         with Engine.load(options.target, options.draft, drafter=drafter, context=512) as engine:
             found = sorted(counted(engine, options.passes), key=Counter.total)
-        calls, modules = median(map(Counter.total, found)), median(map(len, found))
-        print(f"drafter {drafter}: {calls:g} calls in {modules:g} modules ({len(found)} passes)")
+        own = [Counter({name: count for name, count in one.items() if name.startswith(ROOT)}) for one in found]
+        print(f"drafter {drafter}: {told(own)}; with Python's and numpy's {told(found)} ({len(found)} passes)")
         if options.modules:
-            print("".join(f"  {count:4} {name}\n" for name, count in found[len(found) // 2].most_common()), end="")
+            rows = found[len(found) // 2].most_common()
+            print("".join(f"  {count:4} {name.removeprefix(ROOT)}\n" for name, count in rows), end="")
 
 
 if __name__ == "__main__":

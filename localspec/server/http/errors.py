@@ -18,6 +18,9 @@ from localspec.errors import (
     RunnerError,
     UsageError,
 )
+from localspec.options import Options
+from localspec.sampling import SamplingParams
+from localspec.settings import numbers_of
 
 RETRY_SECONDS = 2
 """What Retry-After says when a queue is full."""
@@ -157,6 +160,13 @@ def from_localspec(error: LocalspecError) -> ApiError:
     return ApiError(500, "server_error", str(error))
 
 
+_DECLARED = {row.api_name: row for owner in (Options, SamplingParams) for row in numbers_of(owner)}
+"""Fields whose range is declared: they are refused with the engine's sentence."""
+_OUTSIDE = frozenset(("greater_than_equal", "less_than_equal"))
+_NOT_WHOLE = frozenset(("int_type", "int_from_float"))
+"""Pydantic's words for what is wrong with a number."""
+
+
 def from_validation(problems: Sequence[Any]) -> ApiError:
     """400 from pydantic's list of problems: the first, with the name of its field.
 
@@ -174,6 +184,10 @@ def from_validation(problems: Sequence[Any]) -> ApiError:
     if kind == "missing":
         return invalid(f"The field {name} is missing.", name, "missing_required_parameter")
     shown = _short(repr(problem.get("input")))
+    row = _DECLARED.get(name.rpartition(".")[2])
+    if row is not None and kind in _NOT_WHOLE | _OUTSIDE:
+        allowed = row.allowed if kind in _OUTSIDE else "a whole number"
+        return invalid(f"{name} is {shown}; it must be {allowed}.", name, "invalid_value")
     return invalid(f"{name} is {shown}: {_lower(words.removeprefix('Value error, '))}.", name, "invalid_value")
 
 
