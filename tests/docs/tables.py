@@ -5,16 +5,31 @@ A table follows a comment such as `<!-- table: heads -->`. Its header stays as t
 
 from __future__ import annotations
 
+import argparse
 import re
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 
+from localspec.cli import build_parser
 from localspec.methods import PLAIN, TABLE
 from localspec.settings import MOST, numbers_of
 from localspec.types import SamplingParams
 from tests.docs.page import DOCS
 
 _TABLE = re.compile(r"(<!-- table: (.+) -->\n(?:<!-- .+ -->\n)?\|.+\n\|[-|]+\n)((?:\|.*\n)*)")
+
+_CODE = re.compile(r"(?<![`\w])(--[a-z][a-z-]*|package\.module:Class|\S*=\S*\w)(?!`)")
+"""What is code in a help text."""
+_LINKS = {
+    "as many as fit": "models.md#gpus",
+    "several: ": "models.md#gpus",
+    "on other machines": "models.md#devices-of-other-machines",
+    "one GPU has all": "models.md#gpus",
+    "that go to a device of their own": "models.md#gpus",
+    "whose experts stay on the CPU": "models.md#gpus",
+}
+"""Where words of help texts lead on the page of the command line."""
 
 
 def row(*cells: str) -> str:
@@ -46,6 +61,19 @@ def sampling_options() -> Iterable[str]:
         yield row(flags, f"{one.clause}; default: {one.show(one.default)}")
 
 
+def options_of(title: str) -> Iterable[str]:
+    """A row for each option of a group that commands share, from what `run` says of it."""
+    (commands,) = (one for one in build_parser("run")._actions if isinstance(one, argparse._SubParsersAction))
+    (group,) = (one for one in commands.choices["run"]._action_groups if one.title == title)
+    for one in group._group_actions:
+        value = "" if one.nargs == 0 else f" {one.metavar or '|'.join(one.choices or ())}"
+        told = _CODE.sub(r"`\1`", (one.help or "").replace("%%", "%"))
+        for words, place in _LINKS.items():
+            name = words.removesuffix(": ")
+            told = told.replace(words, words.replace(name, f"[{name}]({place})"))
+        yield row(", ".join(f"`{flag}{value}`" for flag in one.option_strings).replace("|", "\\|"), told)
+
+
 def sampling_of_chats() -> Iterable[str]:
     return (row(f"`{one.name}`", one.show(one.default), one.clause) for one in numbers_of(SamplingParams))
 
@@ -63,6 +91,8 @@ ROWS: dict[str, Callable[[], Iterable[str]]] = {
     "drafters of text": drafters_of_text,
     "heads": heads,
     "signs": signs,
+    "model options": partial(options_of, "models"),
+    "speculation options": partial(options_of, "speculation"),
     "sampling options": sampling_options,
     "sampling fields": sampling_fields,
     "sampling of a chat": sampling_of_chats,
