@@ -15,6 +15,7 @@ from localspec.chat.turn import Message
 from localspec.checks.prompts import Prompt, prompt_tokens
 from localspec.engine.request import TokenLogProb
 from localspec.methods import COPYING, TABLE
+from localspec.options import Options
 from localspec.runtime.engine import Engine
 from localspec.runtime.generation import Generation
 from localspec.types import SamplingParams, Tokens
@@ -180,7 +181,8 @@ def verify(
     total = len(prompts) * len(temperatures) * len(settings)
     for number, prompt in enumerate(prompts):
         for temperature in temperatures:
-            run = _Run(engine, prompt, SamplingParams(temperature=temperature), max_tokens, seed + 1000 * number)
+            options = Options(sampling=SamplingParams(temperature=temperature), max_tokens=max_tokens, past=False)
+            run = _Run(engine, prompt, options, seed + 1000 * number)
             plain = run.answers(PLAIN)
             if not plain:
                 report.too_long += 1
@@ -201,9 +203,10 @@ class _Run:
 
     engine: Engine
     prompt: Prompt
-    sampling: SamplingParams
-    max_tokens: int
+    options: Options
+    """But for the seed."""
     seed: int
+    """Of the first turn."""
 
     def answers(self, setting: Setting) -> list[_Answer]:
         """Every turn's answer, the model's own answers being the history of the next turn."""
@@ -239,8 +242,7 @@ class _Run:
         return [found for event in self._ask(tokens, turn, top_log_probs=40) for found in event.log_probs]
 
     def _ask(self, tokens: Tokens, turn: int, **options: Any) -> Generation:
-        options |= {"sampling": self.sampling, "seed": self.seed + turn, "max_tokens": self.max_tokens, "past": False}
-        return self.engine.generate(tokens, **options)
+        return self.engine.generate(tokens, self.options, seed=self.seed + turn, **options)
 
 
 def _compare(run: _Run, setting: Setting, plain: list[_Answer], speculative: list[_Answer], tally: Tally) -> None:
@@ -264,7 +266,7 @@ def _diagnose(run: _Run, setting: Setting, turn: int, expected: _Answer, found: 
     )
     plain = _logits(run.log_probs(PLAIN, expected.prompt, turn), position, (ours, theirs))
     speculative = _logits(run.log_probs(setting, expected.prompt, turn), position, (ours, theirs))
-    temperature = run.sampling.temperature
+    temperature = run.options.sampling.temperature
     return Fork(run.prompt.name, setting, temperature, turn, position, ours, theirs, plain, speculative)
 
 

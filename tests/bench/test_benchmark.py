@@ -14,6 +14,7 @@ from localspec.bench.contest.run import Contender, Session, Turn
 from localspec.bench.contest.workloads import load_workloads
 from localspec.bench.results.cells import make_cells
 from localspec.errors import ContextOverflowError, UsageError
+from localspec.options import Options
 from localspec.types import SamplingParams
 
 SETTINGS = BenchSettings((0.0, 1.0), tokens=24, rounds=1)
@@ -131,7 +132,8 @@ def test_an_interrupted_benchmark_goes_on(benchmark: Benchmark, session: Session
 def test_forced_drafts_are_no_experience_of_the_plan(engine: Engine, contenders: list[Contender]) -> None:
     plain, product, draft, lookup = contenders
     prompt = engine.tokenize("1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16")
-    turn = Turn((), "", prompt, SamplingParams(temperature=1.0), 1, 24, ignore_end=True)
+    options = Options(sampling=SamplingParams(temperature=1.0), seed=1, max_tokens=24, ignore_end=True)
+    turn = Turn((), "", prompt, options)
     product.begin()
     knowledge = engine.loaded.knowledge
     known = knowledge.acceptance

@@ -13,6 +13,7 @@ from localspec.bench.contest.run import Turn
 from localspec.bench.contest.served import Served
 from localspec.chat.turn import Message
 from localspec.errors import LocalspecError, UsageError
+from localspec.options import Options
 from localspec.remote.server import Server
 from localspec.types import NO_TOKENS, SamplingParams
 from tests.bench.openai_server import Behaviour, openai_server
@@ -21,9 +22,7 @@ TURN = Turn(
     (Message("user", "count"),),
     "<s><|user|>count<|end|><|assistant|>",
     NO_TOKENS,
-    SamplingParams(temperature=0.5, top_k=17),
-    seed=2**40 + 3,
-    max_tokens=9,
+    Options(sampling=SamplingParams(temperature=0.5, top_k=17), seed=2**40 + 3, max_tokens=9),
 )
 
 

@@ -18,6 +18,7 @@ from localspec.bench.contest.workloads import Prompt, Workloads
 from localspec.chat.turn import Message
 from localspec.checks.prompts import text_for_completion
 from localspec.errors import ContextOverflowError, UsageError
+from localspec.options import Options
 from localspec.runtime.engine import Engine
 from localspec.types import SamplingParams
 
@@ -153,15 +154,19 @@ class Benchmark:
     def _turn(self, planned: Planned, history: Sequence[Message], tokens: int, said: int) -> Turn:
         """`said`: messages so far, those of conversations that are over, too."""
         prompt, engine = planned.prompt, self.engine
-        sampling = SamplingParams(temperature=planned.key.temperature)
-        seed = self.settings.seed + 1000 * prompt.index + said
+        options = Options(
+            sampling=SamplingParams(temperature=planned.key.temperature),
+            seed=self.settings.seed + 1000 * prompt.index + said,
+            max_tokens=tokens,
+            ignore_end=prompt.ignore_end,
+        )
         text = prompt.text
         if history and engine.template.exists:
             text, ids = engine.template.render(history), engine.chat_tokens(history)
         else:
             text = text or text_for_completion(history)
             ids = engine.tokenize(text)
-        return Turn(tuple(history), text, ids, sampling, seed, tokens, prompt.ignore_end)
+        return Turn(tuple(history), text, ids, options)
 
     def _too_long(self, planned: Planned, tokens: int) -> ContextOverflowError:
         key, n_ctx = planned.key, self.engine.loaded.context.n_ctx

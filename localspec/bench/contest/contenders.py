@@ -130,10 +130,7 @@ class EngineContender:
         start = perf_counter()
         generation = self._engine.generate(
             turn.tokens,
-            sampling=turn.sampling,
-            seed=turn.seed,
-            max_tokens=turn.max_tokens,
-            ignore_end=turn.ignore_end,
+            turn.options,
             drafter="none" if self._plain else None,
             past=isinstance(corpus, TrialCorpus),
         )

@@ -18,7 +18,8 @@ from typing import IO, Any, Protocol, runtime_checkable
 
 from localspec.chat.turn import Message
 from localspec.errors import UsageError
-from localspec.types import SamplingParams, Tokens
+from localspec.options import Options
+from localspec.types import Tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +32,8 @@ class Turn:
     """The prompt as the target's chat template renders it, or the raw text."""
     tokens: Tokens
     """int32[n], the prompt in the target's tokens, begin-of-sequence included where the model wants it."""
-    sampling: SamplingParams
-    seed: int
-    max_tokens: int
-    ignore_end: bool = False
-    """Go on to `max_tokens` after end-of-generation tokens."""
+    options: Options
+    """How it is drawn and limited."""
 
 
 @dataclass(frozen=True, slots=True)

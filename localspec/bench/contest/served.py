@@ -18,6 +18,7 @@ import httpx2 as httpx
 from localspec.bench.contest.run import Answer, Turn
 from localspec.chat.turn import Message
 from localspec.errors import LocalspecError, UsageError
+from localspec.options import Options
 from localspec.remote.prompt import sampling_fields
 from localspec.remote.server import ODD, Piece, Refused, Server
 from localspec.types import NO_TOKENS, SamplingParams
@@ -114,10 +115,11 @@ class Served:
             body["prompt"] = turn.text.removeprefix(self._begin_of_text)
         else:
             body["messages"] = [{"role": message.role, "content": message.content} for message in turn.messages]
-        body |= {"max_tokens": turn.max_tokens, "seed": turn.seed % 2**31}
-        body |= sampling_fields(turn.sampling, more=dialect.extended)
+        wanted = turn.options
+        body |= {"max_tokens": wanted.max_tokens, "seed": (wanted.seed or 0) % 2**31}
+        body |= sampling_fields(wanted.sampling, more=dialect.extended)
         if dialect.extended:
-            body |= {"ignore_eos": turn.ignore_end, "cache_prompt": not self._fresh}
+            body |= {"ignore_eos": wanted.ignore_end, "cache_prompt": not self._fresh}
         return body
 
     def _timed(self, body: Mapping[str, Any]) -> Answer:
@@ -185,7 +187,8 @@ class Served:
         return "default"  # it keeps no list; many do not care about the name
 
 
-_GREETING = Turn((Message("user", "Hi"),), "Hi", NO_TOKENS, SamplingParams(temperature=0.0), seed=1, max_tokens=1)
+_COLD = Options(sampling=SamplingParams(temperature=0.0), seed=1, max_tokens=1)
+_GREETING = Turn((Message("user", "Hi"),), "Hi", NO_TOKENS, _COLD)
 
 
 def _answer(text: str, times: list[float], last: Piece, wall: float) -> Answer:
