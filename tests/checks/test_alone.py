@@ -142,7 +142,7 @@ def test_tune_and_bench_keep_no_answers(engine: Engine, tmp_path: Path, monkeypa
     before = held(engine)
     contender = EngineContender(engine, "suffix 4", "suffix", 4)
     prompt = engine.chat_text(MESSAGES)
-    turn = Turn(MESSAGES, prompt, engine.prompt_tokens(prompt), GREEDY, 1, TOKENS)
+    turn = Turn(MESSAGES, prompt, engine.prompt_tokens(prompt), Options(sampling=GREEDY, seed=1, max_tokens=TOKENS))
     rates = []
     for _ in range(2):
         contender.begin()
