@@ -136,7 +136,8 @@ def chat(rate: float, folder: Path, tell: int) -> None:
     """The chat itself, in the child; writes lines (what, monotonic time, processor time) to `tell`."""
     from localspec.chat.archive.archive import Archive
     from localspec.tui.shell.app import ChatApp
-    from localspec.tui.shell.preferences import Preferences
+    from localspec.tui.talk.preferences import Preferences
+    from localspec.tui.talk.session import Session
 
     def say(what: str) -> None:
         os.write(tell, f"{what} {time.monotonic()} {time.process_time()}\n".encode())
@@ -162,7 +163,7 @@ def chat(rate: float, folder: Path, tell: int) -> None:
             self.typed, self.asked = pane.composer.text, pane.answer is not None
 
     with Archive.open(folder / "chats.sqlite3") as archive:
-        Measured(Paced(rate, 600.0), archive, Preferences(enter_sends=True)).run()
+        Measured(Session(Paced(rate, 600.0), archive, Preferences(enter_sends=True))).run()
 
 
 if __name__ == "__main__":

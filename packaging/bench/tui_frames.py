@@ -213,7 +213,8 @@ def run(options: argparse.Namespace, result: Path, press: int) -> None:
     """The chat itself, in the child; a byte written to `press` wishes for Esc."""
     from localspec.chat.archive.archive import Archive
     from localspec.tui.shell.app import ChatApp
-    from localspec.tui.shell.preferences import Preferences
+    from localspec.tui.talk.preferences import Preferences
+    from localspec.tui.talk.session import Session
 
     clock = Clock()
     figures: dict[str, Any] = {}
@@ -235,7 +236,7 @@ def run(options: argparse.Namespace, result: Path, press: int) -> None:
             writer = archive.begin_answer(user.id)
             writer.extend("".join(words[at : at + 500]))
             writer.finish()
-        app = Measured(Paced(options.rate, options.seconds), archive, Preferences(enter_sends=True))
+        app = Measured(Session(Paced(options.rate, options.seconds), archive, Preferences(enter_sends=True)))
 
         async def drive() -> None:
             await asyncio.sleep(2.0)

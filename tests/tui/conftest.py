@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,9 @@ from localspec.chat.archive.archive import Archive
 from localspec.models.memory.memory import Place
 from localspec.runtime.engine import Engine
 from localspec.tui.shell.app import ChatApp
-from localspec.tui.shell.preferences import Preferences
 from localspec.tui.talk.local import LocalAnswerer
+from localspec.tui.talk.preferences import Preferences
+from localspec.tui.talk.session import Session
 from localspec.tui.widgets.pane import ChatPane
 from tests.tui.replayer import Recorded, Recording, ReplayAnswerer
 
@@ -104,13 +105,19 @@ def archive(folders: Path) -> Iterator[Archive]:
 def make_app(archive: Archive) -> MakeApp:
     """`make_app("text", ...)`: answers with these texts; `make_app()`: with the recording of the pair."""
 
-    def make(*texts: str, answerer: Any = None, preferences: Preferences | None = None, **options: Any) -> ChatApp:
+    def make(
+        *texts: str,
+        answerer: Any = None,
+        preferences: Preferences | None = None,
+        notices: Sequence[str] = (),
+        **options: Any,
+    ) -> ChatApp:
         if answerer is None:
             recording = Recording.load("pair")
             if texts:
                 recording = Recording([Recorded.of_text(text) for text in texts], {})
             answerer = ReplayAnswerer(recording)
-        app = ChatApp(answerer, archive, preferences or Preferences(), **options)
+        app = ChatApp(Session(answerer, archive, preferences or Preferences(), **options), notices)
         app.animation_level = "none"
         return app
 

@@ -28,8 +28,8 @@ from localspec.tui.screens.settings import SettingsScreen
 from localspec.tui.screens.stats import StatsScreen
 from localspec.tui.screens.steps import StepsScreen
 from localspec.tui.shell.app import ChatApp
-from localspec.tui.shell.dialogs import Choice, Line
 from localspec.tui.talk.answerer import Facts
+from localspec.tui.widgets.dialogs import Choice, Line
 from localspec.tui.widgets.origin_view import OriginView
 from tests.tui.conftest import say, until
 from tests.tui.recorder import CODE, MARIA
@@ -117,7 +117,7 @@ async def history(app: ChatApp, pilot: Pilot[Any], folder: Path) -> None:
     await pilot.press("ctrl+n")
     await until(pilot, lambda: len(app.chat_screen.panes) == 2)
     await say(pilot, "Sort these numbers: 4, 2, 9, 1")
-    app.archive.set_tags(app.chat_screen.front.chat_id, ("numbers",))
+    app.session.archive.set_tags(app.chat_screen.front.chat_id, ("numbers",))
     await pilot.press("f4")
     screen = await opened(app, pilot, HistoryScreen)
     await until(pilot, lambda: screen.query_one("#entries", OptionList).option_count == 2)
@@ -130,7 +130,7 @@ async def settings(app: ChatApp, pilot: Pilot[Any], folder: Path) -> None:
 
 
 async def parameters(app: ChatApp, pilot: Pilot[Any], folder: Path) -> None:
-    app.archive.save_preset(Preset("calm", "Be calm.", {"top_k": 5}))
+    app.session.archive.save_preset(Preset("calm", "Be calm.", {"top_k": 5}))
     await pilot.press("f3")
     await opened(app, pilot, ParametersScreen)
 
@@ -166,7 +166,7 @@ async def step_view(app: ChatApp, pilot: Pilot[Any], folder: Path) -> None:
 
 
 async def race(app: ChatApp, pilot: Pilot[Any], folder: Path) -> None:
-    await until(pilot, lambda: app.facts is not None)
+    await until(pilot, lambda: app.session.facts is not None)
     await pilot.press("f8")
     screen = await opened(app, pilot, RaceScreen)
     await pilot.press("enter")
@@ -176,7 +176,7 @@ async def race(app: ChatApp, pilot: Pilot[Any], folder: Path) -> None:
 
 
 async def doctor(app: ChatApp, pilot: Pilot[Any], folder: Path) -> None:
-    app.open_screen("doctor")
+    app.open("doctor")
     await until(pilot, lambda: isinstance(app.screen, DoctorScreen) and app.screen.findings)
     screen: Any = app.screen
     screen._show(FINDINGS)
@@ -187,7 +187,7 @@ def no_hub(folder: Path) -> Hub:
 
 
 async def models(app: ChatApp, pilot: Pilot[Any], folder: Path) -> None:
-    screen = ModelsScreen(lambda: no_hub(folder), Store(folder / "models"))
+    screen = ModelsScreen(app.chat_screen, lambda: no_hub(folder), Store(folder / "models"))
     app.push_screen(screen)
     await until(pilot, lambda: screen.items and screen.items[0].fit)
     screen._show(SHELF)

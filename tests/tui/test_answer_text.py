@@ -112,8 +112,8 @@ async def test_what_the_reader_sees_stays_while_more_is_drawn_above(make_app: Ma
     async with app.run_test(size=(80, 24)) as pilot:
         pane = front(app)
         for number in range(14):
-            user = app.archive.append_user(pane.chat_id, f"Question {number}")
-            writer = app.archive.begin_answer(user.id)
+            user = app.session.archive.append_user(pane.chat_id, f"Question {number}")
+            writer = app.session.archive.begin_answer(user.id)
             writer.extend(f"Answer {number}.\n\n" + LONG[:1500])
             writer.finish()
         await pane.transcript.show(pane.path)

@@ -26,9 +26,9 @@ def base(tmp_path: Path, tiny_target: Path) -> Iterator[Engine]:
 async def test_it_is_said_and_text_goes_on(make_app: MakeApp, base: Engine) -> None:
     app = make_app(answerer=LocalAnswerer(lambda progress: base, "base"))
     async with app.run_test(size=(120, 40), notifications=True) as pilot:
-        await until(pilot, lambda: app.facts is not None)
-        assert app.facts is not None
-        assert app.facts.completes
+        await until(pilot, lambda: app.session.facts is not None)
+        assert app.session.facts is not None
+        assert app.session.facts.completes
         assert [one.message for one in app._notifications] == [note("localspec tiny target")]
         await say(pilot, "Once upon")
         await answered(pilot)
@@ -40,7 +40,7 @@ async def test_it_is_said_and_text_goes_on(make_app: MakeApp, base: Engine) -> N
         last = path[3].stats
         assert last["prompt_tokens"] == len(base.tokenize(text))
         assert 0 < last["generated_tokens"] <= MOST_TOKENS
-        app.archive.set_system(front(app).chat_id, "Be brief.")
+        app.session.archive.set_system(front(app).chat_id, "Be brief.")
         front(app).composer.put(" more")
         await pilot.press("enter")
         await until(pilot, lambda: refused(app, "a system message has no place"))

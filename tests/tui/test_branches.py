@@ -25,7 +25,7 @@ async def test_an_edited_answer_is_another_version_and_nothing_is_asked(make_app
         assert len(front(app).path[-1].siblings) == 2
         assert front(app).answer is None
         await say(pilot, "Sure?")
-        asked = app.answerer.questions[-1].messages  # type: ignore[attr-defined]
+        asked = app.session.answerer.questions[-1].messages  # type: ignore[attr-defined]
         assert [message.content for message in asked] == ["What is the moon?", "The moon is a stone.", "Sure?"]
 
 
@@ -42,7 +42,7 @@ async def test_a_branch_is_a_new_chat_with_the_messages_so_far(make_app: MakeApp
         await pilot.press("b")
         await until(pilot, lambda: front(app).chat_id != old)
         assert [message.content for message in front(app).path] == ["one", "a"]
-        assert front(app).path[-1].stats == app.archive.path(old)[1].stats
+        assert front(app).path[-1].stats == app.session.archive.path(old)[1].stats
         await say(pilot, "another two")
         assert [message.content for message in front(app).path] == ["one", "a", "another two", "c"]
-        assert [message.content for message in app.archive.path(old)] == ["one", "a", "two", "b"]
+        assert [message.content for message in app.session.archive.path(old)] == ["one", "a", "two", "b"]

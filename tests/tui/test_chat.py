@@ -45,7 +45,7 @@ async def test_the_model_sees_the_conversation(make_app: MakeApp) -> None:
     async with app.run_test() as pilot:
         await say(pilot, "one")
         await say(pilot, "two")
-        messages = app.answerer.questions[1].messages  # type: ignore[attr-defined]
+        messages = app.session.answerer.questions[1].messages  # type: ignore[attr-defined]
         assert list(messages) == [
             Message("system", "Be brief."),
             Message("user", "one"),
@@ -121,11 +121,11 @@ async def test_thinking_is_apart_and_folded(make_app: MakeApp) -> None:
 async def test_an_error_of_the_model_is_said_and_the_chat_goes_on(make_app: MakeApp) -> None:
     app = make_app("fine", begin={"seed": 3})
     async with app.run_test() as pilot:
-        app.archive.set_params(front(app).chat_id, {"temperature": -1.0})
+        app.session.archive.set_params(front(app).chat_id, {"temperature": -1.0})
         front(app).composer.put("Hello")
         await pilot.press("enter")
         await until(pilot, lambda: any("temperature" in note.message for note in app._notifications))
-        app.archive.set_params(front(app).chat_id, {})
+        app.session.archive.set_params(front(app).chat_id, {})
         await pilot.press("ctrl+r")
         await answered(pilot)
         assert front(app).path[-1].content == "fine"
@@ -140,7 +140,7 @@ async def test_figures_of_the_recording_are_stored_and_shown(make_app: MakeApp) 
         assert f"{answer.stats['generated_tokens']} tokens" in str(
             front(app).transcript.bubbles[1].query_one(".foot").content  # type: ignore[attr-defined]
         )
-        assert app.archive.replay(answer.id).tokens()
+        assert app.session.archive.replay(answer.id).tokens()
 
 
 async def test_the_last_chat_and_its_unsent_text_come_back(make_app: MakeApp, archive: Archive) -> None:
@@ -167,7 +167,7 @@ async def test_thinking_is_switched_where_the_template_has_a_switch(
     answerer = ReplayAnswerer(Recording([Recorded.of_text("So.")], {}, facts))
     app = make_app(answerer=answerer, begin={"thinking": False})
     async with app.run_test() as pilot:
-        await until(pilot, lambda: app.facts is not None)
+        await until(pilot, lambda: app.session.facts is not None)
         await say(pilot, "Hello")
         assert answerer.questions[0].thinking is asked
 
@@ -276,7 +276,7 @@ async def test_a_chosen_model_answers_at_later_starts(make_app: MakeApp) -> None
         await until(pilot, lambda: made == [("tiny-draft", None)])
         assert front(app).chat.model == "tiny-draft"
         assert chosen.default() == chosen.Chosen("tiny-draft")
-        app.reload()
+        app.chat_screen.reload()
         assert made[1:] == [("tiny-draft", None)], "the model in use, not the first one"
         front(app).composer.put("/model nosuch")
         await pilot.press("enter")

@@ -13,10 +13,11 @@ from textual.widgets import Collapsible
 
 from localspec.chat.archive.archive import Archive
 from localspec.tui.shell.app import ChatApp
-from localspec.tui.shell.preferences import Preferences
 from localspec.tui.talk.answerer import Facts
 from localspec.tui.talk.local import LocalAnswerer
+from localspec.tui.talk.preferences import Preferences
 from localspec.tui.talk.remote import RemoteAnswerer
+from localspec.tui.talk.session import Session
 from localspec.tui.widgets.bubble import Seam
 from tests.tui.conftest import MakeApp, answered, front, say, until
 from tests.tui.endpoint import Endpoint, served
@@ -73,7 +74,7 @@ async def test_the_model_goes_on_with_its_summary_and_every_word_stays(make_app:
         assert [message.role for message in sent] == ["system", "user", "assistant", "user"]
         assert "They spoke of [zebras]." in sent[0].content
         assert not any("zebra zebra" in message.content for message in sent)
-        assert before[0].id in {hit.message_id for hit in app.archive.search("zebra")}
+        assert before[0].id in {hit.message_id for hit in app.session.archive.search("zebra")}
 
 
 async def test_it_survives_a_restart_and_can_be_undone(make_app: MakeApp, archive: Archive) -> None:
@@ -85,9 +86,9 @@ async def test_it_survives_a_restart_and_can_be_undone(make_app: MakeApp, archiv
     assert archive.file is not None
     with Archive.open(archive.file) as again:
         answerer = small("three", "four")
-        app = ChatApp(answerer, again, Preferences())
+        app = ChatApp(Session(answerer, again, Preferences()))
         async with app.run_test(size=(100, 40)) as pilot:
-            await until(pilot, lambda: app.facts is not None and seams(app))
+            await until(pilot, lambda: app.session.facts is not None and seams(app))
             await say(pilot, "Go on")
             assert "A summary." in answerer.questions[0].messages[0].content
             await command(pilot, "/compact off")
@@ -138,7 +139,7 @@ async def test_closing_the_tab_stops_it(make_app: MakeApp) -> None:
         await until(pilot, lambda: not any(worker.group == "compact" for worker in app.workers))
         answerer.hold.set()
         assert not pane.compactor.writing
-        assert app.archive.chat(pane.chat_id).window_first is None
+        assert app.session.archive.chat(pane.chat_id).window_first is None
 
 
 async def test_what_is_sent_meanwhile_is_answered_after_it(make_app: MakeApp) -> None:
@@ -197,7 +198,7 @@ async def test_an_endpoint_summarises_too(make_app: MakeApp) -> None:
         remote = RemoteAnswerer(endpoint.url)
         app = make_app(answerer=remote)
         async with app.run_test(size=(100, 40)) as pilot:
-            await until(pilot, lambda: app.facts is not None)
+            await until(pilot, lambda: app.session.facts is not None)
             await filled(pilot)
             endpoint.deltas = [{"content": "They spoke "}, {"content": "of zebras."}]
             await command(pilot, "/compact")
@@ -216,7 +217,7 @@ async def test_exports_to_read_show_the_summary_where_it_counts(make_app: MakeAp
         await until(pilot, lambda: seams(app))
         chat = front(app).chat_id
         for kind, summary in (("markdown", "> About <zebras>."), ("html", "About &lt;zebras&gt;.")):
-            text = app.archive.export([chat], kind)
+            text = app.session.archive.export([chat], kind)
             assert text.count(summary) == 1
             assert text.index("zebra zebra") < text.index("this summary instead") < text.index("second second")
 
@@ -243,7 +244,7 @@ async def test_the_pair_itself_is_asked(make_app: MakeApp, live: LocalAnswerer) 
     """It is too small to summarise well; it is asked all the same, and the chat goes on with what it says."""
     app = make_app(answerer=live, begin={"temperature": 0.0, "seed": 1})
     async with app.run_test(size=(100, 40)) as pilot:
-        app.archive.set_params(front(app).chat_id, {"max_tokens": 10, "temperature": 0.0})
+        app.session.archive.set_params(front(app).chat_id, {"max_tokens": 10, "temperature": 0.0})
         for text in ("Repeat: " + "Maria bought 12 lanterns in Lisbon. " * 40, "Say: red house"):
             await say(pilot, text)
         await command(pilot, "/compact")

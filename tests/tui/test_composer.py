@@ -9,8 +9,8 @@ from textual import events
 
 from localspec.chat.archive.message import Attachment
 from localspec.errors import UsageError
-from localspec.tui.shell.preferences import Preferences
 from localspec.tui.talk.attach import LARGEST, attached, files, matching
+from localspec.tui.talk.preferences import Preferences
 from localspec.tui.widgets.completion import Suggestions
 from tests.tui.conftest import MakeApp, answered, front, say, until
 
@@ -68,7 +68,7 @@ async def test_a_long_paste_becomes_an_attachment(make_app: MakeApp) -> None:
         await answered(pilot)
         assert front(app).path[0].attachments == (Attachment("pasted text 1", text),)
         assert front(app).path[0].content == "See "
-        assert "row 29" in app.answerer.questions[0].messages[0].content  # type: ignore[attr-defined]
+        assert "row 29" in app.session.answerer.questions[0].messages[0].content  # type: ignore[attr-defined]
 
 
 @pytest.mark.asyncio

@@ -8,8 +8,8 @@ import pytest
 from textual.pilot import Pilot
 
 from localspec.tui.shell.app import ChatApp
-from localspec.tui.shell.dialogs import Choice
 from localspec.tui.talk.answerer import Facts
+from localspec.tui.widgets.dialogs import Choice
 from localspec.tui.widgets.meter import Meter
 from tests.tui.conftest import MakeApp, answered, front, say, until
 from tests.tui.replayer import Recorded, Recording, ReplayAnswerer

@@ -25,7 +25,7 @@ async def test_the_chat_goes_on(exact: str, make_app: MakeApp, tmp_path: Path, m
     app = make_app(answerer=local, begin=GREEDY)
     with shown(app.warn):
         async with app.run_test(size=(100, 30)) as pilot:
-            await until(pilot, lambda: app.facts is not None)
+            await until(pilot, lambda: app.session.facts is not None)
             first = local.engine
             gpu.left = 8
             await say(pilot, "Tell me a story.")

@@ -16,7 +16,7 @@ from localspec.models.installed.store import Store
 from localspec.tui.screens.find_model import FindModelScreen
 from localspec.tui.screens.pull import PullScreen
 from localspec.tui.shell.app import ChatApp
-from localspec.tui.shell.dialogs import Dialog
+from localspec.tui.widgets.dialogs import Dialog
 from tests.hub.conftest import PAIR, _server, client, draft_bytes, local_hub, quick, target_bytes
 from tests.tui.conftest import MakeApp, until
 

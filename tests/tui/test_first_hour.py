@@ -46,7 +46,7 @@ async def test_question_edit_queue_search_origins_quit_resume(make_app: MakeApp,
         await answered(pilot)
         assert front(app).path[0].sibling_number == 2
 
-        app.archive.set_params(
+        app.session.archive.set_params(
             front(app).chat_id, {"max_tokens": 1000, "temperature": 0.0, "logit_bias": endless(live)}
         )
         await write(pilot, "Count on")
@@ -54,7 +54,7 @@ async def test_question_edit_queue_search_origins_quit_resume(make_app: MakeApp,
         front(app).composer.put("Sort: 4, 2, 9")  # at once: the pair writes faster than keys come
         await pilot.press("enter")
         await until(pilot, lambda: [prompt.text for prompt in front(app).queue.prompts] == ["Sort: 4, 2, 9"])
-        app.archive.set_params(front(app).chat_id, {"max_tokens": 20})
+        app.session.archive.set_params(front(app).chat_id, {"max_tokens": 20})
         await until(pilot, lambda: len(said(app)) == 3)
         await answered(pilot)
         assert said(app) == ["Say: red house or blue boat", "Count on", "Sort: 4, 2, 9"]
@@ -63,7 +63,7 @@ async def test_question_edit_queue_search_origins_quit_resume(make_app: MakeApp,
         await pilot.press("f6")
         await until(pilot, lambda: all(bubble.text is None for bubble in front(app).transcript.bubbles[1::2]))
         assert front(app).transcript.bubbles[1]._view != MARKDOWN
-        assert app.archive.replay(front(app).path[1].id).tokens()
+        assert app.session.archive.replay(front(app).path[1].id).tokens()
 
         await pilot.press("ctrl+f")
         await until(pilot, lambda: isinstance(app.screen, HistoryScreen))
@@ -78,7 +78,7 @@ async def test_question_edit_queue_search_origins_quit_resume(make_app: MakeApp,
 
     again = make_app(answerer=LocalAnswerer(live._load, "bundled pair"))
     async with again.run_test(size=(100, 40)) as pilot:
-        await until(pilot, lambda: again.facts is not None)
+        await until(pilot, lambda: again.session.facts is not None)
         assert said(again) == ["Say: red house or blue boat", "Count on", "Sort: 4, 2, 9"]
         assert front(again).composer.text == "draft"
         await pilot.press(*" more", "enter")

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from localspec.errors import UsageError
-from localspec.tui.shell.dialogs import Choice
 from localspec.tui.talk import folder
 from localspec.tui.talk.folder import Ignored, attached
+from localspec.tui.widgets.dialogs import Choice
 from tests.tui.conftest import MakeApp, answered, front, until
 
 
@@ -69,7 +69,7 @@ async def test_a_folder_is_attached_after_a_question_with_its_tokens(make_app: M
     write(folders / "work" / "src", one_dot_txt="alpha beta", two_dot_txt="gamma")
     app = make_app("read", "only words")
     async with app.run_test(size=(80, 24)) as pilot:
-        await until(pilot, lambda: app.facts is not None)
+        await until(pilot, lambda: app.session.facts is not None)
         front(app).composer.put("What is in @src/ ?")
         await pilot.press("enter")
         await until(pilot, lambda: isinstance(app.screen, Choice))

@@ -138,9 +138,13 @@ class Counted:
 
     def __init__(self, app: ChatApp) -> None:
         self.parts: list[AnswerPart] = []
-        app.answered.subscribe(
-            front(app), lambda live: self.parts.append(live) if isinstance(live, AnswerPart) else None
-        )
+        self._hear = app.chat_screen._hear
+        app.chat_screen._hear = self._note  # type: ignore[method-assign]
+
+    def _note(self, event: AnswerPart | AnswerEnded | Prefilled) -> None:
+        if isinstance(event, AnswerPart):
+            self.parts.append(event)
+        self._hear(event)
 
 
 @pytest.mark.asyncio
@@ -148,7 +152,7 @@ async def test_the_chat_draws_few_parts_and_none_after_escape(make_app: MakeApp)
     answerer = Flood(Recording([Recorded.of_text("unused")], {}))
     app = make_app(answerer=answerer)
     async with app.run_test(size=(80, 24)) as pilot:
-        await until(pilot, lambda: app.facts is not None)
+        await until(pilot, lambda: app.session.facts is not None)
         counted = Counted(app)
         front(app).composer.put("Go")
         await pilot.press("enter")

@@ -19,10 +19,10 @@ from localspec.tui.screens.import_file import ImportScreen
 from localspec.tui.screens.pull import PullScreen
 from localspec.tui.shell.app import ChatApp
 from localspec.tui.shell.bindings import known
-from localspec.tui.shell.dialogs import Choice, Line
 from localspec.tui.shell.registry import SCREENS, VIEWS, load
 from localspec.tui.widgets.bubble import Bubble
 from localspec.tui.widgets.composer import Composer, Prompt
+from localspec.tui.widgets.dialogs import Choice, Line
 from localspec.tui.widgets.path_input import PathInput
 from tests.tui.conftest import MakeApp, front, say, until
 from tests.tui.scenes import no_hub
@@ -64,7 +64,7 @@ async def test_help_names_every_key_as_it_is_now(make_app: MakeApp, folders: Pat
     bindings = {binding.id: binding for _, binding in owned()}
     app = make_app("a")
     async with app.run_test(size=(140, 60)) as pilot:
-        app.open_screen("help")
+        app.open("help")
         await until(pilot, lambda: len(app.screen_stack) == 2 and app.screen.query(Static))
         lines = "\n".join(str(part.content) for part in app.screen.query(Static)).splitlines()
         for name, binding in bindings.items():
@@ -104,11 +104,11 @@ class Heard:
                 assert (binding.action, node) in self.actions, (binding.id, key, self.actions)
 
 
-def screens(folder: Path) -> list[Screen[Any]]:
+def screens(app: ChatApp, folder: Path) -> list[Screen[Any]]:
     store = Store(folder / "models")
     pull: Any = PullScreen(lambda: no_hub(folder), store)
     pull._plan = object()  # its keys are for plans
-    pages = [load(row.home)() for row in SCREENS]
+    pages = [load(row.home)(app.chat_screen) for row in SCREENS]
     return [*pages, pull, ImportScreen(store), FindModelScreen(lambda: no_hub(folder)), Line("?"), Choice("?", [])]
 
 
@@ -118,7 +118,7 @@ async def test_every_key_reaches_its_action(make_app: MakeApp, folders: Path, mo
     async with app.run_test(size=(100, 40)) as pilot:
         await say(pilot, "Hello")
         heard = Heard(monkeypatch)
-        for screen in screens(folders):
+        for screen in screens(app, folders):
             app.push_screen(screen)
             await until(pilot, lambda: app.screen is screen and screen.is_mounted)  # noqa: B023
             for field in screen.query(PathInput):

@@ -24,7 +24,7 @@ from localspec.tui.screens.import_file import ImportScreen
 from localspec.tui.screens.models import ModelsScreen, cells, detail, speeds_of
 from localspec.tui.screens.pull import PullScreen
 from localspec.tui.shell.app import ChatApp
-from localspec.tui.shell.dialogs import Choice
+from localspec.tui.widgets.dialogs import Choice
 from localspec.tui.widgets.path_input import PathInput, dropped
 from localspec.tui.widgets.tick import Tick
 from tests.fake_gpus import CARD, SLOW, list_gpus
@@ -43,11 +43,15 @@ class Loads:
 
     def __init__(self, app: ChatApp) -> None:
         self.asked: list[tuple[str | None, str | None]] = []
-        app.load = lambda target, draft=None, **settings: self.asked.append((target, draft))  # type: ignore[method-assign]
+        app.chat_screen.load = self._load  # type: ignore[method-assign]
+
+    def _load(self, target: str | None, draft: str | None = None, **settings: Any) -> bool:
+        self.asked.append((target, draft))
+        return True
 
 
 async def opened(app: ChatApp, pilot: Any, client: Hub, store: Store) -> ModelsScreen:
-    screen = ModelsScreen(lambda: client, store)
+    screen = ModelsScreen(app.chat_screen, lambda: client, store)
     app.push_screen(screen)
     await until(pilot, lambda: screen.items and screen.items[0].fit)
     return screen

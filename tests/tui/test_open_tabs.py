@@ -12,8 +12,8 @@ from localspec.chat.archive.archive import Archive
 from localspec.runtime.engine import Engine
 from localspec.runtime.kept.chat_caches import CacheFolder
 from localspec.tui.shell.app import ChatApp
-from localspec.tui.shell.preferences import Preferences
 from localspec.tui.talk.local import LocalAnswerer
+from localspec.tui.talk.preferences import Preferences
 from localspec.tui.widgets.chat_tabs import OpenTabs
 from tests.tui.conftest import MakeApp, front, say, until
 
@@ -168,8 +168,8 @@ async def test_a_tab_that_is_back_goes_on_with_its_cache(
         await pilot.press("ctrl+n")
         await until(pilot, lambda: front(app).path == [])
         await say(pilot, "Sort: " + long)
-    app.answerer.close()
-    assert all(CacheFolder().path(key).exists() for key in (first, OpenTabs.load(app.archive).front))
+    app.session.answerer.close()
+    assert all(CacheFolder().path(key).exists() for key in (first, OpenTabs.load(app.session.archive).front))
     again = load()
     async with again.run_test(size=(100, 30)) as pilot:
         await back(pilot, again, 2)
@@ -178,4 +178,4 @@ async def test_a_tab_that_is_back_goes_on_with_its_cache(
             before, now = (message.stats for message in front(again).path[1::2])
             assert now["reused_tokens"] > before["prompt_tokens"] * 3 / 4
             await pilot.press("ctrl+pageup")
-    again.answerer.close()
+    again.session.answerer.close()

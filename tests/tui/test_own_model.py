@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,8 +12,8 @@ from localspec.chat.archive.archive import Archive
 from localspec.models.installed.adopt import adopt
 from localspec.models.installed.store import Store
 from localspec.tui.shell.app import ChatApp
-from localspec.tui.shell.dialogs import Choice
 from localspec.tui.talk.answerer import Facts
+from localspec.tui.widgets.dialogs import Choice
 from localspec.tui.widgets.own_model import own_model
 from tests.tui.conftest import MakeApp, front, say, until
 from tests.tui.replayer import Recorded, Recording, ReplayAnswerer
@@ -41,6 +42,18 @@ def mine(folders: Path, tiny_target: Path) -> Path:
     return folders / "mine.gguf"
 
 
+def loads(app: ChatApp) -> list[str | None]:
+    """The models that the chat is asked to load from now on; none of them is."""
+    asked: list[str | None] = []
+
+    def load(target: str | None, draft: str | None = None, **settings: Any) -> bool:
+        asked.append(target)
+        return True
+
+    app.chat_screen.load = load  # type: ignore[method-assign]
+    return asked
+
+
 def line(app: ChatApp) -> str:
     found = front(app).own_model
     return str(found.content) if found.display else ""
@@ -51,17 +64,16 @@ async def test_a_chat_offers_its_model_while_another_is_loaded(
 ) -> None:
     begun(archive, "mine")
     app = make_app(answerer=answering(Facts("bundled pair", 4096, key="tiny", target=tiny_target, bundled=True)))
-    loaded: list[str | None] = []
-    app.load = lambda target, draft=None, **settings: loaded.append(target)  # type: ignore[method-assign]
     async with app.run_test(size=(80, 24)) as pilot:
+        loaded = loads(app)
         await until(pilot, lambda: line(app) == "/own lets mine answer, as before in this chat")
         front(app).composer.put("/own")
         await pilot.press("enter")
         await until(pilot, lambda: loaded == ["mine"])
         await pilot.click(front(app).own_model)
         await until(pilot, lambda: loaded == ["mine", "mine"])
-        app.facts = Facts("mine", 4096, key="mine", target=mine)
-        app.readied.publish(app.facts)
+        app.session.facts = Facts("mine", 4096, key="mine", target=mine)
+        app.chat_screen.learn_anew()
         await until(pilot, lambda: line(app) == "")
 
 
@@ -98,9 +110,8 @@ async def test_a_chat_that_does_not_fit_can_go_to_its_own_model(
 ) -> None:
     begun(archive, "mine")
     app = make_app(answerer=answering(Facts("small", 60, key="tiny", target=tiny_target)))
-    loaded: list[str | None] = []
-    app.load = lambda target, draft=None, **settings: loaded.append(target)  # type: ignore[method-assign]
     async with app.run_test(size=(80, 24)) as pilot:
+        loaded = loads(app)
         await until(pilot, lambda: "mine" in line(app))
         front(app).composer.put("many words " * 40)
         await pilot.press("enter")

@@ -13,8 +13,8 @@ from textual.pilot import Pilot
 from textual.widgets import Input, TextArea
 
 from localspec.tui.shell.app import ChatApp
-from localspec.tui.shell.preferences import Preferences
 from localspec.tui.shell.registry import SCREENS, VIEWS
+from localspec.tui.talk.preferences import Preferences
 from tests.tui.conftest import MakeApp, until
 from tests.tui.replayer import ReplayAnswerer
 from tests.tui.scenes import SCENES, recording
@@ -62,7 +62,7 @@ async def test_picture(
     pictures = snapshot.use_extension(SVGImageExtension)
     app = make_app(answerer=ReplayAnswerer(recording(scene)), preferences=Preferences(theme=DARK))
     async with app.run_test(size=SMALL) as pilot:
-        await until(pilot, lambda: app.pane is not None and app.facts is not None)
+        await until(pilot, lambda: app.pane is not None and app.session.facts is not None)
         await SCENES[scene](app, pilot, folders)
         for size, themes in ((SMALL, (DARK, LIGHT)), (LARGE, (LIGHT, DARK))):
             await pilot.resize_terminal(*size)
@@ -83,7 +83,7 @@ async def test_narrow_picture(
     pictures = snapshot.use_extension(SVGImageExtension)
     app = make_app(answerer=ReplayAnswerer(recording(scene)), preferences=Preferences(theme=DARK))
     async with app.run_test(size=SMALL) as pilot:
-        await until(pilot, lambda: app.pane is not None and app.facts is not None)
+        await until(pilot, lambda: app.pane is not None and app.session.facts is not None)
         await SCENES[scene](app, pilot, folders)
         for width in NARROW[scene]:
             await pilot.resize_terminal(width, 48)

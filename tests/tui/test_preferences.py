@@ -9,8 +9,8 @@ import json
 from pathlib import Path
 
 from localspec.tui.screens.settings import check_engine
-from localspec.tui.shell.preferences import Preferences
 from localspec.tui.talk.conversation import checked
+from localspec.tui.talk.preferences import Preferences
 
 RECORDED = Path(__file__).parents[1] / "data" / "saved-0.1" / "settings.json"
 

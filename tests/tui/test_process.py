@@ -47,7 +47,7 @@ async def test_an_answer_goes_on_when_the_process_dies(number: signal.Signals, m
     words: list[str] = []
     with shown(words.append):
         async with app.run_test(size=(100, 30)) as pilot:
-            await until(pilot, lambda: app.facts is not None)
+            await until(pilot, lambda: app.session.facts is not None)
             assert isinstance(local.engine, EngineApart)
             first = local.engine.pid
             await say(pilot, "Tell me a story.")
@@ -68,8 +68,8 @@ async def test_the_doctor_sees_models_of_another_process(make_app: MakeApp, fold
     local = LocalAnswerer(lambda progress: EngineApart.load(progress=progress), "bundled pair")
     app = make_app(answerer=local)
     async with app.run_test(size=(100, 30)) as pilot:
-        await until(pilot, lambda: app.facts is not None)
-        screen = DoctorScreen()
+        await until(pilot, lambda: app.session.facts is not None)
+        screen = DoctorScreen(app.chat_screen)
         app.push_screen(screen)
         await until(pilot, lambda: screen.findings)
         found = {finding.name: finding.value for finding in screen.findings}

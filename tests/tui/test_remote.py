@@ -10,8 +10,8 @@ from textual.widgets import OptionList, Static
 from localspec.errors import UsageError
 from localspec.tui.screens.models import ModelsScreen
 from localspec.tui.shell.app import ChatApp
-from localspec.tui.shell.dialogs import Choice
 from localspec.tui.talk.remote import RemoteAnswerer
+from localspec.tui.widgets.dialogs import Choice
 from tests.tui.conftest import MakeApp, answered, front, say, until
 from tests.tui.endpoint import Endpoint, served
 
@@ -145,7 +145,7 @@ async def test_a_model_is_chosen_from_the_list_and_kept(
             ["la␛[31mrge↵", ""],
         ]
         await pilot.press("down", "enter")
-        await until(pilot, lambda: app.facts is not None and app.facts.name == "la\x1b[31mrge\n")
+        await until(pilot, lambda: app.session.facts is not None and app.session.facts.name == "la\x1b[31mrge\n")
         await say(pilot, "And now?")
         assert [message.model for message in front(app).path if message.role == "assistant"] == [
             "small",
@@ -160,14 +160,14 @@ async def test_a_model_is_chosen_by_name(make_app: MakeApp, endpoint: Endpoint, 
     endpoint.models = ["small", "large"]
     app = make_app(answerer=answerer)
     async with app.run_test() as pilot:
-        await until(pilot, lambda: app.facts is not None)
+        await until(pilot, lambda: app.session.facts is not None)
         front(app).composer.put("/model huge")
         await pilot.press("enter")
         await until(pilot, lambda: any("has no model 'huge'" in note.message for note in app._notifications))
         assert any("It has: small, large." in note.message for note in app._notifications)
         front(app).composer.put("/model large")
         await pilot.press("enter")
-        await until(pilot, lambda: app.facts is not None and app.facts.name == "large")
+        await until(pilot, lambda: app.session.facts is not None and app.session.facts.name == "large")
         endpoint.models = []
         front(app).composer.put("/model small")
         await pilot.press("enter")
@@ -179,7 +179,7 @@ async def test_a_model_is_chosen_by_name(make_app: MakeApp, endpoint: Endpoint, 
 async def test_a_model_of_this_machine_is_changed_on_its_own_screen(make_app: MakeApp) -> None:
     app = make_app("Hello.")
     async with app.run_test() as pilot:
-        await until(pilot, lambda: app.facts is not None)
+        await until(pilot, lambda: app.session.facts is not None)
         front(app).composer.put("/model large")
         await pilot.press("enter")
         await until(pilot, lambda: any("F5 lists the models" in note.message for note in app._notifications))
@@ -196,7 +196,7 @@ async def test_the_first_token_is_waited_for_in_sight(
     endpoint.hold.clear()
     app = make_app(answerer=answerer)
     async with app.run_test() as pilot:
-        await until(pilot, lambda: app.facts is not None)
+        await until(pilot, lambda: app.session.facts is not None)
         front(app).composer.put("Hi")
         await pilot.press("enter")
         await until(pilot, lambda: "waiting for the first token: 0 s" in status(app))

@@ -34,11 +34,11 @@ async def test_a_chat_goes_on_behind_a_restart_without_reading_it_again(
             stats = front(app).path[-1].stats
             read.append(stats["prompt_tokens"] - stats["reused_tokens"])
             if key:  # the second time: its file is there from the first
-                assert app.archive.chat(front(app).chat_id).key == key
+                assert app.session.archive.chat(front(app).chat_id).key == key
                 await SlashCommands(app.chat_screen).run("delete", "")
                 await until(pilot, lambda: not CacheFolder().path(key).exists())  # noqa: B023
             else:
-                key = app.archive.chat(front(app).chat_id).key
+                key = app.session.archive.chat(front(app).chat_id).key
         local.close()
         assert CacheFolder().path(key).exists() == (len(read) == 1)
     assert read[1] < read[0] / 4, read

@@ -16,10 +16,10 @@ from localspec.tui.screens.parameters import ParametersScreen
 from localspec.tui.screens.settings import SettingsScreen
 from localspec.tui.shell.app import ChatApp
 from localspec.tui.shell.bindings import read_keys
-from localspec.tui.shell.dialogs import Choice, Line
-from localspec.tui.shell.preferences import Preferences
 from localspec.tui.shell.registry import commands
+from localspec.tui.talk.preferences import Preferences
 from localspec.tui.widgets.bubble import Bubble
+from localspec.tui.widgets.dialogs import Choice, Line
 from tests.tui.conftest import MakeApp, front, say, until
 
 pytestmark = pytest.mark.asyncio
@@ -90,7 +90,7 @@ async def test_history_finds_opens_renames_tags_pins_deletes_and_undoes(make_app
         await pilot.press("enter")
         await opened(pilot, HistoryScreen)
         await pilot.press("ctrl+b")
-        chat = app.archive.chats()[0]
+        chat = app.session.archive.chats()[0]
         assert (chat.title, chat.tags, chat.pinned) == ("Astronomy", ("night", "space"), True)
         screen.query_one("#words", Input).value = "#space"
         await until(pilot, lambda: entries.option_count == 1)
@@ -127,7 +127,7 @@ async def test_parameters_of_a_chat_reach_the_model(make_app: MakeApp) -> None:
         await pilot.press("ctrl+s")
         await until(pilot, lambda: len(app.screen_stack) == 1)
         await say(pilot, "Hello")
-        question = app.answerer.questions[0]  # type: ignore[attr-defined]
+        question = app.session.answerer.questions[0]  # type: ignore[attr-defined]
         assert question.messages[0].content == "Speak like a pirate."
         assert (question.sampling.temperature, question.max_tokens, question.stop) == (0.3, 50, ("END", "STOP"))
         await pilot.press("ctrl+n")
@@ -142,7 +142,7 @@ async def test_a_preset_fills_the_form_and_can_be_deleted(make_app: MakeApp) -> 
     from localspec.chat.archive.message import Preset
 
     app = make_app("a")
-    app.archive.save_preset(Preset("calm", "Be calm.", {"top_k": 5}))
+    app.session.archive.save_preset(Preset("calm", "Be calm.", {"top_k": 5}))
     async with app.run_test(size=(100, 40)) as pilot:
         await pilot.press("f3")
         screen = await opened(pilot, ParametersScreen)
@@ -155,7 +155,7 @@ async def test_a_preset_fills_the_form_and_can_be_deleted(make_app: MakeApp) -> 
         await pilot.press("ctrl+d")
         await opened(pilot, Choice)
         await pilot.press("enter")
-        await until(pilot, lambda: not app.archive.presets())
+        await until(pilot, lambda: not app.session.archive.presets())
 
 
 async def test_every_engine_and_sampling_setting_is_in_a_form_with_its_doc(make_app: MakeApp) -> None:
@@ -219,9 +219,9 @@ async def test_reloading_makes_another_answerer_with_the_settings(make_app: Make
     app = make_app("old one", make=make)
     async with app.run_test(size=(100, 40)) as pilot:
         await say(pilot, "Hello")
-        old = app.answerer
-        app.load("other", None, context=512)
-        await until(pilot, lambda: app.facts is not None and app.answerer is not old)
+        old = app.session.answerer
+        app.chat_screen.load("other", None, context=512)
+        await until(pilot, lambda: app.session.facts is not None and app.session.answerer is not old)
         assert made == [("other", None, {"context": 512})]
         assert old.closed  # type: ignore[attr-defined]
         await say(pilot, "Hello")

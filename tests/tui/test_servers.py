@@ -12,9 +12,9 @@ from textual.widgets import OptionList
 from localspec.remote import search
 from localspec.runtime.pool import Pool
 from localspec.tui.shell.app import ChatApp
-from localspec.tui.shell.dialogs import Choice
 from localspec.tui.talk.local import LocalAnswerer
 from localspec.tui.talk.remote import RemoteAnswerer
+from localspec.tui.widgets.dialogs import Choice
 from tests.remote.odd import Odd, serving
 from tests.server.live import COPIED, COPY, running
 from tests.tui.conftest import MakeApp, answered, front, say, until
@@ -68,7 +68,7 @@ async def test_a_server_is_chosen_and_asked_only_after_a_yes(make_app: MakeApp, 
         await pilot.press("enter")
         await until(pilot, lambda: isinstance(app.screen, Choice) and len(rows(app)) == 2)
         await pilot.press("down", "enter")
-        await until(pilot, lambda: app.facts is not None and app.facts.name == "large")
+        await until(pilot, lambda: app.session.facts is not None and app.session.facts.name == "large")
         assert front(app).chat.model == "large"
         assert endpoint.requests == []
 
@@ -92,7 +92,7 @@ async def test_a_server_is_chosen_and_asked_only_after_a_yes(make_app: MakeApp, 
         await say(pilot, "Once more")  # nobody asks again
     assert [request["model"] for request in endpoint.requests] == ["large", "large"]
     assert all("Authorization" not in headers for headers in endpoint.headers)
-    app.answerer.close()
+    app.session.answerer.close()
 
 
 async def test_nothing_is_looked_for_unless_asked(make_app: MakeApp, endpoint: Endpoint) -> None:
@@ -107,7 +107,7 @@ async def test_nothing_is_looked_for_unless_asked(make_app: MakeApp, endpoint: E
             assert rows(app)[0][1] == "it lists no models"
             await pilot.press("enter")
             await until(pilot, lambda: said(app, "load one there first"))
-            assert not isinstance(app.answerer, RemoteAnswerer)
+            assert not isinstance(app.session.answerer, RemoteAnswerer)
 
 
 async def test_a_name_of_models_toml_answers_with_its_key(
@@ -124,26 +124,26 @@ async def test_a_name_of_models_toml_answers_with_its_key(
         monkeypatch.delenv("WORK_KEY", raising=False)
         await write(pilot, "/model work")
         await until(pilot, lambda: said(app, "WORK_KEY, which is not set"))
-        assert not isinstance(app.answerer, RemoteAnswerer)
+        assert not isinstance(app.session.answerer, RemoteAnswerer)
         monkeypatch.setenv("WORK_KEY", "sesame")
         await write(pilot, "/model")
         await asked(pilot)
         assert rows(app) == [["a model of this machine", ""], ["work", endpoint.url]]
         await pilot.press("down", "enter")
-        await until(pilot, lambda: app.facts is not None and app.facts.name == "large")
+        await until(pilot, lambda: app.session.facts is not None and app.session.facts.name == "large")
         assert front(app).chat.model == "work"
         await say(pilot, "And there?")  # it is the user's own entry: nothing is asked
         assert front(app).path[-1].content == "Hello there."
     assert [request["model"] for request in endpoint.requests] == ["large"]
     assert endpoint.headers[0]["Authorization"] == "Bearer sesame"
-    app.answerer.close()
+    app.session.answerer.close()
 
 
 async def test_no_server_and_the_one_that_answers_already(make_app: MakeApp, endpoint: Endpoint) -> None:
     remote = RemoteAnswerer(endpoint.url)
     app = make_app(answerer=remote)
     async with app.run_test() as pilot:
-        await until(pilot, lambda: app.facts is not None)
+        await until(pilot, lambda: app.session.facts is not None)
         await write(pilot, "/servers")
         await until(pilot, lambda: said(app, "No other server answers on this machine"))
         await say(pilot, "Hi")  # named on the command line: nobody asks
@@ -156,13 +156,13 @@ async def test_a_model_of_this_machine_takes_over_again(
 ) -> None:
     app = make_app("From here.", make=lambda target, draft, settings: live)
     async with app.run_test() as pilot:
-        await until(pilot, lambda: app.facts is not None)
+        await until(pilot, lambda: app.session.facts is not None)
         await write(pilot, "/servers")
         await asked(pilot)
         await pilot.press("enter")
-        await until(pilot, lambda: app.facts is not None and app.facts.remote)
-        app.load("tiny")
-        await until(pilot, lambda: app.facts is not None and not app.facts.remote)
+        await until(pilot, lambda: app.session.facts is not None and app.session.facts.remote)
+        app.chat_screen.load("tiny")
+        await until(pilot, lambda: app.session.facts is not None and not app.session.facts.remote)
         await say(pilot, "Hi")
         assert front(app).path[-1].content
     assert endpoint.requests == []
@@ -174,19 +174,19 @@ async def test_the_real_endpoint_answers_once_agreed(make_app: MakeApp, monkeypa
         at(monkeypatch, server.port)
         app = make_app("From here.", begin={"temperature": 0.0})
         async with app.run_test() as pilot:
-            await until(pilot, lambda: app.facts is not None)
+            await until(pilot, lambda: app.session.facts is not None)
             await write(pilot, "/servers")
             await asked(pilot)
             assert rows(app)[0][1].startswith(server.service.pool.default)
             await pilot.press("enter")
             await until(pilot, lambda: isinstance(app.screen, Choice) and len(rows(app)) > 1)
             await pilot.press("enter")
-            await until(pilot, lambda: app.facts is not None and app.facts.remote)
+            await until(pilot, lambda: app.session.facts is not None and app.session.facts.remote)
             await write(pilot, COPY)
             await asked(pilot)
             await pilot.press("enter")
             await until(pilot, lambda: len(front(app).path) == 2)
             await answered(pilot)
             assert front(app).path[-1].content == COPIED
-        app.answerer.close()
+        app.session.answerer.close()
     pool.close()

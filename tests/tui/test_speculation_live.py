@@ -17,7 +17,7 @@ pytestmark = pytest.mark.asyncio
 async def test_the_bundled_pair_races_against_itself(make_app: MakeApp, live: LocalAnswerer) -> None:
     app = make_app(answerer=live, begin={"temperature": 0.0})
     async with app.run_test(size=(100, 30)) as pilot:
-        await until(pilot, lambda: app.facts is not None, seconds=120)
+        await until(pilot, lambda: app.session.facts is not None, seconds=120)
         await pilot.press("f8")
         await until(pilot, lambda: isinstance(app.screen, RaceScreen))
         screen = app.screen

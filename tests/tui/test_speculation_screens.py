@@ -164,7 +164,7 @@ async def race(app: ChatApp, pilot: Any) -> RaceScreen:
     await until(pilot, lambda: isinstance(app.screen, RaceScreen))
     screen = app.screen
     assert isinstance(screen, RaceScreen)
-    await until(pilot, lambda: app.facts is not None)
+    await until(pilot, lambda: app.session.facts is not None)
     assert shown(app, "#note") == HELP
     await pilot.press("enter")
     await until(pilot, lambda: screen.heats)
@@ -247,7 +247,7 @@ async def test_the_race_leaves_no_answer_behind(make_app: MakeApp) -> None:
     app = make_app(answerer=answerer)
     async with app.run_test(size=(80, 24)) as pilot:
         await pilot.press("f8")
-        await until(pilot, lambda: isinstance(app.screen, RaceScreen) and app.facts)
+        await until(pilot, lambda: isinstance(app.screen, RaceScreen) and app.session.facts)
         screen = app.screen
         assert isinstance(screen, RaceScreen)
         await pilot.press("enter")
@@ -265,7 +265,7 @@ async def test_the_doctor_examines_and_copies(make_app: MakeApp) -> None:
     async with app.run_test(size=(100, 40)) as pilot:
         app.copy = lambda text, what: copied.append(text)  # type: ignore[method-assign]
         await say(pilot, "hi")
-        app.open_screen("doctor")
+        app.open("doctor")
         await until(pilot, lambda: isinstance(app.screen, DoctorScreen) and app.screen.findings)
         screen = app.screen
         assert isinstance(screen, DoctorScreen)
@@ -298,7 +298,7 @@ async def test_an_endpoint_cannot_race(make_app: MakeApp) -> None:
     recording = Recording([Recorded.of_text("x")], {}, Facts("far away", remote=True))
     app = make_app(answerer=ReplayAnswerer(recording))
     async with app.run_test(size=(80, 24)) as pilot:
-        await until(pilot, lambda: app.facts is not None)
+        await until(pilot, lambda: app.session.facts is not None)
         await pilot.press("f8")
         await until(pilot, lambda: isinstance(app.screen, RaceScreen))
         await pilot.press("enter")

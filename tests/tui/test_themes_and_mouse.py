@@ -78,7 +78,9 @@ async def test_over_ssh_the_terminal_takes_what_is_copied(make_app: MakeApp, mon
     monkeypatch.setenv("DISPLAY", ":0")
     async with app.run_test() as pilot:
         await say(pilot, "Go")
-        await until(pilot, lambda: app.facts is not None and not any(one.group == "import" for one in app.workers))
+        await until(
+            pilot, lambda: app.session.facts is not None and not any(one.group == "import" for one in app.workers)
+        )
         sent = list[str]()
         assert app._driver is not None
         with monkeypatch.context() as patch:

@@ -44,7 +44,7 @@ async def test_answering_again_makes_a_sibling_and_the_arrows_change_between_the
         assert app.focused.message.content == "one"
         await pilot.press("right")
         await until(pilot, lambda: contents(app) == ["Hello", "two"])
-        seeds = [app.archive.message(number).seed for number in bubble.message.siblings]
+        seeds = [app.session.archive.message(number).seed for number in bubble.message.siblings]
         assert len(set(seeds)) == 2
 
 
@@ -98,7 +98,7 @@ async def test_an_answer_goes_on(make_app: MakeApp) -> None:
         await pilot.press("o")
         await until(pilot, lambda: contents(app) == ["Tell", "It was a dark night."])
         await answered(pilot)
-        question = app.answerer.questions[1]  # type: ignore[attr-defined]
+        question = app.session.answerer.questions[1]  # type: ignore[attr-defined]
         assert question.prefix == "It was"
         assert [message.role for message in question.messages] == ["user"]
 
@@ -151,7 +151,7 @@ async def test_words_typed_on_a_message_go_to_the_input(make_app: MakeApp, monke
             await until(pilot, partial(_written, app, word))
             assert focus(app) is front(app).composer
         assert front(app).editing is None
-        assert len(app.answerer.questions) == 1  # type: ignore[attr-defined]
+        assert len(app.session.answerer.questions) == 1  # type: ignore[attr-defined]
 
 
 async def test_enter_and_words_in_one_burst_are_not_sent(make_app: MakeApp, monkeypatch: pytest.MonkeyPatch) -> None:

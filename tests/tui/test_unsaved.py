@@ -11,9 +11,10 @@ from textual.widgets import OptionList
 
 from localspec.chat.archive.archive import Archive
 from localspec.tui.shell.app import ChatApp
-from localspec.tui.shell.dialogs import Choice
-from localspec.tui.shell.preferences import Preferences
+from localspec.tui.talk.preferences import Preferences
+from localspec.tui.talk.session import Session
 from localspec.tui.widgets.chat_tabs import OpenTabs
+from localspec.tui.widgets.dialogs import Choice
 from localspec.tui.widgets.unsaved import Unsaved
 from tests.chat.test_arrears import no_room
 from tests.tui.conftest import MakeApp, front, say, until
@@ -32,11 +33,11 @@ async def test_a_full_disk_is_said_in_a_line_that_stays_and_quitting_asks(make_a
     app = make_app(LONG)
     async with app.run_test(size=(100, 30)) as pilot:
         line = app.chat_screen.query_one(Unsaved)
-        await until(pilot, lambda: app.facts is not None)
+        await until(pilot, lambda: app.session.facts is not None)
         assert not line.display
         with no_room(100_000):
             await say(pilot, "Go")
-            await until(pilot, lambda: not app.archive.persistent)
+            await until(pilot, lambda: not app.session.archive.persistent)
             await until(pilot, lambda: line.display and "cannot be written" in str(line.content))
             assert len(front(app).path[-1].content) > 100_000, "the chat goes on"
             await pilot.press("ctrl+q")
@@ -90,10 +91,10 @@ async def test_all_is_saved_once_there_is_room(
     monkeypatch.setattr("localspec.tui.widgets.unsaved._TRY_SECONDS", 0.1)
     ballast, file = small_disk / "ballast", small_disk / "chats.sqlite3"
     with Archive.open(file) as archive:
-        app = ChatApp(answerer(LONG), archive, Preferences())
+        app = ChatApp(Session(answerer(LONG), archive, Preferences()))
         async with app.run_test(size=(100, 30)) as pilot:
             line = app.chat_screen.query_one(Unsaved)
-            await until(pilot, lambda: app.facts is not None)
+            await until(pilot, lambda: app.session.facts is not None)
             ballast.write_bytes(b"x" * 2_800_000)
             await say(pilot, "Go")
             await until(pilot, lambda: line.display and "disk is full" in str(line.content))
@@ -113,7 +114,7 @@ async def test_all_is_saved_once_there_is_room(
             await pilot.press("ctrl+q")
             await until(pilot, lambda: app._exit)
     with Archive.open(file) as archive:
-        again = ChatApp(answerer("More."), archive, Preferences())
+        again = ChatApp(Session(answerer("More."), archive, Preferences()))
         async with again.run_test(size=(100, 30)) as pilot:
             await until(pilot, lambda: len(again.chat_screen.panes) == 2)
             assert front(again).composer.text == "draft"

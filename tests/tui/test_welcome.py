@@ -57,9 +57,9 @@ async def test_models_that_fit_are_offered_until_one_is_installed(make_app: Make
         assert [line[0] for line in offered] == ["lfm2.5-8b-a1b-dspark", "qwen3.5-4b-dflash", "lfm2.5-2.6b-dspark"]
         assert "about 5.2 GB, drafter: dspark, perhaps 29 tok/s" in said(app)
         assert "localspec pull NAME" in said(app)
-        assert app.facts is not None
+        assert app.session.facts is not None
         Store().add(Entry("mine", (StoredFile.of(tiny_target, "0" * 64, "foreign"),)))
-        app.readied.publish(app.facts)
+        app.chat_screen.learn_anew()
         await until(pilot, lambda: "localspec pull" not in said(app))
         assert "bundled pair answers" in said(app)
 
@@ -70,7 +70,7 @@ async def test_only_the_bundled_pair_is_called_tiny(make_app: MakeApp) -> None:
     async with app.run_test() as pilot:
         await until(pilot, lambda: "[b]large[/b] answers." in said(app))
         assert "tiny" not in said(app)
-        app.facts = None
+        app.session.facts = None
         app.post_message(LoadFailed(ModelError("other.gguf is no GGUF file.")))
         await until(pilot, lambda: "No model answers: other.gguf is no GGUF file." in said(app))
         await until(pilot, lambda: "no model: other.gguf" in str(app.query_one("#status").content))  # type: ignore[attr-defined]

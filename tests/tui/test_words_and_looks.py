@@ -21,7 +21,7 @@ from tests.tui.conftest import MakeApp, front, say, until
 async def test_a_switch_reads_without_colour(make_app: MakeApp) -> None:
     app = make_app("a")
     async with app.run_test() as pilot:
-        await until(pilot, lambda: app.facts is not None)
+        await until(pilot, lambda: app.session.facts is not None)
         await pilot.press("f2")
         await until(pilot, lambda: isinstance(app.screen, SettingsScreen) and app.screen.query("#look-enter_sends"))
         tick = app.screen.query_one("#look-enter_sends", Tick)
@@ -36,11 +36,11 @@ async def test_a_switch_reads_without_colour(make_app: MakeApp) -> None:
 async def test_a_small_terminal_shows_the_beginning_of_the_welcome(make_app: MakeApp) -> None:
     app = make_app("\n\n".join(["line"] * 30))
     async with app.run_test(size=(40, 12)) as pilot:
-        await until(pilot, lambda: app.facts is not None)
+        await until(pilot, lambda: app.session.facts is not None)
         transcript = front(app).transcript
         await until(pilot, lambda: transcript.max_scroll_y > 0)
         assert transcript.scroll_y == 0
-        app.readied.publish(app.facts)
+        app.chat_screen.learn_anew()
         await pilot.pause(0.05)
         assert transcript.scroll_y == 0
         assert transcript.query_one(Welcome).display
@@ -59,7 +59,7 @@ def test_every_parameter_is_explained() -> None:
 async def test_f3_explains_seed_limit_and_stop(make_app: MakeApp) -> None:
     app = make_app("a")
     async with app.run_test() as pilot:
-        await until(pilot, lambda: app.facts is not None)
+        await until(pilot, lambda: app.session.facts is not None)
         await pilot.press("f3")
         await until(pilot, lambda: isinstance(app.screen, ParametersScreen) and app.screen.query("#chat-stop"))
         text = "\n".join(str(static.content) for static in app.screen.query(Static))
@@ -93,7 +93,7 @@ async def test_f2_takes_two_widgets_a_setting(make_app: MakeApp) -> None:
     """Each widget costs some milliseconds before the screen is seen."""
     app = make_app("a")
     async with app.run_test() as pilot:
-        await until(pilot, lambda: app.facts is not None)
+        await until(pilot, lambda: app.session.facts is not None)
         await pilot.press("f2")
         await until(pilot, lambda: isinstance(app.screen, SettingsScreen) and app.screen.query("#load-threads"))
         forms = app.screen.query(Form)
@@ -105,7 +105,7 @@ async def test_f2_takes_two_widgets_a_setting(make_app: MakeApp) -> None:
 async def test_a_word_of_a_few_is_picked_by_keys_and_mouse(make_app: MakeApp) -> None:
     app = make_app("a")
     async with app.run_test() as pilot:
-        await until(pilot, lambda: app.facts is not None)
+        await until(pilot, lambda: app.session.facts is not None)
         await pilot.press("f2")
         await until(pilot, lambda: isinstance(app.screen, SettingsScreen) and app.screen.query("#load-kernels"))
         pick = app.screen.query_one("#load-kernels", Pick)
@@ -121,4 +121,4 @@ async def test_a_word_of_a_few_is_picked_by_keys_and_mouse(make_app: MakeApp) ->
         assert pick.value == "repacked"
         await pilot.press("ctrl+s")
         await until(pilot, lambda: not isinstance(app.screen, SettingsScreen))
-        assert app.preferences.engine == {"kernels": "repacked"}
+        assert app.session.preferences.engine == {"kernels": "repacked"}

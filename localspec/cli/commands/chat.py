@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from localspec.llama.exact.choice import Progress
     from localspec.options import Options
     from localspec.runtime.any_engine import AnyEngine
-    from localspec.tui.shell.preferences import Preferences
     from localspec.tui.talk.answerer import Answerer
+    from localspec.tui.talk.preferences import Preferences
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -87,7 +87,8 @@ def _open(options: argparse.Namespace, wanted: Options) -> int:
     from localspec.chat.archive.archive import Archive
     from localspec.tui.shell.app import ChatApp
     from localspec.tui.shell.notices import shown
-    from localspec.tui.shell.preferences import Preferences
+    from localspec.tui.talk.preferences import Preferences
+    from localspec.tui.talk.session import Session
 
     notices = []
     try:
@@ -96,18 +97,18 @@ def _open(options: argparse.Namespace, wanted: Options) -> int:
         liked, notices = Preferences(), [str(error)]
     given = _given(wanted)
     with Archive.open() as archive:
-        app = ChatApp(
+        session = Session(
             _answerer(options, liked),
             archive,
             liked,
             partial(_local, options) if options.listed or not options.endpoint else None,
-            notices,
             begin=given | ({"system": options.system} if options.system is not None else {}),
             resume=not options.new,
         )
+        app = ChatApp(session, notices)
         with shown(app.warn):
             code = app.run()
-            app.answerer.close()
+            session.answerer.close()
     for text in app.unseen:  # what came too late for the screen
         print(f"warning: {text}", file=sys.stderr)
     return code or 0

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Callable, Coroutine, Iterable
+from functools import partial
+from typing import Any, ClassVar, Protocol
 
 from textual import work
 from textual.app import ComposeResult, SystemCommand
@@ -14,24 +15,44 @@ from textual.widgets import Footer
 
 from localspec.chat.archive.message import Chat, StoredMessage
 from localspec.errors import LocalspecError
-from localspec.tui.screens.slash import SlashCommands
+from localspec.models.installed import chosen
+from localspec.tui.screens import compacting
 from localspec.tui.shell.bindings import bind
 from localspec.tui.shell.registry import SCREENS, VIEWS, commands
-from localspec.tui.talk import compacting
-from localspec.tui.talk.answerer import AnswerEnded, AnswerPart, Prefilled
+from localspec.tui.talk.answerer import AnswerEnded, Answerer, AnswerPart, Prefilled
+from localspec.tui.talk.session import Session
 from localspec.tui.widgets.bubble import MARKDOWN, Bubble
 from localspec.tui.widgets.chat_tabs import ChatTabs, chats_at_start
 from localspec.tui.widgets.composer import Composer
+from localspec.tui.widgets.corner import say
 from localspec.tui.widgets.meter import Live, Meter, ReadingSpeed
 from localspec.tui.widgets.pane import ChatPane
 from localspec.tui.widgets.unsaved import Unsaved
-
-if TYPE_CHECKING:
-    from localspec.tui.shell.app import ChatApp
+from localspec.tui.widgets.welcome import Welcome
 
 _STATUS_SECONDS = 0.5
 """Between two renewals of the line at the bottom, so that what is waited for moves."""
 _CODE = re.compile(r"^ {0,3}(`{3,}|~{3,})[^\n]*\n(.*?)^ {0,3}\1", re.MULTILINE | re.DOTALL)
+
+
+class Shell(Protocol):
+    """What the chat lies in."""
+
+    def open(self, name: str, *words: str) -> None:
+        """Opens a screen of the registry above the chat."""
+        ...
+
+    def copy(self, text: str, what: str) -> None:
+        """Copies to the clipboard, by the best way there is, and says which."""
+        ...
+
+    async def command(self, name: str, rest: str) -> None:
+        """Runs a slash command on the chat in front.
+
+        Raises:
+            LocalspecError: what is wrong with it.
+        """
+        ...
 
 
 class ChatScreen(Screen[None]):
@@ -57,16 +78,12 @@ class ChatScreen(Screen[None]):
         bind("chat.end_thinking", "ctrl+t", "end_thinking", "Answer", "End the thinking; answer now", priority=True),
     ]
 
-    if TYPE_CHECKING:
-
-        @property
-        def app(self) -> ChatApp: ...  # type: ignore[override]
-
-    def __init__(self) -> None:
+    def __init__(self, session: Session, shell: Shell) -> None:
         super().__init__()
+        self.session, self.shell = session, shell
         self._view = MARKDOWN
         # Kept, not looked up: a query goes through every block of every message.
-        self._tabs, self._unsaved, self._meter = ChatTabs(), Unsaved(), Meter()
+        self._tabs, self._unsaved, self._meter = ChatTabs(session), Unsaved(session.archive), Meter()
         self._speed = ReadingSpeed()
 
     def compose(self) -> ComposeResult:
@@ -77,14 +94,14 @@ class ChatScreen(Screen[None]):
 
     async def on_mount(self) -> None:
         chats, front = list[Chat](), None
-        if self._tabs.claim(self.app.archive):
-            chats, front = chats_at_start(self.app.archive, self.app.resume, self.app.preferences.resume)
-        elif self.app.resume:
-            self.app.say("Another window has your chats open. This one begins with a new chat; F4 lists all.")
+        session = self.session
+        if self._tabs.claim(session.archive):
+            chats, front = chats_at_start(session.archive, session.resume, session.preferences.resume)
+        elif session.resume:
+            say(self, "Another window has your chats open. This one begins with a new chat; F4 lists all.")
         pane = await self.open_chat(None if front is None else front.id)
         self.call_after_refresh(self._tabs.bring_back, chats, pane)
         self.set_interval(_STATUS_SECONDS, self.show_status)
-        self.app.readied.subscribe(self, self._learn_anew)
 
     # ---- tabs
 
@@ -98,16 +115,24 @@ class ChatScreen(Screen[None]):
         """The chat in front."""
         return self._tabs.front
 
+    @property
+    def context_use(self) -> tuple[int, int] | None:
+        """(tokens of the chat in front, tokens that fit); None = not known."""
+        pane, facts = self.pane, self.session.facts
+        if pane is None or facts is None or facts.context is None or pane.context_tokens is None:
+            return None
+        return pane.context_tokens, facts.context
+
     async def open_chat(self, chat_id: int | None = None, message_id: int | None = None) -> ChatPane:
         """Shows a chat in its tab, or a new one; scrolls to a message if one is named."""
-        chat = self._new_chat() if chat_id is None else self.app.archive.chat(chat_id)
+        chat = self._new_chat() if chat_id is None else self.session.archive.chat(chat_id)
         pane = next((pane for pane in self.panes if pane.chat_id == chat.id), None)
         if pane is None:
-            pane = ChatPane(chat)
+            pane = ChatPane(self.session, chat)
             await self._tabs.add(pane)
         self._tabs.active = str(pane.id)
         if message_id is not None:
-            path = self.app.archive.choose(message_id)
+            path = self.session.archive.choose(message_id)
             await pane.transcript.show(path)
             self.call_after_refresh(pane.transcript.reveal, message_id)
         else:
@@ -117,10 +142,10 @@ class ChatScreen(Screen[None]):
         return pane
 
     def _new_chat(self) -> Chat:
-        liked, begin = self.app.preferences, dict(self.app.begin)
-        model = (self.app.facts.key or self.app.facts.name) if self.app.facts else self.app.answerer.name
-        system = begin.pop("system", liked.system)
-        return self.app.archive.new_chat(system=system, model=model, params=liked.parameters | begin)
+        session, begin = self.session, dict(self.session.begin)
+        system = begin.pop("system", session.preferences.system)
+        params = session.preferences.parameters | begin
+        return session.archive.new_chat(system=system, model=session.model, params=params)
 
     async def close_chat(self, pane: ChatPane) -> None:
         """Closes a tab; a new chat takes the place of the last one."""
@@ -144,9 +169,8 @@ class ChatScreen(Screen[None]):
 
     def show_status(self) -> None:
         """Renews the line at the bottom."""
-        app = self.app
-        pane, live = self.pane, Live()
-        note = f"no model: {app.failure}" if app.failure else ""
+        session, pane, live = self.session, self.pane, Live()
+        note = f"no model: {session.failure}" if session.failure else ""
         if pane is not None:
             live = pane.live
             others = any(other.answer is not None for other in self.panes if other is not pane)
@@ -154,8 +178,8 @@ class ChatScreen(Screen[None]):
             if pane.elsewhere:
                 note = note or "another window answers in this chat"
         if self.is_mounted:
-            self._unsaved.tell(app)
-            self._meter.tell(app.facts, app.loading, app.context_use, live, note)
+            self._unsaved.tell()
+            self._meter.tell(session.facts, session.loading, self.context_use, live, note)
 
     def show_titles(self) -> None:
         """Renews the titles of the tabs and of the terminal's window."""
@@ -170,19 +194,23 @@ class ChatScreen(Screen[None]):
         self.show_status()
         self._offer_own_model()
 
-    def _learn_anew(self, _: object) -> None:
-        """Another model reads at another speed, and may be another than the chat's."""
+    def learn_anew(self) -> None:
+        """A model became ready or failed, or another is being loaded: it reads at another speed, and may be another
+        than the chat's."""
         self._speed.seconds = None
+        for welcome in self.query(Welcome):
+            welcome.show()
         self._offer_own_model()
+        self.show_status()
 
     def _offer_own_model(self) -> None:
         pane = self.pane
         if pane is not None and pane.is_mounted:
             chat = pane.chat
-            pane.own_model.tell(chat.model, self.app.facts, chat.messages > 1)
+            pane.own_model.tell(chat.model, self.session.facts, chat.messages > 1)
 
     def on_unsaved_saved(self) -> None:
-        self.app.say("The chats of this session are saved.")
+        say(self, "The chats of this session are saved.")
         self._tabs.remember()
         self.show_status()
 
@@ -205,7 +233,63 @@ class ChatScreen(Screen[None]):
             self._meter.draw(now=not isinstance(event, AnswerPart))
 
     def on_chat_pane_full(self, event: ChatPane.Full) -> None:
-        compacting.ask(self, event)
+        self.run_worker(compacting.ask(event, self.load, self.open_chat), group="overflow")
+
+    # ---- models
+
+    def use(self, answerer: Answerer, stranger: str = "") -> None:
+        """Answers come from another model from now on; the old one is freed first. `stranger`: see `Session`."""
+        for pane in self.panes:
+            pane.stop()
+        old = self.session.use(answerer, stranger)
+        self.learn_anew()
+        self._change(old, answerer)
+
+    @work(thread=True, group="models")
+    def _change(self, old: Answerer, new: Answerer) -> None:
+        old.close()  # both may not fit memory at once
+        new.start(self.app)
+
+    def load(self, target: str | None, draft: str | None = None, **settings: Any) -> bool:
+        """Loads models of this machine; says why if that cannot be."""
+        try:
+            made = self.session.made(target, draft, **settings)
+        except LocalspecError as error:
+            say(self, str(error), problem=True)
+            return False
+        self.use(made)
+        return True
+
+    def reload(self) -> None:
+        """Loads the models in use again, with the engine settings of the preferences."""
+        self.load(*self.session.named)
+
+    def choose(self, target: str, draft: str | None = None) -> bool:
+        """Loads models of this machine, now and at later starts, and signs the chat in front with the target."""
+        pane = self.pane
+        if not self.load(target, draft):
+            return False
+        if pane is not None:
+            self.session.archive.set_model(pane.chat_id, target)
+        try:
+            chosen.choose(target, draft)
+        except LocalspecError as error:
+            say(self, str(error), problem=True)
+        return True
+
+    # ---- errands
+
+    @work(group="exchange")
+    async def tell(self, errand: Coroutine[Any, Any, str]) -> None:
+        """Says what comes of something that takes a while."""
+        try:
+            say(self, await errand)
+        except LocalspecError as error:
+            say(self, str(error), problem=True)
+
+    def forget(self, key: str) -> None:
+        """What was kept of a deleted chat goes, too."""
+        self.run_worker(partial(self.session.forget, key), thread=True)
 
     # ---- sending
 
@@ -218,21 +302,19 @@ class ChatScreen(Screen[None]):
             pane.composer.take()
             await self.command(name, rest.strip())
         elif text.startswith("/") and re.fullmatch(r"/[a-z]+", text.split(maxsplit=1)[0]):
-            self.app.say(
-                f"There is no command /{name}; F1 lists them. A space in front sends it as text.", problem=True
-            )
+            say(self, f"There is no command /{name}; F1 lists them. A space in front sends it as text.", problem=True)
         else:
             pane.send(event.prompt)
 
     async def command(self, name: str, rest: str) -> None:
         """Runs a slash command on the chat in front."""
         if any(row.name == name for row in SCREENS):
-            self.app.open_screen(name)
+            self.shell.open(name)
             return
         try:
-            await SlashCommands(self).run(name, rest)
+            await self.shell.command(name, rest)
         except LocalspecError as error:
-            self.app.say(str(error), problem=True)
+            say(self, str(error), problem=True)
 
     # ---- keys
 
@@ -253,9 +335,9 @@ class ChatScreen(Screen[None]):
         """The model that answered in the chat in front before answers again; later starts are left as they are."""
         model = self.front.own_model.model
         if model:
-            self.app.load(model)
+            self.load(model)
         else:
-            self.app.say("The model of this chat answers, or it is not here any more.", problem=True)
+            say(self, "The model of this chat answers, or it is not here any more.", problem=True)
 
     def action_compact(self) -> None:
         compacting.begin(self.front)
@@ -299,7 +381,7 @@ class ChatScreen(Screen[None]):
         focused = self.focused.message if isinstance(self.focused, Bubble) else None
         message = focused if focused is not None and focused.role == "assistant" else self._chosen("user")
         if message is None:
-            self.app.say("There is no message of yours to edit.", problem=True)
+            say(self, "There is no message of yours to edit.", problem=True)
         else:
             self.front.edit(message)
 
@@ -311,7 +393,7 @@ class ChatScreen(Screen[None]):
         if chosen is None:
             chosen = next((message for message in reversed(path) if message.role == "user"), None)
         if chosen is None:
-            self.app.say("There is nothing to answer yet.", problem=True)
+            say(self, "There is nothing to answer yet.", problem=True)
         elif chosen.role == "user":
             pane.ask(again=chosen.id)
         elif chosen.parent_id is not None:
@@ -320,23 +402,23 @@ class ChatScreen(Screen[None]):
     def action_go_on(self) -> None:
         path = self.front.path
         if not path or path[-1].role != "assistant":
-            self.app.say("There is no answer that could go on.", problem=True)
+            say(self, "There is no answer that could go on.", problem=True)
         else:
             self.front.ask(go_on=True)
 
     def action_copy(self) -> None:
         if self.get_selected_text():
-            self.app.copy(self.get_selected_text() or "", "Selection")
+            self.shell.copy(self.get_selected_text() or "", "Selection")
         elif (message := self.front.selected) is not None:
-            self.app.copy(message.content, "Message")
+            self.shell.copy(message.content, "Message")
 
     def action_copy_code(self) -> None:
         message = self.front.selected
         blocks = _CODE.findall(message.content + "\n") if message is not None else []
         if blocks:
-            self.app.copy(blocks[-1][1], "Code block")
+            self.shell.copy(blocks[-1][1], "Code block")
         else:
-            self.app.say("There is no code block in this message.", problem=True)
+            say(self, "There is no code block in this message.", problem=True)
 
     def action_sibling(self, step: int) -> None:
         if isinstance(self.focused, Bubble):
@@ -347,8 +429,8 @@ class ChatScreen(Screen[None]):
         """Another version of a message, and what followed it."""
         pane = self.front
         pane.stop()
-        parent = self.app.archive.message(message_id).parent_id
-        path = self.app.archive.sibling(message_id, step)
+        parent = self.session.archive.message(message_id).parent_id
+        path = self.session.archive.sibling(message_id, step)
         await pane.transcript.show(path)
         shown = next(message.id for message in path if message.parent_id == parent)
         if (bubble := pane.transcript.bubble(shown)) is not None:
@@ -363,11 +445,11 @@ class ChatScreen(Screen[None]):
             return
         pane = self.front
         pane.stop()
-        self.app.archive.delete_message(self.focused.message.id)
+        self.session.archive.delete_message(self.focused.message.id)
         await pane.transcript.show(pane.path)
         pane.composer.focus()
         pane.count()
-        self.app.say("Deleted, with what followed it; /undo brings it back.")
+        say(self, "Deleted, with what followed it; /undo brings it back.")
 
     async def action_branch(self) -> None:
         """A new chat that begins with the messages up to the focused one, or with all of them."""
@@ -375,18 +457,18 @@ class ChatScreen(Screen[None]):
         focused = self.focused.message if isinstance(self.focused, Bubble) else None
         path = pane.path
         if not path:
-            self.app.say("There is nothing to branch from yet.", problem=True)
+            say(self, "There is nothing to branch from yet.", problem=True)
             return
-        chat = self.app.archive.branch((focused or path[-1]).id)
+        chat = self.session.archive.branch((focused or path[-1]).id)
         await self.open_chat(chat.id)
-        self.app.say("This is a new chat with the messages so far; the other one is as it was.")
+        say(self, "This is a new chat with the messages so far; the other one is as it was.")
 
     async def action_undo(self) -> None:
-        deletions = self.app.archive.deletions()
+        deletions = self.session.archive.deletions()
         if not deletions:
-            self.app.say("There is nothing to bring back.", problem=True)
+            say(self, "There is nothing to bring back.", problem=True)
             return
-        self.app.archive.undo(deletions[0].id)
+        self.session.archive.undo(deletions[0].id)
         pane = await self.open_chat(deletions[0].chat_id)
         await pane.transcript.show(pane.path)
         pane.count()
@@ -396,9 +478,7 @@ class ChatScreen(Screen[None]):
 
     def find(self, words: str) -> None:
         """Opens the history with a search."""
-        from localspec.tui.screens.history import HistoryScreen
-
-        self.app.push_screen(HistoryScreen(words))
+        self.shell.open("history", words)
 
     async def action_look(self) -> None:
         """The next way to look at answers, in all tabs."""

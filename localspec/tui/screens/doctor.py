@@ -18,9 +18,10 @@ from localspec.checks import inside
 from localspec.checks.finding import Finding
 from localspec.errors import LocalspecError
 from localspec.runtime.any_engine import AnyEngine
+from localspec.tui.screens.chat import ChatScreen
+from localspec.tui.screens.page import Page
 from localspec.tui.shell.bindings import bind
-from localspec.tui.shell.dialogs import Page
-from localspec.tui.talk.owner import app_of, engine_of
+from localspec.tui.widgets.corner import say
 
 _LAST_WORDS = 3
 """Lines that are shown of what a process wrote before it died."""
@@ -40,8 +41,8 @@ class DoctorScreen(Page):
         bind("doctor.again", "r", "again", "Look again", "Examine everything again", show=True),
     ]
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, chats: ChatScreen) -> None:
+        super().__init__(chats)
         self.findings: list[Finding] = []
 
     def body(self) -> ComposeResult:
@@ -55,10 +56,9 @@ class DoctorScreen(Page):
     def action_again(self) -> None:
         """Examines everything again."""
         self.query_one("#verdict", Static).update("Examining ...")
-        app = app_of(self)
-        chat = None if app.pane is None else app.pane.chat_id
-        use = app.context_use
-        self._examine(engine_of(self), app.archive.stats, chat, 0 if use is None else use[0])
+        pane, use = self.chats.pane, self.chats.context_use
+        chat = None if pane is None else pane.chat_id
+        self._examine(self.session.engine, self.session.archive.stats, chat, 0 if use is None else use[0])
 
     @work(thread=True, exclusive=True, group="doctor")
     def _examine(self, engine: AnyEngine | None, stats_of: Any, chat: int | None, use: int) -> None:
@@ -89,13 +89,13 @@ class DoctorScreen(Page):
             return
         finding = self.findings[index]
         if finding.command:
-            app_of(self).copy(finding.command, "Command")
+            self.chats.shell.copy(finding.command, "Command")
         else:
-            app_of(self).say("There is no command for this one." if finding.advice else "All is well here.")
+            say(self, "There is no command for this one." if finding.advice else "All is well here.")
 
     def action_report(self) -> None:
         """The whole report."""
-        app_of(self).copy("\n".join(content_of(finding).plain for finding in self.findings), "Report")
+        self.chats.shell.copy("\n".join(content_of(finding).plain for finding in self.findings), "Report")
 
 
 def examine(engine: AnyEngine | None, answers: Sequence[Mapping[str, Any]], context_use: int) -> Iterator[Finding]:

@@ -15,7 +15,8 @@ from textual.widgets.option_list import Option
 from localspec.chat.plain_text import one_line, pictured
 from localspec.errors import LocalspecError
 from localspec.models.installed.catalog import Catalog, ModelEntry, PairEntry
-from localspec.tui.shell.dialogs import Dialog, Errands, Tell
+from localspec.tui.widgets.dialogs import Dialog
+from localspec.tui.widgets.errands import Errands, Tell
 
 if TYPE_CHECKING:
     from localspec.models.hub.hub import Found, Hub

@@ -8,8 +8,8 @@ from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.widgets import Static
 
+from localspec.tui.screens.page import Page
 from localspec.tui.shell.bindings import keys_file, known, shown
-from localspec.tui.shell.dialogs import Page
 from localspec.tui.shell.registry import SCREENS, commands, load
 
 _GROUPS = {

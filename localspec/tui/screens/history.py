@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import datetime
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from textual import work
 from textual.app import ComposeResult
@@ -17,14 +17,13 @@ from textual.widgets.option_list import Option
 from localspec.chat.archive.message import Chat, Hit
 from localspec.chat.plain_text import plain_text
 from localspec.errors import LocalspecError
+from localspec.tui.screens.chat import ChatScreen
+from localspec.tui.screens.page import Page
 from localspec.tui.shell.bindings import CLOSE, bind
-from localspec.tui.shell.dialogs import Line, Page
 from localspec.tui.talk import exchange
-from localspec.tui.talk.owner import forget_cache
+from localspec.tui.widgets.corner import say
+from localspec.tui.widgets.dialogs import Line
 from localspec.tui.widgets.own_model import short
-
-if TYPE_CHECKING:
-    from localspec.tui.shell.app import ChatApp
 
 _MOST_SHOWN = 100
 
@@ -48,13 +47,8 @@ class HistoryScreen(Page):
         bind("history.down", "down", "move(1)", "Down", "The entry below", priority=True),
     ]
 
-    if TYPE_CHECKING:
-
-        @property
-        def app(self) -> ChatApp: ...  # type: ignore[override]
-
-    def __init__(self, words: str = "") -> None:
-        super().__init__()
+    def __init__(self, chats: ChatScreen, words: str = "") -> None:
+        super().__init__(chats)
         self._words = words
         self._entries: list[Chat | Hit] = []
 
@@ -76,7 +70,7 @@ class HistoryScreen(Page):
     async def look(self) -> None:
         """Lists what fits the words."""
         words = self.query_one("#words", Input).value.strip()
-        archive = self.app.archive
+        archive = self.session.archive
         try:
             if not words or words.startswith("#"):
                 tag = words[1:].strip() or None
@@ -84,7 +78,7 @@ class HistoryScreen(Page):
             else:
                 self._entries = list(await asyncio.to_thread(archive.search, words, limit=_MOST_SHOWN))
         except LocalspecError as error:
-            self.app.say(str(error), problem=True)
+            say(self, str(error), problem=True)
             return
         entries = self.query_one("#entries", OptionList)
         marked = entries.highlighted or 0
@@ -110,7 +104,7 @@ class HistoryScreen(Page):
         if entry is not None:
             chat_id, message_id = (entry.id, None) if isinstance(entry, Chat) else (entry.chat_id, entry.message_id)
             self.dismiss(None)
-            self.app.run_worker(self.app.chat_screen.open_chat(chat_id, message_id), group="open")
+            self.chats.run_worker(self.chats.open_chat(chat_id, message_id), group="open")
 
     @property
     def marked(self) -> Chat | Hit | None:
@@ -122,7 +116,7 @@ class HistoryScreen(Page):
     def marked_chat(self) -> Chat | None:
         """Its chat."""
         entry = self.marked
-        return self.app.archive.chat(entry.chat_id) if isinstance(entry, Hit) else entry
+        return self.session.archive.chat(entry.chat_id) if isinstance(entry, Hit) else entry
 
     def action_move(self, step: int) -> None:
         entries = self.query_one("#entries", OptionList)
@@ -133,7 +127,7 @@ class HistoryScreen(Page):
     async def action_rename(self) -> None:
         chat = self.marked_chat
         if chat is not None and (title := await self.app.push_screen_wait(Line("Title", chat.title))):
-            self.app.archive.rename(chat.id, title)
+            self.session.archive.rename(chat.id, title)
             self._changed()
 
     @work
@@ -141,15 +135,15 @@ class HistoryScreen(Page):
         chat = self.marked_chat
         if chat is None:
             return
-        used = " ".join(self.app.archive.tags())
+        used = " ".join(self.session.archive.tags())
         text = await self.app.push_screen_wait(Line("Tags, blanks between them", " ".join(chat.tags), used))
         if text is not None:
-            self.app.archive.set_tags(chat.id, text.split())
+            self.session.archive.set_tags(chat.id, text.split())
             self._changed()
 
     def action_pin(self) -> None:
         if (chat := self.marked_chat) is not None:
-            self.app.archive.pin(chat.id, not chat.pinned)
+            self.session.archive.pin(chat.id, not chat.pinned)
             self._changed()
 
     @work
@@ -161,40 +155,39 @@ class HistoryScreen(Page):
         file = await self.app.push_screen_wait(Line("Write to (.md, .json or .html)", str(path)))
         if file:
             try:
-                exchange.export(self.app, chat, file)
+                self.chats.tell(exchange.export(self.session.archive, chat, file))
             except LocalspecError as error:
-                self.app.say(str(error), problem=True)
+                say(self, str(error), problem=True)
 
     async def action_delete(self) -> None:
         chat = self.marked_chat
         if chat is None:
             return
-        screen = self.app.chat_screen
-        for pane in screen.panes:
+        for pane in self.chats.panes:
             if pane.chat_id == chat.id:
-                await screen.close_chat(pane)
-        self.app.archive.delete_chat(chat.id)
-        forget_cache(self, chat.key)
-        self.app.say(f"Deleted {plain_text(chat.title) or 'the chat'}; Ctrl+U brings it back.")
+                await self.chats.close_chat(pane)
+        self.session.archive.delete_chat(chat.id)
+        self.chats.forget(chat.key)
+        say(self, f"Deleted {plain_text(chat.title) or 'the chat'}; Ctrl+U brings it back.")
         self._changed()
 
     def action_undo(self) -> None:
-        deletions = self.app.archive.deletions()
+        deletions = self.session.archive.deletions()
         if deletions:
-            self.app.archive.undo(deletions[0].id)
+            self.session.archive.undo(deletions[0].id)
             self._changed()
         else:
-            self.app.say("There is nothing to bring back.", problem=True)
+            say(self, "There is nothing to bring back.", problem=True)
 
     def _changed(self) -> None:
-        self.app.chat_screen.show_titles()
+        self.chats.show_titles()
         self.look()
 
     def _preview(self, entry: Chat | Hit) -> Content:
-        chat = self.app.archive.chat(entry.chat_id) if isinstance(entry, Hit) else entry
+        chat = self.session.archive.chat(entry.chat_id) if isinstance(entry, Hit) else entry
         facts = f"{chat.messages} messages · {short(chat.model) or 'no model'} · {_day(chat.used)}"
         tags = "  ".join(f"#{plain_text(tag)}" for tag in chat.tags)
-        last = self.app.archive.path(chat.id)[-6:]
+        last = self.session.archive.path(chat.id)[-6:]
         said = "\n\n".join(f"{'You' if m.role == 'user' else 'Answer'}: {plain_text(m.content)[:400]}" for m in last)
         title = (plain_text(chat.title) or "New chat", "bold")
         return Content.assemble(title, "\n", (facts, "$text-muted"), f"\n{tags}\n\n{said}")

@@ -24,13 +24,15 @@ from localspec.models.installed.title import twin_sentence
 from localspec.runtime.memory.memory import places
 from localspec.runtime.offered import pace, recommended_names
 from localspec.tui.pages.shelf import Item, Speeds, judged, shelf, timed
+from localspec.tui.screens.chat import ChatScreen
 from localspec.tui.screens.find_model import FindModelScreen
 from localspec.tui.screens.import_file import ImportScreen
+from localspec.tui.screens.page import Page
 from localspec.tui.screens.pull import PullScreen, usual_hub
 from localspec.tui.shell.bindings import bind
-from localspec.tui.shell.dialogs import Choice, Page
-from localspec.tui.talk.owner import app_of, engine_of
 from localspec.tui.text.plots import amount
+from localspec.tui.widgets.corner import say
+from localspec.tui.widgets.dialogs import Choice
 
 if TYPE_CHECKING:
     from localspec.models.hub.hub import Hub
@@ -60,8 +62,10 @@ class ModelsScreen(Page):
         bind("models.again", "r", "again", "Look again", "Read the list again"),
     ]
 
-    def __init__(self, make_hub: Callable[[], Hub] | None = None, store: Store | None = None) -> None:
-        super().__init__()
+    def __init__(
+        self, chats: ChatScreen, make_hub: Callable[[], Hub] | None = None, store: Store | None = None
+    ) -> None:
+        super().__init__(chats)
         self.items: list[Item] = []
         self._make_hub = make_hub or usual_hub
         self._store = Store() if store is None else store
@@ -84,7 +88,7 @@ class ModelsScreen(Page):
 
     def action_again(self) -> None:
         """Reads the list again."""
-        self._read(app_of(self).archive)
+        self._read(self.session.archive)
 
     @work(thread=True, exclusive=True, group="shelf")
     def _read(self, archive: Archive) -> None:
@@ -129,7 +133,7 @@ class ModelsScreen(Page):
         self._explain()
 
     def _in_use(self) -> Path | None:
-        engine = engine_of(self)
+        engine = self.session.engine
         return None if engine is None else engine.settings.target
 
     def on_data_table_row_highlighted(self, event: DataTable.RowHighlighted) -> None:
@@ -143,7 +147,7 @@ class ModelsScreen(Page):
 
     def _explain(self) -> None:
         if self.item is not None:
-            facts = app_of(self).facts
+            facts = self.session.facts
             used = facts is not None and self.item.files[:1] == (facts.target,)
             layers = facts.layers if facts is not None and used else ()
             self.query_one("#detail", Static).update(detail(self.item, layers))
@@ -169,9 +173,7 @@ class ModelsScreen(Page):
             self._open_pull(item.name)
 
     def _load(self, target: str, draft: str | None = None) -> None:
-        app = app_of(self)
-        app.choose(target, draft)
-        if app.facts is None or not app.facts.remote:  # else nothing was loaded, and the app has said why
+        if self.chats.choose(target, draft):
             self.dismiss(None)
 
     def action_pull(self) -> None:
@@ -188,7 +190,7 @@ class ModelsScreen(Page):
     def _pulled(self, name: str | None) -> None:
         if name is None:
             return
-        app_of(self).say(f"{name} is installed.")
+        say(self, f"{name} is installed.")
         self._wanted = name
         self.action_again()
         question = f"{name} is installed. Use it now?"
@@ -205,7 +207,7 @@ class ModelsScreen(Page):
         if name is not None:
             entries = self._store.entries()
             twins = [twin_sentence(entry, entries) for entry in entries if entry.name == name]
-            app_of(self).say(" ".join([f"{name} is in the list.", *filter(None, twins)]))
+            say(self, " ".join([f"{name} is in the list.", *filter(None, twins)]))
             self._wanted = name
             self.action_again()
 
@@ -284,7 +286,7 @@ class ModelsScreen(Page):
         except OSError as error:
             text = f"{error.filename or item.name} cannot be removed: {reason(error)}."
         if self.is_running:
-            self.app.call_from_thread(app_of(self).say, text)
+            self.app.call_from_thread(say, self, text)
             self.app.call_from_thread(self.action_again)
 
 

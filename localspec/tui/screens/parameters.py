@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from textual import work
 from textual.app import ComposeResult
@@ -13,15 +13,14 @@ from textual.widgets import Static, TextArea
 from localspec.chat.archive.message import Preset
 from localspec.errors import LocalspecError
 from localspec.settings import Setting, settings_of
+from localspec.tui.screens.page import Page
 from localspec.tui.shell.bindings import CLOSE, bind
-from localspec.tui.shell.dialogs import Choice, Line, Page
 from localspec.tui.talk.answerer import Question
 from localspec.tui.talk.conversation import checked
+from localspec.tui.widgets.corner import say
+from localspec.tui.widgets.dialogs import Choice, Line
 from localspec.tui.widgets.form import Form
 from localspec.types import SamplingParams
-
-if TYPE_CHECKING:
-    from localspec.tui.shell.app import ChatApp
 
 _OF_QUESTIONS = ("seed", "max_tokens", "stop", "thinking", "drafter", "max_draft_tokens")
 
@@ -48,13 +47,8 @@ class ParametersScreen(Page):
         bind("parameters.forget", "ctrl+d", "forget", "Delete preset", "Delete a preset", show=True, priority=True),
     ]
 
-    if TYPE_CHECKING:
-
-        @property
-        def app(self) -> ChatApp: ...  # type: ignore[override]
-
     def body(self) -> ComposeResult:
-        chat = self.app.chat_screen.front.chat
+        chat = self.chats.front.chat
         with VerticalScroll(classes="sheet"):
             yield Static("System message", classes="section")
             yield TextArea(chat.system, id="system", tab_behavior="focus")
@@ -66,9 +60,9 @@ class ParametersScreen(Page):
         if found is None:
             return
         system, params = found
-        pane = self.app.chat_screen.front
-        self.app.archive.set_system(pane.chat_id, system)
-        self.app.archive.set_params(pane.chat_id, params)
+        pane = self.chats.front
+        self.session.archive.set_system(pane.chat_id, system)
+        self.session.archive.set_params(pane.chat_id, params)
         pane.count()
         self.dismiss(None)
 
@@ -86,20 +80,20 @@ class ParametersScreen(Page):
             return
         name = await self.app.push_screen_wait(Line("Name of the preset"))
         if name and name.strip():
-            self.app.archive.save_preset(Preset(name.strip(), *found))
-            self.app.say(f"Preset {name.strip()} is saved; /preset {name.strip()} uses it.")
+            self.session.archive.save_preset(Preset(name.strip(), *found))
+            say(self, f"Preset {name.strip()} is saved; /preset {name.strip()} uses it.")
 
     @work
     async def action_forget(self) -> None:
         preset = await self._pick("Delete which preset?")
         if preset is not None:
-            self.app.archive.delete_preset(preset.name)
-            self.app.say(f"Preset {preset.name} is deleted.")
+            self.session.archive.delete_preset(preset.name)
+            say(self, f"Preset {preset.name} is deleted.")
 
     async def _pick(self, question: str) -> Preset | None:
-        presets = {preset.name: preset for preset in self.app.archive.presets()}
+        presets = {preset.name: preset for preset in self.session.archive.presets()}
         if not presets:
-            self.app.say("There are no presets yet; Ctrl+K saves one.", problem=True)
+            say(self, "There are no presets yet; Ctrl+K saves one.", problem=True)
             return None
         rows = [(name, name, preset.system[:70]) for name, preset in presets.items()]
         chosen = await self.app.push_screen_wait(Choice(question, rows))
@@ -109,5 +103,5 @@ class ParametersScreen(Page):
         try:
             return self.query_one("#system", TextArea).text, checked(self.query_one(Form).values())
         except LocalspecError as error:
-            self.app.say(str(error), problem=True)
+            say(self, str(error), problem=True)
             return None

@@ -26,8 +26,9 @@ from localspec.models.installed.catalog import Catalog
 from localspec.models.installed.store import Entry, Store
 from localspec.runtime.memory.memory import places
 from localspec.tui.shell.bindings import bind
-from localspec.tui.shell.dialogs import Dialog, Errands, Tell
 from localspec.tui.text.plots import amount, bar, duration
+from localspec.tui.widgets.dialogs import Dialog
+from localspec.tui.widgets.errands import Errands, Tell
 
 if TYPE_CHECKING:
     from localspec.models.hub.hub import Hub

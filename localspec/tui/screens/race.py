@@ -18,11 +18,11 @@ from localspec.engine.interfaces import fresh_seed
 from localspec.errors import LocalspecError
 from localspec.tui.pages.passes import PassReader
 from localspec.tui.pages.race import Heat, Lane, likeness, summary
+from localspec.tui.screens.chat import ChatScreen
+from localspec.tui.screens.page import Page
 from localspec.tui.shell.bindings import bind
-from localspec.tui.shell.dialogs import Page
 from localspec.tui.talk.answerer import Answer, AnswerEnded, AnswerPart, Prefilled, Question
 from localspec.tui.talk.inbox import Inbox
-from localspec.tui.talk.owner import answerer_of, app_of, piece_of
 from localspec.tui.text.plots import bar, duration
 from localspec.tui.widgets.origin_view import OriginView
 
@@ -121,8 +121,8 @@ class RaceScreen(Page):
         bind("race.prompt", "p", "prompt", "Prompt", "Change the prompt", show=True),
     ]
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, chats: ChatScreen) -> None:
+        super().__init__(chats)
         self.heats: list[Heat] = []
         self.lanes = {name: Lane(name) for name in (PLAIN, SPECULATIVE)}
         self._question: Question | None = None
@@ -210,20 +210,20 @@ class RaceScreen(Page):
 
     def _trouble(self) -> str:
         """Why there can be no race now; "" = nothing speaks against it."""
-        app = app_of(self)
-        if app.facts is None:
+        facts = self.session.facts
+        if facts is None:
             return "The model is still being loaded."
-        if app.facts.remote:
+        if facts.remote:
             return "An endpoint cannot be told to decode plain; a race needs a model on this machine."
-        if any(pane.answer is not None for pane in app.chat_screen.panes):
+        if any(pane.answer is not None for pane in self.chats.panes):
             return "An answer is being written in a chat, and would share the engine; stop it or wait for its end."
         return ""
 
     def _ask(self, drafter: str | None, max_tokens: int) -> None:
         assert self._question is not None
-        answerer = answerer_of(self)
-        self._reader = PassReader(piece_of(answerer))
-        self._answer = answerer.answer(replace(self._question, drafter=drafter, max_tokens=max_tokens), Inbox(self))
+        self._reader = PassReader(self.session.piece)
+        asked = replace(self._question, drafter=drafter, max_tokens=max_tokens)
+        self._answer = self.session.answerer.answer(asked, Inbox(self))
 
     def _run_next(self) -> None:
         assert self._question is not None
@@ -307,13 +307,13 @@ class RaceScreen(Page):
     # ---- the question
 
     def _last_prompt(self) -> str:
-        pane = app_of(self).pane
+        pane = self.chats.pane
         said = [] if pane is None else [message.content for message in pane.path if message.role == "user"]
         return said[-1].replace("\n", " ") if said else _PROMPT
 
     def _make_question(self, prompt: str) -> Question:
         """The chat's settings, a system message if it has one, and this prompt alone."""
-        pane = app_of(self).pane
+        pane = self.chats.pane
         asked = Question([]) if pane is None else pane.question()
         system = [message for message in asked.messages if message.role == "system"]
         return replace(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import BindingType
@@ -13,16 +13,14 @@ from textual.widgets import Static, TextArea
 from localspec.config import EngineSettings
 from localspec.errors import LocalspecError
 from localspec.settings import Setting, settings_of
+from localspec.tui.screens.page import Page
 from localspec.tui.screens.parameters import parameters
-from localspec.tui.shell import preferences
 from localspec.tui.shell.bindings import CLOSE, bind
-from localspec.tui.shell.dialogs import Page
-from localspec.tui.shell.preferences import Preferences
 from localspec.tui.talk.conversation import checked
+from localspec.tui.talk.preferences import Preferences
+from localspec.tui.widgets.corner import say
 from localspec.tui.widgets.form import Form
-
-if TYPE_CHECKING:
-    from localspec.tui.shell.app import ChatApp
+from localspec.tui.widgets.themes import DARK
 
 _TEXT = "system"
 """The preference that gets a text area of its own."""
@@ -50,14 +48,9 @@ class SettingsScreen(Page):
              priority=True),
     ]  # fmt: skip
 
-    if TYPE_CHECKING:
-
-        @property
-        def app(self) -> ChatApp: ...  # type: ignore[override]
-
     def body(self) -> ComposeResult:
         """What is seen at first; the rest follows while that is read, as it takes most of the time."""
-        liked = self.app.preferences
+        liked = self.session.preferences
         self._look = Form(looks(), {row.name: getattr(liked, row.name) for row in looks()}, "look-")
         self._new = Form(parameters(), liked.parameters, "new-")
         self._load = Form(loading(), liked.engine, "load-")
@@ -86,25 +79,28 @@ class SettingsScreen(Page):
         """Keeps everything and loads the models again with it."""
         if self._keep():
             self.dismiss(None)
-            self.app.reload()
+            self.chats.reload()
 
     def _keep(self) -> bool:
         try:
             look_values, new_values, engine = self._look.values(), checked(self._new.values()), self._load.values()
             check_engine(engine)
-            theme = look_values.get("theme", preferences.DARK.name)
+            theme = look_values.get("theme", DARK.name)
             if theme not in self.app.available_themes:
                 raise LocalspecError(
                     f"There is no theme {theme!r}.", f"There are: {', '.join(self.app.available_themes)}."
                 )
         except LocalspecError as error:
-            self.app.say(str(error), problem=True)
+            say(self, str(error), problem=True)
             return False
-        liked = self.app.preferences
+        liked = self.session.preferences
         for row in looks():
             setattr(liked, row.name, look_values.get(row.name, row.default))
         liked.system, liked.parameters, liked.engine = self.query_one("#system", TextArea).text, new_values, engine
-        self.app.save_preferences()
+        try:
+            liked.save()
+        except LocalspecError as error:
+            say(self, str(error), problem=True)
         self.app.theme = liked.theme
         return True
 

@@ -5,26 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable
 from inspect import isawaitable
 from keyword import iskeyword
-from typing import TYPE_CHECKING
 
 from localspec.errors import UsageError
-from localspec.tui.shell.dialogs import Line
+from localspec.tui.screens.chat import ChatScreen
+from localspec.tui.screens.compacting import set_window
+from localspec.tui.screens.servers import choose_model, find_server
 from localspec.tui.talk import exchange
-from localspec.tui.talk.compacting import set_window
-from localspec.tui.talk.owner import forget_cache
-
-if TYPE_CHECKING:
-    from localspec.tui.screens.chat import ChatScreen
+from localspec.tui.widgets.corner import say
+from localspec.tui.widgets.dialogs import Line
 
 
 class SlashCommands:
     """Each method takes the words after the command; the caller of `run` shows errors."""
 
     def __init__(self, screen: ChatScreen) -> None:
-        self._screen, self._app = screen, screen.app
+        self._screen, self._archive = screen, screen.session.archive
 
     async def run(self, name: str, rest: str) -> None:
-        """Runs a command of `commands.OWN`.
+        """Runs a command of `registry.OWN`.
 
         Raises:
             LocalspecError: what is wrong with it.
@@ -44,8 +42,8 @@ class SlashCommands:
 
     def system(self, text: str) -> None:
         pane = self._screen.front
-        self._app.archive.set_system(pane.chat_id, text)
-        self._app.say("The system message is set." if text else "There is no system message any more.")
+        self._archive.set_system(pane.chat_id, text)
+        say(self._screen, "The system message is set." if text else "There is no system message any more.")
         pane.count()
 
     def again(self, _: str) -> None:
@@ -61,7 +59,7 @@ class SlashCommands:
             self._screen.action_compact()
         else:
             await set_window(self._screen.front, None)
-            self._app.say("The model sees the whole chat again.")
+            say(self._screen, "The model sees the whole chat again.")
 
     def edit(self, _: str) -> None:
         self._screen.action_edit()
@@ -83,80 +81,77 @@ class SlashCommands:
 
     def pin(self, _: str) -> None:
         chat = self._screen.front.chat
-        self._app.archive.pin(chat.id, not chat.pinned)
-        self._app.say("Unpinned." if chat.pinned else "Pinned: it stays on top of the list.")
+        self._archive.pin(chat.id, not chat.pinned)
+        say(self._screen, "Unpinned." if chat.pinned else "Pinned: it stays on top of the list.")
 
     def tag(self, tags: str) -> None:
-        self._app.archive.set_tags(self._screen.front.chat_id, tags.split())
-        self._app.say(f"Tags: {', '.join(tags.split())}." if tags else "The chat has no tags any more.")
+        self._archive.set_tags(self._screen.front.chat_id, tags.split())
+        say(self._screen, f"Tags: {', '.join(tags.split())}." if tags else "The chat has no tags any more.")
 
     async def delete(self, _: str) -> None:
         pane = self._screen.front
         await self._screen.close_chat(pane)  # first: it still keeps its unsent text
-        key = self._app.archive.chat(pane.chat_id).key
-        deletion = self._app.archive.delete_chat(pane.chat_id)
-        forget_cache(self._screen, key)
-        self._app.say(f"Deleted {deletion.title or 'the chat'}; /undo brings it back.")
+        key = self._archive.chat(pane.chat_id).key
+        deletion = self._archive.delete_chat(pane.chat_id)
+        self._screen.forget(key)
+        say(self._screen, f"Deleted {deletion.title or 'the chat'}; /undo brings it back.")
 
     async def undo(self, _: str) -> None:
         await self._screen.action_undo()
 
     def export(self, file: str) -> None:
-        exchange.export(self._app, self._screen.front.chat, file)
+        self._screen.tell(exchange.export(self._archive, self._screen.front.chat, file))
 
     def import_(self, file: str) -> None:
-        exchange.import_(self._app, file)
+        self._screen.tell(exchange.import_(self._archive, file))
 
     def find(self, words: str) -> None:
         self._screen.find(words)
 
     def preset(self, name: str) -> None:
-        presets = {preset.name: preset for preset in self._app.archive.presets()}
+        presets = {preset.name: preset for preset in self._archive.presets()}
         if name not in presets:
             raise UsageError(
                 f"There is no preset {name!r}.", f"There are: {', '.join(presets)}." if presets else "F3 saves one."
             )
         chat_id = self._screen.front.chat_id
-        self._app.archive.set_system(chat_id, presets[name].system)
-        self._app.archive.set_params(chat_id, presets[name].params)
-        self._app.say(f"Preset {name}.")
+        self._archive.set_system(chat_id, presets[name].system)
+        self._archive.set_params(chat_id, presets[name].params)
+        say(self._screen, f"Preset {name}.")
 
     def theme(self, name: str) -> None:
+        app = self._screen.app
         if not name:
-            self._app.action_change_theme()
-        elif name in self._app.available_themes:
-            self._app.theme = name
+            app.action_change_theme()
+        elif name in app.available_themes:
+            app.theme = name
         else:
-            raise UsageError(f"There is no theme {name!r}.", f"There are: {', '.join(self._app.available_themes)}.")
+            raise UsageError(f"There is no theme {name!r}.", f"There are: {', '.join(app.available_themes)}.")
 
     def model(self, name: str) -> None:
-        from localspec.tui.talk.servers import choose_model
-
         choose_model(self._screen, name)
 
     def own(self, _: str) -> None:
         self._screen.action_own_model()
 
     def servers(self, _: str) -> None:
-        from localspec.tui.talk.servers import find_server
-
         find_server(self._screen)
 
     def stop(self, _: str) -> None:
         self._screen.front.stop()
 
     async def quit(self, _: str) -> None:
-        await self._app.action_quit()
+        await self._screen.app.action_quit()
 
     async def exit(self, _: str) -> None:
-        await self._app.action_quit()
+        await self._screen.app.action_quit()
 
     def _rename(self, chat_id: int, title: str) -> None:
-        self._app.archive.rename(chat_id, title)
+        self._archive.rename(chat_id, title)
         self._screen.show_titles()
 
     async def _ask_title(self) -> None:
         chat = self._screen.front.chat
-        title = await self._app.push_screen_wait(Line("Title of this chat", chat.title))
+        title = await self._screen.app.push_screen_wait(Line("Title of this chat", chat.title))
         if title:
             self._rename(chat.id, title)

@@ -15,9 +15,9 @@ from localspec.chat.archive.archive import Archive
 from localspec.errors import LocalspecError
 from localspec.tui.pages.passes import read_passes
 from localspec.tui.pages.stats_page import Figures, Position, positions, stats_page
+from localspec.tui.screens.chat import ChatScreen
+from localspec.tui.screens.page import Page
 from localspec.tui.shell.bindings import bind
-from localspec.tui.shell.dialogs import Page
-from localspec.tui.talk.owner import app_of
 
 
 class StatsScreen(Page):
@@ -30,8 +30,8 @@ class StatsScreen(Page):
         bind("stats.copy", "c", "copy", "Copy", "Copy the page as text", show=True),
     ]
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, chats: ChatScreen) -> None:
+        super().__init__(chats)
         self._figures = Figures()
         self._positions: Sequence[Position] = ()
         self._all = False
@@ -43,7 +43,7 @@ class StatsScreen(Page):
 
     def on_mount(self) -> None:
         self.query_one("#scroll").focus()
-        pane = app_of(self).pane
+        pane = self.chats.pane
         self._all = pane is None
         self._count()
 
@@ -53,17 +53,17 @@ class StatsScreen(Page):
 
     def action_scope(self) -> None:
         """The other of this chat and all chats."""
-        self._all = not self._all or app_of(self).pane is None
+        self._all = not self._all or self.chats.pane is None
         self._count()
 
     def action_copy(self) -> None:
         """The page, as plain text."""
-        app_of(self).copy(stats_page(self._figures, self._positions, 80).plain, "Statistics")
+        self.chats.shell.copy(stats_page(self._figures, self._positions, 80).plain, "Statistics")
 
     def _count(self) -> None:
-        pane = app_of(self).pane
+        pane = self.chats.pane
         chat = None if self._all or pane is None else pane.chat.id
-        self._read(app_of(self).archive, chat)
+        self._read(self.session.archive, chat)
 
     @work(thread=True, exclusive=True, group="stats")
     def _read(self, archive: Archive, chat: int | None) -> None:

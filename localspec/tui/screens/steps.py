@@ -18,9 +18,9 @@ from localspec.chat.archive.message import StoredMessage
 from localspec.errors import LocalspecError
 from localspec.tui.pages.passes import Pass, read_passes
 from localspec.tui.pages.step_page import headline, timeline, timing, verdict
+from localspec.tui.screens.chat import ChatScreen
+from localspec.tui.screens.page import Page
 from localspec.tui.shell.bindings import bind
-from localspec.tui.shell.dialogs import Page
-from localspec.tui.talk.owner import app_of
 from localspec.tui.widgets.origin_view import OriginView
 
 SPEEDS = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
@@ -47,8 +47,8 @@ class StepsScreen(Page):
         bind("steps.last", "end,G", "jump(-1)", "Last", "The last pass"),
     ]
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, chats: ChatScreen) -> None:
+        super().__init__(chats)
         self.passes: list[Pass] = []
         self.index = 0
         self._shown = 0
@@ -66,12 +66,12 @@ class StepsScreen(Page):
         yield Static("", id="timeline", markup=False)
 
     def on_mount(self) -> None:
-        pane = app_of(self).pane
+        pane = self.chats.pane
         message = None if pane is None else pane.selected
         if message is None or message.role != "assistant":
             self._say("There is no answer to replay: select one in the chat, or ask something first.")
             return
-        self._read(app_of(self).archive, message)
+        self._read(self.session.archive, message)
 
     def on_resize(self, event: events.Resize) -> None:
         if self.passes:

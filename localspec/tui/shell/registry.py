@@ -13,7 +13,7 @@ class ScreenRow(NamedTuple):
     name: str
     """The slash command without its slash; the binding's id is `open.NAME`."""
     home: str
-    """`module:Class`, imported when it is first opened and called without arguments."""
+    """`module:Class`, imported when it is first opened and made with (ChatScreen), and words where there are any."""
     title: str
     """Two words at most, for footer and palette."""
     doc: str
@@ -25,7 +25,7 @@ class ScreenRow(NamedTuple):
 
 
 class ViewRow(NamedTuple):
-    """Another body for an answer: a Widget made with (StoredMessage), with `extend(AnswerPart)` and `settle(...)`."""
+    """Another body for an answer: a Widget of (Session, StoredMessage), with `extend(AnswerPart)` and `settle(...)`."""
 
     name: str
     home: str

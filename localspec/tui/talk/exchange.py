@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Coroutine
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Any, Literal
 
+from localspec.chat.archive.archive import Archive
 from localspec.chat.archive.message import Chat
-from localspec.errors import LocalspecError, UsageError
-
-if TYPE_CHECKING:
-    from localspec.tui.shell.app import ChatApp
+from localspec.errors import UsageError
 
 Kind = Literal["markdown", "json", "html"]
 KINDS: dict[str, Kind] = {".md": "markdown", ".json": "json", ".html": "html"}
@@ -31,44 +30,35 @@ def target(title: str, file: str) -> tuple[Path, Kind]:
     return path, KINDS[path.suffix]
 
 
-def export(app: ChatApp, chat: Chat, file: str) -> None:
-    """Writes a chat to a file that does not exist yet; says where, or why not."""
+def export(archive: Archive, chat: Chat, file: str) -> Coroutine[Any, Any, str]:
+    """Writes a chat to a file that does not exist yet; the result says where.
+
+    Raises:
+        UsageError: the name's ending is none of `KINDS`; once awaited: it cannot be written.
+    """
     path, kind = target(chat.title or "chat", file)
-    app.run_worker(_export(app, chat, path, kind), group="exchange")
+    return asyncio.to_thread(_write, archive, chat, path, kind)
 
 
-async def _export(app: ChatApp, chat: Chat, path: Path, kind: Kind) -> None:
+def _write(archive: Archive, chat: Chat, path: Path, kind: Kind) -> str:
+    text = archive.export([chat.id], kind)
     try:
-        await asyncio.to_thread(_write, app, chat, path, kind)
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text)
     except FileExistsError:
-        app.say(f"{path} exists already; name another file: /export FILE.", problem=True)
+        raise UsageError(f"{path} exists already; name another file: /export FILE.") from None
     except OSError as error:
-        app.say(f"{path} cannot be written: {error.strerror}.", problem=True)
-    else:
-        app.say(f"Written to {path}.")
+        raise UsageError(f"{path} cannot be written: {error.strerror}.") from None
+    return f"Written to {path}."
 
 
-def _write(app: ChatApp, chat: Chat, path: Path, kind: Kind) -> None:
-    text = app.archive.export([chat.id], kind)
-    with path.open("x", encoding="utf-8") as file:
-        file.write(text)
-
-
-def import_(app: ChatApp, file: str) -> None:
-    """Takes in the chats of a file, and says how many.
+def import_(archive: Archive, file: str) -> Coroutine[Any, Any, str]:
+    """Takes in the chats of a file; the result says how many.
 
     Raises:
         UsageError: no file is named.
+        LocalspecError: once awaited: it cannot be read.
     """
     if not file:
         raise UsageError("Name the file to take in.", "/import FILE: own JSON, or ChatGPT's conversations.json or zip.")
-    app.run_worker(_import(app, Path(file).expanduser()), group="exchange")
-
-
-async def _import(app: ChatApp, path: Path) -> None:
-    try:
-        report = await asyncio.to_thread(app.archive.import_file, path)
-    except LocalspecError as error:
-        app.say(str(error), problem=True)
-    else:
-        app.say(report.sentence())
+    return asyncio.to_thread(lambda: archive.import_file(Path(file).expanduser()).sentence())

@@ -21,6 +21,7 @@ from localspec.chat.plain_text import plain_text
 from localspec.tui.shell.bindings import bind
 from localspec.tui.shell.registry import VIEWS, load
 from localspec.tui.talk.answerer import AnswerPart
+from localspec.tui.talk.session import Session
 from localspec.tui.widgets.answer_text import AnswerText
 from localspec.tui.widgets.composer import Composer
 
@@ -74,14 +75,14 @@ class Bubble(Vertical, can_focus=True):
         """The thinking was shown or folded by hand."""
 
     def __init__(
-        self, message: StoredMessage, view: str = MARKDOWN, fold_thinking: bool = True, summary: str | None = None
+        self, session: Session, message: StoredMessage, view: str = MARKDOWN, summary: str | None = None
     ) -> None:
         """`summary`: the model's view begins here, with this summary of what came before; None = it does not."""
         super().__init__(classes=message.role)
         self._summary = summary
         self.message = message
         self._view = view
-        self._fold = fold_thinking
+        self._session, self._fold = session, session.preferences.fold_thinking
         self._thinking_text = plain_text(message.reasoning)
         self._body: Any = None
         self._typed: Timer | None = None
@@ -239,7 +240,7 @@ class Bubble(Vertical, can_focus=True):
 
     def _make_body(self) -> list[Widget]:
         home = next((row.home for row in VIEWS if row.name == self._view), None)
-        self._body = AnswerText(self.message) if home is None else load(home)(self.message)
+        self._body = AnswerText(self.message) if home is None else load(home)(self._session, self.message)
         return [self._body]
 
     def _show_parts(self) -> None:

@@ -6,7 +6,6 @@ import json
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from textual import work
 from textual.widgets import TabbedContent
@@ -15,11 +14,8 @@ from localspec import paths
 from localspec.chat.archive.archive import Archive
 from localspec.chat.archive.message import Chat
 from localspec.claim import Claim, is_held
+from localspec.tui.talk.session import Session
 from localspec.tui.widgets.pane import ChatPane
-
-if TYPE_CHECKING:
-    from localspec.tui.shell.app import ChatApp
-
 
 # Which chats are open, and which one is in front: a small file beside the archive, written at every change.
 
@@ -78,13 +74,9 @@ def _file(archive: Archive) -> Path | None:
 class ChatTabs(TabbedContent):
     """Tabs are hidden while there is only one."""
 
-    if TYPE_CHECKING:
-
-        @property
-        def app(self) -> ChatApp: ...  # type: ignore[override]
-
-    def __init__(self) -> None:
+    def __init__(self, session: Session) -> None:
         super().__init__(id="chats")
+        self._session = session
         self._panes: list[ChatPane] = []  # kept, not looked up: a query goes through every block of every message
         self._settled = False
         """The tabs of last time are there, so that what is open may be written down."""
@@ -138,11 +130,11 @@ class ChatTabs(TabbedContent):
             if chat.id == front.chat_id:
                 before = None
             elif all(pane.chat_id != chat.id for pane in self._panes):
-                await self.add(ChatPane(chat, asleep=True), before if before in self._panes else None)
+                await self.add(ChatPane(self._session, chat, asleep=True), before if before in self._panes else None)
         self._settled = True
         self.remember()
 
     def remember(self) -> None:
         """Writes down what is open."""
         if self._settled and self._claim is not None and self.front is not None:
-            OpenTabs(tuple(pane.key for pane in self._panes), self.front.key).save(self.app.archive)
+            OpenTabs(tuple(pane.key for pane in self._panes), self.front.key).save(self._session.archive)

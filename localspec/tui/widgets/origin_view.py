@@ -28,7 +28,7 @@ from localspec.engine.request import PassRecord
 from localspec.errors import LocalspecError
 from localspec.tui.pages.passes import Pass, PassReader, joined, read_passes
 from localspec.tui.talk.answerer import AnswerPart
-from localspec.tui.talk.owner import answerer_of, archive_of, piece_of
+from localspec.tui.talk.session import Session
 from localspec.tui.text.origin_lines import REJECTED, Cell, Line, OriginLines, kind_of, ordered, sign_line, strength
 
 Mode = Literal["colour", "signs"]
@@ -243,9 +243,9 @@ class OriginText(Vertical):
     MODE: ClassVar[Mode] = "colour"
     GHOSTS: ClassVar[bool] = False
 
-    def __init__(self, message: StoredMessage) -> None:
+    def __init__(self, session: Session, message: StoredMessage) -> None:
         super().__init__()
-        self.message = message
+        self._session, self.message = session, message
         self._view = OriginView(mode=self.MODE, ghosts=self.GHOSTS)
         self._legend = Static("", classes="legend", markup=False)
         self._shares = Shares()
@@ -281,7 +281,7 @@ class OriginText(Vertical):
         """Reads old passes on a thread: thousands take longer than a frame."""
         stored, passes, trouble = Replay([], {}), list[Pass](), ""
         try:
-            stored = archive_of(self).replay(message.id)
+            stored = self._session.archive.replay(message.id)
         except LocalspecError as error:
             trouble = str(error)
         if message.state != "streaming":
@@ -292,7 +292,7 @@ class OriginText(Vertical):
         if message is not self.message:
             return  # it has changed meanwhile, and is being read again
         if message.state == "streaming":
-            now = piece_of(answerer_of(self))
+            now = self._session.piece
             reader = PassReader(lambda token: stored.pieces.get(token) or now(token))
             passes = [reader.read(record) for record in joined(stored.passes, self._live)]
             self._reader, shares = reader, Shares(passes)

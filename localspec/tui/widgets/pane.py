@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from textual import work
 from textual.app import ComposeResult
@@ -20,25 +20,22 @@ from localspec.chat.turn import Message
 from localspec.engine.request import FinishReason
 from localspec.engine.stats import RequestStats
 from localspec.errors import LocalspecError
-from localspec.tui.shell.dialogs import Choice
 from localspec.tui.shell.tab_label import tab_label
 from localspec.tui.talk import attach, folder
 from localspec.tui.talk.answerer import Answer, AnswerEnded, AnswerPart, Prefilled, Question
-from localspec.tui.talk.compacting import offer
-from localspec.tui.talk.consent import agreed
-from localspec.tui.talk.conversation import fit, question_of
+from localspec.tui.talk.conversation import fit, last_turn, question_of
 from localspec.tui.talk.inbox import Inbox
+from localspec.tui.talk.session import Session
 from localspec.tui.widgets.bubble import Bubble
 from localspec.tui.widgets.compactor import Compactor
 from localspec.tui.widgets.completion import Completion, Suggestions
 from localspec.tui.widgets.composer import Composer, Prompt, joined
+from localspec.tui.widgets.corner import say
+from localspec.tui.widgets.dialogs import Choice
 from localspec.tui.widgets.meter import Live
 from localspec.tui.widgets.own_model import OwnModel
 from localspec.tui.widgets.queue import Queue
 from localspec.tui.widgets.transcript import Transcript
-
-if TYPE_CHECKING:
-    from localspec.tui.shell.app import ChatApp
 
 _STOP_SECONDS = 0.02
 """How long a stopped answer may take to tell its figures; 0.025 went by before it was sure that Esc is Esc."""
@@ -63,15 +60,10 @@ class ChatPane(TabPane):
             super().__init__()
             self.pane, self.question, self.tokens, self.limit = pane, question, tokens, limit
 
-    if TYPE_CHECKING:
-
-        @property
-        def app(self) -> ChatApp: ...  # type: ignore[override]
-
-    def __init__(self, chat: Chat, asleep: bool = False) -> None:
+    def __init__(self, session: Session, chat: Chat, asleep: bool = False) -> None:
         """`asleep`: its messages are drawn when it is woken."""
         super().__init__(tab_label(chat), id=f"chat-{chat.id}")
-        self.chat_id, self.key, self._asleep = chat.id, chat.key, asleep
+        self.session, self.chat_id, self.key, self._asleep = session, chat.id, chat.key, asleep
         self.answer: Answer | None = None
         """The one under way."""
         self.live = Live()
@@ -98,9 +90,9 @@ class ChatPane(TabPane):
         """On its way into the archive."""
 
     def compose(self) -> ComposeResult:
-        liked = self.app.preferences
-        self.transcript = Transcript(liked.messages_shown, liked.fold_thinking)
-        earlier = partial(self.app.archive.prompts, limit=500)
+        liked = self.session.preferences
+        self.transcript = Transcript(self.session)
+        earlier = partial(self.session.archive.prompts, limit=500)
         self.composer = Composer(earlier, liked.enter_sends, liked.fold_paste_lines)
         suggestions = Suggestions()
         self.completion = Completion(self.composer, suggestions)
@@ -136,9 +128,9 @@ class ChatPane(TabPane):
     @work(exclusive=True, group="elsewhere")
     async def _look_elsewhere(self) -> None:
         """Shows what another window has written into this chat, and whether it is writing now."""
-        if self.answer is not None or self.busy or self.app.pane is not self:
+        if self.answer is not None or self.busy or not self.display:
             return
-        archive = self.app.archive
+        archive = self.session.archive
         version = archive.version
         if version == self._version and not self.elsewhere:
             return
@@ -157,7 +149,7 @@ class ChatPane(TabPane):
     @property
     def chat(self) -> Chat:
         """As the archive has it now."""
-        return self.app.archive.chat(self.chat_id)
+        return self.session.archive.chat(self.chat_id)
 
     @property
     def label(self) -> str:
@@ -167,7 +159,7 @@ class ChatPane(TabPane):
     @property
     def path(self) -> list[StoredMessage]:
         """The messages shown."""
-        return self.app.archive.path(self.chat_id)
+        return self.session.archive.path(self.chat_id)
 
     @property
     def selected(self) -> StoredMessage | None:
@@ -180,7 +172,7 @@ class ChatPane(TabPane):
 
     def question(self) -> Question:
         """What asking for the next answer now would be."""
-        return question_of(self.chat, self.path, self.app.facts)
+        return question_of(self.chat, self.path, self.session.facts)
 
     # ---- writing
 
@@ -213,7 +205,7 @@ class ChatPane(TabPane):
     def send(self, prompt: Prompt) -> None:
         """Sends what was written; while an answer is under way it joins the queue."""
         if self.elsewhere:
-            self.app.say("Another window answers in this chat; send it when that answer has ended.", problem=True)
+            say(self, "Another window answers in this chat; send it when that answer has ended.", problem=True)
             return
         if self.editing is not None:
             self._send(prompt)
@@ -240,14 +232,14 @@ class ChatPane(TabPane):
             files = await asyncio.to_thread(attach.attached, prompt.text)
             below = await self._folders(prompt.text)
         except LocalspecError as error:
-            self.app.say(str(error), problem=True)
+            say(self, str(error), problem=True)
             below = None
         if below is None:
             if self._sending is not None:
                 self._sending = None
                 self.hand_back(prompt)
             return
-        archive, attachments = self.app.archive, (*prompt.attachments, *files, *below)
+        archive, attachments = self.session.archive, (*prompt.attachments, *files, *below)
         self._end("stopped", "", None)
         answer_edited = False
         if self._sending is not None:
@@ -280,9 +272,9 @@ class ChatPane(TabPane):
             files = await asyncio.to_thread(folder.attached, Path(name).expanduser(), name)
             words = "\n\n".join(f"{one.name}\n{one.content}" for one in files)
             asked = replace(self.question(), messages=[Message("user", words)], prefix="", reasoning="")
-            tokens = (await asyncio.to_thread(fit, self.app.answerer, asked)).tokens
+            tokens = (await asyncio.to_thread(fit, self.session.answerer, asked)).tokens
             size = f"{tokens:,} tokens" if tokens is not None else f"{len(words):,} characters"
-            limit = self.app.facts.context if self.app.facts is not None else None
+            limit = self.session.facts.context if self.session.facts is not None else None
             room = f"; a chat can hold {limit:,}" if limit is not None else ""
             what = f"the {len(files)} text files" if len(files) > 1 else "the text file"
             question = f"Attach {what} of {name}: {size}{room}?"
@@ -327,7 +319,7 @@ class ChatPane(TabPane):
     def _save_unsent(self) -> None:
         if self._unsaved is not None and self.editing is None and monotonic() - self._unsaved >= _SAVE_SECONDS:
             self._unsaved = None
-            self.app.archive.set_unsent(self.chat_id, self._draft())
+            self.session.archive.set_unsent(self.chat_id, self._draft())
 
     def _draft(self) -> str:
         """All that is written and not sent, as one text."""
@@ -342,17 +334,17 @@ class ChatPane(TabPane):
 
         `thought_out`: an answer that goes on does not go on thinking.
         """
-        if not await agreed(self.app):
+        if not await self.agreed():
             self.hand_back()
             return
         path = self.path
         if again is not None:
             path = path[: next(i for i, message in enumerate(path) if message.id == again) + 1]
         try:
-            question = question_of(self.chat, path, self.app.facts, go_on, thought_out)
-            found = await asyncio.to_thread(fit, self.app.answerer, question)
+            question = question_of(self.chat, path, self.session.facts, go_on, thought_out)
+            found = await asyncio.to_thread(fit, self.session.answerer, question)
         except LocalspecError as error:
-            self.app.say(str(error), problem=True)
+            say(self, str(error), problem=True)
             self.hand_back()
             return
         if found.full and found.tokens is not None and found.limit is not None and not go_on:
@@ -362,9 +354,28 @@ class ChatPane(TabPane):
         self.context_tokens = found.tokens
         await self._begin(question, path, go_on)
 
+    async def agreed(self) -> bool:
+        """Whether a prompt may go to who answers now: of a server that was found by a search, the user is asked once.
+
+        From a worker, as it may open a dialog.
+        """
+        session, answerer = self.session, self.session.answerer
+        if not session.stranger:
+            return True
+        rows = [
+            ("yes", "Send it", "the program at this address gets the messages of your chats from now on"),
+            ("no", "Do not send it", "the message stays in the chat; F5 loads a model of this machine"),
+        ]
+        answer = await self.app.push_screen_wait(Choice(f"Send this chat to {session.stranger}?", rows))
+        if answer != "yes" or session.answerer is not answerer:
+            say(self, "Nothing was sent.")
+            return False
+        session.stranger = ""
+        return True
+
     async def _begin(self, question: Question, path: list[StoredMessage], go_on: bool) -> None:
         self._end("stopped", "", None)
-        archive, answerer = self.app.archive, self.app.answerer
+        archive, answerer = self.session.archive, self.session.answerer
         model = answerer.facts.name if answerer.facts else answerer.name
         if go_on:
             self._writer = archive.resume_answer(path[-1].id, piece=answerer.piece)
@@ -401,7 +412,7 @@ class ChatPane(TabPane):
         state, note = event.state if not self._stopped else ("stopped", "")
         self._end(state, note, event.stats)
         if event.error is not None and event.finish is FinishReason.ERROR:
-            self.app.say(str(event.error), problem=True)
+            say(self, str(event.error), problem=True)
         if state != "done":
             self.hand_back()
         elif not self.busy:
@@ -432,10 +443,10 @@ class ChatPane(TabPane):
 
     def end_thinking(self) -> None:
         """Lets the answer begin with what has been thought so far."""
-        if self.app.facts is not None and self.app.facts.remote:
-            self.app.say("A server's thinking cannot be ended early; Esc stops its answer.", problem=True)
+        if self.session.facts is not None and self.session.facts.remote:
+            say(self, "A server's thinking cannot be ended early; Esc stops its answer.", problem=True)
         elif self.answer is None or self._stopped or not self._thinks:
-            self.app.say("There is no thinking under way.", problem=True)
+            say(self, "There is no thinking under way.", problem=True)
         else:
             self._end("stopped", "", None)
             self.ask(go_on=True, thought_out=True)
@@ -470,9 +481,10 @@ class ChatPane(TabPane):
         """Finds out how much of the context the chat takes."""
         try:
             question = self.question()
-            found = await asyncio.to_thread(fit, self.app.answerer, question)
+            found = await asyncio.to_thread(fit, self.session.answerer, question)
         except LocalspecError:
             return  # an empty chat, or one the template refuses: asking will say so
         self.context_tokens = found.tokens
-        offer(self, question, found)
+        helps = last_turn(self.chat, self.path, question) is not None
+        self.compactor.offer(found if helps else None)
         self.post_message(self.Changed())

@@ -20,6 +20,7 @@ from textual.geometry import Size
 from textual.widgets import Static
 
 from localspec.chat.archive.message import Chat, StoredMessage
+from localspec.tui.talk.session import Session
 from localspec.tui.widgets.bubble import MARKDOWN, Bubble
 from localspec.tui.widgets.welcome import Welcome
 
@@ -46,10 +47,10 @@ class Earlier(Static):
 class Transcript(VerticalScroll, can_focus=False):
     """`show` a path; the bubbles of messages that stay are kept."""
 
-    def __init__(self, shown: int = 16, fold_thinking: bool = True) -> None:
-        """`shown`: how many of the newest messages are drawn."""
+    def __init__(self, session: Session) -> None:
         super().__init__()
-        self._shown, self._fold = shown, fold_thinking
+        self._session = session
+        self._shown = session.preferences.messages_shown
         self._path: list[StoredMessage] = []
         self._first = 0
         self._view = MARKDOWN
@@ -64,7 +65,7 @@ class Transcript(VerticalScroll, can_focus=False):
         earlier = Earlier("", markup=False, classes="earlier")
         earlier.display = False
         yield earlier
-        yield Welcome()
+        yield Welcome(self._session)
 
     def on_mount(self) -> None:
         self.anchor()
@@ -252,7 +253,7 @@ class Transcript(VerticalScroll, can_focus=False):
             await self.remove_children(old)
 
     def _make(self, message: StoredMessage) -> Bubble:
-        return Bubble(message, self._view, self._fold, self._summary_before(message))
+        return Bubble(self._session, message, self._view, self._summary_before(message))
 
     def _show_count(self) -> None:
         earlier = self.query_one(Earlier)

@@ -4,18 +4,17 @@ only is saved as soon as there is room."""
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import Any
 
 from textual import work
+from textual.app import App
 from textual.content import Content
 from textual.message import Message as TextualMessage
 from textual.widgets import Static
 
+from localspec.chat.archive.archive import Archive
 from localspec.chat.plain_text import plain_text
-from localspec.tui.shell.dialogs import Choice
-
-if TYPE_CHECKING:
-    from localspec.tui.shell.app import ChatApp
+from localspec.tui.widgets.dialogs import Choice
 
 _TRY_SECONDS = 5.0
 """How often it is tried to save what is in memory only: a person who has made room does not wait long."""
@@ -34,13 +33,9 @@ class Unsaved(Static):
     class Saved(TextualMessage):
         """All that was in memory only lasts now."""
 
-    if TYPE_CHECKING:
-
-        @property
-        def app(self) -> ChatApp: ...  # type: ignore[override]
-
-    def __init__(self) -> None:
+    def __init__(self, archive: Archive) -> None:
         super().__init__(markup=False)
+        self._archive = archive
 
     def on_mount(self) -> None:
         self.set_interval(_TRY_SECONDS, self._try)
@@ -51,25 +46,24 @@ class Unsaved(Static):
 
     @work(thread=True, exclusive=True, group="save-back")
     def _save_back(self) -> None:
-        if self.app.archive.save_back():
+        if self._archive.save_back():
             self.post_message(self.Saved())
 
-    def tell(self, app: ChatApp) -> None:
+    def tell(self) -> None:
         """Looks at the archive; does nothing else while all is well."""
-        wanted = app.archive.file is not None and not app.archive.persistent
+        wanted = does_not_last(self._archive)
         if wanted != self.display:
-            self.update(Content(plain_text(app.archive.notice)))
+            self.update(Content(plain_text(self._archive.notice)))
             self.display = wanted
 
 
-def would_lose(app: ChatApp) -> bool:
-    """Whether leaving now loses messages of an open chat."""
-    kept = app.archive.persistent or app.archive.file is None
-    return not kept and any(pane.path for pane in app.chat_screen.panes)
+def does_not_last(archive: Archive) -> bool:
+    """Whether what is written is kept in memory only, and should not be."""
+    return archive.file is not None and not archive.persistent
 
 
-async def may_leave(app: ChatApp) -> bool:
+async def may_leave(app: App[Any], archive: Archive) -> bool:
     """Saves what would be lost if that can be done by now; else asks whether it may be lost."""
-    if await asyncio.to_thread(app.archive.save_back):
+    if await asyncio.to_thread(archive.save_back):
         return True
     return await app.push_screen_wait(Choice(_QUESTION, _ANSWERS)) == "leave"

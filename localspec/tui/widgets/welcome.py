@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from textual.content import Content
 from textual.widgets import Static
 
 from localspec.chat.plain_text import plain_text
 from localspec.chat.prompt.completion import note
 from localspec.runtime.offered import HEADING, TINY, offered
-from localspec.tui.shell.bindings import shown
-
-if TYPE_CHECKING:
-    from localspec.tui.shell.app import ChatApp
-    from localspec.tui.talk.answerer import Facts
+from localspec.tui.shell.bindings import known, shown
+from localspec.tui.talk.answerer import Facts
+from localspec.tui.talk.session import Session
 
 _KEYS = {
     "open.models": "models: better ones, search on the hub, files of your own",
@@ -30,36 +26,35 @@ _SIGNS = {"/": "at the beginning of a message: commands", "@": "and a path: a fi
 
 
 class Welcome(Static):
-    """It asks the app whenever a model comes or goes."""
+    """It is shown anew whenever a model comes or goes."""
 
-    if TYPE_CHECKING:
-
-        @property
-        def app(self) -> ChatApp: ...  # type: ignore[override]
-
-    def __init__(self) -> None:
+    def __init__(self, session: Session) -> None:
         super().__init__(markup=False)
+        self._session = session
 
     def on_mount(self) -> None:
-        self.app.readied.subscribe(self, lambda facts: self._show())
-        self._show()
+        self.show()
 
-    def _show(self) -> None:
-        app = self.app
-        keys = {binding.id: shown(app, binding) for binding in app.known_keys if binding.id in _KEYS}
-        models = _models(app, keys["open.models"])
+    def show(self) -> None:
+        """Who answers now."""
+        keys = {name: shown(self.app, binding) for name, binding in known().items() if name in _KEYS}
+        models = _models(self._session, keys["open.models"])
         rows = [(keys[name], doc) for name, doc in _KEYS.items() if not models or name in _FIRST_KEYS]
         rows += _SIGNS.items()
-        parts: list[str | tuple[str, str]] = [("localspec\n\n", "bold $primary"), (_who(app), "$text"), "\n\n"]
+        parts: list[str | tuple[str, str]] = [
+            ("localspec\n\n", "bold $primary"),
+            (_who(self._session), "$text"),
+            "\n\n",
+        ]
         for key, doc in rows:
             parts += [(f"{key:<10}", "bold $accent"), f"{doc}\n"]
         parts[3:3] = models
         self.update(Content.assemble(*parts))
 
 
-def _models(app: ChatApp, key: str) -> list[str | tuple[str, str]]:
+def _models(session: Session, key: str) -> list[str | tuple[str, str]]:
     """Models to pull, as long as there is only the bundled pair; how, with the key that opens the models."""
-    if app.facts is None or not app.facts.bundled:
+    if session.facts is None or not session.facts.bundled:
         return []
     found = offered()
     if not found:
@@ -71,14 +66,14 @@ def _models(app: ChatApp, key: str) -> list[str | tuple[str, str]]:
     return [*parts, f"{key} and Enter on one pulls it, or in a shell: localspec pull NAME\n\n"]
 
 
-def _who(app: ChatApp) -> str:
+def _who(session: Session) -> str:
     """The model that answers, or why none does."""
-    facts = app.facts
+    facts = session.facts
     if facts is not None:
         return plain_text(sentence(facts))
-    if app.failure:
-        return plain_text(f"No model answers: {app.failure}")
-    return f"{plain_text(app.answerer.name)} is being loaded; you can write meanwhile."
+    if session.failure:
+        return plain_text(f"No model answers: {session.failure}")
+    return f"{plain_text(session.answerer.name)} is being loaded; you can write meanwhile."
 
 
 def sentence(facts: Facts) -> str:

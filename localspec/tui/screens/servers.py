@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from localspec.chat.plain_text import one_line
 from localspec.errors import LocalspecError, UsageError
@@ -12,13 +11,11 @@ from localspec.models.installed.catalog import Catalog, EndpointEntry
 from localspec.models.installed.installed import find, knows
 from localspec.remote import search
 from localspec.remote.server import key_for, port_here
-from localspec.tui.shell.dialogs import Choice
+from localspec.tui.screens.chat import ChatScreen
 from localspec.tui.talk.remote import RemoteAnswerer
-
-if TYPE_CHECKING:
-    from localspec.tui.screens.chat import ChatScreen
-    from localspec.tui.shell.app import ChatApp
-    from localspec.tui.widgets.pane import ChatPane
+from localspec.tui.widgets.corner import say
+from localspec.tui.widgets.dialogs import Choice
+from localspec.tui.widgets.pane import ChatPane
 
 _MOST_NAMED = 10
 """Models that a sentence names at most."""
@@ -35,119 +32,118 @@ def choose_model(screen: ChatScreen, name: str) -> None:
         UsageError: nothing is called so; or models.toml cannot be read.
         ModelError, ModelFileError: a model of this machine is called so, and it cannot be used.
     """
-    app = screen.app
-    answerer = app.answerer
+    answerer = screen.session.answerer
     named = Catalog.load().endpoints
     if name in named:
-        screen.run_worker(_take(app, named[name]), group="server", exclusive=True)
+        screen.run_worker(_take(screen, named[name]), group="server", exclusive=True)
     elif isinstance(answerer, RemoteAnswerer):
-        screen.run_worker(_choose(app, answerer, name), group="server", exclusive=True)
+        screen.run_worker(_choose(screen, answerer, name), group="server", exclusive=True)
     elif name and knows(name):
         find(name)
-        app.choose(name)
+        screen.choose(name)
     elif name:
         raise UsageError(f"No model is called {name!r}.", "F5 lists the models of this machine.")
     elif named:
-        screen.run_worker(_offer(app, list(named.values())), group="server", exclusive=True)
+        screen.run_worker(_offer(screen, list(named.values())), group="server", exclusive=True)
     else:
-        app.open_screen("models")
+        screen.shell.open("models")
 
 
-async def _offer(app: ChatApp, named: Sequence[EndpointEntry]) -> None:
+async def _offer(screen: ChatScreen, named: Sequence[EndpointEntry]) -> None:
     here = ("here", "a model of this machine", "")
     rows = [(str(number), one.name, one_line(one.endpoint)) for number, one in enumerate(named)]
-    chosen = await app.push_screen_wait(Choice("Which model shall answer?", [here, *rows]))
+    chosen = await screen.app.push_screen_wait(Choice("Which model shall answer?", [here, *rows]))
     if chosen == "here":
-        app.open_screen("models")
+        screen.shell.open("models")
     elif chosen is not None:
-        await _take(app, named[int(chosen)])
+        await _take(screen, named[int(chosen)])
 
 
-async def _take(app: ChatApp, entry: EndpointEntry) -> None:
+async def _take(screen: ChatScreen, entry: EndpointEntry) -> None:
     """The user has written its address into models.toml, so that nothing is asked before a prompt goes there."""
-    pane, answerer = app.pane, app.answerer
+    pane, answerer = screen.pane, screen.session.answerer
     try:
         key = await asyncio.to_thread(key_for, entry)  # a keyring may ask for its password
         found = RemoteAnswerer(entry.endpoint, entry.model or None, key)
     except LocalspecError as error:
-        app.say(str(error), problem=True)
+        say(screen, str(error), problem=True)
         return
-    if app.answerer is answerer:
-        _use(app, found, entry.name, pane)
+    if screen.session.answerer is answerer:
+        _use(screen, found, entry.name, pane)
 
 
-async def _choose(app: ChatApp, answerer: RemoteAnswerer, name: str) -> None:
-    pane = app.pane
+async def _choose(screen: ChatScreen, answerer: RemoteAnswerer, name: str) -> None:
+    pane = screen.pane
     try:
         names = await answerer.models()
         if name and name not in names:
             if knows(name):
                 find(name)
-                app.choose(name)
+                screen.choose(name)
                 return
             raise UsageError(f"{answerer.base} has no model {name!r}.", f"It has: {_listed(names)}.")
     except LocalspecError as error:
-        app.say(str(error), problem=True)
+        say(screen, str(error), problem=True)
         return
-    chosen = name or await pick(app, f"Models of {answerer.base}", names, answerer.model)
-    if chosen is None or app.answerer is not answerer:
+    chosen = name or await pick(screen, f"Models of {answerer.base}", names, answerer.model)
+    if chosen is None or screen.session.answerer is not answerer:
         return
-    answerer.choose(chosen, app)
+    answerer.choose(chosen, screen.app)
     if pane is not None:
-        app.archive.set_model(pane.chat_id, chosen)
-    app.say(f"{chosen} answers from now on.")
+        screen.session.archive.set_model(pane.chat_id, chosen)
+    say(screen, f"{chosen} answers from now on.")
 
 
 def find_server(screen: ChatScreen) -> None:
     """Looks at the usual ports of this machine, lists what answers, and lets the server that is chosen answer.
 
-    Prompts go there only once the user has agreed (`consent`).
+    Prompts go there only once the user has agreed (`ChatPane.agreed`).
     """
-    screen.run_worker(_find(screen.app), group="server", exclusive=True)
+    screen.run_worker(_find(screen), group="server", exclusive=True)
 
 
-async def _find(app: ChatApp) -> None:
-    pane, answerer = app.pane, app.answerer
-    app.say("Looking for servers on this machine …")
+async def _find(screen: ChatScreen) -> None:
+    pane, answerer = screen.pane, screen.session.answerer
+    say(screen, "Looking for servers on this machine …")
     own = port_here(answerer.base) if isinstance(answerer, RemoteAnswerer) else None
     leave_out = () if own is None else (own,)
     found = await asyncio.to_thread(lambda: asyncio.run(search.servers(leave_out=leave_out)))
     if not found:
         ports = ", ".join(str(port) for port in search.PORTS if port not in leave_out)
-        app.say(f"No {'other ' if own else ''}server answers on this machine at the ports {ports}.", problem=True)
+        say(screen, f"No {'other ' if own else ''}server answers on this machine at the ports {ports}.", problem=True)
         return
     rows = [(str(number), f"{one.address} · {one.usual}'s port", _models(one)) for number, one in enumerate(found)]
-    chosen = await app.push_screen_wait(Choice("Servers on this machine: which one shall answer?", rows))
+    chosen = await screen.app.push_screen_wait(Choice("Servers on this machine: which one shall answer?", rows))
     if chosen is None:
         return
     server = found[int(chosen)]
     if not server.models:
-        app.say(f"{server.address} lists no models; load one there first.", problem=True)
+        say(screen, f"{server.address} lists no models; load one there first.", problem=True)
         return
     several = len(server.models) > 1
-    model = await pick(app, f"Models of {server.address}", server.models) if several else server.models[0]
-    if model is None or app.answerer is not answerer:
+    model = await pick(screen, f"Models of {server.address}", server.models) if several else server.models[0]
+    if model is None or screen.session.answerer is not answerer:
         return
-    _use(app, RemoteAnswerer(server.address, model), model, pane, server.address)
+    _use(screen, RemoteAnswerer(server.address, model), model, pane, server.address)
 
 
-def _use(app: ChatApp, answerer: RemoteAnswerer, model: str, pane: ChatPane | None, stranger: str = "") -> None:
+def _use(screen: ChatScreen, answerer: RemoteAnswerer, model: str, pane: ChatPane | None, stranger: str = "") -> None:
     """Lets a server answer, and signs the chat with the model's name."""
-    app.use(answerer, stranger)
+    screen.use(answerer, stranger)
     if pane is not None:
-        app.archive.set_model(pane.chat_id, model)
+        screen.session.archive.set_model(pane.chat_id, model)
 
 
 def _models(server: search.Server) -> str:
     return one_line(_listed(server.models)) or "it lists no models"
 
 
-async def pick(app: ChatApp, question: str, names: Sequence[str], current: str | None = None) -> str | None:
+async def pick(screen: ChatScreen, question: str, names: Sequence[str], current: str | None = None) -> str | None:
     """One of the names; None = given up."""
     rows = [
         (str(number), one_line(name), "answers now" if name == current else "") for number, name in enumerate(names)
     ]
-    found = await app.push_screen_wait(Choice(one_line(question), rows))
+    found = await screen.app.push_screen_wait(Choice(one_line(question), rows))
     return None if found is None else names[int(found)]
 
 

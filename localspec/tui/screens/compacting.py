@@ -3,38 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from localspec.errors import LocalspecError, UsageError
-from localspec.tui.shell.dialogs import Choice
 from localspec.tui.talk.answerer import Question
-from localspec.tui.talk.consent import agreed
-from localspec.tui.talk.conversation import Fit, Window, fit, last_turn, question_of, summary_question, window
+from localspec.tui.talk.conversation import Window, fit, last_turn, question_of, summary_question, window
+from localspec.tui.widgets.corner import say
+from localspec.tui.widgets.dialogs import Choice
 from localspec.tui.widgets.own_model import short
-
-if TYPE_CHECKING:
-    from localspec.tui.screens.chat import ChatScreen
-    from localspec.tui.widgets.pane import ChatPane
+from localspec.tui.widgets.pane import ChatPane
 
 
 def begin(pane: ChatPane) -> None:
     """Compacts the chat, or says why not; prompts that are sent meanwhile are queued."""
     if pane.busy:
-        pane.app.say("An answer or a summary is under way; compact the chat when it has ended.", problem=True)
+        say(pane, "An answer or a summary is under way; compact the chat when it has ended.", problem=True)
     else:
         pane.run_worker(_compact_and_go_on(pane), group="compact")
 
 
-def offer(pane: ChatPane, question: Question, found: Fit) -> None:
-    """Offers it if the chat takes so much of the context and a summary would help."""
-    helps = last_turn(pane.chat, pane.path, question) is not None
-    pane.compactor.offer(found if helps else None)
-
-
 async def set_window(pane: ChatPane, first: int | None, summary: str = "") -> None:
     """From now on the model sees the chat from this message on, and the summary; None = all of it."""
-    pane.app.archive.set_window(pane.chat_id, first, summary)
+    pane.session.archive.set_window(pane.chat_id, first, summary)
     await pane.transcript.mark(pane.chat)
     pane.count()
 
@@ -43,7 +34,7 @@ async def _compact_and_go_on(pane: ChatPane) -> None:
     try:
         await _compact(pane)
     except LocalspecError as error:
-        pane.app.say(str(error), problem=True)
+        say(pane, str(error), problem=True)
         pane.hand_back()
     else:
         pane.send_next()
@@ -56,26 +47,26 @@ async def _compact(pane: ChatPane) -> None:
         UsageError: there is nothing to summarise, or no model yet.
         LocalspecError: the summary failed; nothing is changed.
     """
-    app, chat, path = pane.app, pane.chat, pane.path
-    if app.facts is None:
+    session, chat, path = pane.session, pane.chat, pane.path
+    if session.facts is None:
         raise UsageError("A summary needs a model, and none is ready yet.", "Try again once it is loaded.")
-    question = question_of(chat, path, app.facts)
+    question = question_of(chat, path, session.facts)
     found = last_turn(chat, path, question)
     if found is None:
         raise UsageError("There is nothing before your last message that could be summarised.")
-    if not await agreed(app):
+    if not await pane.agreed():
         return
     summary = await summarise(pane, found, question)
     if summary is None:
         return
-    shorter = question_of(replace(chat, window_first=found.first.id, window_summary=summary), path, app.facts)
-    before = (await asyncio.to_thread(fit, app.answerer, question)).tokens
-    after = (await asyncio.to_thread(fit, app.answerer, shorter)).tokens
+    shorter = question_of(replace(chat, window_first=found.first.id, window_summary=summary), path, session.facts)
+    before = (await asyncio.to_thread(fit, session.answerer, question)).tokens
+    after = (await asyncio.to_thread(fit, session.answerer, shorter)).tokens
     if before is not None and after is not None and after >= before:
         raise LocalspecError("The summary is as long as what it would stand for; nothing is changed.")
     await set_window(pane, found.first.id, summary)
     tokens = "" if before is None else f": {after:,} tokens instead of {before:,}"
-    app.say(f"The model goes on with a summary{tokens}. /compact off undoes it.")
+    say(pane, f"The model goes on with a summary{tokens}. /compact off undoes it.")
 
 
 async def summarise(pane: ChatPane, found: Window, question: Question) -> str | None:
@@ -84,11 +75,11 @@ async def summarise(pane: ChatPane, found: Window, question: Question) -> str | 
     Raises:
         LocalspecError: it failed, or has no words.
     """
-    answerer = pane.app.answerer
+    answerer = pane.session.answerer
     asked = await asyncio.to_thread(summary_question, answerer, found, question)
     summary = await pane.compactor.write(answerer, asked)
     if summary is None:
-        pane.app.say("The summary was stopped; nothing is changed.")
+        say(pane, "The summary was stopped; nothing is changed.")
     elif not summary:
         raise LocalspecError("The model wrote no summary; nothing is changed.")
     return summary
@@ -104,40 +95,43 @@ _ANSWERS = (
 )
 
 
-def ask(screen: ChatScreen, event: ChatPane.Full) -> None:
-    """Asks what to do about a question that does not fit, and does it."""
-    screen.run_worker(_ask(screen, event), group="overflow")
+async def ask(
+    event: ChatPane.Full, load: Callable[[str], object], open_chat: Callable[[], Awaitable[ChatPane]]
+) -> None:
+    """Asks what to do about a question that does not fit, and does it; from a worker, as it opens a dialog.
 
-
-async def _ask(screen: ChatScreen, event: ChatPane.Full) -> None:
-    app, pane = screen.app, event.pane
+    Args:
+        load: lets another model answer.
+        open_chat: opens a new chat.
+    """
+    pane = event.pane
     question = f"This chat has {event.tokens:,} tokens, the model's context holds {event.limit:,}. How to go on?"
     own = pane.own_model.model
     answers = [*_ANSWERS, ("own", f"Let {short(own)} answer", "It answered in this chat before.")] if own else _ANSWERS
-    chosen = await app.push_screen_wait(Choice(question, answers))
+    chosen = await pane.app.push_screen_wait(Choice(question, answers))
     try:
         if chosen == "own":
-            app.load(own)
+            load(own)
             pane.ask()
         elif chosen in ("drop", "summarise"):
-            await _make_room(screen, event, chosen == "summarise")
+            await _make_room(event, chosen == "summarise")
         elif chosen == "new":
             last = pane.path[-1]
-            fresh = await screen.open_chat()
-            app.archive.append_user(fresh.chat_id, last.content, attachments=last.attachments)
+            fresh = await open_chat()
+            pane.session.archive.append_user(fresh.chat_id, last.content, attachments=last.attachments)
             await fresh.transcript.show(fresh.path)
             fresh.ask()
         elif pane.path and pane.path[-1].role == "user":
             pane.edit(pane.path[-1])
     except LocalspecError as error:
-        app.say(str(error), problem=True)
+        say(pane, str(error), problem=True)
 
 
-async def _make_room(screen: ChatScreen, event: ChatPane.Full, with_summary: bool) -> None:
-    app, pane = screen.app, event.pane
-    found = await asyncio.to_thread(window, app.answerer, pane.chat, pane.path, event.question)
+async def _make_room(event: ChatPane.Full, with_summary: bool) -> None:
+    pane = event.pane
+    found = await asyncio.to_thread(window, pane.session.answerer, pane.chat, pane.path, event.question)
     if not found.fits:
-        app.say("Even your last message alone does not fit; shorten it.", problem=True)
+        say(pane, "Even your last message alone does not fit; shorten it.", problem=True)
         pane.edit(pane.path[-1])
         return
     summary = await summarise(pane, found, event.question) if with_summary else ""

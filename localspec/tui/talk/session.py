@@ -1,0 +1,110 @@
+"""What a chat works with and no screen draws: who answers, where chats are kept, what the user likes."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from localspec.chat.archive.archive import Archive
+from localspec.errors import LocalspecError, UsageError
+from localspec.runtime.any_engine import AnyEngine
+from localspec.tui.talk.answerer import Answerer, Facts, Loading
+from localspec.tui.talk.local import LocalAnswerer
+from localspec.tui.talk.preferences import Preferences
+
+MakeAnswerer = Callable[[str | None, str | None, dict[str, Any]], Answerer]
+"""(target, draft, engine settings) -> an answerer that has not started."""
+_LOG = logging.getLogger("localspec")
+
+
+class Session:
+    """From the start of the chat until it is left; screens and widgets get it when they are made."""
+
+    def __init__(
+        self,
+        answerer: Answerer,
+        archive: Archive,
+        preferences: Preferences,
+        make: MakeAnswerer | None = None,
+        begin: Mapping[str, Any] | None = None,
+        resume: bool = True,
+    ) -> None:
+        """
+        Args:
+            make: how another model of this machine is loaded; None = the one that answers is the only one.
+            begin: parameters of new chats, and their "system", on top of the preferences'.
+            resume: whether the last chat may be gone on with; not with anything in `begin`.
+        """
+        self.answerer, self.archive, self.preferences = answerer, archive, preferences
+        self._make = make
+        self.named: tuple[str | None, str | None] = (None, None)
+        """Target and draft that were named last; None = as the start named them."""
+        self.begin = dict(begin or {})
+        """What new chats begin with because the command line says so."""
+        self.resume = resume and preferences.resume and not self.begin
+        """Whether an earlier chat is in front at the start; with tabs that come back it may be one of them."""
+        self.facts: Facts | None = None
+        """Of the model that answers; None while it is being loaded."""
+        self.failure = ""
+        """Why there is no model; "" = there is one, or it is being loaded."""
+        self.stranger = ""
+        """Address of the server that answers, until the user has agreed that prompts go there; "" = they may."""
+        self.loading: Loading | None = None
+        """How far loading is; None = nothing is being loaded."""
+
+    # ---- who answers
+
+    @property
+    def engine(self) -> AnyEngine | None:
+        """The engine that answers; None = a remote one does, or it is not loaded."""
+        return self.answerer.engine if isinstance(self.answerer, LocalAnswerer) else None
+
+    @property
+    def piece(self) -> Callable[[int], bytes]:
+        """The bytes of a token of the model that answers; nothing where that is unknown."""
+        return self.answerer.piece or (lambda token: b"")
+
+    @property
+    def model(self) -> str:
+        """What a new chat is signed with."""
+        return (self.facts.key or self.facts.name) if self.facts is not None else self.answerer.name
+
+    def made(self, target: str | None, draft: str | None = None, **settings: Any) -> Answerer:
+        """Models of this machine, with the engine settings of the preferences and these on top; not loaded yet.
+
+        Raises:
+            UsageError: the one that answers is the only one.
+        """
+        if self._make is None:
+            raise UsageError(
+                "Answers come from an endpoint, whose models /model lists; without --endpoint localspec loads others."
+            )
+        self.named = (target, draft)
+        return self._make(target, draft, self.preferences.engine | settings)
+
+    def use(self, answerer: Answerer, stranger: str = "") -> Answerer:
+        """Another one answers from now on, once it is loaded; returns the old one, which is to be closed before."""
+        self.facts, self.failure, self.stranger = None, "", stranger
+        old, self.answerer = self.answerer, answerer
+        return old
+
+    # ---- chats
+
+    def forget(self, chat: str) -> None:
+        """Deletes the KV cache of a chat that was deleted, and its answers in the corpus; warns if that fails.
+
+        May take as long as a pass: call it from a thread.
+        """
+        from localspec.runtime.kept.chat_caches import CacheFolder
+        from localspec.runtime.kept.corpus import erase
+
+        engine = self.engine
+        try:
+            if engine is None:
+                CacheFolder().remove(chat)
+                erase(chat)
+            else:
+                engine.forget_chat(chat)
+        except LocalspecError as error:
+            _LOG.warning("%s", error)

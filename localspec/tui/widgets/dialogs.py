@@ -1,0 +1,63 @@
+"""Boxes above what is there: a question with answers, a line to type."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.containers import Vertical
+from textual.content import Content
+from textual.screen import ModalScreen, ScreenResultType
+from textual.widgets import Input, OptionList, Static
+from textual.widgets.option_list import Option
+
+from localspec.tui.shell.bindings import CLOSE
+
+
+class Dialog(ModalScreen[ScreenResultType]):
+    """A box above what is there; Esc gives up."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [CLOSE]
+
+    def action_close(self) -> None:
+        """Gives up: the result is None."""
+        self.dismiss(None)
+
+
+class Choice(Dialog[str | None]):
+    """A question; the result is the id of the answer chosen, None = given up."""
+
+    def __init__(self, question: str, answers: Sequence[tuple[str, str, str]]) -> None:
+        """`answers`: (id, label, what it does)."""
+        super().__init__()
+        self._question, self._answers = question, answers
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="dialog"):
+            yield Static(self._question, markup=False, classes="question")
+            options = [
+                Option(Content.assemble((label, "bold"), "\n", (doc, "$text-muted")), id=name)
+                for name, label, doc in self._answers
+            ]
+            yield OptionList(*options)
+
+    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
+        self.dismiss(event.option_id)
+
+
+class Line(Dialog[str | None]):
+    """One line of text; None = given up."""
+
+    def __init__(self, question: str, value: str = "", placeholder: str = "") -> None:
+        super().__init__()
+        self._question, self._value, self._placeholder = question, value, placeholder
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="dialog"):
+            yield Static(self._question, markup=False, classes="question")
+            yield Input(self._value, placeholder=self._placeholder)
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        self.dismiss(event.value)

@@ -1,0 +1,47 @@
+"""What may wait for the network: done on threads that nothing waits for, not even the end of the program."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Protocol
+
+from textual.app import App
+from textual.widget import Widget
+
+
+def call_soon(app: App[Any], call: Callable[..., object], *arguments: Any) -> None:
+    """Calls on the app's own thread, soon, or never if it is being left; from any thread, and never blocks."""
+    if app._loop is not None:
+        with suppress(RuntimeError):  # the loop is closed
+            app._loop.call_soon_threadsafe(lambda: app.call_later(call, *arguments))
+
+
+class Tell(Protocol):
+    """Calls a function on the app's thread, soon, unless it is not wanted any more; never blocks."""
+
+    def __call__(self, call: Callable[..., object], *arguments: object) -> None: ...
+
+
+class Errands:
+    """Of a widget or screen. A new errand makes what the last one would still say unwanted, and so does its removal."""
+
+    def __init__(self, node: Widget) -> None:
+        self._node = node
+        self._latest = object()
+
+    def begin(self, work: Callable[[Tell], None]) -> None:
+        """Runs `work` on a thread of its own; it must catch what it expects to fail."""
+        app, this = self._node.app, object()
+        self._latest = this
+
+        def call_if_wanted(call: Callable[..., object], arguments: tuple[object, ...]) -> None:
+            if self._latest is this and self._node.is_running:
+                call(*arguments)
+
+        def tell(call: Callable[..., object], *arguments: object) -> None:
+            call_soon(app, call_if_wanted, call, arguments)
+
+        # Not a worker of Textual's: those run on threads that the end of the program waits for.
+        threading.Thread(target=work, args=(tell,), name="localspec-errand", daemon=True).start()
