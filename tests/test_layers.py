@@ -23,6 +23,8 @@ LAYERS = {
 }
 LEAVES = ("errors", "types", "config", "methods", "options", "paths", "claim", "sampling", "settings")
 """Leaf modules may import one another; tests/test_circles.py finds circles."""
+ROOMS = ("text", "talk", "widgets", "pages", "screens", "shell")
+"""The rooms of tui: each imports only from those before it."""
 ONLY_IN = {"llama_cpp": ("llama/library/lib.py",), "textual": ("tui/",)}
 """Libraries that may be imported in these places only."""
 
@@ -69,6 +71,15 @@ def faults(path: Path, text: str) -> list[str]:
     return found
 
 
+def room_faults(path: Path, text: str) -> list[str]:
+    """Imports of a file of tui from a room above its own."""
+    where = path.relative_to(PACKAGE)
+    above = ROOMS[ROOMS.index(where.parts[1]) + 1 :] if len(where.parts) > 2 else ()
+    rooms = {f"localspec.tui.{room}" for room in above}
+    found = imports(ast.parse(text))
+    return [f"{where}:{line}: {name}" for line, name in found if ".".join(name.split(".")[:3]) in rooms]
+
+
 def _may(own: str, other: str) -> bool:
     return LAYERS[other] < LAYERS[own] or {own, other} <= set(LEAVES)
 
@@ -79,6 +90,18 @@ def test_every_file_has_a_layer() -> None:
 
 def test_imports_go_down() -> None:
     assert [fault for path in sources() for fault in faults(path, path.read_text(encoding="utf-8"))] == []
+
+
+def test_rooms_of_the_chat_import_only_from_those_before_them() -> None:
+    files = sorted((PACKAGE / "tui").rglob("*.py"))
+    assert [fault for path in files for fault in room_faults(path, path.read_text(encoding="utf-8"))] == []
+
+
+def test_an_import_from_a_room_above_is_noticed() -> None:
+    path = PACKAGE / "tui" / "widgets" / "pane.py"
+    assert room_faults(path, "def f():\n    from localspec.tui.screens.chat import ChatScreen")
+    assert room_faults(path, "from localspec.tui import shell")
+    assert not room_faults(path, "from localspec.tui.talk.session import Session")
 
 
 def test_the_package_itself_imports_nothing_of_its_own_when_imported() -> None:

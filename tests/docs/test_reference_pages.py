@@ -21,9 +21,9 @@ from localspec.server.http.reading import HEADER, SWITCHES
 from localspec.settings import settings_of
 from localspec.tui.screens.parameters import parameters
 from localspec.tui.shell.app import ChatApp
-from localspec.tui.shell.bindings import known
-from localspec.tui.shell.registry import SCREENS, commands, load
 from localspec.tui.talk.preferences import Preferences
+from localspec.tui.widgets.bindings import known
+from localspec.tui.widgets.registry import SCREENS, commands, load
 from tests.docs.page import DOCS, Section, code_of, section, sections
 
 PAGE = "chat.md"

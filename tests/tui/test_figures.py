@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from localspec.engine.stats import RequestStats
-from localspec.tui.pages.passes import Emitted, Guess, Pass
 from localspec.tui.pages.stats_page import Figures, positions, stats_page
+from localspec.tui.text.passes import Emitted, Guess, Pass
 from localspec.tui.text.plots import bar, columns, duration, graph
 
 

@@ -42,7 +42,8 @@ async def test_a_warning_is_a_note_and_one_that_comes_too_late_is_kept(make_app:
 async def test_answers_of_a_deleted_chat_that_stay_in_the_corpus_are_said(make_app: MakeApp) -> None:
     (folder() / "one.tokens").mkdir(parents=True)  # where a file should be
     app = make_app("a")
-    async with app.run_test() as pilot:
-        await say(pilot, "Hello")
-        await SlashCommands(app.chat_screen).run("delete", "")
-        await until(pilot, lambda: any("cannot be taken out of the" in note.message for note in app._notifications))
+    with shown(app.warn):
+        async with app.run_test() as pilot:
+            await say(pilot, "Hello")
+            await SlashCommands(app.chat_screen).run("delete", "")
+            await until(pilot, lambda: any("cannot be taken out of the" in note.message for note in app._notifications))

@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from localspec.methods import TABLE
-from localspec.tui.pages.passes import Emitted, Guess, Pass
 from localspec.tui.text.origin_lines import (
     OWN,
     REJECTED,
@@ -19,6 +18,7 @@ from localspec.tui.text.origin_lines import (
     sign_line,
     strength,
 )
+from localspec.tui.text.passes import Emitted, Guess, Pass
 
 
 def a_pass(*emitted: tuple[str, str, int], rejected: tuple[str, ...] = (), drafter: str = "draft") -> Pass:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.tui.pages.passes import Emitted, Guess, Pass
 from localspec.tui.pages.race import Heat, Lane, likeness, summary
 from localspec.tui.pages.step_page import headline, so_far, timeline, timing, verdict
+from localspec.tui.text.passes import Emitted, Guess, Pass
 
 
 def brought(count: int, seconds: float) -> Pass:

@@ -15,11 +15,11 @@ from localspec.tui.screens.history import HistoryScreen
 from localspec.tui.screens.parameters import ParametersScreen
 from localspec.tui.screens.settings import SettingsScreen
 from localspec.tui.shell.app import ChatApp
-from localspec.tui.shell.bindings import read_keys
-from localspec.tui.shell.registry import commands
 from localspec.tui.talk.preferences import Preferences
+from localspec.tui.widgets.bindings import read_keys
 from localspec.tui.widgets.bubble import Bubble
 from localspec.tui.widgets.dialogs import Choice, Line
+from localspec.tui.widgets.registry import commands
 from tests.tui.conftest import MakeApp, front, say, until
 
 pytestmark = pytest.mark.asyncio

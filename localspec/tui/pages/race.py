@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import NamedTuple
 
-from localspec.tui.pages.passes import Pass
+from localspec.tui.text.passes import Pass
 
 
 @dataclass(slots=True)

@@ -10,8 +10,8 @@ from typing import Any
 from textual.content import Content
 
 from localspec.engine.stats import RequestStats
-from localspec.tui.pages.passes import Pass
 from localspec.tui.text.origin_lines import kind_of, ordered
+from localspec.tui.text.passes import Pass
 from localspec.tui.text.plots import bar, duration, graph
 
 # Figures of many answers added up: what the stats screen shows. Names and formulas are the glossary's.

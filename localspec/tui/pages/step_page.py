@@ -8,8 +8,8 @@ from statistics import median
 from textual.content import Content
 
 from localspec.chat.plain_text import one_line
-from localspec.tui.pages.passes import Guess, Pass
 from localspec.tui.text.origin_lines import kind_of
+from localspec.tui.text.passes import Guess, Pass
 from localspec.tui.text.plots import bar, columns, duration
 
 _MARKS = {"accepted": "✓", "rejected": "✗", "unreached": "-"}

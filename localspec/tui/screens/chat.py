@@ -17,16 +17,16 @@ from localspec.chat.archive.message import Chat, StoredMessage
 from localspec.errors import LocalspecError
 from localspec.models.installed import chosen
 from localspec.tui.screens import compacting
-from localspec.tui.shell.bindings import bind
-from localspec.tui.shell.registry import SCREENS, VIEWS, commands
 from localspec.tui.talk.answerer import AnswerEnded, Answerer, AnswerPart, Prefilled
 from localspec.tui.talk.session import Session
+from localspec.tui.widgets.bindings import bind
 from localspec.tui.widgets.bubble import MARKDOWN, Bubble
 from localspec.tui.widgets.chat_tabs import ChatTabs, chats_at_start
 from localspec.tui.widgets.composer import Composer
 from localspec.tui.widgets.corner import say
 from localspec.tui.widgets.meter import Live, Meter, ReadingSpeed
 from localspec.tui.widgets.pane import ChatPane
+from localspec.tui.widgets.registry import SCREENS, VIEWS, commands
 from localspec.tui.widgets.unsaved import Unsaved
 from localspec.tui.widgets.welcome import Welcome
 
@@ -161,7 +161,7 @@ class ChatScreen(Screen[None]):
         if self.pane is not None and self.pane.is_mounted:
             await self.pane.wake()
             if not isinstance(self.focused, Bubble):
-                self.pane.composer.focus()
+                self.set_focus(self.pane.composer)  # at once: a message may be about to be revealed
             self._offer_own_model()
         self.show_status()
 

@@ -20,7 +20,7 @@ from localspec.errors import LocalspecError
 from localspec.runtime.any_engine import AnyEngine
 from localspec.tui.screens.chat import ChatScreen
 from localspec.tui.screens.page import Page
-from localspec.tui.shell.bindings import bind
+from localspec.tui.widgets.bindings import bind
 from localspec.tui.widgets.corner import say
 
 _LAST_WORDS = 3

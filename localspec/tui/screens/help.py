@@ -9,8 +9,8 @@ from textual.content import Content
 from textual.widgets import Static
 
 from localspec.tui.screens.page import Page
-from localspec.tui.shell.bindings import keys_file, known, shown
-from localspec.tui.shell.registry import SCREENS, commands, load
+from localspec.tui.widgets.bindings import keys_file, known, shown
+from localspec.tui.widgets.registry import SCREENS, commands, load
 
 _GROUPS = {
     "chat": "In the chat",

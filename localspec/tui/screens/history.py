@@ -19,8 +19,8 @@ from localspec.chat.plain_text import plain_text
 from localspec.errors import LocalspecError
 from localspec.tui.screens.chat import ChatScreen
 from localspec.tui.screens.page import Page
-from localspec.tui.shell.bindings import CLOSE, bind
 from localspec.tui.talk import exchange
+from localspec.tui.widgets.bindings import CLOSE, bind
 from localspec.tui.widgets.corner import say
 from localspec.tui.widgets.dialogs import Line
 from localspec.tui.widgets.own_model import short

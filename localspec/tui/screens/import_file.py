@@ -18,8 +18,8 @@ from localspec.errors import Cancelled, LocalspecError, reason
 from localspec.models.installed.adopt import adopt
 from localspec.models.installed.other_programs import Kept, find_kept
 from localspec.models.installed.store import Entry, Store
-from localspec.tui.shell.bindings import bind
 from localspec.tui.text.plots import amount, bar
+from localspec.tui.widgets.bindings import bind
 from localspec.tui.widgets.dialogs import Dialog
 from localspec.tui.widgets.path_input import PathInput, dropped
 from localspec.tui.widgets.tick import Tick

@@ -29,8 +29,8 @@ from localspec.tui.screens.find_model import FindModelScreen
 from localspec.tui.screens.import_file import ImportScreen
 from localspec.tui.screens.page import Page
 from localspec.tui.screens.pull import PullScreen, usual_hub
-from localspec.tui.shell.bindings import bind
 from localspec.tui.text.plots import amount
+from localspec.tui.widgets.bindings import bind
 from localspec.tui.widgets.corner import say
 from localspec.tui.widgets.dialogs import Choice
 

@@ -14,9 +14,9 @@ from localspec.chat.archive.message import Preset
 from localspec.errors import LocalspecError
 from localspec.settings import Setting, settings_of
 from localspec.tui.screens.page import Page
-from localspec.tui.shell.bindings import CLOSE, bind
 from localspec.tui.talk.answerer import Question
 from localspec.tui.talk.conversation import checked
+from localspec.tui.widgets.bindings import CLOSE, bind
 from localspec.tui.widgets.corner import say
 from localspec.tui.widgets.dialogs import Choice, Line
 from localspec.tui.widgets.form import Form

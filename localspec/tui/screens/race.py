@@ -16,14 +16,14 @@ from textual.widgets import Input, Static
 from localspec.chat.turn import Message
 from localspec.engine.interfaces import fresh_seed
 from localspec.errors import LocalspecError
-from localspec.tui.pages.passes import PassReader
 from localspec.tui.pages.race import Heat, Lane, likeness, summary
 from localspec.tui.screens.chat import ChatScreen
 from localspec.tui.screens.page import Page
-from localspec.tui.shell.bindings import bind
 from localspec.tui.talk.answerer import Answer, AnswerEnded, AnswerPart, Prefilled, Question
 from localspec.tui.talk.inbox import Inbox
+from localspec.tui.text.passes import PassReader
 from localspec.tui.text.plots import bar, duration
+from localspec.tui.widgets.bindings import bind
 from localspec.tui.widgets.origin_view import OriginView
 
 # A lane of the race: name, clock, text with origins.

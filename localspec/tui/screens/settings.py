@@ -15,9 +15,9 @@ from localspec.errors import LocalspecError
 from localspec.settings import Setting, settings_of
 from localspec.tui.screens.page import Page
 from localspec.tui.screens.parameters import parameters
-from localspec.tui.shell.bindings import CLOSE, bind
 from localspec.tui.talk.conversation import checked
 from localspec.tui.talk.preferences import Preferences
+from localspec.tui.widgets.bindings import CLOSE, bind
 from localspec.tui.widgets.corner import say
 from localspec.tui.widgets.form import Form
 from localspec.tui.widgets.themes import DARK

@@ -13,11 +13,11 @@ from textual.widgets import Static
 
 from localspec.chat.archive.archive import Archive
 from localspec.errors import LocalspecError
-from localspec.tui.pages.passes import read_passes
 from localspec.tui.pages.stats_page import Figures, Position, positions, stats_page
 from localspec.tui.screens.chat import ChatScreen
 from localspec.tui.screens.page import Page
-from localspec.tui.shell.bindings import bind
+from localspec.tui.text.passes import read_passes
+from localspec.tui.widgets.bindings import bind
 
 
 class StatsScreen(Page):

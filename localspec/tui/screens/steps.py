@@ -16,11 +16,11 @@ from textual.widgets import Static
 from localspec.chat.archive.archive import Archive
 from localspec.chat.archive.message import StoredMessage
 from localspec.errors import LocalspecError
-from localspec.tui.pages.passes import Pass, read_passes
 from localspec.tui.pages.step_page import headline, timeline, timing, verdict
 from localspec.tui.screens.chat import ChatScreen
 from localspec.tui.screens.page import Page
-from localspec.tui.shell.bindings import bind
+from localspec.tui.text.passes import Pass, read_passes
+from localspec.tui.widgets.bindings import bind
 from localspec.tui.widgets.origin_view import OriginView
 
 SPEEDS = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0)

@@ -1,1 +1,1 @@
-"""The app around the screens: keys, commands, themes, tabs."""
+"""The app around the screens: the way between them, the clipboard, the terminal, warnings."""

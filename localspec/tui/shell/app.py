@@ -22,14 +22,14 @@ from localspec.chat.prompt.completion import note
 from localspec.errors import LocalspecError
 from localspec.tui.screens.chat import ChatScreen
 from localspec.tui.screens.slash import SlashCommands
-from localspec.tui.shell import bindings
-from localspec.tui.shell.bindings import bind
-from localspec.tui.shell.registry import SCREENS, ScreenRow, load
 from localspec.tui.talk.answerer import AnswerEnded, LoadFailed, Loading, ModelReady
 from localspec.tui.talk.session import Session
+from localspec.tui.widgets import bindings
+from localspec.tui.widgets.bindings import bind
 from localspec.tui.widgets.corner import say
 from localspec.tui.widgets.errands import call_soon
 from localspec.tui.widgets.pane import ChatPane
+from localspec.tui.widgets.registry import SCREENS, ScreenRow, load
 from localspec.tui.widgets.themes import DARK, THEMES
 from localspec.tui.widgets.unsaved import does_not_last, may_leave
 

@@ -1,1 +1,1 @@
-"""Text as the screen draws it."""
+"""Text as the screen draws it, and what it is made of."""

@@ -9,7 +9,7 @@ from rich.cells import cell_len
 
 from localspec.chat.plain_text import pictured
 from localspec.methods import DARK, RED, TABLE
-from localspec.tui.pages.passes import Pass
+from localspec.tui.text.passes import Pass
 
 # Where tokens come from, as colours and as signs: what the origin view, its legend, the bars and the race share.
 #

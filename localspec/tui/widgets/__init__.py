@@ -1,1 +1,1 @@
-"""Widgets of the terminal chat, one a file."""
+"""Widgets of the terminal chat, one a file; `bindings` and `registry` say what keys and commands there are."""

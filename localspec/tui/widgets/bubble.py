@@ -18,12 +18,12 @@ from textual.widgets import Collapsible, Static, TabPane
 
 from localspec.chat.archive.message import StoredMessage
 from localspec.chat.plain_text import plain_text
-from localspec.tui.shell.bindings import bind
-from localspec.tui.shell.registry import VIEWS, load
 from localspec.tui.talk.answerer import AnswerPart
 from localspec.tui.talk.session import Session
 from localspec.tui.widgets.answer_text import AnswerText
+from localspec.tui.widgets.bindings import bind
 from localspec.tui.widgets.composer import Composer
+from localspec.tui.widgets.registry import VIEWS, load
 
 MARKDOWN = "markdown"
 """The view an answer has unless another is chosen."""

@@ -11,9 +11,9 @@ from textual.content import Content
 from textual.widgets import OptionList
 from textual.widgets.option_list import Option
 
-from localspec.tui.shell.registry import commands
 from localspec.tui.talk import attach
 from localspec.tui.widgets.composer import Composer
+from localspec.tui.widgets.registry import commands
 
 # The list above the input: slash commands at its start, files after an @.
 

@@ -12,7 +12,7 @@ from textual.widgets import TextArea
 
 from localspec.chat.archive.message import Attachment
 from localspec.chat.plain_text import plain_text
-from localspec.tui.shell.bindings import bind
+from localspec.tui.widgets.bindings import bind
 
 _FOLD_CHARACTERS = 2_000
 """A paste of so many characters is folded even if it is one line."""

@@ -13,7 +13,7 @@ from textual.screen import ModalScreen, ScreenResultType
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
-from localspec.tui.shell.bindings import CLOSE
+from localspec.tui.widgets.bindings import CLOSE
 
 
 class Dialog(ModalScreen[ScreenResultType]):

@@ -20,12 +20,12 @@ from localspec.chat.turn import Message
 from localspec.engine.request import FinishReason
 from localspec.engine.stats import RequestStats
 from localspec.errors import LocalspecError
-from localspec.tui.shell.tab_label import tab_label
 from localspec.tui.talk import attach, folder
 from localspec.tui.talk.answerer import Answer, AnswerEnded, AnswerPart, Prefilled, Question
 from localspec.tui.talk.conversation import fit, last_turn, question_of
 from localspec.tui.talk.inbox import Inbox
 from localspec.tui.talk.session import Session
+from localspec.tui.text.tab_label import tab_label
 from localspec.tui.widgets.bubble import Bubble
 from localspec.tui.widgets.compactor import Compactor
 from localspec.tui.widgets.completion import Completion, Suggestions

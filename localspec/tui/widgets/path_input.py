@@ -14,7 +14,7 @@ from textual.binding import BindingType
 from textual.suggester import Suggester
 from textual.widgets import Input
 
-from localspec.tui.shell.bindings import bind
+from localspec.tui.widgets.bindings import bind
 
 
 def dropped(text: str) -> str:

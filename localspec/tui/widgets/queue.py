@@ -11,7 +11,7 @@ from textual.widgets import OptionList
 from textual.widgets.option_list import Option
 
 from localspec.chat.plain_text import plain_text
-from localspec.tui.shell.bindings import bind
+from localspec.tui.widgets.bindings import bind
 from localspec.tui.widgets.composer import Prompt
 
 

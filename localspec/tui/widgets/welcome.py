@@ -8,9 +8,9 @@ from textual.widgets import Static
 from localspec.chat.plain_text import plain_text
 from localspec.chat.prompt.completion import note
 from localspec.runtime.offered import HEADING, TINY, offered
-from localspec.tui.shell.bindings import known, shown
 from localspec.tui.talk.answerer import Facts
 from localspec.tui.talk.session import Session
+from localspec.tui.widgets.bindings import known, shown
 
 _KEYS = {
     "open.models": "models: better ones, search on the hub, files of your own",
