@@ -260,9 +260,9 @@ class Loop:
         for slot in slots:
             room = self.target.n_ctx - len(slot.history)
             nodes = min(room, self.target.longest_draft(len(slot.history)))
-            if slot.room is not None:
-                room = min(room, slot.room)
-                nodes = min(nodes, slot.room - 1)  # the pass brings the next token by itself
+            if (left := slot.room) is not None:
+                room = min(room, left)
+                nodes = min(nodes, left - 1)  # the pass brings the next token by itself
             if slot.request.max_draft_tokens is not None:
                 nodes = min(nodes, slot.request.max_draft_tokens)
             requests.append(
