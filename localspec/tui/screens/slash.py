@@ -9,7 +9,6 @@ from keyword import iskeyword
 from localspec.errors import UsageError
 from localspec.tui.screens.chat import ChatScreen
 from localspec.tui.screens.compacting import set_window
-from localspec.tui.screens.servers import choose_model, find_server
 from localspec.tui.talk import exchange
 from localspec.tui.widgets.corner import say
 from localspec.tui.widgets.dialogs import Line
@@ -129,12 +128,16 @@ class SlashCommands:
             raise UsageError(f"There is no theme {name!r}.", f"There are: {', '.join(app.available_themes)}.")
 
     def model(self, name: str) -> None:
+        from localspec.tui.screens.servers import choose_model  # an HTTP client, which few chats need
+
         choose_model(self._screen, name)
 
     def own(self, _: str) -> None:
         self._screen.action_own_model()
 
     def servers(self, _: str) -> None:
+        from localspec.tui.screens.servers import find_server
+
         find_server(self._screen)
 
     def stop(self, _: str) -> None:
