@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import random
 import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -104,6 +106,28 @@ def test_death_under_streams_ends_each_with_an_error_and_the_next_request_is_ans
     assert whole.status_code == 503
     assert whole.headers["Retry-After"]
     assert whole.json()["error"]["message"].startswith(death)
+    assert apart.chat(temperature=0).json()["choices"][0]["message"]["content"] == COPIED
+
+
+@pytest.mark.trial
+def test_many_deaths_at_random_moments_under_streams(apart: Live) -> None:
+    rng, short = random.Random(9), LONG | {"max_tokens": 120}
+    for _ in range(50):
+        assert apart.chat(temperature=0).status_code == 200
+        with ThreadPoolExecutor(8) as crowd:
+            asked = [
+                crowd.submit(apart.http.post, "/v1/completions", json=short | {"stream": index % 2 > 0})
+                for index in range(8)
+            ]
+            time.sleep(rng.random() * 0.6)
+            if pid := engine(apart).pid:
+                os.kill(pid, rng.choice((signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT)))
+            found = [one.result() for one in asked]
+        assert {one.status_code for one in found} <= {200, 503}
+        for one in found:
+            streamed = one.headers["content-type"].startswith("text/event-stream")
+            ended = "[DONE]" in one.text or "The process that computes" in one.text
+            assert ended if streamed else one.json().keys() & {"choices", "error"}
     assert apart.chat(temperature=0).json()["choices"][0]["message"]["content"] == COPIED
 
 

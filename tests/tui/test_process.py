@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import random
+import resource
 import signal
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,6 +22,17 @@ from tests.runner.conftest import children
 from tests.tui.conftest import MakeApp, front, say, until
 
 LONG = {"temperature": 0.0, "max_tokens": 60, "drafter": "none"}
+
+
+def pid_of(local: LocalAnswerer) -> int:
+    """Of the process that has the models; 0 = there is none now."""
+    return local.engine.pid if isinstance(local.engine, EngineApart) else 0
+
+
+def strike(local: LocalAnswerer, number: signal.Signals) -> None:
+    """Ends that process, if there is one."""
+    if pid := pid_of(local):
+        os.kill(pid, number)
 
 
 def dies(engine: EngineApart, number: signal.Signals) -> Callable[[Generation], None]:
@@ -61,6 +75,32 @@ async def test_an_answer_goes_on_when_the_process_dies(number: signal.Signals, m
     assert "The models are loaded again." in words[0]
     local.close()
     assert not children()
+
+
+@pytest.mark.trial
+@pytest.mark.asyncio
+async def test_many_deaths_at_random_moments(make_app: MakeApp) -> None:
+    local = LocalAnswerer(lambda progress: EngineApart.load(progress=progress), "bundled pair")
+    app, rng, rounds, memory = make_app(answerer=local, begin=LONG), random.Random(7), 50, list[int]()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda: app.session.facts is not None)
+        for index in range(rounds):
+            await until(pilot, lambda: pid_of(local) or local.engine is None or local.engine.outdated)
+            number = rng.choice((signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT))
+            death = threading.Timer(rng.random() * 0.5, strike, (local, number))
+            death.start()
+            await say(pilot, f"Tell me story {index}.")
+            death.join()
+            path = front(app).path
+            assert len(path) == 2 * index + 2, "no message is lost"
+            assert path[-2].content == f"Tell me story {index}."
+            assert path[-1].state in ("done", "error")
+            assert not local.engine or len(children()) <= 1
+            memory.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+        assert sum(message.state == "done" for message in front(app).path[1::2]) > rounds // 2
+    local.close()
+    assert not children()
+    assert memory[-1] < memory[rounds // 2] + 20_000, "KiB of this process stay as they are"
 
 
 @pytest.mark.asyncio

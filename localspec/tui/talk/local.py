@@ -88,7 +88,7 @@ class LocalAnswerer:
                 sink.post_message(Loading(what, share))
 
         try:
-            engine = self._load(tell)
+            self._take(self._load(tell), sink)
         except Cancelled as error:
             self._error = error
         except LocalspecError as error:
@@ -97,8 +97,6 @@ class LocalAnswerer:
         except Exception as error:  # noqa: BLE001 - the worker's edge: the waiting side must hear of it
             self._error = LocalspecError(f"The model could not be loaded: {error!r}.")
             sink.post_message(LoadFailed(self._error))
-        else:
-            self._take(engine, sink)
         finally:
             self._loaded.set()
 
@@ -113,8 +111,12 @@ class LocalAnswerer:
         if self._closed:  # while the last step of loading ran
             engine.close()
             return
+        try:
+            self.facts = _facts(engine, self.name, self._key)
+        except LocalspecError:  # the models' process has died since
+            engine.close()
+            raise
         self.engine = engine
-        self.facts = _facts(engine, self.name, self._key)
         sink.post_message(ModelReady(self.facts))
 
     def _read(self, answer: LocalAnswer, question: Question, sink: Sink) -> None:
