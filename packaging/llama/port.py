@@ -36,14 +36,15 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--work", type=Path, default=ROOT / "build" / "port", metavar="FOLDER", help="what is fetched")
     options = parser.parse_args(arguments)
     try:
-        sources = lay_out(options.release, options.work)
+        work = options.work.absolute()
+        sources = lay_out(options.release, work)
         version = version_of(sources)
         found = [*differences(list(copies()), their_headers(sources)), *other_parameters(sources), *lacking(sources)]
         counted = "1 difference" if len(found) == 1 else f"{len(found) or 'no'} differences"
         print(*found, f"llama-cpp-python {version}: {counted} from localspec's copies.", sep="\n", flush=True)
         if found or options.compare_only:
             return 1 if found else 0
-        return try_out(sources, version, options.work)
+        return try_out(sources, version, work)
     except (Refusal, OSError, tarfile.TarError) as error:
         sys.exit(f"packaging/port: {error}")
     except subprocess.CalledProcessError as error:
