@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from localspec.chat.prompt.template import ChatTemplate
 from localspec.config import EngineSettings
@@ -22,9 +22,11 @@ from localspec.models.installed.installed import find, find_one
 from localspec.runner.link import Link
 from localspec.runner.messages import Load, NamedHead, Ready, State
 from localspec.runtime.any_engine import AnyEngine
-from localspec.runtime.engine import Engine
 from localspec.runtime.generation import Generation
 from localspec.types import Float32Array, Tokens
+
+if TYPE_CHECKING:
+    from localspec.runtime.engine import Engine
 
 _Found = TypeVar("_Found")
 SILENCE_SECONDS = 60.0

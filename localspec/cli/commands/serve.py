@@ -7,7 +7,6 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from localspec.chat.text_file import read_text
 from localspec.cli.clients import KEY_VARIABLE
@@ -17,9 +16,6 @@ from localspec.cli.process import add_process, loader
 from localspec.cli.setting import add_engine_settings
 from localspec.cli.unit import KINDS, unit
 from localspec.errors import UsageError
-
-if TYPE_CHECKING:
-    pass
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
