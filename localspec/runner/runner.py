@@ -14,7 +14,6 @@ import threading
 from contextlib import suppress
 from dataclasses import replace
 from multiprocessing.connection import Connection
-from pathlib import Path
 from time import monotonic
 from typing import Any
 
@@ -57,7 +56,7 @@ def live_with(parent: int, descriptor: int) -> None:
     """This process ends when its parent does, and its fate is written to standard error."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    cpus.family = Path(f"/proc/{parent}/task")
+    cpus.join(parent)
     if os.getppid() != parent:  # it ended before we asked
         os._exit(0)
     os.set_inheritable(descriptor, False)

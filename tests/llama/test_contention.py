@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -101,7 +102,7 @@ def test_the_wait_for_a_cpu_is_measured() -> None:
     [
         (Usage(0.2, 0.3), (Usage(0.9, 0.1), Usage(0.9, 0.1)), 0.0),  # it took from them what they waited for
         (Usage(0.1, 0.1), (Usage(0.5, 0.5), Usage(0.5, 0.5)), 0.9),  # another program did
-        (Usage(0.0, 0.9), (Usage(1.0, 0.0), Usage(1.0, 0.0)), 0.0),  # nobody waits in a pass
+        (Usage(0.0, 0.9), (Usage(1.0, 0.0), Usage(1.0, 0.0)), 0.0),  # the threads of passes wait for no CPU
     ],
     ids=["a screen", "another program", "a thread that waits for passes"],
 )
@@ -117,9 +118,22 @@ def test_what_our_own_threads_take_is_no_other_program(
     assert kept_out(before, after, cpus=2) == pytest.approx(seconds)
 
 
+def test_what_a_program_that_joins_did_before_does_not_count() -> None:
+    spun = "import time\nwhile time.process_time() < 0.2: pass\nprint(flush=True)\ninput()"
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-c", spun], **pipes) as program:
+        assert program.stdout is not None
+        program.stdout.readline()
+        watch = Contention()
+        watch.join(program.pid)
+        assert watch._used is not None
+        assert watch._used[str(program.pid)].ran >= 0.2
+        program.communicate("\n")
+
+
 def test_a_busy_program_gets_cpus_and_all_threads_come_back_when_it_is_gone() -> None:
     watch = Contention()
-    with watch.passing(spare=4):
+    with watch.passing(8):
         pass
     assert watch.threads(8) == 8
     watch._decide(1.2)
@@ -136,7 +150,7 @@ def test_a_busy_program_gets_cpus_and_all_threads_come_back_when_it_is_gone() ->
 
 def test_a_return_to_all_threads_that_was_too_early_is_later_the_next_time() -> None:
     watch = Contention()
-    with watch.passing(spare=1):
+    with watch.passing(2):
         pass
 
     def calm() -> int:

@@ -30,7 +30,7 @@ from typing import NamedTuple
 _INTERVAL_SECONDS = 0.25
 """Seconds of passes between two measurements."""
 _SHARED_CPU = 0.3
-"""CPUs that the threads of passes waited for because of other programs, on average, from which on it is shared."""
+"""CPUs that other programs kept the threads of passes from, on average, from which on the machine is shared."""
 _OWN_CPU = 0.1
 """The same, from which on it is ours again, if it stays so for `_CALM_INTERVALS` measurements."""
 _CALM_INTERVALS = 4
@@ -52,12 +52,12 @@ class Contention:
         """Those of them that have not ended."""
         self.last_pass = 0.0
         """When a pass ended last, by `time.perf_counter`; 0 = there was none."""
-        self.family: Path | None = None
-        """Threads of the program that this process works for, which count as ours; None = there is none."""
+        self._family: Path | None = None
+        """Threads of the program that this process works for; None = there is none."""
         self._lock = threading.Lock()
         self._passes: float | None = None  # seconds since the last measurement
         self._used = _usage(_TASKS)
-        """By thread, at the last measurement."""
+        """By thread that counts as ours, at the last measurement."""
         self._waited = _total(self._used)
         self._claimed = self._waited or 0.0
         """Of what our threads waited, what was claimed or is too long ago."""
@@ -80,23 +80,30 @@ class Contention:
 
     def threads(self, wanted: int) -> int:
         """Of so many threads, those that a pass should have, if its bits do not depend on them."""
-        return max(wanted - wanted // 2, wanted - self.taken)
+        return wanted - min(_spare(wanted), self.taken)
 
     @property
     def shared(self) -> bool:
         """Whether other programs want the CPUs now."""
         return self.asleep or self.taken > 0
 
+    def join(self, process: int) -> None:
+        """The threads of a program that this process works for count as ours from now on."""
+        with self._lock:
+            self._family = Path(f"/proc/{process}/task")
+            if self._used is not None:
+                self._used |= _usage(self._family) or {}
+
     @contextlib.contextmanager
-    def passing(self, spare: int = 0) -> Iterator[None]:
+    def passing(self, wanted: int = 0) -> Iterator[None]:
         """Around every pass; after some the system is asked how long our threads waited for a CPU.
 
         Args:
-            spare: how many fewer threads `threads` may give it.
+            wanted: threads of which the pass has as many as `threads` says; 0 = it has its own number in any case.
         """
         begun = perf_counter()
         with self._lock:
-            self._spare = spare
+            self._spare = _spare(wanted)
             self.begun += 1
             self.running += 1
         try:
@@ -129,8 +136,8 @@ class Contention:
             return
         used = _usage(_TASKS)
         now = _total(used)
-        if used is not None and self.family is not None:
-            used |= _usage(self.family) or {}
+        if used is not None and self._family is not None:
+            used |= _usage(self._family) or {}
         if used is not None and self._used is not None and self._waited is not None:
             self._decide(kept_out(self._used, used, len(os.sched_getaffinity(0))) / self._passes)
             self._claimed = max(self._claimed, self._waited)
@@ -219,6 +226,11 @@ def kept_out(before: Mapping[str, Usage], after: Mapping[str, Usage], cpus: int)
     ]
     since.sort(reverse=True)
     return max(0.0, sum(one.waited for one in since[:cpus]) - sum(one.ran for one in since[cpus:]))
+
+
+def _spare(threads: int) -> int:
+    """Of so many threads, those that a pass can do without: half of them stay."""
+    return threads // 2
 
 
 def waited() -> float | None:

@@ -42,6 +42,7 @@ class Handle:
         self.wide_rows = rows if model.kernels == "wide" else 0
         """See `wide.set_switch`."""
         self._threads = self._used = int(params.n_threads)
+        """Threads that a pass should have, and those of the last one."""
         self.logits_tap = logits_tap
         """Reads logits where passes leave them; None = llama.cpp copies them. Closed with this."""
         self.pointer: int | None = None
@@ -68,15 +69,16 @@ class Handle:
         """
         mark = lib.log.mark()
         wide.set_switch(self.wide_rows)  # passes are built in the call, on this thread
-        with cpus.passing(self._threads // 2 if self.wide_rows else 0):
-            self._give_way()
+        with cpus.passing(self._threads if self.wide_rows else 0):
+            if self.wide_rows:
+                self._give_way()
             code = function(self.pointer, batch)
         if code:
             lib.raise_for_code(code, mark)
 
     def _give_way(self) -> None:
-        """Leaves CPUs to other programs, if our kernels compute the pass: their bits do not depend on its threads."""
-        threads = cpus.threads(self._threads) if self.wide_rows else self._threads
+        """Leaves CPUs to other programs: the bits of passes on our kernels do not depend on their threads."""
+        threads = cpus.threads(self._threads)
         if threads != self._used:
             self._used = threads
             self._api.llama_set_n_threads(self.pointer, threads, threads)
