@@ -39,6 +39,7 @@ async def test_the_chat_goes_on(exact: str, make_app: MakeApp, tmp_path: Path, m
             else:
                 assert answer.state == "error"
                 assert "The GPU (CUDA0) failed" in answer.note
+                assert answer.stats["generated_tokens"] > 0, "what was said has its figures"
             gpu.left = 1 << 30
             await say(pilot, "And another one.")
             assert front(app).path[3].state == "done"

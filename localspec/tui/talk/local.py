@@ -121,7 +121,6 @@ class LocalAnswerer:
 
     def _read(self, answer: LocalAnswer, question: Question, sink: Sink) -> None:
         """One answer, from asking to its end, on a thread of its own."""
-        stats = RequestStats()
         try:
             self._loaded.wait()
             if self.engine is not None and self.engine.outdated:
@@ -131,14 +130,13 @@ class LocalAnswerer:
             if question.alone:
                 self.engine.forget()
             generation = self._generated(self.engine, answer, question, sink)
-            stats = generation.stats
-            sink.post_message(AnswerEnded(answer, generation.finish or FinishReason.STOP, stats))
+            sink.post_message(AnswerEnded(answer, generation.finish or FinishReason.STOP, answer.stats))
         except LocalspecError as error:
             finish = FinishReason.CANCELLED if isinstance(error, Cancelled) else FinishReason.ERROR
-            sink.post_message(AnswerEnded(answer, finish, stats, error))
+            sink.post_message(AnswerEnded(answer, finish, answer.stats, error))
         except Exception as error:  # noqa: BLE001 - the worker's edge: the waiting side must hear of it
             failure = LocalspecError(f"The answer failed: {error!r}.", "LOCALSPEC_DEBUG=1 shows more.")
-            sink.post_message(AnswerEnded(answer, FinishReason.ERROR, stats, failure))
+            sink.post_message(AnswerEnded(answer, FinishReason.ERROR, answer.stats, failure))
 
     def _generated(self, engine: AnyEngine, answer: LocalAnswer, question: Question, sink: Sink) -> Generation:
         """One answer. Should the models' process die meanwhile, the one that is started in its place goes on from the
@@ -182,6 +180,11 @@ class LocalAnswer:
         """Somebody asked for the end."""
         self._generation: Generation | None = None
         self._lock = threading.Lock()
+
+    @property
+    def stats(self) -> RequestStats:
+        """Figures so far; empty before the engine has taken the question."""
+        return RequestStats() if self._generation is None else self._generation.stats
 
     def begin(self, generation: Generation) -> None:
         """The engine has taken the question."""
