@@ -85,6 +85,17 @@ def other_caches(model: Model, threads: int) -> list[tuple[int, int]]:
     return found
 
 
+def other_threads(model: Model, counts: Sequence[int]) -> list[tuple[int, int]]:
+    """(length, threads) of the prompts that leave another cache or logits than with one thread, read or decoded."""
+    found = []
+    for one_by_one in (False, True):
+        expected = _after_prompts(model, settings(model, 1), one_by_one)
+        for count in counts:
+            got = _after_prompts(model, settings(model, count), one_by_one)
+            found += [(length, count) for length in CACHED if got[length] != expected[length]]
+    return found
+
+
 def _ordinary(context: Context) -> Tokens:
     """int32[1700] tokens, the same for every model of this vocabulary."""
     return np.random.default_rng(1).integers(64, context.n_vocab - 64, 1700).astype(np.int32)

@@ -20,7 +20,7 @@ from localspec.llama.exact.exactness import Exactness, by_construction
 from localspec.llama.library.quantize import quantize
 from localspec.llama.model import Model
 from tests.llama import architectures, bits
-from tests.llama.bits import WIDEST, other_caches, other_widths, settings
+from tests.llama.bits import WIDEST, other_caches, other_threads, other_widths, settings
 from tests.llama.recipes import DENSE, MIXED, NOT_MADE, RECIPES, RECURRENT
 
 EACH_TURN = 8
@@ -78,6 +78,13 @@ def test_a_mixture_of_experts_is_exact(file: File, name: str) -> None:
 def test_a_model_with_states_is_exact_with_snapshots_and_without(file: File, name: str) -> None:
     assert name in RECURRENT
     assert tried(file(name, "F16"), threads=1) == Exactness(True, True, "")
+
+
+@pytest.mark.parametrize("name", ["gemma2", "granitemoe", "mamba2", "grok"])
+def test_bits_do_not_depend_on_the_number_of_threads(file: File, name: str) -> None:
+    """So a pass may have fewer of them beside other programs (`llama.library.contention`)."""
+    with opened(file(name, "F16"), "wide") as model:
+        assert other_threads(model, (2, 3)) == []
 
 
 @pytest.mark.parametrize("kind", ["Q4_1", "Q5_0", "Q2_K", "Q3_K_M", "IQ4_XS", "IQ3_S", "TQ2_0"])
