@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Callable
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from localspec.chat.plain_text import plain_text
 from localspec.chat.text_file import check_text
@@ -17,8 +18,11 @@ from localspec.settings import numbers_of
 
 if TYPE_CHECKING:
     from localspec.options import Options
+    from localspec.runtime.any_engine import AnyEngine
     from localspec.runtime.engine import Engine
     from localspec.types import SamplingParams
+
+_Engine = TypeVar("_Engine", bound="AnyEngine")
 
 
 def add_model_options(parser: argparse.ArgumentParser) -> None:
@@ -235,20 +239,36 @@ def check_comparison(options: argparse.Namespace) -> None:
 
 
 def load_engine(options: argparse.Namespace, **more: Any) -> Engine:
-    """Loads what the options name, with progress on a terminal's standard error."""
-    from localspec.cli.output import load_progress
-    from localspec.cli.places import fitted
-    from localspec.models.installed.processes import announce
+    """Loads what the options name in this process, with progress on a terminal's standard error."""
     from localspec.runtime.engine import Engine
+
+    return load_shown(Engine.load, options, **more)
+
+
+def load_shown(load: Callable[..., _Engine], options: argparse.Namespace, **more: Any) -> _Engine:
+    """Loads what the options name by `load`, with progress on a terminal's standard error."""
+    from localspec.cli.output import load_progress
     from localspec.runtime.memory import memory
 
-    settings = engine_settings(options) | more
-    if options.fit:
-        settings |= fitted(settings)
+    settings = fitting(options, engine_settings(options) | more)
     with load_progress() as progress:
-        engine = Engine.load(progress=progress, **settings)
-    loaded = engine.loaded.settings
+        engine = load(progress=progress, **settings)
     memory.settle()
+    return announced(options, engine)
+
+
+def fitting(options: argparse.Namespace, settings: dict[str, Any]) -> dict[str, Any]:
+    """Engine settings, with `--fit` those that fit memory."""
+    from localspec.cli.places import fitted
+
+    return settings | fitted(settings) if options.fit else settings
+
+
+def announced(options: argparse.Namespace, engine: _Engine) -> _Engine:
+    """The engine, of which other programs are told until it is closed."""
+    from localspec.models.installed.processes import announce
+
+    loaded = engine.loaded.settings
     engine.at_close(announce(options.command, loaded.target, loaded.draft, engine.loaded.context.n_ctx))
     return engine
 

@@ -15,7 +15,10 @@ from localspec.cli.opening import check_openable
 from localspec.cli.options import (
     add_model_options,
     add_sampling_options,
+    announced,
     engine_settings,
+    fitting,
+    load_shown,
     take_default,
     wanted_of,
 )
@@ -58,11 +61,7 @@ def run(options: argparse.Namespace) -> int:
         if options.endpoint:
             Conversation(ServerSpeaker(options), options, wanted).hold()
             return 0
-        from localspec.cli.output import load_progress
-
-        with load_progress() as progress:
-            engine = _loaded(options, engine_settings(options), progress)
-        with engine:
+        with load_shown(loader(options), options) as engine:
             say_if_base_model(engine, options)
             Conversation(EngineSpeaker(engine), options, wanted).hold()
         return 0
@@ -162,21 +161,8 @@ def _load(options: argparse.Namespace, liked: dict[str, Any], progress: Progress
     settings = _with_liked(engine_settings(options), liked)
     if settings.get("corpus", "auto") == "auto":
         settings["corpus"] = "on"  # the chat keeps its answers anyway
-    engine = _loaded(options, settings, progress)
+    engine = announced(options, loader(options)(progress=progress, **fitting(options, settings)))
     engine.work_when_idle()
-    return engine
-
-
-def _loaded(options: argparse.Namespace, settings: dict[str, Any], progress: Progress | None) -> AnyEngine:
-    """Loads what settings name, where it fits, and tells other programs."""
-    from localspec.cli.places import fitted
-    from localspec.models.installed.processes import announce
-
-    if options.fit:
-        settings |= fitted(settings)
-    engine = loader(options)(progress=progress, **settings)
-    loaded = engine.loaded.settings
-    engine.at_close(announce(options.command, loaded.target, loaded.draft, engine.loaded.context.n_ctx))
     return engine
 
 
