@@ -98,7 +98,8 @@ class EngineSettings:
     """How keys and values are kept: a number format (with `bf16` the keys stay f16), or f16 without fused attention
     ("unfused"). `auto` = f16."""
     threads: int | None = declared(None, least=1, most=512, help="CPU threads; default: one a physical core")
-    """CPU threads; None = the physical cores this process may use. The count changes the bits of a text."""
+    """CPU threads; None = the physical cores this process may use. With llama.cpp's own kernels the count
+    changes the bits of a text; with ours a pass has fewer beside busy programs."""
     gpu_layers: GpuLayers = declared(
         "auto",
         least=-1,

@@ -23,7 +23,7 @@ from localspec.chat.turn import Message
 from localspec.types import SamplingParams
 
 HELD_OUT = 20
-"""Prompts of each kind that nobody learns from."""
+"""Prompts of each kind that no drafter is trained on."""
 MOST_TOKENS = 160
 """Of an answer."""
 LAYERS = (4, 6)
