@@ -123,11 +123,11 @@ async def test_a_pull_is_planned_loaded_and_used(make_app: MakeApp, client: Hub,
         await pilot.press("y")
         await until(pilot, lambda: isinstance(app.screen, Choice))
         assert {entry.name for entry in store.entries()} == {f"{PAIR[0]}:Q8_0", f"{PAIR[1]}:Q8_0"}
+        drafts = [f"{PAIR[1]}:Q8_0"]  # read while it is asked: the answer closes the list
+        await until(pilot, lambda: [one.draft for one in screen.items if one.name == f"{PAIR[0]}:Q8_0"] == drafts)
         await pilot.press("enter")
         await until(pilot, lambda: bool(loads.asked))
         assert loads.asked == [(PAIR[0], None)]
-        drafts = [f"{PAIR[1]}:Q8_0"]
-        await until(pilot, lambda: [one.draft for one in screen.items if one.name == f"{PAIR[0]}:Q8_0"] == drafts)
 
 
 async def test_a_pull_can_be_stopped_and_gone_on_with(
