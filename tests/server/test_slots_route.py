@@ -60,8 +60,10 @@ def test_a_prompt_is_counted_as_it_is_read(live: Live) -> None:
         first.end()
         assert second.begun.wait(60)
         (slot,) = [slot for slot in live.http.get("/slots").json() if slot["is_processing"]]
-        assert (slot["n_prompt_tokens"], slot["n_prompt_tokens_processed"]) == (len(prompt), grid)
-        assert counted() - before == grid
+        read = slot["n_prompt_tokens_processed"]
+        assert slot["n_prompt_tokens"] == len(prompt)
+        assert 0 < read <= grid, "one piece: a slow machine reads less than a chunk at once"
+        assert counted() - before == read
     finally:
         first.end()
         second.end()
