@@ -17,7 +17,7 @@ LAYERS = {
     "chat": 4,
     **dict.fromkeys(("runtime", "remote"), 5),
     **dict.fromkeys(("checks", "runner"), 6),
-    **dict.fromkeys(("tui", "server", "bench"), 7),
+    **dict.fromkeys(("tui", "server", "bench", "training"), 7),
     "cli": 8,
     "__main__": 9,
 }

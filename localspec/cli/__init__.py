@@ -36,6 +36,7 @@ COMMANDS: dict[str, str] = {
     "import": "take a GGUF file of this machine into the list",
     "search": "find GGUF models on the hub",
     "tune": "find faster settings for a pair on this machine, and keep them if they surely are",
+    "train": "make a draft model for a target that is here, from its own layers and answers",
     "extract": "write what goes into layers, and final states, of texts to a safetensors file",
     "completion": "print a shell's completion script: bash, zsh or fish",
     "doctor": "show versions, backends, exact widths and costs, and what to do about bad findings",

@@ -228,7 +228,7 @@ def _load_draft(loaded: Loaded, match: pairing.Match, progress: Progress | None)
     loaded.shared = match.shared
     if match.shared is None:
         loaded.draft_context.n_vocab = min(loaded.draft_model.n_vocab, loaded.model.n_vocab)  # no guess beyond these
-    else:
+    elif match.warnings:  # none of a draft model that was trained for the target
         _LOG.warning("%s: %s.", loaded.draft_model.path.name, match.warnings[0])
 
 

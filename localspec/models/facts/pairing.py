@@ -25,6 +25,11 @@ MOST_SIZE_DIFFERENCE = 128
 FIRST_COMPARED = 5
 """Tokens before this one (unknown, begin, end, padding) may be written differently."""
 
+TRAINED_FOR = "localspec.trained_for"
+"""Key of a file's metadata: the sha256 of the target that `localspec train` made it for."""
+_NAMELESS = 64
+"""Tokens of such a file that may have no counterpart: control tokens that one of the two reads as text."""
+
 _WAY_OUT = "--cross-tokenizer lets it draft over the tokens that both have"
 
 
@@ -105,6 +110,8 @@ def match(target: Header, draft: Header, *, cross_tokenizer: bool = False) -> Ma
     difference = next(differences(ours, theirs), None)
     if difference is not None:
         may_cross = not kind.is_head and {ours.kind, theirs.kind} <= READABLE
+        if may_cross and draft.text(TRAINED_FOR):
+            return _part(target, draft, kind, share(ours, theirs))
         if may_cross and cross_tokenizer:
             return _crossing(target, draft, kind, difference, share(ours, theirs))
         way_out = f"; {_WAY_OUT}" if may_cross else ""
@@ -132,6 +139,17 @@ def _sound_vocabulary(header: Header) -> Vocabulary:
             DOWNLOAD_AGAIN,
         )
     return found
+
+
+def _part(target: Header, draft: Header, kind: DraftKind, shared: SharedVocabulary) -> Match:
+    """The verdict on a draft model of `localspec train`, whose vocabulary is a part of its target's."""
+    if len(shared) < shared.draft_size - _NAMELESS:
+        fact = Difference("tokens", str(shared.target_size), str(shared.draft_size))
+        verdict = f"{draft.path.name} cannot draft for {target.path.name}: it was trained for another model."
+        return Match(False, kind.method, verdict, fact)
+    return Match(
+        True, kind.method, f"{_fitting(target, draft, kind)[:-1]} that was trained for it.", None, (), shared=shared
+    )
 
 
 def _crossing(

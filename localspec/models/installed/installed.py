@@ -43,15 +43,27 @@ def find(name: str | os.PathLike[str] | None, store: Store | None = None, catalo
         return catalog.models[text].path, None
     entry = store.find(text)  # before files: a name must not mean something else in another folder
     if entry is not None:
-        draft = store.find(entry.draft) if entry.draft else None
-        return _sound(entry), draft.path if draft is not None and not draft.fault and can_draft(draft) else None
+        return _sound(entry), _draft_of(entry, store)
     if Path(text).is_file():
-        return first_part(Path(text)), None
+        file = first_part(Path(text))
+        entry = entry_of(file, store)
+        return file, None if entry is None else _draft_of(entry, store)
     if text in catalog.models:
         raise ModelError(f"{text!r} is not installed.", f"Try: localspec pull {text}")
     if Path(text).exists() or (text.endswith(".gguf") and parse(text) is None) or Path(text).is_absolute():
         return Path(text), None  # opening it says what is wrong with it
     return _nothing(text, store, catalog)
+
+
+def entry_of(file: Path, store: Store) -> Entry | None:
+    """The installed model that a file is; None = it is not installed."""
+    whole = file.resolve()
+    return next((one for one in store.entries() if one.path.resolve() == whole and one.role == "target"), None)
+
+
+def _draft_of(entry: Entry, store: Store) -> Path | None:
+    draft = store.find(entry.draft) if entry.draft else None
+    return draft.path if draft is not None and not draft.fault and can_draft(draft) else None
 
 
 def find_one(name: str | os.PathLike[str], store: Store | None = None, catalog: Catalog | None = None) -> Path:

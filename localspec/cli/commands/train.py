@@ -1,0 +1,215 @@
+"""`localspec train`: a draft model for a target that is already here, made of its own layers and its own answers."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from localspec.cli.number import whole
+from localspec.errors import UsageError
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+    from localspec.training.course import Course, Teller
+    from localspec.training.measure import Measured
+
+_DESCRIPTION = """\
+The target answers prompts; some of its own layers and the tokens that its answers use become a small draft model, which
+learns what the target finds likely. It is measured on prompts that nothing was learned from, written as an ordinary
+GGUF file, and drafts for the target from then on. Texts stay the same, as with every drafter.
+
+A third of the minutes is for answers, the rest for training. Ctrl-C ends at any time; the same command goes on. What it
+takes is said before it starts. Needs PyTorch: pip install "localspec[train]".
+"""
+_LINE_SECONDS = 30.0
+"""Between two lines of progress, where standard error is no terminal."""
+_DEFAULT_MINUTES = 60.0
+_DEFAULT_LAYERS, _MOST_LAYERS = 2, 8
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.description, parser.formatter_class = _DESCRIPTION, argparse.RawDescriptionHelpFormatter
+    parser.add_argument("target", metavar="TARGET", help="model or GGUF file to train a draft model for")
+    parser.add_argument(
+        "--texts",
+        nargs="+",
+        default=[],
+        metavar="FILE|FOLDER|chats",
+        help="what the target is asked: prompts in JSON or JSON lines, text or code files, your own chats; default: a "
+        "list that localspec brings",
+    )
+    parser.add_argument("--minutes", type=float, default=_DEFAULT_MINUTES, metavar="N", help="in all; default: 60")
+    parser.add_argument("--out", metavar="NAME", help="what to call it; default: the target's name with -draft")
+    parser.add_argument(
+        "--layers",
+        type=whole(1, _MOST_LAYERS),
+        default=_DEFAULT_LAYERS,
+        metavar="N",
+        help="of the target's; default: 2",
+    )
+    parser.add_argument("--fresh", action="store_true", help="begin anew, without what earlier runs did")
+    parser.add_argument("--dry-run", action="store_true", help="say what it takes, and do nothing")
+    parser.add_argument("--yes", action="store_true", help="do not ask whether your chats may be read")
+    parser.add_argument("--eval", type=Path, metavar="FILE", help="only measure this draft model beside the target")
+    parser.add_argument(
+        "--json", action="store_true", help="the plan, or what was measured, as JSON on standard output"
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Exit code 130 when interrupted; the same command goes on."""
+    from localspec.training.course import Course
+    from localspec.training.prompts import CHATS
+
+    if CHATS in options.texts and not Path(CHATS).exists() and not (options.yes or options.dry_run):
+        _ask()
+    course = _course(options, Course)
+    if options.eval is not None:
+        return _eval(options, course)
+    if options.fresh and not options.dry_run:
+        course.forget()
+    for line in () if options.json else course.plan.lines():
+        print(line, file=sys.stderr)
+    if options.dry_run:
+        if options.json:
+            print(json.dumps(course.plan.as_dict()))
+        return 0
+    return _train(options, course)
+
+
+def _ask() -> None:
+    """Asks before chats are read.
+
+    Raises:
+        UsageError: nobody can be asked, or the answer is no.
+    """
+    if not sys.stdin.isatty():
+        raise UsageError("Your chats are read only if you say so.", "Add --yes.")
+    print("The target will answer what you asked in your chats again. Nothing leaves this machine.", file=sys.stderr)
+    if input("Read your chats? [y/N] ").strip().lower() not in ("y", "yes"):
+        raise UsageError("Nothing was trained: your chats were not to be read.", "Give other --texts, or none.")
+
+
+def _course(options: argparse.Namespace, make: type[Course]) -> Course:
+    from localspec import paths
+    from localspec.gguf import read_header
+    from localspec.llama.exact import limits
+    from localspec.llama.library import lib
+    from localspec.models.facts.shape import shape_of
+    from localspec.models.installed.installed import find
+    from localspec.models.installed.store import Store
+    from localspec.runtime.memory.estimate import Rates, pass_seconds
+    from localspec.runtime.memory.memory import places
+    from localspec.training import export, keep, plan, prompts, target
+
+    path, before = find(options.target)
+    header = read_header(path)
+    shape = target.read_shape(header)
+    if importlib.util.find_spec("torch") is None and options.eval is None:
+        raise UsageError("Training needs PyTorch, which is not installed.", 'pip install "localspec[train]"')
+    export.gguf_package()
+    name = options.out or f"{Path(options.target).name.removesuffix('.gguf')}-draft"
+    store = Store()
+    keep.check_name(name, store)
+    own = next((one.path for one in store.entries() if one.name == name), None)
+    learned, held = prompts.gather(options.texts)
+    folder, threads = paths.machine_dir(), lib.default_threads()
+    known = limits.measure_limits(threads, limits.read(folder, threads))  # an old figure may be that of a busy machine
+    if known is not None:
+        limits.write(folder, threads, known)
+    seconds = pass_seconds(shape_of(header), 1, 512, Rates.of(known) if known else Rates())
+    there = places()
+    found = plan.plan(header, shape, options.layers, options.minutes, seconds, there)
+    if options.eval is None:
+        plan.check(found, there[0].free_bytes, paths.free_bytes(paths.data_dir()))
+    words = ", ".join(options.texts) or "localspec's own list of prompts"
+    earlier = None if before is not None and own is not None and before.resolve() == own.resolve() else before
+    return make(path, name, words, learned, held, shape, found, options.layers, earlier)
+
+
+def _eval(options: argparse.Namespace, course: Course) -> int:
+    from localspec.models.installed.installed import find_one
+    from localspec.training.course import LAST_TOKENS
+    from localspec.training.measure import measure
+
+    draft = find_one(options.eval)
+    with _telling() as tell:
+        found = measure(course.target, draft, course.before, course.held_out, LAST_TOKENS, tell.phase)
+    _print(options, found)
+    return 0
+
+
+def _train(options: argparse.Namespace, course: Course) -> int:
+    from localspec.models.installed.store import Store
+    from localspec.training.keep import keep
+
+    try:
+        with _telling() as tell:
+            found = course.run(tell)
+    except KeyboardInterrupt:
+        print("Interrupted. The same command goes on.", file=sys.stderr)
+        return 130
+    sentence = keep(course.target, course.name, course.result, Store(), found.worth_it)
+    _print(options, found)
+    if not options.json:
+        print(f"{course.name}: {sentence} How it went: {course.chart}")
+    return 0
+
+
+def _print(options: argparse.Namespace, found: Measured) -> None:
+    print(json.dumps(found.as_dict()) if options.json else found.sentence)
+    if found.equal < found.prompts:
+        print(f"{found.prompts - found.equal} of {found.prompts} texts differed.", file=sys.stderr)
+
+
+@contextmanager
+def _telling() -> Iterator[Teller]:
+    """A live line on a terminal, a line now and then elsewhere; on standard error."""
+    if not sys.stderr.isatty():
+        yield _Lines()
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=24),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[detail]}"),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        yield _Live(bar)
+
+
+class _Live:
+    def __init__(self, bar: Progress) -> None:
+        self._bar, self._task = bar, bar.add_task("plan", total=1.0, detail="")
+
+    def phase(self, what: str, share: float, detail: str = "") -> None:
+        self._bar.update(self._task, description=what, completed=min(share, 1.0), detail=detail)
+
+    def fact(self, sentence: str) -> None:
+        self._bar.console.print(sentence, markup=False, highlight=False)
+
+
+class _Lines:
+    def __init__(self) -> None:
+        self._said, self._what = 0.0, ""
+
+    def phase(self, what: str, share: float, detail: str = "") -> None:
+        now = time.monotonic()
+        if what == self._what and now - self._said < _LINE_SECONDS:
+            return
+        self._what, self._said = what, now
+        print(f"{what} {min(share, 1.0):.0%}{', ' if detail else ''}{detail}", file=sys.stderr, flush=True)
+
+    def fact(self, sentence: str) -> None:
+        print(sentence, file=sys.stderr, flush=True)

@@ -1,0 +1,183 @@
+"""Answers of the target, with what it found likely at every place: written in pieces, so that a run can go on.
+
+Each piece is a safetensors file of up to `PIECE` answers. Answer k of it has `k.tokens` I32 [n] (prompt and answer),
+`k.prompt` I32 [1] (tokens of the prompt), and for each token of the answer `k.ids` I32 [answer, TOP] and `k.chances`
+F16 [answer, TOP]: the target's most likely tokens there and their natural log-probabilities at temperature 1.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from localspec.checks.prompts import prompt_tokens
+from localspec.errors import LocalspecError
+from localspec.models.facts.safetensors import SafetensorsFile, Shape
+from localspec.models.facts.tensors import Tensors
+from localspec.options import Options
+from localspec.runtime.engine import Engine
+from localspec.training.prompts import Conversation
+from localspec.types import SamplingParams, Tokens
+
+TOP = 32
+"""Tokens whose probabilities are kept at each place; they hold 97 % and more of all probability at temperature 1."""
+PIECE = 48
+"""Answers of a file: what a kill can cost."""
+SLOTS = 8
+"""Answers that are written at once."""
+MOST_TOKENS = 192
+"""Of an answer. Many short answers teach more than a few long ones."""
+CONTEXT = 1024
+"""Tokens of a slot's context: prompt and answer."""
+_TEMPERATURES = (0.0, 0.7, 1.0)
+"""Of answers, in turn: a draft model meets what users draw, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One answer of the target."""
+
+    tokens: Tokens
+    """int32[n]: prompt and answer."""
+    prompt: int
+    """Tokens of the prompt."""
+    ids: Tokens
+    """int32[n - prompt, TOP]: the most likely tokens at each place of the answer, likeliest first."""
+    chances: npt.NDArray[np.float16]
+    """float16[n - prompt, TOP]: their natural log-probabilities at temperature 1."""
+
+
+def pieces(folder: Path) -> list[Path]:
+    """The files that are there, in order."""
+    return sorted(folder.glob("answers-*.safetensors"))
+
+
+def read(folder: Path) -> Iterator[Answer]:
+    """All answers that are there.
+
+    Raises:
+        ModelFileError: a file is damaged.
+    """
+    for path in pieces(folder):
+        tensors = Tensors(path)
+        for number in range(sum(name.endswith(".tokens") for name in tensors.shapes)):
+            tokens, prompt, ids = (tensors.stored(f"{number}.{name}") for name in ("tokens", "prompt", "ids"))
+            yield Answer(tokens, int(prompt[0]), ids, tensors.array(f"{number}.chances").astype(np.float16))
+
+
+def write(
+    engine: Engine,
+    prompts: Sequence[Conversation],
+    folder: Path,
+    seconds: float,
+    progress: Callable[[int, float], None],
+    kept: Callable[[float], None],
+) -> None:
+    """Has the target answer until the time is over; goes on after the pieces that are there.
+
+    Every prompt is answered once before one is answered again, with another temperature and seed.
+
+    Args:
+        engine: of the target, with `SLOTS` slots.
+        prompts: to answer.
+        folder: of the pieces.
+        seconds: how long; the last piece may take longer.
+        progress: called after each answer with (tokens of answers, seconds); may raise to stop.
+        kept: called with the seconds so far when a piece is on disk.
+
+    Raises:
+        LocalspecError: the disk is full, or the target cannot answer any of the prompts.
+    """
+    began, tokens, number = perf_counter(), 0, len(pieces(folder))
+    while perf_counter() - began < seconds:
+        chosen = range(number * PIECE, (number + 1) * PIECE)
+        found = []
+        for answer in _answered(engine, prompts, chosen):
+            found.append(answer)
+            tokens += len(answer.tokens) - answer.prompt
+            progress(tokens, perf_counter() - began)
+        if not found:
+            raise LocalspecError(f"None of {PIECE} prompts could be answered: each fills {CONTEXT} tokens by itself.")
+        _write(folder / f"answers-{number:05}.safetensors", found)
+        kept(perf_counter() - began)
+        number += 1
+
+
+def _answered(engine: Engine, prompts: Sequence[Conversation], numbers: Sequence[int]) -> Iterator[Answer]:
+    """Answers, `SLOTS` at a time, as they come; prompts that fill the context by themselves are left out."""
+    waiting: queue.SimpleQueue[int] = queue.SimpleQueue()
+    done: queue.SimpleQueue[Answer | BaseException | None] = queue.SimpleQueue()
+    stopped = threading.Event()
+    for number in numbers:
+        waiting.put(number)
+
+    def work() -> None:
+        while not stopped.is_set():
+            try:
+                done.put(
+                    _answer(engine, prompts[(number := waiting.get_nowait()) % len(prompts)], number, len(prompts))
+                )
+            except queue.Empty:
+                break
+            except Exception as error:  # noqa: BLE001 - raised where answers are read
+                done.put(error)
+                break
+        done.put(None)
+
+    workers = [threading.Thread(target=work, daemon=True) for _ in range(SLOTS)]
+    for worker in workers:
+        worker.start()
+    try:
+        running = len(workers)
+        while running:
+            item = done.get()
+            if item is None:
+                running -= 1
+            elif isinstance(item, BaseException):
+                raise item
+            elif len(item.tokens) > item.prompt:
+                yield item
+    finally:
+        stopped.set()
+        for generation in list(engine.running.values()):
+            generation.cancel()
+        for worker in workers:
+            worker.join()
+
+
+def _answer(engine: Engine, prompt: Conversation, number: int, prompts: int) -> Answer:
+    tokens = prompt_tokens(engine, prompt)
+    nothing = np.empty((0, TOP), dtype=np.int32)
+    if len(tokens) > CONTEXT - MOST_TOKENS:
+        return Answer(tokens, len(tokens), nothing, nothing.astype(np.float16))
+    warm = _TEMPERATURES[(number + number // prompts) % len(_TEMPERATURES)]
+    sampling = SamplingParams(temperature=warm, top_k=0, top_p=1.0, min_p=0.0)
+    asked = Options(sampling=sampling, seed=number, max_tokens=MOST_TOKENS, top_log_probs=TOP, past=False)
+    generation = engine.generate(tokens, asked)
+    top = [place.top for event in generation for place in event.log_probs]
+    likely = np.array(top, dtype=np.float64).reshape(-1, TOP, 2)
+    said = np.asarray(generation.tokens, dtype=np.int32)[: len(likely)]
+    whole = np.concatenate([tokens, said]).astype(np.int32)
+    return Answer(whole, len(tokens), likely[..., 0].astype(np.int32), likely[..., 1].astype(np.float16))
+
+
+def _write(path: Path, found: Sequence[Answer]) -> None:
+    shapes: dict[str, Shape] = {}
+    arrays: dict[str, npt.NDArray[Any]] = {}
+    for number, one in enumerate(found):
+        prompt = np.array([one.prompt], dtype=np.int32)
+        parts: dict[str, npt.NDArray[Any]] = {"tokens": one.tokens, "prompt": prompt, "ids": one.ids}
+        for name, array in (parts | {"chances": one.chances}).items():
+            kind = "F16" if array.dtype == np.float16 else "I32"
+            shapes[f"{number}.{name}"], arrays[f"{number}.{name}"] = (kind, array.shape), array
+    with SafetensorsFile(path, shapes) as file:
+        for name, array in arrays.items():
+            file.write(name, array)

@@ -1,0 +1,226 @@
+"""From a target to its draft model: answers, training, measuring; each goes on where a killed run ended."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from shutil import rmtree
+from typing import TYPE_CHECKING, Any, Protocol
+
+from localspec import paths
+from localspec.errors import LocalspecError, UsageError
+from localspec.gguf import Header, read_header
+from localspec.llama.library import lib
+from localspec.models.facts.pairing import TRAINED_FOR
+from localspec.models.installed.adopt import sha256_of
+from localspec.training import answers, export, measure, vocabulary
+from localspec.training.plan import Plan
+from localspec.training.prompts import Conversation
+from localspec.training.target import Shape, Weights, cut_layers
+
+if TYPE_CHECKING:
+    from localspec.training.learning import Training
+
+MEASURED_AT = (0.4, 0.7)
+"""Shares of training after which it is measured; and at its end."""
+_INTERIM_PROMPTS, _INTERIM_TOKENS = 4, 48
+LAST_TOKENS = 128
+_MEASURING_SHARE = 0.06
+"""Of the minutes: what measuring at the end is given."""
+
+
+class Teller(Protocol):
+    """Hears what a course says while it runs."""
+
+    def phase(self, what: str, share: float, detail: str = "") -> None:
+        """How far a phase is: "answers", "training", "measuring"; may raise to stop."""
+        ...
+
+    def fact(self, sentence: str) -> None:
+        """One sentence that stays."""
+        ...
+
+
+@dataclass(slots=True)
+class State:
+    """What a course has done, as `course.json` keeps it."""
+
+    target: str
+    """sha256 of the target's file."""
+    prompts: str
+    """sha256 of all prompts."""
+    layers: int
+    minutes: float = 0.0
+    """Asked for by the last run."""
+    answer_seconds: float = 0.0
+    """Spent on answers, over all runs."""
+    measured: list[dict[str, Any]] = field(default_factory=list)
+    """[{"seconds": of training, ...}]: see `measure.Measured.as_dict`."""
+
+    @classmethod
+    def read(cls, file: Path) -> State | None:
+        """What is there; None if nothing is, or nothing that can be read."""
+        try:
+            return cls(**json.loads(file.read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError):
+            return None
+
+    def write(self, file: Path) -> None:
+        """Whole or not at all.
+
+        Raises:
+            LocalspecError: the disk is full or read-only.
+        """
+        try:
+            paths.write_whole(file, json.dumps(asdict(self)) + "\n")
+        except OSError as error:
+            raise LocalspecError(f"{file} cannot be written: {error.strerror}.") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """One draft model in the making."""
+
+    target: Path
+    name: str
+    """Of the draft model."""
+    texts: str
+    """What it learns from, in words."""
+    learned: Sequence[Conversation]
+    held_out: Sequence[Conversation]
+    shape: Shape
+    plan: Plan
+    layers: int
+    before: Path | None
+    """What drafted for the target before."""
+
+    @property
+    def folder(self) -> Path:
+        """Of answers, checkpoint and result."""
+        return paths.data_dir() / "training" / self.name
+
+    @property
+    def result(self) -> Path:
+        """The trained file."""
+        return self.folder / f"{self.name}.gguf"
+
+    @property
+    def chart(self) -> Path:
+        """A page that shows how training went."""
+        return self.folder / f"{self.name}.html"
+
+    def run(self, tell: Teller) -> measure.Measured:
+        """Does what is left to do.
+
+        Raises:
+            UsageError: the folder holds a course of another target or other texts.
+            LocalspecError: the disk is full, or a model does not answer.
+        """
+        state = self._state()
+        self._answer(state, tell)
+        header, found = read_header(self.target), list(answers.read(self.folder))
+        if not found:
+            raise LocalspecError(f"{self.target.name} answered none of the prompts.")
+        return self._train(state, header, found, tell)
+
+    def forget(self) -> None:
+        """Removes all that earlier runs left."""
+        if self.folder.exists():
+            rmtree(self.folder)
+
+    @property
+    def _file(self) -> Path:
+        return self.folder / "course.json"
+
+    def _state(self) -> State:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        told = json.dumps([[[one.role, one.content] for one in prompt] for prompt in (*self.learned, *self.held_out)])
+        wanted = State(sha256_of(self.target), sha256(told.encode("utf-8", "replace")).hexdigest(), self.layers)
+        state = State.read(self._file) or wanted
+        for name, words in (("target", "another target"), ("prompts", "other texts"), ("layers", "other --layers")):
+            if getattr(state, name) != getattr(wanted, name):
+                raise UsageError(
+                    f"{self.name} is being trained with {words}.", "Give another --out, or --fresh to begin anew."
+                )
+        state.minutes = self.plan.minutes
+        state.write(self._file)
+        return state
+
+    def _answer(self, state: State, tell: Teller) -> None:
+        from localspec.runtime.engine import Engine
+
+        left = self.plan.answer_seconds - state.answer_seconds
+        if left <= 0 or (self.folder / "checkpoint.pt").exists():
+            return
+        spent = state.answer_seconds
+
+        def progress(tokens: int, seconds: float) -> None:
+            rate = tokens / seconds if seconds else 0.0
+            share = (spent + seconds) / self.plan.answer_seconds
+            tell.phase("answers", share, f"{tokens:,} tokens, {rate:.0f} a second")
+
+        def kept(seconds: float) -> None:
+            state.answer_seconds = spent + seconds
+            state.write(self._file)
+
+        tell.phase("answers", spent / self.plan.answer_seconds, "loading the target")
+        with Engine.load(self.target, slots=answers.SLOTS, context=answers.CONTEXT) as engine:
+            answers.write(engine, self.learned, self.folder, left, progress, kept)
+
+    def _train(self, state: State, header: Header, found: Sequence[answers.Answer], tell: Teller) -> measure.Measured:
+        import torch
+
+        from localspec.training import learning, module
+
+        torch.set_num_threads(lib.default_threads())
+        torch.manual_seed(1)
+        part = vocabulary.choose(header, learning.weight_of(found, self.shape.vocabulary))
+        examples = [one for answer in found if (one := learning.example(answer, part)) is not None]
+        tokens = sum(len(one.tokens) - one.prompt for one in found)
+        tell.fact(f"{len(found):,} answers, {tokens:,} tokens; {len(part.ids):,} of the target's tokens are drafted")
+        model = module.DraftModel(self.shape, Weights(header), part, cut_layers(self.shape.layers, self.layers))
+        seconds = 60.0 * self.plan.minutes * (1.0 - _MEASURING_SHARE) - max(state.answer_seconds, 0.0)
+        training = learning.Training(
+            model.to(learning.best_device()), examples, self.folder / "checkpoint.pt", max(seconds, 1.0)
+        )
+        facts: dict[str, str | int] = {TRAINED_FOR: state.target, export.TEXTS: self.texts, export.TOKENS: tokens}
+
+        def written() -> None:
+            export.export(self.result, header, part, *model.arrays(), name=self.name, facts=facts)
+
+        for share in (*MEASURED_AT, 1.0):
+            if training.progress.seconds >= share * seconds and share < 1.0:
+                continue
+            self._learn(training, share * seconds, seconds, tell)
+            written()
+            last = share == 1.0
+            prompts, longest = (
+                (self.held_out, LAST_TOKENS) if last else (self.held_out[:_INTERIM_PROMPTS], _INTERIM_TOKENS)
+            )
+            result = measure.measure(
+                self.target, self.result, self.before, prompts, longest, lambda what, part: tell.phase(what, part)
+            )
+            state.measured.append({"seconds": training.progress.seconds, **result.as_dict()})
+            state.write(self._file)
+            self._draw(training, state)
+            if not last:
+                tell.fact(f"after {training.progress.seconds / 60:.0f} minutes of training: {result.words}")
+        return result
+
+    @staticmethod
+    def _learn(training: Training, until: float, whole: float, tell: Teller) -> None:
+        def told(progress: Any) -> None:
+            tell.phase("training", progress.seconds / whole, f"step {progress.step:,}, loss {progress.loss:.3f}")
+
+        training.run(until, told)
+
+    def _draw(self, training: Training, state: State) -> None:
+        from localspec.training.chart import page
+
+        try:
+            paths.write_whole(self.chart, page(self.name, training.progress.losses, state.measured))
+        except OSError as error:
+            raise LocalspecError(f"{self.chart} cannot be written: {error.strerror}.") from None

@@ -1,0 +1,59 @@
+"""Lists a trained draft model with its target, so that it drafts from then on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from localspec.errors import UsageError
+from localspec.gguf import read_header
+from localspec.models.facts.pairing import TRAINED_FOR
+from localspec.models.installed.adopt import adopt
+from localspec.models.installed.catalog import Catalog
+from localspec.models.installed.installed import entry_of
+from localspec.models.installed.store import Entry, Store
+
+
+def check_name(name: str, store: Store) -> None:
+    """Whether a draft model may be called so.
+
+    Raises:
+        UsageError: a model that was not trained here is called so, or it cannot be the name of a file.
+    """
+    catalog = Catalog.load()
+    if not name or name.startswith((".", "-")) or not name.isprintable() or "/" in name or "\\" in name:
+        raise UsageError(f"--out is {name!r}; it must be a name, without slashes.")
+    entry = next((one for one in store.entries() if one.name == name), None)
+    if name in catalog.pairs or name in catalog.models or (entry is not None and not _is_trained(entry)):
+        raise UsageError(f"--out is {name!r}, which another model is called.", "Give another name.")
+
+
+def keep(target: Path, name: str, file: Path, store: Store, drafts: bool) -> str:
+    """Installs a copy of the trained file.
+
+    Args:
+        target: what it was trained for.
+        name: what it is called.
+        file: the trained file.
+        store: the list of what is installed.
+        drafts: whether it becomes the target's draft model.
+
+    Returns:
+        A sentence: how it is used from now on.
+
+    Raises:
+        ModelError, UsageError: as `adopt`.
+    """
+    if any(entry.name == name for entry in store.entries()):
+        store.remove(name)
+    adopt(file, store, name=name, role="draft", copy=True)
+    bundled = any(one.bundled and one.path.resolve() == target.resolve() for one in Catalog.load().models.values())
+    if bundled or not drafts:
+        return f"`--draft {name}` drafts with it."
+    entry = entry_of(target, store) or adopt(target, store)
+    store.add(replace(entry, draft=name))
+    return f"It drafts for {entry.name} from now on."
+
+
+def _is_trained(entry: Entry) -> bool:
+    return not entry.fault and bool(read_header(entry.path).text(TRAINED_FOR))

@@ -1,0 +1,233 @@
+"""Has the draft model learn what the target found likely, for so many seconds, with a checkpoint every two minutes."""
+
+from __future__ import annotations
+
+import math
+import os
+import pickle
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from localspec.errors import LocalspecError, ModelFileError
+from localspec.training.answers import Answer
+from localspec.training.module import DraftModel
+from localspec.training.vocabulary import Part
+
+BATCH = 8
+"""Answers of a step."""
+LONGEST = 384
+"""Tokens of an answer that are read, with the end of its prompt."""
+RATE = 1e-3
+"""Learning rate at the start of AdamW's cosine; it ends at a twentieth."""
+_WARM_STEPS = 30
+CHECKPOINT_SECONDS = 120.0
+_LOSS_SHARE = 0.04
+"""Of a step in the running mean of the loss: some fifty steps make it."""
+_STEPS_A_POINT = 20
+"""Steps for each point of the chart."""
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """An answer in tokens of the part."""
+
+    tokens: Tensor
+    """int64[n], the last ones up to `LONGEST`"""
+    places: Tensor
+    """int64[m]: where a token of the answer is guessed, from the tokens up to there."""
+    ids: Tensor
+    """int64[m, TOP]: places in the part of the target's most likely tokens; 0 where they are not in it."""
+    chances: Tensor
+    """float32[m, TOP]: their probabilities; 0 where they are not in the part."""
+
+
+def example(answer: Answer, part: Part) -> Example | None:
+    """How a draft model reads an answer; None if nothing of it can be guessed."""
+    written = [part.pieces(int(token)) for token in answer.tokens]
+    ends = np.cumsum([len(pieces) for pieces in written]) - 1
+    tokens = np.array([one for pieces in written for one in pieces], dtype=np.int64)
+    start = max(0, len(tokens) - LONGEST)
+    places = ends[answer.prompt - 1 : -1] - start
+    kept = places >= 0
+    ids = part.places[answer.ids][kept]
+    chances = np.exp(answer.chances[kept].astype(np.float32)) * (ids >= 0)
+    if not kept.any() or answer.prompt < 1:
+        return None
+    return Example(
+        torch.tensor(tokens[start:]),
+        torch.tensor(places[kept]),
+        torch.tensor(np.maximum(ids, 0).astype(np.int64)),
+        torch.tensor(chances),
+    )
+
+
+def weight_of(answers: Sequence[Answer], size: int) -> np.ndarray:
+    """float32[size]: how likely the target found each token of its vocabulary, summed over places, and how often
+    prompts hold it."""
+    found = np.zeros(size, dtype=np.float32)
+    for one in answers:
+        np.add.at(found, one.ids.ravel(), np.exp(one.chances.astype(np.float32)).ravel())
+        np.add.at(found, one.tokens[: one.prompt], 1.0)
+    return found
+
+
+def loss_of(model: DraftModel, batch: Sequence[Example]) -> Tensor:
+    """Cross entropy with the target's probabilities, as far as the part holds its tokens: the mean over all places."""
+    device = model.output.device
+    longest = max(len(one.tokens) for one in batch)
+    tokens = torch.zeros(len(batch), longest, dtype=torch.long)
+    for row, one in enumerate(batch):
+        tokens[row, : len(one.tokens)] = one.tokens
+    places = torch.cat([row * longest + one.places for row, one in enumerate(batch)]).to(device)
+    ids, chances = (torch.cat([getattr(one, name) for one in batch]).to(device) for name in ("ids", "chances"))
+    states = model(tokens.to(device)).flatten(0, 1)[places]
+    found = model.logits(states).float().log_softmax(-1).gather(-1, ids)
+    return -(chances * found).sum(-1).mean()
+
+
+@dataclass(slots=True)
+class Progress:
+    """How far training is."""
+
+    step: int = 0
+    seconds: float = 0.0
+    """Of training, over all runs."""
+    loss: float = math.nan
+    """Of the last steps: a running mean."""
+    losses: list[tuple[float, float]] = field(default_factory=list)
+    """(seconds, running mean), every few steps, as the chart shows them."""
+
+    def stepped(self, loss: float) -> None:
+        """Counts a step."""
+        self.step += 1
+        self.loss = loss if math.isnan(self.loss) else self.loss + _LOSS_SHARE * (loss - self.loss)
+        if self.step % _STEPS_A_POINT == 0:
+            self.losses.append((self.seconds, self.loss))
+
+
+class Training:
+    """A model that learns from examples. What it reached is kept in `file` every two minutes and at the end."""
+
+    def __init__(self, model: DraftModel, examples: Sequence[Example], file: Path, seconds: float) -> None:
+        """Goes on from `file`, if it is there.
+
+        Args:
+            model: what learns.
+            examples: what from.
+            file: of the checkpoint.
+            seconds: of training in all, which the learning rate follows.
+
+        Raises:
+            ModelFileError: the checkpoint is damaged, or of another model.
+        """
+        self.model, self.progress = model, Progress()
+        self._examples, self._file, self._seconds = examples, file, seconds
+        trained = [one for one in model.parameters() if one.requires_grad]
+        self._trained = trained
+        self._optimiser = torch.optim.AdamW(trained, lr=RATE, betas=(0.9, 0.95), weight_decay=0.01)
+        if file.exists():
+            self._load()
+
+    def run(self, until: float, told: Callable[[Progress], None]) -> None:
+        """Trains until so many seconds are over; the checkpoint is written at the end, however it ends.
+
+        Args:
+            until: seconds of training over all runs.
+            told: called after every step; may raise to stop.
+
+        Raises:
+            LocalspecError: the disk is full, or the loss is no number any more.
+        """
+        batches, saved, last = self._batches(), perf_counter(), perf_counter()
+        try:
+            while self.progress.seconds < until:
+                self._step(next(batches))
+                now = perf_counter()
+                self.progress.seconds, last = self.progress.seconds + now - last, now
+                if now - saved > CHECKPOINT_SECONDS:
+                    self.save()
+                    saved = last = perf_counter()
+                told(self.progress)
+        finally:
+            self.save()
+
+    def _step(self, batch: Sequence[Example]) -> None:
+        share, step = self.progress.seconds / self._seconds, self.progress.step
+        rate = (
+            RATE
+            * min(1.0, (step + 1) / _WARM_STEPS)
+            * (0.05 + 0.95 * 0.5 * (1.0 + math.cos(math.pi * min(share, 1.0))))
+        )
+        for group in self._optimiser.param_groups:
+            group["lr"] = rate
+        self._optimiser.zero_grad(set_to_none=True)
+        device = self.model.output.device.type
+        with torch.autocast(device, torch.bfloat16, enabled=fast_bfloat16(device)):
+            loss = loss_of(self.model, batch)
+        if not torch.isfinite(loss):
+            raise LocalspecError(f"Training failed at step {step}: the loss is {float(loss)}.")
+        loss.backward()  # type: ignore[no-untyped-call, unused-ignore]
+        nn.utils.clip_grad_norm_(self._trained, 1.0)
+        self._optimiser.step()
+        self.progress.stepped(float(loss.detach()))
+
+    def _batches(self) -> Iterator[list[Example]]:
+        """Batches from where training stands; their order depends on the number of the step alone."""
+        each = max(1, len(self._examples) // BATCH)
+        while True:
+            epoch, first = divmod(self.progress.step, each)
+            order = list(range(len(self._examples)))
+            random.Random(epoch).shuffle(order)
+            for at in range(first, each):
+                yield [self._examples[number] for number in order[at * BATCH : (at + 1) * BATCH]]
+
+    def save(self) -> None:
+        """Writes the checkpoint, whole or not at all.
+
+        Raises:
+            LocalspecError: the disk is full or read-only.
+        """
+        state = asdict(self.progress)
+        half = self._file.with_name(f".{self._file.name}.{os.getpid()}.part")
+        try:
+            torch.save(state | {"model": self.model.state_dict(), "optimiser": self._optimiser.state_dict()}, half)
+            half.replace(self._file)
+        except (OSError, RuntimeError) as error:  # torch says RuntimeError of a full disk
+            reason = error.strerror if isinstance(error, OSError) else "the disk is full"
+            raise LocalspecError(f"{self._file} cannot be written: {reason}.") from None
+        finally:
+            half.unlink(missing_ok=True)
+
+    def _load(self) -> None:
+        try:
+            state: dict[str, Any] = torch.load(self._file, map_location=self.model.output.device, weights_only=True)
+            self.model.load_state_dict(state["model"])
+            self._optimiser.load_state_dict(state["optimiser"])
+            losses = [(float(seconds), float(loss)) for seconds, loss in state["losses"]]
+            self.progress = Progress(int(state["step"]), float(state["seconds"]), float(state["loss"]), losses)
+        except (OSError, RuntimeError, ValueError, KeyError, TypeError, EOFError, pickle.UnpicklingError) as error:
+            raise ModelFileError(
+                f"{self._file} cannot be read: {type(error).__name__}.", "Start anew: localspec train ... --fresh"
+            ) from None
+
+
+def fast_bfloat16(device: str) -> bool:
+    """Whether matrices are multiplied faster in bfloat16: on GPUs, and on CPUs with instructions for it."""
+    if device != "cpu":
+        return True
+    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
+def best_device() -> str:
+    """CUDA or Apple's Metal if there, else the CPU."""
+    if torch.cuda.is_available():
+        return "cuda"
+    return "mps" if torch.backends.mps.is_available() else "cpu"

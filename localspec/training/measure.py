@@ -1,0 +1,177 @@
+"""What a draft model brings: held-out prompts through the real engine, with it and without it, in turns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+from typing import Any, NamedTuple
+
+from localspec.checks.apart import Apart
+from localspec.checks.interval import Ratio, ratio
+from localspec.checks.prompts import prompt_tokens
+from localspec.options import Options
+from localspec.runtime.engine import Engine
+from localspec.training.prompts import Conversation
+from localspec.types import SamplingParams
+
+CHAIN = 6
+"""Guesses of a draft whose tokens a pass are told; the plan chooses shorter ones where these do not pay."""
+SIDES = ("plain", "before", "after")
+"""Without drafting; with what drafted before; with the trained draft model as well. Defaults in all else."""
+_WARM_UP = 2
+"""Questions that are asked first and not counted: until then no side knows what its passes cost."""
+
+
+class Reply(NamedTuple):
+    """An answer of one side."""
+
+    seconds: float
+    """Of the whole answer, its prompt included."""
+    tokens: int
+    passes: int
+    text: str
+
+
+class Side:
+    """An engine that answers; made in a process of its own (`apart`)."""
+
+    def __init__(self, target: Path, draft: Path | None, drafter: str, progress: Callable[[str, float], None]) -> None:
+        """Loads; raises as `Engine.load`."""
+        self._engine = Engine.load(target, draft, drafter=drafter, context=2048, progress=progress)
+
+    def answer(self, messages: Conversation, options: Options) -> Reply:
+        """Answers once, as if nothing had been answered before."""
+        engine = self._engine
+        prompt = prompt_tokens(engine, messages)
+        engine.forget()
+        start = perf_counter()
+        generation = engine.generate(prompt, options)
+        text = generation.text()
+        stats = generation.stats
+        return Reply(perf_counter() - start, stats.generated, stats.passes, text)
+
+    def close(self) -> None:
+        """Frees the models."""
+        self._engine.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """How the sides answered the same prompts."""
+
+    tokens_a_pass: float
+    """Of chains of `CHAIN` guesses at temperature 0, whether they pay or not."""
+    speeds: dict[str, float]
+    """Tokens a second of each side."""
+    gain: Ratio | None
+    """Speed with the draft model over what there was before it."""
+    equal: int
+    """Prompts whose texts were the same on all sides."""
+    prompts: int
+
+    @property
+    def worth_it(self) -> bool:
+        """Whether it is surely faster than what there was before."""
+        return self.gain is not None and self.gain.low > 1.0
+
+    @property
+    def ratios(self) -> tuple[float, float]:
+        """Speeds over plain decoding: before, and with the draft model."""
+        return self.speeds["before"] / self.speeds["plain"], self.speeds["after"] / self.speeds["plain"]
+
+    @property
+    def words(self) -> str:
+        """What was found."""
+        before, after = self.ratios
+        return f"{after:.2f}x plain decoding, {before:.2f}x before, {self.tokens_a_pass:.2f} tokens a pass"
+
+    @property
+    def sentence(self) -> str:
+        """Whether it is worth it."""
+        before, after = self.ratios
+        told = f"answers ran at {self.words}"
+        if self.worth_it:
+            return f"Worth it: {told}."
+        why = "that is no more than chance" if after > before else "the drafters without a file are faster here"
+        return f"Not worth it: {told}; {why}."
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        gain = None if self.gain is None else [self.gain.value, self.gain.low, self.gain.high]
+        return {
+            "tokens_a_pass": self.tokens_a_pass,
+            "speeds": self.speeds,
+            "gain": gain,
+            "equal": self.equal,
+            "prompts": self.prompts,
+        }
+
+
+def measure(
+    target: Path,
+    draft: Path,
+    before: Path | None,
+    prompts: Sequence[Conversation],
+    max_tokens: int,
+    progress: Callable[[str, float], None],
+) -> Measured:
+    """Asks all sides in turns, at temperatures 0 and the default one.
+
+    Args:
+        target: the model.
+        draft: its new draft model.
+        before: the draft model it had before; None = none.
+        prompts: held-out ones.
+        max_tokens: of an answer.
+        progress: called with (what is being done, share done); may raise to stop.
+
+    Raises:
+        LocalspecError: a model cannot be loaded or does not answer.
+    """
+    made = {"plain": (None, "none"), "before": (before, "auto"), "after": (draft, "auto")}
+    replies: dict[str, list[Reply]] = {side: [] for side in SIDES}
+    chains: list[Reply] = []
+    steps = len(prompts) + _WARM_UP
+    with ExitStack() as stack:
+        sides = {
+            side: stack.enter_context(Apart(Side, target, path, drafter, progress=progress))
+            for side, (path, drafter) in made.items()
+        }
+        for step in range(steps):
+            progress("measuring", step / steps)
+            number = step - _WARM_UP
+            asked, options = prompts[number], _options(number, max_tokens)
+            for turn in range(len(SIDES)):
+                side = SIDES[(step + turn) % len(SIDES)]
+                reply = sides[side].call("answer", asked, options)
+                if number >= 0:
+                    replies[side].append(reply)
+            if number >= 0:
+                forced = options.having({"drafter": "draft", "max_draft_tokens": CHAIN, "forced": True})
+                chains.append(sides["after"].call("answer", asked, forced.having({"sampling": _GREEDY})))
+    pairs = [
+        [(one.seconds / max(1, one.tokens), other.seconds / max(1, other.tokens))]
+        for one, other in zip(replies["before"], replies["after"], strict=True)
+    ]
+    return Measured(
+        _tokens(chains) / max(1, sum(one.passes for one in chains)),
+        {side: _tokens(found) / sum(one.seconds for one in found) for side, found in replies.items()},
+        ratio(pairs),
+        sum(len({one.text for one in same}) == 1 for same in zip(*replies.values(), strict=True)),
+        len(prompts),
+    )
+
+
+_GREEDY = SamplingParams(temperature=0.0)
+
+
+def _options(number: int, max_tokens: int) -> Options:
+    sampling = _GREEDY if number % 2 == 0 else SamplingParams()
+    return Options(sampling=sampling, seed=abs(number), max_tokens=max_tokens, past=False)
+
+
+def _tokens(replies: Sequence[Reply]) -> int:
+    return sum(one.tokens for one in replies)

@@ -1,0 +1,123 @@
+"""What training takes, before it starts: memory, disk and minutes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rich.filesize import decimal
+
+from localspec.errors import ModelError, UsageError
+from localspec.gguf import Header
+from localspec.models.memory import fit
+from localspec.models.memory.memory import Place
+from localspec.training import answers, learning, vocabulary
+from localspec.training.target import Shape
+
+ANSWERS_SHARE = 1 / 3
+"""Of the minutes, in which the target writes answers; the rest is for training and measuring."""
+LEAST_MINUTES = 1.0
+"""Fewer do not pay for loading the target."""
+_PART_GROWTH = 4 / 3
+"""Tokens of the part for each that is chosen: with those that they are merged from."""
+_ADAM_BYTES = 16
+"""Bytes of a weight while it is trained: itself, its gradient, and Adam's two means, in 32 bits each."""
+_STATE_COPIES = 16
+"""Arrays of the hidden size that PyTorch keeps of a token in one layer, until its gradient is known."""
+_FEED_COPIES = 5
+"""Arrays of the feed-forward size, the same."""
+_LOGIT_BYTES = 14
+"""Bytes of one logit: in 16 and 32 bits, its softmax, and the gradients of these."""
+_MEASURING = 3
+"""Engines that are loaded at once in the last comparison, each in a process of its own."""
+_PROCESS_BYTES = 420e6
+"""Of Python, PyTorch and llama.cpp without a model."""
+_TOKENS_A_SECOND_A_PASS = 3.0
+"""How much faster `answers.SLOTS` answers are written at once than one, measured on SmolLM2 on two cores: 2.8 times."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What training takes."""
+
+    minutes: float
+    parameters: int
+    """Weights that are trained."""
+    memory_bytes: int
+    """At its peak."""
+    disk_bytes: int
+    """At its peak: answers, two checkpoints while one replaces the other, and the result."""
+    result_bytes: int
+    tokens: int
+    """Of answers, by estimate."""
+
+    @property
+    def answer_seconds(self) -> float:
+        """Seconds of writing answers."""
+        return 60.0 * self.minutes * ANSWERS_SHARE
+
+    def lines(self) -> list[str]:
+        """For people."""
+        rest = self.minutes * (1 - ANSWERS_SHARE)
+        return [
+            f"{self.minutes * ANSWERS_SHARE:.0f} minutes of answers (about {self.tokens:,} tokens), "
+            f"{rest:.0f} of training {self.parameters / 1e6:.1f} M weights and of measuring them",
+            f"memory {decimal(self.memory_bytes)}, disk {decimal(self.disk_bytes)} while it trains, "
+            f"{decimal(self.result_bytes)} afterwards",
+        ]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        return asdict(self)
+
+
+def plan(
+    header: Header, shape: Shape, layers: int, minutes: float, pass_seconds: float, places: Sequence[Place]
+) -> Plan:
+    """What training a draft model of so many layers takes.
+
+    Args:
+        header, shape: of the target.
+        layers: of the draft model.
+        minutes: in all.
+        pass_seconds: of a plain pass of the target.
+        places: the CPU, and the GPUs.
+
+    Raises:
+        UsageError: too few minutes.
+    """
+    if minutes < LEAST_MINUTES:
+        raise UsageError(f"--minutes is {minutes:g}; it must be {LEAST_MINUTES:g} or more.")
+    part = min(shape.vocabulary, int(vocabulary.MOST_DRAFTED * _PART_GROWTH))
+    parameters = layers * shape.layer_parameters + part * shape.hidden
+    engine = fit.plan([header], None, fit.FitSettings(context=answers.CONTEXT, slots=answers.SLOTS), places)
+    tokens = int(60.0 * minutes * ANSWERS_SHARE * _TOKENS_A_SECOND_A_PASS / pass_seconds)
+    rows = tokens / answers.MOST_TOKENS
+    read, guessed = learning.BATCH * learning.LONGEST, learning.BATCH * answers.MOST_TOKENS
+    kept = layers * (_STATE_COPIES * shape.hidden + _FEED_COPIES * shape.feed_forward) * 4
+    examples = int(tokens * answers.TOP * 12 + rows * learning.LONGEST * 8)
+    training = (
+        _ADAM_BYTES * parameters + 4 * part * shape.hidden + read * kept + guessed * part * _LOGIT_BYTES + examples
+    )
+    measuring = _MEASURING * (engine.total_bytes // 2 + int(_PROCESS_BYTES) // 2)
+    piece = tokens * (answers.TOP * 6 + 8)
+    result = int(1.07 * (parameters + part * shape.hidden))
+    memory = int(_PROCESS_BYTES) + max(engine.total_bytes, training, measuring)
+    return Plan(minutes, parameters, memory, piece + 2 * 12 * parameters + 2 * result, result, tokens)
+
+
+def check(found: Plan, free_memory: int, free_disk: int) -> None:
+    """Whether the machine has what it takes; 0 = unknown.
+
+    Raises:
+        ModelError: there is too little memory or disk.
+    """
+    for what, needed, free in (("memory", found.memory_bytes, free_memory), ("disk", found.disk_bytes, free_disk)):
+        if free and needed > free:
+            raise ModelError(
+                f"Training takes {decimal(needed)} of {what}, and {decimal(free)} are free.",
+                "A smaller target, fewer --layers or fewer --minutes take less."
+                if what == "memory"
+                else "Free some, or give fewer --minutes: answers are most of it.",
+            )

@@ -1,0 +1,85 @@
+"""Answers of a target and what it found likely: they can be read again, and a run goes on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from localspec import Engine
+from localspec.errors import LocalspecError, ModelFileError
+from localspec.training import answers
+from localspec.training.prompts import shipped
+
+SECONDS = 0.001
+"""One piece, whatever the machine."""
+
+
+def write(engine: Engine, folder: Path) -> list[tuple[int, float]]:
+    told: list[tuple[int, float]] = []
+    answers.write(engine, list(shipped()), folder, SECONDS, lambda *one: told.append(one), lambda seconds: None)
+    return told
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"PIECE": 6, "SLOTS": 2, "MOST_TOKENS": 24}.items():
+        monkeypatch.setattr(answers, name, value)
+
+
+@pytest.mark.usefixtures("small")
+def test_they_are_what_the_target_says_and_finds_likely(tiny_target: Path, tmp_path: Path) -> None:
+    with Engine.load(tiny_target, slots=2, context=answers.CONTEXT) as engine:
+        told = write(engine, tmp_path)
+        found = list(answers.read(tmp_path))
+        assert len(found) == len(told) == 6
+        assert told[-1][0] == sum(len(one.tokens) - one.prompt for one in found)
+        one = found[0]
+        assert one.ids.shape == one.chances.shape == (len(one.tokens) - one.prompt, answers.TOP)
+        scores = engine.score(one.tokens, answers.TOP)[-len(one.ids) :]
+        for place, score in enumerate(scores):
+            assert score.token == one.tokens[one.prompt + place]
+            likely = [chance for _, chance in score.top]
+            np.testing.assert_allclose(one.chances[place], likely, rtol=2e-2, atol=2e-2)
+        greedy = next(one for one in found if (one.ids[:, 0] == one.tokens[one.prompt :]).all())
+        assert len(greedy.ids) > 0
+
+        write(engine, tmp_path)
+        again = list(answers.read(tmp_path))
+        assert [path.name for path in answers.pieces(tmp_path)] == [f"answers-0000{n}.safetensors" for n in range(2)]
+        assert len(again) == 12
+        assert len({one.tokens.tobytes() for one in again}) == 12, "each of another prompt"
+
+
+@pytest.mark.usefixtures("small")
+def test_prompts_that_fill_the_context_are_one_sentence(
+    tiny_target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(answers, "CONTEXT", 25)
+    with Engine.load(tiny_target, slots=2, context=64) as engine, pytest.raises(LocalspecError) as error:
+        write(engine, tmp_path)
+    assert error.value.message == "None of 6 prompts could be answered: each fills 25 tokens by itself."
+
+
+@pytest.mark.usefixtures("small")
+def test_a_stop_leaves_only_whole_pieces(tiny_target: Path, tmp_path: Path) -> None:
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with Engine.load(tiny_target, slots=2, context=answers.CONTEXT) as engine:
+        write(engine, tmp_path)
+        with pytest.raises(KeyboardInterrupt):
+            answers.write(engine, list(shipped()), tmp_path, 60.0, stop, lambda seconds: None)
+        assert len(list(answers.read(tmp_path))) == 6
+        assert not engine.running or all(one.cancelled for one in engine.running.values())
+
+
+@pytest.mark.usefixtures("small")
+def test_a_damaged_piece_is_named(tiny_target: Path, tmp_path: Path) -> None:
+    with Engine.load(tiny_target, slots=2, context=answers.CONTEXT) as engine:
+        write(engine, tmp_path)
+    (path,) = answers.pieces(tmp_path)
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(ModelFileError, match=path.name):
+        list(answers.read(tmp_path))
