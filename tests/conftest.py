@@ -88,7 +88,7 @@ def _cache_in_tmp(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def _bundled(name: str) -> Path:
     path = paths.bundled(name)
     if not path.exists():
-        pytest.fail(f"{name} is not in localspec/data; packaging/tiny-pair makes it.")
+        pytest.fail(f"{name} is not in localspec/data; git has it.")
     return path
 
 

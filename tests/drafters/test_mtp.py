@@ -1,4 +1,4 @@
-"""MTP layers of a real model (trained by packaging/tiny-pair): the text never changes, and the guesses are theirs."""
+"""MTP layers of a real model (trained for the bundled pair): the text never changes, and the guesses are theirs."""
 
 from __future__ import annotations
 
