@@ -259,16 +259,24 @@ def _store(loaded: Loaded) -> Store:
     settings, context = loaded.settings, loaded.context
     model = loaded.model
     facts = [shared_facts(settings.target, context.settings, model.gpu_layers, model.device, model.spread)]
+    alone = _store_of(loaded, facts[:1], "", []) if loaded.heads or settings.draft is not None else None
     if settings.draft is not None:
         layers = number(settings.draft_gpu_layers)
         facts.append(shared_facts(settings.draft, context.settings, layers, settings.draft_device))
+    kernels = loaded.draft_model.kernels if loaded.draft_model is not None else ""
+    return replace(_store_of(loaded, facts, kernels, loaded.heads), alone=alone)
+
+
+def _store_of(loaded: Loaded, facts: list[dict[str, Any]], draft_kernels: str, with_heads: Sequence[Head]) -> Store:
+    """`facts`: of the target, and of the draft model if there is one."""
+    settings, context = loaded.settings, loaded.context
     pair: dict[str, Any] = {"files": [one["model"] for one in facts]}
-    if loaded.heads:
-        pair["heads"] = [heads.identity(head) for head in loaded.heads]
+    if with_heads:
+        pair["heads"] = [heads.identity(head) for head in with_heads]
     machine = {
         "facts": facts,
         "configuration": loaded.configuration,
-        "draft kernels": loaded.draft_model.kernels if loaded.draft_model is not None else "",
+        "draft kernels": draft_kernels,
         "slots": settings.slots,
         "n_ctx": context.n_ctx,
         **({"width": context.width} if isinstance(context, ConstantWidth) else {}),

@@ -7,19 +7,22 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from hashlib import sha256
 from pathlib import Path
-from shutil import rmtree
 from typing import TYPE_CHECKING, Any, Protocol
 
 from localspec import paths
+from localspec.checks import gain
+from localspec.claim import Claim
+from localspec.drafters.cut import export, part
+from localspec.drafters.cut.layers import Shape, Weights, cut_layers
 from localspec.errors import LocalspecError, UsageError
 from localspec.gguf import Header, read_header
 from localspec.llama.library import lib
 from localspec.models.facts.pairing import TRAINED_FOR
 from localspec.models.installed.adopt import sha256_of
-from localspec.training import answers, export, measure, vocabulary
+from localspec.models.installed.trained import work_folder
+from localspec.training import answers
 from localspec.training.plan import Plan
 from localspec.training.prompts import Conversation
-from localspec.training.target import Shape, Weights, cut_layers
 
 if TYPE_CHECKING:
     from localspec.training.learning import Training
@@ -58,7 +61,7 @@ class State:
     answer_seconds: float = 0.0
     """Spent on answers, over all runs."""
     measured: list[dict[str, Any]] = field(default_factory=list)
-    """[{"seconds": of training, ...}]: see `measure.Measured.as_dict`."""
+    """[{"seconds": of training, ...}]: see `gain.Measured.as_dict`."""
 
     @classmethod
     def read(cls, file: Path) -> State | None:
@@ -100,7 +103,7 @@ class Course:
     @property
     def folder(self) -> Path:
         """Of answers, checkpoint and result."""
-        return paths.data_dir() / "training" / self.name
+        return work_folder(self.name)
 
     @property
     def result(self) -> Path:
@@ -112,13 +115,24 @@ class Course:
         """A page that shows how training went."""
         return self.folder / f"{self.name}.html"
 
-    def run(self, tell: Teller) -> measure.Measured:
+    def run(self, tell: Teller) -> gain.Measured:
         """Does what is left to do.
 
         Raises:
             UsageError: the folder holds a course of another target or other texts.
             LocalspecError: the disk is full, or a model does not answer.
         """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        try:
+            claim = Claim(self.folder / "lock")
+        except OSError:
+            raise UsageError(f"{self.name} is being trained by another process.", "Wait for it, or end it.") from None
+        try:
+            return self._go_on(tell)
+        finally:
+            claim.release()
+
+    def _go_on(self, tell: Teller) -> gain.Measured:
         state = self._state()
         self._answer(state, tell)
         header, found = read_header(self.target), list(answers.read(self.folder))
@@ -126,17 +140,11 @@ class Course:
             raise LocalspecError(f"{self.target.name} answered none of the prompts.")
         return self._train(state, header, found, tell)
 
-    def forget(self) -> None:
-        """Removes all that earlier runs left."""
-        if self.folder.exists():
-            rmtree(self.folder)
-
     @property
     def _file(self) -> Path:
         return self.folder / "course.json"
 
     def _state(self) -> State:
-        self.folder.mkdir(parents=True, exist_ok=True)
         told = json.dumps([[[one.role, one.content] for one in prompt] for prompt in (*self.learned, *self.held_out)])
         wanted = State(sha256_of(self.target), sha256(told.encode("utf-8", "replace")).hexdigest(), self.layers)
         state = State.read(self._file) or wanted
@@ -170,18 +178,18 @@ class Course:
         with Engine.load(self.target, slots=answers.SLOTS, context=answers.CONTEXT) as engine:
             answers.write(engine, self.learned, self.folder, left, progress, kept)
 
-    def _train(self, state: State, header: Header, found: Sequence[answers.Answer], tell: Teller) -> measure.Measured:
+    def _train(self, state: State, header: Header, found: Sequence[answers.Answer], tell: Teller) -> gain.Measured:
         import torch
 
         from localspec.training import learning, module
 
         torch.set_num_threads(lib.default_threads())
         torch.manual_seed(1)
-        part = vocabulary.choose(header, learning.weight_of(found, self.shape.vocabulary))
-        examples = [one for answer in found if (one := learning.example(answer, part)) is not None]
+        kept = part.choose(header, learning.weight_of(found, self.shape.vocabulary))
+        examples = [one for answer in found if (one := learning.example(answer, kept)) is not None]
         tokens = sum(len(one.tokens) - one.prompt for one in found)
-        tell.fact(f"{len(found):,} answers, {tokens:,} tokens; {len(part.ids):,} of the target's tokens are drafted")
-        model = module.DraftModel(self.shape, Weights(header), part, cut_layers(self.shape.layers, self.layers))
+        tell.fact(f"{len(found):,} answers, {tokens:,} tokens; {len(kept.ids):,} of the target's tokens are drafted")
+        model = module.DraftModel(self.shape, Weights(header), kept, cut_layers(self.shape.layers, self.layers))
         seconds = 60.0 * self.plan.minutes * (1.0 - _MEASURING_SHARE) - max(state.answer_seconds, 0.0)
         training = learning.Training(
             model.to(learning.best_device()), examples, self.folder / "checkpoint.pt", max(seconds, 1.0)
@@ -189,7 +197,7 @@ class Course:
         facts: dict[str, str | int] = {TRAINED_FOR: state.target, export.TEXTS: self.texts, export.TOKENS: tokens}
 
         def written() -> None:
-            export.export(self.result, header, part, *model.arrays(), name=self.name, facts=facts)
+            export.export(self.result, header, kept, *model.arrays(), name=self.name, facts=facts)
 
         for share in (*MEASURED_AT, 1.0):
             if training.progress.seconds >= share * seconds and share < 1.0:
@@ -200,9 +208,7 @@ class Course:
             prompts, longest = (
                 (self.held_out, LAST_TOKENS) if last else (self.held_out[:_INTERIM_PROMPTS], _INTERIM_TOKENS)
             )
-            result = measure.measure(
-                self.target, self.result, self.before, prompts, longest, lambda what, part: tell.phase(what, part)
-            )
+            result = gain.measure(self.target, self.result, self.before, prompts, longest, tell.phase)
             state.measured.append({"seconds": training.progress.seconds, **result.as_dict()})
             state.write(self._file)
             self._draw(training, state)

@@ -16,15 +16,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from localspec.drafters.cut.part import Part
 from localspec.errors import LocalspecError, ModelFileError
 from localspec.training.answers import Answer
 from localspec.training.module import DraftModel
-from localspec.training.vocabulary import Part
+from localspec.training.plan import BATCH, LONGEST
 
-BATCH = 8
-"""Answers of a step."""
-LONGEST = 384
-"""Tokens of an answer that are read, with the end of its prompt."""
 RATE = 1e-3
 """Learning rate at the start of AdamW's cosine; it ends at a twentieth."""
 _WARM_STEPS = 30

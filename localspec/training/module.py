@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from localspec.training.target import SLOWER, Shape, Weights
-from localspec.training.vocabulary import Part
+from localspec.drafters.cut.layers import SLOWER, Shape, Weights
+from localspec.drafters.cut.part import Part
 from localspec.types import Float32Array
 
 

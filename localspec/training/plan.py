@@ -8,17 +8,22 @@ from typing import Any
 
 from rich.filesize import decimal
 
+from localspec.drafters.cut.layers import Shape
+from localspec.drafters.cut.part import MOST_DRAFTED
 from localspec.errors import ModelError, UsageError
 from localspec.gguf import Header
 from localspec.models.memory import fit
 from localspec.models.memory.memory import Place
-from localspec.training import answers, learning, vocabulary
-from localspec.training.target import Shape
+from localspec.training import answers
 
 ANSWERS_SHARE = 1 / 3
 """Of the minutes, in which the target writes answers; the rest is for training and measuring."""
 LEAST_MINUTES = 1.0
 """Fewer do not pay for loading the target."""
+BATCH = 8
+"""Answers of a step."""
+LONGEST = 384
+"""Tokens of an answer that are read, with the end of its prompt."""
 _PART_GROWTH = 4 / 3
 """Tokens of the part for each that is chosen: with those that they are merged from."""
 _ADAM_BYTES = 16
@@ -89,14 +94,14 @@ def plan(
     """
     if minutes < LEAST_MINUTES:
         raise UsageError(f"--minutes is {minutes:g}; it must be {LEAST_MINUTES:g} or more.")
-    part = min(shape.vocabulary, int(vocabulary.MOST_DRAFTED * _PART_GROWTH))
+    part = min(shape.vocabulary, int(MOST_DRAFTED * _PART_GROWTH))
     parameters = layers * shape.layer_parameters + part * shape.hidden
     engine = fit.plan([header], None, fit.FitSettings(context=answers.CONTEXT, slots=answers.SLOTS), places)
     tokens = int(60.0 * minutes * ANSWERS_SHARE * _TOKENS_A_SECOND_A_PASS / pass_seconds)
     rows = tokens / answers.MOST_TOKENS
-    read, guessed = learning.BATCH * learning.LONGEST, learning.BATCH * answers.MOST_TOKENS
+    read, guessed = BATCH * LONGEST, BATCH * answers.MOST_TOKENS
     kept = layers * (_STATE_COPIES * shape.hidden + _FEED_COPIES * shape.feed_forward) * 4
-    examples = int(tokens * answers.TOP * 12 + rows * learning.LONGEST * 8)
+    examples = int(tokens * answers.TOP * 12 + rows * LONGEST * 8)
     training = (
         _ADAM_BYTES * parameters + 4 * part * shape.hidden + read * kept + guessed * part * _LOGIT_BYTES + examples
     )

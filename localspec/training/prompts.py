@@ -58,7 +58,7 @@ def gather(texts: Sequence[str], archive: Path | None = None) -> tuple[list[Conv
     if len(found) < LEAST_PROMPTS:
         where = ", ".join(texts)
         raise UsageError(
-            f"--texts {where} holds {len(found)} prompts; training needs {LEAST_PROMPTS} or more.",
+            f"--texts {where}: prompts found: {len(found)}; training needs {LEAST_PROMPTS} or more.",
             "Give more texts, or none: then localspec asks from its own list.",
         )
     random.Random(_SEED).shuffle(found)

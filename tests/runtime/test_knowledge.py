@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,17 @@ def test_another_pair_or_machine_starts_afresh(tmp_path: Path) -> None:
     assert other_machine.acceptance.to_json() != {}
     assert not other_machine.kept_passes
     assert other_machine.draft_costs == {}
+
+
+def test_a_pair_begins_with_what_is_known_of_its_target(tmp_path: Path) -> None:
+    old = learned(store(tmp_path))
+    pair = replace(store(tmp_path, pair="a and its draft", machine="both"), alone=store(tmp_path))
+    assert pair.read().acceptance.to_json() == old.acceptance.to_json()
+    assert pair.read().kept_passes[4][0] == pytest.approx(2.0)
+    own = learned(pair)
+    assert own.acceptance.to_json() != old.acceptance.to_json()
+    assert pair.read().acceptance.to_json() == own.acceptance.to_json(), "its own, once it has run"
+    assert store(tmp_path).read().acceptance.to_json() == old.acceptance.to_json()
 
 
 @pytest.mark.parametrize("damage", ["", "{", "[]", "null", '{"key": "x", "content": {}}', "truncate", "foreign"])

@@ -1,42 +1,4 @@
-"""A draft model of two layers that was cut from the bundled target, not trained."""
+"""The bundled target and a part of its vocabulary."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
-import numpy as np
-import pytest
-
-from localspec.gguf import Header, read_header
-from localspec.models.facts.pairing import TRAINED_FOR
-from localspec.training.export import export
-from localspec.training.target import Weights, cut_layers, read_shape
-from localspec.training.vocabulary import Part, choose
-
-SIZE = 600
-"""Tokens chosen of the bundled target's 4,096."""
-
-
-@pytest.fixture(scope="session")
-def header(tiny_target: Path) -> Header:
-    return read_header(tiny_target)
-
-
-@pytest.fixture(scope="session")
-def part(header: Header) -> Part:
-    weight = np.random.default_rng(3).random(len(header.tokens)).astype(np.float32)
-    return choose(header, weight, SIZE)
-
-
-@pytest.fixture(scope="session")
-def cut(header: Header, part: Part, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path, weights = tmp_path_factory.mktemp("cut") / "cut.gguf", Weights(header)
-    layers = [weights.layer(number) for number in cut_layers(read_shape(header).layers, 2)]
-    assert weights.slower is None
-    rest = {
-        "token_embd.weight": weights.rows("token_embd.weight", part.ids),
-        "output.weight": weights.rows(weights.output, part.ids),
-        "output_norm.weight": weights.whole("output_norm.weight"),
-    }
-    export(path, header, part, layers, rest, "cut", {TRAINED_FOR: "0" * 64})
-    return path
+from tests.drafters.cut.conftest import header as header
+from tests.drafters.cut.conftest import part as part

@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 
+from localspec.drafters.cut.layers import Weights, read_shape
+from localspec.drafters.cut.part import Part
 from localspec.errors import LocalspecError, ModelFileError
 from localspec.gguf import Header
 from localspec.training.answers import TOP, Answer
-from localspec.training.target import Weights, read_shape
-from localspec.training.vocabulary import Part
+from localspec.training.plan import LONGEST
 
 torch = pytest.importorskip("torch")
 
-from localspec.training import learning  # noqa: E402 - needs torch
-from localspec.training.learning import Training, example, loss_of, weight_of  # noqa: E402
+from localspec.training.learning import Training, example, loss_of, weight_of  # noqa: E402 - needs torch
 from localspec.training.module import DraftModel  # noqa: E402
 
 SECONDS = 3600.0
@@ -78,9 +78,9 @@ def test_a_long_answer_keeps_its_end(part: Part) -> None:
     ids, chances = np.zeros((990, TOP), dtype=np.int32), np.zeros((990, TOP), dtype=np.float16)
     found = example(Answer(tokens, 10, ids, chances), part)
     assert found is not None
-    assert len(found.tokens) == learning.LONGEST
-    assert found.places.tolist() == list(range(learning.LONGEST - 1))
-    assert len(found.ids) == learning.LONGEST - 1
+    assert len(found.tokens) == LONGEST
+    assert found.places.tolist() == list(range(LONGEST - 1))
+    assert len(found.ids) == LONGEST - 1
 
 
 def test_tokens_weigh_what_answers_use_them(part: Part) -> None:

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from localspec import Engine
+from localspec.drafters.cut import export as exporting
+from localspec.drafters.cut.export import export
+from localspec.drafters.cut.layers import Weights, read_shape
+from localspec.drafters.cut.part import choose
 from localspec.gguf import read_header
-from localspec.training import export as exporting
-from localspec.training.export import export
-from localspec.training.target import Weights, read_shape
-from localspec.training.vocabulary import choose
 from tests.llama import architectures
 
 torch = pytest.importorskip("torch")

@@ -98,7 +98,7 @@ def test_chats_are_asked_with_what_was_said_before(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "sentence"),
     [
-        ("short.txt", b"One line.\n", "holds 1 prompts; training needs 16 or more."),
+        ("short.txt", b"One line.\n", "prompts found: 1; training needs 16 or more."),
         ("damaged.jsonl", b"{", "it is not JSON."),
         ("latin.txt", b"caf\xe9 " * 50, "it is not UTF-8 text."),
         ("model.gguf", b"GGUF", "is a model; it must be texts."),

@@ -23,6 +23,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     from localspec.models.installed.store import Store
+    from localspec.models.installed.trained import forget, work_folder
 
     if options.partial:
         return _partial(options)
@@ -39,6 +40,10 @@ def run(options: argparse.Namespace) -> int:
             freed = f"{removal.bytes / 1e6:.1f} MB given back" if not removal.kept else f"kept: {removal.kept}"
             if not options.json:
                 print_plain(f"{name}: {removal.path}: {freed}.")
+        if freed_bytes := forget(name):
+            removed.append({"name": name, "path": str(work_folder(name)), "bytes": freed_bytes, "kept": ""})
+            if not options.json:
+                print_plain(f"{name}: what it was trained with: {freed_bytes / 1e6:.1f} MB given back.")
     if options.json:
         print(json.dumps(removed))
     return 0

@@ -19,8 +19,8 @@ from localspec.errors import UsageError
 if TYPE_CHECKING:
     from rich.progress import Progress
 
+    from localspec.checks.gain import Measured
     from localspec.training.course import Course, Teller
-    from localspec.training.measure import Measured
 
 _DESCRIPTION = """\
 The target answers prompts; some of its own layers and the tokens that its answers use become a small draft model, which
@@ -69,6 +69,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Exit code 130 when interrupted; the same command goes on."""
+    from localspec.models.installed.trained import forget
     from localspec.training.course import Course
     from localspec.training.prompts import CHATS
 
@@ -78,7 +79,7 @@ def run(options: argparse.Namespace) -> int:
     if options.eval is not None:
         return _eval(options, course)
     if options.fresh and not options.dry_run:
-        course.forget()
+        forget(course.name)
     for line in () if options.json else course.plan.lines():
         print(line, file=sys.stderr)
     if options.dry_run:
@@ -103,25 +104,28 @@ def _ask() -> None:
 
 def _course(options: argparse.Namespace, make: type[Course]) -> Course:
     from localspec import paths
+    from localspec.drafters.cut.export import gguf_package
+    from localspec.drafters.cut.layers import read_shape
     from localspec.gguf import read_header
     from localspec.llama.exact import limits
     from localspec.llama.library import lib
     from localspec.models.facts.shape import shape_of
     from localspec.models.installed.installed import find
     from localspec.models.installed.store import Store
+    from localspec.models.installed.trained import check_name
     from localspec.runtime.memory.estimate import Rates, pass_seconds
     from localspec.runtime.memory.memory import places
-    from localspec.training import export, keep, plan, prompts, target
+    from localspec.training import plan, prompts
 
     path, before = find(options.target)
     header = read_header(path)
-    shape = target.read_shape(header)
+    shape = read_shape(header)
     if importlib.util.find_spec("torch") is None and options.eval is None:
         raise UsageError("Training needs PyTorch, which is not installed.", 'pip install "localspec[train]"')
-    export.gguf_package()
+    gguf_package()
     name = options.out or f"{Path(options.target).name.removesuffix('.gguf')}-draft"
     store = Store()
-    keep.check_name(name, store)
+    check_name(name, store)
     own = next((one.path for one in store.entries() if one.name == name), None)
     learned, held = prompts.gather(options.texts)
     known = limits.read(paths.machine_dir(), lib.default_threads())
@@ -137,9 +141,9 @@ def _course(options: argparse.Namespace, make: type[Course]) -> Course:
 
 
 def _eval(options: argparse.Namespace, course: Course) -> int:
+    from localspec.checks.gain import measure
     from localspec.models.installed.installed import find_one
     from localspec.training.course import LAST_TOKENS
-    from localspec.training.measure import measure
 
     draft = find_one(options.eval)
     with _telling() as tell:
@@ -150,7 +154,7 @@ def _eval(options: argparse.Namespace, course: Course) -> int:
 
 def _train(options: argparse.Namespace, course: Course) -> int:
     from localspec.models.installed.store import Store
-    from localspec.training.keep import keep
+    from localspec.models.installed.trained import keep
 
     try:
         with _telling() as tell:

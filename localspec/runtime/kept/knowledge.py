@@ -35,10 +35,16 @@ class Store:
     """Facts that acceptance depends on."""
     machine: dict[str, Any]
     """Facts that costs depend on."""
+    alone: Store | None = None
+    """Those of the target without draft model and heads, a beginning: its passes cost the same, and drafters of text
+    are right as often."""
 
     def read(self) -> Knowledge:
-        """What is there."""
+        """What is there; of a pair that never ran, what is known of its target."""
         acceptance, costs = self._load("acceptance", self.pair), self._load("costs", self.machine)
+        if self.alone is not None:
+            acceptance = self.alone._load("acceptance", self.alone.pair) if acceptance is None else acceptance
+            costs = self.alone._load("costs", self.alone.machine) if costs is None else costs
         found = Knowledge()
         try:
             if acceptance is not None:

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from localspec import Engine
+from localspec.drafters.cut import export as exporting
+from localspec.drafters.cut.export import export
+from localspec.drafters.cut.part import Part
 from localspec.errors import LocalspecError
 from localspec.gguf import Header, read_header
 from localspec.models.facts.pairing import match
-from localspec.training import export as exporting
-from localspec.training.export import export
-from localspec.training.vocabulary import Part
 from localspec.types import SamplingParams
 from tests.llama import architectures
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from localspec.drafters.cut.part import Part, choose
 from localspec.errors import ModelError
 from localspec.gguf import Header, read_header
 from localspec.llama.model import Model
-from localspec.training.vocabulary import Part, choose
 
 TEXTS = (
     "Maria bought 12 lanterns in Lisbon and gave 5 of them to her brother.",

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
+from localspec import paths
 from localspec.errors import UsageError
 from localspec.gguf import read_header
 from localspec.models.facts.pairing import TRAINED_FOR
@@ -12,6 +14,21 @@ from localspec.models.installed.adopt import adopt
 from localspec.models.installed.catalog import Catalog
 from localspec.models.installed.installed import entry_of
 from localspec.models.installed.store import Entry, Store
+
+
+def work_folder(name: str) -> Path:
+    """Where answers, checkpoint and result of a draft model lie while it is trained, and afterwards."""
+    return paths.data_dir() / "training" / name
+
+
+def forget(name: str) -> int:
+    """Removes what training it left; the bytes that are given back."""
+    folder = work_folder(name)
+    if folder.resolve().parent != work_folder("x").resolve().parent:  # an imported model may be called ".."
+        return 0
+    count = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+    shutil.rmtree(folder, ignore_errors=True)
+    return count
 
 
 def check_name(name: str, store: Store) -> None:

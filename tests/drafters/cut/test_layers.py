@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from localspec.drafters.cut.layers import Weights, cut_layers, read_shape
 from localspec.errors import ModelError
 from localspec.gguf import Header, read_header
-from localspec.training.target import Weights, cut_layers, read_shape
 from tests.llama import architectures
 
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from localspec.drafters.cut.part import Part
 from localspec.errors import LocalspecError, UsageError
 from localspec.gguf import Header
-from localspec.training.vocabulary import Part
 from localspec.types import Float32Array
 
 TEXTS, TOKENS = "localspec.training.texts", "localspec.training.tokens"

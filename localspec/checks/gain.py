@@ -9,12 +9,12 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any, NamedTuple
 
+from localspec.chat.turn import Message
 from localspec.checks.apart import Apart
 from localspec.checks.interval import Ratio, ratio
 from localspec.checks.prompts import prompt_tokens
 from localspec.options import Options
 from localspec.runtime.engine import Engine
-from localspec.training.prompts import Conversation
 from localspec.types import SamplingParams
 
 CHAIN = 6
@@ -42,7 +42,7 @@ class Side:
         """Loads; raises as `Engine.load`."""
         self._engine = Engine.load(target, draft, drafter=drafter, context=2048, progress=progress)
 
-    def answer(self, messages: Conversation, options: Options) -> Reply:
+    def answer(self, messages: tuple[Message, ...], options: Options) -> Reply:
         """Answers once, as if nothing had been answered before."""
         engine = self._engine
         prompt = prompt_tokens(engine, messages)
@@ -114,7 +114,7 @@ def measure(
     target: Path,
     draft: Path,
     before: Path | None,
-    prompts: Sequence[Conversation],
+    prompts: Sequence[tuple[Message, ...]],
     max_tokens: int,
     progress: Callable[[str, float], None],
 ) -> Measured:
