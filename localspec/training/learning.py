@@ -25,6 +25,9 @@ from localspec.training.plan import BATCH, LONGEST
 RATE = 1e-3
 """Learning rate at the start of AdamW's cosine; it ends at a twentieth."""
 _WARM_STEPS = 30
+_LENGTH_STEP, _PLACES_STEP = 64, 256
+"""Tokens of a batch's rows, and its places, are filled up to multiples: PyTorch keeps code and buffers for every shape
+that it met (3 GB after 300 shapes on a CPU)."""
 CHECKPOINT_SECONDS = 120.0
 _LOSS_SHARE = 0.04
 """Of a step in the running mean of the loss: some fifty steps make it."""
@@ -79,15 +82,27 @@ def weight_of(answers: Sequence[Answer], size: int) -> np.ndarray:
 def loss_of(model: DraftModel, batch: Sequence[Example]) -> Tensor:
     """Cross entropy with the target's probabilities, as far as the part holds its tokens: the mean over all places."""
     device = model.output.device
-    longest = max(len(one.tokens) for one in batch)
+    longest = _rounded(max(len(one.tokens) for one in batch), _LENGTH_STEP)
     tokens = torch.zeros(len(batch), longest, dtype=torch.long)
     for row, one in enumerate(batch):
         tokens[row, : len(one.tokens)] = one.tokens
-    places = torch.cat([row * longest + one.places for row, one in enumerate(batch)]).to(device)
-    ids, chances = (torch.cat([getattr(one, name) for one in batch]).to(device) for name in ("ids", "chances"))
+    places = torch.cat([row * longest + one.places for row, one in enumerate(batch)])
+    count = len(places)
+    filling = _rounded(count, _PLACES_STEP) - count  # with chances of 0: these places teach nothing
+    ids, chances = (torch.cat([getattr(one, name) for one in batch]) for name in ("ids", "chances"))
+    places, ids, chances = (_filled(one, filling).to(device) for one in (places, ids, chances))
     states = model(tokens.to(device)).flatten(0, 1)[places]
     found = model.logits(states).float().log_softmax(-1).gather(-1, ids)
-    return -(chances * found).sum(-1).mean()
+    return -(chances * found).sum() / count
+
+
+def _rounded(count: int, step: int) -> int:
+    return -(-count // step) * step
+
+
+def _filled(rows: Tensor, count: int) -> Tensor:
+    """The same with so many rows of zeros after them."""
+    return torch.cat([rows, rows.new_zeros(count, *rows.shape[1:])])
 
 
 @dataclass(slots=True)
