@@ -21,6 +21,10 @@ CHAIN = 6
 """Guesses of a draft whose tokens a pass are told; the plan chooses shorter ones where these do not pay."""
 SIDES = ("plain", "before", "after")
 """Without drafting; with what drafted before; with the trained draft model as well. Defaults in all else."""
+CONTEXT = 2048
+"""Tokens of each engine's context."""
+ENGINES = 2
+"""That are loaded at once: two sides share one."""
 _WARM_UP = 2
 """Questions that are asked first and not counted: until then no side knows what its passes cost."""
 
@@ -38,9 +42,9 @@ class Reply(NamedTuple):
 class Side:
     """An engine that answers; made in a process of its own (`apart`)."""
 
-    def __init__(self, target: Path, draft: Path | None, drafter: str, progress: Callable[[str, float], None]) -> None:
+    def __init__(self, target: Path, draft: Path | None, progress: Callable[[str, float], None]) -> None:
         """Loads; raises as `Engine.load`."""
-        self._engine = Engine.load(target, draft, drafter=drafter, context=2048, progress=progress)
+        self._engine = Engine.load(target, draft, context=CONTEXT, progress=progress)
 
     def answer(self, messages: tuple[Message, ...], options: Options) -> Reply:
         """Answers once, as if nothing had been answered before."""
@@ -95,7 +99,7 @@ class Measured:
         told = f"answers ran at {self.words}"
         if self.worth_it:
             return f"Worth it: {told}."
-        why = "that is no more than chance" if after > before else "the drafters without a file are faster here"
+        why = "that is no more than chance" if after > before else "what drafted before is faster here"
         return f"Not worth it: {told}; {why}."
 
     def as_dict(self) -> dict[str, Any]:
@@ -131,27 +135,26 @@ def measure(
     Raises:
         LocalspecError: a model cannot be loaded or does not answer.
     """
-    made = {"plain": (None, "none"), "before": (before, "auto"), "after": (draft, "auto")}
     replies: dict[str, list[Reply]] = {side: [] for side in SIDES}
     chains: list[Reply] = []
     steps = len(prompts) + _WARM_UP
     with ExitStack() as stack:
-        sides = {
-            side: stack.enter_context(Apart(Side, target, path, drafter, progress=progress))
-            for side, (path, drafter) in made.items()
-        }
+        old = stack.enter_context(Apart(Side, target, before, progress=progress))
+        new = stack.enter_context(Apart(Side, target, draft, progress=progress))
+        sides = {"plain": old, "before": old, "after": new}
         for step in range(steps):
             progress("measuring", step / steps)
             number = step - _WARM_UP
             asked, options = prompts[number], _options(number, max_tokens)
             for turn in range(len(SIDES)):
                 side = SIDES[(step + turn) % len(SIDES)]
-                reply = sides[side].call("answer", asked, options)
+                wanted = options.having({"drafter": "none"}) if side == "plain" else options
+                reply = sides[side].call("answer", asked, wanted)
                 if number >= 0:
                     replies[side].append(reply)
             if number >= 0:
                 forced = options.having({"drafter": "draft", "max_draft_tokens": CHAIN, "forced": True})
-                chains.append(sides["after"].call("answer", asked, forced.having({"sampling": _GREEDY})))
+                chains.append(new.call("answer", asked, forced.having({"sampling": _GREEDY})))
     pairs = [
         [(one.seconds / max(1, one.tokens), other.seconds / max(1, other.tokens))]
         for one, other in zip(replies["before"], replies["after"], strict=True)

@@ -8,6 +8,7 @@ from typing import Any
 
 from rich.filesize import decimal
 
+from localspec.checks import gain
 from localspec.drafters.cut.layers import Shape
 from localspec.drafters.cut.part import MOST_DRAFTED
 from localspec.errors import ModelError, UsageError
@@ -34,10 +35,10 @@ _FEED_COPIES = 5
 """Arrays of the feed-forward size, the same."""
 _LOGIT_BYTES = 14
 """Bytes of one logit: in 16 and 32 bits, its softmax, and the gradients of these."""
-_MEASURING = 3
-"""Engines that are loaded at once in the last comparison, each in a process of its own."""
 _PROCESS_BYTES = 420e6
 """Of Python, PyTorch and llama.cpp without a model."""
+_ENGINE_BYTES = 200e6
+"""Of a process that only measures: Python and llama.cpp."""
 _TOKENS_A_SECOND_A_PASS = 2.4
 """How much faster `answers.SLOTS` answers are written at once than one, measured on SmolLM2 on two cores."""
 
@@ -92,11 +93,12 @@ def plan(
     Raises:
         UsageError: too few minutes.
     """
-    if minutes < LEAST_MINUTES:
+    if not minutes >= LEAST_MINUTES:  # NaN, too
         raise UsageError(f"--minutes is {minutes:g}; it must be {LEAST_MINUTES:g} or more.")
     part = min(shape.vocabulary, int(MOST_DRAFTED * _PART_GROWTH))
     parameters = layers * shape.layer_parameters + part * shape.hidden
     engine = fit.plan([header], None, fit.FitSettings(context=answers.CONTEXT, slots=answers.SLOTS), places)
+    side = fit.plan([header], None, fit.FitSettings(context=gain.CONTEXT), places)
     tokens = int(60.0 * minutes * ANSWERS_SHARE * _TOKENS_A_SECOND_A_PASS / pass_seconds)
     rows = tokens / answers.MOST_TOKENS
     read, guessed = BATCH * LONGEST, BATCH * answers.MOST_TOKENS
@@ -105,7 +107,7 @@ def plan(
     training = (
         _ADAM_BYTES * parameters + 4 * part * shape.hidden + read * kept + guessed * part * _LOGIT_BYTES + examples
     )
-    measuring = _MEASURING * (engine.total_bytes // 2 + int(_PROCESS_BYTES) // 2)
+    measuring = training + gain.ENGINES * (int(_ENGINE_BYTES) + side.total_bytes)
     piece = tokens * (answers.TOP * 6 + 8)
     result = int(1.07 * (parameters + part * shape.hidden))
     memory = int(_PROCESS_BYTES) + max(engine.total_bytes, training, measuring)
