@@ -37,7 +37,7 @@ _LOGIT_BYTES = 14
 """Bytes of one logit: in 16 and 32 bits, its softmax, and the gradients of these."""
 _PROCESS_BYTES = 420e6
 """Of Python, PyTorch and llama.cpp without a model."""
-_ENGINE_BYTES = 200e6
+_ENGINE_BYTES = 100e6
 """Of a process that only measures: Python and llama.cpp."""
 _TOKENS_A_SECOND_A_PASS = 2.4
 """How much faster `answers.SLOTS` answers are written at once than one, measured on SmolLM2 on two cores."""
