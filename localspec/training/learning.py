@@ -235,7 +235,8 @@ def fast_bfloat16(device: str) -> bool:
     """Whether matrices are multiplied faster in bfloat16: on GPUs, and on CPUs with instructions for it."""
     if device != "cpu":
         return True
-    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    found = getattr(torch.cpu, "get_capabilities", dict)()  # older versions do not tell
+    return any(found.get(name) for name in ("avx512_bf16", "amx_bf16"))
 
 
 def best_device() -> str:

@@ -44,7 +44,7 @@ def test_rows_of_json(tmp_path: Path) -> None:
         {"role": "assistant", "content": "Yes?"},
         {"role": "user", "content": "Bye"},
     ]
-    (tmp_path / "b.json").write_text(json.dumps([{"messages": talk}, {"other": 1}, 7]))
+    (tmp_path / "b.json").write_text(json.dumps([{"messages": talk}, {"messages": [{"content": 5}]}, {"other": 1}, 7]))
     found = asked([str(tmp_path / "a.jsonl"), str(tmp_path / "b.json")])
     assert {"What is 3 + 3?", "Add 4.\n1 2", "Bye"} <= found
     assert len(found) == 21
