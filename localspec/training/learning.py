@@ -235,7 +235,7 @@ def fast_bfloat16(device: str) -> bool:
     """Whether matrices are multiplied faster in bfloat16: on GPUs, and on CPUs with instructions for it."""
     if device != "cpu":
         return True
-    found = getattr(torch.cpu, "get_capabilities", dict)()  # older versions do not tell
+    found: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()  # older versions do not tell
     return any(found.get(name) for name in ("avx512_bf16", "amx_bf16"))
 
 

@@ -138,7 +138,9 @@ def _conversation(row: Any) -> Conversation | None:
     messages = [one for one in row.get("messages") or () if isinstance(one, dict)]
     if messages:
         last = max((at for at, one in enumerate(messages) if one.get("role") == "user"), default=-1)
-        kept = tuple(Message(str(one.get("role", "user")), str(one.get("content") or "")) for one in messages[: last + 1])
+        kept = tuple(
+            Message(str(one.get("role", "user")), str(one.get("content") or "")) for one in messages[: last + 1]
+        )
         return kept or None
     asked = next((str(row[name]) for name in _QUESTIONS if row.get(name)), "")
     more = str(row.get("input") or row.get("context") or "")

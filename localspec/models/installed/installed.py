@@ -10,6 +10,7 @@ from localspec.gguf import read_header
 from localspec.gguf.split import first_part
 from localspec.methods import FROM_FILES
 from localspec.models.facts.heads import draft_kind
+from localspec.models.facts.pairing import TRAINED_FOR
 from localspec.models.hub.names import parse
 from localspec.models.installed.adopt import sha256_of
 from localspec.models.installed.catalog import DEFAULT_PAIR, Catalog
@@ -47,7 +48,8 @@ def find(name: str | os.PathLike[str] | None, store: Store | None = None, catalo
     if Path(text).is_file():
         file = first_part(Path(text))
         entry = entry_of(file, store)
-        return file, None if entry is None else _draft_of(entry, store)
+        draft = store.find(entry.draft) if entry is not None and entry.draft else None
+        return file, draft.path if draft is not None and is_trained(draft) else None  # what was made for this very file
     if text in catalog.models:
         raise ModelError(f"{text!r} is not installed.", f"Try: localspec pull {text}")
     if Path(text).exists() or (text.endswith(".gguf") and parse(text) is None) or Path(text).is_absolute():
@@ -64,6 +66,14 @@ def entry_of(file: Path, store: Store) -> Entry | None:
 def _draft_of(entry: Entry, store: Store) -> Path | None:
     draft = store.find(entry.draft) if entry.draft else None
     return draft.path if draft is not None and not draft.fault and can_draft(draft) else None
+
+
+def is_trained(entry: Entry) -> bool:
+    """Whether it is a sound draft model of `localspec train`."""
+    try:
+        return not entry.fault and bool(read_header(entry.path).text(TRAINED_FOR))
+    except LocalspecError:
+        return False
 
 
 def find_one(name: str | os.PathLike[str], store: Store | None = None, catalog: Catalog | None = None) -> Path:

@@ -8,12 +8,10 @@ from pathlib import Path
 
 from localspec import paths
 from localspec.errors import UsageError
-from localspec.gguf import read_header
-from localspec.models.facts.pairing import TRAINED_FOR
 from localspec.models.installed.adopt import adopt
 from localspec.models.installed.catalog import Catalog
-from localspec.models.installed.installed import entry_of
-from localspec.models.installed.store import Entry, Store
+from localspec.models.installed.installed import entry_of, is_trained
+from localspec.models.installed.store import Store
 
 
 def work_folder(name: str) -> Path:
@@ -41,7 +39,7 @@ def check_name(name: str, store: Store) -> None:
     if not name or name.startswith((".", "-")) or not name.isprintable() or "/" in name or "\\" in name:
         raise UsageError(f"--out is {name!r}; it must be a name, without slashes.")
     entry = next((one for one in store.entries() if one.name == name), None)
-    if name in catalog.pairs or name in catalog.models or (entry is not None and not _is_trained(entry)):
+    if name in catalog.pairs or name in catalog.models or (entry is not None and not is_trained(entry)):
         raise UsageError(f"--out is {name!r}, which another model is called.", "Give another name.")
 
 
@@ -70,7 +68,3 @@ def keep(target: Path, name: str, file: Path, store: Store, drafts: bool) -> str
     entry = entry_of(target, store) or adopt(target, store)
     store.add(replace(entry, draft=name))
     return f"It drafts for {entry.name} from now on."
-
-
-def _is_trained(entry: Entry) -> bool:
-    return not entry.fault and bool(read_header(entry.path).text(TRAINED_FOR))

@@ -1,0 +1,40 @@
+"""A trained draft model is listed with its target and found with it, by name and by file; others only by name."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from localspec.errors import UsageError
+from localspec.models.installed.installed import find
+from localspec.models.installed.store import Store
+from localspec.models.installed.trained import check_name, forget, keep, work_folder
+
+
+def test_it_goes_with_its_target(tiny_target: Path, cut: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCALSPEC_DATA", str(tmp_path / "data"))
+    own, store = Path(shutil.copy(tiny_target, tmp_path / "own.gguf")), Store()
+    assert keep(own, "mine", cut, store, drafts=False) == "`--draft mine` drafts with it."
+    assert find(str(own)) == (own, None)
+    assert keep(own, "mine", cut, store, drafts=True) == "It drafts for own from now on."
+    draft = store.find("mine")
+    assert draft is not None
+    assert draft.path.read_bytes() == cut.read_bytes()
+    assert find("own")[1] == find(str(own))[1] == draft.path
+    assert keep(tiny_target, "mine", cut, store, drafts=True) == "`--draft mine` drafts with it.", "it is bundled"
+    check_name("mine", store)
+    with pytest.raises(UsageError, match="--out is 'own', which another model is called"):
+        check_name("own", store)
+
+
+def test_its_folder_goes_and_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCALSPEC_DATA", str(tmp_path))
+    work_folder("mine").mkdir(parents=True)
+    (work_folder("mine") / "checkpoint.pt").write_bytes(b"12345")
+    (tmp_path / "models.sqlite").write_bytes(b"1")
+    assert forget("..") == forget(".") == forget("other") == 0
+    assert (tmp_path / "models.sqlite").exists()
+    assert forget("mine") == 5
+    assert not work_folder("mine").exists()
