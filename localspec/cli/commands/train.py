@@ -145,9 +145,11 @@ def _eval(options: argparse.Namespace, course: Course) -> int:
     from localspec.models.installed.installed import find_one
     from localspec.training.course import LAST_TOKENS
 
-    draft = find_one(options.eval)
+    draft, before = find_one(options.eval), course.before
+    if before is not None and before.resolve() == draft.resolve():  # it drafts for the target already
+        before = None
     with _telling() as tell:
-        found = measure(course.target, draft, course.before, course.held_out, LAST_TOKENS, tell.phase)
+        found = measure(course.target, draft, before, course.held_out, LAST_TOKENS, tell.phase)
     _print(options, found)
     return 0
 
