@@ -69,8 +69,8 @@ class Plan:
         return [
             f"{self.minutes * ANSWERS_SHARE:.0f} minutes of answers (about {self.tokens:,} tokens), "
             f"{rest:.0f} of training {self.parameters / 1e6:.1f} M weights and of measuring them",
-            f"memory {decimal(self.memory_bytes)}, disk {decimal(self.disk_bytes)} while it trains, "
-            f"{decimal(self.result_bytes)} afterwards",
+            f"memory {decimal(self.memory_bytes)}, disk {decimal(self.disk_bytes)}; the draft model has "
+            f"{decimal(self.result_bytes)}, the rest stays until `localspec rm` for going on",
         ]
 
     def as_dict(self) -> dict[str, Any]:
@@ -110,7 +110,7 @@ def plan(
     measuring = training + gain.ENGINES * (int(_ENGINE_BYTES) + side.total_bytes)
     piece = tokens * (answers.TOP * 6 + 8)
     result = int(1.07 * (parameters + part * shape.hidden))
-    memory = int(_PROCESS_BYTES) + max(engine.total_bytes, training, measuring)
+    memory = int(_PROCESS_BYTES) + max(engine.total_bytes, measuring)
     return Plan(minutes, parameters, memory, piece + 2 * 12 * parameters + 2 * result, result, tokens)
 
 
