@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 _PACKAGE = Path(__file__).parent
@@ -38,6 +39,19 @@ def write_whole(path: Path, text: str) -> None:
         with suppress(OSError):
             beside.unlink(missing_ok=True)
         raise
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A hidden file beside `path`, which takes its place when the block ends without an error. One process at a time
+    may write it: so what a killed one left is overwritten by the next, and never more than one such file lies there.
+    """
+    beside = path.with_name(f".{path.name}.part")
+    try:
+        yield beside
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
 
 
 def cache_dir() -> Path:

@@ -6,15 +6,13 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from time import perf_counter
-from typing import Any, NamedTuple
+from typing import Any
 
 from localspec.chat.turn import Message
 from localspec.checks.apart import Apart
 from localspec.checks.interval import Ratio, ratio
-from localspec.checks.prompts import prompt_tokens
+from localspec.checks.tune import Answering, Question, Timing
 from localspec.options import Options
-from localspec.runtime.engine import Engine
 from localspec.types import SamplingParams
 
 CHAIN = 6
@@ -27,39 +25,6 @@ ENGINES = 2
 """That are loaded at once: two sides share one."""
 _WARM_UP = 2
 """Questions that are asked first and not counted: until then no side knows what its passes cost."""
-
-
-class Reply(NamedTuple):
-    """An answer of one side."""
-
-    seconds: float
-    """Of the whole answer, its prompt included."""
-    tokens: int
-    passes: int
-    text: str
-
-
-class Side:
-    """An engine that answers; made in a process of its own (`apart`)."""
-
-    def __init__(self, target: Path, draft: Path | None, progress: Callable[[str, float], None]) -> None:
-        """Loads; raises as `Engine.load`."""
-        self._engine = Engine.load(target, draft, context=CONTEXT, progress=progress)
-
-    def answer(self, messages: tuple[Message, ...], options: Options) -> Reply:
-        """Answers once, as if nothing had been answered before."""
-        engine = self._engine
-        prompt = prompt_tokens(engine, messages)
-        engine.forget()
-        start = perf_counter()
-        generation = engine.generate(prompt, options)
-        text = generation.text()
-        stats = generation.stats
-        return Reply(perf_counter() - start, stats.generated, stats.passes, text)
-
-    def close(self) -> None:
-        """Frees the models."""
-        self._engine.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,12 +100,13 @@ def measure(
     Raises:
         LocalspecError: a model cannot be loaded or does not answer.
     """
-    replies: dict[str, list[Reply]] = {side: [] for side in SIDES}
-    chains: list[Reply] = []
+    replies: dict[str, list[Timing]] = {side: [] for side in SIDES}
+    chains: list[Timing] = []
     steps = len(prompts) + _WARM_UP
     with ExitStack() as stack:
-        old = stack.enter_context(Apart(Side, target, before, progress=progress))
-        new = stack.enter_context(Apart(Side, target, draft, progress=progress))
+        settings = {"context": CONTEXT, "tuned": True}
+        old = stack.enter_context(Apart(Answering, target, before, settings, progress=progress))
+        new = stack.enter_context(Apart(Answering, target, draft, settings, progress=progress))
         sides = {"plain": old, "before": old, "after": new}
         for step in range(steps):
             progress("measuring", step / steps)
@@ -149,14 +115,14 @@ def measure(
             for turn in range(len(SIDES)):
                 side = SIDES[(step + turn) % len(SIDES)]
                 wanted = options.having({"drafter": "none"}) if side == "plain" else options
-                reply = sides[side].call("answer", asked, wanted)
+                reply = sides[side].call("answer", Question(asked, wanted))
                 if number >= 0:
                     replies[side].append(reply)
             if number >= 0:
                 forced = options.having({"drafter": "draft", "max_draft_tokens": CHAIN, "forced": True})
-                chains.append(new.call("answer", asked, forced.having({"sampling": _GREEDY})))
+                chains.append(new.call("answer", Question(asked, forced.having({"sampling": _GREEDY}))))
     pairs = [
-        [(one.seconds / max(1, one.tokens), other.seconds / max(1, other.tokens))]
+        [(one.seconds_per_token, other.seconds_per_token)]
         for one, other in zip(replies["before"], replies["after"], strict=True)
     ]
     return Measured(
@@ -176,5 +142,5 @@ def _options(number: int, max_tokens: int) -> Options:
     return Options(sampling=sampling, seed=abs(number), max_tokens=max_tokens, past=False)
 
 
-def _tokens(replies: Sequence[Reply]) -> int:
+def _tokens(replies: Sequence[Timing]) -> int:
     return sum(one.tokens for one in replies)

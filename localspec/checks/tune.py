@@ -46,6 +46,8 @@ class Timing(NamedTuple):
     tokens: int
     exact: bool
     """No pass could have changed the text."""
+    passes: int = 0
+    text: str = ""
 
     @property
     def seconds_per_token(self) -> float:
@@ -62,8 +64,8 @@ class Answering:
         settings: Mapping[str, Any],
         progress: Callable[[str, float], None] | None = None,
     ) -> None:
-        """Loads; raises as `Engine.load`."""
-        self._engine = Engine.load(target, draft, progress=progress, tuned=False, **settings)
+        """Loads, without what tuning stored unless `settings` say otherwise; raises as `Engine.load`."""
+        self._engine = Engine.load(target, draft, progress=progress, **{"tuned": False, **settings})
 
     def answer(self, question: Question) -> Timing:
         """Answers once, as if nothing had been answered before."""
@@ -72,9 +74,9 @@ class Answering:
         engine.forget()
         start = perf_counter()
         generation = engine.generate(prompt, question.options)
-        generation.text()
-        seconds = perf_counter() - start
-        return Timing(seconds, generation.stats.generated, generation.stats.exact)
+        text = generation.text()
+        seconds, stats = perf_counter() - start, generation.stats
+        return Timing(seconds, stats.generated, stats.exact, stats.passes, text)
 
     def about(self) -> dict[str, Any]:
         """What it runs with: configuration in words, exactness, threads, wide kernels, a GPU, drafting or not."""

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Any
 
+from localspec.checks.gain import SIDES
+
 _WIDTH, _HEIGHT, _MARGIN = 640, 220, 44
 _COLUMNS = ("minutes", "tokens a pass", "plain", "before", "with it", "texts equal")
 _STYLE = """
@@ -42,7 +44,7 @@ def _row(one: dict[str, Any]) -> str:
     cells: Iterable[str] = (
         f"{one['seconds'] / 60:.0f}",
         f"{one['tokens_a_pass']:.2f}",
-        *(f"{speeds[side]:.0f}" for side in ("plain", "before", "after")),
+        *(f"{speeds[side]:.0f}" for side in SIDES),
         f"{one['equal']} of {one['prompts']}",
     )
     return "<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"

@@ -190,7 +190,7 @@ class Course:
         tokens = sum(len(one.tokens) - one.prompt for one in found)
         tell.fact(f"{len(found):,} answers, {tokens:,} tokens; {len(kept.ids):,} of the target's tokens are drafted")
         model = module.DraftModel(self.shape, Weights(header), kept, cut_layers(self.shape.layers, self.layers))
-        seconds = 60.0 * self.plan.minutes * (1.0 - _MEASURING_SHARE) - max(state.answer_seconds, 0.0)
+        seconds = 60.0 * self.plan.minutes * (1.0 - _MEASURING_SHARE) - state.answer_seconds
         training = learning.Training(
             model.to(learning.best_device()), examples, self.folder / "checkpoint.pt", max(seconds, 1.0)
         )

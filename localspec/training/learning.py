@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import pickle
 import random
 from collections.abc import Callable, Iterator, Sequence
@@ -16,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from localspec import paths
 from localspec.drafters.cut.part import Part
 from localspec.errors import LocalspecError, ModelFileError
 from localspec.training.answers import Answer
@@ -208,15 +208,12 @@ class Training:
             LocalspecError: the disk is full or read-only.
         """
         state = asdict(self.progress)
-        half = self._file.with_name(f".{self._file.name}.{os.getpid()}.part")
         try:
-            torch.save(state | {"model": self.model.state_dict(), "optimiser": self._optimiser.state_dict()}, half)
-            half.replace(self._file)
+            with paths.replacing(self._file) as half:
+                torch.save(state | {"model": self.model.state_dict(), "optimiser": self._optimiser.state_dict()}, half)
         except (OSError, RuntimeError) as error:  # torch says RuntimeError of a full disk
             reason = error.strerror if isinstance(error, OSError) else "the disk is full"
             raise LocalspecError(f"{self._file} cannot be written: {reason}.") from None
-        finally:
-            half.unlink(missing_ok=True)
 
     def _load(self) -> None:
         try:

@@ -93,7 +93,7 @@ def _ask() -> None:
     """Asks before chats are read.
 
     Raises:
-        UsageError: nobody can be asked, or the answer is no.
+        UsageError: standard input is no terminal, or the user says no.
     """
     if not sys.stdin.isatty():
         raise UsageError("Your chats are read only if you say so.", "Add --yes.")

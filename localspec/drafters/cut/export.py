@@ -3,13 +3,13 @@ vocabulary, and the trained weights in Q8_0."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from localspec import paths
 from localspec.drafters.cut.part import Part
 from localspec.errors import LocalspecError, UsageError
 from localspec.gguf import Header
@@ -60,24 +60,19 @@ def export(
         LocalspecError: the disk is full or read-only.
     """
     gguf = gguf_package()
-    half = path.with_name(f".{path.name}.{os.getpid()}.part")
-    writer = gguf.GGUFWriter(half, target.architecture)
+    tensors = [(f"blk.{number}.{one}", array) for number, layer in enumerate(layers) for one, array in layer.items()]
     try:
-        _describe(writer, target, part, len(layers), name, facts)
-        tensors = [
-            (f"blk.{number}.{one}", array) for number, layer in enumerate(layers) for one, array in layer.items()
-        ]
-        for title, array in (*rest.items(), *tensors):
-            _add(gguf, writer, title, array)
-        writer.write_header_to_file()
-        writer.write_kv_data_to_file()
-        writer.write_tensors_to_file()
-        writer.close()
-        half.replace(path)
+        with paths.replacing(path) as half:
+            writer = gguf.GGUFWriter(half, target.architecture)
+            _describe(writer, target, part, len(layers), name, facts)
+            for title, array in (*rest.items(), *tensors):
+                _add(gguf, writer, title, array)
+            writer.write_header_to_file()
+            writer.write_kv_data_to_file()
+            writer.write_tensors_to_file()
+            writer.close()
     except OSError as error:
         raise LocalspecError(f"{path} cannot be written: {error.strerror}.") from None
-    finally:
-        half.unlink(missing_ok=True)
 
 
 def _describe(writer: Any, target: Header, part: Part, layers: int, name: str, facts: Mapping[str, str | int]) -> None:
