@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 from localspec.chat.turn import Message
 from localspec.checks.apart import Apart
 from localspec.checks.interval import Ratio, ratio
 from localspec.checks.tune import Answering, Question, Timing
+from localspec.errors import ContextOverflowError, UsageError
 from localspec.options import Options
 from localspec.types import SamplingParams
 
@@ -23,6 +26,8 @@ CONTEXT = 2048
 """Tokens of each engine's context."""
 ENGINES = 2
 """That are loaded at once: two sides share one."""
+LEAST_PROMPTS = 4
+"""Held-out prompts that are asked, whatever time it takes."""
 _WARM_UP = 2
 """Questions that are asked first and not counted: until then no side knows what its passes cost."""
 
@@ -86,6 +91,7 @@ def measure(
     prompts: Sequence[tuple[Message, ...]],
     max_tokens: int,
     progress: Callable[[str, float], None],
+    seconds: float = math.inf,
 ) -> Measured:
     """Asks all sides in turns, at temperatures 0 and the default one.
 
@@ -96,31 +102,45 @@ def measure(
         prompts: held-out ones.
         max_tokens: of an answer.
         progress: called with (what is being done, share done); may raise to stop.
+        seconds: after which no further prompt is asked, once there are `LEAST_PROMPTS` answers.
 
     Raises:
         LocalspecError: a model cannot be loaded or does not answer.
+        UsageError, ContextOverflowError: the target's chat template refuses every prompt, or none fits its context.
     """
     replies: dict[str, list[Timing]] = {side: [] for side in SIDES}
     chains: list[Timing] = []
     steps = len(prompts) + _WARM_UP
+    refused, began = None, perf_counter()
     with ExitStack() as stack:
         settings = {"context": CONTEXT, "tuned": True}
         old = stack.enter_context(Apart(Answering, target, before, settings, progress=progress))
         new = stack.enter_context(Apart(Answering, target, draft, settings, progress=progress))
         sides = {"plain": old, "before": old, "after": new}
         for step in range(steps):
-            progress("measuring", step / steps)
+            spent = perf_counter() - began
+            if len(chains) >= LEAST_PROMPTS and spent > seconds:
+                break
+            progress("measuring", max(step / steps, min(spent / seconds, 0.99)))
             number = step - _WARM_UP
-            asked, options = prompts[number], _options(number, max_tokens)
-            for turn in range(len(SIDES)):
-                side = SIDES[(step + turn) % len(SIDES)]
-                wanted = options.having({"drafter": "none"}) if side == "plain" else options
-                reply = sides[side].call("answer", Question(asked, wanted))
-                if number >= 0:
-                    replies[side].append(reply)
+            order = [SIDES[(step + turn) % len(SIDES)] for turn in range(len(SIDES))]
+            try:
+                said = {
+                    side: sides[side].call("answer", _question(side, prompts, number, max_tokens)) for side in order
+                }
+            except (UsageError, ContextOverflowError) as error:
+                refused = error  # like the prompts that the target could not answer for training
+                continue
             if number >= 0:
-                forced = options.having({"drafter": "draft", "max_draft_tokens": CHAIN, "forced": True})
-                chains.append(new.call("answer", Question(asked, forced.having({"sampling": _GREEDY}))))
+                for side in SIDES:
+                    replies[side].append(said[side])
+                chains.append(new.call("answer", _question("chains", prompts, number, max_tokens)))
+    if not chains and refused is not None:
+        raise refused
+    return _measured(replies, chains)
+
+
+def _measured(replies: dict[str, list[Timing]], chains: Sequence[Timing]) -> Measured:
     pairs = [
         [(one.seconds_per_token, other.seconds_per_token)]
         for one, other in zip(replies["before"], replies["after"], strict=True)
@@ -130,16 +150,21 @@ def measure(
         {side: _tokens(found) / sum(one.seconds for one in found) for side, found in replies.items()},
         ratio(pairs),
         sum(len({one.text for one in same}) == 1 for same in zip(*replies.values(), strict=True)),
-        len(prompts),
+        len(chains),
     )
 
 
 _GREEDY = SamplingParams(temperature=0.0)
 
 
-def _options(number: int, max_tokens: int) -> Options:
-    sampling = _GREEDY if number % 2 == 0 else SamplingParams()
-    return Options(sampling=sampling, seed=abs(number), max_tokens=max_tokens, past=False)
+def _question(side: str, prompts: Sequence[tuple[Message, ...]], number: int, max_tokens: int) -> Question:
+    sampling = _GREEDY if number % 2 == 0 or side == "chains" else SamplingParams()
+    options = Options(sampling=sampling, seed=abs(number), max_tokens=max_tokens, past=False)
+    given: dict[str, dict[str, Any]] = {
+        "plain": {"drafter": "none"},
+        "chains": {"drafter": "draft", "max_draft_tokens": CHAIN, "forced": True},
+    }
+    return Question(prompts[number % len(prompts)], options.having(given.get(side, {})))
 
 
 def _tokens(replies: Sequence[Timing]) -> int:

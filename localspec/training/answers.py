@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
@@ -19,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from localspec.checks.prompts import prompt_tokens
-from localspec.errors import LocalspecError
+from localspec.errors import LocalspecError, UsageError
 from localspec.models.facts.safetensors import SafetensorsFile, Shape
 from localspec.models.facts.tensors import Tensors
 from localspec.options import Options
@@ -33,6 +34,8 @@ PIECE = 48
 """Answers of a file: what a kill can cost."""
 SLOTS = 8
 """Answers that are written at once."""
+_LEAST = 16
+"""Answers of a piece before the end of the time cuts it short."""
 MOST_TOKENS = 192
 """Of an answer. Many short answers teach more than a few long ones."""
 CONTEXT = 1024
@@ -89,7 +92,7 @@ def write(
         engine: of the target, with `SLOTS` slots.
         prompts: to answer.
         folder: of the pieces.
-        seconds: how long; the last piece may take longer.
+        seconds: how long; the last piece is cut short then, after `_LEAST` answers.
         progress: called after each answer with (tokens of answers, seconds); may raise to stop.
         kept: called with the seconds so far when a piece is on disk.
 
@@ -100,19 +103,25 @@ def write(
     while perf_counter() - began < seconds:
         chosen = range(number * PIECE, (number + 1) * PIECE)
         found = []
-        for answer in _answered(engine, prompts, chosen):
-            found.append(answer)
-            tokens += len(answer.tokens) - answer.prompt
-            progress(tokens, perf_counter() - began)
+        with closing(_answered(engine, prompts, chosen)) as answered:
+            for answer in answered:
+                found.append(answer)
+                tokens += len(answer.tokens) - answer.prompt
+                progress(tokens, perf_counter() - began)
+                if len(found) >= _LEAST and perf_counter() - began > seconds:
+                    break
         if not found:
-            raise LocalspecError(f"None of {PIECE} prompts could be answered: each fills {CONTEXT} tokens by itself.")
+            raise LocalspecError(
+                f"None of {PIECE} prompts could be answered: each fills {CONTEXT} tokens by itself, "
+                "or the target's chat template refuses it."
+            )
         _write(folder / f"answers-{number:05}.safetensors", found)
         kept(perf_counter() - began)
         number += 1
 
 
-def _answered(engine: Engine, prompts: Sequence[Conversation], numbers: Sequence[int]) -> Iterator[Answer]:
-    """Answers, `SLOTS` at a time, as they come; prompts that fill the context by themselves are left out."""
+def _answered(engine: Engine, prompts: Sequence[Conversation], numbers: Sequence[int]) -> Generator[Answer]:
+    """Answers, `SLOTS` at a time, as they come, without those of prompts that cannot be answered."""
     waiting: queue.SimpleQueue[int] = queue.SimpleQueue()
     done: queue.SimpleQueue[Answer | BaseException | None] = queue.SimpleQueue()
     stopped = threading.Event()
@@ -154,8 +163,12 @@ def _answered(engine: Engine, prompts: Sequence[Conversation], numbers: Sequence
 
 
 def _answer(engine: Engine, prompt: Conversation, number: int, prompts: int) -> Answer:
-    tokens = prompt_tokens(engine, prompt)
+    """It has no tokens after the prompt where the prompt fills the context, or is none by the chat template."""
     nothing = np.empty((0, TOP), dtype=np.int32)
+    try:
+        tokens = prompt_tokens(engine, prompt)
+    except UsageError:
+        return Answer(nothing[:, 0], 0, nothing, nothing.astype(np.float16))
     if len(tokens) > CONTEXT - MOST_TOKENS:
         return Answer(tokens, len(tokens), nothing, nothing.astype(np.float16))
     warm = _TEMPERATURES[(number + number // prompts) % len(_TEMPERATURES)]

@@ -31,8 +31,10 @@ MEASURED_AT = (0.4, 0.7)
 """Shares of training after which it is measured; and at its end."""
 _INTERIM_PROMPTS, _INTERIM_TOKENS = 4, 48
 LAST_TOKENS = 128
-_MEASURING_SHARE = 0.06
-"""Of the minutes: what measuring at the end is given."""
+_LOCK = "lock"
+"""The file by which a second run is kept out."""
+_MEASURING_SHARE, _INTERIM_SHARE = 0.06, 0.03
+"""Of the minutes: what measuring is given at the end, and each time before."""
 
 
 class Teller(Protocol):
@@ -115,8 +117,12 @@ class Course:
         """A page that shows how training went."""
         return self.folder / f"{self.name}.html"
 
-    def run(self, tell: Teller) -> gain.Measured:
+    def run(self, tell: Teller, fresh: bool = False) -> gain.Measured:
         """Does what is left to do.
+
+        Args:
+            tell: hears how far it is.
+            fresh: begin anew, without what earlier runs did.
 
         Raises:
             UsageError: the folder holds a course of another target or other texts.
@@ -124,10 +130,12 @@ class Course:
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         try:
-            claim = Claim(self.folder / "lock")
+            claim = Claim(self.folder / _LOCK)
         except OSError:
             raise UsageError(f"{self.name} is being trained by another process.", "Wait for it, or end it.") from None
         try:
+            if fresh:
+                self._clear()
             return self._go_on(tell)
         finally:
             claim.release()
@@ -139,6 +147,11 @@ class Course:
         if not found:
             raise LocalspecError(f"{self.target.name} answered none of the prompts.")
         return self._train(state, header, found, tell)
+
+    def _clear(self) -> None:
+        for file in self.folder.iterdir():
+            if file.name != _LOCK:
+                file.unlink()
 
     @property
     def _file(self) -> Path:
@@ -190,7 +203,9 @@ class Course:
         tokens = sum(len(one.tokens) - one.prompt for one in found)
         tell.fact(f"{len(found):,} answers, {tokens:,} tokens; {len(kept.ids):,} of the target's tokens are drafted")
         model = module.DraftModel(self.shape, Weights(header), kept, cut_layers(self.shape.layers, self.layers))
-        seconds = 60.0 * self.plan.minutes * (1.0 - _MEASURING_SHARE) - state.answer_seconds
+        whole = 60.0 * self.plan.minutes
+        measuring = _MEASURING_SHARE + len(MEASURED_AT) * _INTERIM_SHARE
+        seconds = whole * (1.0 - measuring) - state.answer_seconds
         training = learning.Training(
             model.to(learning.best_device()), examples, self.folder / "checkpoint.pt", max(seconds, 1.0)
         )
@@ -205,16 +220,19 @@ class Course:
             self._learn(training, share * seconds, seconds, tell)
             written()
             last = share == 1.0
-            prompts, longest = (
-                (self.held_out, LAST_TOKENS) if last else (self.held_out[:_INTERIM_PROMPTS], _INTERIM_TOKENS)
-            )
-            result = gain.measure(self.target, self.result, self.before, prompts, longest, tell.phase)
+            result = self._measured(last, whole, tell)
             state.measured.append({"seconds": training.progress.seconds, **result.as_dict()})
             state.write(self._file)
             self._draw(training, state)
             if not last:
                 tell.fact(f"after {training.progress.seconds / 60:.0f} minutes of training: {result.words}")
         return result
+
+    def _measured(self, last: bool, whole: float, tell: Teller) -> gain.Measured:
+        prompts, longest, share = self.held_out[:_INTERIM_PROMPTS], _INTERIM_TOKENS, _INTERIM_SHARE
+        if last:
+            prompts, longest, share = self.held_out, LAST_TOKENS, _MEASURING_SHARE
+        return gain.measure(self.target, self.result, self.before, prompts, longest, tell.phase, share * whole)
 
     @staticmethod
     def _learn(training: Training, until: float, whole: float, tell: Teller) -> None:

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from localspec.chat.turn import Message
 from localspec.checks import gain
 from localspec.checks.gain import Measured, measure
 from localspec.checks.interval import Ratio
+from localspec.errors import ContextOverflowError
 from localspec.training.prompts import shipped
 from tests.drafters.cut.conftest import cut as cut
 from tests.drafters.cut.conftest import header as header
@@ -25,6 +27,19 @@ def test_all_sides_say_the_same(tiny_target: Path, cut: Path, tiny_draft: Path) 
     assert found.tokens_a_pass >= 1.0
     assert found.gain is not None
     assert told[-1] < 1.0
+
+
+def test_a_prompt_that_cannot_be_answered_is_not_counted(tiny_target: Path, cut: Path) -> None:
+    long = (Message("user", "word " * 2 * gain.CONTEXT),)
+    found = measure(tiny_target, cut, None, [*list(shipped())[:2], long], 8, lambda *_: None)
+    assert found.equal == found.prompts == 2
+    with pytest.raises(ContextOverflowError, match="context"):
+        measure(tiny_target, cut, None, [long], 8, lambda *_: None)
+
+
+def test_the_end_of_the_time_leaves_four_prompts(tiny_target: Path, cut: Path) -> None:
+    found = measure(tiny_target, cut, None, list(shipped())[:6], 4, lambda *_: None, seconds=0.001)
+    assert found.equal == found.prompts == gain.LEAST_PROMPTS
 
 
 @pytest.mark.parametrize(

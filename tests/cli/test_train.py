@@ -200,6 +200,12 @@ def test_a_run_beside_another_is_refused(tmp_path: Path, monkeypatch: pytest.Mon
     course = Course(tmp_path, "mine", "", (), (), nothing, nothing, 2, None)
     course.folder.mkdir(parents=True)
     claim = Claim(course.folder / "lock")
+    earlier = course.folder / "checkpoint.pt"
+    earlier.touch()
     with pytest.raises(LocalspecError, match="mine is being trained by another process"):
-        course.run(nothing)
+        course.run(nothing, fresh=True)
+    assert earlier.exists(), "what another run works with stays"
     claim.release()
+    with pytest.raises(IsADirectoryError):  # the target
+        course.run(nothing, fresh=True)
+    assert not earlier.exists()

@@ -112,7 +112,12 @@ def start(
 ) -> subprocess.Popen[str]:
     """The command, fetching the made model into a folder."""
     own = {name: value for name, value in os.environ.items() if not name.startswith("PIP_")}
-    environment = {**own, "PIP_INDEX_URL": f"{address}/simple", "PIP_CONFIG_FILE": os.devnull}
+    environment = {
+        **own,
+        "PIP_INDEX_URL": f"{address}/simple",
+        "PIP_CONFIG_FILE": os.devnull,
+        "PYTHONFAULTHANDLER": "1",
+    }
     digest = digest or hashlib.sha256(b"".join(PARTS)).hexdigest()
     command = [sys.executable, "-c", PROGRAM, str(PACKAGING), digest, "--into", str(folder)]
     return subprocess.Popen(
@@ -145,7 +150,9 @@ def halfway(index: Index, folder: Path) -> Iterator[subprocess.Popen[str]]:
     """A fetch that has the first part and half of the second."""
     index.go.clear()
     process = start(folder, address(index))
-    assert index.reached.wait(60)
+    if not index.reached.wait(180):
+        process.send_signal(signal.SIGABRT)  # with PYTHONFAULTHANDLER it says where it stands
+        pytest.fail(f"nothing asked for the second part in three minutes; sent: {index.sent}, said: {outcome(process)}")
     assert kept(folder) == {".smollm2.partial"}
     yield process
     index.go.set()

@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 
 from localspec import Engine
-from localspec.errors import LocalspecError, ModelFileError
+from localspec.checks.prompts import prompt_tokens
+from localspec.errors import LocalspecError, ModelFileError, UsageError
 from localspec.training import answers
-from localspec.training.prompts import shipped
+from localspec.training.prompts import Conversation, shipped
+from localspec.types import Tokens
 
 SECONDS = 0.001
 """One piece, whatever the machine."""
@@ -59,7 +61,39 @@ def test_prompts_that_fill_the_context_are_one_sentence(
     monkeypatch.setattr(answers, "CONTEXT", 25)
     with Engine.load(tiny_target, slots=2, context=64) as engine, pytest.raises(LocalspecError) as error:
         write(engine, tmp_path)
-    assert error.value.message == "None of 6 prompts could be answered: each fills 25 tokens by itself."
+    sentence = (
+        "None of 6 prompts could be answered: each fills 25 tokens by itself, or the target's chat template refuses it."
+    )
+    assert error.value.message == sentence
+
+
+@pytest.mark.usefixtures("small")
+def test_a_prompt_that_the_template_refuses_is_left_out(
+    tiny_target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refusing(engine: Engine, prompt: Conversation) -> Tokens:
+        if prompt == one:
+            raise UsageError("The model's chat template refuses these messages: roles must alternate.")
+        return prompt_tokens(engine, prompt)
+
+    one = next(shipped())
+    monkeypatch.setattr("localspec.training.answers.prompt_tokens", refusing)
+    with Engine.load(tiny_target, slots=2, context=answers.CONTEXT) as engine:
+        write(engine, tmp_path)
+    assert len(list(answers.read(tmp_path))) == 5
+
+
+def test_the_end_of_the_time_cuts_a_piece_short(
+    tiny_target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(answers, "MOST_TOKENS", 8)
+    with Engine.load(tiny_target, slots=answers.SLOTS, context=answers.CONTEXT) as engine:
+        write(engine, tmp_path)
+        assert len(list(answers.read(tmp_path))) == 16
+        assert not engine.running or all(one.cancelled for one in engine.running.values())
+        write(engine, tmp_path)
+    found = list(answers.read(tmp_path))
+    assert len(found) == len({one.tokens.tobytes() for one in found}) == 32
 
 
 @pytest.mark.usefixtures("small")

@@ -69,7 +69,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Exit code 130 when interrupted; the same command goes on."""
-    from localspec.models.installed.trained import forget
     from localspec.training.course import Course
     from localspec.training.prompts import CHATS
 
@@ -78,8 +77,6 @@ def run(options: argparse.Namespace) -> int:
     course = _course(options, Course)
     if options.eval is not None:
         return _eval(options, course)
-    if options.fresh and not options.dry_run:
-        forget(course.name)
     for line in () if options.json else course.plan.lines():
         print(line, file=sys.stderr)
     if options.dry_run:
@@ -160,7 +157,7 @@ def _train(options: argparse.Namespace, course: Course) -> int:
 
     try:
         with _telling() as tell:
-            found = course.run(tell)
+            found = course.run(tell, options.fresh)
     except KeyboardInterrupt:
         print("Interrupted. The same command goes on.", file=sys.stderr)
         return 130
