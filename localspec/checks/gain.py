@@ -32,6 +32,15 @@ _WARM_UP = 2
 """Questions that are asked first and not counted: until then no side knows what its passes cost."""
 
 
+def least_tokens(longest: int) -> int:
+    """Tokens that are written at least, by all sides together.
+
+    Args:
+        longest: tokens of an answer.
+    """
+    return ((LEAST_PROMPTS + _WARM_UP) * len(SIDES) + LEAST_PROMPTS) * longest
+
+
 @dataclass(frozen=True, slots=True)
 class Measured:
     """How the sides answered the same prompts."""
@@ -121,7 +130,7 @@ def measure(
             spent = perf_counter() - began
             if len(chains) >= LEAST_PROMPTS and spent > seconds:
                 break
-            progress("measuring", max(step / steps, min(spent / seconds, 0.99)))
+            progress("measuring", max(step / steps, min(spent / seconds, step / (LEAST_PROMPTS + _WARM_UP + 1))))
             number = step - _WARM_UP
             order = [SIDES[(step + turn) % len(SIDES)] for turn in range(len(SIDES))]
             try:

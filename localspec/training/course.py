@@ -27,14 +27,8 @@ from localspec.training.prompts import Conversation
 if TYPE_CHECKING:
     from localspec.training.learning import Training
 
-MEASURED_AT = (0.4, 0.7)
-"""Shares of training after which it is measured; and at its end."""
-_INTERIM_PROMPTS, _INTERIM_TOKENS = 4, 48
-LAST_TOKENS = 128
 _LOCK = "lock"
 """The file by which a second run is kept out."""
-_MEASURING_SHARE, _INTERIM_SHARE = 0.06, 0.03
-"""Of the minutes: what measuring is given at the end, and each time before."""
 
 
 class Teller(Protocol):
@@ -203,9 +197,7 @@ class Course:
         tokens = sum(len(one.tokens) - one.prompt for one in found)
         tell.fact(f"{len(found):,} answers, {tokens:,} tokens; {len(kept.ids):,} of the target's tokens are drafted")
         model = module.DraftModel(self.shape, Weights(header), kept, cut_layers(self.shape.layers, self.layers))
-        whole = 60.0 * self.plan.minutes
-        measuring = _MEASURING_SHARE + len(MEASURED_AT) * _INTERIM_SHARE
-        seconds = whole * (1.0 - measuring) - state.answer_seconds
+        seconds = self.plan.training_seconds + self.plan.answer_seconds - state.answer_seconds
         training = learning.Training(
             model.to(learning.best_device()), examples, self.folder / "checkpoint.pt", max(seconds, 1.0)
         )
@@ -214,25 +206,22 @@ class Course:
         def written() -> None:
             export.export(self.result, header, kept, *model.arrays(), name=self.name, facts=facts)
 
-        for share in (*MEASURED_AT, 1.0):
-            if training.progress.seconds >= share * seconds and share < 1.0:
+        for measuring in self.plan.measuring:
+            last = measuring.after == 1.0
+            if training.progress.seconds >= measuring.after * seconds and not last:
                 continue
-            self._learn(training, share * seconds, seconds, tell)
+            self._learn(training, measuring.after * seconds, seconds, tell)
             written()
-            last = share == 1.0
-            result = self._measured(last, whole, tell)
+            prompts = self.held_out[: measuring.prompts]
+            result = gain.measure(
+                self.target, self.result, self.before, prompts, measuring.tokens, tell.phase, measuring.seconds
+            )
             state.measured.append({"seconds": training.progress.seconds, **result.as_dict()})
             state.write(self._file)
             self._draw(training, state)
             if not last:
                 tell.fact(f"after {training.progress.seconds / 60:.0f} minutes of training: {result.words}")
         return result
-
-    def _measured(self, last: bool, whole: float, tell: Teller) -> gain.Measured:
-        prompts, longest, share = self.held_out[:_INTERIM_PROMPTS], _INTERIM_TOKENS, _INTERIM_SHARE
-        if last:
-            prompts, longest, share = self.held_out, LAST_TOKENS, _MEASURING_SHARE
-        return gain.measure(self.target, self.result, self.before, prompts, longest, tell.phase, share * whole)
 
     @staticmethod
     def _learn(training: Training, until: float, whole: float, tell: Teller) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from rich.filesize import decimal
@@ -16,11 +17,14 @@ from localspec.gguf import Header
 from localspec.models.memory import fit
 from localspec.models.memory.memory import Place
 from localspec.training import answers
+from localspec.training.prompts import MOST_HELD_OUT
 
 ANSWERS_SHARE = 1 / 3
 """Of the minutes, in which the target writes answers; the rest is for training and measuring."""
-LEAST_MINUTES = 1.0
+_LEAST_MINUTES = 1
 """Fewer do not pay for loading the target."""
+_LOADING_SECONDS = 10.0
+"""Of the engines that measure."""
 BATCH = 8
 """Answers of a step."""
 LONGEST = 384
@@ -44,6 +48,28 @@ _TOKENS_A_SECOND_A_PASS = 2.4
 
 
 @dataclass(frozen=True, slots=True)
+class Measuring:
+    """One time at which the draft model is measured."""
+
+    after: float
+    """Share of training; 1.0 = at its end."""
+    prompts: int
+    """Held-out ones, at most."""
+    tokens: int
+    """Of an answer."""
+    seconds: float
+    """Of loading and answering; no prompt is asked after them."""
+
+
+_MEASURED = (
+    (Measuring(0.4, gain.LEAST_PROMPTS, 48, 0.0), 0.03),
+    (Measuring(0.7, gain.LEAST_PROMPTS, 48, 0.0), 0.03),
+    (Measuring(1.0, MOST_HELD_OUT, 128, 0.0), 0.06),
+)
+"""When it is measured, and the share of the minutes for it. Only the last one takes more if it has to."""
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """What training takes."""
 
@@ -57,6 +83,12 @@ class Plan:
     result_bytes: int
     tokens: int
     """Of answers, by estimate."""
+    measuring: tuple[Measuring, ...]
+
+    @property
+    def training_seconds(self) -> float:
+        """Seconds of training, if answers take theirs."""
+        return 60.0 * self.minutes - self.answer_seconds - sum(one.seconds for one in self.measuring)
 
     @property
     def answer_seconds(self) -> float:
@@ -93,8 +125,7 @@ def plan(
     Raises:
         UsageError: too few minutes.
     """
-    if not minutes >= LEAST_MINUTES:  # NaN, too
-        raise UsageError(f"--minutes is {minutes:g}; it must be {LEAST_MINUTES:g} or more.")
+    measuring = _measuring(minutes, pass_seconds)
     part = min(shape.vocabulary, int(MOST_DRAFTED * _PART_GROWTH))
     parameters = layers * shape.layer_parameters + part * shape.hidden
     engine = fit.plan([header], None, fit.FitSettings(context=answers.CONTEXT, slots=answers.SLOTS), places)
@@ -107,11 +138,23 @@ def plan(
     training = (
         _ADAM_BYTES * parameters + 4 * part * shape.hidden + read * kept + guessed * part * _LOGIT_BYTES + examples
     )
-    measuring = training + gain.ENGINES * (int(_ENGINE_BYTES) + side.total_bytes)
+    engines = training + gain.ENGINES * (int(_ENGINE_BYTES) + side.total_bytes)
     piece = tokens * (answers.TOP * 6 + 8)
     result = int(1.07 * (parameters + part * shape.hidden))
-    memory = int(_PROCESS_BYTES) + max(engine.total_bytes, measuring)
-    return Plan(minutes, parameters, memory, piece + 2 * 12 * parameters + 2 * result, result, tokens)
+    memory = int(_PROCESS_BYTES) + max(engine.total_bytes, engines)
+    return Plan(minutes, parameters, memory, piece + 2 * 12 * parameters + 2 * result, result, tokens, measuring)
+
+
+def _measuring(minutes: float, pass_seconds: float) -> tuple[Measuring, ...]:
+    found = []
+    for one, share in _MEASURED:
+        least = _LOADING_SECONDS + gain.least_tokens(one.tokens) * pass_seconds
+        if one.after == 1.0 or least <= share * 60.0 * minutes:
+            found.append(replace(one, seconds=max(least, share * 60.0 * minutes)))
+    needed = max(_LEAST_MINUTES, math.ceil(2 * least / 60.0))
+    if not minutes >= needed:  # NaN, too
+        raise UsageError(f"--minutes is {minutes:g}; it must be {needed} or more.")
+    return tuple(found)
 
 
 def check(found: Plan, free_memory: int, free_disk: int) -> None:

@@ -1,9 +1,10 @@
 """Answers of a target, and its states, for `train.py`: `python answers.py TARGET CORPUS OUT --answers 640`.
 
 CORPUS holds gsm8k_train.jsonl ({"question"} a line) and codegen-instruct.json ([{"instruction", "input"}]). The last 20
-of each are held out. OUT gets learn.npz, maths.npz and code.npz: per answer k the arrays `k.tokens` int32[n],
-`k.prompt` (tokens of the prompt), `k.after4`, `k.after6` and `k.final` float16[n, hidden]: the inputs of layers 4 and
-6, and the states after the final norm.
+of each are held out. OUT gets learn.npz, maths.npz and code.npz, and maths-warm.npz and code-warm.npz: the held-out
+ones at temperature 0.8. Per answer k they have the arrays `k.tokens` int32[n], `k.prompt` (tokens of the prompt),
+`k.after4`, `k.after6` and `k.final` float16[n, hidden]: the inputs of layers 4 and 6, and the states after the final
+norm.
 """
 
 from __future__ import annotations
@@ -28,19 +29,20 @@ MOST_TOKENS = 160
 """Of an answer."""
 LAYERS = (4, 6)
 SLOTS = 8
-TEMPERATURES = (0.0, 0.7, 1.0)
-"""Answers to learn from have these in turn; held-out ones have 0."""
+TEMPERATURES = {"learn": (0.0, 0.7, 1.0), "maths": (0.0,), "code": (0.0,), "maths-warm": (0.8,), "code-warm": (0.8,)}
+"""Of the answers in each file, in turn."""
 
 
 def prompts(corpus: Path) -> dict[str, list[str]]:
-    """All prompts of the three files."""
+    """The prompts of each file."""
     maths = [json.loads(line)["question"] for line in (corpus / "gsm8k_train.jsonl").open(encoding="utf-8")]
     rows = json.loads((corpus / "codegen-instruct.json").read_text(encoding="utf-8"))
     code = [text for row in rows if len(text := f"{row['instruction']}\n{row['input']}".strip()) < 600]
     pairs = zip(maths[:-HELD_OUT], code[:-HELD_OUT], strict=False)
     learn = [prompt for pair in pairs for prompt in pair]
     random.Random(7).shuffle(learn)
-    return {"maths": maths[-HELD_OUT:], "code": code[-HELD_OUT:], "learn": learn}
+    held_out = {"maths": maths[-HELD_OUT:], "code": code[-HELD_OUT:]}
+    return {**held_out, **{f"{name}-warm": texts for name, texts in held_out.items()}, "learn": learn}
 
 
 def answered(engine: Engine, texts: list[str], temperatures: tuple[float, ...]) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -83,8 +85,7 @@ def main() -> None:
     began = time.perf_counter()
     with Engine.load(options.target, slots=SLOTS, context=1024, drafter="none") as engine:
         for name, texts in prompts(options.corpus).items():
-            learned = name == "learn"
-            said = answered(engine, texts[: options.answers] if learned else texts, TEMPERATURES if learned else (0.0,))
+            said = answered(engine, texts[: options.answers] if name == "learn" else texts, TEMPERATURES[name])
             print(name, sum(len(answer) for _, answer in said), "tokens", f"{time.perf_counter() - began:.0f} s")
             kept: dict[str, np.ndarray] = {}
             for k, (prompt, answer) in enumerate(said):

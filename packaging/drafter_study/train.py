@@ -3,6 +3,7 @@
     python answers.py TARGET CORPUS OUT          # answers of the target and its states, through localspec's engine
     python train.py TARGET OUT top               # its most likely tokens at every place
     python train.py TARGET OUT train KIND        # cut2, cut4, exit4, exit6, eagle
+    python train.py TARGET OUT measure KIND      # on held-out answers; training ends with it
     python train.py TARGET OUT table             # a row for every kind that was trained
 
 TARGET is a GGUF file of the llama architecture, which is dequantised. Needs torch and gguf. Drafters guess among the
@@ -31,6 +32,8 @@ TOP = 64
 """Logits of the target that are kept for each token."""
 CHAIN = 6
 """Tokens of a draft."""
+HELD_OUT = {"maths": 0.0, "code": 0.0, "maths-warm": 0.8, "code-warm": 0.8}
+"""Answers that nothing is trained on, and their temperatures."""
 
 
 Row = dict[str, Any]
@@ -145,7 +148,7 @@ EXIT_LAYERS = (4, 6)
 @torch.inference_mode()
 def write_top(model: Llama, out: Path) -> None:
     began = time.perf_counter()
-    for name in ("maths", "code", "learn"):
+    for name in (*HELD_OUT, "learn"):
         found = np.load(out / f"{name}.npz")
         rows = []
         for k in range(sum(key.endswith(".tokens") for key in found.files)):
@@ -331,54 +334,77 @@ def train(model: Llama, out: Path, kind: str, minutes: float, rate: float) -> No
         step += 1
         if step % 50 == 0:
             print(f"{kind} step {step}, {spent:.0f} s, loss {np.mean(log[-50:]):.3f}", flush=True)
-    found = {
-        name: measure(drafter, torch.load(out / f"{name}.pt", weights_only=False), index) for name in ("maths", "code")
-    }
-    found["of"] = {"steps": step, "minutes": minutes, "parameters": sum(p.numel() for p in parameters)}
-    (out / f"{kind}.json").write_text(json.dumps(found))
-    torch.save({"drafted": drafted, "state": drafter.state_dict()}, out / f"{kind}.weights.pt")
-    print(json.dumps(found))
+    about = {"steps": step, "minutes": minutes, "parameters": sum(p.numel() for p in parameters)}
+    torch.save({"drafted": drafted, "state": drafter.state_dict(), "of": about}, out / f"{kind}.weights.pt")
+    measure_all(model, out, kind)
 
 
 # -- what a drafter brings --
 
 
+def measure_all(model: Llama, out: Path, kind: str) -> None:
+    """Writes what a trained drafter brings, as JSON."""
+    kept = torch.load(out / f"{kind}.weights.pt", weights_only=False)
+    drafter = make(kind, model, kept["drafted"])
+    drafter.load_state_dict(kept["state"])
+    index = torch.full((model.embedding.shape[0],), -1)
+    index[kept["drafted"]] = torch.arange(len(kept["drafted"]))
+    found: dict[str, object] = {"of": kept.get("of")}
+    for name, temperature in HELD_OUT.items():
+        found[name] = measure(drafter, torch.load(out / f"{name}.pt", weights_only=False), index, temperature)
+    (out / f"{kind}.json").write_text(json.dumps(found))
+    print(json.dumps(found))
+
+
 @torch.inference_mode()
-def measure(drafter: Drafter, rows: list[Row], index: Tensor) -> dict[str, object]:
-    """Share in common with the target at depths 1 to 3, and tokens a pass at temperature 0 (chains of CHAIN tokens)."""
+def measure(drafter: Drafter, rows: list[Row], index: Tensor, temperature: float) -> dict[str, object]:
+    """Share in common with the target at depths 1 to 3, at temperature 1, and tokens a pass (chains of CHAIN tokens).
+
+    At temperature 0 a token is kept that the target says. Else it is kept by chance: as often as the distributions
+    have in common, which is what speculative sampling keeps (Leviathan et al. 2023, corollary 3.6).
+    """
+    chosen = random.Random(5)
     shares: list[list[float]] = [[], [], []]
     tokens = passes = 0
     for row in rows:
         n, first = len(row["tokens"]), int(row["prompt"])
         eagle = isinstance(drafter, Eagle)
         found = drafter(row, CHAIN) if isinstance(drafter, Eagle) else drafter(row)
-        right = torch.zeros(CHAIN, n, dtype=torch.bool)  # [depth, place of the token that is guessed]
+        chance = torch.zeros(CHAIN, n)  # [depth, place of the token that is guessed]: how likely it is kept
         for depth in range(CHAIN):
             logits = found[depth] if eagle else found[0]
             shift = depth + 2 if eagle else 1
-            guessed = drafter.drafted[logits.argmax(-1)]
-            m = min(len(guessed), n - shift)
-            right[depth, shift : shift + m] = guessed[:m] == row["tokens"][shift : shift + m]
+            begin = first - shift
+            which = index[row["which"][begin + shift - 1 : n - 1].long()]
+            top, ours = row["top"][begin + shift - 1 : n - 1].float(), logits[begin : begin + len(which)]
+            if temperature == 0.0:
+                guessed = drafter.drafted[ours.argmax(-1)]
+                chance[depth, first:] = (guessed == row["tokens"][first:]).float()
+            else:
+                chance[depth, first:] = in_common(top, which, ours, temperature)
             if depth < 3:
-                begin = first - shift
-                which = index[row["which"][begin + shift - 1 : n - 1].long()]
-                theirs = row["top"][begin + shift - 1 : n - 1].float().exp() * (which >= 0)
-                ours = logits[begin : begin + len(which)].softmax(-1).gather(-1, which.clamp(min=0))
-                shares[depth].append(float(torch.minimum(theirs, ours).sum(-1).mean()))
+                shares[depth].append(float(in_common(top, which, ours, 1.0).mean()))
         place = first  # the first token of the answer is the target's own
         while place < n:
             kept = 0
-            while kept < CHAIN and place + 1 + kept < n and right[kept, place + 1 + kept]:
+            while kept < CHAIN and place + 1 + kept < n and chosen.random() < chance[kept, place + 1 + kept]:
                 kept += 1
             tokens, passes, place = tokens + kept + 1, passes + 1, place + kept + 1
     return {"shares": [float(np.mean(s)) for s in shares], "tokens_a_pass": tokens / passes, "passes": passes}
+
+
+def in_common(top: Tensor, which: Tensor, ours: Tensor, temperature: float) -> Tensor:
+    """[places]: the share of probability that the target's top tokens have in common with a drafter's logits."""
+    theirs = (top / temperature).softmax(-1) if temperature != 1.0 else top.exp()
+    found = (ours / temperature).softmax(-1).gather(-1, which.clamp(min=0))
+    return torch.minimum(theirs * (which >= 0), found).sum(-1)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("target", type=Path)
     parser.add_argument("out", type=Path)
-    parser.add_argument("what", choices=["top", "train", "table"])
+    parser.add_argument("what", choices=["top", "train", "measure", "table"])
     parser.add_argument("kind", nargs="?", choices=KINDS)
     parser.add_argument("--minutes", type=float, default=12.0, help="of CPU time")
     parser.add_argument("--threads", type=int, default=1)
@@ -395,13 +421,15 @@ def main() -> None:
                 *(
                     f"{name}: {found[name]['tokens_a_pass']:.2f} tokens a pass, "
                     + " ".join(f"{share:.2f}" for share in found[name]["shares"])
-                    for name in ("maths", "code")
+                    for name in HELD_OUT
                 ),
             )
         return
     model = Llama(options.target)
     if options.what == "top":
         write_top(model, options.out)
+    elif options.what == "measure":
+        measure_all(model, options.out, options.kind)
     else:
         train(model, options.out, options.kind, options.minutes, options.rate)
 

@@ -27,8 +27,21 @@ def test_it_grows_with_what_is_asked_for(header: Header) -> None:
     assert found.lines()[0].startswith("20 minutes of answers (about 2,880,000 tokens), 40 of training 2.6 M weights")
 
 
+def test_a_slow_target_is_measured_at_the_end_alone(header: Header) -> None:
+    hour, slow = of(header), of(header, minutes=5.0, pass_seconds=0.04)
+    assert [one.after for one in hour.measuring] == [0.4, 0.7, 1.0]
+    assert [one.seconds for one in hour.measuring] == pytest.approx([108.0, 108.0, 216.0])
+    assert [one.after for one in slow.measuring] == [1.0]
+    assert slow.measuring[0].seconds == pytest.approx(10.0 + 22 * 128 * 0.04)
+    for found in (hour, slow):
+        measuring = sum(one.seconds for one in found.measuring)
+        assert found.answer_seconds + found.training_seconds + measuring == pytest.approx(60.0 * found.minutes)
+    with pytest.raises(UsageError, match=r"--minutes is 1; it must be 5 or more\."):
+        of(header, minutes=1.0, pass_seconds=0.04)
+
+
 def test_what_does_not_fit_is_refused_with_numbers(header: Header) -> None:
-    found = Plan(60.0, 10, 4_000_000_000, 2_000_000_000, 10, 10)
+    found = Plan(60.0, 10, 4_000_000_000, 2_000_000_000, 10, 10, ())
     check(found, 0, 0)  # unknown
     check(found, 5_000_000_000, 3_000_000_000)
     with pytest.raises(ModelError, match=r"Training takes 4\.0 GB of memory, and 1\.0 GB are free\.") as error:

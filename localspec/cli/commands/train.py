@@ -140,13 +140,12 @@ def _course(options: argparse.Namespace, make: type[Course]) -> Course:
 def _eval(options: argparse.Namespace, course: Course) -> int:
     from localspec.checks.gain import measure
     from localspec.models.installed.installed import find_one
-    from localspec.training.course import LAST_TOKENS
 
     draft, before = find_one(options.eval), course.before
     if before is not None and before.resolve() == draft.resolve():  # it drafts for the target already
         before = None
     with _telling() as tell:
-        found = measure(course.target, draft, before, course.held_out, LAST_TOKENS, tell.phase)
+        found = measure(course.target, draft, before, course.held_out, course.plan.measuring[-1].tokens, tell.phase)
     _print(options, found)
     return 0
 
