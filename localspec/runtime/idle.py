@@ -1,6 +1,6 @@
 """What an engine does while it has nothing to answer, a short step at a time; a request waits for one at most.
 
-`IdleSelfCheck` tries our kernels and `IdleLimits` measures the machine, once for each. `IdleCalibration` times the
+`IdleSelfCheck` tries our kernels once, and `IdleLimits` measures the machine once a day. `IdleCalibration` times the
 widths that have not run yet. Its passes run after what the slot's cache holds and are then dropped from it, like a
 draft that was rejected whole: what stays has the bits of plain decoding. Nothing runs within seconds of a pass of this
 process. Passes and measurements wait for mains power and for CPUs that are free; what others delayed does not count.
@@ -79,7 +79,8 @@ class IdleSelfCheck:
 
 
 class IdleLimits:
-    """Measures once what this machine can do at most, for the estimates of `runtime.estimate`."""
+    """Measures what this machine can do at most, for the estimates of `runtime.estimate`: once a day, and the highest
+    ever measured counts."""
 
     def __init__(self, folder: Path, threads: int, room: Callable[[], int | None] = available_bytes) -> None:
         """
@@ -89,7 +90,8 @@ class IdleLimits:
             room: says how many bytes of memory are free.
         """
         self._folder, self._threads, self._room = folder, threads, room
-        self._over, self._not_before = limits.read(folder, threads) is not None, 0.0
+        self._known = limits.read(folder, threads)
+        self._over, self._not_before = self._known is not None and limits.is_of_today(folder, threads), 0.0
 
     @property
     def wait(self) -> float | None:
@@ -98,7 +100,7 @@ class IdleLimits:
     def step(self) -> bool:
         self._not_before = perf_counter() + _RETRY_SECONDS
         if not on_battery() and (self._room() or 0) >= _FREE_BYTES:
-            found = limits.measure_limits(self._threads)
+            found = limits.measure_limits(self._threads, self._known)
             if found is not None:
                 limits.write(self._folder, self._threads, found)
                 self._over = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Sequence
 from functools import partial
@@ -265,7 +266,7 @@ needs_wide = pytest.mark.skipif(not wide.available(), reason=wide.status().reaso
 
 @needs_wide
 @pytest.mark.usefixtures("quiet")
-def test_the_machine_is_measured_once_where_there_is_room(tmp_path: Path) -> None:
+def test_the_machine_is_measured_once_a_day_where_there_is_room(tmp_path: Path) -> None:
     for room in (None, 2**30 - 1):
         waiting = IdleLimits(tmp_path, 2, partial(int, room) if room else lambda: None)
         assert waiting.wait == 0.0
@@ -281,6 +282,18 @@ def test_the_machine_is_measured_once_where_there_is_room(tmp_path: Path) -> Non
     assert 1e8 < found.memory_rate < 1e13
     assert Rates.of(found).memory == found.memory_rate
     assert limits.read(tmp_path, 1) is None, "of other threads nothing is known"
+
+    busy = limits.Limits(1e3, 2.0 * found.int8_rate)
+    limits.write(tmp_path, 2, busy)
+    (file,) = tmp_path.glob("limits-*.json")
+    os.utime(file, (0, time.time() - 90_000))
+    again = IdleLimits(tmp_path, 2)
+    assert again.step()
+    later = limits.read(tmp_path, 2)
+    assert later is not None
+    assert later.memory_rate > 1e8, "what was measured beside other work does not stay"
+    assert later.int8_rate == busy.int8_rate, "the highest counts"
+    assert IdleLimits(tmp_path, 2).wait is None
 
 
 @needs_wide

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from localspec.llama.exact import probe, wide
 _MEMORY_TRIES, _MEMORY_SECONDS = 3, 0.05
 _INT8_TRIES, _INT8_SECONDS = 20, 0.005
 """Short tries of which the best counts: on a busy machine a long one would measure the others too."""
+_DAY_SECONDS = 86_400
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +34,15 @@ def read(folder: Path, threads: int) -> Limits | None:
     except probe.DAMAGE:
         return None
     return limits if limits.memory_rate > 0 and limits.int8_rate > 0 else None
+
+
+def is_of_today(folder: Path, threads: int) -> bool:
+    """Whether it was measured within a day: one measured beside other work is too low, and another may be better."""
+    try:
+        written = (folder / f"{_key(threads)}.json").stat().st_mtime
+    except OSError:
+        return False
+    return abs(time.time() - written) < _DAY_SECONDS
 
 
 def write(folder: Path, threads: int, limits: Limits) -> None:
