@@ -15,6 +15,7 @@ from localspec.checks.apart import Apart
 from localspec.checks.interval import Ratio, ratio
 from localspec.checks.tune import Answering, Question, Timing
 from localspec.errors import ContextOverflowError, UsageError
+from localspec.models.installed.installed import NO_DRAFT
 from localspec.options import Options
 from localspec.types import SamplingParams
 
@@ -122,8 +123,8 @@ def measure(
     steps = len(prompts) + _WARM_UP
     refused, began = None, perf_counter()
     with ExitStack() as stack:
-        settings = {"context": CONTEXT, "tuned": True}
-        old = stack.enter_context(Apart(Answering, target, before, settings, progress=progress))
+        settings = {"context": CONTEXT}
+        old = stack.enter_context(Apart(Answering, target, before or NO_DRAFT, settings, progress=progress))
         new = stack.enter_context(Apart(Answering, target, draft, settings, progress=progress))
         sides = {"plain": old, "before": old, "after": new}
         for step in range(steps):

@@ -60,7 +60,7 @@ class Answering:
     def __init__(
         self,
         target: Path,
-        draft: Path | None,
+        draft: Path | str | None,
         settings: Mapping[str, Any],
         progress: Callable[[str, float], None] | None = None,
     ) -> None:

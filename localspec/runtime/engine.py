@@ -74,6 +74,7 @@ class Engine(AnyEngine):
         Args:
             target: name of a pair or model that is installed, or a GGUF file.
             draft: name or GGUF file of the draft model; overrides the pair's. One that is a head counts as one.
+                "none" = no draft model, whatever goes with the target.
             heads: names, files or folders of heads trained for the target.
             progress: called with (what is being done, share done from 0 to 1); may raise to give up.
             tuned: take what `localspec tune` stored for this pair, where `settings` do not say otherwise.
@@ -84,10 +85,10 @@ class Engine(AnyEngine):
             PairError: target and draft do not share a tokenizer, or a head is for another target.
             UsageError: a setting has an impossible value.
         """
-        from localspec.models.installed.installed import find, find_one
+        from localspec.models.installed.installed import NO_DRAFT, find, find_one
 
         target_path, pair_draft = find(target)
-        draft_path = pair_draft if draft is None else find_one(draft)
+        draft_path = None if draft == NO_DRAFT else pair_draft if draft is None else find_one(draft)
         draft_path, head_paths = apart(draft_path, [find_one(head) for head in heads])
         tuning = tunings.read(target_path, draft_path) if tuned else None
         if tuning is not None:

@@ -20,22 +20,25 @@ import numpy as np
 import numpy.typing as npt
 
 from localspec.checks.prompts import prompt_tokens
+from localspec.checks.texts import Conversation
 from localspec.errors import LocalspecError, UsageError
 from localspec.models.facts.safetensors import SafetensorsFile, Shape
 from localspec.models.facts.tensors import Tensors
 from localspec.options import Options
 from localspec.runtime.engine import Engine
-from localspec.training.prompts import Conversation
+from localspec.runtime.generation import Generation
 from localspec.types import SamplingParams, Tokens
 
 TOP = 32
 """Tokens whose probabilities are kept at each place; they hold 97 % and more of all probability at temperature 1."""
 PIECE = 48
-"""Answers of a file: what a kill can cost."""
+"""Answers of a file, at most: what a kill can cost."""
+_PIECE_SECONDS = 120.0
+"""After which a piece asks nothing more."""
 SLOTS = 8
 """Answers that are written at once."""
 _LEAST = 16
-"""Answers of a piece before the end of the time cuts it short."""
+"""Answers of a piece before those that are being written at the end of the time are given up."""
 MOST_TOKENS = 192
 """Of an answer. Many short answers teach more than a few long ones."""
 CONTEXT = 1024
@@ -92,48 +95,62 @@ def write(
         engine: of the target, with `SLOTS` slots.
         prompts: to answer.
         folder: of the pieces.
-        seconds: how long; the last piece is cut short then, after `_LEAST` answers.
+        seconds: how long. Then nothing more is asked.
         progress: called after each answer with (tokens of answers, seconds); may raise to stop.
         kept: called with the seconds so far when a piece is on disk.
 
     Raises:
         LocalspecError: the disk is full, or the target cannot answer any of the prompts.
     """
-    began, tokens, number = perf_counter(), 0, len(pieces(folder))
-    while perf_counter() - began < seconds:
-        chosen = range(number * PIECE, (number + 1) * PIECE)
-        found = []
-        with closing(_answered(engine, prompts, chosen)) as answered:
-            for answer in answered:
-                found.append(answer)
-                tokens += len(answer.tokens) - answer.prompt
-                progress(tokens, perf_counter() - began)
-                if len(found) >= _LEAST and perf_counter() - began > seconds:
-                    break
-        if not found:
+    began, tokens, last = perf_counter(), 0, perf_counter() + seconds
+    number, empty = 1 + max((int(path.stem[-5:]) for path in pieces(folder)), default=-1), 0
+    while perf_counter() < last:
+        chosen, found = range(number * PIECE, (number + 1) * PIECE), list[Answer]()
+        until = min(last, perf_counter() + _PIECE_SECONDS)
+        try:
+            with closing(_answered(engine, prompts, chosen, until)) as answered:
+                for answer in answered:
+                    found.append(answer)
+                    tokens += len(answer.tokens) - answer.prompt
+                    progress(tokens, perf_counter() - began)
+                    if len(found) >= _LEAST and perf_counter() > last:
+                        break
+        finally:  # an interrupted piece, too
+            if found:
+                _write(folder / f"answers-{number:05}.safetensors", found)
+                kept(perf_counter() - began)
+        number, empty = number + 1, 0 if found else empty + PIECE
+        if empty >= len(prompts):
             raise LocalspecError(
-                f"None of {PIECE} prompts could be answered: each fills {CONTEXT} tokens by itself, "
+                f"None of {len(prompts)} prompts could be answered: each fills {CONTEXT} tokens by itself, "
                 "or the target's chat template refuses it."
             )
-        _write(folder / f"answers-{number:05}.safetensors", found)
-        kept(perf_counter() - began)
-        number += 1
 
 
-def _answered(engine: Engine, prompts: Sequence[Conversation], numbers: Sequence[int]) -> Generator[Answer]:
-    """Answers, `SLOTS` at a time, as they come, without those of prompts that cannot be answered."""
+def _answered(
+    engine: Engine, prompts: Sequence[Conversation], numbers: Sequence[int], until: float
+) -> Generator[Answer]:
+    """Answers, `SLOTS` at a time, as they come, without those of prompts that cannot be answered. After `until`, by
+    `perf_counter`, no further prompt is asked.
+    """
     waiting: queue.SimpleQueue[int] = queue.SimpleQueue()
     done: queue.SimpleQueue[Answer | BaseException | None] = queue.SimpleQueue()
-    stopped = threading.Event()
+    asked, stopped = list[Generation](), threading.Event()
     for number in numbers:
         waiting.put(number)
 
+    def began(generation: Generation) -> None:
+        asked.append(generation)
+        if stopped.is_set():
+            generation.cancel()
+
     def work() -> None:
-        while not stopped.is_set():
+        first = True
+        while not stopped.is_set() and (first or perf_counter() < until):
+            first = False
             try:
-                done.put(
-                    _answer(engine, prompts[(number := waiting.get_nowait()) % len(prompts)], number, len(prompts))
-                )
+                number = waiting.get_nowait()
+                done.put(_answer(engine, prompts[number % len(prompts)], number, len(prompts), began))
             except queue.Empty:
                 break
             except Exception as error:  # noqa: BLE001 - raised where answers are read
@@ -156,13 +173,15 @@ def _answered(engine: Engine, prompts: Sequence[Conversation], numbers: Sequence
                 yield item
     finally:
         stopped.set()
-        for generation in list(engine.running.values()):
+        for generation in list(asked):
             generation.cancel()
         for worker in workers:
             worker.join()
 
 
-def _answer(engine: Engine, prompt: Conversation, number: int, prompts: int) -> Answer:
+def _answer(
+    engine: Engine, prompt: Conversation, number: int, prompts: int, began: Callable[[Generation], None]
+) -> Answer:
     """It has no tokens after the prompt where the prompt fills the context, or is none by the chat template."""
     nothing = np.empty((0, TOP), dtype=np.int32)
     try:
@@ -175,6 +194,7 @@ def _answer(engine: Engine, prompt: Conversation, number: int, prompts: int) -> 
     sampling = SamplingParams(temperature=warm, top_k=0, top_p=1.0, min_p=0.0)
     asked = Options(sampling=sampling, seed=number, max_tokens=MOST_TOKENS, top_log_probs=TOP, past=False)
     generation = engine.generate(tokens, asked)
+    began(generation)
     top = [place.top for event in generation for place in event.log_probs]
     likely = np.array(top, dtype=np.float64).reshape(-1, TOP, 2)
     said = np.asarray(generation.tokens, dtype=np.int32)[: len(likely)]

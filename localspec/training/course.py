@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from localspec import paths
-from localspec.checks import gain
+from localspec.checks import gain, texts
+from localspec.checks.texts import Conversation
 from localspec.claim import Claim
 from localspec.drafters.cut import export, part
 from localspec.drafters.cut.layers import Shape, Weights, cut_layers
@@ -19,16 +20,18 @@ from localspec.gguf import Header, read_header
 from localspec.llama.library import lib
 from localspec.models.facts.pairing import TRAINED_FOR
 from localspec.models.installed.adopt import sha256_of
-from localspec.models.installed.trained import work_folder
+from localspec.models.installed.installed import NO_DRAFT
+from localspec.models.installed.trained import LOCK, work_folder
 from localspec.training import answers
 from localspec.training.plan import Plan
-from localspec.training.prompts import Conversation
 
 if TYPE_CHECKING:
     from localspec.training.learning import Training
 
-_LOCK = "lock"
-"""The file by which a second run is kept out."""
+_LEAST_SHARE = 0.2
+"""Of the minutes, in which it trains however long answers took."""
+PROMPTS = "prompts.json"
+"""The file of what the target is asked."""
 
 
 class Teller(Protocol):
@@ -56,6 +59,8 @@ class State:
     """Asked for by the last run."""
     answer_seconds: float = 0.0
     """Spent on answers, over all runs."""
+    chosen: int = 0
+    """Answers by which the tokens that are drafted were chosen, when training began."""
     measured: list[dict[str, Any]] = field(default_factory=list)
     """[{"seconds": of training, ...}]: see `gain.Measured.as_dict`."""
 
@@ -124,12 +129,13 @@ class Course:
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         try:
-            claim = Claim(self.folder / _LOCK)
-        except OSError:
+            claim = Claim(self.folder / LOCK)
+        except TimeoutError:
             raise UsageError(f"{self.name} is being trained by another process.", "Wait for it, or end it.") from None
+        except OSError as error:
+            raise LocalspecError(f"{self.folder} cannot be written: {error.strerror}.") from None
         try:
-            if fresh:
-                self._clear()
+            self._clear(fresh)
             return self._go_on(tell)
         finally:
             claim.release()
@@ -142,9 +148,10 @@ class Course:
             raise LocalspecError(f"{self.target.name} answered none of the prompts.")
         return self._train(state, header, found, tell)
 
-    def _clear(self) -> None:
+    def _clear(self, fresh: bool) -> None:
+        """Removes what killed runs left half written, or all that earlier runs did."""
         for file in self.folder.iterdir():
-            if file.name != _LOCK:
+            if file.name != LOCK and (fresh or file.name.startswith(".") or file.suffix == ".new"):
                 file.unlink()
 
     @property
@@ -160,15 +167,24 @@ class Course:
                 raise UsageError(
                     f"{self.name} is being trained with {words}.", "Give another --out, or --fresh to begin anew."
                 )
+        if self.plan.minutes < state.minutes:
+            raise UsageError(
+                f"--minutes is {self.plan.minutes:g}; {self.name} was begun with {state.minutes:g}.",
+                "Give as many or more, which go on with it, or --fresh to begin anew.",
+            )
         state.minutes = self.plan.minutes
         state.write(self._file)
+        try:
+            texts.write(self.folder / PROMPTS, self.texts, self.learned, self.held_out)
+        except OSError as error:
+            raise LocalspecError(f"{self.folder / PROMPTS} cannot be written: {error.strerror}.") from None
         return state
 
     def _answer(self, state: State, tell: Teller) -> None:
         from localspec.runtime.engine import Engine
 
         left = self.plan.answer_seconds - state.answer_seconds
-        if left <= 0 or (self.folder / "checkpoint.pt").exists():
+        if left <= 0:
             return
         spent = state.answer_seconds
 
@@ -182,7 +198,8 @@ class Course:
             state.write(self._file)
 
         tell.phase("answers", spent / self.plan.answer_seconds, "loading the target")
-        with Engine.load(self.target, slots=answers.SLOTS, context=answers.CONTEXT) as engine:
+        drafts = self.before or NO_DRAFT
+        with Engine.load(self.target, drafts, slots=answers.SLOTS, context=answers.CONTEXT) as engine:
             answers.write(engine, self.learned, self.folder, left, progress, kept)
 
     def _train(self, state: State, header: Header, found: Sequence[answers.Answer], tell: Teller) -> gain.Measured:
@@ -192,12 +209,15 @@ class Course:
 
         torch.set_num_threads(lib.default_threads())
         torch.manual_seed(1)
-        kept = part.choose(header, learning.weight_of(found, self.shape.vocabulary))
+        state.chosen = state.chosen or len(found)
+        state.write(self._file)
+        kept = part.choose(header, learning.weight_of(found[: state.chosen], self.shape.vocabulary))
         examples = [one for answer in found if (one := learning.example(answer, kept)) is not None]
         tokens = sum(len(one.tokens) - one.prompt for one in found)
         tell.fact(f"{len(found):,} answers, {tokens:,} tokens; {len(kept.ids):,} of the target's tokens are drafted")
         model = module.DraftModel(self.shape, Weights(header), kept, cut_layers(self.shape.layers, self.layers))
-        seconds = self.plan.training_seconds + self.plan.answer_seconds - state.answer_seconds
+        late = state.answer_seconds - self.plan.answer_seconds
+        seconds = max(self.plan.training_seconds - late, _LEAST_SHARE * 60.0 * self.plan.minutes)
         training = learning.Training(
             model.to(learning.best_device()), examples, self.folder / "checkpoint.pt", max(seconds, 1.0)
         )
@@ -212,9 +232,9 @@ class Course:
                 continue
             self._learn(training, measuring.after * seconds, seconds, tell)
             written()
-            prompts = self.held_out[: measuring.prompts]
+            asked = self.held_out[: measuring.prompts]
             result = gain.measure(
-                self.target, self.result, self.before, prompts, measuring.tokens, tell.phase, measuring.seconds
+                self.target, self.result, self.before, asked, measuring.tokens, tell.phase, measuring.seconds
             )
             state.measured.append({"seconds": training.progress.seconds, **result.as_dict()})
             state.write(self._file)

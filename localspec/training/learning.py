@@ -187,8 +187,8 @@ class Training:
         if not torch.isfinite(loss):
             raise LocalspecError(f"Training failed at step {step}: the loss is {float(loss)}.")
         loss.backward()  # type: ignore[no-untyped-call, unused-ignore]
-        nn.utils.clip_grad_norm_(self._trained, 1.0)
-        self._optimiser.step()
+        if torch.isfinite(nn.utils.clip_grad_norm_(self._trained, 1.0)):
+            self._optimiser.step()
         self.progress.stepped(float(loss.detach()))
 
     def _batches(self) -> Iterator[list[Example]]:

@@ -10,6 +10,7 @@ from typing import Any
 from rich.filesize import decimal
 
 from localspec.checks import gain
+from localspec.checks.texts import MOST_HELD_OUT
 from localspec.drafters.cut.layers import Shape
 from localspec.drafters.cut.part import MOST_DRAFTED
 from localspec.errors import ModelError, UsageError
@@ -17,7 +18,6 @@ from localspec.gguf import Header
 from localspec.models.memory import fit
 from localspec.models.memory.memory import Place
 from localspec.training import answers
-from localspec.training.prompts import MOST_HELD_OUT
 
 ANSWERS_SHARE = 1 / 3
 """Of the minutes, in which the target writes answers; the rest is for training and measuring."""
@@ -61,10 +61,12 @@ class Measuring:
     """Of loading and answering; no prompt is asked after them."""
 
 
+LAST_TOKENS = 128
+"""Of an answer, when it is measured at the end."""
 _MEASURED = (
     (Measuring(0.4, gain.LEAST_PROMPTS, 48, 0.0), 0.03),
     (Measuring(0.7, gain.LEAST_PROMPTS, 48, 0.0), 0.03),
-    (Measuring(1.0, MOST_HELD_OUT, 128, 0.0), 0.06),
+    (Measuring(1.0, MOST_HELD_OUT, LAST_TOKENS, 0.0), 0.06),
 )
 """When it is measured, and the share of the minutes for it. Only the last one takes more if it has to."""
 
@@ -120,7 +122,7 @@ def plan(
         layers: of the draft model.
         minutes: in all.
         pass_seconds: of a plain pass of the target.
-        places: the CPU, and the GPUs.
+        places: the CPU first, then the GPUs, whose memory is not planned.
 
     Raises:
         UsageError: too few minutes.
@@ -138,10 +140,10 @@ def plan(
     training = (
         _ADAM_BYTES * parameters + 4 * part * shape.hidden + read * kept + guessed * part * _LOGIT_BYTES + examples
     )
-    engines = training + gain.ENGINES * (int(_ENGINE_BYTES) + side.total_bytes)
+    engines = training + gain.ENGINES * (int(_ENGINE_BYTES) + side.needed(places[0].name))
     piece = tokens * (answers.TOP * 6 + 8)
     result = int(1.07 * (parameters + part * shape.hidden))
-    memory = int(_PROCESS_BYTES) + max(engine.total_bytes, engines)
+    memory = int(_PROCESS_BYTES) + max(engine.needed(places[0].name), engines)
     return Plan(minutes, parameters, memory, piece + 2 * 12 * parameters + 2 * result, result, tokens, measuring)
 
 
@@ -152,18 +154,26 @@ def _measuring(minutes: float, pass_seconds: float) -> tuple[Measuring, ...]:
         if one.after == 1.0 or least <= share * 60.0 * minutes:
             found.append(replace(one, seconds=max(least, share * 60.0 * minutes)))
     needed = max(_LEAST_MINUTES, math.ceil(2 * least / 60.0))
-    if not minutes >= needed:  # NaN, too
-        raise UsageError(f"--minutes is {minutes:g}; it must be {needed} or more.")
+    if not needed <= minutes < math.inf:  # NaN, too
+        raise UsageError(f"--minutes is {minutes:g}; for this target it must be {needed} or more.")
     return tuple(found)
 
 
-def check(found: Plan, free_memory: int, free_disk: int) -> None:
+def check(found: Plan, free_memory: int, free_disk: int, there: int = 0) -> None:
     """Whether the machine has what it takes; 0 = unknown.
+
+    Args:
+        found: what it takes.
+        free_memory, free_disk: bytes.
+        there: bytes on the disk that an earlier run wrote.
 
     Raises:
         ModelError: there is too little memory or disk.
     """
-    for what, needed, free in (("memory", found.memory_bytes, free_memory), ("disk", found.disk_bytes, free_disk)):
+    for what, needed, free in (
+        ("memory", found.memory_bytes, free_memory),
+        ("disk", found.disk_bytes - there, free_disk),
+    ):
         if free and needed > free:
             raise ModelError(
                 f"Training takes {decimal(needed)} of {what}, and {decimal(free)} are free.",

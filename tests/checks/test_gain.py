@@ -10,8 +10,8 @@ from localspec.chat.turn import Message
 from localspec.checks import gain
 from localspec.checks.gain import Measured, measure
 from localspec.checks.interval import Ratio
+from localspec.checks.texts import shipped
 from localspec.errors import ContextOverflowError
-from localspec.training.prompts import shipped
 from tests.drafters.cut.conftest import cut as cut
 from tests.drafters.cut.conftest import header as header
 from tests.drafters.cut.conftest import part as part

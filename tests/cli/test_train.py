@@ -21,8 +21,10 @@ from localspec.gguf import read_header
 from localspec.models.facts.pairing import TRAINED_FOR
 from localspec.models.installed.store import Store
 from localspec.models.installed.trained import work_folder
+from localspec.training.plan import Plan
 from localspec.types import SamplingParams
 from tests.cli.conftest import Command
+from tests.drafters.shipped_heads import SHIPPED
 from tests.llama import architectures
 
 TORCH = importlib.util.find_spec("torch") is not None
@@ -60,7 +62,7 @@ def test_a_dry_run_says_what_it_takes_and_does_nothing(command: Command, own: Pa
 @pytest.mark.parametrize(
     ("arguments", "sentence", "code"),
     [
-        (["--minutes", "0.5"], "--minutes is 0.5; it must be 1 or more.", 2),
+        (["--minutes", "0.5"], "--minutes is 0.5; for this target it must be 1 or more.", 2),
         (["--out", "a/b"], "--out is 'a/b'; it must be a name, without slashes.", 2),
         (["--out", "tiny-target"], "--out is 'tiny-target', which another model is called.", 2),
         (["--layers", "9"], "--layers is 9; it must be a whole number between 1 and 8.", 2),
@@ -189,6 +191,42 @@ def test_ten_kills(own: Path) -> None:
         torch = pytest.importorskip("torch")
         losses.append(torch.load(folder / "checkpoint.pt", weights_only=True)["loss"])
     assert abs(losses[1] - losses[0]) < 0.25 * losses[0], losses
+
+
+def test_what_was_not_finished_is_removed_by_its_name(command: Command, own: Path) -> None:
+    work_folder("own-draft").mkdir(parents=True)
+    (work_folder("own-draft") / "checkpoint.pt").write_bytes(b"x" * 2_000_000)
+    result = command("rm", "own-draft")
+    assert result.out == "own-draft: what it was trained with: 2.0 MB given back.\n"
+    assert not work_folder("own-draft").exists()
+    assert command("rm", "own-draft").code == 3
+
+
+@pytest.mark.usefixtures("with_torch")
+def test_fewer_minutes_than_before_are_refused(command: Command, own: Path) -> None:
+    from localspec.checks import texts
+    from localspec.training.course import PROMPTS, Course
+
+    folder = work_folder("own-draft")
+    folder.mkdir(parents=True)
+    learned, held = texts.gather([])
+    nothing: Any = None
+    course = Course(own, "own-draft", "", learned, held, nothing, Plan(60.0, 1, 1, 1, 1, 1, ()), 2, None)
+    state = course._state()
+    assert state.minutes == 60.0
+    assert texts.read(folder / PROMPTS, "") == (learned, held)
+    result = command("train", str(own), "--minutes", "15")
+    assert result.err.endswith(
+        "--minutes is 15; own-draft was begun with 60. Give as many or more, which go on with it, or --fresh to begin "
+        "anew.\n"
+    )
+    assert result.code == 2
+
+
+def test_a_head_is_not_measured_as_a_draft_model(command: Command, own: Path) -> None:
+    result = command("train", str(own), "--eval", str(SHIPPED["dspark"]))
+    assert "only draft models are measured." in result.err
+    assert result.code == 2
 
 
 def test_a_run_beside_another_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -120,6 +120,15 @@ def test_control_tokens() -> None:
     assert DRAFT.read(prompt(*translated([9, 1]))) == b"<|user|>a", "of others the name is read"
 
 
+def test_a_first_token_that_no_tokenizer_adds_is_read_as_any_other() -> None:
+    """SmolLM2's template begins with its `bos`, which its tokenizer does not add: a draft model learned it so."""
+    target, draft = MadeTokenizer(TARGET.pieces, 8), MadeTokenizer(DRAFT.pieces, 2)
+    target.add_bos = draft.add_bos = False
+    assert translated([8, 1], translator(target, draft)) == [2, 4]
+    target.add_bos = True
+    assert translated([8, 1], translator(target, draft)) == [4]
+
+
 def test_a_tokenizer_that_puts_a_space_before_texts_does_so_only_there() -> None:
     by = translator(TARGET, SPACED)
     start = SPACED.bos

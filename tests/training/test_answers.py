@@ -8,19 +8,27 @@ import numpy as np
 import pytest
 
 from localspec import Engine
+from localspec.chat.turn import Message
 from localspec.checks.prompts import prompt_tokens
+from localspec.checks.texts import Conversation, shipped
 from localspec.errors import LocalspecError, ModelFileError, UsageError
 from localspec.training import answers
-from localspec.training.prompts import Conversation, shipped
 from localspec.types import Tokens
 
-SECONDS = 0.001
-"""One piece, whatever the machine."""
+
+class Enough(Exception):
+    """A piece is written."""
+
+
+def enough(seconds: float) -> None:
+    raise Enough
 
 
 def write(engine: Engine, folder: Path) -> list[tuple[int, float]]:
+    """One piece."""
     told: list[tuple[int, float]] = []
-    answers.write(engine, list(shipped()), folder, SECONDS, lambda *one: told.append(one), lambda seconds: None)
+    with pytest.raises(Enough):
+        answers.write(engine, list(shipped()), folder, 600.0, lambda *one: told.append(one), enough)
     return told
 
 
@@ -59,12 +67,21 @@ def test_prompts_that_fill_the_context_are_one_sentence(
     tiny_target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(answers, "CONTEXT", 25)
+    prompts = list(shipped())[:20]
     with Engine.load(tiny_target, slots=2, context=64) as engine, pytest.raises(LocalspecError) as error:
-        write(engine, tmp_path)
-    sentence = (
-        "None of 6 prompts could be answered: each fills 25 tokens by itself, or the target's chat template refuses it."
-    )
-    assert error.value.message == sentence
+        answers.write(engine, prompts, tmp_path, 600.0, lambda *one: None, lambda seconds: None)
+    why = "each fills 25 tokens by itself, or the target's chat template refuses it"
+    assert error.value.message == f"None of 20 prompts could be answered: {why}."
+
+
+@pytest.mark.usefixtures("small")
+def test_a_piece_without_an_answer_is_passed_over(tiny_target: Path, tmp_path: Path) -> None:
+    long = [(Message("user", f"{number} " + "word " * answers.CONTEXT),) for number in range(12)]
+    for _ in range(2):
+        with Engine.load(tiny_target, slots=2, context=answers.CONTEXT) as engine, pytest.raises(Enough):
+            answers.write(engine, [*long, *list(shipped())[:6]], tmp_path, 600.0, lambda *one: None, enough)
+    assert [path.name for path in answers.pieces(tmp_path)] == [f"answers-0000{n}.safetensors" for n in (2, 5)]
+    assert len(list(answers.read(tmp_path))) == 12
 
 
 @pytest.mark.usefixtures("small")
@@ -83,21 +100,19 @@ def test_a_prompt_that_the_template_refuses_is_left_out(
     assert len(list(answers.read(tmp_path))) == 5
 
 
-def test_the_end_of_the_time_cuts_a_piece_short(
+def test_after_the_end_of_the_time_nothing_more_is_asked(
     tiny_target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(answers, "MOST_TOKENS", 8)
     with Engine.load(tiny_target, slots=answers.SLOTS, context=answers.CONTEXT) as engine:
-        write(engine, tmp_path)
-        assert len(list(answers.read(tmp_path))) == 16
-        assert not engine.running or all(one.cancelled for one in engine.running.values())
-        write(engine, tmp_path)
-    found = list(answers.read(tmp_path))
-    assert len(found) == len({one.tokens.tobytes() for one in found}) == 32
+        for count in (8, 16):
+            answers.write(engine, list(shipped()), tmp_path, 1e-3, lambda *one: None, lambda seconds: None)
+            found = list(answers.read(tmp_path))
+            assert len(found) == len({one.tokens.tobytes() for one in found}) == count
 
 
 @pytest.mark.usefixtures("small")
-def test_a_stop_leaves_only_whole_pieces(tiny_target: Path, tmp_path: Path) -> None:
+def test_a_stop_keeps_what_was_answered(tiny_target: Path, tmp_path: Path) -> None:
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
 
@@ -105,7 +120,7 @@ def test_a_stop_leaves_only_whole_pieces(tiny_target: Path, tmp_path: Path) -> N
         write(engine, tmp_path)
         with pytest.raises(KeyboardInterrupt):
             answers.write(engine, list(shipped()), tmp_path, 60.0, stop, lambda seconds: None)
-        assert len(list(answers.read(tmp_path))) == 6
+        assert len(list(answers.read(tmp_path))) == 7
         assert not engine.running or all(one.cancelled for one in engine.running.values())
 
 

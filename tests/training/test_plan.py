@@ -36,7 +36,7 @@ def test_a_slow_target_is_measured_at_the_end_alone(header: Header) -> None:
     for found in (hour, slow):
         measuring = sum(one.seconds for one in found.measuring)
         assert found.answer_seconds + found.training_seconds + measuring == pytest.approx(60.0 * found.minutes)
-    with pytest.raises(UsageError, match=r"--minutes is 1; it must be 5 or more\."):
+    with pytest.raises(UsageError, match=r"--minutes is 1; for this target it must be 5 or more\."):
         of(header, minutes=1.0, pass_seconds=0.04)
 
 
@@ -50,7 +50,7 @@ def test_what_does_not_fit_is_refused_with_numbers(header: Header) -> None:
     with pytest.raises(ModelError, match=r"Training takes 2\.0 GB of disk, and 1\.0 GB are free\.") as error:
         check(found, 5_000_000_000, 1_000_000_000)
     assert "--minutes" in error.value.hint
-    with pytest.raises(UsageError, match=r"--minutes is nan; it must be 1 or more\."):
+    with pytest.raises(UsageError, match=r"--minutes is nan; for this target it must be 1 or more\."):
         of(header, minutes=float("nan"))
 
 

@@ -23,14 +23,16 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     from localspec.models.installed.store import Store
-    from localspec.models.installed.trained import forget, work_folder
+    from localspec.models.installed.trained import forget, is_begun, work_folder
 
     if options.partial:
         return _partial(options)
     if not options.names:
         raise UsageError("There is nothing to remove.", "localspec list shows what is installed.")
     store, removed = Store(), []
-    doomed = _models(options.names, store)
+    installed = {entry.name for entry in store.entries()}
+    begun = [name for name in options.names if name not in installed and is_begun(name)]
+    doomed = _models([name for name in options.names if name not in begun], store)
     if not options.force:
         for name in doomed:
             _check_unused(name, store, doomed)
@@ -40,6 +42,7 @@ def run(options: argparse.Namespace) -> int:
             freed = f"{removal.bytes / 1e6:.1f} MB given back" if not removal.kept else f"kept: {removal.kept}"
             if not options.json:
                 print_plain(f"{name}: {removal.path}: {freed}.")
+    for name in dict.fromkeys([*begun, *doomed]):
         if freed_bytes := forget(name):
             removed.append({"name": name, "path": str(work_folder(name)), "bytes": freed_bytes, "kept": ""})
             if not options.json:

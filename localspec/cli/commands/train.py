@@ -35,6 +35,8 @@ _LINE_SECONDS = 30.0
 _DEFAULT_MINUTES = 60.0
 _REACHED = 0.45
 """What passes reach of the rate at which this machine reads memory at most: 6.3 ms for SmolLM2 on two cores."""
+_GPU_RATE = 100e9
+"""Bytes a second that any GPU reads at least."""
 _DEFAULT_LAYERS, _MOST_LAYERS = 2, 8
 
 
@@ -69,14 +71,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Exit code 130 when interrupted; the same command goes on."""
+    from localspec.checks.texts import CHATS
     from localspec.training.course import Course
-    from localspec.training.prompts import CHATS
 
     if CHATS in options.texts and not Path(CHATS).exists() and not (options.yes or options.dry_run):
         _ask()
-    course = _course(options, Course)
     if options.eval is not None:
-        return _eval(options, course)
+        return _eval(options)
+    course = _course(options, Course)
     for line in () if options.json else course.plan.lines():
         print(line, file=sys.stderr)
     if options.dry_run:
@@ -101,51 +103,74 @@ def _ask() -> None:
 
 def _course(options: argparse.Namespace, make: type[Course]) -> Course:
     from localspec import paths
+    from localspec.checks import texts
     from localspec.drafters.cut.export import gguf_package
     from localspec.drafters.cut.layers import read_shape
+    from localspec.drafters.cut.part import check_tokenizer
     from localspec.gguf import read_header
     from localspec.llama.exact import limits
     from localspec.llama.library import lib
     from localspec.models.facts.shape import shape_of
-    from localspec.models.installed.installed import find
     from localspec.models.installed.store import Store
-    from localspec.models.installed.trained import check_name
+    from localspec.models.installed.trained import check_name, size_of, work_folder
     from localspec.runtime.memory.estimate import Rates, pass_seconds
     from localspec.runtime.memory.memory import places
-    from localspec.training import plan, prompts
+    from localspec.training import plan
+    from localspec.training.course import PROMPTS
 
-    path, before = find(options.target)
+    path, before = _compared(options.target)
     header = read_header(path)
     shape = read_shape(header)
-    if importlib.util.find_spec("torch") is None and options.eval is None:
+    check_tokenizer(header)
+    if importlib.util.find_spec("torch") is None:
         raise UsageError("Training needs PyTorch, which is not installed.", 'pip install "localspec[train]"')
     gguf_package()
     name = options.out or f"{Path(options.target).name.removesuffix('.gguf')}-draft"
     store = Store()
     check_name(name, store)
     own = next((one.path for one in store.entries() if one.name == name), None)
-    learned, held = prompts.gather(options.texts)
+    words = ", ".join(options.texts) or "localspec's own list of prompts"
+    begun = None if options.fresh else texts.read(work_folder(name) / PROMPTS, words)
+    learned, held = begun or texts.gather(options.texts)
     known = limits.read(paths.machine_dir(), lib.default_threads())
     rates = Rates() if known is None else replace(Rates.of(known), memory=_REACHED * known.memory_rate)
-    seconds = pass_seconds(shape_of(header), 1, 512, rates)
     there = places()
+    if len(there) > 1:
+        rates = replace(rates, memory=_GPU_RATE)
+    seconds = pass_seconds(shape_of(header), 1, 512, rates)
     found = plan.plan(header, shape, options.layers, options.minutes, seconds, there)
-    if options.eval is None:
-        plan.check(found, there[0].free_bytes, paths.free_bytes(paths.data_dir()))
-    words = ", ".join(options.texts) or "localspec's own list of prompts"
+    plan.check(found, there[0].free_bytes, paths.free_bytes(paths.data_dir()), size_of(name))
     earlier = None if before is not None and own is not None and before.resolve() == own.resolve() else before
     return make(path, name, words, learned, held, shape, found, options.layers, earlier)
 
 
-def _eval(options: argparse.Namespace, course: Course) -> int:
-    from localspec.checks.gain import measure
-    from localspec.models.installed.installed import find_one
+def _compared(name: str) -> tuple[Path, Path | None]:
+    """A target, and what drafts for it where it is installed."""
+    from localspec.models.installed.installed import entry_of, find
+    from localspec.models.installed.store import Store
 
-    draft, before = find_one(options.eval), course.before
+    path, before = find(name)
+    entry = entry_of(path, Store())
+    return path, before if entry is None or before is not None else find(entry.name)[1]
+
+
+def _eval(options: argparse.Namespace) -> int:
+    from localspec.checks import texts
+    from localspec.checks.gain import measure
+    from localspec.gguf import read_header
+    from localspec.models.facts.heads import draft_kind
+    from localspec.models.installed.installed import find_one
+    from localspec.training.plan import LAST_TOKENS
+
+    (target, before), draft = _compared(options.target), find_one(options.eval)
+    kind = draft_kind(read_header(draft))
+    if kind.is_head:
+        raise UsageError(f"--eval {options.eval} is {kind.sentence}; only draft models are measured.")
     if before is not None and before.resolve() == draft.resolve():  # it drafts for the target already
         before = None
+    _, held = texts.gather(options.texts)
     with _telling() as tell:
-        found = measure(course.target, draft, before, course.held_out, course.plan.measuring[-1].tokens, tell.phase)
+        found = measure(target, draft, before, held, LAST_TOKENS, tell.phase)
     _print(options, found)
     return 0
 
@@ -160,8 +185,8 @@ def _train(options: argparse.Namespace, course: Course) -> int:
     except KeyboardInterrupt:
         print("Interrupted. The same command goes on.", file=sys.stderr)
         return 130
-    sentence = keep(course.target, course.name, course.result, Store(), found.worth_it)
     _print(options, found)
+    sentence = keep(course.target, course.name, course.result, Store(), found.worth_it)
     if not options.json:
         print(f"{course.name}: {sentence} How it went: {course.chart}")
     return 0

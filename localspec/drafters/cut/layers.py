@@ -96,12 +96,18 @@ def _fault(header: Header) -> str:
     for name in ("token_embd.weight", "output_norm.weight"):
         if name not in names:
             return f"it has no {name}"
-    if header.text(f"{header.architecture}.rope.scaling.type") not in ("", "none"):
+    stated = {key.removeprefix(f"{header.architecture}."): value for key, value in header.metadata.items()}
+    factors = (stated.get(name, 1.0) for name in ("rope.scaling.factor", "rope.scale_linear"))
+    if stated.get("rope.scaling.type", "none") != "none" or any(factor not in (0.0, 1.0) for factor in factors):
         return "its positions are scaled"
+    if not isinstance(stated.get("attention.head_count_kv", 0), int):
+        return "its layers differ in heads"
     heads, hidden = header.number("attention.head_count"), header.number("embedding_length")
     if not header.n_layers or not heads or not hidden or not header.number("feed_forward_length"):
         return "its header does not state its sizes"
     size = header.number("attention.key_length") or hidden // heads
+    if stated.get("attention.scale") or (header.number("attention.value_length") or hidden // heads) != size:
+        return "its attention is of another kind"
     if header.number("rope.dimension_count") not in (0, size):
         return "only a part of each head has positions"
     return ""

@@ -54,13 +54,7 @@ def choose(header: Header, weight: Float32Array, size: int = MOST_DRAFTED) -> Pa
     Raises:
         ModelError: its tokenizer is none whose merges are known here.
     """
-    kind = header.text("tokenizer.ggml.model")
-    if kind not in ("gpt2", "llama"):
-        raise ModelError(
-            f"No draft model can be cut from {header.path.name}: its tokenizer is {kind or 'not stated'}.",
-            "Tokenizers of the kinds gpt2 (BPE) and llama (SentencePiece) can be cut.",
-        )
-    texts, types = header.tokens, header.token_types
+    kind, texts, types = check_tokenizer(header), header.tokens, header.token_types
     ids = {text: token for token, text in reversed(list(enumerate(texts)))}
     merge = _by_rank(header.merges) if kind == "gpt2" else _by_score(ids, header.array("tokenizer.ggml.scores"))
     used = [int(token) for token in np.argsort(-weight, kind="stable")[:size] if weight[token] > 0.0]
@@ -88,6 +82,24 @@ def choose(header: Header, weight: Float32Array, size: int = MOST_DRAFTED) -> Pa
         return found or [int(places[order[0]])]
 
     return Part(order, left, places, pieces)
+
+
+def check_tokenizer(header: Header) -> str:
+    """The kind of a target's tokenizer.
+
+    Raises:
+        ModelError: it is none whose merges are known here.
+    """
+    kind = header.text("tokenizer.ggml.model")
+    fault = "" if kind in ("gpt2", "llama") else f"its tokenizer is {kind or 'not stated'}"
+    if kind == "llama" and len(header.array("tokenizer.ggml.scores")) != len(header.tokens):
+        fault = "its tokens have no scores"
+    if fault:
+        raise ModelError(
+            f"No draft model can be cut from {header.path.name}: {fault}.",
+            "Tokenizers of the kinds gpt2 (BPE) and llama (SentencePiece) can be cut.",
+        )
+    return kind
 
 
 def _always(header: Header, texts: list[str], types: list[int]) -> Iterable[int]:

@@ -50,7 +50,10 @@ class Translator:
     def __init__(self, target: Tokenizer, draft: Tokenizer, shared: SharedVocabulary) -> None:
         self.beginning = [draft.bos] if draft.add_bos and draft.bos is not None else []
         """Tokens with which every text of the draft model starts."""
-        self.target_bos = target.bos
+        own = target.add_bos or draft.add_bos
+        self.dropped = target.bos if own else None
+        """The token of the target that is dropped where a text begins: its tokenizer put it there, or the draft model
+        has its own beginning."""
         self.controls: Mapping[int, int] = shared.controls
         """{control token of the target: the same one of the draft model}; of others the draft model reads the names."""
         self.text = functools.lru_cache(maxsize=_CACHED_PIECES)(functools.partial(target.piece, special=True))
@@ -128,8 +131,8 @@ class Translation:
         count, piece, starts = states[same]
         for token in history[same:].tolist():
             control = translator.controls.get(token)
-            if len(states) == 1 and token == translator.target_bos:
-                pass  # the draft model has its own beginning
+            if len(states) == 1 and token == translator.dropped:
+                pass
             elif control is not None:
                 count = self._put(count, [*translator.encode(piece, starts), control])
                 piece, starts = b"", True

@@ -27,8 +27,8 @@ FIRST_COMPARED = 5
 
 TRAINED_FOR = "localspec.trained_for"
 """Key of a file's metadata: the sha256 of the target that `localspec train` made it for."""
-_NAMELESS = 64
-"""Tokens of such a file that may have no counterpart: control tokens that one of the two reads as text."""
+_MOST_FOREIGN = 16
+"""Texts of such a file's tokens that its target may lack: names of control tokens that one of the two reads as text."""
 
 _WAY_OUT = "--cross-tokenizer lets it draft over the tokens that both have"
 
@@ -143,13 +143,12 @@ def _sound_vocabulary(header: Header) -> Vocabulary:
 
 def _part(target: Header, draft: Header, kind: DraftKind, shared: SharedVocabulary) -> Match:
     """The verdict on a draft model of `localspec train`, whose vocabulary is a part of its target's."""
-    if len(shared) < shared.draft_size - _NAMELESS:
+    if shared.foreign > _MOST_FOREIGN:
         fact = Difference("tokens", str(shared.target_size), str(shared.draft_size))
         verdict = f"{draft.path.name} cannot draft for {target.path.name}: it was trained for another model."
         return Match(False, kind.method, verdict, fact)
-    return Match(
-        True, kind.method, f"{_fitting(target, draft, kind)[:-1]} that was trained for it.", None, (), shared=shared
-    )
+    verdict = f"{_fitting(target, draft, kind)[:-1]} that has a part of its vocabulary."
+    return Match(True, kind.method, verdict, None, (), shared=shared)
 
 
 def _crossing(

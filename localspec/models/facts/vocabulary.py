@@ -134,6 +134,8 @@ class SharedVocabulary:
     """Those among them that are no text: the target's id -> the draft's."""
     byte_ids: Mapping[int, int]
     """Byte -> the draft's token of that byte alone, as far as it has one."""
+    foreign: int = 0
+    """Texts of the draft's tokens that no token of the target has."""
 
     def __len__(self) -> int:
         return len(self.target_ids)
@@ -159,6 +161,7 @@ def share(target: Vocabulary, draft: Vocabulary) -> SharedVocabulary:
         np.array([same[token] for token in order], dtype=np.int32),
         controls,
         {text[0]: token for text, token in theirs.items() if len(text) == 1},
+        sum(text not in ours for text in theirs),
     )
 
 

@@ -16,6 +16,8 @@ from localspec.models.installed.adopt import sha256_of
 from localspec.models.installed.catalog import DEFAULT_PAIR, Catalog
 from localspec.models.installed.store import Entry, Store
 
+NO_DRAFT = "none"
+"""The word, in place of a draft model's name, for none: not the one that goes with the target either."""
 Files = tuple[Path, Path | None]
 """Target, and the draft that goes with it."""
 

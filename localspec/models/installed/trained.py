@@ -7,11 +7,16 @@ from dataclasses import replace
 from pathlib import Path
 
 from localspec import paths
-from localspec.errors import UsageError
+from localspec.claim import is_held
+from localspec.errors import ModelError, UsageError
+from localspec.gguf.split import split_of
 from localspec.models.installed.adopt import adopt
 from localspec.models.installed.catalog import Catalog
 from localspec.models.installed.installed import entry_of, is_trained
 from localspec.models.installed.store import Store
+
+LOCK = "lock"
+"""The file in it by which a second run is kept out."""
 
 
 def work_folder(name: str) -> Path:
@@ -19,13 +24,29 @@ def work_folder(name: str) -> Path:
     return paths.data_dir() / "training" / name
 
 
+def size_of(name: str) -> int:
+    """Bytes of what training it left."""
+    return sum(file.stat().st_size for file in work_folder(name).rglob("*") if file.is_file())
+
+
+def is_begun(name: str) -> bool:
+    """Whether training it left something."""
+    folder = work_folder(name)  # an imported model may be called ".."
+    return folder.is_dir() and folder.resolve().parent == work_folder("x").resolve().parent
+
+
 def forget(name: str) -> int:
-    """Removes what training it left; the bytes that are given back."""
-    folder = work_folder(name)
-    if folder.resolve().parent != work_folder("x").resolve().parent:  # an imported model may be called ".."
+    """Removes what training it left; the bytes that are given back.
+
+    Raises:
+        ModelError: it is being trained.
+    """
+    if not is_begun(name):
         return 0
-    count = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
-    shutil.rmtree(folder, ignore_errors=True)
+    if is_held(work_folder(name) / LOCK):
+        raise ModelError(f"{name!r} is being trained by another process.", "End it first.")
+    count = size_of(name)
+    shutil.rmtree(work_folder(name), ignore_errors=True)
     return count
 
 
@@ -63,8 +84,19 @@ def keep(target: Path, name: str, file: Path, store: Store, drafts: bool) -> str
         store.remove(name)
     adopt(file, store, name=name, role="draft", copy=True)
     bundled = any(one.bundled and one.path.resolve() == target.resolve() for one in Catalog.load().models.values())
+    entry = entry_of(target, store)
     if bundled or not drafts:
+        if entry is not None and entry.draft == name:
+            store.add(replace(entry, draft=""))
         return f"`--draft {name}` drafts with it."
-    entry = entry_of(target, store) or adopt(target, store)
+    if entry is None:
+        entry = adopt(target, store, name=_free_name(target, name, store))
     store.add(replace(entry, draft=name))
     return f"It drafts for {entry.name} from now on."
+
+
+def _free_name(target: Path, draft: str, store: Store) -> str:
+    """What a target that is not installed is called: as its file, where nothing else is called so."""
+    catalog, name = Catalog.load(), split_of(target.name).stem
+    taken = {*catalog.pairs, *catalog.models, *(one.name for one in store.entries())}
+    return name if name not in taken else f"{draft}-target"

@@ -7,10 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from localspec.errors import UsageError
-from localspec.models.installed.installed import find
+from localspec import Engine
+from localspec.claim import Claim
+from localspec.errors import ModelError, UsageError
+from localspec.models.installed.adopt import adopt
+from localspec.models.installed.installed import NO_DRAFT, find
 from localspec.models.installed.store import Store
-from localspec.models.installed.trained import check_name, forget, keep, work_folder
+from localspec.models.installed.trained import LOCK, check_name, forget, keep, work_folder
 
 
 def test_it_goes_with_its_target(tiny_target: Path, cut: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -27,6 +30,42 @@ def test_it_goes_with_its_target(tiny_target: Path, cut: Path, tmp_path: Path, m
     check_name("mine", store)
     with pytest.raises(UsageError, match="--out is 'own', which another model is called"):
         check_name("own", store)
+
+
+def test_one_that_is_not_worth_it_drafts_no_longer(
+    tiny_target: Path, cut: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOCALSPEC_DATA", str(tmp_path / "data"))
+    own, store = Path(shutil.copy(tiny_target, tmp_path / "own.gguf")), Store()
+    keep(own, "mine", cut, store, drafts=True)
+    with Engine.load(own) as drafted, Engine.load(own, NO_DRAFT) as alone:
+        assert drafted.loaded.settings.draft is not None
+        assert alone.loaded.settings.draft is None, "a comparison with what there was before has none"
+    assert keep(own, "mine", cut, store, drafts=False) == "`--draft mine` drafts with it."
+    assert find("own")[1] is find(str(own))[1] is None
+
+
+def test_a_target_whose_name_is_taken_gets_another(
+    tiny_target: Path, cut: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOCALSPEC_DATA", str(tmp_path / "data"))
+    (tmp_path / "a").mkdir()
+    other, store = Path(shutil.copy(tiny_target, tmp_path / "a" / "model.gguf")), Store()
+    adopt(other, store)
+    own = Path(shutil.copy(tiny_target, tmp_path / "model.gguf"))
+    assert keep(own, "mine", cut, store, drafts=True) == "It drafts for mine-target from now on."
+    assert find("model")[1] is None
+
+
+def test_what_is_being_trained_is_not_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCALSPEC_DATA", str(tmp_path))
+    work_folder("mine").mkdir(parents=True)
+    claim = Claim(work_folder("mine") / LOCK)
+    with pytest.raises(ModelError, match="'mine' is being trained by another process"):
+        forget("mine")
+    claim.release()
+    assert forget("mine") == 0
+    assert not work_folder("mine").exists()
 
 
 def test_its_folder_goes_and_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,6 +31,23 @@ def test_other_architectures_are_refused_in_one_sentence(name: str, words: str, 
     with pytest.raises(ModelError, match=f"No draft model can be cut from {path.name}: .*{words}") as error:
         read_shape(read_header(path))
     assert error.value.hint == "Its layers must be plain ones of llama, qwen2, qwen3."
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("rope.scaling.type", "yarn", "its positions are scaled"),
+        ("rope.scaling.factor", 4.0, "its positions are scaled"),
+        ("rope.scale_linear", 2.0, "its positions are scaled"),
+        ("attention.scale", 0.5, "its attention is of another kind"),
+        ("attention.value_length", 32, "its attention is of another kind"),
+        ("attention.head_count_kv", [2, 2, 1, 1, 2, 2], "its layers differ in heads"),
+    ],
+)
+def test_layers_of_another_kind_are_refused(header: Header, key: str, value: Any, words: str) -> None:
+    metadata = {**header.metadata, f"llama.{key}": value}
+    with pytest.raises(ModelError, match=words):
+        read_shape(replace(header, metadata=metadata))
 
 
 def test_a_layer_with_a_tensor_that_is_not_known_is_named(header: Header) -> None:

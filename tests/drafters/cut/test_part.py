@@ -11,6 +11,7 @@ from localspec.drafters.cut.part import Part, choose
 from localspec.errors import ModelError
 from localspec.gguf import Header, read_header
 from localspec.llama.model import Model
+from localspec.models.facts.pairing import TRAINED_FOR, match
 
 TEXTS = (
     "Maria bought 12 lanterns in Lisbon and gave 5 of them to her brother.",
@@ -85,3 +86,34 @@ def test_sentencepiece_is_cut_by_scores(tmp_path: Path) -> None:
     assert {"▁abc", "ab", "▁ab", "▁", "a", "b", "c", "<0x41>", "<unk>"} <= kept, "ab is merged first, then ▁ with it"
     assert "bc" not in kept
     assert [texts[part.ids[piece]] for piece in part.pieces(texts.index("bc"))] == ["b", "c"]
+
+
+def test_a_sentencepiece_target_takes_its_part(tmp_path: Path) -> None:
+    """Its byte tokens and one-letter tokens write the same bytes; that makes none of them foreign."""
+    gguf = pytest.importorskip("gguf")
+    letters = [chr(code) for code in range(33, 127)]
+    texts = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁", *letters]
+    words = [a + b for a in letters[32:64] for b in letters[32:64]]
+
+    def written(name: str, tokens: list[str], trained: bool) -> Path:
+        path = tmp_path / name
+        writer = gguf.GGUFWriter(str(path), "llama")
+        writer.add_tokenizer_model("llama")
+        writer.add_token_list(tokens)
+        writer.add_token_scores([0.0] * len(tokens))
+        writer.add_token_types([2, 3, 3] + [6] * 256 + [1] * (len(tokens) - 259))
+        writer.add_block_count(1)
+        if trained:
+            writer.add_string(TRAINED_FOR, "0" * 64)
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+        return path
+
+    target = read_header(written("target.gguf", texts + words, trained=False))
+    part = read_header(written("part.gguf", texts + words[::4], trained=True))
+    found = match(target, part)
+    assert found.fits, found.verdict
+    other = read_header(written("other.gguf", texts + [f"{word}zz" for word in words[::4]], trained=True))
+    assert match(target, other).verdict == "other.gguf cannot draft for target.gguf: it was trained for another model."

@@ -10,9 +10,9 @@ import pytest
 
 from localspec.chat.archive.archive import Archive
 from localspec.chat.turn import Message
+from localspec.checks import texts
+from localspec.checks.texts import gather, shipped
 from localspec.errors import UsageError
-from localspec.training import prompts
-from localspec.training.prompts import gather, shipped
 
 
 def asked(texts: list[str], archive: Path | None = None) -> set[str]:
@@ -30,7 +30,7 @@ def test_the_shipped_list_has_prompts_of_all_kinds_and_none_twice() -> None:
 
 def test_what_is_held_out_is_not_learned_and_stays_the_same() -> None:
     learned, held = gather([])
-    assert len(held) == prompts.MOST_HELD_OUT
+    assert len(held) == texts.MOST_HELD_OUT
     assert not set(learned) & set(held)
     assert gather([]) == (learned, held)
 
@@ -48,6 +48,41 @@ def test_rows_of_json(tmp_path: Path) -> None:
     found = asked([str(tmp_path / "a.jsonl"), str(tmp_path / "b.json")])
     assert {"What is 3 + 3?", "Add 4.\n1 2", "Bye"} <= found
     assert len(found) == 21
+
+
+def test_odd_rows_are_passed_over_and_parts_are_joined(tmp_path: Path) -> None:
+    user = {"role": "user", "content": [{"type": "text", "text": "One"}, {"type": "image_url"}, {"text": "two"}]}
+    rows: list[object] = [{"question": f"Is {n} odd?\u2028Say so."} for n in range(20)]
+    rows += [{"messages": 5}, {"messages": [user]}, {"prompt": [{"role": "user", "content": "A list"}]}]
+    rows += [{"messages": [{"role": "human", "content": "Hi"}, {"role": "user", "content": "No"}]}, {"query": {"a": 1}}]
+    path = tmp_path / "odd.jsonl"
+    path.write_text("\n   \n".join(json.dumps(row, ensure_ascii=False) for row in rows), encoding="utf-8")
+    found = asked([str(path)])
+    assert {"Is 3 odd?\u2028Say so.", "One\ntwo", "A list"} <= found
+    assert len(found) == 22
+    path.write_text('{"prompt": "a"}\n\n{"prompt": \n')
+    with pytest.raises(UsageError, match=r"odd\.jsonl, line 3: it is not JSON\."):
+        gather([str(path)])
+    path.write_text("[" * 100_000)
+    with pytest.raises(UsageError, match=r"odd\.jsonl, line 1: it is not JSON\."):
+        gather([str(path)])
+
+
+def test_one_long_line_is_cut_into_passages(tmp_path: Path) -> None:
+    (tmp_path / "line.txt").write_text("".join(f"{number:06}" for number in range(5000)))
+    found = asked([str(tmp_path / "line.txt")])
+    assert len(found) == 25
+    assert "".join(sorted(text.partition("\n\n")[2] for text in found)) == "".join(f"{n:06}" for n in range(5000))
+
+
+def test_prompts_are_kept_as_they_were(tmp_path: Path) -> None:
+    learned, held = gather([])
+    texts.write(tmp_path / "prompts.json", "mine", learned, held)
+    assert texts.read(tmp_path / "prompts.json", "mine") == (learned, held)
+    assert texts.read(tmp_path / "prompts.json", "others") is None
+    (tmp_path / "prompts.json").write_text("{")
+    assert texts.read(tmp_path / "prompts.json", "mine") is None
+    assert texts.read(tmp_path / "nothing.json", "mine") is None
 
 
 def test_texts_are_cut_between_lines(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 from localspec import paths
 from localspec.chat.archive.archive import Archive
 from localspec.chat.text_file import read_text
-from localspec.chat.turn import Message
+from localspec.chat.turn import ROLES, Message
 from localspec.errors import UsageError
 
 if sys.version_info >= (3, 11):
@@ -66,6 +66,26 @@ def gather(texts: Sequence[str], archive: Path | None = None) -> tuple[list[Conv
     return found[len(held) :], held
 
 
+def write(file: Path, texts: str, learned: Sequence[Conversation], held_out: Sequence[Conversation]) -> None:
+    """Keeps prompts, so that a run goes on with them though texts change meanwhile.
+
+    Raises:
+        OSError: the disk is full or read-only.
+    """
+    both = [[[[one.role, one.content] for one in prompt] for prompt in prompts] for prompts in (learned, held_out)]
+    paths.write_whole(file, json.dumps([texts, *both]) + "\n")
+
+
+def read(file: Path, texts: str) -> tuple[list[Conversation], list[Conversation]] | None:
+    """What `write` kept of the same texts; None = nothing that can be read."""
+    try:
+        said, *both = json.loads(file.read_text(encoding="utf-8"))
+        learned, held_out = ([tuple(Message(*one) for one in prompt) for prompt in prompts] for prompts in both)
+    except (OSError, ValueError, TypeError):
+        return None
+    return (learned, held_out) if said == texts else None
+
+
 def shipped() -> Iterator[Conversation]:
     """Every subject of the shipped list in every form."""
     with paths.bundled("training_prompts.toml").open("rb") as file:
@@ -112,9 +132,10 @@ def _files(folder: Path) -> Iterator[Path]:
 def _passages(text: str) -> Iterator[Conversation]:
     """Passages of a text, cut between lines where they can be, each with a request."""
     passage, count = "", 0
-    for line in [*text.splitlines(keepends=True), ""]:
+    lines = (line[at : at + _PASSAGE] for line in text.splitlines(True) for at in range(0, len(line), _PASSAGE))
+    for line in (*lines, ""):
         if passage.strip() and (len(passage) + len(line) > _PASSAGE or not line):
-            yield (Message("user", f"{_REQUESTS[count % len(_REQUESTS)]}\n\n{passage.strip()[:_PASSAGE]}"),)
+            yield (Message("user", f"{_REQUESTS[count % len(_REQUESTS)]}\n\n{passage.strip()}"),)
             passage, count = "", count + 1
         passage += line
 
@@ -122,29 +143,39 @@ def _passages(text: str) -> Iterator[Conversation]:
 def _rows(path: Path) -> Iterator[Conversation]:
     """Rows of a JSON file, or lines of a JSON lines file, that hold a question or a conversation."""
     text = read_text(path)
-    try:
-        whole = json.loads(text) if path.suffix == ".json" else [json.loads(row) for row in text.splitlines() if row]
-    except json.JSONDecodeError as error:
-        raise UsageError(f"{path}, line {error.lineno}: it is not JSON.") from None
-    for row in whole if isinstance(whole, list) else []:
-        if (messages := _conversation(row)) is not None:
-            yield messages
+    lines = [(1, text)] if path.suffix == ".json" else list(enumerate(text.split("\n"), start=1))
+    for number, line in lines:
+        if not line.strip():
+            continue
+        try:
+            found = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            at = number + getattr(error, "lineno", 1) - 1
+            raise UsageError(f"{path}, line {at}: it is not JSON.") from None
+        for row in found if isinstance(found, list) else [found]:
+            if isinstance(row, dict) and (messages := _conversation(row)):
+                yield messages
 
 
-def _conversation(row: Any) -> Conversation | None:
-    """The messages of a row up to the user's last one."""
-    if not isinstance(row, dict):
-        return None
-    messages = [one for one in row.get("messages") or () if isinstance(one, dict)]
-    if messages:
-        last = max((at for at, one in enumerate(messages) if one.get("role") == "user"), default=-1)
-        kept = tuple(
-            Message(str(one.get("role", "user")), str(one.get("content") or "")) for one in messages[: last + 1]
-        )
-        return kept or None
-    asked = next((str(row[name]) for name in _QUESTIONS if row.get(name)), "")
-    more = str(row.get("input") or row.get("context") or "")
-    return (Message("user", f"{asked}\n{more}".strip()),) if asked else None
+def _conversation(row: dict[str, Any]) -> Conversation:
+    """The messages of a row up to the user's last one; () = it holds none, or of somebody else."""
+    asked = next((row[name] for name in ("messages", *_QUESTIONS) if row.get(name)), None)
+    if isinstance(asked, list):
+        said = [(one.get("role"), _text(one.get("content"))) for one in asked if isinstance(one, dict)]
+        last = max((at for at, (role, _) in enumerate(said) if role == "user"), default=-1)
+        kept = [Message(role, text) for role, text in said[: last + 1] if role in ROLES]
+        return tuple(kept) if len(kept) == last + 1 else ()
+    more = _text(row.get("input") or row.get("context"))
+    text = f"{_text(asked)}\n{more}".strip()
+    return (Message("user", text),) if _text(asked) else ()
+
+
+def _text(content: Any) -> str:
+    """A text, or the texts of a message of several parts; "" = it is neither."""
+    if isinstance(content, list):
+        parts = (_text(part.get("text")) for part in content if isinstance(part, dict))
+        return "\n".join(part for part in parts if part)
+    return content if isinstance(content, str) else ""
 
 
 def _chats(archive: Path | None) -> Iterator[Conversation]:
