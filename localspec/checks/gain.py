@@ -33,13 +33,14 @@ _WARM_UP = 2
 """Questions that are asked first and not counted: until then no side knows what its passes cost."""
 
 
-def least_tokens(longest: int) -> int:
-    """Tokens that are written at least, by all sides together.
+def tokens(prompts: int, longest: int) -> int:
+    """Tokens that all sides together write at most for so many prompts.
 
     Args:
+        prompts: those that count.
         longest: tokens of an answer.
     """
-    return ((LEAST_PROMPTS + _WARM_UP) * len(SIDES) + LEAST_PROMPTS) * longest
+    return ((prompts + _WARM_UP) * len(SIDES) + prompts) * longest
 
 
 @dataclass(frozen=True, slots=True)

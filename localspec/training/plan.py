@@ -66,9 +66,9 @@ LAST_TOKENS = 128
 _MEASURED = (
     (Measuring(0.4, gain.LEAST_PROMPTS, 48, 0.0), 0.03),
     (Measuring(0.7, gain.LEAST_PROMPTS, 48, 0.0), 0.03),
-    (Measuring(1.0, MOST_HELD_OUT, LAST_TOKENS, 0.0), 0.06),
+    (Measuring(1.0, MOST_HELD_OUT, LAST_TOKENS, 0.0), 0.1),
 )
-"""When it is measured, and the share of the minutes for it. Only the last one takes more if it has to."""
+"""When it is measured, and the most of the minutes for it. Only the last one takes more if it has to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,9 +150,12 @@ def plan(
 def _measuring(minutes: float, pass_seconds: float) -> tuple[Measuring, ...]:
     found = []
     for one, share in _MEASURED:
-        least = _LOADING_SECONDS + gain.least_tokens(one.tokens) * pass_seconds
+        least, whole = (
+            _LOADING_SECONDS + gain.tokens(count, one.tokens) * pass_seconds
+            for count in (gain.LEAST_PROMPTS, one.prompts)
+        )
         if one.after == 1.0 or least <= share * 60.0 * minutes:
-            found.append(replace(one, seconds=max(least, share * 60.0 * minutes)))
+            found.append(replace(one, seconds=max(least, min(whole, share * 60.0 * minutes))))
     needed = max(_LEAST_MINUTES, math.ceil(2 * least / 60.0))
     if not needed <= minutes < math.inf:  # NaN, too
         raise UsageError(f"--minutes is {minutes:g}; for this target it must be {needed} or more.")

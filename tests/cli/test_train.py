@@ -131,7 +131,7 @@ def test_a_whole_run(command: Command, own: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     told: dict[str, Any] = json.loads(done.stdout)
-    assert told["equal"] == told["prompts"] == 20
+    assert told["equal"] == told["prompts"] >= 4
     assert told["tokens_a_pass"] > 1.2
     assert "training 100%" in done.stderr or "measuring" in done.stderr
     folder = work_folder("own-draft")
