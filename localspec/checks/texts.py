@@ -63,7 +63,14 @@ def gather(texts: Sequence[str], archive: Path | None = None) -> tuple[list[Conv
         )
     random.Random(_SEED).shuffle(found)
     held = found[: min(MOST_HELD_OUT, len(found) // 4)]
-    return found[len(held) :], held
+    rest, begun = found[len(held) :], {_beginning(one) for one in held}
+    apart = [one for one in rest if _beginning(one) not in begun]
+    return apart if len(apart) > len(rest) // 2 else rest, held  # of a few long chats too little would be left
+
+
+def _beginning(prompt: Conversation) -> str:
+    """A conversation's first question: later prompts of a chat hold the answers to its earlier ones."""
+    return next((one.content for one in prompt if one.role == "user"), "")
 
 
 def write(file: Path, texts: str, learned: Sequence[Conversation], held_out: Sequence[Conversation]) -> None:

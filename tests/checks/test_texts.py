@@ -111,7 +111,7 @@ def test_a_folder_is_read_as_git_keeps_it(tmp_path: Path) -> None:
 def test_chats_are_asked_with_what_was_said_before(tmp_path: Path) -> None:
     path = tmp_path / "chats.sqlite3"
     with Archive.open(path) as archive:
-        for number in range(16):
+        for number in range(40):
             chat = archive.new_chat(system="Be brief.")
             first = archive.append_user(chat.id, f"question {number}")
             writer = archive.begin_answer(first.id)
@@ -119,15 +119,27 @@ def test_chats_are_asked_with_what_was_said_before(tmp_path: Path) -> None:
             writer.finish()
             archive.append_user(chat.id, f"more {number}")
     learned, held = gather(["chats"], path)
-    found = [*learned, *held]
-    assert len(found) == 32
-    longest = next(one for one in found if one[-1].content == "more 3")
+    longest = next(one for one in learned if len(one) == 4)
+    which = longest[1].content.rpartition(" ")[2]
     assert longest == (
         Message("system", "Be brief."),
-        Message("user", "question 3"),
+        Message("user", f"question {which}"),
         Message("assistant", "answer"),
-        Message("user", "more 3"),
+        Message("user", f"more {which}"),
     )
+    assert len(held) == 20
+    assert not {one[1] for one in learned} & {one[1] for one in held}, "no chat is in both"
+    assert {one[1].content for one in (*learned, *held)} == {f"question {number}" for number in range(40)}
+
+
+def test_of_one_long_chat_something_is_left_to_learn_from(tmp_path: Path) -> None:
+    path = tmp_path / "chats.sqlite3"
+    with Archive.open(path) as archive:
+        chat = archive.new_chat()
+        for number in range(40):
+            archive.append_user(chat.id, f"question {number}")
+    learned, held = gather(["chats"], path)
+    assert (len(learned), len(held)) == (30, 10)
 
 
 @pytest.mark.parametrize(
