@@ -73,24 +73,29 @@ def _beginning(prompt: Conversation) -> str:
     return next((one.content for one in prompt if one.role == "user"), "")
 
 
-def write(file: Path, texts: str, learned: Sequence[Conversation], held_out: Sequence[Conversation]) -> None:
+def write(file: Path, words: str, learned: Sequence[Conversation], held_out: Sequence[Conversation]) -> None:
     """Keeps prompts, so that a run goes on with them though texts change meanwhile.
+
+    Args:
+        file: where.
+        words: which texts they are of.
+        learned, held_out: as `gather` returns them.
 
     Raises:
         OSError: the disk is full or read-only.
     """
     both = [[[[one.role, one.content] for one in prompt] for prompt in prompts] for prompts in (learned, held_out)]
-    paths.write_whole(file, json.dumps([texts, *both]) + "\n")
+    paths.write_whole(file, json.dumps([words, *both]) + "\n")
 
 
-def read(file: Path, texts: str) -> tuple[list[Conversation], list[Conversation]] | None:
+def read(file: Path, words: str) -> tuple[list[Conversation], list[Conversation]] | None:
     """What `write` kept of the same texts; None = nothing that can be read."""
     try:
         said, *both = json.loads(file.read_text(encoding="utf-8"))
         learned, held_out = ([tuple(Message(*one) for one in prompt) for prompt in prompts] for prompts in both)
     except (OSError, ValueError, TypeError):
         return None
-    return (learned, held_out) if said == texts else None
+    return (learned, held_out) if said == words else None
 
 
 def shipped() -> Iterator[Conversation]:
@@ -165,7 +170,7 @@ def _rows(path: Path) -> Iterator[Conversation]:
 
 
 def _conversation(row: dict[str, Any]) -> Conversation:
-    """The messages of a row up to the user's last one; () = it holds none, or of somebody else."""
+    """The messages of a row up to the user's last one; () = the row has none, or one whose role is not in `ROLES`."""
     asked = next((row[name] for name in ("messages", *_QUESTIONS) if row.get(name)), None)
     if isinstance(asked, list):
         said = [(one.get("role"), _text(one.get("content"))) for one in asked if isinstance(one, dict)]

@@ -64,8 +64,8 @@ class Answering:
         settings: Mapping[str, Any],
         progress: Callable[[str, float], None] | None = None,
     ) -> None:
-        """Loads, without what tuning stored unless `settings` say otherwise; raises as `Engine.load`."""
-        self._engine = Engine.load(target, draft, progress=progress, **{"tuned": False, **settings})
+        """Loads, without what tuning stored; raises as `Engine.load`."""
+        self._engine = Engine.load(target, draft, progress=progress, tuned=False, **settings)
 
     def answer(self, question: Question) -> Timing:
         """Answers once, as if nothing had been answered before."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from rich.filesize import decimal
@@ -64,11 +64,12 @@ class Measuring:
 LAST_TOKENS = 128
 """Of an answer, when it is measured at the end."""
 _MEASURED = (
-    (Measuring(0.4, gain.LEAST_PROMPTS, 48, 0.0), 0.03),
-    (Measuring(0.7, gain.LEAST_PROMPTS, 48, 0.0), 0.03),
-    (Measuring(1.0, MOST_HELD_OUT, LAST_TOKENS, 0.0), 0.1),
+    (0.4, gain.LEAST_PROMPTS, 48, 0.03),
+    (0.7, gain.LEAST_PROMPTS, 48, 0.03),
+    (1.0, MOST_HELD_OUT, LAST_TOKENS, 0.1),
 )
-"""When it is measured, and the most of the minutes for it. Only the last one takes more if it has to."""
+"""When it is measured: `after`, `prompts` and `tokens` of `Measuring`, and the most of the minutes for it. Only the
+last one takes more if it has to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,17 +149,17 @@ def plan(
 
 
 def _measuring(minutes: float, pass_seconds: float) -> tuple[Measuring, ...]:
-    found = []
-    for one, share in _MEASURED:
-        least, whole = (
-            _LOADING_SECONDS + gain.tokens(count, one.tokens) * pass_seconds
-            for count in (gain.LEAST_PROMPTS, one.prompts)
-        )
-        if one.after == 1.0 or least <= share * 60.0 * minutes:
-            found.append(replace(one, seconds=max(least, min(whole, share * 60.0 * minutes))))
-    needed = max(_LEAST_MINUTES, math.ceil(2 * least / 60.0))
+    def seconds(prompts: int, tokens: int) -> float:
+        return _LOADING_SECONDS + gain.tokens(prompts, tokens) * pass_seconds
+
+    needed = max(_LEAST_MINUTES, math.ceil(2 * seconds(gain.LEAST_PROMPTS, LAST_TOKENS) / 60.0))
     if not needed <= minutes < math.inf:  # NaN, too
         raise UsageError(f"--minutes is {minutes:g}; for this target it must be {needed} or more.")
+    found = []
+    for after, prompts, tokens, share in _MEASURED:
+        least, most = seconds(gain.LEAST_PROMPTS, tokens), share * 60.0 * minutes
+        if after == 1.0 or least <= most:
+            found.append(Measuring(after, prompts, tokens, max(least, min(seconds(prompts, tokens), most))))
     return tuple(found)
 
 

@@ -151,6 +151,7 @@ def share(target: Vocabulary, draft: Vocabulary) -> SharedVocabulary:
     counts, which is the one that models say. Each must have as many types as tokens, or none."""
     ours, theirs = _texts(target), _texts(draft)
     same = {token: theirs[text] for text, token in ours.items() if text in theirs}
+    foreign = len(theirs) - len(same)
     controls = _controls(target, draft, same)
     same |= controls
     order = sorted(same)
@@ -161,7 +162,7 @@ def share(target: Vocabulary, draft: Vocabulary) -> SharedVocabulary:
         np.array([same[token] for token in order], dtype=np.int32),
         controls,
         {text[0]: token for text, token in theirs.items() if len(text) == 1},
-        sum(text not in ours for text in theirs),
+        foreign,
     )
 
 

@@ -12,11 +12,11 @@ from localspec.errors import ModelError, UsageError
 from localspec.gguf.split import split_of
 from localspec.models.installed.adopt import adopt
 from localspec.models.installed.catalog import Catalog
-from localspec.models.installed.installed import entry_of, is_trained
+from localspec.models.installed.installed import entry_of, is_trained, knows
 from localspec.models.installed.store import Store
 
 LOCK = "lock"
-"""The file in it by which a second run is kept out."""
+"""The file of a work folder by which a second run is kept out."""
 
 
 def work_folder(name: str) -> Path:
@@ -90,13 +90,12 @@ def keep(target: Path, name: str, file: Path, store: Store, drafts: bool) -> str
             store.add(replace(entry, draft=""))
         return f"`--draft {name}` drafts with it."
     if entry is None:
-        entry = adopt(target, store, name=_free_name(target, name, store))
+        entry = adopt(target, store, name=_free_name(target, name))
     store.add(replace(entry, draft=name))
     return f"It drafts for {entry.name} from now on."
 
 
-def _free_name(target: Path, draft: str, store: Store) -> str:
+def _free_name(target: Path, draft: str) -> str:
     """What a target that is not installed is called: as its file, where nothing else is called so."""
-    catalog, name = Catalog.load(), split_of(target.name).stem
-    taken = {*catalog.pairs, *catalog.models, *(one.name for one in store.entries())}
-    return name if name not in taken else f"{draft}-target"
+    name = split_of(target.name).stem
+    return f"{draft}-target" if knows(name) else name
