@@ -1,29 +1,131 @@
 """The promise "never slower": what speculation may lose in an answer.
 
 Plain decoding's time is known (one row a pass), so a loss can be counted. It is counted in plain passes of that moment.
-Every pass that drafted or planned books what it really took, drafting and planning included, against what plain
-decoding would have needed for its tokens. No draft is sent, and no drafter asked, that could lose more than is left. So
+There are two allowances. Each answer has one for wrong guesses (`Budget`): a pass that drafted books what it really
+took against what plain decoding would have needed for its tokens, and no draft is sent, and no drafter asked, that
+could lose more than is left. Deciding who drafts has another (`Looks`), so that looking never uses up what guessing may
+lose. An answer whose allowance is used up gets credit for guesses that were drawn, not sent, and right. So
 
-    time of an answer <= (1 + LOSS_SHARE) * plain time + LOSS_PASSES plain passes + seconds of passes over the feared,
+    time of an answer <= (1 + LOSS_SHARE + LOOK_SHARE) * plain time + LOSS_PASSES + credit(tokens) plain passes,
 
-and readings of prompts that did not pay back (see `asking`). Each answer has its own budget: neither savings nor
-losses of one answer count in the next.
+and readings of prompts that did not pay back (see `asking`). Of a pass that took longer than was feared one plain pass
+counts over the feared. Each answer has its own budget: neither savings nor losses of one answer count in the next.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from localspec.planning.learning import CONVINCING_STREAK, followed
+
 LOSS_SHARE = 0.01
-"""Share of plain decoding's time that an answer may lose (issue 57)."""
+"""Share of plain decoding's time that an answer may lose by wrong guesses (issue 57)."""
 LOSS_PASSES = 2.0
-"""Plain passes that an answer may lose besides LOSS_SHARE (issue 57)."""
+"""Plain passes that an answer may lose by wrong guesses besides LOSS_SHARE (issue 57)."""
+LOOK_SHARE = 0.015
+"""Share of plain decoding's time that deciding who drafts may take while nothing is sent (issue 72)."""
+MOST_BETWEEN_LOOKS = 32
+"""Passes from one look to the next at most, where even a plan that does not look takes more than LOOK_SHARE."""
+
+
+@dataclass(slots=True)
+class Credit:
+    """What answers were lent and have not earned back, in plain passes; all answers owe it together."""
+
+    debt: float = 0.0
 
 
 class Budget:
-    """What an answer may still lose, in plain passes."""
+    """What an answer may still lose by wrong guesses, in plain passes."""
 
-    def __init__(self) -> None:
+    def __init__(self, credit: Credit | None = None) -> None:
         self.passes = LOSS_PASSES
+        self._credit = credit or Credit()
+        self.streak = 0
+        """Number of guesses in a row that were right and not sent, none of them counted twice."""
+        self.unsent: list[int] = []
+        """What is left of a guess that was not sent: the next tokens, if it is right."""
 
     def book(self, plain: float, spent: float) -> None:
         """Books a pass that took `spent` for tokens that take plain decoding `plain`; both in plain passes."""
-        self.passes += (1.0 + LOSS_SHARE) * plain - spent
+        saved = (1.0 + LOSS_SHARE) * plain - spent
+        repaid = min(max(0.0, saved), self._credit.debt)
+        self._credit.debt -= repaid
+        self.passes += saved - repaid
+
+    def heard(self, said: Sequence[int], sent: int) -> None:
+        """Compares the guess that was not sent with the tokens of a pass.
+
+        Args:
+            said: the tokens.
+            sent: number of nodes of the draft that was sent in this pass.
+        """
+        if sent:
+            self.unsent.clear()
+            self.streak = self.streak if len(said) > 1 else 0
+        for token in said:
+            if self.unsent:
+                right = self.unsent.pop(0) == token
+                self.streak = self.streak + 1 if right else 0
+                if not right:
+                    self.unsent.clear()
+
+    def lend(self, prices: Sequence[float], plain: float) -> None:
+        """Lends what right guesses have earned that were not sent: at most one plain pass, at most what a send of them
+        would have saved. They count no more.
+
+        Each plain pass of debt doubles the number of right guesses that the next credit needs, so n tokens leave a
+        debt of `credit(n)` at most.
+
+        Args:
+            prices: expected seconds of the pass by nodes; infinity where a width is not allowed.
+            plain: seconds of a plain pass.
+        """
+        if self.streak < CONVINCING_STREAK * 2.0**self._credit.debt:
+            return
+        nodes = min(self.streak, len(prices) - 1)
+        while nodes and prices[nodes] == math.inf:
+            nodes -= 1
+        lent = min(1.0, max(0.0, nodes - (prices[nodes] - prices[0]) / plain))
+        self.passes += lent
+        self._credit.debt += lent
+        self.streak = 0 if lent else self.streak
+
+
+def credit(tokens: int) -> float:
+    """Most plain passes of debt in an answer of so many tokens: the k-th credit comes after CONVINCING_STREAK * 2^(k-1)
+    tokens more."""
+    return math.floor(math.log2(1.0 + tokens / CONVINCING_STREAK))
+
+
+class Looks:
+    """When drafters that cost nothing are asked: in every pass, or as often as LOOK_SHARE allows."""
+
+    def __init__(self) -> None:
+        self.look = self.idle = 0.0
+        """Usual seconds of the plan in a pass that looks, and in one that does not."""
+        self._saved = 0.0
+        """What is left of LOOK_SHARE, in plain passes: between -1 and 1."""
+        self._since = 0
+        """Passes since the last look."""
+        self._cold = True
+        """Whether no look was timed: the first one runs cold and is left out."""
+
+    def due(self, plain: float) -> bool:
+        """Whether to look, where a plain pass takes `plain` seconds."""
+        return self._saved * plain >= self.look - self.idle or self._since >= MOST_BETWEEN_LOOKS
+
+    def timed(self, seconds: float, looked: bool) -> None:
+        """Learns the time that the plan took in a pass; a stall of the machine counts in part."""
+        self._since = 0 if looked else self._since + 1
+        if not looked:
+            self.idle = followed(self.idle, seconds)
+        elif not self._cold:
+            self.look = followed(self.look, seconds)
+        self._cold = self._cold and not looked
+
+    def book(self, tokens: float, passes: float) -> None:
+        """Books a pass that sent no guess: `tokens` a slot, and the plan's time in plain passes."""
+        self._saved = min(1.0, max(-1.0, self._saved + LOOK_SHARE * tokens - passes))

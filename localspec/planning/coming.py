@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from localspec.engine.interfaces import DraftRequest, History, Target
 from localspec.planning.acceptance import Tracker
 from localspec.planning.budget import Budget
+from localspec.planning.learning import CONVINCING_STREAK
+from localspec.planning.weighing import Option
 
 
 @dataclass(slots=True, eq=False)
@@ -20,9 +22,16 @@ class Served:
     """Number of tokens in the history before the first pass."""
     trackers: list[Tracker]
     """Acceptance in this request, one tracker per drafter."""
-    budget: Budget = field(default_factory=Budget)
+    budget: Budget
+    promising: bool = False
+    """Whether the last pass brought more than one token, or guesses that were not sent are right: a copy goes on."""
     tries: bool = True
     """Whether a draft that is not worth its expected price may still be tried."""
+
+    def heard(self, said: Sequence[int], sent: int) -> None:
+        """Learns from the tokens of a pass in which a draft of `sent` nodes was sent."""
+        self.budget.heard(said, sent)
+        self.promising = (sent > 0 and len(said) > 1) or self.budget.streak >= CONVINCING_STREAK
 
 
 @dataclass(slots=True)
@@ -47,9 +56,33 @@ class Coming:
     feared: list[float]
     """Feared seconds of this pass by draft nodes per slot, which `prices` has as expected (`PassCosts.rows`)."""
     room: float
-    """Seconds that drafting and the pass together may lose: the smallest budget of the answers in the pass."""
+    """Seconds that drafting and the pass together may lose: the answers in the pass share what they may lose."""
     forced: bool = False
     """Settings or a request want a draft in this pass, whether it pays or not."""
+
+    def lend(self) -> None:
+        """Lends to answers whose budget covers no draft, and fills in `room`."""
+        if self.forced or not self.plain:
+            return
+        cheapest = self.cheapest
+        for one in self.served:
+            if one.budget.passes < cheapest:
+                one.budget.lend(self.prices, self.plain)
+        self.room = sum(max(0.0, one.budget.passes) for one in self.served) / self.active * self.plain
+
+    @property
+    def cheapest(self) -> float:
+        """Plain passes that the draft which could lose least could lose."""
+        return (min(self.feared[1:], default=math.inf) - self.prices[0]) / self.plain
+
+    def open(self, options: list[Option]) -> list[Option]:
+        """The options, those of answers whose budget covers no draft without their tokens: one answer's losses close no
+        other's slot."""
+        if self.forced or self.active == 1:
+            return options
+        cheapest = self.cheapest
+        closed = {place for place, one in enumerate(self.served) if one.budget.passes < cheapest}
+        return [Option(one.place, one.odds) if one.place in closed else one for one in options]
 
     @property
     def length(self) -> int:

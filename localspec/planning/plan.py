@@ -14,16 +14,17 @@ from localspec.engine.plan import Proposal, Review, Undrafted
 from localspec.errors import DecodeError
 from localspec.planning.acceptance import PRIOR_ACCEPTANCE
 from localspec.planning.asking import Asking, Offer
+from localspec.planning.budget import Budget, Credit, Looks
 from localspec.planning.coming import Coming, Served, plain_seconds, prices
 from localspec.planning.costs import PASS_NOISE, PassCosts
 from localspec.planning.draft_costs import DraftCosts
 from localspec.planning.fitting import depth_of, fitting
 from localspec.planning.fixed import FixedPlan
 from localspec.planning.knowledge import Knowledge
-from localspec.planning.learning import CONVINCING_STREAK, moved
+from localspec.planning.learning import CONVINCING_STREAK
 from localspec.planning.planned import Asked, Planned
 from localspec.planning.price import DraftPrice
-from localspec.planning.weighing import Choice, Option, learn, weigh
+from localspec.planning.weighing import Choice, Option, learn, likeliest, weigh
 
 LEAST_GAIN = 0.01
 """Tokens a pass: a draft is sent if it promises at least so many more than no draft."""
@@ -87,8 +88,9 @@ class AdaptivePlan:
         ]
         self._costs: dict[int, PassCosts] = {1: knowledge.costs}
         self._served: dict[int, Served] = {}
-        self._host, self._warm = 0.0, False
-        """Usual seconds of planning a pass; whether a pass was planned: the first, which runs cold, is left out."""
+        self._looks, self._credit = Looks(), Credit()
+        self._undrafted: Undrafted | None = None
+        """Why nothing was drafted when drafters were asked last."""
 
     # -- before a pass ----------------------------------------------------------------------------------------------
 
@@ -97,11 +99,29 @@ class AdaptivePlan:
             return self._fixed.draft(target, requests, pending)
         started = self._clock()
         found = Planned([EMPTY_DRAFT] * len(requests), self._coming(target, requests, pending))
-        found.undrafted = self._not_planned(found.now)
-        if found.undrafted is not None or not self._asks(found.now):
-            self._send(found, target)
-            return found
-        found.planned = True
+        if self._looks_now(found):
+            self._choose(found)
+            self._undrafted = found.undrafted
+        self._send(found, target)
+        found.host = self._clock() - started - (found.asked.seconds if found.asked else 0.0)
+        return found
+
+    def _looks_now(self, found: Planned) -> bool:
+        """Whether drafters are asked in this pass; if not, the proposal says why nothing is drafted."""
+        now = found.now
+        if not ((now.plain or now.forced) and any(now.places(one.name) for one in self.drafters)):
+            return False
+        if now.forced:
+            found.looked = True
+        elif not self._costs[now.active].is_timed(now.active):
+            found.undrafted = Undrafted.UNTIMED
+        else:
+            found.looked = any(one.promising for one in now.served) or self._looks.due(now.plain)
+            found.undrafted = None if found.looked else self._undrafted
+        return found.looked
+
+    def _choose(self, found: Planned) -> None:
+        """Asks drafters, and chooses what of their drafts is sent."""
         self._ask_free(found)
         best = self._best(found)
         if self._costly and self._ask(found, best):
@@ -114,9 +134,9 @@ class AdaptivePlan:
         if best.nodes:
             found.guarded = best.value <= LEAST_GAIN and not found.trial
             found.drafts = [EMPTY_DRAFT if one < 0 else found.drawn[one][1].truncated(best.nodes) for one in best.picks]
-        self._send(found, target)
-        found.host = self._clock() - started - (found.asked.seconds if found.asked else 0.0)
-        return found
+        for place, (one, draft) in enumerate(zip(found.now.served, found.drafts, strict=True)):
+            if not len(draft) and not one.budget.unsent:
+                one.budget.unsent = likeliest(found.options, place)
 
     def _coming(self, target: Target, requests: Sequence[DraftRequest], pending: Sequence[int]) -> Coming:
         active = len(requests)
@@ -132,8 +152,9 @@ class AdaptivePlan:
         rate = self.knowledge.pace.value * active / plain if plain else 0.0
         by_fear = prices(target, requests, pending, feared, limit, self._exact)
         forced = self._forces or any(one.asked.forced for one in requests)
-        room = math.inf if forced else max(0.0, min(one.budget.passes for one in served)) * plain
-        return Coming(requests, pending, served, lengths, row, by_nodes, plain, rate, by_fear, room, forced)
+        now = Coming(requests, pending, served, lengths, row, by_nodes, plain, rate, by_fear, math.inf, forced)
+        now.lend()
+        return now
 
     def _serve(self, request: DraftRequest) -> Served:
         """What is known of a request; a new one begins."""
@@ -145,20 +166,9 @@ class AdaptivePlan:
                 one.close(request.slot)
             knowledge.pace.begin()
             trackers = [knowledge.acceptance.tracker(one.name) for one in self.drafters]
-            served = self._served[request.slot] = Served(request.history, len(request.history), trackers)
+            budget = Budget(self._credit)
+            served = self._served[request.slot] = Served(request.history, len(request.history), trackers, budget)
         return served
-
-    def _asks(self, now: Coming) -> bool:
-        """Whether some drafter may guess."""
-        return bool(now.plain or now.forced) and any(now.places(one.name) for one in self.drafters)
-
-    def _not_planned(self, now: Coming) -> Undrafted | None:
-        """Why no drafter is asked: the budget lacks what planning takes, or no plain pass was timed."""
-        if now.forced or not self._asks(now):
-            return None
-        if not self._costs[now.active].is_timed(now.active):
-            return Undrafted.UNTIMED
-        return None if now.room >= self._host else Undrafted.LOST
 
     def _ask_free(self, found: Planned) -> None:
         """Drafters that cost nothing guess."""
@@ -193,7 +203,7 @@ class AdaptivePlan:
                 only -= 1
         floor = -math.inf if now.forced else 0.0
         spent = [max(0.0, found.asked.seconds - found.asked.offer.reading)] * len(now.prices) if found.asked else ()
-        return weigh(found.options, now.active, now.affordable(spent), now.rate, floor, only, now.again)
+        return weigh(now.open(found.options), now.active, now.affordable(spent), now.rate, floor, only, now.again)
 
     def _trial(self, found: Planned) -> Choice:
         """The shortest draft, sent to measure its pass, if it is likely to be right although it is not worth its
@@ -297,8 +307,8 @@ class AdaptivePlan:
         for outcome in outcomes:
             place = places[outcome.slot]
             tokens[place] = len(outcome.history) - now.lengths[place]
-            if proposal.planned:
-                said[place] = outcome.history.tokens[now.lengths[place] :].tolist()
+            said[place] = outcome.history.tokens[now.lengths[place] :].tolist()
+            now.served[place].heard(said[place], len(proposal.drafts[place]))
         if proposal.options:
             learn(proposal.options, said, [not self.drafters[index].free for index, _ in proposal.drawn])
         asked = proposal.asked
@@ -307,14 +317,10 @@ class AdaptivePlan:
             self._costs[now.active].observe(proposal.width, now.length, seconds, delayed)
         if asked is not None:
             self._heard(asked, now, any(said[place][:1] == [token] for place, token in asked.first_guesses.items()))
-        if proposal.planned:
-            proposal.host += self._clock() - started
-            if self._warm:
-                self._host = moved(self._host, proposal.host) if self._host else proposal.host
-            self._warm = True
+        self._looks.timed(proposal.host + self._clock() - started, proposal.looked)
         if now.plain and outcomes and not now.forced:
             self._book(proposal, tokens, seconds)
-        plain = proposal.plain and not proposal.planned
+        plain = proposal.plain and not proposal.looked
         row = (now.prices[1] - now.prices[0]) / now.plain if now.plain and len(now.prices) > 1 else 0.0
         return Review(now.plain if compares else 0.0, plain, proposal.guarded, proposal.undrafted, row)
 
@@ -366,29 +372,38 @@ class AdaptivePlan:
             seconds: that the pass took, delays by other programs left out.
         """
         now, asked = proposal.now, proposal.asked
-        plain = sum(tokens) / now.active
-        stalls = max(0.0, self._costs[now.active].stalls)
+        plain, nodes = sum(tokens) / now.active, [len(one) for one in proposal.drafts]
+        drafted, stalls = sum(nodes), max(0.0, self._costs[now.active].stalls)
+        host = (self._looks.look if proposal.looked else self._looks.idle) / now.plain
+        self._looks.book(plain, 0.0 if drafted else host)
         spent = plain if proposal.plain else seconds / now.plain
-        spent += min(proposal.host, self._host) / now.plain
+        if drafted:
+            spent = min(spent, now.feared[max(nodes)] / now.plain + 1.0) + host
         if asked is not None:
-            took, offer = asked.seconds / now.plain, asked.offer
-            reading = asked.asking.costs.reading(sum(offer.missing), len(offer.places))
-            invested = min(reading / now.plain, took)
-            if invested * now.plain > now.room:  # it is to be paid back by what the drafter saves
-                if not asked.asking.known(now):
-                    self.knowledge.readings = max(0.0, self.knowledge.readings - invested)
-                for place in offer.places:
-                    owed, slot = asked.asking.owed, now.requests[place].slot
-                    owed[slot] = owed.get(slot, 0.0) + invested / len(offer.places)
-                took -= invested
-            spent += took
-        self.knowledge.pace.book(plain, spent)
+            spent += self._asking_took(asked, now)
+        self.knowledge.pace.book(plain, spent + (0.0 if drafted else host))
         if asked is not None:
             asked.asking.repay([now.requests[place].slot for place in asked.offer.places], plain - spent)
-        for served, brought in zip(now.served, tokens, strict=True):
-            served.budget.book(brought * (1.0 if proposal.plain else 1.0 + stalls), spent)
+        for served, brought, sent in zip(now.served, tokens, nodes, strict=True):
+            share = now.active * sent / drafted if drafted else 1.0  # who drafted nothing loses nothing by itself
+            took = 1.0 + (spent - 1.0) * share
+            served.budget.book(brought * (1.0 + stalls) if sent else brought, took)
             if proposal.trial:
-                served.tries = spent < brought
+                served.tries = took < brought
+
+    def _asking_took(self, asked: Asked, now: Coming) -> float:
+        """Plain passes that a costly drafter took, those of a reading that is to be paid back left out."""
+        took, offer = asked.seconds / now.plain, asked.offer
+        reading = asked.asking.costs.reading(sum(offer.missing), len(offer.places))
+        invested = min(reading / now.plain, took)
+        if invested * now.plain <= now.room:
+            return took
+        if not asked.asking.known(now):
+            self.knowledge.readings = max(0.0, self.knowledge.readings - invested)
+        for place in offer.places:
+            owed, slot = asked.asking.owed, now.requests[place].slot
+            owed[slot] = owed.get(slot, 0.0) + invested / len(offer.places)
+        return took - invested
 
     def drop(self, name: str, reason: str) -> None:
         for drafter in self.drafters:

@@ -49,7 +49,7 @@ class Planned(Proposal):
     """Whether the draft is sent to measure the cost of its pass, not because it pays."""
     undrafted: Undrafted | None = None
     """Why no draft is sent; None = one is, or no drafter may guess."""
-    planned: bool = False
+    looked: bool = False
     """Whether drafters were asked and their drafts weighed."""
     host: float = 0.0
     """Seconds of planning and learning, costly drafters left out."""

@@ -108,6 +108,25 @@ def learn(options: Sequence[Option], said: Sequence[Sequence[int]], levels: Sequ
         _learn(one, said[one.place], by_level)
 
 
+def likeliest(options: Sequence[Option], place: int) -> list[int]:
+    """The main chain of the draft for a request whose first guess is most likely; empty = it has none."""
+    best, found = 0.0, None
+    for one in options:
+        if one.place == place and len(one.tokens):
+            score = 0.0 if one.confidence is None else float(one.confidence[0])
+            chance = shifted(float(one.odds.cells[0, cell_of(score)]), math.exp(one.odds.shift[0]))
+            if chance > best:
+                best, found = chance, one
+    if found is None:
+        return []
+    chain, main = list[int](), -1
+    for node, (token, parent) in enumerate(zip(found.tokens.tolist(), found.parents.tolist(), strict=True)):
+        if parent == main:
+            main = node
+            chain.append(token)
+    return chain
+
+
 def cell_of(confidence: float) -> int:
     """Index of the cell for a confidence."""
     if confidence < 1.0:
