@@ -198,6 +198,11 @@ class DraftRequest:
         )
 
 
+_IN_ROW = np.arange(-1, 64, dtype=np.int32)
+_IN_ROW.flags.writeable = False
+"""Parents of a chain's nodes, at hand for the lengths that drafts have."""
+
+
 @dataclass(frozen=True, slots=True)
 class Draft:
     """A guess. A chain is the tree without forks; empty is legal."""
@@ -235,7 +240,9 @@ class Draft:
     ) -> Draft:
         """The draft in which every token follows the one before."""
         array = np.asarray(tokens, dtype=np.int32)
-        return Draft(array, np.arange(-1, len(array) - 1, dtype=np.int32), probs, confidence, origin)
+        count = len(array)
+        parents = _IN_ROW[:count] if count <= len(_IN_ROW) else np.arange(-1, count - 1, dtype=np.int32)
+        return Draft(array, parents, probs, confidence, origin)
 
     def truncated(self, nodes: int) -> Draft:
         """The first `nodes` nodes; legal because parents come before children."""
@@ -323,6 +330,17 @@ class OnePass(Protocol):
 
     one_pass: bool
     """Whether the drafter guesses all levels in one pass."""
+
+
+@runtime_checkable
+class Watcher(Protocol):
+    """A drafter that can say in little time whether its guess would be worth a look."""
+
+    name: str
+
+    def matched(self, request: DraftRequest) -> int:
+        """Length of the match that its guess would follow; 0 = none."""
+        ...
 
 
 class Vocabulary(Protocol):

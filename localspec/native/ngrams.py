@@ -11,6 +11,11 @@ from localspec.errors import KernelError
 from localspec.native.kernels import KERNELS
 from localspec.types import Tokens
 
+_AT_HAND = 64
+"""Tokens that an index has a buffer for at hand: asking numpy for an address takes longer than a lookup."""
+_TOKENS = 8
+"""Bytes before the tokens in this buffer."""
+
 
 class NgramIndex:
     """Knows where the last n tokens of a history (min_ngram <= n <= max_ngram) stood before.
@@ -24,8 +29,8 @@ class NgramIndex:
             raise KernelError(f"n-grams of {min_ngram} to {max_ngram} tokens; 1 <= min <= max <= 64 is needed.")
         self._lib = KERNELS.library
         self._sizes = (min_ngram, max_ngram)
-        self._results = np.zeros(4, dtype=np.int32)
-        self._address = self._results.ctypes.data
+        self._buffer = np.zeros(2 + _AT_HAND, dtype=np.int32)  # found, match, then tokens in or out
+        self._address = self._buffer.ctypes.data
         self._open()
 
     def _open(self) -> None:
@@ -45,9 +50,13 @@ class NgramIndex:
         if not 0 <= unchanged <= len(tokens):
             raise KernelError(f"{unchanged} of {len(tokens)} tokens cannot be unchanged.")
         unchanged = min(unchanged, self._length)
-        tail = np.ascontiguousarray(tokens[unchanged:], dtype=np.int32)
-        lib = self._lib.suited(len(tail))
-        status = lib.ls_ngram_sync(self._handle, unchanged, tail.ctypes.data, len(tail))
+        count, address = len(tokens) - unchanged, self._address + _TOKENS
+        if count <= _AT_HAND:
+            self._buffer[2 : 2 + count] = tokens[unchanged:]
+        else:
+            tail = np.ascontiguousarray(tokens[unchanged:], dtype=np.int32)
+            address = tail.ctypes.data
+        status = self._lib.suited(count).ls_ngram_sync(self._handle, unchanged, address, count)
         if status:
             raise KernelError(f"the n-gram index could not take {len(tokens)} tokens (status {status}).")
         self._length = len(tokens)
@@ -60,13 +69,15 @@ class NgramIndex:
         """
         if max_tokens < 0:
             raise KernelError(f"{max_tokens} tokens were asked for.")
-        out = np.empty(max_tokens, dtype=np.int32)
-        brief = self._lib.brief
-        status = brief.ls_ngram_lookup(self._handle, max_tokens, out.ctypes.data, self._address, self._address + 4)
+        if max_tokens > len(self._buffer) - 2:
+            self._buffer = np.zeros(2 + max_tokens, dtype=np.int32)
+            self._address = self._buffer.ctypes.data
+        at = self._address
+        status = self._lib.brief.ls_ngram_lookup(self._handle, max_tokens, at + _TOKENS, at, at + 4)
         if status:
             raise KernelError(f"the n-gram index cannot look up {max_tokens} tokens (status {status}).")
-        found, match = self._results[:2].tolist()
-        return out[:found], match
+        found, match = self._buffer[:2].tolist()
+        return self._buffer[2 : 2 + found].copy(), match
 
     def close(self) -> None:
         """Frees the memory; a second call does nothing, and a later sync starts anew."""

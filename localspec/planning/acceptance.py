@@ -11,9 +11,8 @@ they were sent or not (`localspec.planning.weighing`).
 
 from __future__ import annotations
 
+import math
 from typing import Any
-
-import numpy as np
 
 from localspec.planning.learning import moved
 from localspec.planning.weighing import (
@@ -26,7 +25,6 @@ from localspec.planning.weighing import (
     cell_of,
     shifted,
 )
-from localspec.types import Float64Array
 
 PRIOR_TRIALS = 6.0
 """Number of trials that a first estimate counts as."""
@@ -36,34 +34,26 @@ SHIFT_VARIANCE = 0.5
 """Variance of acceptance between requests, in squared log-odds."""
 
 
-def _first_estimates() -> Float64Array:
-    """float64[2, cells]: rates, then trials. A probability is its own rate; other cells begin at PRIOR_ACCEPTANCE."""
-    rates = np.full(CONFIDENCE_CELLS + LEVEL_CELLS, PRIOR_ACCEPTANCE)
-    rates[:PROBABILITY_CELLS] = (np.arange(PROBABILITY_CELLS) + 0.5) / PROBABILITY_CELLS
-    return np.stack([rates, np.full(len(rates), PRIOR_TRIALS)])
-
-
 class Table:
     """Acceptance of one drafter's guesses in all requests."""
 
-    def __init__(self, cells: Float64Array | None = None, breadth: float = 1.0) -> None:
-        """
-        Args:
-            cells: float64[2, CONFIDENCE_CELLS + LEVEL_CELLS], see `planning.weighing`; None = nothing is known.
-            breadth: nodes per level of a draft: 1 for chains.
-        """
-        self.cells = _first_estimates() if cells is None else cells
+    def __init__(self, breadth: float = 1.0) -> None:
+        """`breadth`: nodes per level of a draft, 1 for chains. A probability begins as its own rate, other cells at
+        PRIOR_ACCEPTANCE."""
+        tenths = [(cell + 0.5) / PROBABILITY_CELLS for cell in range(PROBABILITY_CELLS)]
+        self.rates = tenths + [PRIOR_ACCEPTANCE] * (CONFIDENCE_CELLS + LEVEL_CELLS - PROBABILITY_CELLS)
+        self.trials = [PRIOR_TRIALS] * len(self.rates)
         self.breadth = breadth
 
     @property
-    def trials(self) -> float:
+    def scored(self) -> float:
         """Number of scored guesses of the first level, older ones faded."""
-        return float(self.cells[1, CONFIDENCE_CELLS]) - PRIOR_TRIALS
+        return self.trials[CONFIDENCE_CELLS] - PRIOR_TRIALS
 
     @property
     def first_rate(self) -> float:
         """Share of right guesses of the first level; after few trials an estimate."""
-        return float(self.cells[0, CONFIDENCE_CELLS])
+        return self.rates[CONFIDENCE_CELLS]
 
     def saw_breadth(self, nodes_per_level: float) -> None:
         """Learns the breadth from a draft with `nodes_per_level` nodes a level."""
@@ -71,7 +61,7 @@ class Table:
 
     def to_json(self) -> dict[str, Any]:
         """Plain data for json.dump."""
-        return {"rates": self.cells[0].tolist(), "trials": self.cells[1].tolist(), "breadth": self.breadth}
+        return {"rates": self.rates, "trials": self.trials, "breadth": self.breadth}
 
     @classmethod
     def from_json(cls, data: Any) -> Table:
@@ -80,15 +70,13 @@ class Table:
         Raises:
             ValueError, TypeError, KeyError: not what `to_json` makes.
         """
-        cells, breadth = np.array([data["rates"], data["trials"]], dtype=np.float64), float(data["breadth"])
-        sound = (
-            cells.shape == (2, CONFIDENCE_CELLS + LEVEL_CELLS)
-            and bool(((cells[0] >= 0.0) & (cells[0] <= 1.0)).all())
-            and bool(((cells[1] >= 1.0) & (cells[1] <= MOST_TRIALS)).all())
-        )
-        if not (sound and 1.0 <= breadth <= MOST_NODES):
+        found = cls(float(data["breadth"]))
+        rates, trials = [float(one) for one in data["rates"]], [float(one) for one in data["trials"]]
+        sound = all(0.0 <= one <= 1.0 for one in rates) and all(1.0 <= one <= MOST_TRIALS for one in trials)
+        if not (len(rates) == len(trials) == len(found.rates) and sound and 1.0 <= found.breadth <= MOST_NODES):
             raise ValueError("not a table of acceptance")
-        return cls(cells, breadth)
+        found.rates, found.trials = rates, trials
+        return found
 
 
 class Tracker:
@@ -98,23 +86,23 @@ class Tracker:
 
     def __init__(self, table: Table) -> None:
         self.table = table
-        self.odds = Odds(table.cells, np.array([0.0, SHIFT_VARIANCE, 0.0, SHIFT_VARIANCE]))
+        self.odds = Odds(table.rates, table.trials, [0.0, SHIFT_VARIANCE, 0.0, SHIFT_VARIANCE])
 
     def probability(self, confidence: float) -> float:
         """Probability that a node of this confidence is accepted if its parent is."""
-        return shifted(float(self.table.cells[0, cell_of(confidence)]), float(np.exp(self.odds.shift[0])))
+        return shifted(self.table.rates[cell_of(confidence)], math.exp(self.odds.shift[0]))
 
     def typical(self, levels: int) -> list[float]:
         """By level, the probability that a node of it is accepted if its parent is, before the draft is drawn."""
-        odds = float(np.exp(self.odds.shift[2]))
-        rates = self.table.cells[0, CONFIDENCE_CELLS:].tolist()
+        odds, rates = math.exp(self.odds.shift[2]), self.table.rates[CONFIDENCE_CELLS:]
         return [shifted(rates[min(level, LEVEL_CELLS - 1)], odds) for level in range(levels)]
 
     def fade(self, share: float) -> None:
         """Forgets this share of what was learned of the request, since no guess was scored for a while."""
         shift = self.odds.shift
-        shift[0::2] *= 1.0 - share
-        shift[1::2] += share * (SHIFT_VARIANCE - shift[1::2])
+        for mean in (0, 2):
+            shift[mean] *= 1.0 - share
+            shift[mean + 1] += share * (SHIFT_VARIANCE - shift[mean + 1])
 
 
 class Acceptance:

@@ -152,7 +152,7 @@ class Asking:
 
     def known(self, now: Coming) -> bool:
         """Whether enough guesses of the drafter were scored to let a reading cost more than the budget holds."""
-        return min(tracker.table.trials for tracker in self.trackers(now)) >= ENOUGH_TRIALS
+        return min(tracker.table.scored for tracker in self.trackers(now)) >= ENOUGH_TRIALS
 
     def probed(self, hit: bool, read: bool) -> None:
         """Counts a probe, and sets the time of the next.

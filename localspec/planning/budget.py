@@ -6,7 +6,7 @@ took against what plain decoding would have needed for its tokens, and no draft 
 could lose more than is left. Deciding who drafts has another (`Looks`), so that looking never uses up what guessing may
 lose. An answer whose allowance is used up gets credit for guesses that were drawn, not sent, and right. So
 
-    time of an answer <= (1 + LOSS_SHARE + LOOK_SHARE) * plain time + LOSS_PASSES + credit(tokens) plain passes,
+    time of an answer <= (1 + LOSS_SHARE + LOOK_SHARE) * plain time + LOSS_PASSES + 1 + credit(tokens) plain passes,
 
 and readings of prompts that did not pay back (see `asking`). Of a pass that took longer than was feared one plain pass
 counts over the feared. Each answer has its own budget: neither savings nor losses of one answer count in the next.
@@ -18,7 +18,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from localspec.planning.learning import CONVINCING_STREAK, followed
+from localspec.planning.learning import CONVINCING_STREAK, LEARNING_RATE
 
 LOSS_SHARE = 0.01
 """Share of plain decoding's time that an answer may lose by wrong guesses (issue 57)."""
@@ -28,6 +28,8 @@ LOOK_SHARE = 0.015
 """Share of plain decoding's time that deciding who drafts may take while nothing is sent (issue 72)."""
 MOST_BETWEEN_LOOKS = 32
 """Passes from one look to the next at most, where even a plan that does not look takes more than LOOK_SHARE."""
+_most_saved = LOOK_SHARE * MOST_BETWEEN_LOOKS
+"""Plain passes of LOOK_SHARE that may be saved up, or taken beforehand."""
 
 
 @dataclass(slots=True)
@@ -104,28 +106,34 @@ class Looks:
     """When drafters that cost nothing are asked: in every pass, or as often as LOOK_SHARE allows."""
 
     def __init__(self) -> None:
-        self.look = self.idle = 0.0
-        """Usual seconds of the plan in a pass that looks, and in one that does not."""
+        self.look, self.rest = Usual(), Usual()
+        """Seconds of the plan in a pass that looks, and in one that rests."""
         self._saved = 0.0
-        """What is left of LOOK_SHARE, in plain passes: between -1 and 1."""
-        self._since = 0
-        """Passes since the last look."""
-        self._cold = True
-        """Whether no look was timed: the first one runs cold and is left out."""
+        """What is left of LOOK_SHARE, in plain passes."""
 
     def due(self, plain: float) -> bool:
-        """Whether to look, where a plain pass takes `plain` seconds."""
-        return self._saved * plain >= self.look - self.idle or self._since >= MOST_BETWEEN_LOOKS
+        """Whether the share covers a look, where a plain pass takes `plain` seconds."""
+        return self._saved * plain >= self.look.seconds - self.rest.seconds
 
-    def timed(self, seconds: float, looked: bool) -> None:
-        """Learns the time that the plan took in a pass; a stall of the machine counts in part."""
-        self._since = 0 if looked else self._since + 1
-        if not looked:
-            self.idle = followed(self.idle, seconds)
-        elif not self._cold:
-            self.look = followed(self.look, seconds)
-        self._cold = self._cold and not looked
+    @property
+    def affordable(self) -> bool:
+        """Whether a look may be taken from what is saved later."""
+        return self._saved > -_most_saved
 
     def book(self, tokens: float, passes: float) -> None:
         """Books a pass that sent no guess: `tokens` a slot, and the plan's time in plain passes."""
-        self._saved = min(1.0, max(-1.0, self._saved + LOOK_SHARE * tokens - passes))
+        self._saved = min(_most_saved, max(-_most_saved, self._saved + LOOK_SHARE * tokens - passes))
+
+
+class Usual:
+    """Usual seconds of something short. The first samples run cold and are left out; a stall counts in part."""
+
+    def __init__(self) -> None:
+        self.seconds, self._samples = 0.0, -CONVINCING_STREAK
+
+    def add(self, seconds: float) -> None:
+        """Adds a sample."""
+        self._samples += 1
+        if self._samples > 0:
+            limited = min(seconds, CONVINCING_STREAK * self.seconds) if self.seconds else seconds
+            self.seconds += max(LEARNING_RATE, 1.0 / self._samples) * (limited - self.seconds)

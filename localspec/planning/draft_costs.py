@@ -6,8 +6,10 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from localspec.planning.learning import followed
+from localspec.planning.learning import LEARNING_RATE
 
+MOST_LOG_SURPRISE = 0.25
+"""Log seconds by which one draft's time counts as off at most: a longer one was delayed by another program."""
 MOST_READ_ALONG = 16
 """Most tokens read with a guess: a draft that read more tells the cost of reading, not of guessing."""
 
@@ -57,11 +59,11 @@ class DraftCosts:
             return
         if extra > MOST_READ_ALONG:
             known = self.read_seconds if self._timed_reading else 0.0
-            self.read_seconds = followed(known, max(0.0, seconds - levels * level) / extra)
+            self.read_seconds = _followed(known, max(0.0, seconds - levels * level) / extra)
             self._timed_reading = True
         elif levels > 0:
             guessing = max(seconds - self.reading(missing, slots), seconds / 2.0)
-            self._levels[slots] = followed(level if self._timed_levels else 0.0, guessing / levels)
+            self._levels[slots] = _followed(level if self._timed_levels else 0.0, guessing / levels)
             self._timed_levels = True
 
     def to_json(self) -> dict[str, Any]:
@@ -80,3 +82,11 @@ class DraftCosts:
         if not (0.0 <= read < math.inf and all(0.0 < one < math.inf for one in levels.values())):
             raise ValueError("a level takes some time")
         return cls(levels, read)
+
+
+def _followed(known: float, seconds: float) -> float:
+    """The known seconds after one more sample; the first sample replaces them."""
+    if not known or not seconds:
+        return seconds or known
+    surprise = min(MOST_LOG_SURPRISE, max(-MOST_LOG_SURPRISE, math.log(seconds / known)))
+    return known * (1.0 + LEARNING_RATE * surprise)

@@ -9,12 +9,12 @@ from time import perf_counter
 
 from localspec.config import FIXED_DRAFT, LONGEST_COSTLY, LONGEST_DRAFT
 from localspec.engine.constraint import legal
-from localspec.engine.interfaces import ANY_PRICE, EMPTY_DRAFT, Draft, Drafter, DraftRequest, Outcome, Target
-from localspec.engine.plan import Proposal, Review, Undrafted
+from localspec.engine.interfaces import ANY_PRICE, EMPTY_DRAFT, Draft, Drafter, DraftRequest, Outcome, Target, Watcher
+from localspec.engine.plan import NO_REVIEW, Proposal, Review, Undrafted
 from localspec.errors import DecodeError
 from localspec.planning.acceptance import PRIOR_ACCEPTANCE
 from localspec.planning.asking import Asking, Offer
-from localspec.planning.budget import Budget, Credit, Looks
+from localspec.planning.budget import MOST_BETWEEN_LOOKS, Budget, Credit, Looks
 from localspec.planning.coming import Coming, Served, plain_seconds, prices
 from localspec.planning.costs import PASS_NOISE, PassCosts
 from localspec.planning.draft_costs import DraftCosts
@@ -22,7 +22,7 @@ from localspec.planning.fitting import depth_of, fitting
 from localspec.planning.fixed import FixedPlan
 from localspec.planning.knowledge import Knowledge
 from localspec.planning.learning import CONVINCING_STREAK
-from localspec.planning.planned import Asked, Planned
+from localspec.planning.planned import Asked, Planned, Rest
 from localspec.planning.price import DraftPrice
 from localspec.planning.weighing import Choice, Option, learn, likeliest, weigh
 
@@ -89,8 +89,13 @@ class AdaptivePlan:
         self._costs: dict[int, PassCosts] = {1: knowledge.costs}
         self._served: dict[int, Served] = {}
         self._looks, self._credit = Looks(), Credit()
-        self._undrafted: Undrafted | None = None
-        """Why nothing was drafted when drafters were asked last."""
+        self._watchers = [one for one in self.drafters if isinstance(one, Watcher)]
+        self._last: Planned | None = None
+        """The last pass that was planned, if the same requests may rest after it."""
+        self._review = NO_REVIEW
+        """Of a pass that rests."""
+        self._rested: list[tuple[float, float]] = []
+        """Seconds and delay of the passes since then."""
 
     # -- before a pass ----------------------------------------------------------------------------------------------
 
@@ -98,26 +103,60 @@ class AdaptivePlan:
         if any(one.needs_probs for one in requests):
             return self._fixed.draft(target, requests, pending)
         started = self._clock()
+        if self._rests(requests, pending):
+            return Rest([EMPTY_DRAFT] * len(requests), self._clock() - started)
+        self._settle()
         found = Planned([EMPTY_DRAFT] * len(requests), self._coming(target, requests, pending))
         if self._looks_now(found):
             self._choose(found)
-            self._undrafted = found.undrafted
         self._send(found, target)
         found.host = self._clock() - started - (found.asked.seconds if found.asked else 0.0)
         return found
 
-    def _looks_now(self, found: Planned) -> bool:
-        """Whether drafters are asked in this pass; if not, the proposal says why nothing is drafted."""
-        now = found.now
-        if not ((now.plain or now.forced) and any(now.places(one.name) for one in self.drafters)):
+    def _rests(self, requests: Sequence[DraftRequest], pending: Sequence[int]) -> bool:
+        """Whether nobody is asked in this pass: it has the requests of the last one, and a look is not due."""
+        if self._last is None or len(self._rested) >= MOST_BETWEEN_LOOKS:
             return False
-        if now.forced:
-            found.looked = True
-        elif not self._costs[now.active].is_timed(now.active):
+        now = self._last.now
+        if not len(requests) == sum(pending) == now.active:
+            return False
+        for request, served in zip(requests, now.served, strict=True):
+            if request.history is not served.history or (served.promising and self._last.asks):
+                return False
+        return not (self._last.asks and (self._looks.due(now.plain) or self._sees(requests)))
+
+    def _sees(self, requests: Sequence[DraftRequest]) -> bool:
+        """Whether a copy seems to go on that is worth a look before its turn."""
+        return self._looks.affordable and any(
+            watcher.matched(one) >= CONVINCING_STREAK
+            for watcher in self._watchers
+            for one in requests
+            if one.allows(watcher.name) and watcher.name not in self.dropped
+        )
+
+    def _settle(self) -> None:
+        """Learns from the passes that rested."""
+        if self._last is None or not self._rested:
+            return
+        now, passes = self._last.now, len(self._rested)
+        costs, spent = self._costs[now.active], 1.0 + self._looks.rest.seconds / now.plain
+        for place, (seconds, delayed) in enumerate(self._rested, 1):
+            if self._last.width:
+                costs.observe(self._last.width, now.length + place, seconds, delayed)
+            self.knowledge.pace.book(1.0, spent)
+        for served in now.served:
+            served.budget.book(passes, passes)
+        for one in self._costly:
+            one.idle += passes
+        self._rested.clear()
+
+    def _looks_now(self, found: Planned) -> bool:
+        """Whether drafters are asked in this pass: not before a plain pass was timed."""
+        now = found.now
+        found.asks = bool(now.plain or now.forced) and any(now.places(one.name) for one in self.drafters)
+        found.looked = found.asks and (now.forced or self._costs[now.active].is_timed(now.active))
+        if found.asks and not found.looked:
             found.undrafted = Undrafted.UNTIMED
-        else:
-            found.looked = any(one.promising for one in now.served) or self._looks.due(now.plain)
-            found.undrafted = None if found.looked else self._undrafted
         return found.looked
 
     def _choose(self, found: Planned) -> None:
@@ -295,9 +334,11 @@ class AdaptivePlan:
     # -- after a pass --------------------------------------------------------------------------------------------------
 
     def learn(self, proposal: Proposal, outcomes: Sequence[Outcome], seconds: float) -> Review:
+        started = self._clock()
+        if isinstance(proposal, Rest):
+            return self._rest(proposal, outcomes, seconds, started)
         if not isinstance(proposal, Planned):
             return self._fixed.learn(proposal, outcomes, seconds)
-        started = self._clock()
         for drafter in self.drafters:
             drafter.observe(outcomes)
         now = proposal.now
@@ -317,12 +358,31 @@ class AdaptivePlan:
             self._costs[now.active].observe(proposal.width, now.length, seconds, delayed)
         if asked is not None:
             self._heard(asked, now, any(said[place][:1] == [token] for place, token in asked.first_guesses.items()))
-        self._looks.timed(proposal.host + self._clock() - started, proposal.looked)
+        if proposal.looked:
+            self._looks.look.add(proposal.host + self._clock() - started)
         if now.plain and outcomes and not now.forced:
             self._book(proposal, tokens, seconds)
-        plain = proposal.plain and not proposal.looked
         row = (now.prices[1] - now.prices[0]) / now.plain if now.plain and len(now.prices) > 1 else 0.0
-        return Review(now.plain if compares else 0.0, plain, proposal.guarded, proposal.undrafted, row)
+        compared = now.plain if compares else 0.0
+        self._review = Review(compared, True, False, proposal.undrafted, row)
+        self._last = proposal if compares and not now.forced else None
+        plain = proposal.plain and not proposal.looked
+        return Review(compared, plain, proposal.guarded, proposal.undrafted, row)
+
+    def _rest(self, proposal: Rest, outcomes: Sequence[Outcome], seconds: float, started: float) -> Review:
+        """Notes a pass in which nobody was asked."""
+        assert self._last is not None
+        now, delayed = self._last.now, 0.0
+        for drafter in self.drafters:
+            drafter.observe(outcomes)
+        for outcome in outcomes:
+            self._served[outcome.slot].heard([outcome.verdict.next_token], 0)
+        if seconds > 2.0 * now.plain:  # asking takes as long as planning
+            delayed = max(0.0, min(self.delayed(), seconds - now.plain))
+        self._rested.append((seconds - delayed, delayed))
+        self._looks.book(1.0, self._looks.rest.seconds / now.plain)
+        self._looks.rest.add(proposal.host + self._clock() - started)
+        return self._review
 
     def read(self, rows: int, length: int, seconds: float) -> None:
         self._costs[1].observe_prompt(rows, length, seconds, min(self.delayed(), seconds / 2))
@@ -374,7 +434,7 @@ class AdaptivePlan:
         now, asked = proposal.now, proposal.asked
         plain, nodes = sum(tokens) / now.active, [len(one) for one in proposal.drafts]
         drafted, stalls = sum(nodes), max(0.0, self._costs[now.active].stalls)
-        host = (self._looks.look if proposal.looked else self._looks.idle) / now.plain
+        host = self._looks.look.seconds / now.plain if proposal.looked else 0.0
         self._looks.book(plain, 0.0 if drafted else host)
         spent = plain if proposal.plain else seconds / now.plain
         if drafted:
@@ -408,5 +468,5 @@ class AdaptivePlan:
     def drop(self, name: str, reason: str) -> None:
         for drafter in self.drafters:
             if drafter.name == name and name not in self.dropped:
-                self.dropped[name] = reason
+                self.dropped[name], self._last = reason, None
                 drafter.close()

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from localspec.engine.interfaces import HIGHEST_PROBABILITY
-from localspec.types import NO_TOKENS, Float32Array, Float64Array, Tokens
+from localspec.types import NO_TOKENS, Float32Array, Tokens
 
 PROBABILITY_CELLS = 10
 """Number of cells for confidences below 1, which are probabilities."""
@@ -32,11 +32,13 @@ MOST_NODES = 64
 class Odds:
     """Acceptance of one drafter's guesses in one request."""
 
-    cells: Float64Array
-    """float64[2, CONFIDENCE_CELLS + LEVEL_CELLS], rates and trials; shared by the requests of one kind."""
-    shift: Float64Array
-    """float64[4], shift of this request in log-odds: mean and variance for nodes whose confidence is known, then those
-    for levels of a draft that is not drawn yet."""
+    rates: list[float]
+    """[CONFIDENCE_CELLS + LEVEL_CELLS] of right guesses; shared by the requests of one kind, as the next is."""
+    trials: list[float]
+    """By cell, number of guesses that the rate is worth."""
+    shift: list[float]
+    """[4], shift of this request in log-odds: mean and variance for nodes whose confidence is known, then those for
+    levels of a draft that is not drawn yet."""
 
 
 @dataclass(slots=True)
@@ -114,7 +116,7 @@ def likeliest(options: Sequence[Option], place: int) -> list[int]:
     for one in options:
         if one.place == place and len(one.tokens):
             score = 0.0 if one.confidence is None else float(one.confidence[0])
-            chance = shifted(float(one.odds.cells[0, cell_of(score)]), math.exp(one.odds.shift[0]))
+            chance = shifted(one.odds.rates[cell_of(score)], math.exp(one.odds.shift[0]))
             if chance > best:
                 best, found = chance, one
     if found is None:
@@ -142,12 +144,12 @@ def shifted(chance: float, odds: float) -> float:
 
 def _gains(one: Option, again: float) -> list[float]:
     """By n, expected number of tokens of the first n nodes."""
-    n, rates, odds = len(one.tokens), one.odds.cells[0], math.exp(one.odds.shift[0])
+    n, rates, odds = len(one.tokens), one.odds.rates, math.exp(one.odds.shift[0])
     confidence = [0.0] * n if one.confidence is None else one.confidence.tolist()
     left = [*[0.0] * n, 1.0]  # per node, and for the root: it is reached, and no child so far was right
     gains, total, main = [0.0], 0.0, -1
     for node, (parent, score) in enumerate(zip(one.parents.tolist(), confidence, strict=True)):
-        chance = shifted(float(rates[cell_of(score)]), odds) * left[parent]
+        chance = shifted(rates[cell_of(score)], odds) * left[parent]
         left[parent] -= chance
         left[node] = chance
         if parent == main:
@@ -165,7 +167,7 @@ def _promised(one: Option, lengths: int) -> list[float]:
     by_level, reach = [0.0], 1.0
     for level in range(one.levels):
         cell = CONFIDENCE_CELLS + min(level, LEVEL_CELLS - 1)
-        chance, trials = float(one.odds.cells[0, cell]), float(one.odds.cells[1, cell])
+        chance, trials = one.odds.rates[cell], one.odds.trials[cell]
         raised = min(HIGHEST_PROBABILITY, chance + one.optimism * math.sqrt(chance * (1.0 - chance) / trials))
         reach *= shifted(raised, odds)
         by_level.append(by_level[-1] + reach)
@@ -176,30 +178,30 @@ def _promised(one: Option, lengths: int) -> list[float]:
 def _learn(one: Option, said: Sequence[int], by_level: bool) -> None:
     tokens, parents = one.tokens.tolist(), one.parents.tolist()
     confidence = [0.0] * len(tokens) if one.confidence is None else one.confidence.tolist()
-    cells, shift, node = one.odds.cells, one.odds.shift, -1
+    node = -1
     for level, token in enumerate(said):
         tried = hit = False
         for child in range(node + 1, len(tokens)):
             if parents[child] == node:
                 tried, hit = True, tokens[child] == token
-                _count(cells, cell_of(confidence[child]), shift, 0, hit)
+                _count(one.odds, cell_of(confidence[child]), 0, hit)
                 if hit:
                     node = child
                     break
         if tried and by_level:
-            _count(cells, CONFIDENCE_CELLS + min(level, LEVEL_CELLS - 1), shift, 2, hit)
+            _count(one.odds, CONFIDENCE_CELLS + min(level, LEVEL_CELLS - 1), 2, hit)
         if not hit:
             return
 
 
-def _count(cells: Float64Array, cell: int, shift: Float64Array, first: int, hit: bool) -> None:
+def _count(odds: Odds, cell: int, first: int, hit: bool) -> None:
     """Learns from one trial: the shift by a Kalman filter (logistic likelihood, first order), the cell by a mean."""
-    usual, value, variance = float(cells[0, cell]), float(shift[first]), float(shift[first + 1])
+    shift, usual = odds.shift, odds.rates[cell]
+    value, variance = shift[first], shift[first + 1]
     expected = shifted(usual, math.exp(value))
     information = expected * (1.0 - expected)
     gain = variance / (1.0 + variance * information)
     shift[first] = value + gain * (hit - expected)
     shift[first + 1] = variance + SHIFT_DRIFT - gain * information * variance
-    trials = min(MOST_TRIALS, float(cells[1, cell]) + 1.0)
-    cells[1, cell] = trials
-    cells[0, cell] = usual + (hit - usual) / trials
+    odds.trials[cell] = min(MOST_TRIALS, odds.trials[cell] + 1.0)
+    odds.rates[cell] = usual + (hit - usual) / odds.trials[cell]

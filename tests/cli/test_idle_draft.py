@@ -73,8 +73,9 @@ def test_nothing_is_said_of_the_bundled_pair() -> None:
 def known(guess: float, trials: int, right: float) -> Knowledge:
     """A pass takes 10 ms, a guess `guess` seconds; so many guesses were scored."""
     found = Knowledge(costs=PassCosts({64: {1: 0.010, 2: 0.011}}), draft_costs={"draft": DraftCosts({1: guess})})
-    cells = found.acceptance.tracker("draft").table.cells
-    cells[0, CONFIDENCE_CELLS], cells[1, CONFIDENCE_CELLS] = right, cells[1, CONFIDENCE_CELLS] + trials
+    table = found.acceptance.tracker("draft").table
+    table.rates[CONFIDENCE_CELLS] = right
+    table.trials[CONFIDENCE_CELLS] += trials
     return found
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.planning.budget import LOOK_SHARE, LOSS_PASSES, LOSS_SHARE, Budget, Credit, Looks, credit
+from localspec.planning.budget import LOOK_SHARE, LOSS_PASSES, LOSS_SHARE, Budget, Credit, Looks, Usual, credit
 from localspec.planning.learning import CONVINCING_STREAK
 
 PRICES = [1.0, 1.1, 1.2, 1.3]
@@ -58,10 +58,10 @@ def test_savings_can_be_lost_again_in_the_same_answer_only() -> None:
 
 
 def test_a_promise_in_figures() -> None:
-    """An answer of 100 tokens runs at 0.91 of plain decoding at least, one of 1,000 at 0.96 (issue 72); where no credit
-    is lost it is 0.95 and 0.97."""
-    for tokens, least, without in ((100, 0.91, 0.95), (200, 0.93, 0.96), (1000, 0.96, 0.97)):
-        usual = tokens * (1.0 + LOSS_SHARE + LOOK_SHARE) + LOSS_PASSES
+    """An answer of 100 tokens runs at 0.90 of plain decoding at least, one of 1,000 at 0.96 (issue 72); where no credit
+    is lost it is 0.94 and 0.97."""
+    for tokens, least, without in ((100, 0.90, 0.94), (200, 0.93, 0.96), (1000, 0.96, 0.97)):
+        usual = tokens * (1.0 + LOSS_SHARE + LOOK_SHARE) + LOSS_PASSES + 1.0
         assert tokens / (usual + credit(tokens)) >= least
         assert tokens / usual >= without
 
@@ -121,16 +121,15 @@ def test_looks_take_their_share(look: float, share: float) -> None:
     for _ in range(1000):
         due = looks.due(1.0)
         looked += due
-        looks.timed(look if due else 0.001, due)
-        looks.book(1.0, look if due else 0.001)
+        (looks.look if due else looks.rest).add(look if due else 0.001)
+        looks.book(1.0, looks.look.seconds if due else looks.rest.seconds)
     assert looked == pytest.approx(1000 * share, rel=0.1)
 
 
-def test_a_plan_that_takes_its_share_without_looking_looks_now_and_then() -> None:
-    looks, looked = Looks(), 0
-    for _ in range(1000):
-        due = looks.due(1.0)
-        looked += due
-        looks.timed(0.2 if due else 0.1, due)
-        looks.book(1.0, 0.2 if due else 0.1)
-    assert 20 <= looked <= 40
+def test_the_first_samples_run_cold_and_a_stall_counts_in_part() -> None:
+    usual = Usual()
+    for seconds in (9.0, 9.0, 9.0, 1.0, 1.0):
+        usual.add(seconds)
+    assert usual.seconds == pytest.approx(1.0)
+    usual.add(100.0)
+    assert usual.seconds < 2.0

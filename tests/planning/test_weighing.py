@@ -19,7 +19,7 @@ chains = st.lists(st.lists(st.floats(0.01, 0.99), min_size=1, max_size=5), min_s
 def odds(*rates: float) -> Tracker:
     """A tracker whose ten cells of probabilities hold these rates, or their middles."""
     table = Table()
-    table.cells[0, :10] = rates or (np.arange(10) + 0.5) / 10.0
+    table.rates[:10] = rates or [(cell + 0.5) / 10.0 for cell in range(10)]
     return Tracker(table)
 
 
@@ -32,7 +32,7 @@ def chain(place: int, tracker: Tracker, confidence: list[float]) -> Option:
 def expected(option: Option, nodes: int) -> float:
     """Tokens that the first nodes of a chain bring."""
     assert option.confidence is not None
-    rates = [float(option.odds.cells[0, cell_of(one)]) for one in option.confidence.tolist()[:nodes]]
+    rates = [option.odds.rates[cell_of(one)] for one in option.confidence.tolist()[:nodes]]
     return float(np.cumprod(rates).sum()) if rates else 0.0
 
 
@@ -80,7 +80,7 @@ def test_siblings_share_what_their_parent_reaches() -> None:
 def test_a_promise_hopes_less_the_more_is_known() -> None:
     tracker = odds()
     known, unknown = (Option(0, Tracker(Table()).odds, levels=3, optimism=0.5) for _ in range(2))
-    known.odds.cells[1, CONFIDENCE_CELLS:] = 300.0
+    known.odds.trials[CONFIDENCE_CELLS:] = [300.0] * LEVEL_CELLS
     gains = [weigh([one], 1, [1.0] * 4, 1.0).gain for one in (known, unknown)]
     assert gains[0] < gains[1] < 3.0
     assert tracker.typical(3) == pytest.approx([0.6] * 3)
@@ -91,13 +91,14 @@ def test_only_what_is_known_is_learned() -> None:
     tracker = odds(*[0.5] * 10)
     option = chain(0, tracker, [0.05, 0.15, 0.25])
     option.tokens[:] = (7, 8, 9)
-    before = tracker.table.cells.copy()
+    before, cells = list(tracker.table.rates), list(tracker.table.trials)
     learn([option], [[7, 1, 1]], [True])
-    changed = np.flatnonzero((tracker.table.cells != before).any(axis=0)).tolist()
+    changed = [cell for cell, (one, was) in enumerate(zip(tracker.table.rates, before, strict=True)) if one != was]
     assert changed == [0, 1, CONFIDENCE_CELLS, CONFIDENCE_CELLS + 1]
-    assert tracker.table.cells[0, 0] > 0.5 > tracker.table.cells[0, 1]
+    assert changed == [cell for cell, was in enumerate(cells) if tracker.table.trials[cell] != was]
+    assert tracker.table.rates[0] > 0.5 > tracker.table.rates[1]
     learn([option], [[]], [True])
-    assert tracker.table.cells[1, 0] == before[1, 0] + 1, "nothing was said"
+    assert tracker.table.trials[0] == cells[0] + 1, "nothing was said"
 
 
 def test_a_request_drifts_from_its_table_and_comes_back() -> None:
@@ -110,7 +111,7 @@ def test_a_request_drifts_from_its_table_and_comes_back() -> None:
     other = Tracker(tracker.table)
     assert other.probability(0.55) < tracker.probability(0.55), "another request begins with what all have in common"
     tracker.fade(1.0)
-    assert tracker.odds.shift.tolist() == other.odds.shift.tolist()
+    assert tracker.odds.shift == other.odds.shift
 
 
 @given(st.floats(0.0, 40.0))
@@ -121,9 +122,9 @@ def test_cells_rise_with_the_confidence(confidence: float) -> None:
 
 def test_a_table_is_kept_and_nonsense_is_not() -> None:
     table = Table()
-    table.cells[0, 3], table.breadth = 0.25, 2.0
+    table.rates[3], table.breadth = 0.25, 2.0
     found = Table.from_json(table.to_json())
-    assert found.cells.tolist() == table.cells.tolist()
+    assert (found.rates, found.trials) == (table.rates, table.trials)
     assert found.breadth == 2.0
     for change in (
         {"rates": [2.0] * (CONFIDENCE_CELLS + LEVEL_CELLS)},

@@ -192,7 +192,7 @@ def reason(name: str, knowledge: Knowledge, stats: RequestStats, length: int) ->
             f"a guess of it takes {_milliseconds(guess)} and a pass of the target {_milliseconds(plain)}, so that it "
             "can hardly pay; a larger target or a smaller draft would change that"
         )
-    if table.trials >= ENOUGH_TRIALS:
+    if table.scored >= ENOUGH_TRIALS:
         return f"its guesses are right {table.first_rate:.0%} of the time, which is too rarely to pay"
     if 2 * stats.draft_passes >= stats.passes:
         return f"drafts that cost nothing ({', '.join(stats.drafted_by_drafter)}) were in most passes in its place"

@@ -63,6 +63,9 @@ class PromptLookup:
     def missing(self, slot: int, history: History) -> int:
         return 0
 
+    def matched(self, request: DraftRequest) -> int:
+        return self._synced(request).index.lookup(1)[1]
+
     def draft(self, requests: Sequence[DraftRequest]) -> list[Draft]:
         return [self._lookup(request) for request in requests]
 
