@@ -2,7 +2,8 @@
 
 `python -m tests.planning.machines` prints for each world the speed over plain decoding, the worst answer's loss beside
 what the promise allows, and what was reached of the best fixed choice where text repeats. Estimates are wrong by 0.1 to
-3 in what rows cost, other programs come and go, or an earlier run has left wrong costs.
+3 in what rows cost, other programs come and go, or an earlier run has left wrong costs. The clock is virtual; loss and
+speed count the host time that the plan is given there.
 
 A recorded pass is a slice of the machine's time: it says how long a plain pass took then, over the quiet median, and
 for how long threads waited for a CPU. A pass of many rows runs through many slices, as plain decoding would.
@@ -27,7 +28,7 @@ from localspec.planning.knowledge import Knowledge
 from localspec.planning.plan import AdaptivePlan
 from localspec.types import LogitRows, Noise, SamplingParams
 from tests.fakes import draft_request
-from tests.planning.simulator import TARGET, Curve
+from tests.planning.simulator import HOST_SHARE, IDLE, LOOK, TARGET, Clock, Curve
 
 NOISE_FILE = Path(__file__).parents[1] / "data" / "pass_noise.json"
 PLAIN = 0.010
@@ -93,13 +94,15 @@ class Copier:
 
     name, needs, free = "lookup", NEEDS_NOTHING, True
 
-    def __init__(self, text: Text) -> None:
-        self.text, self.start = text, 0
+    def __init__(self, text: Text, clock: Clock, look: float, idle: float) -> None:
+        """`look`, `idle`: host seconds of a call, and of a pass."""
+        self.text, self.start, self.clock, self.look, self.idle = text, 0, clock, look, idle
 
     def missing(self, slot: int, history: History) -> int:
         return 0
 
     def draft(self, requests: Sequence[DraftRequest]) -> list[Draft]:
+        self.clock.now += self.look
         return [self._guess(one.max_nodes, self.start + len(one.history)) for one in requests]
 
     def _guess(self, nodes: int, place: int) -> Draft:
@@ -111,7 +114,7 @@ class Copier:
         return Draft.chain(right.astype(np.int32), None, confidence, self.name)
 
     def observe(self, outcomes: Sequence[Outcome]) -> None:
-        pass
+        self.clock.now += self.idle
 
     def close(self) -> None:
         pass
@@ -161,6 +164,10 @@ class World:
     """What an earlier run has left."""
     answers: int = 12
     tokens: int = 100
+    look: float = LOOK
+    """Plain passes that a look takes. A fixed choice that drafts looks in every pass."""
+    idle: float = IDLE
+    """Plain passes that the plan takes in a pass besides."""
 
 
 @dataclass
@@ -172,6 +179,7 @@ class Answer:
     plain: float
     """Quiet seconds of plain decoding."""
     spent: float
+    """Quiet seconds of its passes, and the host's."""
     drafts: int
 
 
@@ -208,19 +216,18 @@ def knowledge(world: World) -> Knowledge:
 
 def simulate(world: World, seed: int = 1) -> list[Answer]:
     """What each answer of a world took."""
-    machine = Machine(world.phases, seed)
-    copier = Copier(Text.of(world.copied, world.answers * world.tokens + 100, seed))
-    plan = AdaptivePlan(
-        [copier], None, knowledge(world), longest=LONGEST, clock=lambda: 0.0, delayed=machine.claim_delay
-    )
+    machine, clock = Machine(world.phases, seed), Clock()
+    text, plain = Text.of(world.copied, world.answers * world.tokens + 100, seed), world.curve(1, 0)
+    copier = Copier(text, clock, world.look * plain, world.idle * plain)
+    plan = AdaptivePlan([copier], None, knowledge(world), longest=LONGEST, clock=clock, delayed=machine.claim_delay)
     found = []
     for number in range(world.answers):
         machine.answer, copier.start = number, number * world.tokens - PROMPT_NOISE
-        found.append(_answer(world, plan, machine))
+        found.append(_answer(world, plan, machine, clock))
     return found
 
 
-def _answer(world: World, plan: AdaptivePlan, machine: Machine) -> Answer:
+def _answer(world: World, plan: AdaptivePlan, machine: Machine, clock: Clock) -> Answer:
     history, curve = History([1] * PROMPT_NOISE), world.curve
     rows = LogitRows.from_matrix(np.zeros((1, 2), dtype=np.float32))
     slope = (curve(16, 0) - curve(1, 0)) / 15.0
@@ -228,19 +235,22 @@ def _answer(world: World, plan: AdaptivePlan, machine: Machine) -> Answer:
     end, found = PROMPT_NOISE + world.tokens, Answer(0.0, 0.0, 0.0, 0)
     while (room := end - len(history)) > 0:
         request = draft_request(0, history, room - 1, room - 1, SamplingParams(temperature=1.0), Noise(1), room=room)
+        began, length = clock.now, len(history)
         proposal = plan.draft(TARGET, [request], [1])
         draft = proposal.drafts[0]
         accepted = len(draft) if draft.tokens.all() else int(draft.tokens.argmin())
-        work = curve(1 + len(draft), len(history))
+        work = curve(1 + len(draft), length)
         seconds = machine.run(work)
-        plain = sum(curve(1, len(history) + place) for place in range(accepted + 1))
-        found.spent += work
-        found.plain += plain
-        found.lost += (work - plain) / curve(1, len(history))
-        found.drafts += bool(len(draft))
+        plain = sum(curve(1, length + place) for place in range(accepted + 1))
         history.append([1] * (accepted + 1))
         outcome = Outcome(0, history, draft, Verdict(np.arange(accepted, dtype=np.int32), 1), rows)
         plan.learn(proposal, [outcome], seconds)
+        work += clock.now - began
+        clock.now += seconds
+        found.spent += work
+        found.plain += plain
+        found.lost += (work - plain) / curve(1, length)
+        found.drafts += bool(len(draft))
     return found
 
 
@@ -257,7 +267,7 @@ def _fixed(world: World, text: Text, nodes: int) -> float:
         while place < world.tokens:
             at = number * world.tokens + place
             count = min(nodes, world.tokens - place - 1) if text.matched[at] >= 2 else 0
-            seconds += world.curve(1 + count, PROMPT_NOISE + place)
+            seconds += world.curve(1 + count, PROMPT_NOISE + place) + (world.look * world.curve(1, 0) if nodes else 0.0)
             right = text.right[at : at + count]
             place += 1 + (count if right.all() else int(right.argmin()))
     return seconds
@@ -276,6 +286,11 @@ class Figures:
     """The best fixed choice's seconds over these, later answers only."""
 
 
+def allowed(world: World) -> float:
+    """Plain passes that an answer may lose."""
+    return (LOSS_SHARE + HOST_SHARE) * world.tokens + LOSS_PASSES
+
+
 def figures(world: World, seed: int = 1) -> Figures:
     """Runs it."""
     found = simulate(world, seed)
@@ -283,7 +298,7 @@ def figures(world: World, seed: int = 1) -> Figures:
     return Figures(
         over_plain=sum(one.plain for one in found) / sum(one.spent for one in found),
         lost=max(one.lost for one in found),
-        allowed=LOSS_SHARE * world.tokens + LOSS_PASSES,
+        allowed=allowed(world),
         over_best=best_fixed(world, seed) / later,
     )
 
