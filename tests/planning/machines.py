@@ -1,9 +1,10 @@
 """Worlds that look like machines: curves of published models, noise as it was recorded, prompts that have their price.
 
 `python -m tests.planning.machines` prints for each world the speed over plain decoding, the worst answer's loss beside
-what the promise allows, and what was reached of the best fixed choice where text repeats. Estimates are wrong by 0.1 to
-3 in what rows cost, other programs come and go, or an earlier run has left wrong costs. The clock is virtual; loss and
-speed count the host time that the plan is given there.
+what the promise allows, what was reached of the best fixed choice from the third answer on, and what each answer
+reached of its own: the lowest of the first two answers ("early"), the lowest and the mean of the others. Estimates are
+wrong by 0.1 to 3 in what rows cost, other programs come and go, or an earlier run has left wrong costs. The clock is
+virtual; loss and speed count the host time that the plan is given there.
 
 A recorded pass is a slice of the machine's time: it says how long a plain pass took then, over the quiet median, and
 for how long threads waited for a CPU. A pass of many rows runs through many slices, as plain decoding would.
@@ -28,7 +29,7 @@ from localspec.planning.knowledge import Knowledge
 from localspec.planning.plan import AdaptivePlan
 from localspec.types import LogitRows, Noise, SamplingParams
 from tests.fakes import draft_request
-from tests.planning.simulator import HOST_SHARE, IDLE, LOOK, TARGET, Clock, Curve
+from tests.planning.simulator import HOST_SHARE, IDLE, LOOK, TARGET, Clock, Curve, Regret
 
 NOISE_FILE = Path(__file__).parents[1] / "data" / "pass_noise.json"
 PLAIN = 0.010
@@ -37,6 +38,8 @@ LONGEST = 15
 """Nodes of a draft at most."""
 PROMPT_NOISE = 46
 """Tokens of a prompt."""
+CHOICES = (0, 1, 3, 7, 15)
+"""Nodes of the fixed choices that each answer is compared with."""
 LATER = 2
 """Answers that are for learning, where the rest is compared with the best fixed choice."""
 
@@ -254,23 +257,19 @@ def _answer(world: World, plan: AdaptivePlan, machine: Machine, clock: Clock) ->
     return found
 
 
-def best_fixed(world: World, seed: int = 1) -> float:
-    """Quiet seconds of the best fixed choice for the later answers: plain, or always so many tokens of a match."""
-    text = Text.of(world.copied, world.answers * world.tokens + 100, seed)
-    return min(_fixed(world, text, nodes) for nodes in range(LONGEST + 1))
-
-
-def _fixed(world: World, text: Text, nodes: int) -> float:
-    seconds = 0.0
-    for number in range(LATER, world.answers):
-        place = 0
+def fixed(world: World, text: Text, nodes: int) -> list[float]:
+    """Quiet seconds of each answer with always so many tokens of a match; 0 = plain, without host time."""
+    found, look = [], world.look * world.curve(1, 0) if nodes else 0.0
+    for number in range(world.answers):
+        place, seconds = 0, 0.0
         while place < world.tokens:
             at = number * world.tokens + place
             count = min(nodes, world.tokens - place - 1) if text.matched[at] >= 2 else 0
-            seconds += world.curve(1 + count, PROMPT_NOISE + place) + (world.look * world.curve(1, 0) if nodes else 0.0)
+            seconds += world.curve(1 + count, PROMPT_NOISE + place) + look
             right = text.right[at : at + count]
             place += 1 + (count if right.all() else int(right.argmin()))
-    return seconds
+        found.append(seconds)
+    return found
 
 
 @dataclass(frozen=True)
@@ -284,6 +283,7 @@ class Figures:
     """... and what it may lose."""
     over_best: float
     """The best fixed choice's seconds over these, later answers only."""
+    regret: Regret
 
 
 def allowed(world: World) -> float:
@@ -294,12 +294,15 @@ def allowed(world: World) -> float:
 def figures(world: World, seed: int = 1) -> Figures:
     """Runs it."""
     found = simulate(world, seed)
-    later = sum(one.spent for one in found[LATER:])
+    text = Text.of(world.copied, world.answers * world.tokens + 100, seed)
+    choices = [fixed(world, text, nodes) for nodes in range(LONGEST + 1)]
+    best = zip(*(choices[nodes] for nodes in CHOICES), strict=True)
     return Figures(
         over_plain=sum(one.plain for one in found) / sum(one.spent for one in found),
         lost=max(one.lost for one in found),
         allowed=allowed(world),
-        over_best=best_fixed(world, seed) / later,
+        over_best=min(sum(one[LATER:]) for one in choices) / sum(one.spent for one in found[LATER:]),
+        regret=Regret.of([min(one) / answer.spent for one, answer in zip(best, found, strict=True)]),
     )
 
 
@@ -308,11 +311,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.planning.machines", description=__doc__)
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
-    print(f"{'world':60}{'over plain':>11}{'lost':>7}{'allowed':>9}{'over best':>11}")
+    print(f"{'world':60}{'over plain':>11}{'lost':>7}{'allowed':>9}{'over best':>11}{Regret.HEADING}")
     for world in worlds():
         one = figures(world, options.seed)
-        mark = " !" if one.lost > one.allowed else ""
-        print(f"{world.name:60}{one.over_plain:11.3f}{one.lost:7.2f}{one.allowed:9.2f}{one.over_best:11.3f}{mark}")
+        line = (
+            f"{world.name:60}{one.over_plain:11.3f}{one.lost:7.2f}{one.allowed:9.2f}{one.over_best:11.3f}{one.regret}"
+        )
+        print(line + (" !" if one.lost > one.allowed else ""))
 
 
 if __name__ == "__main__":

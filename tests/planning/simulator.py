@@ -220,6 +220,41 @@ class World:
             found += [(self.fixed(name, nodes, answers), f"{name} {nodes}") for nodes in allowed]
         return min(found)
 
+    def best_answer(self, number: int) -> float:
+        """Seconds of this answer's best fixed choice: plain, lookup 1, 3, 7 or 15, a costly drafter's 2, 4 or 7."""
+        answer = range(number, number + 1)
+        sizes = {name: (1, 3, 7, 15) if self.price(name) == Price() else (2, 4, 7) for name in self.processes}
+        return min(self.plain(answer), *(self.fixed(name, nodes, answer) for name in sizes for nodes in sizes[name]))
+
+
+@dataclass(frozen=True)
+class Regret:
+    """How near answers came to the best fixed choice for each of them: its seconds over the answer's own."""
+
+    early: float
+    """Lowest of the first two answers, which are for learning."""
+    lowest: float
+    """Lowest of the others."""
+    mean: float
+    """Of the others."""
+
+    HEADING = f"{'early':>8}{'lowest':>8}{'mean':>8}"
+
+    @staticmethod
+    def of(ratios: Sequence[float]) -> Regret:
+        """Of one ratio an answer."""
+        later = ratios[2:]
+        return Regret(float(min(ratios[:2])), float(min(later)), float(np.mean(later)))
+
+    @staticmethod
+    def over(found: Sequence[Regret]) -> Regret:
+        """Of several runs together."""
+        early, lowest = min(one.early for one in found), min(one.lowest for one in found)
+        return Regret(early, lowest, float(np.mean([one.mean for one in found])))
+
+    def __str__(self) -> str:
+        return f"{self.early:8.3f}{self.lowest:8.3f}{self.mean:8.3f}"
+
 
 @dataclass
 class Run:
@@ -259,6 +294,11 @@ def seconds(run: Run, answers: range) -> float:
     tokens = run.world.answer
     start = run.seconds[answers.start * tokens - 1] if answers.start else 0.0
     return run.seconds[answers.stop * tokens - 1] - start
+
+
+def regret(run: Run, answers: range) -> Regret:
+    """Of these answers, the first of a plan among them."""
+    return Regret.of([run.world.best_answer(number) / seconds(run, range(number, number + 1)) for number in answers])
 
 
 def measured(curve: Curve, lengths: Sequence[int] = (128, 1536, 3584)) -> dict[int, dict[int, float]]:

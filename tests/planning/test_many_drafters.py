@@ -10,7 +10,18 @@ import pytest
 from localspec.planning.budget import LOSS_PASSES, LOSS_SHARE
 from localspec.planning.costs import PassCosts
 from localspec.planning.knowledge import READING_ALLOWANCE, Knowledge
-from tests.planning.simulator import CURVES, HOST_SHARE, Price, Process, World, make, measured, seconds, simulate
+from tests.planning.simulator import (
+    CURVES,
+    HOST_SHARE,
+    Price,
+    Process,
+    World,
+    make,
+    measured,
+    regret,
+    seconds,
+    simulate,
+)
 
 ANSWERS, WARM = range(6), 2
 LATER = range(WARM, ANSWERS.stop)
@@ -49,6 +60,9 @@ def test_the_best_of_several_is_found(chances: dict[str, float], curve: str) -> 
     best, name = given.best_fixed(LATER)
     assert best / seconds(run, LATER) >= (0.84 if curve == "Q8_0" else 0.95), f"the best is {name}"
     assert given.plain(ANSWERS) / seconds(run, ANSWERS) >= 0.98
+    found = regret(run, ANSWERS)
+    assert found.lowest >= 0.8
+    assert found.mean >= (0.87 if curve == "Q8_0" else 0.9)
 
 
 @pytest.mark.parametrize("curve", ["Q8_0", "wide passes"])
