@@ -15,8 +15,9 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -29,7 +30,7 @@ from localspec.planning.knowledge import Knowledge
 from localspec.planning.plan import AdaptivePlan
 from localspec.types import LogitRows, Noise, SamplingParams
 from tests.fakes import draft_request
-from tests.planning.simulator import HOST_SHARE, IDLE, LOOK, TARGET, Clock, Curve, Regret
+from tests.planning.simulator import HOST_SHARE, IDLE, LOOK, STREAMS, Clock, Curve, Regret
 
 NOISE_FILE = Path(__file__).parents[1] / "data" / "pass_noise.json"
 PLAIN = 0.010
@@ -38,6 +39,8 @@ LONGEST = 15
 """Nodes of a draft at most."""
 PROMPT_NOISE = 46
 """Tokens of a prompt."""
+LONG = 160
+"""Tokens of an answer in which something changes."""
 CHOICES = (0, 1, 3, 7, 15)
 """Nodes of the fixed choices that each answer is compared with."""
 LATER = 2
@@ -92,8 +95,33 @@ class Text:
         return Text(right, matched)
 
 
+Pattern = Callable[[Text], Text]
+"""What becomes of a text that was drawn."""
+
+
+def from_token(first: int) -> Pattern:
+    """Copies begin with this token of an answer of LONG tokens; nothing matches before."""
+
+    def pattern(text: Text) -> Text:
+        begun = np.arange(len(text.right)) % LONG >= first
+        return Text(text.right & begun, text.matched * begun)
+
+    return pattern
+
+
+def one_wrong_of(count: int) -> Pattern:
+    """The last of so many guesses is wrong, again and again; always a match of five tokens."""
+
+    def pattern(text: Text) -> Text:
+        places = np.arange(len(text.right))
+        return Text(places % count < count - 1, np.full(len(places), 5))
+
+    return pattern
+
+
 class Copier:
-    """A drafter of such a text, with the length of the match as its confidence."""
+    """A drafter of such a text, with the length of the match as its confidence. What it guesses for slots behind the
+    first is wrong."""
 
     name, needs, free = "lookup", NEEDS_NOTHING, True
 
@@ -106,13 +134,13 @@ class Copier:
 
     def draft(self, requests: Sequence[DraftRequest]) -> list[Draft]:
         self.clock.now += self.look
-        return [self._guess(one.max_nodes, self.start + len(one.history)) for one in requests]
+        return [self._guess(one.max_nodes, self.start + len(one.history), one.slot) for one in requests]
 
-    def _guess(self, nodes: int, place: int) -> Draft:
-        matched = int(self.text.matched[place])
+    def _guess(self, nodes: int, place: int, slot: int) -> Draft:
+        matched = 5 if slot else int(self.text.matched[place])
         if matched < 2 or nodes < 1:
             return EMPTY_DRAFT
-        right = self.text.right[place : place + nodes]
+        right = np.zeros(nodes) if slot else self.text.right[place : place + nodes]
         confidence = np.full(len(right), matched, dtype=np.float32)
         return Draft.chain(right.astype(np.int32), None, confidence, self.name)
 
@@ -171,6 +199,20 @@ class World:
     """Plain passes that a look takes. A fixed choice that drafts looks in every pass."""
     idle: float = IDLE
     """Plain passes that the plan takes in a pass besides."""
+    pattern: Pattern = lambda text: text
+    stall: float = 0.0
+    """Plain passes for which the machine stands still, and nobody says so, in the first pass of an answer that drafts.
+    No choice's time has it, as it has no other noise."""
+    hopeless: bool = False
+    """A second slot decodes beside each answer, and all guesses for it are wrong."""
+
+    @property
+    def slots(self) -> int:
+        return 1 + self.hopeless
+
+    def text(self, seed: int) -> Text:
+        """What the answers say, and a little more."""
+        return self.pattern(Text.of(self.copied, self.answers * self.tokens + 100, seed))
 
 
 @dataclass
@@ -205,6 +247,21 @@ def worlds() -> list[World]:
     return found
 
 
+def changing_worlds() -> list[World]:
+    """Texts that change, dear planning, stalls, and two slots (issue 72)."""
+    found = []
+    for name, curve in CURVES.items():
+        found.append(World(f"{name}, copies from token 60 on", curve, 1.0, pattern=from_token(60)))
+        found.append(World(f"{name}, copies 0.9, a stall of ten passes", curve, 0.9, stall=10.0))
+        for copied, look in product((0.0, 0.9), (0.03, 0.1)):
+            found.append(World(f"{name}, copies {copied}, a look costs {look}", curve, copied, look=look))
+    for name, curve in (*CURVES.items(), ("a row costs 0.9", through({1: 1.0, 2: 1.9}))):
+        found.append(World(f"{name}, three guesses right and one wrong", curve, 1.0, pattern=one_wrong_of(4)))
+    found.append(replace(found[-1], name=f"{found[-1].name}, a stall", stall=10.0))
+    found.append(World("Q8_0, AVX-512, copies 0.9 beside a hopeless slot", CURVES["Q8_0, AVX-512"], 0.9, hopeless=True))
+    return [replace(world, tokens=LONG, answers=8) for world in found]
+
+
 def knowledge(world: World) -> Knowledge:
     """What is believed before the first answer."""
     slope = world.wrong * (world.curve(8, 0) / world.curve(1, 0) - 1.0) / 7.0
@@ -220,8 +277,8 @@ def knowledge(world: World) -> Knowledge:
 def simulate(world: World, seed: int = 1) -> list[Answer]:
     """What each answer of a world took."""
     machine, clock = Machine(world.phases, seed), Clock()
-    text, plain = Text.of(world.copied, world.answers * world.tokens + 100, seed), world.curve(1, 0)
-    copier = Copier(text, clock, world.look * plain, world.idle * plain)
+    plain = world.curve(1, 0)
+    copier = Copier(world.text(seed), clock, world.look * plain, world.idle * plain)
     plan = AdaptivePlan([copier], None, knowledge(world), longest=LONGEST, clock=clock, delayed=machine.claim_delay)
     found = []
     for number in range(world.answers):
@@ -231,29 +288,36 @@ def simulate(world: World, seed: int = 1) -> list[Answer]:
 
 
 def _answer(world: World, plan: AdaptivePlan, machine: Machine, clock: Clock) -> Answer:
-    history, curve = History([1] * PROMPT_NOISE), world.curve
+    histories, curve = [History([1] * PROMPT_NOISE) for _ in range(world.slots)], world.curve
     rows = LogitRows.from_matrix(np.zeros((1, 2), dtype=np.float32))
     slope = (curve(16, 0) - curve(1, 0)) / 15.0
     plan.read(PROMPT_NOISE - 1, 0, machine.run(curve(1, 0) + 0.8 * slope * (PROMPT_NOISE - 2)))
     end, found = PROMPT_NOISE + world.tokens, Answer(0.0, 0.0, 0.0, 0)
-    while (room := end - len(history)) > 0:
-        request = draft_request(0, history, room - 1, room - 1, SamplingParams(temperature=1.0), Noise(1), room=room)
-        began, length = clock.now, len(history)
-        proposal = plan.draft(TARGET, [request], [1])
-        draft = proposal.drafts[0]
-        accepted = len(draft) if draft.tokens.all() else int(draft.tokens.argmin())
-        work = curve(1 + len(draft), length)
-        seconds = machine.run(work)
-        plain = sum(curve(1, length + place) for place in range(accepted + 1))
-        history.append([1] * (accepted + 1))
-        outcome = Outcome(0, history, draft, Verdict(np.arange(accepted, dtype=np.int32), 1), rows)
-        plan.learn(proposal, [outcome], seconds)
+    while (room := end - len(histories[0])) > 0:
+        requests = [
+            draft_request(slot, history, most, most, SamplingParams(temperature=1.0), Noise(1), room=most + 1)
+            for slot, (history, most) in enumerate(zip(histories, (room - 1, world.tokens), strict=False))
+        ]
+        began, length = clock.now, len(histories[0])
+        proposal = plan.draft(STREAMS, requests, [1] * world.slots)
+        drafts, outcomes = proposal.drafts, []
+        for request, draft in zip(requests, drafts, strict=True):
+            accepted = len(draft) if draft.tokens.all() else int(draft.tokens.argmin())
+            request.history.append([1] * (accepted + 1))
+            verdict = Verdict(np.arange(accepted, dtype=np.int32), 1)
+            outcomes.append(Outcome(request.slot, request.history, draft, verdict, rows))
+        work = curve(world.slots + sum(map(len, drafts)), length)
+        plain = sum(curve(world.slots, place) for place in range(length, len(histories[0])))
+        drafted = any(map(len, drafts))
+        stall = world.stall * curve(1, length) if drafted and not found.drafts else 0.0
+        seconds = machine.run(work) + stall
+        plan.learn(proposal, outcomes, seconds)
         work += clock.now - began
         clock.now += seconds
         found.spent += work
         found.plain += plain
-        found.lost += (work - plain) / curve(1, length)
-        found.drafts += bool(len(draft))
+        found.lost += (work - plain) / curve(world.slots, length)
+        found.drafts += drafted
     return found
 
 
@@ -265,7 +329,8 @@ def fixed(world: World, text: Text, nodes: int) -> list[float]:
         while place < world.tokens:
             at = number * world.tokens + place
             count = min(nodes, world.tokens - place - 1) if text.matched[at] >= 2 else 0
-            seconds += world.curve(1 + count, PROMPT_NOISE + place) + look
+            width = 1 + count + world.hopeless * (1 + nodes)
+            seconds += world.curve(width, PROMPT_NOISE + place) + look
             right = text.right[at : at + count]
             place += 1 + (count if right.all() else int(right.argmin()))
         found.append(seconds)
@@ -294,7 +359,7 @@ def allowed(world: World) -> float:
 def figures(world: World, seed: int = 1) -> Figures:
     """Runs it."""
     found = simulate(world, seed)
-    text = Text.of(world.copied, world.answers * world.tokens + 100, seed)
+    text = world.text(seed)
     choices = [fixed(world, text, nodes) for nodes in range(LONGEST + 1)]
     best = zip(*(choices[nodes] for nodes in CHOICES), strict=True)
     return Figures(
@@ -312,7 +377,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     print(f"{'world':60}{'over plain':>11}{'lost':>7}{'allowed':>9}{'over best':>11}{Regret.HEADING}")
-    for world in worlds():
+    for world in [*worlds(), *changing_worlds()]:
         one = figures(world, options.seed)
         line = (
             f"{world.name:60}{one.over_plain:11.3f}{one.lost:7.2f}{one.allowed:9.2f}{one.over_best:11.3f}{one.regret}"

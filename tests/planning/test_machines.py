@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.planning.machines import LATER, World, allowed, figures, simulate, worlds
+from tests.planning.machines import LATER, World, allowed, changing_worlds, figures, simulate, worlds
 
 
 @pytest.mark.parametrize("world", worlds(), ids=lambda world: world.name)
@@ -15,6 +15,13 @@ def test_no_answer_loses_more_than_promised_and_each_is_near_its_best_choice(wor
         assert found.over_best >= 0.9
     assert found.regret.lowest >= 0.78
     assert found.regret.mean >= 0.9
+
+
+@pytest.mark.parametrize("world", changing_worlds(), ids=lambda world: world.name)
+def test_no_text_stall_or_planning_makes_an_answer_lose_more_than_promised(world: World) -> None:
+    found = figures(world)
+    assert found.lost <= found.allowed
+    assert found.over_plain >= 0.95
 
 
 @pytest.mark.parametrize(
