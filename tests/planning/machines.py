@@ -262,6 +262,20 @@ def changing_worlds() -> list[World]:
     return [replace(world, tokens=LONG, answers=8) for world in found]
 
 
+RECORDED = World(
+    "SmolLM2-135M, dialogue of a pirate and a librarian",
+    through({1: 1.0, 8: 1.5}),
+    1.0,
+    pattern=lambda text: from_token(30)(one_wrong_of(8)(text)),
+    answers=8,
+    tokens=LONG,
+    look=0.36 / 5.4,
+)
+"""SmolLM2-135M Q4_1 at temperature 0, recorded for issue 72: plain passes of 5.4 ms, 0.31 to 0.40 ms of the host a
+look. No copy was found in 30 passes; of then 128 guesses in 19 passes 111 were right, and the answer took what 61 to 62
+plain passes do: 1.5 each of these 19. In two of three runs planning had used up before what an answer may lose."""
+
+
 def knowledge(world: World) -> Knowledge:
     """What is believed before the first answer."""
     slope = world.wrong * (world.curve(8, 0) / world.curve(1, 0) - 1.0) / 7.0
@@ -377,7 +391,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     print(f"{'world':60}{'over plain':>11}{'lost':>7}{'allowed':>9}{'over best':>11}{Regret.HEADING}")
-    for world in [*worlds(), *changing_worlds()]:
+    for world in [*worlds(), *changing_worlds(), RECORDED]:
         one = figures(world, options.seed)
         line = (
             f"{world.name:60}{one.over_plain:11.3f}{one.lost:7.2f}{one.allowed:9.2f}{one.over_best:11.3f}{one.regret}"
