@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from localspec.checks.finding import Finding
+from localspec.engine.stats import kept_comparison
 from localspec.models.memory import gpu
 from localspec.runtime.engine import Engine
 from localspec.runtime.memory import memory
@@ -39,7 +40,7 @@ class Spent:
     host: float
     prefill: float
     plain: float
-    """Of answers that know it."""
+    """Of answers that know it; those in which nothing was drafted took it."""
     compared: float
     """Time of the passes whose plain time that is."""
 
@@ -50,7 +51,7 @@ class Spent:
         def total(name: str, among: Sequence[Mapping[str, Any]] = answers) -> float:
             return sum(float(one.get(name) or 0) for one in among)
 
-        known = [one for one in answers if (one.get("plain_seconds") or 0) > 0]
+        compared = [kept_comparison(one) for one in answers]
         return cls(
             len(answers),
             int(total("generated_tokens")),
@@ -62,20 +63,14 @@ class Spent:
             total("verify_seconds"),
             total("host_seconds"),
             total("prefill_seconds"),
-            total("plain_seconds"),
-            sum(map(_compared, known)),
+            sum(plain for plain, _ in compared),
+            sum(spent for _, spent in compared),
         )
 
     @property
     def decode(self) -> float:
         """Draft, verify and host together."""
         return self.draft + self.verify + self.host
-
-
-def _compared(answer: Mapping[str, Any]) -> float:
-    """Seconds of an answer's passes whose plain time is known; of an older version's answer, of all."""
-    parts = (float(answer.get(f"{part}_seconds") or 0) for part in ("draft", "verify", "host"))
-    return float(answer.get("compared_seconds") or 0) or sum(parts)
 
 
 def examine_answers(answers: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
@@ -96,6 +91,8 @@ def examine_answers(answers: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
 
 def _speed(spent: Spent) -> Finding:
     value = f"{spent.tokens / spent.decode:.1f} tokens/s over {spent.answers} answers"
+    if spent.compared and not spent.drafted:
+        return Finding("speed", f"{value}; plain decoding, nothing was drafted")
     if not spent.compared:
         return Finding("speed", f"{value}; plain decoding's is not known")
     speedup = spent.plain / spent.compared

@@ -120,7 +120,9 @@ def print_stats(generation: Generation, configuration: str) -> None:
 def _against_plain(stats: RequestStats) -> list[str]:
     """What the plan says of the answer, where it says anything."""
     lines = []
-    if stats.plain_seconds:
+    if not stats.drafted:
+        lines.append("plain decoding: nothing was drafted")
+    elif stats.plain_seconds:
         lines.append(
             f"about {stats.estimated_speedup:.2f}x plain decoding, which would take some {stats.plain_seconds:.3f} s"
         )

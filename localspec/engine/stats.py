@@ -4,14 +4,15 @@ acceptance_rate      = accepted / drafted               (drafted = nodes sent to
 mean_accepted_tokens = accepted / passes that carried a draft
 mean_accepted_length = 1 + mean_accepted_tokens         (next token included, as in llama.cpp and vLLM)
 tokens_per_pass      = generated / passes               (all passes, also those without a draft)
-estimated_speedup    = plain_seconds / compared_seconds (both of the passes whose plain time is known; 0 = unknown)
+estimated_speedup    = plain_seconds / compared_seconds (both of the passes whose plain time is known; 0 = unknown, or
+                       nothing was drafted: then the answer is plain decoding, and there is nothing to compare)
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,6 +25,22 @@ def percentile(samples: Sequence[float], share: float) -> float:
         return 0.0
     ordered = sorted(samples)
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
+
+
+def kept_comparison(stats: Mapping[str, Any]) -> tuple[float, float]:
+    """(plain, compared) seconds of a kept answer (`RequestStats.as_dict`, perhaps of an older version): equal where
+    nothing was drafted, whatever was estimated; zeros where plain decoding's time is not known."""
+    spent = sum(number(stats, f"{part}_seconds") for part in ("draft", "verify", "host"))
+    if stats.get("drafted") == 0:
+        return spent, spent
+    plain, compared = number(stats, "plain_seconds"), number(stats, "compared_seconds") or spent
+    return (plain, compared) if plain > 0 and compared > 0 else (0.0, 0.0)
+
+
+def number(stats: Mapping[str, Any], name: str) -> float:
+    """A figure of a kept answer; what is missing, or no number, is 0."""
+    value = stats.get(name)
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else 0.0
 
 
 @dataclass(slots=True)
@@ -99,8 +116,8 @@ class RequestStats:
 
     @property
     def estimated_speedup(self) -> float:
-        """`plain_seconds` over `compared_seconds`, which include drafting and its reading."""
-        return self.plain_seconds / self.compared_seconds if self.compared_seconds else 0.0
+        """`plain_seconds` over `compared_seconds`, which include drafting and its reading; 0 = nothing to compare."""
+        return self.plain_seconds / self.compared_seconds if self.drafted and self.compared_seconds else 0.0
 
     @property
     def undrafted_reason(self) -> str:

@@ -73,6 +73,10 @@ def test_nothing_is_concluded_from_too_little() -> None:
     assert not found(answer(drafted=10, accepted=0))["acceptance"].advice
     assert "nothing was drafted" in found(answer(drafted=0, accepted=0))["acceptance"].value
     assert "not known" in found(answer(plain_seconds=0))["speed"].value
+    plain = found(answer(drafted=0, accepted=0, plain_seconds=0.5))["speed"]
+    assert plain.value == "100.0 tokens/s over 1 answers; plain decoding, nothing was drafted"
+    assert not plain.advice
+    assert "1.50x plain" in found(answer(drafted=0, plain_seconds=0.5), answer())["speed"].value
     assert list(found()) == ["speed"]
     assert list(found({"generated_tokens": None})) == ["speed"]
 

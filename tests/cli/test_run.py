@@ -80,6 +80,12 @@ def test_stats_go_to_standard_error(command: Command) -> None:
     assert "tokens/s" not in result.out
 
 
+def test_an_answer_without_drafts_says_plain(command: Command) -> None:
+    result = command("run", PROMPT, *SHORT, "--stats", "--drafter", "none")
+    assert "plain decoding: nothing was drafted" in result.err
+    assert "x plain" not in result.err
+
+
 def test_stop_string_ends_the_answer_and_is_left_out(command: Command) -> None:
     plain = command("run", PROMPT, *SHORT, "--temperature", "0").out
     stop = plain.split()[2]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from localspec.engine.interfaces import Draft, Request
 from localspec.engine.loop import Loop
 from localspec.engine.request import TARGET_ORIGIN, Origin
-from localspec.engine.stats import RequestStats, percentile
+from localspec.engine.stats import RequestStats, kept_comparison, percentile
 from localspec.planning.fixed import FixedPlan
 from localspec.types import Rule, SamplingParams
 from tests.fakes import Answer, FakeDrafter, FakeTarget, FakeVocabulary, HashModel, Script, answer, parrot, prompt
@@ -48,6 +48,16 @@ def test_nothing_drafted_divides_nothing_by_nothing() -> None:
     stats = RequestStats()
     assert (stats.acceptance_rate, stats.mean_accepted_tokens, stats.mean_accepted_length) == (0.0, 0.0, 1.0)
     assert (stats.tokens_per_pass, stats.tokens_per_second) == (0.0, 0.0)
+
+
+def test_an_answer_without_drafts_is_compared_with_nothing() -> None:
+    stats = RequestStats(generated=10, verify_seconds=2.0, plain_seconds=1.0, compared=10, compared_seconds=2.0)
+    assert stats.estimated_speedup == 0.0
+    assert kept_comparison(stats.as_dict()) == (2.0, 2.0), "it lost nothing"
+    stats.drafted = 1
+    assert stats.estimated_speedup == 0.5
+    assert kept_comparison(stats.as_dict()) == (1.0, 2.0)
+    assert kept_comparison({"generated_tokens": 10, "tokens_per_second": 5.0}) == (0.0, 0.0), "of another server"
 
 
 def test_speed_leaves_prefill_out() -> None:

@@ -42,7 +42,7 @@ def test_an_answer_has_a_line_when_it_begins_and_one_at_its_end(
     (line,) = ends(log)
     found = re.fullmatch(
         r"tiny answered: (\d+) of (\d+) prompt tokens read, (\d+) cached; (\d+) tokens, [\d.]+ tokens/s, "
-        r"(?:\d+ of [1-9]\d* guesses accepted|nothing drafted \(.+\)); (.*)",
+        r"(?:\d+ of [1-9]\d* guesses accepted|plain: nothing drafted \(.+\)); (.*)",
         line,
     )
     assert found is not None, line

@@ -21,7 +21,7 @@ def answer(drafts: list[tuple[str, int, int]], plain: float = 0.0, exact: bool =
 ANSWERS = [
     answer([("draft", 4, 3), ("lookup", 2, 0), ("", 0, 0)], plain=1.0),
     answer([("draft", 4, 1), ("draft", 4, 4)], plain=0.25, exact=False),
-    answer([("", 0, 0)]),
+    answer([("draft", 1, 0), ("", 0, 0)]),
 ]
 
 
@@ -39,7 +39,7 @@ def test_sums_are_those_of_all_passes_together() -> None:
     assert figures.mean_accepted_length == together.mean_accepted_length
     assert figures.tokens_per_pass == together.tokens_per_pass
     assert figures.accepted_per_position == [3, 2, 2, 1]
-    assert figures.drafted_by_drafter == {"draft": 12, "lookup": 2}
+    assert figures.drafted_by_drafter == {"draft": 13, "lookup": 2}
     assert figures.inexact == 1
 
 
@@ -51,6 +51,18 @@ def test_time_saved_counts_only_answers_that_know_plain_time() -> None:
     assert figures.saved_seconds == pytest.approx(0.25)
     assert figures.decode_seconds == pytest.approx(1.5)
     assert figures.speedups == pytest.approx([2.0, 0.5])
+
+
+def test_an_answer_without_drafts_lost_nothing_whatever_was_estimated() -> None:
+    kept = answer([("", 0, 0)], plain=0.25).as_dict() | {"plain_seconds": 0.25}  # an older version's estimate
+    figures = Figures.of([kept, kept])
+    assert (figures.saved_seconds, figures.speedups) == (0.0, [1.0, 1.0])
+    page = stats_page(figures, [], 80).plain
+    assert "plain decoding: nothing was drafted" in page
+    assert "lost" not in page
+    figures.add(ANSWERS[0].as_dict())
+    assert figures.saved_seconds == pytest.approx(0.5)
+    assert figures.estimated_speedup == pytest.approx(2.0 / 1.5)
 
 
 @pytest.mark.parametrize(

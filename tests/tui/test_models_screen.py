@@ -346,6 +346,17 @@ async def test_speed_is_that_of_the_last_answers(archive: Archive, store: Store)
     assert timed(item, Speeds()).rate == 0.0
 
 
+async def test_answers_without_drafts_are_plain_whatever_was_estimated() -> None:
+    speeds = Speeds()
+    kept = {"generated_tokens": 100, "drafted": 0, "verify_seconds": 2.0, "plain_seconds": 1.0, "compared_seconds": 2.0}
+    speeds.add("own", kept)
+    item = timed(Item("own", "", "here", 1), speeds)
+    assert cells(item, False)[-1].plain == "50 tok/s plain"
+    assert "50.0 tok/s, plain decoding." in detail(item).plain
+    speeds.add("own", kept | {"drafted": 5, "plain_seconds": 4.0})
+    assert cells(timed(Item("own", "", "here", 1), speeds), False)[-1].plain == "50 tok/s 1.5x"
+
+
 async def test_speed_is_found_under_every_name_answers_are_signed_with() -> None:
     speeds = Speeds()
     speeds.add("tiny-GGUF", {"generated_tokens": 50, "verify_seconds": 0.5})

@@ -128,8 +128,8 @@ def answer_ended(model: str, generation: Generation, *, left: bool, stopped: boo
         seconds = perf_counter() - generation.started
         why = "the server ended" if stopped else f"the client left after {seconds:.1f} s"
     guesses = f"{stats.accepted} of {stats.drafted} guesses accepted"
-    if stats.undrafted and not stats.drafted:
-        guesses = f"nothing drafted ({stats.undrafted_reason})"
+    if not stats.drafted:
+        guesses = f"plain: nothing drafted ({stats.undrafted_reason})" if stats.undrafted else "plain"
     LOG.info(
         "%s answered: %d of %d prompt tokens read, %d cached; %d tokens, %.1f tokens/s, %s; %s",
         model,

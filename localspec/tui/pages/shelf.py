@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from localspec.chat.prompt.completion import NO_TEMPLATE
+from localspec.engine.stats import kept_comparison
 from localspec.errors import LocalspecError, reason
 from localspec.gguf.split import read_parts
 from localspec.methods import FROM_FILES
@@ -53,7 +54,9 @@ class Item:
     rate: float = 0.0
     """Tokens/s of its last answers on this machine; 0 = not measured."""
     speedup: float = 0.0
-    """Estimated speedup of those; 0 = not known."""
+    """Estimated speedup of those; 0 = not known, or nothing was drafted."""
+    plain: bool = False
+    """Nothing was drafted in those."""
     read_bytes: int = 0
     """Weights that a pass of one row reads; 0 = unknown."""
     expected: float = 0.0
@@ -74,6 +77,8 @@ class Speeds:
     seconds: dict[str, float] = field(default_factory=dict)
     plain: dict[str, float] = field(default_factory=dict)
     compared: dict[str, float] = field(default_factory=dict)
+    drafting: set[str] = field(default_factory=set)
+    """Models with an answer in which something was drafted, or of which that is not known."""
 
     def add(self, model: str, stats: Mapping[str, Any]) -> None:
         """Counts an answer."""
@@ -83,18 +88,21 @@ class Speeds:
             return
         self.tokens[model] = self.tokens.get(model, 0) + tokens
         self.seconds[model] = self.seconds.get(model, 0.0) + seconds
-        if plain := float(stats.get("plain_seconds") or 0):
-            self.plain[model] = self.plain.get(model, 0.0) + plain
-            compared = float(stats.get("compared_seconds") or seconds)  # older versions did not tell
-            self.compared[model] = self.compared.get(model, 0.0) + compared
+        if stats.get("drafted") != 0:
+            self.drafting.add(model)
+        plain, compared = kept_comparison(stats)
+        self.plain[model] = self.plain.get(model, 0.0) + plain
+        self.compared[model] = self.compared.get(model, 0.0) + compared
 
-    def of(self, names: Iterable[str]) -> tuple[float, float]:
-        """(tokens/s, estimated speedup) of a model known by any of these names; 0 = not known."""
+    def of(self, names: Iterable[str]) -> tuple[float, float, bool]:
+        """(tokens/s, estimated speedup, whether nothing was drafted) of a model known by any of these names; 0 = not
+        known."""
         for name in names:
             if self.seconds.get(name):
-                compared = self.compared.get(name, 0.0)
-                return self.tokens[name] / self.seconds[name], self.plain[name] / compared if compared else 0.0
-        return 0.0, 0.0
+                compared, drafting = self.compared[name], name in self.drafting
+                speedup = self.plain[name] / compared if compared and drafting else 0.0
+                return self.tokens[name] / self.seconds[name], speedup, not drafting
+        return 0.0, 0.0, False
 
 
 def shelf(catalog: Catalog, store: Store, first: Sequence[str] = ()) -> list[Item]:
@@ -241,5 +249,5 @@ def timed(item: Item, speeds: Speeds, here: Pace | None = None) -> Item:
     names = [item.name, short, short.partition(":")[0], *(path.stem for path in item.files[:1])]
     if item.files and item.name != DEFAULT_PAIR:
         names.insert(0, title_of(item.files[0]))
-    rate, speedup = speeds.of([*names, BUNDLED] if item.name == DEFAULT_PAIR else names)
-    return replace(item, rate=rate, speedup=speedup, expected=expected)
+    rate, speedup, plain = speeds.of([*names, BUNDLED] if item.name == DEFAULT_PAIR else names)
+    return replace(item, rate=rate, speedup=speedup, plain=plain, expected=expected)

@@ -9,7 +9,7 @@ from typing import Any
 
 from textual.content import Content
 
-from localspec.engine.stats import RequestStats
+from localspec.engine.stats import RequestStats, kept_comparison, number
 from localspec.tui.text.origin_lines import kind_of, ordered
 from localspec.tui.text.passes import Pass
 from localspec.tui.text.plots import bar, duration, graph
@@ -42,15 +42,15 @@ class Figures(RequestStats):
 
     def add(self, stats: Mapping[str, Any]) -> None:
         """Counts one answer."""
-        generated = int(_number(stats, "generated_tokens"))
+        generated = int(number(stats, "generated_tokens"))
         if generated <= 0:
             return
         self.answers += 1
         self.generated += generated
         for name in ("passes", "draft_passes", "drafted", "accepted"):
-            setattr(self, name, getattr(self, name) + int(_number(stats, name)))
+            setattr(self, name, getattr(self, name) + int(number(stats, name)))
         for name in ("draft_seconds", "verify_seconds", "host_seconds", "prefill_seconds"):
-            setattr(self, name, getattr(self, name) + _number(stats, name))
+            setattr(self, name, getattr(self, name) + number(stats, name))
         positions = stats.get("accepted_per_position")
         for depth, count in enumerate(positions if isinstance(positions, list) else ()):
             if depth == len(self.accepted_per_position):
@@ -64,13 +64,10 @@ class Figures(RequestStats):
         self._compare(stats)
 
     def _compare(self, stats: Mapping[str, Any]) -> None:
-        plain = _number(stats, "plain_seconds")
-        spent = _number(stats, "compared_seconds")
-        if not spent:  # of an older version
-            spent = sum(_number(stats, f"{part}_seconds") for part in ("draft", "verify", "host"))
-        if rate := _number(stats, "tokens_per_second"):
+        if rate := number(stats, "tokens_per_second"):
             self.rates.append(rate)
-        if plain > 0 and spent > 0:
+        plain, spent = kept_comparison(stats)
+        if spent:
             self.plain_seconds += plain
             self.compared_seconds += spent
             self.speedups.append(plain / spent)
@@ -107,11 +104,6 @@ def positions(passes: Iterable[Pass]) -> list[Position]:
     return [Position(depth, drafted[depth], accepted[depth]) for depth in sorted(drafted)]
 
 
-def _number(stats: Mapping[str, Any], name: str) -> float:
-    value = stats.get(name)
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else 0.0
-
-
 _GRAPH_ROWS = 4
 _PARTS = (("draft", "drafting"), ("verify", "verifying"), ("host", "bookkeeping"), ("prefill", "reading prompts"))
 
@@ -145,7 +137,9 @@ def _summary(figures: Figures) -> Content:
         ("answers", f"{figures.answers:,} with {figures.generated:,} tokens in {figures.passes:,} passes"),
         ("speed", f"{figures.tokens_per_second:.1f} tok/s, {figures.tokens_per_pass:.2f} tokens a pass"),
     ]
-    if figures.compared_seconds:
+    if figures.compared_seconds and not figures.drafted:
+        rows.append(("against plain", "plain decoding: nothing was drafted"))
+    elif figures.compared_seconds:
         saved = figures.saved_seconds
         word = f"{duration(saved)} saved" if saved >= 0 else f"{duration(-saved)} lost"
         rows.append(

@@ -37,7 +37,7 @@ from localspec.tui.widgets.dialogs import Choice
 if TYPE_CHECKING:
     from localspec.models.hub.hub import Hub
 
-_COLUMNS = (("", 1), ("Name", 21), ("Draft model", 15), ("Size", 8), ("Fits", 4), ("Speed here", 14))
+_COLUMNS = (("", 1), ("Name", 20), ("Draft model", 15), ("Size", 8), ("Fits", 4), ("Speed here", 15))
 _WIDTH_OF_COLUMNS = 80
 """Cells that these columns need."""
 _CHATS = 50
@@ -307,6 +307,8 @@ def cells(item: Item, in_use: bool) -> list[Content]:
     speed = f"{item.rate:.0f} tok/s" if item.rate else f"~{_figure(item.expected)} tok/s" if item.expected else ""
     if item.speedup:
         speed += f" {item.speedup:.1f}x"
+    elif item.plain:
+        speed += " plain"
     return [
         Content.assemble(state[item.state]),
         Content(one_line(item.name)),
@@ -333,7 +335,7 @@ def detail(item: Item, loaded: Sequence[str] = ()) -> Content:
     lines = [f"{item.name}: {item.why}" if item.why else item.name, f"{states[item.state]} {item.fit}".strip()]
     lines += [f"Loaded: {one}." for one in loaded] or item.layers
     if item.rate:
-        faster = f", {item.speedup:.2f}x plain decoding" if item.speedup else ""
+        faster = f", {item.speedup:.2f}x plain decoding" if item.speedup else ", plain decoding" * item.plain
         lines.append(f"Its last answers on this machine: {item.rate:.1f} tok/s{faster}.")
     elif item.expected:
         lines.append(f"Without drafts this machine should reach some {_figure(item.expected)} tok/s with it.")
