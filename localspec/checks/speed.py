@@ -96,7 +96,7 @@ def _speed(spent: Spent) -> Finding:
     if not spent.compared:
         return Finding("speed", f"{value}; plain decoding's is not known")
     speedup = spent.plain / spent.compared
-    value += f", {speedup:.2f}x plain decoding (estimated from what one-row passes cost)"
+    value += f", {speedup:.2f}x plain decoding (estimated from passes without drafts)"
     if spent.guarded and spent.guarded > 0.1 * spent.passes:
         value += f"; {spent.guarded} of {spent.passes} passes drafted only because settings say so"
         return Finding(

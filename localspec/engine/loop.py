@@ -7,13 +7,12 @@ so the baseline of every comparison is this very code. Next to read: `interfaces
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Sequence
-from statistics import median
 from time import perf_counter
 
 import numpy as np
 
+from localspec.engine.comparison import Beside, Step
 from localspec.engine.constraint import masked
 from localspec.engine.interfaces import (
     Constraint,
@@ -38,9 +37,6 @@ from localspec.errors import Cancelled, ContextOverflowError, DecodeError, Devic
 from localspec.native import kernels
 from localspec.types import Feed, LogitRows, Rule
 
-_GAP_SAMPLES = 16
-"""Number of last plain passes whose gaps are kept: their median ignores a stall and follows the load."""
-
 
 class Loop:
     """Generates for up to n slots of one target. Not thread-safe: one thread calls it."""
@@ -53,8 +49,8 @@ class Loop:
         self._events: list[Event] = []
         """Events that were made since the last `step` and are not returned yet."""
         self._reading = Reading(target.grid)
-        self._around: deque[float] = deque(maxlen=_GAP_SAMPLES)
-        """Seconds between the passes of plain decoding, without the passes themselves: the last ones."""
+        self._beside: dict[int, Beside] = {}
+        """By number of slots in a pass, how slow passes that draft are beside plain ones."""
 
     def admit(
         self,
@@ -211,6 +207,7 @@ class Loop:
         lengths = {slot.index: len(slot.history) for slot in slots}
         requests = self._requests(slots)
         pending = [self.target.pending(slot.index, slot.history.tokens) for slot in slots]
+        asked = perf_counter()
         proposal = self.plan.draft(self.target, requests, pending)
         drafts = proposal.drafts
         drafted = perf_counter()
@@ -232,9 +229,10 @@ class Loop:
                 events.append(Event(slot.index, "", (), (), (), slot.finish, slot.stats))
                 continue
             outcomes.append(Outcome(slot.index, slot.history, draft, verdict, slot_rows))
-        passed = perf_counter() - drafted
-        review = self.plan.learn(proposal, outcomes, passed)
-        seconds, said = perf_counter() - start, {outcome.slot: outcome for outcome in outcomes}
+        passed = perf_counter()
+        review = self.plan.learn(proposal, outcomes, passed - drafted)
+        learned = perf_counter()
+        seconds, said = learned - start, {outcome.slot: outcome for outcome in outcomes}
         for event in events:
             event.record = _record(said.get(event.slot), width, seconds)
         self._events += events
@@ -242,17 +240,18 @@ class Loop:
             if slot.finish is not None:
                 self._release(slot)  # last: it may decode, and then the rows are gone
         end = perf_counter()
-        if review.plain:
-            self._around.append(end - start - passed)
-        plain = review.plain_seconds + median(self._around or [0.0]) if review.plain_seconds else 0.0
-        self._reading.passed(plain or end - start)
+        self._reading.passed(review.plain_seconds or end - start)
+        planned = drafted - asked + learned - passed
+        step = Step(review.curve, review.plain, end - start - planned, end - start) if review.curve else None
         for slot, draft in zip(slots, drafts, strict=True):
             stats = slot.stats
             stats.draft_seconds += drafted - start
             stats.verify_seconds += decoded - drafted
             stats.host_seconds += end - decoded
-            if plain and not draft.past:
-                stats.compare(len(slot.history) - lengths[slot.index], plain, end - start)
+            if step is not None:
+                beside = self._beside.setdefault(len(slots), Beside())
+                slot.comparison.add(step, beside, len(slot.history) - lengths[slot.index], past=draft.past)
+                stats.compare(*slot.comparison.totals())
             stats.review(review)
 
     def _requests(self, slots: list[Slot]) -> list[DraftRequest]:

@@ -37,19 +37,41 @@ class Undrafted(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class Curve:
+    """What passes cost beside each other by what a plan knows, for the length of one pass."""
+
+    plain: float
+    """Seconds in which plain decoding brings each slot one token, the machine's pace left out: of the unit alone it
+    says nothing."""
+    row: Sequence[float]
+    """Seconds by width, the pace included."""
+    pace: float
+    """Factor of the machine's pace."""
+    width: int
+    """Rows of the pass; 0 = there may have been several passes."""
+
+    def over_plain(self, width: int) -> float:
+        """Seconds of a pass of this width over those of a plain one."""
+        return self.row[width] / (self.pace * self.plain)
+
+
+@dataclass(frozen=True, slots=True)
 class Review:
     """What a plan reports of a pass that is over."""
 
     plain_seconds: float = 0.0
-    """Seconds that plain decoding takes for each token of a slot; 0 = unknown: no plain pass has run yet."""
+    """Seconds that plain decoding takes for each token of a slot, as the plan believes: fast passes at once, slow ones
+    hardly; 0 = unknown: no plain pass has run yet."""
     plain: bool = False
-    """Whether the pass was plain decoding: no drafter was asked, no draft was weighed."""
+    """Whether the pass had the rows of plain decoding, and no draft among them."""
     guarded: bool = False
     """Whether a setting or a request forced a draft that was not worth its time."""
     undrafted: Undrafted | None = None
     """Why no draft was sent; None = one was, or no drafter may guess."""
     row: float = 0.0
     """Cost of a further row of the pass, in plain passes; 0 = unknown."""
+    curve: Curve | None = None
+    """What passes cost beside each other; None = nothing is known of it."""
 
 
 NO_REVIEW = Review()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from localspec.engine.comparison import Comparison
 from localspec.engine.interfaces import Constraint, History, Request
 from localspec.engine.request import FinishReason
 from localspec.engine.stats import RequestStats
@@ -38,6 +39,8 @@ class Slot:
     """Tokens of other prompts that were read while this one waited for its turn."""
     last_arrival: float = 0.0
     """perf_counter() at the end of the last pass or the last chunk of the prompt."""
+    comparison: Comparison = field(default_factory=Comparison)
+    """With what plain decoding would have taken."""
     finish: FinishReason | None = None
     failure: LocalspecError | None = None
     """The error that ended this request; other requests go on."""

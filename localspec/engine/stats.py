@@ -69,10 +69,9 @@ class RequestStats:
     host_seconds: float = 0.0
     """Everything else between two passes: kernels, bookkeeping, text."""
     plain_seconds: float = 0.0
-    """Time that plain decoding takes for `compared` tokens: for each pass, the cost of a plain pass with as many
-    requests, at this length, at the machine's pace of that moment; 0 = unknown."""
+    """Time that plain decoding takes for `compared` tokens (`comparison`); 0 = unknown, or nothing was drafted."""
     compared: int = 0
-    """Tokens of passes whose plain time is known."""
+    """Tokens of passes whose plain time is known, plain ones among them."""
     compared_seconds: float = 0.0
     """Time of the passes of `compared`, drafting and host work included."""
     guarded_passes: int = 0
@@ -162,11 +161,9 @@ class RequestStats:
             self.undrafted[review.undrafted] += 1
         self.row_cost = review.row or self.row_cost
 
-    def compare(self, tokens: int, plain: float, seconds: float) -> None:
-        """Adds a pass that brought `tokens` in `seconds`, where plain decoding takes `plain` seconds for each."""
-        self.compared += tokens
-        self.plain_seconds += plain * tokens
-        self.compared_seconds += seconds
+    def compare(self, plain: float, tokens: int, seconds: float) -> None:
+        """What plain decoding takes for `tokens` that took `seconds`."""
+        self.plain_seconds, self.compared, self.compared_seconds = plain, tokens, seconds
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data for JSON, names as in the glossary."""

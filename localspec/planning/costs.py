@@ -170,6 +170,11 @@ class PassCosts:
         """Widest pass that can be asked for."""
         return self._table.widest
 
+    @property
+    def pace(self) -> float:
+        """Factor of the curve: how slow the machine is believed to be."""
+        return math.exp(self._beliefs[_pace])
+
     def widen(self, widest: int) -> None:
         """Passes of up to so many rows can be asked for, too."""
         if widest > self.widest:
@@ -202,7 +207,7 @@ class PassCosts:
         if self._unpaced is None or self._unpaced[0] != place:
             expected = self._of_width(self._plain, length).log_seconds
             self._unpaced = place, math.exp(expected - float(self._beliefs[_pace]))
-        return math.exp(self._beliefs[_pace]) * self._unpaced[1]
+        return self.pace * self._unpaced[1]
 
     def _over_plain(self, length: int) -> tuple[list[float], list[float]]:
         """What `rows` returns, divided by the seconds of a plain pass."""
@@ -294,12 +299,7 @@ class PassCosts:
         return True
 
     def observe_prompt(self, rows: int, length: int, seconds: float, delayed: float = 0.0) -> None:
-        """Learns from one pass that read `rows` tokens of a prompt, as soon as a plain pass was timed.
-
-        Args:
-            rows: tokens that were read.
-            length, seconds, delayed: as in `observe`.
-        """
+        """`observe` for a pass that read `rows` tokens of a prompt; what it says counts once a plain pass was timed."""
         if not (self._prompt_row and self.known and rows > 1 and 0.0 < seconds < math.inf):
             return
         if self.is_timed(self._plain):

@@ -10,7 +10,7 @@ from time import perf_counter
 from localspec.config import FIXED_DRAFT, LONGEST_COSTLY, LONGEST_DRAFT
 from localspec.engine.constraint import legal
 from localspec.engine.interfaces import ANY_PRICE, EMPTY_DRAFT, Draft, Drafter, DraftRequest, Outcome, Target, Watcher
-from localspec.engine.plan import NO_REVIEW, Proposal, Review, Undrafted
+from localspec.engine.plan import NO_REVIEW, Curve, Proposal, Review, Undrafted
 from localspec.errors import DecodeError
 from localspec.planning.acceptance import PRIOR_ACCEPTANCE
 from localspec.planning.asking import Asking, Offer
@@ -343,6 +343,8 @@ class AdaptivePlan:
             drafter.observe(outcomes)
         now = proposal.now
         compares = self._costs[now.active].is_timed(now.active)
+        pace = self._costs[now.active].pace
+        curve = Curve(now.plain / pace, now.row, pace, proposal.width) if now.plain else None
         tokens, said = [0] * now.active, list[list[int]]([[]] * now.active)
         places = {one.slot: place for place, one in enumerate(now.requests)}
         for outcome in outcomes:
@@ -364,10 +366,10 @@ class AdaptivePlan:
             self._book(proposal, tokens, seconds)
         row = (now.prices[1] - now.prices[0]) / now.plain if now.plain and len(now.prices) > 1 else 0.0
         compared = now.plain if compares else 0.0
-        self._review = Review(compared, True, False, proposal.undrafted, row)
+        plain = Curve(now.plain / pace, now.row, pace, now.active if proposal.width else 0) if curve else None
+        self._review = Review(compared, True, False, proposal.undrafted, row, plain)
         self._last = proposal if compares and not now.forced else None
-        plain = proposal.plain and not proposal.looked
-        return Review(compared, plain, proposal.guarded, proposal.undrafted, row)
+        return Review(compared, proposal.plain, proposal.guarded, proposal.undrafted, row, curve)
 
     def _rest(self, proposal: Rest, outcomes: Sequence[Outcome], seconds: float, started: float) -> Review:
         """Notes a pass in which nobody was asked."""

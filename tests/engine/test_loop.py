@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import count
-
 import pytest
 
-from localspec.engine.interfaces import Draft, Outcome, Request
+from localspec.engine.interfaces import Draft, Request
 from localspec.engine.loop import Loop
-from localspec.engine.plan import Proposal, Review
 from localspec.engine.request import FinishReason
 from localspec.errors import ContextOverflowError
 from localspec.planning.fixed import FixedPlan
@@ -149,31 +145,3 @@ def test_characters_are_never_split_over_events(drafting: bool) -> None:
 @both
 def test_a_character_cut_off_by_max_tokens_is_marked(drafting: bool) -> None:
     assert recite(HEL, SMILE1, SMILE2, drafting=drafting, max_tokens=2)[0].text == "Hel�"
-
-
-class Reviewed(FixedPlan):
-    """Says of each pass whether it was plain decoding, and takes a second for those that were not."""
-
-    def __init__(self, clock: list[float], *reviews: Review) -> None:
-        super().__init__((), 0, None)
-        self._clock, self._reviews = clock, list(reviews)
-
-    def learn(self, proposal: Proposal, outcomes: Sequence[Outcome], seconds: float) -> Review:
-        review = self._reviews.pop(0)
-        self._clock[0] += 0.0 if review.plain else 1.0
-        return review
-
-
-def test_plain_decodings_time_holds_what_it_takes_between_passes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in what it is compared with; but nothing that a plan takes."""
-    clock, looks = [0.0], count(1)
-    monkeypatch.setattr("localspec.engine.loop.perf_counter", lambda: clock[0] + 0.01 * next(looks))
-    reviews = [Review(2.0), Review(2.0, plain=True), Review(2.0), Review(), Review(2.0, plain=True)]
-    target = FakeTarget(Recital(HEL), 12)
-    loop = Loop(target, Reviewed(clock, *reviews), VOCABULARY)
-    found = answer(loop, Request(prompt(HEL), sampling=GREEDY, max_tokens=5, ignore_end=True))
-    between = 0.03  # looks at the clock before a pass and behind it
-    assert found.stats.plain_seconds == pytest.approx(2.0 + (2.0 + between) * 3)
-    assert found.stats.compared == 4, "not the pass whose plain time is unknown"
-    assert found.stats.decode_seconds - found.stats.compared_seconds == pytest.approx(1.0 + 0.05, abs=0.02)
-    assert found.stats.host_seconds > 3.0

@@ -444,21 +444,6 @@ def test_a_draft_model_that_fails_is_dropped_and_the_chat_goes_on() -> None:
     assert "could not allocate" in loop.plan.dropped["draft"], "it is gone already"
 
 
-def test_nothing_is_compared_with_plain_passes_before_one_has_run() -> None:
-    """Of estimates only the ratios between widths count; what the machine makes of a plain pass says a plain pass."""
-    costs = PassCosts({64: {width: 0.01 + 0.001 * width for width in range(1, 9)}}, estimated=True)
-    parrot, forced = drafters()[:1], Forced(drafting=True, nodes=2)
-    plan = AdaptivePlan(parrot, None, Knowledge(costs), forced=forced)
-    loop = Loop(FakeTarget(MODEL, 24), plan, VOCABULARY)
-    request = request_of(4, max_tokens=40)
-    first = answer(loop, request).stats
-    assert costs.is_timed(1), "the end of the answer, if nothing before"
-    assert first.compared < first.generated
-    again = answer(loop, request).stats
-    assert again.compared == again.generated
-    assert again.compared_seconds == pytest.approx(again.decode_seconds)
-
-
 def test_stats_say_what_plain_decoding_would_have_taken() -> None:
     loop = loop_with(FakeTarget(MODEL, 24), drafters())
     stats = answer(loop, request_of(4)).stats

@@ -50,7 +50,7 @@ FINDINGS = [
     Finding(
         "GPU", "CUDA0 (a card) is idle: the target is on the CPU", "Put the target's layers on it.", "--gpu-layers -1"
     ),
-    Finding("speed", "41.2 tokens/s over 12 answers, 1.62x plain decoding (estimated from what one-row passes cost)"),
+    Finding("speed", "41.2 tokens/s over 12 answers, 1.62x plain decoding (estimated from passes without drafts)"),
     Finding("acceptance", "acceptance rate 0.71: 710 of 1000 guesses"),
     Finding("time", "draft 21%, verify 74%, host 5% of decoding"),
 ]

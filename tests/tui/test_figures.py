@@ -94,7 +94,7 @@ def test_acceptance_by_position_is_of_the_guesses_made_there() -> None:
 
 def test_only_passes_whose_plain_time_is_known_are_compared() -> None:
     one = answer([("draft", 4, 3)])
-    one.compare(4, 0.1, 0.2)
+    one.compare(0.4, 4, 0.2)
     figures = Figures.of([one.as_dict()])
     assert figures.plain_seconds == pytest.approx(0.4)
     assert figures.compared_seconds == pytest.approx(0.2)

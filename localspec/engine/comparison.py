@@ -1,0 +1,146 @@
+"""What plain decoding would have taken for an answer: from passes as they came, since people read it.
+
+The plan's belief will not do. It takes a fast pass at once and a slow one hardly, so its plain pass is that of the
+machine's best moment. Here a token of a plain pass took what its pass took, stalls included. A token of a pass that
+drafted would have taken what the curve says of a plain pass at that length, times how slow plain passes are: seconds
+over the curve's. That is the mean of this answer's plain passes. Where these are few, its passes that drafted count,
+too, each divided by how slow such passes are beside plain ones.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from localspec.engine.plan import Curve
+
+ENOUGH_PASSES = 16
+"""Plain passes of an answer from which on they say alone how slow plain passes are; half as many where nothing else
+is known, and no figure under that. The noise of their mean is 2 % on a quiet machine, and 15 % beside two programs."""
+_REMEMBERED = 32
+"""Passes of a width that its mean is of: older ones fade."""
+
+
+@dataclass(slots=True, eq=False)
+class Beside:
+    """How slow passes that draft are beside plain ones, with one number of slots; the loop keeps it for all answers."""
+
+    known: bool = False
+    """Whether an answer had enough plain passes since the model was loaded."""
+    widths: dict[int, tuple[int, float]] = field(default_factory=dict)
+    """By width: number of passes, and how many plain passes one takes, measured in answers with enough of these. The
+    curve does not serve for it: where only wide passes run, it takes a slower machine for dearer rows."""
+
+    def learn(self, width: int, plain: float) -> None:
+        """Learns from a pass that took as long as so many plain ones."""
+        count, mean = self.widths.get(width, (0, 0.0))
+        count = min(count + 1, _REMEMBERED)
+        self.widths[width] = count, mean + (plain - mean) / count
+
+    def over_plain(self, width: int, curve: Curve) -> float:
+        """How many plain passes one of this width takes: by the curve, as far as that is right of the nearest width
+        that was measured."""
+        found = curve.over_plain(width)
+        if not self.widths:
+            return found
+        near = min(self.widths, key=lambda one: abs(one - width))
+        return found * self.widths[near][1] / curve.over_plain(near)
+
+
+@dataclass(slots=True)
+class Step:
+    """One pass, with all that a slot waits for."""
+
+    curve: Curve
+    plain: bool
+    """Whether it was plain decoding: nothing was sent, whether drafters were asked or not."""
+    seconds: float
+    """Of everything but planning and drafting."""
+    spent: float
+    """Of everything."""
+
+    @property
+    def slowness(self) -> float:
+        """Seconds over those of a plain pass by the curve."""
+        return self.seconds / self.curve.plain
+
+
+@dataclass(slots=True)
+class _Part:
+    """The passes of an answer with one number of slots."""
+
+    curve: Curve
+    """Of the last of them."""
+    passes: int = 0
+    """Plain ones."""
+    slowness: float = 0.0
+    """Sum over these."""
+    plain: float = 0.0
+    """Seconds of these."""
+    tokens: int = 0
+    spent: float = 0.0
+    """Seconds of all passes that are compared."""
+    wanted: float = 0.0
+    """Seconds of the curve for the tokens of passes that drafted."""
+    widths: dict[int, tuple[int, float]] = field(default_factory=dict)
+    """Of passes that drafted, by width: their number, and the sum of their slowness."""
+
+    def add(self, step: Step, tokens: int, past: bool) -> None:
+        self.curve = step.curve
+        if step.plain:
+            self.passes += 1
+            self.slowness += step.slowness
+            self.plain += step.seconds
+        elif step.curve.width:
+            count, slowness = self.widths.get(step.curve.width, (0, 0.0))
+            self.widths[step.curve.width] = count + 1, slowness + step.slowness
+        if not past:
+            self.tokens += tokens
+            self.spent += step.spent
+            self.wanted += 0.0 if step.plain else tokens * step.curve.plain
+
+    def usual(self, beside: Beside) -> float:
+        """Slowness of plain passes; 0 = not known."""
+        missing = ENOUGH_PASSES - self.passes
+        if missing > 0 and beside.known and self.widths:
+            expected = sum(count * beside.over_plain(width, self.curve) for width, (count, _) in self.widths.items())
+            others = sum(slowness for _, slowness in self.widths.values()) / expected
+            return (self.slowness + missing * others) / ENOUGH_PASSES
+        return self.slowness / self.passes if 2 * self.passes >= ENOUGH_PASSES else 0.0
+
+
+class Comparison:
+    """Of one answer with plain decoding."""
+
+    def __init__(self) -> None:
+        self._parts: dict[Beside, _Part] = {}
+
+    def add(self, step: Step, beside: Beside, tokens: int, *, past: bool) -> None:
+        """Takes in a pass that brought `tokens`.
+
+        Args:
+            step: the pass.
+            beside: of as many slots as shared it; learns from it.
+            tokens: that it brought.
+            past: its draft came from past answers: it says nothing of plain decoding, only of the machine.
+        """
+        part = self._parts.get(beside)
+        if part is None:
+            part = self._parts[beside] = _Part(step.curve)
+        part.add(step, tokens, past)
+        if 2 * part.passes >= ENOUGH_PASSES:
+            beside.known = True
+            if not step.plain and step.curve.width:
+                beside.learn(step.curve.width, step.slowness * part.passes / part.slowness)
+
+    def totals(self) -> tuple[float, int, float]:
+        """(seconds that plain decoding takes, tokens, seconds taken) of passes that can be compared; zeros where
+        nothing was drafted among them."""
+        plain, tokens, spent, drafted = 0.0, 0, 0.0, False
+        for beside, part in self._parts.items():
+            usual = part.usual(beside) if part.wanted else 0.0
+            if usual or not part.wanted:
+                plain += part.plain + usual * part.wanted
+                tokens += part.tokens
+                spent += part.spent
+                drafted = drafted or bool(part.wanted)
+        return (plain, tokens, spent) if drafted else (0.0, 0, 0.0)
