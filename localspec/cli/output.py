@@ -127,7 +127,7 @@ def _against_plain(stats: RequestStats) -> list[str]:
             f"about {stats.estimated_speedup:.2f}x plain decoding, which would take some {stats.plain_seconds:.3f} s"
         )
     if stats.undrafted:
-        reasons = ", ".join(f"{passes} {why.said(stats.row_cost)}" for why, passes in stats.undrafted.most_common())
+        reasons = ", ".join(f"{passes} {words}" for words, passes in stats.undrafted_reasons)
         lines.append(f"no draft in {stats.undrafted.total()} of {stats.passes} passes: {reasons}")
     if stats.guarded_passes:
         lines.append(f"{stats.guarded_passes} of {stats.passes} passes drafted because settings say so; none would pay")

@@ -29,7 +29,7 @@ class Undrafted(Enum):
     NOTHING = "no copy found"
     UNLIKELY = "guesses are too often wrong"
     PRICE = "a row costs {row:.2f} of a plain pass here"
-    LOST = "off: it lost what an answer may lose"
+    LOST = "allowance used up until some guesses are right"
 
     def said(self, row: float) -> str:
         """The reason in words; `row` is the cost of a further row in plain passes."""

@@ -18,6 +18,9 @@ from typing import Any
 
 from localspec.engine.plan import Review, Undrafted
 
+ENOUGH_PASSES = 8
+"""Passes whose guesses were not likely enough, from which on they are called wrong too often: fewer show nothing."""
+
 
 def percentile(samples: Sequence[float], share: float) -> float:
     """The smallest sample that at least `share` of all do not exceed (nearest rank); 0 for no samples."""
@@ -119,9 +122,17 @@ class RequestStats:
         return self.plain_seconds / self.compared_seconds if self.drafted and self.compared_seconds else 0.0
 
     @property
+    def undrafted_reasons(self) -> list[tuple[str, int]]:
+        """(reason of passes without a draft in words, number of passes), the most frequent first."""
+        found = self.undrafted.copy()
+        if found[Undrafted.UNLIKELY] < ENOUGH_PASSES:  # a copy so short that it says nothing yet
+            found[Undrafted.NOTHING] += found.pop(Undrafted.UNLIKELY, 0)
+        return [(why.said(self.row_cost), passes) for why, passes in found.most_common() if passes]
+
+    @property
     def undrafted_reason(self) -> str:
         """Most frequent reason of passes without a draft; "" = every pass had one, or no drafter may guess."""
-        return next((why.said(self.row_cost) for why, _ in self.undrafted.most_common(1)), "")
+        return next((words for words, _ in self.undrafted_reasons), "")
 
     @property
     def itl_p50_seconds(self) -> float:

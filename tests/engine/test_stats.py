@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from localspec.engine.interfaces import Draft, Request
 from localspec.engine.loop import Loop
+from localspec.engine.plan import Undrafted
 from localspec.engine.request import TARGET_ORIGIN, Origin
 from localspec.engine.stats import RequestStats, kept_comparison, percentile
 from localspec.planning.fixed import FixedPlan
@@ -58,6 +60,18 @@ def test_an_answer_without_drafts_is_compared_with_nothing() -> None:
     assert stats.estimated_speedup == 0.5
     assert kept_comparison(stats.as_dict()) == (1.0, 2.0)
     assert kept_comparison({"generated_tokens": 10, "tokens_per_second": 5.0}) == (0.0, 0.0), "of another server"
+
+
+def test_guesses_are_called_wrong_too_often_only_after_some() -> None:
+    few = RequestStats(undrafted=Counter({Undrafted.UNLIKELY: 2, Undrafted.UNTIMED: 1}))
+    assert few.undrafted_reasons == [("no copy found", 2), ("a plain pass is timed first", 1)]
+    few.undrafted[Undrafted.NOTHING] = 3
+    assert few.undrafted_reason == "no copy found"
+    assert few.undrafted_reasons[0] == ("no copy found", 5)
+    few.undrafted[Undrafted.UNLIKELY] = 8
+    assert few.undrafted_reason == "guesses are too often wrong"
+    assert few.as_dict()["undrafted_passes"] == {"unlikely": 8, "nothing": 3, "untimed": 1}
+    assert not RequestStats().undrafted_reasons
 
 
 def test_speed_leaves_prefill_out() -> None:

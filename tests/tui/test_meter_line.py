@@ -53,6 +53,9 @@ def test_where_nothing_is_drafted_it_says_why() -> None:
     dear = replace(open_text, undrafted=Counter({Undrafted.PRICE: 30}), row_cost=0.9)
     assert meter_line(dear, ("", 1), 80).plain == "375 tok/s  plain decoding: a row costs 0.90 of a plain pass here"
     assert meter_line(dear, ("", 1), 30).plain == "375 tok/s  plain w1"
+    used_up = replace(open_text, undrafted=Counter({Undrafted.LOST: 30}))
+    said = "375 tok/s  plain decoding: allowance used up until some guesses are right"
+    assert meter_line(used_up, ("", 1), 80).plain == said
 
 
 def test_narrow_lines_keep_the_speed() -> None:

@@ -112,14 +112,14 @@ async def test_playing_goes_on_by_itself_and_stops(make_app: MakeApp) -> None:
     async with app.run_test(size=(80, 24)) as pilot:
         screen = await steps(app, pilot)
         await pilot.press(*["minus"] * len(SPEEDS))
-        assert f"speed {SPEEDS[0]:g}x" in shown(app, "#timing")
+        assert f"replay at {SPEEDS[0]:g}x" in shown(app, "#timing")
         await pilot.press("space")
         assert "▶" in shown(app, "#timing")
         await pilot.press("space")
         assert "▶" not in shown(app, "#timing")
         await pilot.press(*["plus"] * len(SPEEDS), "space")
         await until(pilot, lambda: screen.index == len(screen.passes) - 1)
-        await until(pilot, lambda: f"speed {SPEEDS[-1]:g}x" in shown(app, "#timing"))
+        await until(pilot, lambda: f"replay at {SPEEDS[-1]:g}x" in shown(app, "#timing"))
         await pilot.press("minus", "minus", "minus", "minus", "minus", "space")  # from the start again
         assert screen.index == 0
 

@@ -164,7 +164,7 @@ class StepsScreen(Page):
         else:
             view.show(passes[: index + 1])
         self._shown = index + 1
-        playing = f"  ▶ {SPEEDS[self._speed]:g}x" if self._timer is not None else f"  speed {SPEEDS[self._speed]:g}x"
+        playing = f"  {'▶ ' * (self._timer is not None)}replay at {SPEEDS[self._speed]:g}x"
         self.query_one("#headline", Static).update(headline(passes, index))
         self.query_one("#verdict", Static).update(verdict(passes[index], width - 2))
         self.query_one("#timing", Static).update(Content.assemble(timing(passes, index, width), (playing, "dim")))
