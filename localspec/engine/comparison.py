@@ -15,7 +15,7 @@ from localspec.engine.plan import Curve
 
 ENOUGH_PASSES = 16
 """Plain passes of an answer from which on they say alone how slow plain passes are; half as many where nothing else
-is known, and no figure under that. The noise of their mean is 2 % on a quiet machine, and 15 % beside two programs."""
+is known, and no figure under that. On a quiet machine the mean of 16 is off by 6 % (tests/data/pass_noise.json)."""
 _REMEMBERED = 32
 """Passes of a width that its mean is of: older ones fade."""
 
@@ -100,12 +100,12 @@ class _Part:
 
     def usual(self, beside: Beside) -> float:
         """Slowness of plain passes; 0 = not known."""
-        missing = ENOUGH_PASSES - self.passes
-        if missing > 0 and beside.known and self.widths:
+        missing, few = ENOUGH_PASSES - self.passes, 2 * self.passes < ENOUGH_PASSES
+        if missing > 0 and beside.known and self.widths and (beside.widths or few):
             expected = sum(count * beside.over_plain(width, self.curve) for width, (count, _) in self.widths.items())
             others = sum(slowness for _, slowness in self.widths.values()) / expected
             return (self.slowness + missing * others) / ENOUGH_PASSES
-        return self.slowness / self.passes if 2 * self.passes >= ENOUGH_PASSES else 0.0
+        return 0.0 if few else self.slowness / self.passes
 
 
 class Comparison:

@@ -18,7 +18,7 @@ from typing import Any
 
 from localspec.engine.plan import Review, Undrafted
 
-ENOUGH_PASSES = 8
+ENOUGH_UNLIKELY = 8
 """Passes whose guesses were not likely enough, from which on they are called wrong too often: fewer show nothing."""
 
 
@@ -125,7 +125,7 @@ class RequestStats:
     def undrafted_reasons(self) -> list[tuple[str, int]]:
         """(reason of passes without a draft in words, number of passes), the most frequent first."""
         found = self.undrafted.copy()
-        if found[Undrafted.UNLIKELY] < ENOUGH_PASSES:  # a copy so short that it says nothing yet
+        if found[Undrafted.UNLIKELY] < ENOUGH_UNLIKELY:  # a copy so short that it says nothing yet
             found[Undrafted.NOTHING] += found.pop(Undrafted.UNLIKELY, 0)
         return [(why.said(self.row_cost), passes) for why, passes in found.most_common() if passes]
 
