@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,7 +25,7 @@ from localspec.cli.options import (
 )
 from localspec.cli.process import add_process, loader
 from localspec.cli.setting import add_engine_settings
-from localspec.errors import UsageError
+from localspec.errors import LocalspecError, UsageError
 
 if TYPE_CHECKING:
     from localspec.llama.exact.choice import Progress
@@ -105,12 +106,14 @@ def _open(options: argparse.Namespace, wanted: Options) -> int:
             resume=not options.new,
         )
         app = ChatApp(session, notices)
-        with shown(app.warn):
+        with shown(app.warn), nullcontext() if os.environ.get("LOCALSPEC_DEBUG") else app.kept_up():
             code = app.run()
             session.answerer.close()
     for text in app.unseen:  # what came too late for the screen
         print(f"warning: {text}", file=sys.stderr)
-    return code or 0
+    if app.ended_by:
+        raise LocalspecError(app.ended_by)
+    return 1 if code is None else code  # None = it did not get to the point of being left
 
 
 def _given(wanted: Options) -> dict[str, Any]:

@@ -300,7 +300,11 @@ class ChatScreen(Screen[None]):
         known = {row.name for row in commands()}
         if text.startswith("/") and name in known and pane.editing is None:
             pane.composer.take()
-            await self.command(name, rest.strip())
+            try:
+                await self.command(name, rest.strip())
+            except Exception:
+                pane.composer.put(text)
+                raise
         elif text.startswith("/") and re.fullmatch(r"/[a-z]+", text.split(maxsplit=1)[0]):
             say(self, f"There is no command /{name}; F1 lists them. A space in front sends it as text.", problem=True)
         else:

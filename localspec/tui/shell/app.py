@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic
 from typing import Any, ClassVar
@@ -22,6 +23,7 @@ from localspec.chat.prompt.completion import note
 from localspec.errors import LocalspecError
 from localspec.tui.screens.chat import ChatScreen
 from localspec.tui.screens.slash import SlashCommands
+from localspec.tui.shell.net import Net, handlers_caught
 from localspec.tui.talk.answerer import AnswerEnded, LoadFailed, Loading, ModelReady
 from localspec.tui.talk.session import Session
 from localspec.tui.widgets import bindings
@@ -76,8 +78,37 @@ class ChatApp(App[int]):
         """When Ctrl+C was pressed last, in seconds of the monotonic clock."""
         self._quiet: Timer | None = None
         """Runs out when it is quiet; None = there is no screen."""
+        self._net: Net | None = None
+        """What unexpected errors fall into; None = they end the app."""
+        self.ended_by = ""
+        """The sentence of the error that ended the chat."""
 
     # ---- life
+
+    @contextmanager
+    def kept_up(self) -> Iterator[None]:
+        """While this holds, no unexpected error ends the chat, as long as it can go on."""
+        self._net = Net(self.warn, self._end_by, lambda: len(self.screen_stack) > 0 and self.pane is not None)
+        try:
+            with handlers_caught(self._handle_exception):
+                yield
+        finally:
+            self._net = None
+
+    def _handle_exception(self, error: Exception) -> None:
+        """Textual calls this, which is not public, with what workers, timers, callbacks and drawing raise."""
+        if self._net is None:
+            super()._handle_exception(error)
+        else:
+            self._net.catch(error)
+
+    def _end_by(self, sentence: str) -> None:
+        """Ends the chat by an error; unsent text is kept if that can still be done."""
+        if not self.ended_by:
+            self.ended_by = sentence
+            self.exit(return_code=1)
+            for pane in self.chat_screen.panes if self.screen_stack else ():
+                pane.leave()
 
     def get_default_screen(self) -> Screen[Any]:
         return ChatScreen(self.session, self)

@@ -32,7 +32,7 @@ class Errands:
         self._latest = object()
 
     def begin(self, work: Callable[[Tell], None]) -> None:
-        """Runs `work` on a thread of its own; it must catch what it expects to fail."""
+        """Runs `work` on a thread of its own; it must catch what it expects to fail: the rest is an internal error."""
         app, this = self._node.app, object()
         self._latest = this
 
@@ -43,5 +43,11 @@ class Errands:
         def tell(call: Callable[..., object], *arguments: object) -> None:
             call_soon(app, call_if_wanted, call, arguments)
 
+        def run() -> None:
+            try:
+                work(tell)
+            except Exception as error:  # noqa: BLE001 - the worker's edge: as what a worker of Textual's raises
+                call_soon(app, app._handle_exception, error)
+
         # Not a worker of Textual's: those run on threads that the end of the program waits for.
-        threading.Thread(target=work, args=(tell,), name="localspec-errand", daemon=True).start()
+        threading.Thread(target=run, name="localspec-errand", daemon=True).start()

@@ -227,17 +227,25 @@ class ChatPane(TabPane):
 
     @work(group="send")
     async def _send(self, prompt: Prompt) -> None:
-        """Sends a prompt, or the new version of an edited message, and asks."""
+        """Sends a prompt, or the new version of an edited message, and asks; what is not sent goes back."""
         try:
-            files = await asyncio.to_thread(attach.attached, prompt.text)
-            below = await self._folders(prompt.text)
+            await self._send_with_files(prompt)
         except LocalspecError as error:
             say(self, str(error), problem=True)
-            below = None
+        except Exception:
+            self._take_back(prompt)
+            raise
+        self._take_back(prompt)
+
+    def _take_back(self, prompt: Prompt) -> None:
+        if self._sending is not None:
+            self._sending = None
+            self.hand_back(prompt)
+
+    async def _send_with_files(self, prompt: Prompt) -> None:
+        files = await asyncio.to_thread(attach.attached, prompt.text)
+        below = await self._folders(prompt.text)
         if below is None:
-            if self._sending is not None:
-                self._sending = None
-                self.hand_back(prompt)
             return
         archive, attachments = self.session.archive, (*prompt.attachments, *files, *below)
         self._end("stopped", "", None)
