@@ -16,6 +16,15 @@ def shown(path: str | os.PathLike[str]) -> str:
     return os.fsencode(path).decode("utf-8", "replace")
 
 
+def typed(text: str) -> Path:
+    """The path that somebody typed, as a shell takes it: `~` and `~user` are expanded, and `~nobody_x` is a name where
+    there is no such user. What can be no path is one that is not there.
+
+    Ask `os.path` whether it is there: a `Path` raises if its name is too long, or a folder above may not be entered.
+    """
+    return Path(os.path.expanduser(text.replace("\0", "\ufffd")))  # Path.expanduser raises without such a user
+
+
 def free_bytes(folder: Path) -> int:
     """Bytes free on the disk that a folder is, or will be, on; 0 if nothing tells."""
     for place in (folder, *folder.absolute().parents):

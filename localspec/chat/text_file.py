@@ -6,6 +6,7 @@ import codecs
 from pathlib import Path
 
 from localspec.errors import UsageError
+from localspec.paths import typed
 
 _MARKS = (
     (codecs.BOM_UTF8, "utf-8-sig"),
@@ -50,7 +51,7 @@ def read_text(path: str | Path) -> str:
         UsageError: it cannot be read as text.
     """
     try:
-        data = Path(path).read_bytes()
+        data = (typed(path) if isinstance(path, str) else path).read_bytes()
     except OSError as error:
         raise UsageError(f"Cannot read {path}: {error.strerror}.") from None
     return decoded(data, str(path))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import subprocess
 import sys
@@ -109,10 +110,10 @@ def shipped() -> Iterator[Conversation]:
 
 
 def _of(text: str, archive: Path | None) -> Iterator[Conversation]:
-    path = Path(text)
-    if text == CHATS and not path.exists():
+    path = paths.typed(text)
+    if text == CHATS and not os.path.exists(path):
         yield from _chats(archive)
-    elif path.is_dir():
+    elif os.path.isdir(path):
         for file in _files(path):
             try:
                 yield from _passages(read_text(file))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
-from pathlib import Path
 
 
 def check_openable(word: str, commands: Iterable[str] = ()) -> None:
@@ -22,11 +22,12 @@ def check_openable(word: str, commands: Iterable[str] = ()) -> None:
     from localspec.gguf import read_header
     from localspec.models.installed.catalog import Catalog
     from localspec.models.installed.installed import find, knows, usable
+    from localspec.paths import typed
 
     endpoints = Catalog.load().endpoints
     if word in endpoints:
         return
-    names_file = word.endswith(".gguf") or "/" in word or Path(word).is_file()
+    names_file = word.endswith(".gguf") or "/" in word or os.path.isfile(typed(word))
     if not names_file and not knows(word):
         kinds = "command, model or file" if commands else "model, pair or file"
         hint = did_you_mean(word, [*commands, *usable(), *endpoints])

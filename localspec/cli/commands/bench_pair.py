@@ -6,10 +6,10 @@ import argparse
 import json
 import sys
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from localspec.cli.bench_output import share_bar
+from localspec.paths import typed
 
 if TYPE_CHECKING:
     from localspec.bench.models.pairs import Made
@@ -32,7 +32,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--quant", default="Q4_K_M", metavar="FORMAT", help="of the target; default: Q4_K_M")
     parser.add_argument("--draft-quant", default="Q4_0", metavar="FORMAT", help="of the draft; default: Q4_0")
     parser.add_argument("--vocab", type=int, default=0, metavar="N", help="tokens; default: the bundled pair's 4,096")
-    parser.add_argument("--folder", type=Path, metavar="DIR", help="where to; default: the cache")
+    parser.add_argument("--folder", type=typed, metavar="DIR", help="where to; default: the cache")
     parser.add_argument("--again", action="store_true", help="write files that are there already anew")
     parser.add_argument("--json", action="store_true", help="files and checks as JSON on standard output")
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from localspec.cli.bench_output import count_bar, numbers, print_table, whole_numbers, words
 from localspec.cli.options import add_model_options, check_comparison, load_engine, take_target
 from localspec.errors import LocalspecError, UsageError
+from localspec.paths import typed
 
 if TYPE_CHECKING:
     from localspec.bench.contest.benchmark import Benchmark, BenchSettings
@@ -40,7 +41,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("pair", nargs="?", metavar="PAIR", help="pair, model or GGUF file; default: the chosen one")
     group = parser.add_argument_group("what is answered")
     group.add_argument("--workloads", metavar="NAME,...", help="default: all")
-    group.add_argument("--prompts", type=Path, metavar="FILE", help="your own, instead of the shipped ones")
+    group.add_argument("--prompts", type=typed, metavar="FILE", help="your own, instead of the shipped ones")
     group.add_argument("--limit", type=int, metavar="N", help="prompts of each workload; default: 4")
     group.add_argument("--temperature", metavar="X,...", help="default: 0,0.7,1")
     group.add_argument("--tokens", type=int, metavar="N", help="longest answer a turn; default: 64")
@@ -50,11 +51,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--drafters", metavar="NAME,...", help="whose fixed lengths to try, or `all` (default)")
     group.add_argument("--lengths", metavar="N,...", help="fixed draft lengths, or `none`; default: 2,4,7")
     group = parser.add_argument_group("results")
-    group.add_argument("--session", type=Path, metavar="FILE", help="where runs are kept; default: in the cache")
+    group.add_argument("--session", type=typed, metavar="FILE", help="where runs are kept; default: in the cache")
     group.add_argument("--fresh", action="store_true", help="begin anew instead of going on with the session")
     group.add_argument("--json", action="store_true", help="everything as JSON on standard output")
-    group.add_argument("--csv", type=Path, metavar="FILE", help="a row per workload, temperature and contender")
-    group.add_argument("--html", type=Path, metavar="FILE", help="a page with pictures that needs nothing else")
+    group.add_argument("--csv", type=typed, metavar="FILE", help="a row per workload, temperature and contender")
+    group.add_argument("--html", type=typed, metavar="FILE", help="a page with pictures that needs nothing else")
     add_rivals(parser)
     add_model_options(parser)
 

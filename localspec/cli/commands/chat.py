@@ -150,13 +150,11 @@ def _local(options: argparse.Namespace, target: str | None, draft: str | None, l
 
 
 def _key(target: str | Path | None) -> str:
-    """What loads a target again, from any folder: its name, or the whole path of a file."""
+    """What loads a target again, from any folder."""
     from localspec.models.installed.catalog import DEFAULT_PAIR
-    from localspec.models.installed.installed import knows
+    from localspec.models.installed.chosen import whole
 
-    if target is None:
-        return DEFAULT_PAIR
-    return str(Path(target).resolve()) if Path(target).is_file() and not knows(str(target)) else str(target)
+    return DEFAULT_PAIR if target is None else whole(str(target))
 
 
 def _load(options: argparse.Namespace, liked: dict[str, Any], progress: Progress) -> AnyEngine:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from localspec.chat.plain_text import plain_text
 from localspec.cli.number import whole
 from localspec.errors import LocalspecError, UsageError
+from localspec.paths import typed
 
 if TYPE_CHECKING:
     from localspec.chat.archive.archive import Archive
@@ -122,7 +123,7 @@ def _export(archive: Archive, options: argparse.Namespace) -> None:
         _write(text)
         return
     try:
-        Path(options.output).write_text(text, encoding="utf-8")
+        typed(options.output).write_text(text, encoding="utf-8")
     except OSError as error:
         raise LocalspecError(f"Cannot write {options.output}: {error.strerror}.") from None
 
@@ -133,7 +134,7 @@ def _write(text: str) -> None:
 
 
 def _import(archive: Archive, options: argparse.Namespace) -> None:
-    print(archive.import_file(Path(options.file)).sentence())
+    print(archive.import_file(typed(options.file)).sentence())
 
 
 def _rm(archive: Archive, options: argparse.Namespace) -> None:

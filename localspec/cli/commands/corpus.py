@@ -16,6 +16,7 @@ from rich.filesize import decimal
 
 from localspec.cli.setting import add_engine_settings
 from localspec.errors import UsageError
+from localspec.paths import typed
 
 if TYPE_CHECKING:
     from localspec.gguf import Header
@@ -168,19 +169,19 @@ def _texts(names: list[str]) -> Iterator[tuple[Path, str]]:
         UsageError: something that was named is not there, or cannot be read as text.
     """
     for name in names:
-        path = Path(name)
-        if path.is_dir():
+        path = typed(name)
+        if os.path.isdir(path):
             for place, folders, files in os.walk(path):
                 folders[:] = sorted(folder for folder in folders if not folder.startswith("."))
                 for file in sorted(files):
                     if not file.startswith("."):
                         yield Path(place, file), _text(Path(place, file)) or ""
             continue
-        text = _text(path) if path.exists() else None
+        text = _text(path) if os.path.exists(path) else None
         if text is None:
             why = (
                 f"it is no file of UTF-8 text of {decimal(_LARGEST)} at most"
-                if path.exists()
+                if os.path.exists(path)
                 else "there is no such file"
             )
             raise UsageError(f"Cannot add {name}: {why}.")

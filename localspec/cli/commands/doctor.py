@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import json
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from localspec.cli.options import add_model_options, load_engine
+from localspec.paths import typed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,7 +40,7 @@ def run(options: argparse.Namespace) -> int:
     if options.bundle:
         from localspec.checks.bundle import write_bundle
 
-        write_bundle(Path(options.bundle), findings, settings)
+        write_bundle(typed(options.bundle), findings, settings)
     if options.json:
         print(json.dumps([asdict(finding) for finding in findings]))
     else:

@@ -16,6 +16,7 @@ from localspec.cli.bench_output import count_bar, whole_numbers
 from localspec.cli.number import whole
 from localspec.cli.options import add_model_options, load_engine
 from localspec.errors import LocalspecError, UsageError
+from localspec.paths import typed
 
 if TYPE_CHECKING:
     from localspec.models.facts.safetensors import Shape
@@ -49,7 +50,7 @@ class _Piece:
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.description, parser.formatter_class = _DESCRIPTION, argparse.RawDescriptionHelpFormatter
     parser.add_argument("files", nargs="+", metavar="FILE", help="UTF-8 texts")
-    parser.add_argument("-o", "--out", type=Path, required=True, metavar="FILE", help="the safetensors file to write")
+    parser.add_argument("-o", "--out", type=typed, required=True, metavar="FILE", help="the safetensors file to write")
     parser.add_argument("--layers", metavar="N,...", help="layers whose inputs are written, from 0; default: none")
     parser.add_argument(
         "--window", type=whole(2), metavar="N", help="tokens read at once; default: all that the context holds"
@@ -64,7 +65,7 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError("`localspec extract` drafts nothing; leave out --drafter and --max-draft-tokens.")
     if options.out.is_dir():
         raise UsageError(f"{options.out} is a folder; name the file to write.")
-    if options.out.resolve() in [Path(file).resolve() for file in options.files]:
+    if options.out.resolve() in [typed(file).resolve() for file in options.files]:
         raise UsageError(f"{options.out} is one of the texts; give the result another name.")
     layers = whole_numbers("layers", options.layers) if options.layers else ()
     texts = {file: read_text(file) for file in options.files}

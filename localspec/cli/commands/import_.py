@@ -6,13 +6,13 @@ import argparse
 import json
 import shlex
 from dataclasses import asdict
-from pathlib import Path
 
 from localspec.errors import UsageError
+from localspec.paths import typed
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", nargs="?", metavar="FILE", type=Path, help=".gguf file; of a split model, any part")
+    parser.add_argument("file", nargs="?", metavar="FILE", type=typed, help=".gguf file; of a split model, any part")
     parser.add_argument("--find", action="store_true", help="list models that other programs of this machine keep")
     parser.add_argument("--name", default="", metavar="NAME", help="what to call it; default: the file's name")
     parser.add_argument("--role", choices=["target", "draft"], default="target", help="default: target")

@@ -16,6 +16,7 @@ from localspec.cli.process import add_process, loader
 from localspec.cli.setting import add_engine_settings
 from localspec.cli.unit import KINDS, unit
 from localspec.errors import UsageError
+from localspec.paths import typed
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -31,8 +32,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "slots",
         told="requests at once per model; default: 4, or 1 where several would draft nothing (recurrent layers, trees)",
     )
-    parser.add_argument("--ssl-cert", type=Path, metavar="FILE", help="certificate (PEM): HTTPS in place of HTTP")
-    parser.add_argument("--ssl-key", type=Path, metavar="FILE", help="its key, if that is not in the same file")
+    parser.add_argument("--ssl-cert", type=typed, metavar="FILE", help="certificate (PEM): HTTPS in place of HTTP")
+    parser.add_argument("--ssl-key", type=typed, metavar="FILE", help="its key, if that is not in the same file")
     parser.add_argument(
         "--print-unit", choices=KINDS, help="print a unit that starts this command with the session, and exit"
     )

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from localspec.cli.number import whole
 from localspec.errors import UsageError
+from localspec.paths import typed
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -63,7 +64,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--fresh", action="store_true", help="begin anew, without what earlier runs did")
     parser.add_argument("--dry-run", action="store_true", help="say what it takes, and do nothing")
     parser.add_argument("--yes", action="store_true", help="do not ask whether your chats may be read")
-    parser.add_argument("--eval", type=Path, metavar="FILE", help="only measure this draft model beside the target")
+    parser.add_argument("--eval", type=typed, metavar="FILE", help="only measure this draft model beside the target")
     parser.add_argument(
         "--json", action="store_true", help="the plan, or what was measured, as JSON on standard output"
     )

@@ -14,6 +14,7 @@ from localspec.cli.number import whole
 from localspec.cli.options import add_model_options, check_comparison, engine_settings, take_target
 from localspec.cli.setting import add_temperatures
 from localspec.errors import UsageError
+from localspec.paths import typed
 
 if TYPE_CHECKING:
     from localspec.checks.interval import Ratio
@@ -37,7 +38,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.description, parser.formatter_class = _DESCRIPTION, argparse.RawDescriptionHelpFormatter
     parser.add_argument("pair", nargs="?", metavar="PAIR", help="pair, model or GGUF file; default: the chosen one")
     parser.add_argument("--only", metavar="NAME,...", help=f"of {', '.join(ASPECTS)}; default: all")
-    parser.add_argument("--prompts", type=Path, metavar="FILE", help="your workload: JSON lines, prompt or messages")
+    parser.add_argument("--prompts", type=typed, metavar="FILE", help="your workload: JSON lines, prompt or messages")
     parser.add_argument(
         "--limit", type=whole(2), default=12, metavar="N", help="prompts, half to search with; default: 12"
     )

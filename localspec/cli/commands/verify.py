@@ -7,13 +7,13 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from localspec.cli.number import reader, whole
 from localspec.cli.options import add_model_options, check_comparison, load_engine, take_target
 from localspec.cli.setting import add_temperatures
 from localspec.options import LIMITS
+from localspec.paths import typed
 
 if TYPE_CHECKING:
     from localspec.checks.verify import Report, Setting
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("pair", nargs="?", metavar="PAIR", help="pair, model or GGUF file; default: the chosen one")
-    parser.add_argument("--prompts", type=Path, metavar="FILE", help="JSON lines with prompt or messages")
+    parser.add_argument("--prompts", type=typed, metavar="FILE", help="JSON lines with prompt or messages")
     parser.add_argument("--limit", type=whole(1), metavar="N", help="only N prompts, spread over the file")
     add_temperatures(parser, "repeatable; default: 0, 0.7 and 1", action="append")
     parser.add_argument(

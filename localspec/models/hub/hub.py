@@ -26,6 +26,7 @@ from huggingface_hub.utils import build_hf_headers, disable_progress_bars, hf_ra
 from localspec import __version__
 from localspec.errors import DownloadError, LocalspecError, UsageError, reason
 from localspec.models.hub.names import RemoteFile, Url, check_file_name, is_plain_path
+from localspec.paths import typed
 
 ReadRange = Callable[[int, int], bytes]
 """(offset, length) -> at most `length` bytes from there; fewer only at the end of the file."""
@@ -73,7 +74,7 @@ class Hub:
     ) -> None:
         """None = what the environment says."""
         self.endpoint = (endpoint or constants.ENDPOINT).rstrip("/")
-        self.cache = Path(cache or constants.HF_HUB_CACHE).expanduser().resolve()
+        self.cache = typed(str(cache or constants.HF_HUB_CACHE)).resolve()
         self.offline = offline or constants.HF_HUB_OFFLINE
         self.token = token or (None if constants.HF_HUB_DISABLE_IMPLICIT_TOKEN else get_token())
         self._api = HfApi(endpoint=self.endpoint, token=self.token or False)

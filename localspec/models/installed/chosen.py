@@ -36,12 +36,17 @@ def choose(target: str, draft: str | None = None) -> None:
         UsageError: the choice cannot be written.
     """
     _check(target, Store(), Catalog.load())
-    if Path(target).is_file() and not knows(target):
-        target = str(Path(target).resolve())
+    target = whole(target)
     try:
         paths.write_whole(_file(), json.dumps({"target": target, "draft": draft}) + "\n")
     except OSError as error:
         raise UsageError(f"The choice cannot be saved to {_file()}: {error.strerror}.") from None
+
+
+def whole(target: str) -> str:
+    """What names a target from any folder: its name, or the whole path of a file."""
+    path = paths.typed(target)
+    return str(path.resolve()) if os.path.isfile(path) and not knows(target) else target
 
 
 def forget() -> None:
@@ -110,7 +115,7 @@ def _kept() -> Chosen | None:
 def _check(name: str, store: Store, catalog: Catalog) -> None:
     """Refuses what `find` does not know, and a file that is not there."""
     target, _ = find(name, store, catalog)
-    if not target.is_file():
+    if not os.path.isfile(target):
         raise ModelFileError(f"{target} does not exist.")
 
 

@@ -15,6 +15,7 @@ from localspec.models.hub.names import parse
 from localspec.models.installed.adopt import sha256_of
 from localspec.models.installed.catalog import DEFAULT_PAIR, Catalog
 from localspec.models.installed.store import Entry, Store
+from localspec.paths import typed
 
 NO_DRAFT = "none"
 """The word, in place of a draft model's name, for none: not the one that goes with the target either."""
@@ -47,15 +48,16 @@ def find(name: str | os.PathLike[str] | None, store: Store | None = None, catalo
     entry = store.find(text)  # before files: a name must not mean something else in another folder
     if entry is not None:
         return _sound(entry), _draft_of(entry, store)
-    if Path(text).is_file():
-        file = first_part(Path(text))
+    path = typed(text)
+    if os.path.isfile(path):
+        file = first_part(path)
         entry = entry_of(file, store)
         draft = store.find(entry.draft) if entry is not None and entry.draft else None
         return file, draft.path if draft is not None and is_trained(draft) else None  # what was made for this very file
     if text in catalog.models:
         raise ModelError(f"{text!r} is not installed.", f"Try: localspec pull {text}")
-    if Path(text).exists() or (text.endswith(".gguf") and parse(text) is None) or Path(text).is_absolute():
-        return Path(text), None  # opening it says what is wrong with it
+    if os.path.exists(path) or (text.endswith(".gguf") and parse(text) is None) or path.is_absolute():
+        return path, None  # opening it says what is wrong with it
     return _nothing(text, store, catalog)
 
 

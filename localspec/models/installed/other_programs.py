@@ -14,6 +14,7 @@ from localspec.gguf import read_header
 from localspec.gguf.split import present_parts, split_of
 from localspec.models.facts.heads import draft_kind
 from localspec.models.installed.store import Store
+from localspec.paths import typed
 
 MOST_FILES = 10_000
 """Files that are looked at in a program's folder: one that holds more is no folder of models."""
@@ -139,9 +140,9 @@ def _hub_cache() -> Path:
     """The cache that every program shares which loads models with Hugging Face's library, by its own variables."""
     cache = os.environ.get("HF_HUB_CACHE")
     if cache:
-        return Path(cache).expanduser()
+        return typed(cache)
     home = os.environ.get("HF_HOME")
-    return (Path(home).expanduser() if home else _caches() / "huggingface") / "hub"
+    return (typed(home) if home else _caches() / "huggingface") / "hub"
 
 
 def _llama_cache() -> Path:

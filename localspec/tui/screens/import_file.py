@@ -18,6 +18,7 @@ from localspec.errors import Cancelled, LocalspecError, reason
 from localspec.models.installed.adopt import adopt
 from localspec.models.installed.other_programs import Kept, find_kept
 from localspec.models.installed.store import Entry, Store
+from localspec.paths import typed
 from localspec.tui.text.plots import amount, bar
 from localspec.tui.widgets.bindings import bind
 from localspec.tui.widgets.dialogs import Dialog
@@ -96,7 +97,7 @@ class ImportScreen(Dialog[str | None]):
         role = "draft" if self.query_one("#draft", Tick).value else "target"
         name, copy = self.query_one("#name", Input).value.strip(), self.query_one("#copy", Tick).value
         self._say("Reading the file ...")
-        self._adopt(Path(path).expanduser(), name, role, copy)
+        self._adopt(typed(path), name, role, copy)
 
     @work(thread=True, exclusive=True, group="import")
     def _adopt(self, path: Path, name: str, role: str, copy: bool) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from localspec.chat.archive.message import Attachment
 from localspec.chat.text_file import read_text
 from localspec.errors import UsageError
+from localspec.paths import typed
 
 LARGEST = 512 * 1024
 """Bytes of a file that can be attached: more would fill any context here many times over."""
@@ -29,8 +30,8 @@ def attached(text: str, folder: Path | None = None) -> tuple[Attachment, ...]:
     for mention in _MENTION.findall(text):
         name = mention.strip('"')
         for candidate in (name, name.rstrip(".,;:!?)")):
-            path = folder / Path(candidate).expanduser()
-            if path.is_file():
+            path = folder / typed(candidate)
+            if os.path.isfile(path):
                 found.setdefault(candidate, Attachment(candidate, _read(path)))
                 break
     return tuple(found.values())
@@ -40,7 +41,7 @@ def folders(text: str, folder: Path | None = None) -> list[str]:
     """The folders that a message mentions as `@path`."""
     folder = Path.cwd() if folder is None else folder
     names = (mention.strip('"') for mention in _MENTION.findall(text))
-    return list(dict.fromkeys(name for name in names if (folder / Path(name).expanduser()).is_dir()))
+    return list(dict.fromkeys(name for name in names if os.path.isdir(folder / typed(name))))
 
 
 def _read(path: Path) -> str:
@@ -85,34 +86,32 @@ def _entries(folder: Path) -> Iterator[os.DirEntry[str]]:
         return  # a folder that cannot be read has nothing to offer
 
 
-def matching(known: Sequence[str], typed: str, limit: int = 8) -> list[str]:
+def matching(known: Sequence[str], word: str, limit: int = 8) -> list[str]:
     """Paths for what is typed after the @: a folder's content for `~`, `/` and `..`, else the best of `known`."""
-    if typed.startswith(("~", "/", "..")):
-        return _listing(typed, limit)
-    typed = typed.lower()
-    ranked = ((_rank(path.lower(), typed), index) for index, path in enumerate(known))
+    if word.startswith(("~", "/", "..")):
+        return _listing(word, limit)
+    word = word.lower()
+    ranked = ((_rank(path.lower(), word), index) for index, path in enumerate(known))
     best = sorted(pair for pair in ranked if pair[0] is not None)
     return [known[index] for _, index in best[:limit]]
 
 
-def _listing(typed: str, limit: int) -> list[str]:
-    start, _, name = typed.rpartition("/")
-    if not start and not typed.startswith("/"):
-        return [typed + "/"] if typed in ("~", "..") else []
-    entries = _entries(Path(start + "/").expanduser())
-    return [f"{start}/{entry.name}{'/' if entry.is_dir() else ''}" for entry in entries if entry.name.startswith(name)][
-        :limit
-    ]
+def _listing(word: str, limit: int) -> list[str]:
+    start, _, name = word.rpartition("/")
+    if not start and not word.startswith("/"):
+        return [word + "/"] if word in ("~", "..") else []
+    found = [entry for entry in _entries(typed(start + "/")) if entry.name.startswith(name)][:limit]
+    return [f"{start}/{entry.name}{'/' if os.path.isdir(entry) else ''}" for entry in found]
 
 
-def _rank(path: str, typed: str) -> tuple[int, int] | None:
+def _rank(path: str, word: str) -> tuple[int, int] | None:
     """Smaller is better; None = no match: the name begins so, contains it, the path contains it, letters in order."""
     name = path.rpartition("/")[2]
-    if name.startswith(typed):
+    if name.startswith(word):
         return 0, len(path)
-    if typed in name:
+    if word in name:
         return 1, len(path)
-    if typed in path:
+    if word in path:
         return 2, len(path)
     letters = iter(path)
-    return (3, len(path)) if all(letter in letters for letter in typed) else None
+    return (3, len(path)) if all(letter in letters for letter in word) else None

@@ -11,6 +11,7 @@ from typing import Any, Literal
 from localspec.chat.archive.archive import Archive
 from localspec.chat.archive.message import Chat
 from localspec.errors import UsageError
+from localspec.paths import typed
 
 Kind = Literal["markdown", "json", "html"]
 KINDS: dict[str, Kind] = {".md": "markdown", ".json": "json", ".html": "html"}
@@ -22,7 +23,7 @@ def target(title: str, file: str) -> tuple[Path, Kind]:
     Raises:
         UsageError: the name's ending is none of `KINDS`.
     """
-    path = Path(file).expanduser() if file else Path(re.sub(r"[^\w-]+", "-", title.lower()).strip("-")[:60] + ".md")
+    path = typed(file) if file else Path(re.sub(r"[^\w-]+", "-", title.lower()).strip("-")[:60] + ".md")
     if path.suffix not in KINDS:
         raise UsageError(f"{path.name} ends in {path.suffix or 'nothing'}; exports end in {', '.join(KINDS)}.")
     if not path.stem:
@@ -61,4 +62,4 @@ def import_(archive: Archive, file: str) -> Coroutine[Any, Any, str]:
     """
     if not file:
         raise UsageError("Name the file to take in.", "/import FILE: own JSON, or ChatGPT's conversations.json or zip.")
-    return asyncio.to_thread(lambda: archive.import_file(Path(file).expanduser()).sentence())
+    return asyncio.to_thread(lambda: archive.import_file(typed(file)).sentence())

@@ -81,7 +81,7 @@ class Completion:
         if word.startswith("/") and composer.text.startswith(word) and "\n" not in composer.text:
             self._suggestions.offer(_commands(word[1:]))
         elif word.startswith("@"):
-            composer.run_worker(self._offer_files(word), exclusive=True, group="files", exit_on_error=False)
+            composer.run_worker(self._offer_files(word), exclusive=True, group="files")
         else:
             self._suggestions.offer(())
 

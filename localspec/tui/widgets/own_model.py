@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,7 +32,7 @@ def own_model(model: str, facts: Facts | None) -> str:
         target, _ = find(model)
     except LocalspecError:
         return ""
-    return model if target.is_file() and target.resolve() != facts.target.resolve() else ""
+    return model if os.path.isfile(target) and target.resolve() != facts.target.resolve() else ""
 
 
 def short(model: str) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from time import monotonic
 from typing import Literal
 
@@ -20,6 +19,7 @@ from localspec.chat.turn import Message
 from localspec.engine.request import FinishReason
 from localspec.engine.stats import RequestStats
 from localspec.errors import LocalspecError
+from localspec.paths import typed
 from localspec.tui.talk import attach, folder
 from localspec.tui.talk.answerer import Answer, AnswerEnded, AnswerPart, Prefilled, Question
 from localspec.tui.talk.conversation import fit, last_turn, question_of
@@ -277,7 +277,7 @@ class ChatPane(TabPane):
         """
         found: tuple[Attachment, ...] = ()
         for name in attach.folders(text):
-            files = await asyncio.to_thread(folder.attached, Path(name).expanduser(), name)
+            files = await asyncio.to_thread(folder.attached, typed(name), name)
             words = "\n\n".join(f"{one.name}\n{one.content}" for one in files)
             asked = replace(self.question(), messages=[Message("user", words)], prefix="", reasoning="")
             tokens = (await asyncio.to_thread(fit, self.session.answerer, asked)).tokens

@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 import os
 import shlex
-from pathlib import Path
 from typing import ClassVar
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from textual import events
 from textual.binding import BindingType
 from textual.suggester import Suggester
 from textual.widgets import Input
 
+from localspec.paths import typed
 from localspec.tui.widgets.bindings import bind
 
 
@@ -21,8 +21,8 @@ def dropped(text: str) -> str:
     """The path that is meant: terminals put quotes around it, backslashes before blanks, or file:// in front."""
     text = text.strip().split("\n")[0].strip()
     if text.startswith("file://"):
-        return unquote(urlsplit(text).path)
-    if Path(text).expanduser().exists():
+        return unquote("/" + text.removeprefix("file://").partition("/")[2])
+    if os.path.exists(typed(text)):
         return text
     try:
         words = shlex.split(text)
@@ -31,22 +31,22 @@ def dropped(text: str) -> str:
     return words[0] if len(words) == 1 else text
 
 
-def completed(typed: str, ending: str) -> str | None:
+def completed(text: str, ending: str) -> str | None:
     """The first file with this ending, or folder, whose path begins as typed; None = there is none, or nothing to add.
 
     Takes a moment in a large folder: call it from a thread.
     """
-    start, slash, name = typed.rpartition("/")
-    if not typed or (not slash and typed != "~"):
-        start, name = "", typed
+    start, slash, name = text.rpartition("/")
+    if not text or (not slash and text != "~"):
+        start, name = "", text
     try:
-        with os.scandir(Path(start + slash or ".").expanduser()) as entries:
+        with os.scandir(typed(start + slash or ".")) as entries:
             found = sorted(
-                entry.name + "/" * entry.is_dir()
+                entry.name + "/" * os.path.isdir(entry)
                 for entry in entries
                 if entry.name.startswith(name)
                 and (name or not entry.name.startswith("."))
-                and (entry.is_dir() or entry.name.lower().endswith(ending))
+                and (os.path.isdir(entry) or entry.name.lower().endswith(ending))
             )
     except OSError:
         return None
