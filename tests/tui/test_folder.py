@@ -36,6 +36,23 @@ def write(place: Path, **files: str) -> None:
         (["*.log", "!keep.log"], "keep.log", False, False),
         (["# *.txt", "", "x[0-9].c"], "x7.c", False, True),
         (["x[!0-9].c"], "x7.c", False, None),
+        (["\\#a"], "#a", False, True),
+        (["\\!a"], "!a", False, True),
+        (["a\\ b"], "a b", False, True),
+        (["a\\ "], "a ", False, True),
+        (["\\**"], "*.txt", False, True),
+        (["[z-a]x", "y"], "y", False, True),
+        (["[]", "y"], "y", False, True),
+        (["a[\\]b", "y"], "y", False, True),
+        (["y", "!"], "y", False, True),
+        (["y", "\\"], "y", False, True),
+        (["*" * 60 + "b"], "a" * 250 + "b", False, True),
+        (["*" * 60 + "b"], "a" * 250, False, None),
+        (["*a" * 30 + "b"], "a" * 250, False, True),  # more is left out rather than less
+        (["*", "!" + "*a" * 30 + "b"], "a" * 250, False, True),
+        (["*/" * 30 + "b"], "a/" * 30 + "c", False, None),
+        (["a/" + "*" * 40 + "/b"], "a/c/d/b", False, True),
+        (["caf\udce9"], "caf\udce9", False, True),  # bytes that are not UTF-8
     ],
 )
 def test_gitignore(lines: list[str], path: str, is_folder: bool, left_out: bool | None) -> None:
@@ -53,6 +70,22 @@ def test_text_files_by_path_without_what_is_ignored_hidden_or_binary(tmp_path: P
         ("src/sub/b.py", "print(2)"),
         ("src/sub/c.log", "no"),
     ]
+
+
+def test_the_file_of_rules_has_a_byte_order_mark(tmp_path: Path) -> None:
+    write(tmp_path, a_dot_py="print(1)", secret="no")
+    (tmp_path / ".gitignore").write_bytes(b"\xef\xbb\xbfsecret\r\n*.log\r\n")
+    assert [one.name for one in attached(tmp_path, "src")] == ["src/a.py"]
+
+
+def test_rules_of_the_repository_around_it_hold(tmp_path: Path) -> None:
+    write(tmp_path, src__a_dot_py="print(1)", src__b__secret="no", src__c_dot_log="no", made__d_dot_py="print(2)")
+    write(tmp_path, _dot_gitignore="src/b/secret\nmade/\n*.log\n", _dot_git__HEAD="")
+    assert [one.name for one in attached(tmp_path / "src", "src")] == ["src/a.py"]
+    assert [one.name for one in attached(tmp_path / "made", "made")] == ["made/d.py"], "it was named itself"
+    (tmp_path / ".git" / "HEAD").unlink()
+    (tmp_path / ".git").rmdir()
+    assert len(attached(tmp_path / "src", "src")) == 3, "without a repository there is nothing around it"
 
 
 def test_nothing_or_too_much_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

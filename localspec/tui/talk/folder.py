@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from pathspec import GitIgnoreSpec
 
 from localspec.chat.archive.message import Attachment
 from localspec.chat.text_file import read_text
@@ -18,50 +19,39 @@ LARGEST = 4 * 1024 * 1024
 """Bytes of all of them together: more than any context here holds."""
 _SKIPPED = {"node_modules", "__pycache__", "venv", "build", "dist", "target"}
 """Folders that hold what is made or fetched, named or not."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Rule:
-    """A line of a `.gitignore`."""
-
-    pattern: re.Pattern[str]
-    """Of a path below the file's folder."""
-    keeps: bool
-    """It begins with "!": what it names is not left out."""
-    folders: bool
-    """It ends with "/": only folders are meant."""
+_MOST_STARS = 3
+"""In one part of a line's path: with more, looking for a match takes seconds for some names."""
 
 
 class Ignored:
-    """What the `.gitignore` of one folder names."""
+    """What the `.gitignore` of one folder names. A line that git cannot use is skipped, as git does."""
 
     def __init__(self, lines: Sequence[str]) -> None:
-        self._rules = [_rule(line.rstrip()) for line in lines if line.strip() and not line.startswith("#")]
+        self._spec = GitIgnoreSpec.from_lines([usable for line in lines if _is_sound(usable := _quick(line))])
 
     def names(self, path: str, is_folder: bool) -> bool | None:
         """Whether a path below the folder is left out; None = nothing is said of it. The last line that fits counts."""
-        for rule in reversed(self._rules):
-            if (is_folder or not rule.folders) and rule.pattern.fullmatch(path):
-                return not rule.keeps
-        return None
+        return self._spec.check_file(path + "/" * is_folder).include
 
 
-def _rule(line: str) -> _Rule:
-    keeps = line.startswith("!")
-    line = line[keeps:]
-    folders = line.endswith("/")
-    line = line.rstrip("/")
-    anchored = "/" in line
-    return _Rule(re.compile(("" if anchored else "(?:.*/)?") + _pattern(line.lstrip("/"))), keeps, folders)
+_Rules = list[tuple[Path, Ignored]]
+"""With the folder that each holds for; the nearest one last."""
 
 
-def _pattern(glob: str) -> str:
-    """A regular expression for a path: `*` and `?` stop at a slash, `**` does not."""
-    signs = {"/**/": "/(?:.*/)?", "**/": "(?:.*/)?", "/**": "/.*", "**": ".*", "*": "[^/]*", "?": "[^/]"}
-    parts = re.split(r"(/\*\*/|\*\*/|/\*\*|\*\*|\*|\?|\[[^]]+\])", glob)
-    return "".join(
-        signs.get(part) or (part.replace("[!", "[^") if part.startswith("[") else re.escape(part)) for part in parts
-    )
+def _is_sound(line: str) -> bool:
+    try:
+        GitIgnoreSpec.from_lines([line])
+    except (ValueError, re.error):
+        return False
+    return True
+
+
+def _quick(line: str) -> str:
+    """A line that means the same, and with many stars rather leaves out too much than too little."""
+    parts = [re.split(r"(?<!\\)\*+", part) if part.strip("*") else [part[:2]] for part in line.split("/")]
+    if line.startswith("!") and any(len(part) > _MOST_STARS + 1 for part in parts):
+        return ""
+    return "/".join("*".join(part if len(part) <= _MOST_STARS + 1 else [*part[:_MOST_STARS], ""]) for part in parts)
 
 
 def attached(folder: Path, name: str) -> tuple[Attachment, ...]:
@@ -71,7 +61,11 @@ def attached(folder: Path, name: str) -> tuple[Attachment, ...]:
         UsageError: there are none, or too many, or they are too large together.
     """
     found, size = list[Attachment](), 0
-    for path in _below(folder, folder, []):
+    folder = folder.resolve()
+    above = _rules_above(folder)
+    if _left_out(above, str(folder), True):
+        above = []  # it was named nevertheless
+    for path in _below(folder, above):
         try:
             if path.stat().st_size > LARGEST:
                 continue
@@ -89,7 +83,14 @@ def attached(folder: Path, name: str) -> tuple[Attachment, ...]:
     return tuple(found)
 
 
-def _below(top: Path, place: Path, above: list[tuple[Path, Ignored]]) -> Iterator[Path]:
+def _rules_above(folder: Path) -> _Rules:
+    """Those of the folders above that are of the same repository."""
+    places = [folder, *folder.parents]
+    top = next((index for index, place in enumerate(places) if os.path.exists(place / ".git")), 0)
+    return [(place, Ignored(_lines(place / ".gitignore"))) for place in reversed(places[1 : top + 1])]
+
+
+def _below(place: Path, above: _Rules) -> Iterator[Path]:
     """Files, what is left out aside; `above`: the rules of the folders on the way."""
     rules = [*above, (place, Ignored(_lines(place / ".gitignore")))]
     try:
@@ -99,17 +100,21 @@ def _below(top: Path, place: Path, above: list[tuple[Path, Ignored]]) -> Iterato
         return
     for entry in found:
         is_folder = entry.is_dir(follow_symlinks=False)
-        if entry.name.startswith(".") or (is_folder and entry.name in _SKIPPED) or _left_out(rules, entry, is_folder):
+        if (
+            entry.name.startswith(".")
+            or (is_folder and entry.name in _SKIPPED)
+            or _left_out(rules, entry.path, is_folder)
+        ):
             continue
         if is_folder:
-            yield from _below(top, Path(entry.path), rules)
+            yield from _below(Path(entry.path), rules)
         elif entry.is_file(follow_symlinks=False):
             yield Path(entry.path)
 
 
-def _left_out(rules: list[tuple[Path, Ignored]], entry: os.DirEntry[str], is_folder: bool) -> bool:
+def _left_out(rules: _Rules, path: str, is_folder: bool) -> bool:
     for place, ignored in reversed(rules):  # the nearest file counts
-        said = ignored.names(Path(entry.path).relative_to(place).as_posix(), is_folder)
+        said = ignored.names(Path(path).relative_to(place).as_posix(), is_folder)
         if said is not None:
             return said
     return False
@@ -117,6 +122,8 @@ def _left_out(rules: list[tuple[Path, Ignored]], entry: os.DirEntry[str], is_fol
 
 def _lines(path: Path) -> list[str]:
     try:
-        return path.read_text(encoding="utf-8", errors="replace").splitlines()
+        if path.is_file():
+            return path.read_text(encoding="utf-8-sig", errors="surrogateescape").split("\n")
     except OSError:
-        return []
+        pass
+    return []
