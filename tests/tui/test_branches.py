@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+from textual import events
 
 from tests.tui.conftest import MakeApp, front, say, until
 
@@ -46,3 +49,33 @@ async def test_a_branch_is_a_new_chat_with_the_messages_so_far(make_app: MakeApp
         await say(pilot, "another two")
         assert [message.content for message in front(app).path] == ["one", "a", "another two", "c"]
         assert [message.content for message in app.session.archive.path(old)] == ["one", "a", "two", "b"]
+
+
+async def test_a_long_paste_into_an_answer_is_text_and_a_path_in_it_a_word(make_app: MakeApp, folders: Path) -> None:
+    Path("notes.md").write_text("Notes.")
+    app = make_app("one")
+    text = "\n".join([*(f"row {number}" for number in range(30)), "@notes.md"])
+    async with app.run_test() as pilot:
+        await say(pilot, "first")
+        await pilot.press("ctrl+up", "e")
+        await until(pilot, lambda: front(app).composer.text == "one")
+        front(app).composer.put("")
+        front(app).composer.post_message(events.Paste(text))
+        await until(pilot, lambda: front(app).composer.text == text)
+        await pilot.press("enter")
+        await until(pilot, lambda: front(app).editing is None)
+        assert front(app).path[-1].content == text
+        assert front(app).path[-1].attachments == ()
+        front(app).composer.post_message(events.Paste(text))
+        await until(pilot, lambda: front(app).composer.text == "[pasted text 1: 31 lines]")
+
+
+async def test_nothing_is_sent_where_nothing_is_written(make_app: MakeApp) -> None:
+    """Of a long paste whose mark was deleted an empty message was sent."""
+    app = make_app("one")
+    async with app.run_test() as pilot:
+        front(app).composer.fold("a\n" * 10)
+        front(app).composer.put("")
+        await pilot.press("enter")
+        await pilot.pause()
+        assert front(app).path == []

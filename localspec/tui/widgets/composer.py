@@ -76,6 +76,8 @@ class Composer(TextArea):
         """Which older prompt is shown; -1 = none, what is written is one's own."""
         self._own = ""
         self._folded: dict[str, Attachment] = {}
+        self.folds = True
+        """A long paste becomes an attachment; an answer that is edited has none."""
         self.steer: Callable[[str], bool] | None = None
         """Asked first with `up`, `down`, `accept`, `close`: an open list of suggestions takes them."""
         self.take_queued: Callable[[], bool] | None = None
@@ -102,7 +104,7 @@ class Composer(TextArea):
             self.action_delete_left()
             self.insert("\n")
             return
-        if text.strip() or self._folded:
+        if text.strip():
             attachments = tuple(attached for mark, attached in self._folded.items() if mark in text)
             for mark in self._folded:
                 text = text.replace(mark, "")
@@ -146,7 +148,7 @@ class Composer(TextArea):
         event.prevent_default()  # TextArea's own handler, which Textual calls as well
         event.stop()
         text = plain_text(event.text)
-        if text.count("\n") + 1 >= self._fold_lines or len(text) >= _FOLD_CHARACTERS:
+        if self.folds and (text.count("\n") + 1 >= self._fold_lines or len(text) >= _FOLD_CHARACTERS):
             self.fold(text)
         else:
             self.replace(text, *self.selection)

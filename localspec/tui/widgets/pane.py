@@ -20,7 +20,7 @@ from localspec.engine.request import FinishReason
 from localspec.engine.stats import RequestStats
 from localspec.errors import LocalspecError
 from localspec.paths import typed
-from localspec.tui.talk import attach, folder
+from localspec.tui.talk import attach
 from localspec.tui.talk.answerer import Answer, AnswerEnded, AnswerPart, Prefilled, Question
 from localspec.tui.talk.conversation import fit, last_turn, question_of
 from localspec.tui.talk.inbox import Inbox
@@ -243,22 +243,23 @@ class ChatPane(TabPane):
             self.hand_back(prompt)
 
     async def _send_with_files(self, prompt: Prompt) -> None:
-        files = await asyncio.to_thread(attach.attached, prompt.text)
-        below = await self._folders(prompt.text)
-        if below is None:
-            return
-        archive, attachments = self.session.archive, (*prompt.attachments, *files, *below)
+        archive, attachments = self.session.archive, prompt.attachments
+        edited = None if self.editing is None else archive.message(self.editing)
+        answer_edited = edited is not None and edited.role == "assistant"
+        if not answer_edited:  # in an answer an @path is a word of the model's
+            files = await asyncio.to_thread(attach.attached, prompt.text)
+            below = await self._folders(prompt.text)
+            if below is None:
+                return
+            attachments = (*attachments, *files, *below)
         self._end("stopped", "", None)
-        answer_edited = False
         if self._sending is not None:
             archive.append_user(self.chat_id, prompt.text, attachments=attachments)
             self._sending = None
-        elif self.editing is not None:
-            kept = archive.message(self.editing).attachments
-            answer_edited = archive.message(self.editing).role == "assistant"
+        elif edited is not None and edited.id == self.editing:
             names = {attached.name for attached in attachments}
-            kept = tuple(attached for attached in kept if attached.name not in names)
-            archive.edit(self.editing, prompt.text, attachments=(*kept, *attachments))
+            kept = tuple(attached for attached in edited.attachments if attached.name not in names)
+            archive.edit(edited.id, prompt.text, attachments=(*kept, *attachments))
             self.end_edit()
         self._unsaved = monotonic()  # what is queued and what has been written since
         await self.transcript.show(self.path)
@@ -275,6 +276,8 @@ class ChatPane(TabPane):
         Raises:
             LocalspecError: a folder has nothing to attach, or too much.
         """
+        from localspec.tui.talk import folder  # a library that few messages need
+
         found: tuple[Attachment, ...] = ()
         for name in attach.folders(text):
             files = await asyncio.to_thread(folder.attached, typed(name), name)
@@ -301,6 +304,7 @@ class ChatPane(TabPane):
         if self.editing is None:
             self._put_aside = self.composer.text
         self.editing = message.id
+        self.composer.folds = message.role == "user"
         self.composer.put(message.content)
         self.composer.add_class("editing")
         does = "sends it" if message.role == "user" else "keeps it"
@@ -310,6 +314,7 @@ class ChatPane(TabPane):
     def end_edit(self) -> None:
         """Leaves editing; what was being written before comes back."""
         self.editing = None
+        self.composer.folds = True
         self.composer.remove_class("editing")
         self.composer.border_title = None
         self.composer.put(self._put_aside)
