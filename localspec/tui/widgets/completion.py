@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -81,7 +82,7 @@ class Completion:
         if word.startswith("/") and composer.text.startswith(word) and "\n" not in composer.text:
             self._suggestions.offer(_commands(word[1:]))
         elif word.startswith("@"):
-            composer.run_worker(self._offer_files(word), exclusive=True, group="files")
+            composer.run_worker(partial(self._offer_files, word), exclusive=True, group="files")
         else:
             self._suggestions.offer(())
 
