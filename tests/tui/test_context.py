@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 from textual.pilot import Pilot
+from textual.widgets import OptionList, Static
 
 from localspec.tui.shell.app import ChatApp
 from localspec.tui.talk.answerer import Facts
@@ -94,9 +96,54 @@ async def test_a_message_that_can_never_fit_is_said(make_app: MakeApp) -> None:
         await pilot.press("enter")
         await until(pilot, lambda: isinstance(app.screen, Choice))
         await pilot.pause(0.05)
+        asked = str(app.screen.query_one(".question", Static).content)
+        tokens = answerer.count(front(app).question())
+        assert asked.startswith(f"Your message alone is too long: there are {tokens} tokens, and 150 more are for the")
+        assert "the context holds 600. `localspec --context N` begins with a larger one." in asked
+        assert [option.id for option in app.screen.query_one(OptionList).options] == ["edit"]
         await pilot.press("enter")
-        await until(pilot, lambda: any("alone does not fit" in note.message for note in app._notifications))
+        await until(pilot, lambda: front(app).editing is not None)
         assert not answerer.questions
+
+
+async def test_an_attachment_that_is_too_long_can_be_taken_out(make_app: MakeApp) -> None:
+    answerer = small("one")
+    app = make_app(answerer=answerer)
+    async with app.run_test() as pilot:
+        front(app).composer.put("see ")
+        front(app).composer.fold("row\n" * 700)
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(app.screen, Choice))
+        await pilot.press("enter")
+        await until(pilot, lambda: front(app).composer.text == "see  [pasted text 1: 700 lines]")
+        await pilot.press("backspace")
+        assert front(app).composer.text == "see  "
+        await pilot.press("enter")
+        await answered(pilot)
+        assert front(app).path[0].attachments == ()
+        assert len(front(app).path[0].siblings) == 2
+
+
+async def test_what_an_edit_still_names_is_kept(make_app: MakeApp, folders: Path) -> None:
+    Path("a.md").write_text("A")
+    app = make_app("one", "two", "three")
+    async with app.run_test() as pilot:
+        front(app).composer.put("see @a.md ")
+        front(app).composer.fold("row\n" * 9)
+        await pilot.press("enter")
+        await answered(pilot)
+        Path("a.md").unlink()
+        await pilot.press("ctrl+g")
+        assert front(app).composer.text == "see @a.md  [pasted text 1: 9 lines]"
+        await pilot.press("enter")
+        await until(pilot, lambda: front(app).path[-1].content == "two")
+        assert [one.name for one in front(app).path[0].attachments] == ["a.md", "pasted text 1"]
+        await answered(pilot)
+        await pilot.press("ctrl+g")
+        front(app).composer.put("see [pasted text 1: 9 lines]")
+        await pilot.press("enter")
+        await until(pilot, lambda: front(app).path[-1].content == "three")
+        assert [one.name for one in front(app).path[0].attachments] == ["pasted text 1"]
 
 
 async def test_the_status_shows_how_full_the_context_is(make_app: MakeApp) -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from localspec.errors import LocalspecError, UsageError
 from localspec.tui.talk.answerer import Question
-from localspec.tui.talk.conversation import Window, fit, last_turn, question_of, summary_question, window
+from localspec.tui.talk.conversation import Window, fit, last_turn, question_of, room, summary_question, window
 from localspec.tui.widgets.corner import say
 from localspec.tui.widgets.dialogs import Choice
 from localspec.tui.widgets.own_model import short
@@ -87,12 +87,13 @@ async def summarise(pane: ChatPane, found: Window, question: Question) -> str | 
 
 # What happens before a chat outgrows its context: the person decides, and the archive remembers.
 
-_ANSWERS = (
+_ROOM = (
     ("drop", "Go on without the oldest messages", "They stay in the chat; the model no longer sees them."),
     ("summarise", "Go on with a summary of them", "The model writes it first; that takes a moment."),
     ("new", "Ask in a new chat", "With your last message alone."),
-    ("edit", "Let me shorten it", "Your message comes back into the input."),
 )
+"""What helps where the last message alone fits."""
+_EDIT = ("edit", "Let me shorten it", "Your message comes back into the input.")
 
 
 async def ask(
@@ -105,16 +106,23 @@ async def ask(
         open_chat: opens a new chat.
     """
     pane = event.pane
-    question = f"This chat has {event.tokens:,} tokens, the model's context holds {event.limit:,}. How to go on?"
-    own = pane.own_model.model
-    answers = [*_ANSWERS, ("own", f"Let {short(own)} answer", "It answered in this chat before.")] if own else _ANSWERS
-    chosen = await pane.app.push_screen_wait(Choice(question, answers))
     try:
+        found = await asyncio.to_thread(window, pane.session.answerer, pane.chat, pane.path, event.question)
+        what = "This chat has" if found.fits else "Your message alone is too long: there are"
+        question = (
+            f"{what} {event.tokens:,} tokens, and {room(event.limit):,} more are for the answer; the context holds "
+            f"{event.limit:,}. `localspec --context N` begins with a larger one."
+        )
+        own = pane.own_model.model
+        answers = [*(_ROOM if found.fits else ()), _EDIT]
+        if own:
+            answers.append(("own", f"Let {short(own)} answer", "It answered in this chat before."))
+        chosen = await pane.app.push_screen_wait(Choice(question, answers))
         if chosen == "own":
             load(own)
             pane.ask()
         elif chosen in ("drop", "summarise"):
-            await _make_room(event, chosen == "summarise")
+            await _make_room(event, found, chosen == "summarise")
         elif chosen == "new":
             last = pane.path[-1]
             fresh = await open_chat()
@@ -127,13 +135,8 @@ async def ask(
         say(pane, str(error), problem=True)
 
 
-async def _make_room(event: ChatPane.Full, with_summary: bool) -> None:
+async def _make_room(event: ChatPane.Full, found: Window, with_summary: bool) -> None:
     pane = event.pane
-    found = await asyncio.to_thread(window, pane.session.answerer, pane.chat, pane.path, event.question)
-    if not found.fits:
-        say(pane, "Even your last message alone does not fit; shorten it.", problem=True)
-        pane.edit(pane.path[-1])
-        return
     summary = await summarise(pane, found, event.question) if with_summary else ""
     if summary is not None:
         await set_window(pane, found.first.id, summary)

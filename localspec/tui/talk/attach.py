@@ -44,6 +44,12 @@ def folders(text: str, folder: Path | None = None) -> list[str]:
     return list(dict.fromkeys(name for name in names if os.path.isdir(folder / typed(name))))
 
 
+def mentioned(text: str, name: str) -> bool:
+    """Whether an attachment came of a word of this message: a file or a folder after an @."""
+    words = [mention.strip('"').rstrip(".,;:!?)") for mention in _MENTION.findall(text)]
+    return name in words or any(word and name.startswith(word.rstrip("/") + "/") for word in words)
+
+
 def _read(path: Path) -> str:
     try:
         size = path.stat().st_size

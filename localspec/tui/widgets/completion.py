@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -82,7 +81,7 @@ class Completion:
         if word.startswith("/") and composer.text.startswith(word) and "\n" not in composer.text:
             self._suggestions.offer(_commands(word[1:]))
         elif word.startswith("@"):
-            composer.run_worker(partial(self._offer_files, word), exclusive=True, group="files")
+            self._look_for_files(word)
         else:
             self._suggestions.offer(())
 
@@ -112,6 +111,12 @@ class Completion:
             return self.take()
         self._suggestions.move(-1 if key == "up" else 1)
         return True
+
+    def _look_for_files(self, word: str) -> None:
+        async def offer() -> None:
+            await self._offer_files(word)
+
+        self._composer.run_worker(offer, exclusive=True, group="files")  # a coroutine might never be awaited
 
     async def _offer_files(self, word: str) -> None:
         if self._files is None:

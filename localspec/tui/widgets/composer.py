@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import count
 from typing import ClassVar, NamedTuple
 
 from textual import events
@@ -127,9 +128,7 @@ class Composer(TextArea):
         """Puts prompts before what is written, with blank lines between; their attachments are folded again."""
         if prompts:
             parts = [
-                " ".join(
-                    part for part in (prompt.text, *(self._mark(item.content) for item in prompt.attachments)) if part
-                )
+                " ".join(part for part in (prompt.text, *(self._mark(item) for item in prompt.attachments)) if part)
                 for prompt in prompts
             ]
             self.put("\n\n".join(part for part in (*parts, self.text) if part))
@@ -155,13 +154,28 @@ class Composer(TextArea):
 
     def fold(self, text: str) -> None:
         """Puts a mark into the input for a long text, which goes along as an attachment."""
-        self.insert(self._mark(text))
+        self.insert(self._mark(Attachment(self._new_name(), text)))
 
-    def _mark(self, text: str) -> str:
-        number = len(self._folded) + 1
-        mark = f"[pasted text {number}: {text.count(chr(10)) + 1} lines]"
-        self._folded[mark] = Attachment(f"pasted text {number}", text)
+    def _mark(self, attached: Attachment) -> str:
+        if any(other.name == attached.name and other != attached for other in self._folded.values()):
+            attached = Attachment(self._new_name(), attached.content)
+        mark = f"[{attached.name}: {len(attached.content.splitlines())} lines]"
+        self._folded[mark] = attached
         return mark
+
+    def _new_name(self) -> str:
+        names = {attached.name for attached in self._folded.values()}
+        return next(name for number in count(1) if (name := f"pasted text {number}") not in names)
+
+    def action_delete_left(self) -> None:
+        """A mark goes as a whole."""
+        row, column = self.cursor_location
+        before = self.document.get_line(row)[:column]
+        mark = next((mark for mark in self._folded if before.endswith(mark)), "")
+        if mark and self.selection.is_empty:
+            self.delete((row, column - len(mark)), (row, column))
+        else:
+            super().action_delete_left()
 
     # ---- earlier prompts
 

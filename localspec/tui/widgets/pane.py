@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from time import monotonic
@@ -257,9 +258,7 @@ class ChatPane(TabPane):
             archive.append_user(self.chat_id, prompt.text, attachments=attachments)
             self._sending = None
         elif edited is not None and edited.id == self.editing:
-            names = {attached.name for attached in attachments}
-            kept = tuple(attached for attached in edited.attachments if attached.name not in names)
-            archive.edit(edited.id, prompt.text, attachments=(*kept, *attachments))
+            archive.edit(edited.id, prompt.text, attachments=(*self._kept(edited, prompt, attachments), *attachments))
             self.end_edit()
         self._unsaved = monotonic()  # what is queued and what has been written since
         await self.transcript.show(self.path)
@@ -269,6 +268,14 @@ class ChatPane(TabPane):
             self.count()
         else:
             self.ask()
+
+    def _kept(self, edited: StoredMessage, prompt: Prompt, attachments: tuple[Attachment, ...]) -> Iterator[Attachment]:
+        """Attachments of a message that its new version mentions and that are not here to be read any more."""
+        names, asked = {one.name for one in attachments}, attach.folders(prompt.text)
+        for one in edited.attachments:
+            below = any(one.name.startswith(name.rstrip("/") + "/") for name in asked)
+            if one.name not in names and not below and attach.mentioned(prompt.text, one.name):
+                yield one
 
     async def _folders(self, text: str) -> tuple[Attachment, ...] | None:
         """The files of the folders that a message mentions, if the user wants them; None = do not send it.
@@ -305,7 +312,9 @@ class ChatPane(TabPane):
             self._put_aside = self.composer.text
         self.editing = message.id
         self.composer.folds = message.role == "user"
-        self.composer.put(message.content)
+        self.composer.put("")
+        unnamed = tuple(one for one in message.attachments if not attach.mentioned(message.content, one.name))
+        self.composer.restore([Prompt(message.content, unnamed)])
         self.composer.add_class("editing")
         does = "sends it" if message.role == "user" else "keeps it"
         self.composer.border_title = f"Editing · Enter {does} as another version · Esc gives up"
