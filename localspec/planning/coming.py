@@ -51,6 +51,8 @@ class Coming:
     """Expected seconds of this pass by draft nodes per slot; infinity where a width is not allowed."""
     plain: float
     """Seconds in which plain decoding brings each slot one token: one pass, or several if slots do not share one."""
+    plain_width: int
+    """Rows of that pass; 0 = several."""
     rate: float
     """Tokens a second at the pace of late (`Pace`): a draft must bring more for the seconds that it adds."""
     feared: list[float]
@@ -125,10 +127,9 @@ class Coming:
         return min(float(self.requests[place].room), answer - (self.lengths[place] - self.served[place].start))
 
 
-def plain_seconds(target: Target, requests: Sequence[DraftRequest], row: Sequence[float]) -> float:
-    """Seconds in which plain decoding brings each request one token; `row` has seconds by width."""
-    widths = target.pass_widths({one.slot: 1 for one in requests}) if len(requests) > 1 else [1]
-    return sum(row[width] for width in widths)
+def plain_widths(target: Target, requests: Sequence[DraftRequest]) -> list[int]:
+    """Widths of the passes in which plain decoding brings each request one token."""
+    return target.pass_widths({one.slot: 1 for one in requests}) if len(requests) > 1 else [1]
 
 
 def prices(

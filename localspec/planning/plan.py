@@ -15,7 +15,7 @@ from localspec.errors import DecodeError
 from localspec.planning.acceptance import PRIOR_ACCEPTANCE
 from localspec.planning.asking import Asking, Offer
 from localspec.planning.budget import MOST_BETWEEN_LOOKS, Budget, Credit, Looks
-from localspec.planning.coming import Coming, Served, plain_seconds, prices
+from localspec.planning.coming import Coming, Served, plain_widths, prices
 from localspec.planning.costs import PASS_NOISE, PassCosts
 from localspec.planning.draft_costs import DraftCosts
 from localspec.planning.fitting import depth_of, fitting
@@ -141,8 +141,8 @@ class AdaptivePlan:
         now, passes = self._last.now, len(self._rested)
         costs, spent = self._costs[now.active], 1.0 + self._looks.rest.seconds / now.plain
         for place, (seconds, delayed) in enumerate(self._rested, 1):
-            if self._last.width:
-                costs.observe(self._last.width, now.length + place, seconds, delayed)
+            if now.plain_width:
+                costs.observe(now.plain_width, now.length + place, seconds, delayed)
             self.knowledge.pace.book(1.0, spent)
         for served in now.served:
             served.budget.book(passes, passes)
@@ -187,11 +187,12 @@ class AdaptivePlan:
         row, feared = costs.rows(sum(lengths) // active)
         limit = max(0, min(self._longest, max(one.max_nodes for one in requests)))
         by_nodes = prices(target, requests, pending, row, limit, self._exact)
-        plain = plain_seconds(target, requests, row)
+        widths = plain_widths(target, requests)
+        plain, width = sum(row[one] for one in widths), widths[0] if len(widths) == 1 else 0
         rate = self.knowledge.pace.value * active / plain if plain else 0.0
         by_fear = prices(target, requests, pending, feared, limit, self._exact)
         forced = self._forces or any(one.asked.forced for one in requests)
-        now = Coming(requests, pending, served, lengths, row, by_nodes, plain, rate, by_fear, math.inf, forced)
+        now = Coming(requests, pending, served, lengths, row, by_nodes, plain, width, rate, by_fear, math.inf, forced)
         now.lend()
         return now
 
@@ -366,7 +367,7 @@ class AdaptivePlan:
             self._book(proposal, tokens, seconds)
         row = (now.prices[1] - now.prices[0]) / now.plain if now.plain and len(now.prices) > 1 else 0.0
         compared = now.plain if compares else 0.0
-        plain = Curve(now.plain / pace, now.row, pace, now.active if proposal.width else 0) if curve else None
+        plain = replace(curve, width=now.plain_width) if curve else None
         self._review = Review(compared, True, False, proposal.undrafted, row, plain)
         self._last = proposal if compares and not now.forced else None
         return Review(compared, proposal.plain, proposal.guarded, proposal.undrafted, row, curve)
