@@ -61,7 +61,8 @@ _EPILOG = """\
 exit codes: 0 done · 1 failed, or a fork was found · 2 bad option or value · 3 a model cannot be used
             4 the prompt does not fit the context · 5 the engine failed · 6 a model could not be fetched
             130 interrupted
-With no command, localspec opens a chat; localspec NAME or localspec FILE.gguf opens it with that model."""
+With no command, localspec opens a chat; localspec NAME or localspec FILE.gguf opens it with that model, and
+localspec NAME "PROMPT" answers a prompt."""
 _OWN_OPTIONS = ("-h", "--help", "--help-all", "--version")
 """Options of `localspec` itself; with any others the chat is meant."""
 
@@ -111,22 +112,29 @@ def _run(given: list[str]) -> int:
 
 
 def _completed(given: list[str]) -> list[str]:
-    """The command line with the command that is meant: a model's name or file, and options alone, open the chat.
+    """The command line with the command that is meant: a model's name or file, and options alone, open the chat; with
+    a prompt they are `run`.
 
     Raises:
         UsageError, ModelError: the first word is neither a command nor a model that can be opened.
     """
     first = given[0] if given else "--help"
     if first.startswith("-"):
-        return given if any(one.startswith(first) for one in _OWN_OPTIONS) else ["chat", *given]
+        return given if any(one.startswith(first) for one in _OWN_OPTIONS) else [_meant(given), *given]
     if first not in COMMANDS:
         from localspec.cli.opening import check_openable
 
         check_openable(first, COMMANDS)
-        return ["chat", *given]
+        return [_meant(given), *given]
     if not {*given} & {*WITH_DEFAULT.get(first, given), "-h", "--help", "--help-all"}:
         return [first, WITH_DEFAULT[first][0], *given[1:]]
     return given
+
+
+def _meant(given: list[str]) -> str:
+    """The command of a line without one: `run` where words follow a model, else `chat`, which takes one word."""
+    _, more = build_parser("chat").parse_known_args(["chat", *given])
+    return "run" if "--" in given[:-1] or any(not word.startswith("-") for word in more) else "chat"
 
 
 def _guarded(given: list[str]) -> int:

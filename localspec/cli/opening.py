@@ -1,9 +1,24 @@
-"""Whether a name or file of the command line can be opened in the chat; said before the screens come."""
+"""Whether a word of the command line names a model, and whether that can be opened: said before the screens come."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from contextlib import suppress
+
+
+def names_model(word: str) -> bool:
+    """Whether a word is the name of a model, installed or listed, or a GGUF file; else it may be a prompt."""
+    from localspec.models.installed.installed import knows
+    from localspec.paths import typed
+
+    path = typed(word)
+    is_file = os.path.isfile(path)
+    if knows(word) or (word.endswith(".gguf") and (is_file or len(word.split()) == 1)):
+        return True
+    with suppress(OSError), open(path if is_file else os.devnull, "rb") as file:
+        return file.read(4) == b"GGUF"
+    return False
 
 
 def check_openable(word: str, commands: Iterable[str] = ()) -> None:

@@ -8,12 +8,14 @@ import sys
 from typing import TYPE_CHECKING
 
 from localspec import paths
+from localspec.chat.plain_text import plain_text
 from localspec.chat.text_file import check_text, read_text
 from localspec.cli import output, standard_input
 from localspec.cli.answer import say_if_base_model, start_answer
 from localspec.cli.commands import batch
 from localspec.cli.endpoint import add_endpoint_options, check_endpoint_options, run_prompt, take_listed
 from localspec.cli.number import whole
+from localspec.cli.opening import names_model
 from localspec.cli.options import (
     add_model_options,
     add_sampling_options,
@@ -56,6 +58,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     take_listed(options)
     _take_words(options)
+    if _is_chat(options):
+        from localspec.cli import build_parser
+        from localspec.cli.commands import chat
+
+        return chat.run(build_parser("chat").parse_args(["chat", *options.given[1:]]))
     check_endpoint_options(options, "raw", "log_probs", "batch", "slots")
     take_default(options)
     if options.log_probs is not None and not options.json:
@@ -94,21 +101,23 @@ def _take_words(options: argparse.Namespace) -> None:
         raise UsageError(f"{words[2]!r} is one word too many.", "Put the prompt in quotes.")
     if len(words) == 2 and options.endpoint:
         raise UsageError(f"{words[0]!r} names a model of this machine.", "With --endpoint, name it with --model.")
-    elsewhere = not options.endpoint and (options.batch or options.file or standard_input.is_piped())
-    if len(words) == 2 or (words and elsewhere and not options.target and _is_model(words[0])):
+    alone = len(words) == 1 and not options.endpoint and not options.target and names_model(words[0])
+    if len(words) == 2 or alone:
         if options.target:
             raise UsageError("Give NAME or --target, not both.")
         options.target = words[0]
         take_listed(options)
         words = words[1:]
     options.prompt = words[0] if words else None
+    if words and names_model(words[0]):
+        print(plain_text(f"localspec: {words[0]!r}, the name of a model, is the prompt."), file=sys.stderr)
 
 
-def _is_model(word: str) -> bool:
-    """Whether a single word with the prompt elsewhere is the name of a model."""
-    from localspec.models.installed.installed import knows
-
-    return knows(word)
+def _is_chat(options: argparse.Namespace) -> bool:
+    """Whether a person at a terminal gave no prompt, and nothing that the chat does not know."""
+    elsewhere = options.prompt is not None or options.file or options.batch or standard_input.is_piped()
+    alone = options.json or options.raw or options.log_probs is not None or options.slots is not None
+    return not elsewhere and not alone and sys.stdout.isatty()
 
 
 def _prompt_text(options: argparse.Namespace) -> str:
