@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import faulthandler
+import itertools
 import logging
 import os
 import queue
@@ -11,6 +12,7 @@ import resource
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from multiprocessing.connection import Connection
@@ -194,13 +196,24 @@ class Runner:
         try:
             if call.method not in CALLABLE:
                 raise AttributeError(call.method)
-            options = dict(call.changes) | ({"cancel": stop.is_set} if call.method in CANCELLABLE else {})
+            options = dict(call.changes) | ({"cancel": self._between(stop)} if call.method in CANCELLABLE else {})
             self.outbox.post(Result(call.number, getattr(engine, call.method)(*call.arguments, **options)))
         except Exception as error:  # noqa: BLE001 - handed to the parent, which raises it
             self.outbox.post(Failed.of(call.number, error))
         finally:
             self.alive()
             self.over(call.number)
+
+    def _between(self, stop: threading.Event) -> Callable[[], bool]:
+        """Asked before each pass over a text whether it is to stop: from the second time on, one has ended."""
+        passes = itertools.count()
+
+        def ask() -> bool:
+            if next(passes):
+                self.alive()
+            return stop.is_set()
+
+        return ask
 
     # -- signs of life ---------------------------------------------------------------------------------------------
 
