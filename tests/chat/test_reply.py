@@ -276,6 +276,9 @@ OBJECT = '{"name": "f", "arguments": {"a": "x"}}'
 @pytest.mark.parametrize(
     "text",
     [
+        OBJECT,
+        f"\n{OBJECT}\n",
+        '{\n  "type": "function",\n  "id": 1,\n  "name": "f",\n  "arguments": {"a": "x"}\n}',
         f"```json\n{OBJECT}\n```",
         f"```\n{OBJECT}\n```\n",
         f"\n```json {OBJECT}```",
@@ -285,11 +288,14 @@ OBJECT = '{"name": "f", "arguments": {"a": "x"}}'
     ],
 )
 @pytest.mark.parametrize("form", FORMS)
-def test_a_lone_object_in_a_fence_is_a_call(form: str, text: str) -> None:
-    for pieces in ([text], list(text)):
+def test_a_lone_object_is_a_call_in_a_fence_or_not(form: str, text: str) -> None:
+    for pieces in ([text], list(text), re.split(r"(?<=\}\})", text)):
         assert read(pieces, FORMS[form]) == [CALL]
         assert read(["<think>hm</think>\n\n", *pieces], FORMS[form]) == [("thinks", "hm"), CALL]
         assert read(pieces) == [("says", text)], "without tools"
+        parser = ReplyParser(form=FORMS[form], tools=TOOLS, lone=False)
+        parts = [part for piece in pieces for part in parser.push(piece)] + parser.finish()
+        assert form == "bare" or shown(parts) == [("says", text)], "where JSON is asked for"
 
 
 @pytest.mark.parametrize(
@@ -313,18 +319,24 @@ def test_a_lone_object_in_a_fence_is_a_call(form: str, text: str) -> None:
         '```json\n{"title": "f", "arguments": {"a": "x"}}\n```',
     ],
 )
-def test_nothing_else_in_a_fence_is(text: str) -> None:
-    for pieces in ([text], list(text)):
-        assert read(pieces, FORMS["tagged"]) == [("says", text)]
+def test_nothing_else_is(text: str) -> None:
+    for said in (text, text.replace("```json\n", "").replace("\n```", "")):
+        if said.strip() != OBJECT:
+            for pieces in ([said], list(said)):
+                assert read(pieces, FORMS["tagged"]) == [("says", said)]
 
 
-def test_an_answer_in_json_is_held_back_no_longer_than_to_its_first_key() -> None:
+@pytest.mark.parametrize("before", ["```json\n", ""])
+@pytest.mark.parametrize(
+    ("held", "rest"),
+    [('{"ti', 'tle": "x'), ('{"name": "Bo', 'b"'), ('{"id": 5, "type": "x", "pri', 'ce": 4'), ("{", " return 1;")],
+)
+def test_an_answer_in_json_is_held_back_no_longer_than_to_a_key_or_name_of_no_call(
+    before: str, held: str, rest: str
+) -> None:
     parser = ReplyParser(form=FORMS["tagged"], tools=TOOLS)
-    assert parser.push('```json\n{"ti') == []
-    assert parser.push('tle": "x') == [Content('```json\n{"title": "x')]
-    parser = ReplyParser(form=FORMS["tagged"], tools=TOOLS)
-    assert parser.push('```json\n{"name": "Bo') == []
-    assert parser.push('b"') == [Content('```json\n{"name": "Bob"')]
+    assert parser.push(before + held) == []
+    assert parser.push(rest) == [Content(before + held + rest)]
 
 
 def test_text_around_calls_stays_in_its_place() -> None:

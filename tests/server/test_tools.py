@@ -124,7 +124,7 @@ def _calls(api: str, text: str, stream: bool) -> int:
     if not stream:
         body = json.loads(text)
         if api == "chat":
-            return len(body["choices"][0]["message"]["tool_calls"])
+            return len(body["choices"][0]["message"].get("tool_calls", []))
         items = body["output"] if api == "responses" else body["content"]
         return sum(item["type"] in ("function_call", "tool_use") for item in items)
     data = [line.removeprefix("data: ") for line in text.splitlines() if line.startswith("data: {")]
@@ -245,3 +245,15 @@ def test_a_thousand_random_requests_call_only_tools_that_exist(live: Live) -> No
         names = list(crowd.map(called, range(1000)))
     assert {name for found in names[1::2] for name in found} == {"wikipedia"}
     assert {name for found in names[::2] for name in found} <= {"set_timer"}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_answer_that_is_one_object_calls_unless_json_is_asked_for(live: Live, stream: bool) -> None:
+    """The model's own mark of calls is banned: it writes the object alone, as it is told to."""
+    said = f'Repeat this text exactly: {{"name": "wikipedia", "arguments": {QUERY_JSON}}}'
+    fields: dict[str, Any] = {"temperature": 0, "tools": [TOOL], "max_tokens": 150, "stream": stream}
+    fields |= {"logit_bias": {"<tool_call>": False, "</tool_call>": False}}
+    called = live.chat(said, **fields)
+    assert _calls("chat", called.text, stream) == 1
+    for none in ({"tool_choice": "none"}, {"response_format": {"type": "json_object"}}):
+        assert _calls("chat", live.chat(said, **fields, **none).text, stream) == 0

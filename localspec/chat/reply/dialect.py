@@ -244,11 +244,16 @@ class Turn:
         """The beginning of an answer, as it stands after the prompt's text."""
         return self.dialect.begun(content)
 
-    def parser(self, prompt: Tokens) -> Parser:
-        """A parser for the answer to a prompt (`Engine.chat_tokens` of `messages` and `variables`)."""
+    def parser(self, prompt: Tokens, lone: bool = True) -> Parser:
+        """A parser for the answer to a prompt (`Engine.chat_tokens` of `messages` and `variables`).
+
+        Args:
+            prompt: see above.
+            lone: an answer that is one JSON object may be a call; not where JSON is asked for.
+        """
         if self.dialect.has_channels:
             return self._channels(self.dialect.channel(prompt))
-        return self._parser(self.dialect.thought, self.dialect.ends_thinking(prompt))
+        return self._parser(self.dialect.thought, self.dialect.ends_thinking(prompt), lone)
 
     def resume(self, prompt: Tokens, reasoning: str, content: str, thought_out: bool = False) -> tuple[Tokens, Parser]:
         """An answer that goes on, or begins, if nothing has been thought and said.
@@ -293,13 +298,14 @@ class Turn:
     def _channels(self, channel: str | None) -> HarmonyParser:
         return HarmonyParser(within=channel, tools=self.tools, parallel=self.parallel)
 
-    def _parser(self, thought: Thought | None, thinking: bool) -> ReplyParser:
+    def _parser(self, thought: Thought | None, thinking: bool, lone: bool = True) -> ReplyParser:
         return ReplyParser(
             thought=thought,
             thinking=thinking,
             form=self.dialect.form if self.tools else None,
             tools=self.tools,
             parallel=self.parallel,
+            lone=lone,
         )
 
     def lark(self, prompt: Tokens, answer: dict[str, Any] | None = None) -> str | None:

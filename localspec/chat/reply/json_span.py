@@ -20,6 +20,7 @@ class JsonSpan:
         self._at = start
         self._depth = 0
         self._in_string = False
+        self._end: int | None = None
 
     def end(self, text: str) -> int | None:
         """Index after its closing bracket; None = not there yet.
@@ -27,6 +28,8 @@ class JsonSpan:
         Args:
             text: all of the text so far; what was passed before must be its beginning.
         """
+        if self._end is not None:
+            return self._end
         at = self._at
         while at < len(text):
             if self._in_string:
@@ -47,6 +50,7 @@ class JsonSpan:
             elif mark:
                 self._depth += 1 if mark in "{[" else -1
                 if self._depth <= 0:
+                    self._end = at
                     return at
         self._at = at
         return None

@@ -128,6 +128,7 @@ class ReplyParser(Parser):
         form: CallForm | None = None,
         tools: Sequence[Tool] = (),
         parallel: bool = True,
+        lone: bool = True,
     ) -> None:
         """
         Args:
@@ -136,6 +137,7 @@ class ReplyParser(Parser):
             form: how the model writes calls; None = there is nothing to call.
             tools: what it may call.
             parallel: whether more than one call is wanted; if not, the first ends the answer (`done`).
+            lone: an answer that is one JSON object may be a call; not where JSON is asked for.
         """
         super().__init__(parallel)
         self._thought = thought
@@ -145,7 +147,9 @@ class ReplyParser(Parser):
         self._space = ""  # white space before the call that is being read
         self._said = False  # anything but thoughts, calls and white space
         self._trim = self._thinking  # white space that comes next belongs to a form
-        self._fenced: FencedCall | None = None  # while all there is of the answer may become one
+        self._may_be_lone = lone and form is not None
+        self._bare = form is not None and "{" not in form.openings  # where objects are the form, it reads them
+        self._lone: LoneCall | None = None  # while all there is of the answer may become one
 
     def _next(self, parts: list[Part], final: bool) -> bool:
         if self._reader is not None:
@@ -169,11 +173,11 @@ class ReplyParser(Parser):
     def _read_content(self, parts: list[Part], final: bool) -> bool:
         """Says what is certainly content; True = a call or a thought begins."""
         anywhere = self._form.openings if self._form is not None and not self._form.first_only else ()
-        if not self._said and not self.calls and self._form is not None:
+        if not self._said and not self.calls and self._may_be_lone:
             try:
-                return self._read_fenced(parts, final)
+                return self._read_lone(parts, final)
             except NoCall:
-                self._fenced = None
+                self._lone = None
         if not self._said:
             start = len(self._held) - len(self._held.lstrip(_SPACE))
             first = self._first_openings()
@@ -190,14 +194,14 @@ class ReplyParser(Parser):
         self._say_certain(parts, Content, anywhere, final)
         return False
 
-    def _read_fenced(self, parts: list[Part], final: bool) -> bool:
-        """Takes an answer that is a call in a fence; False = more text is needed, or none is left.
+    def _read_lone(self, parts: list[Part], final: bool) -> bool:
+        """Takes an answer that is one object; False = more text is needed, or none is left.
 
         Raises:
             NoCall: it is none.
         """
-        self._fenced = self._fenced or FencedCall(self._tools)
-        call = self._fenced.read(self._held, final)
+        self._lone = self._lone or LoneCall(self._tools, self._bare)
+        call = self._lone.read(self._held, final)
         if call is not None:
             self._held = ""
             for part in parts_of(call):
@@ -273,26 +277,33 @@ def _begins(text: str, markers: Sequence[str]) -> bool:
     return bool(text) and any(marker.startswith(text) for marker in markers)
 
 
-# A call as models write it that were shown tools but never a form: one JSON object in a code fence, and no word more.
+# A call as models write it that were shown tools but never a form: one JSON object, in a code fence or not, and no word
+# more.
 #
-# Qwen2.5-Coder answers so. An answer with anything around the fence, or whose object does not fit a tool, is text.
+# Qwen2.5-Coder answers so. An answer with anything around it, or whose object does not fit a tool, is text.
 
 _FENCE = "```"
-_OPENING = re.compile(r"\s*```(?:json)?\s*(?=\{)")
+_FENCED = re.compile(r"\s*```(?:json)?\s*(?=\{)")
+_BARE = re.compile(r"\s*(?=\{)")
 _BEGUN = re.compile(r"\s*(?:`{1,2}|```(?:j(?:s(?:on?)?)?)?\s*)?")
 """What may be there before the object."""
-_FIRST_KEY = re.compile(r'\{\s*"([^"\\]*)"')
-_NAMED = re.compile(r'\{\s*"(?:tool_)?name"\s*:\s*"([^"\\]*)"')
-_OTHER_KEYS = frozenset({"type", "id"})
+_MEMBER = re.compile(r'[{,]\s*"([^"\\]*)"(?:\s*:\s*(?:"([^"\\]*)"|[\w.+-]+(?=\s*[,}])))?\s*')
+"""A key, and its value where that is a text or a number."""
+_KEYS = frozenset({*NAME_KEYS, *ARGUMENT_KEYS, "type", "id"})
 
 
-class FencedCall:
+class LoneCall:
     """Reads an answer from its beginning."""
 
-    def __init__(self, tools: Sequence[Tool]) -> None:
-        """`tools`: what may be called."""
+    def __init__(self, tools: Sequence[Tool], bare: bool) -> None:
+        """
+        Args:
+            tools: what may be called.
+            bare: an object without a fence counts, too.
+        """
         self._tools = {tool.name: tool for tool in tools}
-        self._start = 0
+        self._bare = bare
+        self._start, self._closing = 0, ""
         self._span: json_span.JsonSpan | None = None
 
     def read(self, text: str, final: bool) -> ToolCall | None:
@@ -306,12 +317,13 @@ class FencedCall:
             NoCall: it is none, whatever comes.
         """
         if self._span is None:
-            opening = _OPENING.match(text)
+            fence = _FENCED.match(text)
+            opening = _BARE.match(text) if fence is None and self._bare else fence
             if opening is None:
                 if final or not _BEGUN.fullmatch(text):
                     raise NoCall(0)
                 return None
-            self._start = opening.end()
+            self._start, self._closing = opening.end(), _FENCE if fence else ""
             self._span = json_span.JsonSpan(self._start)
         end = self._span.end(text)
         if end is None:
@@ -319,23 +331,27 @@ class FencedCall:
                 raise NoCall(0)
             return None
         rest = text[end:].strip()
-        if not _FENCE.startswith(rest) or (final and rest != _FENCE):
+        if not self._closing.startswith(rest) or (final and rest != self._closing):
             raise NoCall(0)
         return self._call(text[self._start : end]) if final else None
 
     def _may_call(self, text: str) -> bool:
         """Whether an object that has begun may call a tool; an answer in JSON is not held back to its end."""
-        key, named = _FIRST_KEY.match(text, self._start), _NAMED.match(text, self._start)
-        if named is not None:
-            return named[1] in self._tools
-        return key is None or key[1] in (*NAME_KEYS, *ARGUMENT_KEYS, *_OTHER_KEYS)
+        at = self._start
+        if text[at + 1 :].lstrip()[:1] not in ("", '"'):
+            return False
+        while (member := _MEMBER.match(text, at)) is not None:
+            key, value = member.groups()
+            if key not in _KEYS or (key in NAME_KEYS and value is not None and value not in self._tools):
+                return False
+            at = member.end()
+        return True
 
     def _call(self, text: str) -> ToolCall:
         members, called = json_span.members(text) or {}, call_of(text, NAME_KEYS, ARGUMENT_KEYS)
         has_arguments = any(key in members for key in ARGUMENT_KEYS)
-        known = set(members) <= {*NAME_KEYS, *ARGUMENT_KEYS, *_OTHER_KEYS}
         tool = None if called is None else self._tools.get(called[0])
-        if called is None or tool is None or not has_arguments or not known:
+        if called is None or tool is None or not has_arguments or not set(members) <= _KEYS:
             raise NoCall(0)
         if not admits(tool.schema, json_span.parse(called[1])):
             raise NoCall(0)

@@ -19,7 +19,7 @@ from localspec.runtime.any_engine import AnyEngine
 from localspec.runtime.generation import Generation
 from localspec.server.chat.answers import FINISH_WORDS, Answers
 from localspec.server.chat.chat_fields import ChatFields
-from localspec.server.chat.prepare import Asked, bound, chat_asked, prepared
+from localspec.server.chat.prepare import TOOLS, Asked, bound, chat_asked, prepared
 from localspec.server.chat.service import Service
 from localspec.server.chat.shapes import (
     AnswerMessage,
@@ -73,7 +73,7 @@ class Choice:
 
     def __init__(self, turn: Turn, asked: Asked, generation: Generation, end_tokens: frozenset[int]) -> None:
         self.generation = generation
-        self._parser = turn.parser(asked.prompt)
+        self._parser = turn.parser(asked.prompt, lone=asked.form is None or asked.form.field == TOOLS)
         self._end_tokens = end_tokens | generation.request.stop_tokens
         self.content: list[str] = []
         self.reasoning: list[str] = []

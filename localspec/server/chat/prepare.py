@@ -25,6 +25,8 @@ from localspec.server.http.errors import context_exceeded, invalid
 from localspec.types import Tokens
 
 _Result = TypeVar("_Result")
+TOOLS = "tools"
+"""The field of a form that no other field asks for: that of calls."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +100,8 @@ def _joined(turn: Turn, prompt: Tokens, form: Form | None) -> Form | None:
         return form
     lark = turn.lark(prompt, form.schema if form is not None else None)
     if lark is None and (lazy := turn.lazily(prompt)) is not None:
-        return Form("lark", lazy[0], "tools", lazy[1])
-    return None if lark is None else Form("lark", lark, form.field if form is not None else "tools")
+        return Form("lark", lazy[0], TOOLS, lazy[1])
+    return None if lark is None else Form("lark", lark, form.field if form is not None else TOOLS)
 
 
 # What does not fit the context is refused before the response begins; where a look at the text tells, before it is
