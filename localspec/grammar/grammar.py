@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from localspec.errors import UsageError
+from localspec.grammar.schema import bound
 
 if TYPE_CHECKING:
     from llguidance._lib import JsonCompileOptions
@@ -50,7 +51,7 @@ class Grammar:
 
     @classmethod
     def schema_text(cls, text: str) -> Grammar:
-        """JSON values that a schema admits, which is itself JSON text.
+        """JSON values that a schema admits, which is itself JSON text; see `schema.bound`.
 
         Raises:
             UsageError: a mistake in the schema.
@@ -58,7 +59,8 @@ class Grammar:
         from llguidance import LLMatcher
 
         try:
-            return cls("JSON schema", LLMatcher.grammar_from_json_schema(text, overrides=JSON_OPTIONS))
+            made = json.dumps(bound(json.loads(text)))
+            return cls("JSON schema", LLMatcher.grammar_from_json_schema(made, overrides=JSON_OPTIONS))
         except (ValueError, TypeError, RecursionError) as error:
             raise UsageError(f"The JSON schema cannot be read: {words(str(error) or type(error).__name__)}.") from error
 
@@ -103,6 +105,7 @@ _COPY = re.compile(r" \d+ \| .*")
 """The lines of the grammar around a mistake; they are those of a translation."""
 _PLACE = re.compile(r"\bat \d+\(\d+\): |\(in \w+\): |(?:lexer|parser) error: ", re.IGNORECASE)
 _PATTERN = re.compile(r"(?:invalid regex .*?)?regex parse error: (?P<pattern>.*?) \^+ error: (?P<why>.*)")
+_KEYS = re.compile(r'Unimplemented keys: \[(?P<keys>".*?")\]')
 _FOREIGN = re.compile(r"Resource '(?P<name>.*?)' is not present.*")
 
 
@@ -118,6 +121,8 @@ def words(text: str) -> str:
     said = _PLACE.sub("", said)
     if found := _PATTERN.search(said):
         said = f"the pattern {found['pattern']!r}: {found['why']}"
+    if found := _KEYS.search(said):
+        said = f"{found['keys'].replace(chr(34), chr(39))} cannot be kept to"
     if found := _FOREIGN.search(said):
         said = f"the reference {found['name']!r} is not to a part of the schema, and nothing is fetched"
     return said.rstrip(" ^.") or "it gives no reason"

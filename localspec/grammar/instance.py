@@ -6,11 +6,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 from localspec.errors import UsageError
 from localspec.grammar.deep_stack import deeply
-from localspec.grammar.grammar import Grammar
+from localspec.grammar.grammar import Grammar, words
 from localspec.grammar.trial import LARGE
 
 
@@ -27,6 +28,26 @@ def admits(schema: Mapping[str, Any], value: Any) -> bool:
         return len(text) <= LARGE and deeply(lambda: _matches(Grammar.schema_text(text), said))
     except (UsageError, ValueError, TypeError, RecursionError):
         return False
+
+
+def fault(schema: Mapping[str, Any]) -> str:
+    """Why answers cannot be held to a schema, as a sentence without its end; "" = they can, or it is large: then that
+    is tried in another process.
+    """
+    text = json.dumps(schema)
+    return _fault(text) if len(text) <= LARGE else ""
+
+
+@lru_cache(maxsize=256)  # a program sends the same tools with every request
+def _fault(text: str) -> str:
+    from llguidance import LLMatcher, LLTokenizer
+
+    try:
+        source = Grammar.schema_text(text).source
+    except UsageError as error:
+        return error.message.partition(": ")[2].rstrip(".")
+    matcher = deeply(lambda: LLMatcher(LLTokenizer("byte"), source, log_level=0))
+    return words(matcher.get_error()) if matcher.is_error() else ""
 
 
 def _matches(grammar: Grammar, text: str) -> bool:

@@ -13,6 +13,7 @@ import pytest
 from localspec.chat.reply.dialect import Dialect, Turn
 from localspec.chat.reply.tool import AUTO, CallArguments, CallBegun, CallEnded, Tool, ToolChoice
 from localspec.chat.turn import Message
+from localspec.errors import UsageError
 from localspec.grammar.grammar import Grammar
 from localspec.grammar.lazy import Lazy
 from localspec.grammar.matcher import Compiler
@@ -222,3 +223,28 @@ def test_an_answer_in_a_schema_may_be_a_call_instead(model: Model, compiler: Com
     for text, expected in ((WEATHER, True), (TEXTS["tagged"][1], True), ("Oslo", False), (GO, False)):
         tokens = [*model.tokenize(text, special=True, add_bos=False).tolist(), model.eos]
         assert (compiler.compile(grammar).fresh().fits(tokens) == len(tokens)) is expected
+
+
+ODD: dict[str, Any] = {"properties": {"a": {"type": "string", "not": {"const": "x"}}, "n": {"type": "integer"}}}
+
+
+@pytest.mark.parametrize("form", [form for form in TEMPLATES if form != "xml"])  # whose values are free
+def test_a_tool_whose_schema_cannot_be_kept_to_is_held_to_the_rest(form: str, model: Model, compiler: Compiler) -> None:
+    turn = turn_of(model, TEMPLATES[form], tools=[Tool("go", parameters=ODD), *TOOLS[:1]])
+    assert fits(turn, TEXTS[form][1].replace(GO, '{"a": "x", "n": 3}'), model, compiler)
+    assert not fits(turn, TEXTS[form][1].replace(GO, '{"a": "x", "n": "y"}'), model, compiler)
+    nothing = turn_of(model, TEMPLATES[form], tools=[Tool("go", parameters={"properties": {"a": {"type": "file"}}})])
+    assert fits(nothing, TEXTS[form][1], model, compiler), "any object"
+
+
+@pytest.mark.parametrize("mode", ["required", "auto"])
+def test_a_strict_tool_whose_schema_cannot_be_kept_to_is_named(mode: Any, model: Model) -> None:
+    turn = turn_of(model, TEMPLATES["tagged"], ToolChoice(mode), tools=[*TOOLS, Tool("odd", "", ODD, strict=True)])
+    with pytest.raises(UsageError) as told:
+        (turn.lark if mode == "required" else turn.lazily)(PROMPT)
+    assert told.value.message == "The tool odd is strict, and its parameters cannot be used: 'not' cannot be kept to."
+
+
+def test_a_schema_beside_tools_that_cannot_be_kept_to_is_called_one(model: Model) -> None:
+    with pytest.raises(UsageError, match=r"^The JSON schema cannot be used: 'not' cannot be kept to\.$"):
+        turn_of(model, TEMPLATES["tagged"], ToolChoice("auto")).lark(PROMPT, ODD)

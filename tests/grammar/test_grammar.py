@@ -195,7 +195,10 @@ def test_whatever_is_drawn_is_json(schema: dict[str, Any], compiler: Compiler, m
     [
         (lambda: Grammar.json_schema({"type": "foo"}), "JSON schema cannot be used: Invalid type: foo."),
         (lambda: Grammar.json_schema({"$ref": "#/nope"}), "JSON schema cannot be used: .*'/nope' does not exist."),
-        (lambda: Grammar.json_schema({"type": "string", "format": "nope"}), "Unknown format: nope."),
+        (
+            lambda: Grammar.json_schema({"not": {"type": "string"}}),
+            "JSON schema cannot be used: 'not' cannot be kept to.",
+        ),
         (lambda: Grammar.json_schema([1, 2]), "A JSON schema is an object, and this is .1, 2."),  # type: ignore[arg-type]
         (lambda: Grammar.json_schema({"enum": {1, 2}}), "JSON schema cannot be read"),
         (lambda: Grammar.json_schema(False), "JSON schema cannot be used"),

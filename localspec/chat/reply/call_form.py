@@ -16,7 +16,11 @@ from localspec.chat.prompt.sealed import json_text
 from localspec.chat.reply import json_span
 from localspec.chat.reply.call_json import Array, Named, NoCall, Object, begins_name
 from localspec.chat.reply.tool import CallPart, Tool, ToolCall
+from localspec.errors import UsageError
 from localspec.grammar.grammar import JSON_OPTIONS
+from localspec.grammar.instance import fault
+from localspec.grammar.schema import bound, loosened
+from localspec.grammar.trial import LARGE
 
 _GAP = r"( |\n{1,2}[ \t]{0,20})?"
 """White space that may stand around a call's name, as in `JSON_OPTIONS`: no more, so that it ends."""
@@ -123,14 +127,41 @@ def marked(text: str, markers: Sequence[str], mark: Mark) -> str:
 
 
 def json_rule(schema: Mapping[str, Any]) -> str:
-    """What stands for values of a JSON schema in a Lark grammar, with the white space that `Grammar` allows."""
-    return "%json " + json.dumps({"x-guidance": JSON_OPTIONS, **schema})
+    """What stands for values of a JSON schema in a Lark grammar, with the white space that `Grammar` allows.
+
+    Raises:
+        UsageError: they cannot be held to it.
+    """
+    if why := fault(schema):
+        raise UsageError(f"The JSON schema cannot be used: {why}.")
+    made = bound(schema)
+    return "%json " + json.dumps({**made, "x-guidance": {**made.get("x-guidance", {}), **JSON_OPTIONS}})
+
+
+def arguments_of(tool: Tool) -> dict[str, Any]:
+    """The schema that a tool's arguments are held to: what can be kept of its own, unless it is strict.
+
+    Raises:
+        UsageError: it is strict, and nothing can be held to its own.
+    """
+    why = fault(tool.schema)
+    if tool.strict and why:
+        what = f"The tool {tool.name} is strict, and its parameters cannot be used: {why}."
+        raise UsageError(what, "Without strict, what can be kept of them is.")
+    if tool.strict or not (why or len(json.dumps(tool.schema)) > LARGE):
+        return tool.schema
+    most: dict[str, Any] = loosened(tool.schema)
+    return {"type": "object"} if fault(most) else most
 
 
 def argument_rules(tools: Sequence[Tool]) -> tuple[list[str], list[str]]:
-    """(name of the rule for each tool's arguments, the rules)."""
+    """(name of the rule for each tool's arguments, the rules).
+
+    Raises:
+        UsageError: as `arguments_of`.
+    """
     names = ["any_object" if tool.open else f"arguments_{index}" for index, tool in enumerate(tools)]
-    schemas = {name: tool.schema for name, tool in zip(names, tools, strict=True)}
+    schemas = {name: arguments_of(tool) for name, tool in zip(names, tools, strict=True)}
     return names, [f"{name}: {json_rule(schema)}" for name, schema in schemas.items()]
 
 

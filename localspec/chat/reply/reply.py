@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from localspec.chat.reply import json_span
-from localspec.chat.reply.call_form import CallForm, CallReader
+from localspec.chat.reply.call_form import CallForm, CallReader, arguments_of
 from localspec.chat.reply.call_json import ARGUMENT_KEYS, NAME_KEYS, NoCall
 from localspec.chat.reply.tool import (
     CallArguments,
@@ -353,6 +353,6 @@ class LoneCall:
         tool = None if called is None else self._tools.get(called[0])
         if called is None or tool is None or not has_arguments or not set(members) <= _KEYS:
             raise NoCall(0)
-        if not admits(tool.schema, json_span.parse(called[1])):
+        if not admits(arguments_of(tool), json_span.parse(called[1])):
             raise NoCall(0)
         return ToolCall(new_call_id(), *called)
