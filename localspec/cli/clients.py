@@ -60,7 +60,7 @@ def _claude(server: Server) -> Setup:
     environment = {"ANTHROPIC_BASE_URL": server.url, **dict.fromkeys(models, server.model)}
     # Else the system message begins with a line that differs from session to session, and no prompt is found cached.
     environment["CLAUDE_CODE_ATTRIBUTION_HEADER"] = "0"
-    environment["API_TIMEOUT_MS"] = str(_MILLISECONDS)
+    environment["API_TIMEOUT_MS"] = environment["CLAUDE_STREAM_IDLE_TIMEOUT_MS"] = str(_MILLISECONDS)
     environment["ANTHROPIC_SMALL_FAST_MODEL"] = server.model  # the name of older versions
     return Setup("claude", (), environment, "ANTHROPIC_AUTH_TOKEN", 18_846)
 
@@ -94,7 +94,8 @@ def _opencode(server: Server) -> Setup:
 def _aider(server: Server) -> Setup:
     environment = {"OPENAI_API_BASE": f"{server.url}/v1"}
     models = [word for option in ("--model", "--weak-model") for word in (option, f"openai/{server.model}")]
-    return Setup("aider", tuple(models), environment, "OPENAI_API_KEY")
+    words = (*models, "--timeout", str(_MILLISECONDS // 1000))
+    return Setup("aider", words, environment, "OPENAI_API_KEY", 697 + 1024)  # its map of a repository has 1,024 at most
 
 
 def _goose(server: Server) -> Setup:
@@ -106,7 +107,9 @@ def _goose(server: Server) -> Setup:
 
 def _qwen(server: Server) -> Setup:
     environment = {"OPENAI_BASE_URL": f"{server.url}/v1", "OPENAI_MODEL": server.model}
-    return Setup("qwen", (), environment, "OPENAI_API_KEY")
+    if server.context is not None:
+        environment["QWEN_CODE_MAX_OUTPUT_TOKENS"] = str(server.context // 4)  # else 8,000, whatever the context
+    return Setup("qwen", ("--auth-type", "openai"), environment, "OPENAI_API_KEY", 14_467)
 
 
 CLIENTS: dict[str, Callable[[Server], Setup]] = {

@@ -7,8 +7,10 @@ from typing import Any
 
 _WORDS = 300
 """Of the text that is read to measure the speed; a word is a token or more."""
+_WARM_UP_WORDS = 30
+"""Of the text before it: a pass or two."""
 _SECONDS = 120.0
-"""How long that may take, loading the model included."""
+"""How long each may take, loading the model included."""
 _WORTH_SAYING = 10.0
 """Seconds of waiting below which nothing is said."""
 
@@ -35,18 +37,23 @@ def warning(url: str, model: str, key: str, client: str, tokens: int) -> str:
 
 
 def _tokens_per_second(url: str, model: str, key: str) -> float | None:
-    """The speed at which a text is read that no cache holds; None = the server does not tell."""
+    """The speed at which a text is read that no cache holds; None = the server does not tell.
+
+    A first text is not measured: it waits until the model is loaded and its file is read from disk.
+    """
     import httpx2 as httpx
 
     from localspec.remote.server import port_here
 
-    body = {"model": model, "prompt": " ".join(secrets.token_hex(2) for _ in range(_WORDS)), "max_tokens": 1}
     headers = {"Authorization": f"Bearer {key}"} if key else {}
+    rate: Any = None
     try:
-        answer: Any = httpx.post(
-            f"{url}/v1/completions", json=body, headers=headers, timeout=_SECONDS, trust_env=port_here(url) is None
-        ).json()
-        rate = answer["timings"]["prompt_per_second"]
+        with httpx.Client(headers=headers, timeout=_SECONDS, trust_env=port_here(url) is None) as asking:
+            for words in (_WARM_UP_WORDS, _WORDS):
+                prompt = " ".join(secrets.token_hex(2) for _ in range(words))
+                body = {"model": model, "prompt": prompt, "max_tokens": 1}
+                answer: Any = asking.post(f"{url}/v1/completions", json=body).json()
+                rate = answer["timings"]["prompt_per_second"]
     except (httpx.HTTPError, ValueError, KeyError, TypeError):
         return None
     return float(rate) if isinstance(rate, int | float) and rate > 0 else None

@@ -118,6 +118,10 @@ def test_settings_of_a_client_are_sound(command: Command, clients: Path, served:
     assert settings["small_model"] == settings["model"]
     command("connect", "goose", "--url", served, "--run")
     assert started(clients)[1]["GOOSE_CONTEXT_LIMIT"] == "256"
+    command("connect", "qwen", "--url", served, "--run")
+    assert started(clients)[1]["QWEN_CODE_MAX_OUTPUT_TOKENS"] == "64"
+    command("connect", "aider", "--url", served, "--run")
+    assert started(clients)[0][-2:] == ["--timeout", "3600"]
     command("connect", "codex", "--url", served, "--run", "--model", "tiny-target")
     words = started(clients)[0]
     assert f'model_providers.localspec.base_url="{served}/v1"' in words
@@ -128,18 +132,21 @@ def test_settings_of_a_client_are_sound(command: Command, clients: Path, served:
     assert environment["ANTHROPIC_BASE_URL"] == served
     assert environment["ANTHROPIC_AUTH_TOKEN"] == KEY
     assert "ANTHROPIC_API_KEY" not in environment
-    assert (environment["CLAUDE_CODE_ATTRIBUTION_HEADER"], environment["API_TIMEOUT_MS"]) == ("0", "3600000")
+    assert environment["CLAUDE_CODE_ATTRIBUTION_HEADER"] == "0"
+    assert environment["API_TIMEOUT_MS"] == environment["CLAUDE_STREAM_IDLE_TIMEOUT_MS"] == "3600000"
 
 
 class Reader(BaseHTTPRequestHandler):
-    """A server that reads so many tokens a second."""
+    """A server that reads so many tokens a second, and the first ones much slower."""
 
     rate: Any = 100.0
+    asked = 0
 
     def do_POST(self) -> None:
         size = int(self.headers["Content-Length"])
         assert json.loads(self.rfile.read(size))["max_tokens"] == 1
-        body = json.dumps({"timings": {"prompt_per_second": self.rate}}).encode()
+        Reader.asked += 1
+        body = json.dumps({"timings": {"prompt_per_second": 1.0 if Reader.asked == 1 else self.rate}}).encode()
         self.send_response(200)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
@@ -160,6 +167,7 @@ class Reader(BaseHTTPRequestHandler):
 )
 def test_a_long_first_prompt_is_told_before(monkeypatch: pytest.MonkeyPatch, rate: Any, said: str) -> None:
     monkeypatch.setattr(Reader, "rate", rate)
+    monkeypatch.setattr(Reader, "asked", 0)
     server = HTTPServer(("127.0.0.1", 0), Reader)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
