@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from localspec.server.chat.chat_fields import ChatMessage, message_of
 from tests.server.conftest import CONTEXT
 from tests.server.live import COPIED, COPY, Live, error_of, user
 
@@ -198,3 +199,11 @@ def test_cached_tokens_are_counted(live: Live) -> None:
     assert cached >= 512 - 1
     assert second["timings"]["cache_n"] == cached
     assert second["timings"]["prompt_n"] == second["usage"]["prompt_tokens"] - cached
+
+
+def test_an_image_in_a_tools_result_is_a_text_in_its_place() -> None:
+    parts = [{"type": "text", "text": "See"}, {"type": "image_url", "image_url": {"url": "data:,"}}]
+    read = ChatMessage.model_validate({"role": "tool", "content": parts, "tool_call_id": "a"})
+    assert message_of(read).content == "See\n[image_url: not shown, text only]"
+    with pytest.raises(ValueError, match="reads text only"):
+        ChatMessage.model_validate({"role": "user", "content": parts})

@@ -32,6 +32,22 @@ def error_of(response: httpx.Response) -> dict[str, Any]:
     return error
 
 
+def test_an_image_in_a_result_is_a_text_in_its_place(live: Live) -> None:
+    image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AAAA"}}
+    call = {"type": "tool_use", "id": "a1", "name": "wikipedia", "input": {}}
+
+    def asked(shown: Any) -> list[Any]:
+        result = {"type": "tool_result", "tool_use_id": "a1", "content": [{"type": "text", "text": "See "}, shown]}
+        return [user(COPY), {"role": "assistant", "content": [call]}, {"role": "user", "content": [result]}]
+
+    told = {"type": "text", "text": "[image: not shown, text only]"}
+    counts = [live.http.post(f"{PATH}/count_tokens", json={"messages": asked(one)}) for one in (image, told)]
+    assert [count.status_code for count in counts] == [200, 200]
+    assert counts[0].json() == counts[1].json()
+    assert send(live, messages=asked({"type": "picture"})).status_code == 400
+    assert send(live, messages=[{"role": "user", "content": [image]}]).status_code == 400, "not in a result"
+
+
 def test_an_answer_has_anthropics_shape(live: Live) -> None:
     body = send(live).json()
     assert body.pop("id").startswith("msg_")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import httpx
@@ -12,6 +13,7 @@ from localspec.chat.reply.tool import CallArguments, CallBegun, CallEnded
 from localspec.server.chat.chat_fields import ChatMessage
 from localspec.server.http.errors import ApiError
 from localspec.server.responses.responses import Remembered, ResponseMemory
+from localspec.server.responses.responses_body import ResponsePrompt
 from localspec.server.responses.responses_shapes import Items, ResponseObject
 from tests.server.live import COPIED, COPY, Live, error_of, user
 from tests.server.named_events import LOOK_UP, QUERY_JSON, RESULT, SHORT_ANSWER, WIKIPEDIA, named_events, said_of
@@ -109,6 +111,38 @@ def test_a_tool_is_called_and_its_result_is_used(live: Live) -> None:
     by_id = send(live, [result], tools=[TOOL], previous_response_id=called["id"]).json()
     assert text_of(by_items) == text_of(by_id) == said_of(live)
     assert by_id["previous_response_id"] == called["id"]
+
+
+IMAGE = "data:image/png;base64,AAAA"
+
+
+def test_what_other_tools_left_in_a_history_is_read_as_calls_and_results(live: Live) -> None:
+    shell = {"type": "exec", "command": ["ls", "-l"]}
+    history = [
+        user("Patch it."),
+        {"type": "custom_tool_call", "id": "1", "call_id": "c1", "name": "apply_patch", "input": "*** Begin"},
+        {"type": "custom_tool_call_output", "call_id": "c1", "output": "Done."},
+        {"type": "local_shell_call", "id": "2", "call_id": "c2", "status": "completed", "action": shell},
+        {"type": "local_shell_call_output", "id": "c2", "output": "app.py"},
+        {"type": "web_search_call", "id": "3", "status": "completed", "action": {"query": "x"}},
+        {"type": "function_call", "call_id": "c3", "name": "look", "arguments": "{}"},
+        {
+            "type": "function_call_output",
+            "call_id": "c3",
+            "output": [{"type": "input_text", "text": "See "}, {"type": "input_image", "image_url": IMAGE}],
+        },
+    ]
+    read = ResponsePrompt.model_validate({"input": history}).added()
+    calls = [(call.id, call.function.name, call.function.arguments) for one in read for call in one.tool_calls or ()]
+    assert calls == [
+        ("c1", "apply_patch", '{"input": "*** Begin"}'),
+        ("c2", "local_shell", json.dumps(shell)),
+        ("c3", "look", "{}"),
+    ]
+    results = [(one.tool_call_id, one.content) for one in read if one.role == "tool"]
+    assert results == [("c1", "Done."), ("c2", "app.py"), ("c3", "See [input_image: not shown, text only]")]
+    assert any(one.content == "[web_search_call: not shown]" for one in read)
+    assert send(live, [*history, user(COPY)]).status_code == 200
 
 
 def test_a_call_in_a_stream(live: Live) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Discriminator, Field, Tag
+from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator
 
 from localspec.chat.reply.tool import Tool, ToolCall, ToolChoice
 from localspec.chat.turn import Message
@@ -139,6 +139,30 @@ Part = Annotated[
 ]
 
 
+_UNREAD = frozenset({
+    "image", "image_url", "input_image", "document", "file", "input_file", "audio", "input_audio", "search_result",
+    "tool_reference",
+})  # fmt: skip
+"""Kinds of parts that results of tools have in the APIs, besides text."""
+
+
+def only_text(parts: Any, kind: str = "text") -> Any:
+    """Parts of a tool's result, with a text in place of each that cannot be read: whoever sends it does so in every
+    request that follows, and would get no answer any more.
+
+    Args:
+        parts: the content of a result, not validated.
+        kind: what a part of text is called.
+    """
+    if not isinstance(parts, list):
+        return parts
+    unread = [isinstance(one, dict) and isinstance(one.get("type"), str) and one["type"] in _UNREAD for one in parts]
+    return [
+        {"type": kind, "text": f"[{one['type']}: not shown, text only]"} if hidden else one
+        for one, hidden in zip(parts, unread, strict=True)
+    ]
+
+
 class CalledFunction(Body):
     """What was called."""
 
@@ -171,6 +195,11 @@ class ChatMessage(Body):
     parsed: Any = Field(default=None, description="Accepted and not used.")
     audio: None = None
     function_call: None = None
+
+    @field_validator("content", mode="before")
+    @classmethod
+    def _only_text(cls, content: Any, info: ValidationInfo) -> Any:
+        return only_text(content) if info.data.get("role") == "tool" else content
 
 
 class FunctionField(Body):

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Discriminator, Field, Tag
+from pydantic import Discriminator, Field, Tag, field_validator
 
 from localspec.server.chat.chat_fields import (
     CalledFunction,
@@ -17,6 +17,7 @@ from localspec.server.chat.chat_fields import (
     NamedChoice,
     NamedFunction,
     ToolField,
+    only_text,
     part_kind,
 )
 from localspec.server.chat.fields import (
@@ -65,6 +66,8 @@ class ToolResultBlock(Block):
     tool_use_id: str
     content: str | Annotated[list[TextBlock], Field(max_length=MOST_ITEMS)] = ""
     is_error: bool | None = None
+
+    _only_text = field_validator("content", mode="before")(only_text)
 
 
 class ThinkingBlock(Block):

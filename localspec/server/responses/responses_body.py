@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Discriminator, Field, Tag
+from pydantic import Discriminator, Field, Tag, field_validator
 
 from localspec.server.chat import chat_fields
 from localspec.server.chat.chat_fields import (
@@ -15,6 +16,7 @@ from localspec.server.chat.chat_fields import (
     ChatMessage,
     FunctionField,
     ToolField,
+    only_text,
 )
 from localspec.server.chat.fields import (
     MOST_ITEMS,
@@ -74,6 +76,11 @@ class OutputItem(Body):
     status: Any = None
     """Accepted."""
 
+    @field_validator("output", mode="before")
+    @classmethod
+    def _only_text(cls, output: Any) -> Any:
+        return only_text(output, "input_text")
+
 
 class ReasoningText(Body):
     """A piece of a thought."""
@@ -111,6 +118,33 @@ Item = Annotated[
         custom_error_message="items are of the type message, function_call, function_call_output or reasoning",
     ),
 ]
+
+
+def _known(item: Any) -> Any:
+    """An item of the history that another tool than a function left: as a call of a function, or its result.
+
+    Clients send it with every request of the session.
+    """
+    kind = item.get("type") if isinstance(item, dict) else None
+    if kind == "custom_tool_call":
+        call = {"call_id": item.get("call_id"), "name": item.get("name")}
+        return {"type": "function_call", **call, "arguments": json.dumps({"input": item.get("input")})}
+    if kind == "local_shell_call":
+        call = {"call_id": item.get("call_id") or item.get("id"), "name": "local_shell"}
+        return {"type": "function_call", **call, "arguments": json.dumps(item.get("action"))}
+    if kind in ("custom_tool_call_output", "local_shell_call_output"):
+        result = {"call_id": item.get("call_id") or item.get("id"), "output": item.get("output")}
+        return {"type": "function_call_output", **result}
+    if kind in _OTHER_CALLS:
+        return {"role": "assistant", "content": f"[{kind}: not shown]"}
+    return item
+
+
+_OTHER_CALLS = frozenset({
+    "web_search_call", "file_search_call", "computer_call", "code_interpreter_call", "image_generation_call",
+    "mcp_call", "mcp_list_tools", "tool_search_call", "shell_call", "apply_patch_call",
+})  # fmt: skip
+"""Calls of tools that a server runs, in the history of an answer by another server."""
 
 
 class FunctionTool(Body):
@@ -185,6 +219,11 @@ class ResponsePrompt(Body):
     parallel_tool_calls: bool | None = None
     reasoning: ReasoningOptions | None = None
     text: TextOptions | None = None
+
+    @field_validator("input", mode="before")
+    @classmethod
+    def _known_items(cls, items: Any) -> Any:
+        return [_known(item) for item in items] if isinstance(items, list) else items
 
     def added(self) -> list[ChatMessage]:
         """What this request adds to the conversation, without `instructions`."""
