@@ -104,6 +104,7 @@ def test_a_socket_that_is_a_file_answers_this_user_alone(pool: Pool) -> None:
         ):
             assert stat.S_IMODE(path.stat().st_mode) == 0o600
             assert client.get("/v1/models").status_code == 200
+            assert client.get("/v1/models", headers={"Host": "any.example"}).status_code == 200
             answer = client.post("/v1/chat/completions", json=BODY)
             with pytest.raises(UsageError, match=r"listens at .* already"):
                 listen.bind(settings.host, 0)

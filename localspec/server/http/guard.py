@@ -14,6 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from localspec.server.http.errors import ApiError, error_response, invalid
 from localspec.server.http.settings import ServerSettings
+from localspec.server.http.unix_socket import PREFIX
 
 PUBLIC_PATHS = ("/health", "/v1/health")
 """Paths that need no API key: who asks learns only whether a model is loaded."""
@@ -57,7 +58,10 @@ class Guard:
             raise too_long_head(self._settings.max_header_bytes)
 
     def _check_host(self, headers: Headers) -> None:
-        """Against DNS rebinding: a page of a name that was made to point here still says that name."""
+        """Against DNS rebinding: a page of a name that was made to point here still says that name. No page reaches a
+        socket that is a file."""
+        if self._settings.host.startswith(PREFIX):
+            return
         allowed = self._settings.allowed_hosts
         name = host_name(headers.get("host", ""))
         if "*" in allowed or name in allowed or name in self._own_names or _is_address(name):

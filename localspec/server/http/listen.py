@@ -9,25 +9,24 @@ import os
 import signal
 import socket
 import ssl
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
-import h11
 import uvicorn
 from fastapi import FastAPI
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from localspec.errors import LocalspecError, UsageError
 from localspec.llama.exact.choice import Progress
 from localspec.runtime.pool import Pool
 from localspec.server.chat.service import Service
+from localspec.server.http import descriptors
 from localspec.server.http.app import create_app
-from localspec.server.http.errors import ApiError, error_body, invalid
-from localspec.server.http.guard import too_long_head
+from localspec.server.http.connection import Connection, Seldom
 from localspec.server.http.log import LOG
 from localspec.server.http.settings import ServerSettings
 from localspec.server.http.unix_socket import PREFIX, UnixSocket
@@ -37,6 +36,9 @@ _KEEP_ALIVE = 65
 """Seconds an idle connection is kept; longer than the minute after which common clients and proxies let go."""
 _GRACE_SECONDS = 5.0
 """Seconds for the last chunks to get out, after `drain_seconds`; the process is ended by force after twice as many."""
+
+
+_NO_FILES = Seldom()
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -89,96 +91,6 @@ def check_certificate(settings: ServerSettings) -> None:
         raise UsageError(f"The certificate {settings.ssl_cert} or its key cannot be read: {error.strerror}.") from None
 
 
-class Connection(H11Protocol):
-    """uvicorn's, which waits forever for the head of a request and for clients that take no answer, and tells its
-    errors as plain text."""
-
-    _head_timer: asyncio.TimerHandle | None = None
-    _write_timer: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        # What the system does not take yet is waited for, not collected. Over TLS, 0 bytes would be over a limit of 0.
-        transport.set_write_buffer_limits(high=0 if transport.get_extra_info("sslcontext") is None else 1)
-        self._time_head()
-
-    def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        self._time_head()
-
-    def on_response_complete(self) -> None:
-        super().on_response_complete()
-        self._time_head()  # the next head may have begun to come
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._stop_timer()
-        self._stop_watching()
-        super().connection_lost(exc)
-
-    def pause_writing(self) -> None:
-        super().pause_writing()
-        self._watch_writing()
-
-    def resume_writing(self) -> None:
-        super().resume_writing()
-        self._stop_watching()
-
-    def _watch_writing(self) -> None:
-        """Looks after a while whether the client has taken anything of what is left."""
-        left = self.transport.get_write_buffer_size()
-        self._write_timer = self.loop.call_later(self._settings.write_seconds, self._check_written, left)
-
-    def _check_written(self, before: int) -> None:
-        if self.transport.get_write_buffer_size() < before:
-            self._watch_writing()
-            return
-        LOG.info("A client took nothing for %g s; its connection is cut.", self._settings.write_seconds)
-        self.transport.abort()  # its answers are cancelled, as if it had left
-
-    def _stop_watching(self) -> None:
-        timer, self._write_timer = self._write_timer, None
-        if timer is not None:
-            timer.cancel()
-
-    @property
-    def _settings(self) -> ServerSettings:
-        service: Service = self.config.app.state.service  # type: ignore[union-attr]
-        return service.settings
-
-    def _time_head(self) -> None:
-        """Runs a timer while a head is awaited: the first, or one of which something has come."""
-        begun = self.cycle is None or self.conn.trailing_data[0]
-        if self.conn.their_state is not h11.IDLE or not begun or self.transport.is_closing():
-            self._stop_timer()
-        elif self._head_timer is None:
-            self._head_timer = self.loop.call_later(self._settings.head_seconds, self.transport.close)
-
-    def _stop_timer(self) -> None:
-        timer, self._head_timer = self._head_timer, None
-        if timer is not None:
-            timer.cancel()
-
-    def send_400_response(self, msg: str) -> None:
-        """Answers what is no HTTP request, or has too long a head; called while h11's error is being handled."""
-        fault = sys.exc_info()[1]
-        why = str(fault or msg).partition(": b")[0]  # without the bytes themselves
-        error = invalid(f"This is no HTTP request: {why}.")
-        if isinstance(fault, h11.RemoteProtocolError) and fault.error_status_hint == 431:
-            error = too_long_head(self.config.h11_max_incomplete_event_size or 0)
-        response = _as_json(error)
-        for event in response:
-            self.transport.write(self.conn.send(event) or b"")
-        self.transport.close()
-
-
-def _as_json(error: ApiError) -> list[h11.Event]:
-    import json
-
-    body = json.dumps(error_body(error, "/")).encode()
-    headers = [("Content-Type", "application/json"), ("Content-Length", str(len(body))), ("Connection", "close")]
-    return [h11.Response(status_code=error.status_code, headers=headers), h11.Data(data=body), h11.EndOfMessage()]
-
-
 class Server(uvicorn.Server):
     """Ends in order: no new requests, time for running answers, an error for those that need longer, then the engines.
 
@@ -193,6 +105,7 @@ class Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         self._loop = asyncio.get_running_loop()
+        self._loop.set_exception_handler(_told)
         await super().startup(sockets)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -226,6 +139,15 @@ class Server(uvicorn.Server):
                 signal.signal(one, handler)
 
 
+def _told(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """asyncio tells every connection that it cannot take, thousands a second."""
+    error = context.get("exception")
+    if not isinstance(error, OSError) or error.errno not in (errno.EMFILE, errno.ENFILE):
+        loop.default_exception_handler(context)
+    elif _NO_FILES():
+        LOG.warning("No connection can be taken now: no more files may be open (ulimit -n).")
+
+
 def _end_for_sure(seconds: float) -> None:
     """Ends the process after so many seconds, whatever its threads do then: also if one of them holds the interpreter's
     lock, which no timer of Python's gets past. faulthandler's thread does, and its words go nowhere."""
@@ -240,6 +162,7 @@ def make_server(app: FastAPI, settings: ServerSettings, ending: Callable[[], Non
         ws="none",
         lifespan="on",
         log_config=None,
+        backlog=settings.backlog,
         access_log=False,
         server_header=False,
         timeout_keep_alive=_KEEP_ALIVE,
@@ -258,6 +181,12 @@ def serve(pool: Pool, settings: ServerSettings, listening: socket.socket, progre
         LocalspecError: the default model cannot be loaded.
     """
     failure: list[BaseException] = []
+    limit = descriptors.raised()
+    settings = replace(
+        settings,
+        most_connections=descriptors.most_connections(limit),
+        backlog=descriptors.accepted_at_once(limit),
+    )
 
     async def load(service: Service) -> None:
         try:

@@ -52,6 +52,10 @@ class ServerSettings:
     """A silent stream gets a comment line this often, so that no proxy takes it for dead."""
     drain_seconds: float = 10.0
     """How long running answers may go on once the server was told to end."""
+    most_connections: int | None = None
+    """Above it, the connection that has been quiet for longest is closed; None = any number."""
+    backlog: int = 512
+    """Connections that are taken at once, before one of them is looked at."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:
