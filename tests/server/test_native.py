@@ -210,5 +210,25 @@ def test_lm_studios_list(live: Live) -> None:
     assert (tiny["arch"], tiny["quantization"]) == (shown["details"]["family"], shown["details"]["quantization_level"])
     assert tiny["max_context_length"] == shown["model_info"][f"{tiny['arch']}.context_length"]
     assert live.http.get("/api/v0/models/tiny").json() == tiny
+    card = live.http.get("/v1/models").json()["data"][0]
+    assert {key: card[key] for key in tiny} == tiny
     unknown = live.http.get("/api/v0/models/nobody")
     assert (unknown.status_code, json.loads(unknown.text)["error"]["code"]) == (404, "model_not_found")
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("chat/completions", {"messages": [user(COPY)], "temperature": 0}),
+        ("completions", {"prompt": "The castle is", "max_tokens": 4, "temperature": 0}),
+        ("embeddings", {"input": "a"}),
+    ],
+)
+def test_lm_studios_routes_answer_as_openais_do(live: Live, path: str, body: dict[str, Any]) -> None:
+    there, here = (live.http.post(f"/{api}/{path}", json=body) for api in ("api/v0", "v1"))
+    assert there.status_code == 200
+    kept = "data" if path == "embeddings" else "usage"
+    assert there.json()[kept] == here.json()[kept] or kept == "usage"
+    assert set(there.json()) == set(here.json())
+    wrong = live.http.post(f"/api/v0/{path}", json={"model": 5})
+    assert wrong.json()["error"]["type"] == "invalid_request_error", "OpenAI's shape"

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
+from functools import cache
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, create_model, model_validator
 
@@ -43,6 +44,8 @@ class Body(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, use_attribute_docstrings=True)
     other_names: ClassVar[Mapping[str, str]] = {}
     """Names that other servers have for fields, and ours."""
+    ignored_switches: ClassVar[frozenset[str]] = frozenset()
+    """Fields that are not known and would change the answer, and that are ignored all the same."""
     tool_types: ClassVar[frozenset[str]] = frozenset()
     """Types of tools that clients run; others are for servers that run tools themselves. Empty = there are no tools."""
 
@@ -53,10 +56,27 @@ class Body(BaseModel):
             return data
         if cls.other_names:
             data = renamed(data, cls.other_names)
+        data = {name: _whole(value) if name in _whole_numbers(cls) else value for name, value in data.items()}
         if not isinstance(info.context, Reading):
             return data
         data = info.context.taken(data, cls)
         return info.context.with_tools(data, cls.tool_types) if cls.tool_types else data
+
+
+@cache
+def _whole_numbers(kind: type[Body]) -> frozenset[str]:
+    """Names of the fields that are whole numbers."""
+    return frozenset(field.alias or name for name, field in kind.model_fields.items() if _is_whole(field.annotation))
+
+
+def _is_whole(annotation: Any) -> bool:
+    kinds = get_args(annotation) or (annotation,)
+    return int in kinds and float not in kinds
+
+
+def _whole(value: Any) -> Any:
+    """JSON has one kind of number: 20.0 is 20, as some clients write it."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 class Harmless(Body):

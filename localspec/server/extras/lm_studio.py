@@ -1,4 +1,7 @@
-"""/api/v0/models: LM Studio's list of models, which says what each is and whether it is loaded."""
+"""/api/v0/models: LM Studio's list of models, which says what each is and whether it is loaded.
+
+Its routes that answer, such as /api/v0/chat/completions, are those of OpenAI's API.
+"""
 
 from __future__ import annotations
 
@@ -18,23 +21,28 @@ ROUTER = APIRouter(prefix="/api/v0", tags=["LM Studio"])
 BODIES["/api/v0/"] = ApiError.body
 
 
-class Listed(BaseModel):
+class Facts(BaseModel):
+    """What LM Studio's clients ask of a model; null where its file cannot be read."""
+
+    type: Literal["llm"] = "llm"
+    publisher: str | None = None
+    """Owner of the repository that it came from; "" = it came from none."""
+    arch: str | None = None
+    compatibility_type: Literal["gguf"] = "gguf"
+    quantization: str | None = None
+    state: Literal["loaded", "not-loaded"] = "not-loaded"
+    max_context_length: int | None = None
+    """Tokens it was trained for."""
+    loaded_context_length: int | None = None
+    """Tokens that a conversation may have, if it is loaded."""
+    capabilities: list[Literal["tool_use"]] = []
+
+
+class Listed(Facts):
     """One model."""
 
     id: str
     object: Literal["model"] = "model"
-    type: Literal["llm"] = "llm"
-    publisher: str
-    """Owner of the repository that it came from; "" = it came from none."""
-    arch: str
-    compatibility_type: Literal["gguf"] = "gguf"
-    quantization: str
-    state: Literal["loaded", "not-loaded"]
-    max_context_length: int
-    """Tokens it was trained for."""
-    loaded_context_length: int | None = None
-    """Tokens that a conversation may have, if it is loaded."""
-    capabilities: list[Literal["tool_use"]]
 
 
 class ListedModels(BaseModel):
@@ -62,7 +70,12 @@ async def get_model(request: Request, name: str) -> Listed:
 
 
 def _listed(service: Service) -> list[Listed]:
-    loaded, found = service.pool.loaded(), []
+    return [Listed(id=name, **facts.model_dump()) for name, facts in facts_of(service).items()]
+
+
+def facts_of(service: Service) -> dict[str, Facts]:
+    """Of each model whose file can be read, the default first."""
+    loaded, found = service.pool.loaded(), {}
     owners = {entry.path: entry.origin.partition("/")[0] for entry in Store().entries() if entry.source == "hub"}
     for name in service.pool.names():
         try:
@@ -71,16 +84,13 @@ def _listed(service: Service) -> list[Listed]:
         except LocalspecError:  # its file was changed or moved
             continue
         engine = loaded.get(name)
-        found.append(
-            Listed(
-                id=name,
-                publisher=owners.get(path, ""),
-                arch=what.details.family,
-                quantization=what.details.quantization_level,
-                state="not-loaded" if engine is None else "loaded",
-                max_context_length=what.header.context_length,
-                loaded_context_length=None if engine is None else engine.loaded.context.n_ctx,
-                capabilities=["tool_use"] if "tools" in capabilities(what.header, engine) else [],
-            )
+        found[name] = Facts(
+            publisher=owners.get(path, ""),
+            arch=what.details.family,
+            quantization=what.details.quantization_level,
+            state="not-loaded" if engine is None else "loaded",
+            max_context_length=what.header.context_length,
+            loaded_context_length=None if engine is None else engine.loaded.context.n_ctx,
+            capabilities=["tool_use"] if "tools" in capabilities(what.header, engine) else [],
         )
     return found

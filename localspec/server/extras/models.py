@@ -9,12 +9,13 @@ from typing import Any
 
 from anyio import to_thread
 from fastapi import APIRouter, Request
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from localspec.gguf.split import read_parts
 from localspec.runtime.any_engine import AnyEngine
 from localspec.server.chat.fields import Body
 from localspec.server.chat.service import Service
+from localspec.server.extras.lm_studio import Facts, facts_of
 from localspec.server.http.errors import ApiError, invalid, unknown_model
 from localspec.server.http.route import JsonRoute
 
@@ -38,14 +39,14 @@ class ModelMeta(BaseModel):
     """Kernels and cache of the target's passes."""
 
 
-class ModelCard(BaseModel):
-    """One model."""
+class ModelCard(Facts):
+    """One model, with LM Studio's facts of its file."""
 
     id: str
     object: str = "model"
     created: int
     owned_by: str = "localspec"
-    aliases: list[str] = []
+    aliases: list[str] = Field(default_factory=list)
     status: str = "unloaded"
     """`loaded` or `unloaded`; it is loaded when a request names it."""
     meta: ModelMeta | None = None
@@ -74,7 +75,8 @@ async def cards(service: Service) -> list[ModelCard]:
     """Every model that may be asked for, the default first."""
     names = await to_thread.run_sync(service.pool.names)
     loaded = service.pool.loaded()
-    return [_card(service, name, created, loaded.get(name)) for name, created in names.items()]
+    facts = await to_thread.run_sync(facts_of, service)
+    return [_card(service, name, created, loaded.get(name), facts.get(name)) for name, created in names.items()]
 
 
 @ROUTER.get("/models", summary="List the models")
@@ -118,9 +120,9 @@ async def unload(request: Request, fields: NamedModel) -> Done:
     return Done()
 
 
-def _card(service: Service, name: str, created: int, engine: AnyEngine | None) -> ModelCard:
+def _card(service: Service, name: str, created: int, engine: AnyEngine | None, facts: Facts | None) -> ModelCard:
     aliases = list(service.settings.aliases) if name == service.pool.default else []
-    card = ModelCard(id=name, created=created, aliases=aliases)
+    card = ModelCard(id=name, created=created, aliases=aliases, **(facts.model_dump() if facts else {}))
     if engine is not None:
         card.status, card.meta = "loaded", ModelMeta(**_meta(engine))
     return card

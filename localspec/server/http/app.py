@@ -58,6 +58,8 @@ OWN_ROUTERS = (
     page.ROUTER,
 )
 """Served as they are."""
+LM_STUDIO_ROUTERS = (chat.ROUTER, completions.ROUTER, embeddings.ROUTER)
+"""Served below /api/v0, too, where LM Studio has them."""
 ELSEWHERE = frozenset(
     {("GET", "/chat/completions"), ("GET", "/responses"), ("POST", "/props"), ("POST", "/lora-adapters")}
 )
@@ -121,6 +123,8 @@ def create_app(
         app.include_router(router, include_in_schema=False)
     for router in OWN_ROUTERS:
         app.include_router(router)
+    for router in LM_STUDIO_ROUTERS:
+        app.include_router(router, prefix="/api/v0", include_in_schema=False)
     _shape_errors(app)
     app.add_middleware(Heads)
     app.add_middleware(Guard, settings=settings)

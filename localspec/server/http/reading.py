@@ -90,7 +90,8 @@ class Reading:
             if name in known:
                 kept[name] = value
             else:
-                _check(name, value)
+                if name not in getattr(kind, "ignored_switches", ()):
+                    _check(name, value)
                 self._ignore(str(name))
         return kept
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator
+from pydantic_core import from_json
 
 from localspec.server.chat.chat_fields import (
     MOST_TOP,
@@ -39,6 +40,7 @@ _UNUSED = Field(default=None, description="Accepted and not used: `localspec ser
 class OllamaOptions(SamplingFields):
     """How an answer is drawn and limited; what is left out has llama.cpp's default."""
 
+    ignored_switches: ClassVar[frozenset[str]] = frozenset({"mirostat", "tfs_z"})  # as Ollama has them now
     num_predict: int | None = Field(default=None, description="Most new tokens; 0 or less = until the model ends.")
     stop: str | Annotated[list[str], Field(max_length=MOST_STOPS)] | None = None
     num_ctx: int | None = Field(
@@ -59,6 +61,15 @@ class OllamaFunction(Body):
     name: str
     arguments: dict[str, Any] = Field(default_factory=dict)
     index: Any = Field(default=None, description="Accepted and not used.")
+
+    @field_validator("arguments", mode="before")
+    @classmethod
+    def _read(cls, value: Any) -> Any:
+        """As OpenAI's clients have them: JSON text."""
+        try:
+            return from_json(value) if isinstance(value, str) else value
+        except ValueError:
+            return value
 
 
 class OllamaCall(Body):

@@ -163,16 +163,18 @@ def _tags(service: Service) -> list[Tag]:
             what = describe(service.pool.files(name).target)
         except LocalspecError:  # its file was changed or moved
             continue
-        found.append(
+        aliases = service.settings.aliases if name == service.pool.default else ()
+        found += [
             Tag(
-                name=name,
-                model=name,
+                name=one,
+                model=one,
                 modified_at=stamp(created),
                 size=what.bytes,
                 digest=what.digest,
                 details=what.details,
             )
-        )
+            for one in (name, *aliases)
+        ]
     return found
 
 

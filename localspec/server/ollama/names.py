@@ -39,6 +39,12 @@ def error_body(error: ApiError) -> dict[str, Any]:
 BODIES["/api/"] = error_body
 
 
+def spellings(service: Service, name: str | None) -> tuple[str, ...]:
+    """What a name may mean here."""
+    wanted = service.resolve(name)
+    return wanted, service.resolve(wanted.removesuffix(_LATEST))
+
+
 async def named(service: Service, name: str | None) -> str:
     """What a model is called here; none given is the default.
 
@@ -49,7 +55,7 @@ async def named(service: Service, name: str | None) -> str:
     if wanted == service.pool.default or wanted in service.pool.loaded():
         return wanted
     names = await to_thread.run_sync(service.pool.names)
-    for one in (wanted, service.resolve(wanted.removesuffix(_LATEST))):
+    for one in spellings(service, name):
         if one in names:
             return one
     what = f"model '{wanted[:80]}' not found. There are: {', '.join(sorted(names))}."

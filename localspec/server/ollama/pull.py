@@ -26,7 +26,7 @@ from localspec.server.chat.service import Service, ending
 from localspec.server.http.errors import ApiError, from_localspec, invalid
 from localspec.server.http.route import JsonRoute
 from localspec.server.http.streaming import leaving, told
-from localspec.server.ollama.names import LINES, NDJSON, REFUSED, error_body
+from localspec.server.ollama.names import LINES, NDJSON, REFUSED, error_body, spellings
 
 ROUTER = APIRouter(prefix="/api", tags=["ollama"], route_class=JsonRoute, responses=REFUSED)
 _SECONDS = 0.25
@@ -61,7 +61,8 @@ async def pull(request: Request, body: OllamaPull) -> Response:
     """What `localspec pull` does; a model that is installed is left as it is."""
     service: Service = request.app.state.service
     work = _Pull(service, body.model)
-    if body.model in await to_thread.run_sync(service.pool.names):
+    names = await to_thread.run_sync(service.pool.names)
+    if any(one in names for one in spellings(service, body.model)):
         work.done = True
     elif not service.settings.allow_pull:
         what = "This server installs no models. Start it with --allow-pull, or use `localspec pull` on its machine."

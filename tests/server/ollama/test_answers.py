@@ -13,6 +13,7 @@ import pytest
 from localspec.chat.reply.reply import Content, Part, Reasoning
 from localspec.chat.reply.tool import CallArguments, CallBegun, CallEnded
 from localspec.runtime.pool import Pool
+from localspec.server.chat.chat_fields import ChatMessage
 from localspec.server.chat.exchange import Exchange
 from localspec.server.http.errors import ApiError
 from localspec.server.http.settings import ServerSettings
@@ -228,7 +229,7 @@ def test_a_model_is_loaded_and_freed_without_a_question(pool: Pool) -> None:
     [
         ("/api/chat", {"messages": [{"role": "robot", "content": "x"}]}, "role"),
         ("/api/chat", {"messages": [user("x") | {"images": ["iVBORw0KGgo="]}]}, "images is not supported"),
-        ("/api/chat", {"messages": [user("x")], "options": {"mirostat": 2}}, "mirostat"),
+        ("/api/chat", {"messages": [user("x")], "options": {"top_a": 2}}, "top_a"),
         ("/api/chat", {"messages": [user("x")], "options": {"temperature": -1}}, "options.temperature"),
         ("/api/chat", {"messages": [user("x")], "keep_alive": "soon"}, "duration such as 5m"),
         ("/api/chat", {"messages": [user("x")], "format": "yaml"}, "format"),
@@ -303,3 +304,25 @@ def test_a_page_cannot_send_a_form(live: Live) -> None:
     response = live.http.post("/api/generate", content=b'{"model": "tiny"}', headers=headers)
     assert response.status_code == 415
     assert "application/json" in response.json()["error"]
+
+
+def test_options_that_ollama_knows_no_more_are_told_in_a_header(live: Live) -> None:
+    options = {"mirostat": 2, "tfs_z": 0.5, "num_predict": 4.0, "top_k": 40.0, "seed": 1.0}
+    response = live.http.post("/api/generate", json={"prompt": COPY, "stream": False, "options": options})
+    assert (response.status_code, response.json()["eval_count"]) == (200, 4)
+    assert response.headers["Localspec-Ignored-Fields"] == "mirostat, tfs_z"
+    assert "num_predict" in error_of(live, "/api/generate", prompt=COPY, options={"num_predict": 4.5})
+
+
+def test_arguments_of_a_call_may_be_text() -> None:
+    def read(arguments: Any) -> list[ChatMessage]:
+        call = {"function": {"name": "f", "arguments": arguments}}
+        body = {"messages": [user("x"), {"role": "assistant", "tool_calls": [call]}]}
+        return OllamaChat.model_validate(body).fields().messages
+
+    (call,) = list(read('{"a": "b"}')[1].tool_calls or ())
+    assert call.function.arguments == '{"a": "b"}'
+    assert read('{"a": "b"}') == read({"a": "b"})
+    for wrong in ('["a"]', "a", 5):
+        with pytest.raises(ValueError, match="arguments"):
+            read(wrong)

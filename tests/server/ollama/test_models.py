@@ -118,3 +118,13 @@ def test_the_page_needs_the_key_and_says_that_there_is_one(pool: Pool) -> None:
         assert "API key" in live.http.get("/").text
         refused = live.http.get("/api/tags", headers={"Authorization": "Bearer wrong"})
         assert (refused.status_code, set(refused.json())) == (401, {"error"})
+
+
+def test_an_alias_is_a_name_of_the_model_everywhere(pool: Pool) -> None:
+    with running(pool, ServerSettings(aliases=("small",), drain_seconds=0.0)) as live:
+        tags = live.http.get("/api/tags").json()["models"]
+        assert [one["name"] for one in tags[:2]] == ["tiny", "small"]
+        assert tags[0]["digest"] == tags[1]["digest"]
+        for name in ("tiny", "tiny:latest", "small", "small:latest"):
+            done = live.http.post("/api/pull", json={"model": name, "stream": False})
+            assert (done.status_code, done.json()) == (200, {"status": "success"}), name
