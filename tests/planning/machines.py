@@ -24,13 +24,13 @@ import numpy as np
 import numpy.typing as npt
 
 from localspec.engine.interfaces import EMPTY_DRAFT, NEEDS_NOTHING, Draft, DraftRequest, History, Outcome, Verdict
-from localspec.planning.budget import LOSS_PASSES, LOSS_SHARE
+from localspec.planning.budget import LOOK_SHARE, LOSS_PASSES, LOSS_SHARE
 from localspec.planning.costs import MOST_KEPT_PASSES, PassCosts
 from localspec.planning.knowledge import Knowledge
 from localspec.planning.plan import AdaptivePlan
 from localspec.types import LogitRows, Noise, SamplingParams
 from tests.fakes import draft_request
-from tests.planning.simulator import HOST_SHARE, IDLE, LOOK, STREAMS, Clock, Curve, Regret
+from tests.planning.simulator import IDLE, LOOK, STREAMS, Clock, Curve, Regret
 
 NOISE_FILE = Path(__file__).parents[1] / "data" / "pass_noise.json"
 PLAIN = 0.010
@@ -367,7 +367,7 @@ class Figures:
 
 def allowed(world: World) -> float:
     """Plain passes that an answer may lose."""
-    return (LOSS_SHARE + HOST_SHARE) * world.tokens + LOSS_PASSES
+    return (LOSS_SHARE + LOOK_SHARE) * world.tokens + LOSS_PASSES
 
 
 def figures(world: World, seed: int = 1) -> Figures:

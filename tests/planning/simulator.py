@@ -28,8 +28,6 @@ FLAT: Curve = lambda width, length: 0.03 * (1.0 + 0.02 * (width - 1)) * (1.0 + l
 LOOK, IDLE = 0.008, 0.002
 """Host time in plain passes: of a look (free drafters draw, and that is weighed), and of any pass besides. Together
 1 %: 0.15 to 0.35 ms were measured beside Qwen's passes of 27 ms; issue 72 aims at 1.5 % of SmolLM2's 5.4 ms."""
-HOST_SHARE = 0.015
-"""Share of plain decoding's time that planning may take, beside what an answer may lose otherwise (issue 72)."""
 TARGET = FakeTarget(HashModel(2), 2, n_ctx=10**6)
 STREAMS = FakeTarget(HashModel(2), 2, n_ctx=10**6, streams=True)
 

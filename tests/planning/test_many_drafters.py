@@ -7,12 +7,11 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
-from localspec.planning.budget import LOSS_PASSES, LOSS_SHARE
+from localspec.planning.budget import LOOK_SHARE, LOSS_PASSES, LOSS_SHARE
 from localspec.planning.costs import PassCosts
 from localspec.planning.knowledge import READING_ALLOWANCE, Knowledge
 from tests.planning.simulator import (
     CURVES,
-    HOST_SHARE,
     Price,
     Process,
     World,
@@ -54,15 +53,16 @@ def world(curve: str, chances: Mapping[str, float]) -> World:
     ids=["the second is best", "one of six", "all levels at once", "nearly free"],
 )
 def test_the_best_of_several_is_found(chances: dict[str, float], curve: str) -> None:
-    """On Q8_0's curve a failed draft costs most of what an answer may lose, and planning takes the rest."""
+    """On Q8_0's curve a failed draft costs most of what an answer may lose; of six the first ones asked may take it."""
     given = world(curve, chances)
     run = simulate(make(given), ANSWERS, seed=7)
     best, name = given.best_fixed(LATER)
-    assert best / seconds(run, LATER) >= (0.84 if curve == "Q8_0" else 0.95), f"the best is {name}"
+    short = curve == "Q8_0" or len(chances) == 6
+    assert best / seconds(run, LATER) >= (0.84 if short else 0.95), f"the best is {name}"
     assert given.plain(ANSWERS) / seconds(run, ANSWERS) >= 0.98
     found = regret(run, ANSWERS)
-    assert found.lowest >= 0.8
-    assert found.mean >= (0.87 if curve == "Q8_0" else 0.9)
+    assert found.lowest >= (0.7 if len(chances) == 6 else 0.8)
+    assert found.mean >= (0.87 if short else 0.9)
 
 
 @pytest.mark.parametrize("curve", ["Q8_0", "wide passes"])
@@ -72,7 +72,7 @@ def test_six_useless_ones_cost_no_more_than_one(curve: str) -> None:
     one = simulate(make(world(curve, {"draft": 0.03})), ANSWERS, seed=7)
     assert seconds(run, ANSWERS) <= 1.02 * seconds(one, ANSWERS)
     tokens = len(ANSWERS) * given.answer
-    limit = tokens * (1.0 + LOSS_SHARE + HOST_SHARE) + len(ANSWERS) * LOSS_PASSES + READING_ALLOWANCE
+    limit = tokens * (1.0 + LOSS_SHARE + LOOK_SHARE) + len(ANSWERS) * LOSS_PASSES + READING_ALLOWANCE
     assert tokens / limit <= given.plain(ANSWERS) / seconds(run, ANSWERS)
     first = range(1)
     passes = (READING_ALLOWANCE + LOSS_PASSES) / given.answer

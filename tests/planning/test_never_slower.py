@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from localspec.planning.budget import LOSS_PASSES, LOSS_SHARE
+from localspec.planning.budget import LOOK_SHARE, LOSS_PASSES, LOSS_SHARE
 from localspec.planning.knowledge import READING_ALLOWANCE
-from tests.planning.simulator import HOST_SHARE, Curve, Process, World, make, seconds, simulate
+from tests.planning.simulator import Curve, Process, World, make, seconds, simulate
 from tests.planning.worlds import figures
 
 ANSWERS = range(4)
@@ -41,7 +41,7 @@ def test_at_every_token_the_loss_is_within_the_budget(curve: Curve, level: float
     plain = plain_pass * np.arange(1, len(run.seconds) + 1)
     lost = np.array(run.seconds) - plain
     answers = 1 + np.arange(len(run.seconds)) // world.answer
-    allowed = (LOSS_SHARE + HOST_SHARE) * plain + plain_pass * (LOSS_PASSES * answers + READING_ALLOWANCE)
+    allowed = (LOSS_SHARE + LOOK_SHARE) * plain + plain_pass * (LOSS_PASSES * answers + READING_ALLOWANCE)
     assert (lost <= allowed + plain_pass).all(), "one pass more than was expected, at most"
     tokens = 1000
     assert plain[tokens - 1] / run.seconds[tokens - 1] >= 0.97

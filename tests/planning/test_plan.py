@@ -20,7 +20,7 @@ from localspec.engine.loop import Loop
 from localspec.engine.plan import Undrafted
 from localspec.engine.stats import RequestStats
 from localspec.errors import DecodeError
-from localspec.planning.budget import LOSS_PASSES, LOSS_SHARE
+from localspec.planning.budget import LOOK_SHARE, LOSS_PASSES, LOSS_SHARE
 from localspec.planning.costs import PassCosts
 from localspec.planning.draft_costs import DraftCosts
 from localspec.planning.fixed import FixedPlan
@@ -62,9 +62,6 @@ SHORT = {
 0.957, 0.910, 0.942 (the best choice, three tokens, ends at the cliff of width 5 and gains little over two), the second
 to 0.949, 0.970, 0.955 (one token, and what it gains is not much more than what finding that out costs). In the third an
 answer whose first two drafts fail has no budget left for what pays: a failed draft of three tokens costs 1.3 passes."""
-SHORT_ANSWERS = {("draft model switching", "Q8_0"): 0.75, ("both", "wide passes"): 0.71}
-"""Worlds in which a single answer has less than 0.8 of the best fixed choice for it: drafts that failed have used up
-what it may lose, and what is better later is not found."""
 
 
 def told(curve: Curve, world: World) -> Knowledge:
@@ -81,7 +78,7 @@ def test_it_is_near_the_best_fixed_choice_and_never_slower_than_plain(process: s
     assert best / seconds(run, LATER) >= SHORT.get((process, curve), 0.95), f"the best is {name}"
     assert world.plain(ANSWERS) / seconds(run, ANSWERS) >= 0.98
     found = regret(run, ANSWERS)
-    assert found.lowest >= SHORT_ANSWERS.get((process, curve), 0.8)
+    assert found.lowest >= 0.8
     assert found.mean >= 0.9
 
 
@@ -146,7 +143,8 @@ def test_an_adversary_that_watches_gains_nothing() -> None:
         guesser.draft = draft  # type: ignore[method-assign]
     simulate(run, ANSWERS)
     assert run.drafts() > 10, "it was tempted"
-    assert world.plain(ANSWERS) / seconds(run, ANSWERS) >= 0.98
+    lost = LOSS_SHARE + LOOK_SHARE + LOSS_PASSES / world.answer
+    assert world.plain(ANSWERS) / seconds(run, ANSWERS) >= 1.0 / (1.0 + lost)
 
 
 def test_costs_that_calibration_got_wrong_are_corrected_by_the_passes() -> None:
@@ -192,7 +190,7 @@ def test_the_budget_bounds_what_is_lost() -> None:
     plain = world.plain(ANSWERS)
     largest = world.curve(8, 400) + 7 * world.level
     passes = READING_ALLOWANCE + len(ANSWERS) * LOSS_PASSES
-    assert seconds(run, ANSWERS) <= (1.0 + LOSS_SHARE) * plain + passes * world.curve(1, 400) + largest
+    assert seconds(run, ANSWERS) <= (1.0 + LOSS_SHARE + LOOK_SHARE) * plain + passes * world.curve(1, 400) + largest
 
 
 # -- drafters that cost ----------------------------------------------------------------------------------------------
