@@ -103,8 +103,8 @@ class AdaptivePlan:
         if any(one.needs_probs for one in requests):
             return self._fixed.draft(target, requests, pending)
         started = self._clock()
-        if self._rests(requests, pending):
-            return Rest([EMPTY_DRAFT] * len(requests), self._clock() - started)
+        if self._last is not None and self._rests(self._last, requests, pending):
+            return Rest([EMPTY_DRAFT] * len(requests), self._last, self._clock() - started)
         self._settle()
         found = Planned([EMPTY_DRAFT] * len(requests), self._coming(target, requests, pending))
         if self._looks_now(found):
@@ -113,17 +113,15 @@ class AdaptivePlan:
         found.host = self._clock() - started - (found.asked.seconds if found.asked else 0.0)
         return found
 
-    def _rests(self, requests: Sequence[DraftRequest], pending: Sequence[int]) -> bool:
+    def _rests(self, last: Planned, requests: Sequence[DraftRequest], pending: Sequence[int]) -> bool:
         """Whether nobody is asked in this pass: it has the requests of the last one, and a look is not due."""
-        if self._last is None or len(self._rested) >= MOST_BETWEEN_LOOKS:
-            return False
-        now = self._last.now
-        if not len(requests) == sum(pending) == now.active:
+        now = last.now
+        if len(self._rested) >= MOST_BETWEEN_LOOKS or not len(requests) == sum(pending) == now.active:
             return False
         for request, served in zip(requests, now.served, strict=True):
-            if request.history is not served.history or (served.promising and self._last.asks):
+            if request.history is not served.history or (served.promising and last.asks):
                 return False
-        return not (self._last.asks and (self._looks.due(now.plain) or self._sees(requests)))
+        return not (last.asks and (self._looks.due(now.plain) or self._sees(requests)))
 
     def _sees(self, requests: Sequence[DraftRequest]) -> bool:
         """Whether a copy seems to go on that is worth a look before its turn."""
@@ -374,8 +372,7 @@ class AdaptivePlan:
 
     def _rest(self, proposal: Rest, outcomes: Sequence[Outcome], seconds: float, started: float) -> Review:
         """Notes a pass in which nobody was asked."""
-        assert self._last is not None
-        now, delayed = self._last.now, 0.0
+        now, delayed = proposal.last.now, 0.0
         for drafter in self.drafters:
             drafter.observe(outcomes)
         for outcome in outcomes:
@@ -469,6 +466,7 @@ class AdaptivePlan:
         return took - invested
 
     def drop(self, name: str, reason: str) -> None:
+        self._settle()
         for drafter in self.drafters:
             if drafter.name == name and name not in self.dropped:
                 self.dropped[name], self._last = reason, None

@@ -28,15 +28,6 @@ class Asked:
 
 
 @dataclass(slots=True)
-class Rest(Proposal):
-    """A pass in which no drafter is asked. Between two passes the CPU's caches hold the model's weights and code runs
-    cold, so such passes are noted, and learned from together."""
-
-    host: float
-    """Seconds of planning."""
-
-
-@dataclass(slots=True)
 class Planned(Proposal):
     """What is sent in a pass, and what was considered for it."""
 
@@ -66,3 +57,14 @@ class Planned(Proposal):
     """Whether a drafter may guess, now or in a later pass of the same requests."""
     guarded: bool = False
     """Whether a draft is sent only because settings or a request force it."""
+
+
+@dataclass(slots=True)
+class Rest(Proposal):
+    """A pass in which no drafter is asked. Between two passes the CPU's caches hold the model's weights and code runs
+    cold, so such passes are noted, and learned from together."""
+
+    last: Planned
+    """The last pass that was planned."""
+    host: float
+    """Seconds of planning."""
