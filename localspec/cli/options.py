@@ -183,7 +183,11 @@ def _custom_class(path: str) -> str:
     return f"{module}:{name}"
 
 
-def take_default(options: argparse.Namespace) -> None:
+def _warn(text: str) -> None:
+    print(plain_text(f"localspec: {text}"), file=sys.stderr)
+
+
+def take_default(options: argparse.Namespace, warn: Callable[[str], object] = _warn) -> None:
     """Names the model that answers where the command line names none, and says so if the chosen one cannot.
 
     Raises:
@@ -195,7 +199,7 @@ def take_default(options: argparse.Namespace) -> None:
 
     found = chosen.default()
     if found.fault:
-        print(plain_text(f"localspec: {found.fault} {chosen.called(found)} answers."), file=sys.stderr)
+        warn(found.fault)
     options.target, options.draft = found.target, options.draft or found.draft
 
 

@@ -51,7 +51,29 @@ def test_a_model_that_is_gone_is_one_line(command: Command, mine: Path) -> None:
     mine.unlink()
     gone = command("run", "Once upon", *ASK)
     assert (gone.code, gone.out) == (0, command("run", "tiny", "Once upon", *ASK).out)
-    assert gone.err == f"localspec: The model you chose cannot answer: {mine} does not exist. tiny answers.\n"
+    assert gone.err == (
+        f"localspec: The model you chose cannot answer: {mine} does not exist. tiny answers. "
+        "`localspec use NAME` chooses another.\n"
+    )
+
+
+def test_a_changed_link_is_said_by_the_users_own_path_and_taken_in_again(
+    command: Command, mine: Path, tiny_target: Path
+) -> None:
+    command("import", str(mine), "--name", "own")
+    command("use", "own")
+    shutil.copy(tiny_target, mine)
+    changed = command("run", "Once upon", *ASK)
+    assert changed.err.startswith(f"localspec: The model you chose cannot answer: own cannot be used: {mine} has ")
+    again = f"localspec import {mine} --name own"
+    assert changed.err.endswith(f"tiny answers. Try: {again}\n")
+    assert command(*again.split()[1:]).code == 0
+    assert command("run", "Once upon", *ASK).err == ""
+    moved = mine.rename(mine.with_name("moved.gguf"))
+    gone = command("run", "Once upon", *ASK)
+    assert f"{mine} is gone. tiny answers. Try: localspec import FILE --name own" in gone.err
+    assert command("import", str(moved), "--name", "own").code == 0
+    assert command("run", "Once upon", *ASK).err == ""
 
 
 @pytest.mark.parametrize(

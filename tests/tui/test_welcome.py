@@ -26,6 +26,16 @@ def said(app: ChatApp) -> str:
     return str(hint.content) if hint.display else ""
 
 
+async def test_the_chat_says_that_the_chosen_model_cannot_answer_until_another_is_chosen(make_app: MakeApp) -> None:
+    fault = "The model you chose cannot answer: /home/me/smol.gguf is gone. tiny answers."
+    app = make_app("a", fault=fault)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda: fault in said(app))
+        assert [note.message for note in app._notifications] == [fault]
+        app.chat_screen.use(ReplayAnswerer(Recording.load("pair")))
+        await until(pilot, lambda: "answers" in said(app) and fault not in said(app))
+
+
 async def test_an_empty_chat_says_who_answers_and_the_first_keys(make_app: MakeApp, folders: Path) -> None:
     (folders / "config").mkdir()
     (folders / "config" / "keys.toml").write_text('[keys]\n"open.models" = "f12"\n')

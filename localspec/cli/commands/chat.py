@@ -52,10 +52,14 @@ def run(options: argparse.Namespace) -> int:
     _take_name(options)
     take_listed(options)
     check_endpoint_options(options, "chat_cache_gb")
-    take_default(options)
-    wanted = wanted_of(options)  # refuse bad values before a model is loaded
     # Textual draws on standard error.
     screens = all(one.isatty() for one in (sys.stdin, sys.stdout, sys.stderr)) and os.environ.get("TERM") != "dumb"
+    faults: list[str] = []
+    if options.plain or not screens:
+        take_default(options)
+    else:
+        take_default(options, faults.append)  # what is written before the screens come is covered by them
+    wanted = wanted_of(options)  # refuse bad values before a model is loaded
     if options.plain or not screens:
         from localspec.cli.commands.line_chat import Conversation, EngineSpeaker
 
@@ -66,7 +70,7 @@ def run(options: argparse.Namespace) -> int:
             say_if_base_model(engine, options)
             Conversation(EngineSpeaker(engine), options, wanted).hold()
         return 0
-    return _open(options, wanted)
+    return _open(options, wanted, "".join(faults))
 
 
 def _take_name(options: argparse.Namespace) -> None:
@@ -81,8 +85,8 @@ def _take_name(options: argparse.Namespace) -> None:
     options.target = options.name
 
 
-def _open(options: argparse.Namespace, wanted: Options) -> int:
-    """The terminal chat, until it is left."""
+def _open(options: argparse.Namespace, wanted: Options, fault: str) -> int:
+    """The terminal chat, until it is left; `fault`: why the chosen model does not answer."""
     os.environ.setdefault("ESCDELAY", "25")  # ms before a lone Esc counts; read by Textual when it is imported
     from localspec.chat.archive.archive import Archive
     from localspec.tui.shell.app import ChatApp
@@ -104,6 +108,7 @@ def _open(options: argparse.Namespace, wanted: Options) -> int:
             partial(_local, options) if options.listed or not options.endpoint else None,
             begin=given | ({"system": options.system} if options.system is not None else {}),
             resume=not options.new,
+            fault=fault and f"{fault} /models lists others.",
         )
         app = ChatApp(session, notices)
         with shown(app.warn), nullcontext() if os.environ.get("LOCALSPEC_DEBUG") else app.kept_up():

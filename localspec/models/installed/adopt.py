@@ -42,6 +42,8 @@ def adopt(
         copy: copy the bytes instead of linking to them.
         progress: called while bytes are read.
 
+    An imported file that was changed or moved since is taken in anew by its name.
+
     Raises:
         ModelFileError: missing, damaged or not a GGUF file.
         ModelError: it cannot generate text.
@@ -85,7 +87,7 @@ def _check_name(name: str, store: Store) -> None:
     catalog = Catalog.load()
     if name in catalog.pairs or (name in catalog.models and catalog.models[name].bundled):
         raise UsageError(f"{name!r} is the name of a pair or model localspec knows.", "Give another --name.")
-    if any(entry.name == name for entry in store.entries()):
+    if any(entry.name == name and not (entry.source == "import" and entry.fault) for entry in store.entries()):
         raise UsageError(f"{name!r} is installed already.", f"Give another --name, or first: localspec rm {name}")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from localspec import paths
@@ -25,7 +25,7 @@ class Chosen:
     """None = the bundled pair."""
     draft: str | None = None
     fault: str = ""
-    """Why what was chosen cannot answer, in a sentence; the target is another one then."""
+    """Why what was chosen cannot answer, who does, and what to do, in sentences; the target is another one then."""
 
 
 def choose(target: str, draft: str | None = None) -> None:
@@ -80,19 +80,21 @@ def default(store: Store | None = None, catalog: Catalog | None = None) -> Chose
         except LocalspecError as error:
             raise type(error)(f"{VARIABLE}: {error.message}", error.hint) from None
         return Chosen(named)
-    kept, fault = _kept(), ""
+    kept, fault, hint = _kept(), "", ""
     if kept is not None and kept.target is not None:
         try:
             _check(kept.target, store, catalog)
             return kept
         except LocalspecError as error:
             fault = f"The model you chose cannot answer: {error.message}"
+            hint = error.hint or "`localspec use NAME` chooses another."
     newest = max(
         (entry for entry in store.entries() if entry.role == "target" and not entry.fault),
         key=lambda entry: entry.added,
         default=None,
     )
-    return Chosen(None if newest is None else newest.name, fault=fault)
+    found = Chosen(None if newest is None else newest.name)
+    return replace(found, fault=fault and f"{fault} {called(found)} answers. {hint}")
 
 
 def called(chosen: Chosen) -> str:

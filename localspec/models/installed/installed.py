@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from pathlib import Path
 
 from localspec.errors import LocalspecError, ModelError, ModelFileError
@@ -141,9 +142,16 @@ def can_draft(entry: Entry) -> bool:
 
 def _sound(entry: Entry) -> Path:
     if entry.fault:
-        again = f"localspec pull {entry.name}" if entry.source == "hub" else f"localspec rm {entry.name}"
-        raise ModelFileError(f"{entry.name} cannot be used: {entry.fault}.", f"Try: {again}")
+        raise ModelFileError(f"{entry.name} cannot be used: {entry.fault}.", f"Try: {_again(entry)}")
     return entry.path
+
+
+def _again(entry: Entry) -> str:
+    """The command that makes an entry sound again."""
+    if entry.source == "hub":
+        return f"localspec pull {entry.name}"
+    file = shlex.quote(entry.origin) if os.path.isfile(entry.origin) else "FILE"
+    return f"localspec import {file} --name {shlex.quote(entry.name)}"
 
 
 def _nothing(text: str, store: Store, catalog: Catalog) -> Files:

@@ -64,12 +64,21 @@ class StoredFile:
         try:
             status = self.path.stat()
         except OSError:
-            return f"{self.path} is gone"
+            return f"{self._own_path} is gone"
         if status.st_size != self.bytes:
-            return f"{self.path} has {status.st_size} bytes instead of {self.bytes}"
+            return f"{self._own_path} has {status.st_size} bytes instead of {self.bytes}"
         if status.st_mtime_ns != self.changed:
-            return f"{self.path} was changed since it was checked"
+            return f"{self._own_path} was changed since it was checked"
         return ""
+
+    @property
+    def _own_path(self) -> Path:
+        """Of an imported file, where it lies, not the link to it."""
+        try:
+            target = Path(os.readlink(self.path))
+        except OSError:
+            return self.path
+        return target if target.is_absolute() else self.path
 
 
 @dataclass(frozen=True, slots=True)

@@ -129,7 +129,7 @@ class ChatApp(App[int]):
         self.theme_changed_signal.subscribe(self, self._remember_theme)
         archive = self.session.archive
         archive.on_notice = self.warn
-        for text in (*self._notices, archive.notice):
+        for text in (*self._notices, archive.notice, self.session.fault):
             if text:
                 say(self, text, problem=True)
         self._take_keys()

@@ -29,12 +29,14 @@ class Session:
         make: MakeAnswerer | None = None,
         begin: Mapping[str, Any] | None = None,
         resume: bool = True,
+        fault: str = "",
     ) -> None:
         """
         Args:
             make: how another model of this machine is loaded; None = the one that answers is the only one.
             begin: parameters of new chats, and their "system", on top of the preferences'.
             resume: whether the last chat may be gone on with; not with anything in `begin`.
+            fault: why the model that was chosen does not answer, in sentences; "" = it does.
         """
         self.answerer, self.archive, self.preferences = answerer, archive, preferences
         self._make = make
@@ -46,6 +48,8 @@ class Session:
         """Whether an earlier chat is in front at the start; with tabs that come back it may be one of them."""
         self.facts: Facts | None = None
         """Of the model that answers; None while it is being loaded."""
+        self.fault = fault
+        """Why the chosen model does not answer, until another one does."""
         self.failure = ""
         """Why there is no model; "" = there is one, or it is being loaded."""
         self.stranger = ""
@@ -85,7 +89,7 @@ class Session:
 
     def use(self, answerer: Answerer, stranger: str = "") -> Answerer:
         """Another one answers from now on, once it is loaded; returns the old one, which is to be closed before."""
-        self.facts, self.failure, self.stranger = None, "", stranger
+        self.facts, self.fault, self.failure, self.stranger = None, "", "", stranger
         old, self.answerer = self.answerer, answerer
         return old
 

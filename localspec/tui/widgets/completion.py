@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -81,7 +82,8 @@ class Completion:
         if word.startswith("/") and composer.text.startswith(word) and "\n" not in composer.text:
             self._suggestions.offer(_commands(word[1:]))
         elif word.startswith("@"):
-            self._look_for_files(word)
+            offer = partial(self._offer_files, word)  # not a coroutine, which might never be awaited
+            composer.run_worker(offer, exclusive=True, group="files")  # type: ignore[arg-type]
         else:
             self._suggestions.offer(())
 
@@ -111,12 +113,6 @@ class Completion:
             return self.take()
         self._suggestions.move(-1 if key == "up" else 1)
         return True
-
-    def _look_for_files(self, word: str) -> None:
-        async def offer() -> None:
-            await self._offer_files(word)
-
-        self._composer.run_worker(offer, exclusive=True, group="files")  # a coroutine might never be awaited
 
     async def _offer_files(self, word: str) -> None:
         if self._files is None:

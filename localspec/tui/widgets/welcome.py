@@ -46,9 +46,11 @@ class Welcome(Static):
             (_who(self._session), "$text"),
             "\n\n",
         ]
+        if self._session.fault:
+            parts += [(f"{plain_text(self._session.fault)}\n\n", "$text-warning")]
+        parts += models
         for key, doc in rows:
             parts += [(f"{key:<10}", "bold $accent"), f"{doc}\n"]
-        parts[3:3] = models
         self.update(Content.assemble(*parts))
 
 
