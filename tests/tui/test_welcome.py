@@ -13,6 +13,7 @@ from localspec.models.installed.store import Entry, Store, StoredFile
 from localspec.runtime.offered import HEADING
 from localspec.tui.shell.app import ChatApp
 from localspec.tui.talk.answerer import Facts, LoadFailed
+from localspec.tui.widgets.meter import Meter
 from localspec.tui.widgets.welcome import Welcome
 from tests.tui.conftest import MakeApp, front, say, until
 from tests.tui.replayer import Recorded, Recording, ReplayAnswerer
@@ -34,6 +35,19 @@ async def test_the_chat_says_that_the_chosen_model_cannot_answer_until_another_i
         assert [note.message for note in app._notifications] == [fault]
         app.chat_screen.use(ReplayAnswerer(Recording.load("pair")))
         await until(pilot, lambda: "answers" in said(app) and fault not in said(app))
+
+
+async def test_another_model_is_said_and_the_figures_of_the_old_one_go(make_app: MakeApp) -> None:
+    app = make_app()
+    async with app.run_test(size=(120, 24)) as pilot:
+        await say(pilot, "Hello")
+        await until(pilot, lambda: "tok/s" in str(app.query_one(Meter).content))
+        other = Recording([Recorded.of_text("a")], {}, Facts("other", context=600))
+        app.chat_screen.use(ReplayAnswerer(other))
+        await until(pilot, lambda: [note.message for note in app._notifications] == ["other answers from now on."])
+        meter = str(app.query_one(Meter).content)
+        assert "other" in meter
+        assert "tok/s" not in meter
 
 
 async def test_an_empty_chat_says_who_answers_and_the_first_keys(make_app: MakeApp, folders: Path) -> None:

@@ -85,6 +85,8 @@ class ChatScreen(Screen[None]):
         # Kept, not looked up: a query goes through every block of every message.
         self._tabs, self._unsaved, self._meter = ChatTabs(session), Unsaved(session.archive), Meter()
         self._speed = ReadingSpeed()
+        self._changing = False
+        """Another model is being loaded, in place of one that answered."""
 
     def compose(self) -> ComposeResult:
         yield self._tabs
@@ -198,6 +200,10 @@ class ChatScreen(Screen[None]):
         """A model became ready or failed, or another is being loaded: it reads at another speed, and may be another
         than the chat's."""
         self._speed.seconds = None
+        facts = self.session.facts
+        if self._changing and facts is not None:
+            self._changing = False
+            say(self, f"{facts.name} answers from now on.")
         for welcome in self.query(Welcome):
             welcome.show()
         self._offer_own_model()
@@ -241,6 +247,8 @@ class ChatScreen(Screen[None]):
         """Answers come from another model from now on; the old one is freed first. `stranger`: see `Session`."""
         for pane in self.panes:
             pane.stop()
+            pane.live = Live()  # its figures are the old one's
+        self._changing = True
         old = self.session.use(answerer, stranger)
         self.learn_anew()
         self._change(old, answerer)
