@@ -51,7 +51,7 @@ class Worker:
         """Used on the thread only; None = nothing is kept."""
         if loaded.cache_key:
             folder = CacheFolder(int(loaded.settings.chat_cache_gb * 1e9))
-            self.chats = ChatCaches(loaded.context, loaded.cache_key, folder)
+            self.chats = ChatCaches(loaded.context, loaded.cache_key, folder, quiet_in)
         self.prompts: PromptCaches | None = None
         """Used on the thread only; None = nothing is kept."""
         if loaded.prompt_key:
@@ -157,8 +157,7 @@ class Worker:
         """
         loaded, plan, jobs = self._loaded, self.loop.plan, list[IdleJob]()
         context = loaded.context
-        if self.prompts is not None:
-            jobs.append(self.prompts)
+        jobs += [caches for caches in (self.chats, self.prompts) if caches is not None]
         if loaded.self_check is not None:
             jobs.append(IdleSelfCheck(loaded.self_check, self._distrust_kernels))
             jobs.append(IdleLimits(paths.machine_dir(), context.threads))

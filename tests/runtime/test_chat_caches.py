@@ -108,6 +108,64 @@ def test_another_process_goes_on(folder: CacheFolder, engines: list[Engine]) -> 
     assert ask(engine, next_prompt(again, second), "one").stats.reused_tokens == 611
 
 
+KILLED_PROCESS = (
+    OTHER_PROCESS.replace("    print(engine", "    engine.work_when_idle()\n    print(engine")
+    + """
+    import os, signal, time
+    while not CacheFolder(1, Path(sys.argv[1])).path("one").exists():
+        time.sleep(0.05)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+)
+
+
+def test_a_process_that_is_killed_after_an_answer_has_kept_it(folder: CacheFolder, engines: list[Engine]) -> None:
+    command = [sys.executable, "-c", KILLED_PROCESS, str(folder.directory), STORY]
+    assert subprocess.run(command, capture_output=True, timeout=300).returncode == -9
+    engine = load(engines, kernels="plain")
+    first, _ = turns(engine)
+    assert ask(engine, first, "one").stats.reused_tokens == 599  # all but the last
+
+
+def test_in_idle_time_a_chat_is_written_once_a_part_of_it_is_new(folder: CacheFolder, engines: list[Engine]) -> None:
+    engine = load(engines)
+    chats = engine._worker.chats
+    assert chats is not None
+    first, second = turns(engine)
+
+    def waits() -> bool:
+        return engine.on_engine_thread(lambda: chats.wait) is not None
+
+    def write() -> None:
+        engine.on_engine_thread(chats.step)
+        engine.on_engine_thread(chats._wait)
+
+    assert not waits()
+    answer = ask(engine, first, "one")
+    assert waits()
+    write()
+    assert folder.path("one").exists()
+    assert not waits()
+    ask(engine, np.concatenate([first, np.array(answer.tokens, np.int32), first[:20]]), "one")
+    assert not waits(), "32 of 644 tokens are new"
+    ask(engine, next_prompt(answer, second), "one")
+    assert waits()
+    ask(engine, first, None)
+    assert not waits(), "it is nobody's"
+
+
+def test_what_finds_no_room_is_not_tried_again_and_again(folder: CacheFolder, engines: list[Engine]) -> None:
+    engine = load(engines)
+    chats = engine._worker.chats
+    assert chats is not None
+    chats._folder.budget = 1
+    first, _ = turns(engine)
+    ask(engine, first, "one")
+    engine.on_engine_thread(chats.step)
+    assert engine.on_engine_thread(lambda: chats.wait) is None
+    assert not folder.path("one").exists()
+
+
 def test_chats_take_turns_in_the_slot(folder: CacheFolder, engines: list[Engine]) -> None:
     engine = load(engines)
     first, second = turns(engine)

@@ -237,7 +237,7 @@ def test_an_engine_learns_while_it_waits_and_says_the_same() -> None:
 @pytest.mark.usefixtures("quiet")
 def test_other_engines_have_nothing_to_learn() -> None:
     for more in ({"drafter": "none"}, {"slots": 2}, {"branches": 2}):
-        with Engine.load(**OPTIONS | more, exact="off", wide=False) as engine:
+        with Engine.load(**OPTIONS | more, exact="off", wide=False, chat_cache_gb=0) as engine:
             engine.work_when_idle()
             assert engine._worker._idle == []
 

@@ -1,7 +1,8 @@
 """Which chat's KV cache the slot holds; those of the others wait in files, so that none is prefilled twice.
 
-A chat is saved when its slot goes to somebody else or the engine is closed, not after every answer: that is when its
-cache would be lost. Nothing here changes a text: what comes back is what the slot held, bit for bit.
+A chat is saved when its slot goes to somebody else, when the engine is closed, and in idle time, as the process may be
+killed: not after every answer, but once a part of it is new. Nothing here changes a text: what comes back is what the
+slot held, bit for bit.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import numpy as np
 
 from localspec import paths
 from localspec.llama.cache import saved_cache
+from localspec.llama.cache.cells import common_prefix
 from localspec.llama.cache.context import Context
 from localspec.llama.cache.saved_cache import SavedCache
 from localspec.runtime.memory import memory
@@ -26,17 +28,28 @@ from localspec.types import NO_TOKENS, Tokens
 
 LEAST_TOKENS = 128
 """Shorter caches are computed again about as fast as they are found."""
+NEW_SHARE = 8
+"""In idle time a cache is written when one part in so many of it is new: a chat that grows is not written at every
+turn."""
 
 
 class ChatCaches:
     """Of one engine with one slot. Used on its thread; files are written on another."""
 
-    def __init__(self, context: Context, key: bytes, folder: CacheFolder) -> None:
-        """`key`: `saved_cache.key` of the context, from when its model was loaded."""
-        self._context, self._key, self._folder = context, key, folder
+    def __init__(self, context: Context, key: bytes, folder: CacheFolder, quiet: Callable[[], float]) -> None:
+        """
+        Args:
+            context: whose slot it is.
+            key: `saved_cache.key` of the context, from when its model was loaded.
+            folder: where they are kept.
+            quiet: seconds until nothing has run for a while.
+        """
+        self._context, self._key, self._folder, self._quiet = context, key, folder, quiet
         self._chat: str | None = None
         self._on_disk: Tokens = NO_TOKENS
         """What the file of that chat holds, if this engine wrote or read it."""
+        self._refused = 0
+        """Tokens in the slot when it was tried last to keep them; idle time waits for more."""
         self._writer = ThreadPoolExecutor(1, "localspec-chat-cache")
         self._writing: Future[bool] | None = None
 
@@ -51,7 +64,7 @@ class ChatCaches:
         if chat == self._chat:
             return
         self.save()
-        self._chat, self._on_disk = chat, NO_TOKENS
+        self._chat, self._on_disk, self._refused = chat, NO_TOKENS, 0
         if chat is not None:
             self._bring_back(chat, prompt)
 
@@ -62,6 +75,7 @@ class ChatCaches:
         if chat is None or len(tokens) < LEAST_TOKENS or np.array_equal(tokens, self._on_disk):
             return
         self._wait()
+        self._refused = len(tokens)
         if not self._folder.fits(context, len(tokens)):
             return
         try:
@@ -70,6 +84,23 @@ class ChatCaches:
             return
         self._on_disk = saved.tokens
         self._writing = self._writer.submit(self._folder.write, chat, self._key, saved)
+
+    @property
+    def wait(self) -> float | None:
+        """See `IdleJob.wait`."""
+        writing = self._writing is not None and not self._writing.done()
+        return None if writing or not self._has_grown() else self._quiet()
+
+    def step(self) -> bool:
+        """Has the cache in the slot written; see `IdleJob.step`. It is never over."""
+        self.save()
+        return False
+
+    def _has_grown(self) -> bool:
+        tokens, _ = self._context.held(0)
+        if self._chat is None or len(tokens) < LEAST_TOKENS or len(tokens) == self._refused:
+            return False
+        return (len(tokens) - common_prefix(self._on_disk, tokens)) * NEW_SHARE >= len(tokens)
 
     def forget(self, chat: str) -> None:
         """The chat was deleted: its cache leaves the disk and does not come back."""
