@@ -137,3 +137,31 @@ def test_models_are_loaded_and_unloaded_as_llama_servers_router_does(several: Li
         unknown = http.post(f"{prefix}/models/{what}", json={"model": "nothing"})
         assert (unknown.status_code, error_of(unknown)["code"]) == (404, "model_not_found")
         assert http.post(f"{prefix}/models/{what}", json={}).status_code == 400
+
+
+def test_what_is_asked_of_a_model_that_sleeps_does_not_wake_it(several: Live) -> None:
+    assert eventually(lambda: several.http.get("/models/tiny-target").json()["status"] == "unloaded")
+    asleep = several.http.get("/props").json()
+    assert (asleep["is_sleeping"], asleep["default_generation_settings"]["n_ctx"]) == (True, 256)
+    assert int(several.http.get("/metrics").headers["Process-Start-Time-Unix"]) == several.service.started
+    assert several.http.get("/models/tiny-target").json()["status"] == "unloaded"
+
+
+def test_anthropics_clients_get_their_list(live: Live) -> None:
+    headers = {"anthropic-version": "2023-06-01"}
+    listed = live.http.get("/v1/models", headers=headers).json()
+    first = listed["data"][0]
+    assert (first["type"], first["id"], first["display_name"]) == ("model", "tiny", "tiny")
+    assert first["created_at"].endswith("Z")
+    assert (listed["has_more"], listed["first_id"], listed["last_id"]) == (False, "tiny", listed["data"][-1]["id"])
+    assert live.http.get("/v1/models/tiny", headers=headers).json() == first
+    assert live.http.get("/v1/models").json()["data"][0]["type"] == "llm", "of others"
+
+
+def test_any_name_may_mean_the_default_model(pool: Pool, live: Live) -> None:
+    assert live.chat(model="gpt-9", max_tokens=1).status_code == 404
+    with running(pool, ServerSettings(any_model=True, drain_seconds=0.0)) as lenient:
+        answer = lenient.chat(model="gpt-9", max_tokens=1)
+        assert (answer.status_code, answer.json()["model"]) == (200, "tiny")
+        assert lenient.http.post("/api/chat", json={"model": "gpt-9"}).status_code == 200
+        assert lenient.http.get("/v1/models/gpt-9").status_code == 404

@@ -49,6 +49,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--cors", action="append", default=[], metavar="ORIGIN", help="let pages of this web origin in; * = all"
     )
+    group.add_argument("--any-model", action="store_true", help="a name of no model means the default one; else 404")
     group.add_argument("--allow-pull", action="store_true", help="let clients install models of the hub")
     group = parser.add_argument_group("limits")
     group.add_argument(
@@ -98,6 +99,7 @@ def run(options: argparse.Namespace) -> int:
         allowed_hosts=tuple(name.lower() for name in options.allow_host),
         cors_origins=tuple(options.cors),
         aliases=tuple(options.alias),
+        any_model=options.any_model,
         allow_pull=options.allow_pull,
         strict_fields=options.strict_fields,
         max_queue=options.max_queue,

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from time import perf_counter, time
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from anyio import CapacityLimiter, to_thread
 
@@ -20,6 +20,7 @@ from localspec.runtime.any_engine import AnyEngine
 from localspec.runtime.generation import Generation
 from localspec.runtime.pool import Lease, Pool
 from localspec.server.chat.answers import Answers
+from localspec.server.chat.props import props_of
 from localspec.server.http import log
 from localspec.server.http.errors import ApiError, client_gone, from_localspec, overloaded, unknown_model
 from localspec.server.http.meter import Meter
@@ -65,6 +66,8 @@ class Service:
         """Running answers were ended, too."""
         self.ready = False
         """The default model has been loaded."""
+        self.known: dict[str, dict[str, Any]] = {}
+        """What /props says of each model that was loaded here."""
         self.live: Counter[str] = Counter()
         """Answers under way by model, those that wait for a slot included."""
         self._answers: set[Answers] = set()
@@ -95,7 +98,10 @@ class Service:
             if wanted != self.pool.default:
                 names = await to_thread.run_sync(self.pool.names)
                 if wanted not in names:
-                    raise unknown_model(wanted, sorted(names))
+                    if not self.settings.any_model:
+                        raise unknown_model(wanted, sorted(names))
+                    wanted = self.pool.default
+                    continue
             await self._wait_for_load(wanted)
         raise ending()
 
@@ -112,6 +118,7 @@ class Service:
             lease = await to_thread.run_sync(self.pool.lease, name, progress)
         except LocalspecError as error:
             raise from_localspec(error) from error
+        self.known[name] = props_of(name, lease.engine)
         lease.release()
         self.ready = self.ready or name == self.pool.default
 

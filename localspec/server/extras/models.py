@@ -10,6 +10,7 @@ from typing import Any
 from anyio import to_thread
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, Field
+from starlette.responses import JSONResponse
 
 from localspec.gguf.split import read_parts
 from localspec.runtime.any_engine import AnyEngine
@@ -18,8 +19,11 @@ from localspec.server.chat.service import Service
 from localspec.server.extras.lm_studio import Facts, facts_of
 from localspec.server.http.errors import ApiError, invalid, unknown_model
 from localspec.server.http.route import JsonRoute
+from localspec.server.ollama.names import stamp
 
 ROUTER = APIRouter(tags=["models"], route_class=JsonRoute)
+_ANTHROPIC = "anthropic-version"
+"""A header of Anthropic's clients."""
 
 
 class ModelMeta(BaseModel):
@@ -79,21 +83,31 @@ async def cards(service: Service) -> list[ModelCard]:
     return [_card(service, name, created, loaded.get(name), facts.get(name)) for name, created in names.items()]
 
 
-@ROUTER.get("/models", summary="List the models")
-async def list_models(request: Request) -> ModelList:
-    """The default model first, then everything installed; each may be named in a request."""
-    return ModelList(data=await cards(request.app.state.service))
+def _as_anthropic(card: ModelCard) -> dict[str, str]:
+    return {"type": "model", "id": card.id, "display_name": card.id, "created_at": stamp(card.created)}
 
 
-@ROUTER.get("/models/{name:path}", summary="One model")
-async def get_model(request: Request, name: str) -> ModelCard:
+@ROUTER.get("/models", summary="List the models", response_model=ModelList)
+async def list_models(request: Request) -> Any:
+    """The default model first, then everything installed; each may be named in a request. Anthropic's clients, which
+    say their version, get their list."""
+    found = await cards(request.app.state.service)
+    if _ANTHROPIC not in request.headers:
+        return ModelList(data=found)
+    data = [_as_anthropic(card) for card in found]
+    ends = {"first_id": data[0]["id"], "last_id": data[-1]["id"]} if data else {"first_id": None, "last_id": None}
+    return JSONResponse({"data": data, "has_more": False, **ends})
+
+
+@ROUTER.get("/models/{name:path}", summary="One model", response_model=ModelCard)
+async def get_model(request: Request, name: str) -> Any:
     """A model by its name or alias; names of the hub have a slash in them."""
     service: Service = request.app.state.service
     found = {card.id: card for card in await cards(service)}
     card = found.get(service.resolve(name))
     if card is None:
         raise unknown_model(name, sorted(found))
-    return card
+    return JSONResponse(_as_anthropic(card)) if _ANTHROPIC in request.headers else card
 
 
 @ROUTER.post("/models/load", summary="Load a model")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, fields
+from dataclasses import fields
 from typing import Any
 
 from anyio import to_thread
@@ -11,10 +11,10 @@ from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel
 from starlette.responses import JSONResponse, Response
 
-from localspec import __version__
 from localspec.methods import PLAIN
 from localspec.runtime.any_engine import AnyEngine
 from localspec.runtime.generation import Generation
+from localspec.server.chat.props import props_of
 from localspec.server.chat.service import Service
 from localspec.server.chat.shapes import Timings, timings
 from localspec.server.http.errors import ApiError, overloaded, unknown_model
@@ -46,45 +46,23 @@ async def metrics(request: Request) -> Response:
         processing += min(live, engine.settings.slots)
         deferred += max(0, live - engine.settings.slots)
     service.meter.follow(service.answering())
-    return Response(service.meter.text(processing, deferred), media_type=CONTENT_TYPE)
+    headers = {"Process-Start-Time-Unix": str(service.started)}
+    return Response(service.meter.text(processing, deferred), media_type=CONTENT_TYPE, headers=headers)
 
 
 @ROUTER.get("/props", summary="Properties of a model")
 async def props(request: Request, model: str | None = Query(None, description="default: the default model")) -> Any:
-    """What llama-server's /props says, as far as it applies; loads the model if need be."""
+    """What llama-server's /props says, as far as it applies. A model that was never loaded is loaded for it; one that
+    sleeps sleeps on."""
     service: Service = request.app.state.service
+    name = service.resolve(model)
+    if name not in service.pool.loaded() and name in service.known:
+        return JSONResponse({**service.known[name], "is_sleeping": True})
     lease = await service.lease(model)
     try:
-        return JSONResponse(_props(lease.name, lease.engine))
+        return JSONResponse(props_of(lease.name, lease.engine))
     finally:
         lease.release()
-
-
-def _props(name: str, engine: AnyEngine) -> dict[str, Any]:
-    loaded, settings = engine.loaded, engine.settings
-    model = loaded.model
-    params = asdict(SamplingParams())
-    params["logit_bias"] = []
-    return {
-        "default_generation_settings": {"n_ctx": loaded.context.n_ctx, "params": params},
-        "total_slots": settings.slots,
-        "model_alias": name,
-        "model_path": str(settings.target),
-        "draft_model_path": None if settings.draft is None else str(settings.draft),
-        "chat_template": model.chat_template or "",
-        "bos_token": model.text_of(model.bos),
-        "eos_token": model.text_of(model.eos),
-        "modalities": {"vision": False, "audio": False},
-        "build_info": f"localspec {__version__}",
-        "is_sleeping": False,
-        "speculative": {
-            "drafter": settings.drafter,
-            "max_draft_tokens": settings.max_draft_tokens,
-            "verify_rule": settings.verify_rule.name.lower(),
-            "exact": settings.exact,
-            "configuration": loaded.configuration,
-        },
-    }
 
 
 # /slots: what is answered now, as llama-server tells it.

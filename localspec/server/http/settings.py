@@ -32,6 +32,8 @@ class ServerSettings:
     """Web origins whose pages may use the endpoint from a browser, such as https://chat.example; "*" = any."""
     aliases: tuple[str, ...] = ()
     """More names for the default model."""
+    any_model: bool = False
+    """A name of no model means the default one, instead of 404."""
     allow_pull: bool = False
     """Let clients install models of the hub."""
     strict_fields: bool = False

@@ -58,6 +58,8 @@ async def named(service: Service, name: str | None) -> str:
     for one in spellings(service, name):
         if one in names:
             return one
+    if service.settings.any_model:
+        return service.pool.default
     what = f"model '{wanted[:80]}' not found. There are: {', '.join(sorted(names))}."
     raise ApiError(404, "not_found_error", what, param="model", code="model_not_found")
 
