@@ -74,6 +74,8 @@ class _Part:
     """Plain ones."""
     slowness: float = 0.0
     """Sum over these."""
+    late: float = 0.0
+    """Mean of the last of these: what a pass beside them is compared with."""
     plain: float = 0.0
     """Seconds of these."""
     tokens: int = 0
@@ -89,6 +91,7 @@ class _Part:
         if step.plain:
             self.passes += 1
             self.slowness += step.slowness
+            self.late += (step.slowness - self.late) / min(self.passes, ENOUGH_PASSES // 2)
             self.plain += step.seconds
         elif step.curve.width:
             count, slowness = self.widths.get(step.curve.width, (0, 0.0))
@@ -130,7 +133,7 @@ class Comparison:
         if 2 * part.passes >= ENOUGH_PASSES:
             beside.known = True
             if not step.plain and step.curve.width:
-                beside.learn(step.curve.width, step.slowness * part.passes / part.slowness)
+                beside.learn(step.curve.width, step.slowness / part.late)
 
     def totals(self) -> tuple[float, int, float]:
         """(seconds that plain decoding takes, tokens, seconds taken) of passes that can be compared; zeros where

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import fmean
 
 import pytest
 
@@ -19,6 +22,8 @@ N_VOCAB, TOKENS = 24, 200
 PARTS = tuple((begin, begin + 12) for begin in range(12, TOKENS, 25))
 """Tokens of an answer that are guessed, and right: about half of them."""
 ALL = ((0, TOKENS),)
+
+NOISE = Path(__file__).parents[1] / "data" / "pass_noise.json"
 
 Slowness = Callable[[int, int, float], float]
 
@@ -91,6 +96,17 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
     return Bench(monkeypatch)
 
 
+class Played:
+    """Slowness as it was recorded, pass by pass."""
+
+    def __init__(self, noise: Sequence[float]) -> None:
+        self.noise, self.ran = noise, 0
+
+    def __call__(self, width: int, number: int, share: float) -> float:
+        self.ran += 1
+        return self.noise[self.ran - 1]
+
+
 def stalls(width: int, number: int, share: float) -> float:
     return 5.0 if width == 1 and number % 10 == 5 else 1.0
 
@@ -146,6 +162,26 @@ def test_slots_that_share_passes_are_compared_with_plain_passes_of_as_many(bench
     assert ratio > 1.2
     assert found[0].stats.estimated_speedup == pytest.approx(ratio, rel=0.05)
     assert found[1].stats.estimated_speedup == 0.0, "nothing was drafted for it"
+
+
+@pytest.mark.parametrize("beside", ["quiet", "shared"])
+def test_the_figure_is_near_the_truth_with_the_noise_of_a_real_machine(bench: Bench, beside: str) -> None:
+    """Recorded quiet, and beside programs that come and go. In truth plain passes are as slow as those that ran."""
+    noise = [slowness for slowness, _ in json.loads(NOISE.read_text("utf-8"))[beside]]
+    loop, errors = bench.loop(), list[float]()
+    for number in range(24):
+        bench.drafter.parts = (PARTS, ((40, 140),), ALL)[number % 3]
+        bench.machine.slowness = lambda width, count, share: 1.0
+        quiet = bench.plain(number)
+        played = Played(noise[37 * number :])
+        bench.machine.slowness = played
+        stats = bench.answer(loop, number)
+        if stats.estimated_speedup:
+            true = quiet * fmean(played.noise[: played.ran]) / stats.decode_seconds
+            errors.append(stats.estimated_speedup / true - 1.0)
+    assert len(errors) >= 22, "nearly every answer has a figure"
+    assert fmean(map(abs, errors)) <= 0.05
+    assert max(map(abs, errors)) <= 0.2
 
 
 def test_where_no_plain_pass_is_known_there_is_no_figure(bench: Bench) -> None:
