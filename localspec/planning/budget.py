@@ -44,6 +44,8 @@ class Budget:
 
     def __init__(self, credit: Credit | None = None) -> None:
         self.passes = LOSS_PASSES
+        self.gained = 0.0
+        """Of these, what guesses have saved on balance: looks may be paid from it."""
         self._credit = credit or Credit()
         self.streak = 0
         """Number of guesses in a row that were right and not sent, none of them counted twice."""
@@ -53,9 +55,15 @@ class Budget:
     def book(self, plain: float, spent: float) -> None:
         """Books a pass that took `spent` for tokens that take plain decoding `plain`; both in plain passes."""
         saved = (1.0 + LOSS_SHARE) * plain - spent
+        self.gained = max(0.0, self.gained + plain - spent)
         repaid = min(max(0.0, saved), self._credit.debt)
         self._credit.debt -= repaid
         self.passes += saved - repaid
+
+    def pay(self, passes: float) -> None:
+        """Pays for a look out of what guesses have saved."""
+        self.passes -= passes
+        self.gained = max(0.0, self.gained - passes)
 
     def heard(self, said: Sequence[int], sent: int) -> None:
         """Compares the guess that was not sent with the tokens of a pass.
@@ -108,7 +116,7 @@ class Looks:
     def __init__(self) -> None:
         self.look, self.rest = Usual(), Usual()
         """Seconds of the plan in a pass that looks, and in one that rests."""
-        self._saved = 0.0
+        self._saved = _most_saved
         """What is left of LOOK_SHARE, in plain passes."""
 
     def due(self, plain: float) -> bool:

@@ -121,7 +121,11 @@ class AdaptivePlan:
         for request, served in zip(requests, now.served, strict=True):
             if request.history is not served.history or (served.promising and last.asks):
                 return False
-        return not (last.asks and (self._looks.due(now.plain) or self._sees(requests)))
+        return not (last.asks and (self._looks.due(now.plain) or self._saved(now) or self._sees(requests)))
+
+    def _saved(self, now: Coming) -> bool:
+        """Whether what guesses have saved pays for a look."""
+        return sum(one.budget.gained for one in now.served) * now.plain >= now.active * self._looks.look.seconds
 
     def _sees(self, requests: Sequence[DraftRequest]) -> bool:
         """Whether a copy seems to go on that is worth a look before its turn."""
@@ -435,7 +439,12 @@ class AdaptivePlan:
         plain, nodes = sum(tokens) / now.active, [len(one) for one in proposal.drafts]
         drafted, stalls = sum(nodes), max(0.0, self._costs[now.active].stalls)
         host = self._looks.look.seconds / now.plain if proposal.looked else 0.0
-        self._looks.book(plain, 0.0 if drafted else host)
+        shared = not proposal.looked or self._looks.due(now.plain) or not self._saved(now)
+        self._looks.book(plain, 0.0 if drafted or not shared else host)
+        if not (drafted or shared):
+            every = sum(one.budget.gained for one in now.served)
+            for one in now.served:
+                one.budget.pay(host * now.active * one.budget.gained / every)
         spent = plain if proposal.plain else seconds / now.plain
         if drafted:
             spent = min(spent, now.feared[max(nodes)] / now.plain + 1.0) + host
