@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+
+from localspec.errors import UsageError
 
 _PACKAGE = Path(__file__).parent
 
@@ -23,6 +27,32 @@ def typed(text: str) -> Path:
     Ask `os.path` whether it is there: a `Path` raises if its name is too long, or a folder above may not be entered.
     """
     return Path(os.path.expanduser(text.replace("\0", "\ufffd")))  # Path.expanduser raises without such a user
+
+
+def real(path: str | os.PathLike[str]) -> Path:
+    """The whole path, links followed; of a link to itself its own (`Path.resolve` fails there)."""
+    return Path(os.path.realpath(path))
+
+
+def is_pipe(path: str | os.PathLike[str]) -> bool:
+    """Whether reading it may wait for another program.
+
+    Raises:
+        OSError: there is nothing, or it cannot be looked at.
+    """
+    return stat.S_ISFIFO(os.stat(path).st_mode)
+
+
+def read_own(path: Path) -> str:
+    """A small file of settings: UTF-8, with or without a byte order mark, as some editors write it.
+
+    Raises:
+        OSError: it cannot be read, or is a pipe.
+        UnicodeDecodeError: it is no UTF-8.
+    """
+    if is_pipe(path):
+        raise OSError(errno.EINVAL, "it is a pipe, not a file", str(path))
+    return path.read_text(encoding="utf-8-sig")
 
 
 def free_bytes(folder: Path) -> int:
@@ -65,12 +95,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 def cache_dir() -> Path:
     """Folder for what can be measured or built again (width probes, requantised models). LOCALSPEC_CACHE overrides."""
-    override = os.environ.get("LOCALSPEC_CACHE")
-    if override:
-        return Path(override)
-    from platformdirs import user_cache_path  # 4 ms, not needed for --help
-
-    return user_cache_path("localspec")
+    return _folder("cache", "LOCALSPEC_CACHE")
 
 
 def machine_dir() -> Path:
@@ -80,22 +105,39 @@ def machine_dir() -> Path:
 
 def data_dir() -> Path:
     """Folder for what must last: the index of installed models, imported files. LOCALSPEC_DATA overrides."""
-    override = os.environ.get("LOCALSPEC_DATA")
-    if override:
-        return Path(override)
-    from platformdirs import user_data_path
-
-    return user_data_path("localspec")
+    return _folder("data", "LOCALSPEC_DATA")
 
 
 def config_dir() -> Path:
     """Folder of what the user writes: an own models.toml. LOCALSPEC_CONFIG overrides."""
-    override = os.environ.get("LOCALSPEC_CONFIG")
-    if override:
-        return Path(override)
-    from platformdirs import user_config_path
+    return _folder("config", "LOCALSPEC_CONFIG")
 
-    return user_config_path("localspec")
+
+def _folder(kind: str, variable: str) -> Path:
+    override = os.environ.get(variable)
+    if override:
+        return typed(override)
+    if not os.path.isabs(os.environ.get(f"XDG_{kind.upper()}_HOME", "")):
+        home()
+    import platformdirs  # 4 ms, not needed for --help
+
+    return Path(getattr(platformdirs, f"user_{kind}_path")("localspec"))
+
+
+def home() -> Path:
+    """The user's folder.
+
+    Raises:
+        UsageError: there is none.
+    """
+    found = os.path.expanduser("~")
+    if os.path.isabs(found):
+        return Path(found)
+    unknown = "HOME is not set, and the system does not know the user"
+    why = unknown if found == "~" else f"HOME is {found!r}, which is no whole path"
+    raise UsageError(
+        f"There is no home folder: {why}.", "Set HOME, or LOCALSPEC_DATA, LOCALSPEC_CONFIG and LOCALSPEC_CACHE."
+    )
 
 
 def bundled(name: str) -> Path:

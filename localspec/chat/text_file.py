@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import codecs
+import os
+from contextlib import suppress
 from pathlib import Path
+from time import monotonic, sleep
 
+from localspec import paths
 from localspec.errors import UsageError
-from localspec.paths import typed
 
 _MARKS = (
     (codecs.BOM_UTF8, "utf-8-sig"),
@@ -44,17 +47,37 @@ def decoded(data: bytes, name: str) -> str:
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
+_MOMENT = 1.0
+"""Seconds in which somebody must write to a pipe: programs that start together take less."""
+
+
 def read_text(path: str | Path) -> str:
-    """A text file.
+    """A text file, or what is written to a pipe until it is closed.
 
     Raises:
-        UsageError: it cannot be read as text.
+        UsageError: it cannot be read as text; or it is a pipe that nobody writes to.
     """
     try:
-        data = (typed(path) if isinstance(path, str) else path).read_bytes()
+        file = paths.typed(path) if isinstance(path, str) else path
+        data = _from_pipe(file) if paths.is_pipe(file) else file.read_bytes()
     except OSError as error:
         raise UsageError(f"Cannot read {path}: {error.strerror}.") from None
     return decoded(data, str(path))
+
+
+def _from_pipe(path: Path) -> bytes:
+    """All that is written to a pipe. Opening it for reading alone would wait for whoever opens it for writing."""
+    number = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    with open(number, "rb", buffering=0) as pipe:
+        begun, end = b"", monotonic() + _MOMENT
+        with suppress(BlockingIOError):  # somebody has it open who has not written yet
+            while not begun and monotonic() < end:
+                begun = os.read(number, 1)
+                sleep(0 if begun else 0.02)
+            if not begun:
+                raise UsageError(f"Nobody writes to the pipe {path}.", "Start the program that does first.")
+        os.set_blocking(number, True)
+        return begun + pipe.readall()
 
 
 def check_text(text: str, name: str) -> None:

@@ -50,7 +50,7 @@ def bundle(
     for secret in secrets:
         if len(secret) >= _SHORTEST_SECRET:
             text = text.replace(_as_json(secret), _LEFT_OUT)
-    return text.replace(_as_json(str(Path.home())), "~") + "\n"
+    return text.replace(_as_json(os.path.expanduser("~")), "~") + "\n"
 
 
 def _as_json(text: str) -> str:

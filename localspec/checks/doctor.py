@@ -14,6 +14,7 @@ from localspec import __version__, paths
 from localspec.checks.devices import examine_devices, examine_layers
 from localspec.checks.finding import Finding
 from localspec.checks.machine import examine_openmp
+from localspec.errors import UsageError
 from localspec.gguf.split import read_parts
 from localspec.llama.exact import limits, wide
 from localspec.llama.library import bindings, lib
@@ -181,10 +182,16 @@ def examine_updates(address: str = ADDRESS, installed: str = __version__) -> Fin
     """
     import httpx2 as httpx  # 60 ms, not needed for other findings
 
+    from localspec.models.hub.proxies import certificates, check_proxies
+
     try:
+        check_proxies()
+        certificates()
         answer = httpx.get(address, timeout=SECONDS, follow_redirects=True)
         answer.raise_for_status()
         newest = str(answer.json()["info"]["version"])
+    except UsageError as error:
+        return Finding("updates", f"not known: {error.message}", error.hint)
     except httpx.HTTPStatusError as error:
         return Finding("updates", f"not known: PyPI answered {error.response.status_code}")
     except httpx.TimeoutException:

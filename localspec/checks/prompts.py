@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from localspec import paths
+from localspec.chat.text_file import read_text
 from localspec.chat.turn import Message
 from localspec.errors import UsageError
 from localspec.runtime.engine import Engine
@@ -45,12 +46,7 @@ def load_prompts(path: Path | None = None) -> list[Prompt]:
         UsageError: the file cannot be read, or a line is not of this form; says which.
     """
     path = path or paths.bundled("prompts.jsonl")
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise UsageError(f"Cannot read the prompts {path}: {reason}.") from None
-    prompts = list(_parse(path, text))
+    prompts = list(_parse(path, read_text(path)))
     if not prompts:
         raise UsageError(f"{path} has no prompts.")
     return prompts

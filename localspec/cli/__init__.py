@@ -167,6 +167,10 @@ def _guarded(given: list[str]) -> int:
     except UnicodeEncodeError as error:
         print(f"localspec: {error.object!r} is not UTF-8 text, as it must be there.", file=sys.stderr)
         return 2
+    except MemoryError:
+        hint = "A smaller model or --context needs less; `ulimit -v` may be a limit, too."
+        print(f"localspec: There is too little memory for it. {hint}", file=sys.stderr)
+        return 3
     except Exception as error:
         if os.environ.get("LOCALSPEC_DEBUG"):
             raise

@@ -43,12 +43,12 @@ def _tokens_per_second(url: str, model: str, key: str) -> float | None:
     """
     import httpx2 as httpx
 
-    from localspec.remote.server import port_here
+    from localspec.remote.server import way_to
 
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     rate: Any = None
     try:
-        with httpx.Client(headers=headers, timeout=_SECONDS, trust_env=port_here(url) is None) as asking:
+        with httpx.Client(headers=headers, timeout=_SECONDS, **way_to(url)) as asking:
             for words in (_WARM_UP_WORDS, _WORDS):
                 prompt = " ".join(secrets.token_hex(2) for _ in range(words))
                 body = {"model": model, "prompt": prompt, "max_tokens": 1}

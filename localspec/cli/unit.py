@@ -8,6 +8,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from localspec import paths
+
 KINDS = ("systemd", "launchd")
 _LABEL = "localspec.serve"
 _LOG = "Library/Logs/localspec.log"
@@ -62,8 +64,8 @@ def _launchd(command: Sequence[str], environment: Mapping[str, str], folder: Pat
         "EnvironmentVariables": dict(environment),
         "RunAtLoad": True,
         "KeepAlive": {"SuccessfulExit": False},
-        "StandardOutPath": str(Path.home() / _LOG),
-        "StandardErrorPath": str(Path.home() / _LOG),
+        "StandardOutPath": str(paths.home() / _LOG),
+        "StandardErrorPath": str(paths.home() / _LOG),
     }
     head, line, rest = plistlib.dumps(unit, sort_keys=False).decode().partition("\n")
     return f"{head}{line}<!-- Save it as {where}, then: launchctl load -w {where} -->\n{rest}"

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from localspec import paths
 from localspec.errors import Cancelled, ModelError, ModelFileError, UsageError
 from localspec.gguf import Header, Value, read_header
 from localspec.gguf.split import parts_of, read_parts
@@ -400,7 +401,7 @@ def _has_nextn(header: Header) -> bool:
 def file_sha256(path: Path) -> str:
     """Hex digest of a file, remembered for its size and time of change."""
     status = path.stat()
-    return _sha256(path.resolve(), status.st_size, status.st_mtime_ns)
+    return _sha256(paths.real(path), status.st_size, status.st_mtime_ns)
 
 
 @functools.lru_cache(maxsize=64)

@@ -13,6 +13,7 @@ import httpx2 as httpx
 
 from localspec.errors import LocalspecError, UsageError, reason
 from localspec.models.hub.names import is_server
+from localspec.models.hub.proxies import certificates, check_proxies
 from localspec.models.installed.catalog import EndpointEntry
 
 _CONNECT_SECONDS = 30.0
@@ -58,7 +59,7 @@ class Server:
             hint: what to do about any other failure.
 
         Raises:
-            UsageError: the address is none, or the key cannot be sent.
+            UsageError: the address is none, the key cannot be sent, or a proxy of the environment cannot be used.
         """
         if key and not (key.isascii() and key.isprintable()):
             raise UsageError("The API key has characters that cannot be sent.", "Check OPENAI_API_KEY or its file.")
@@ -69,7 +70,7 @@ class Server:
         self.settings: dict[str, Any] = {
             "headers": {"Authorization": f"Bearer {key}"} if key else {},
             "timeout": httpx.Timeout(silence, connect=_CONNECT_SECONDS),
-            "trust_env": urlsplit(self.base).hostname not in _LOOPBACK,  # a proxy cannot reach this machine
+            **way_to(self.base),
         }
         """Of an HTTP client."""
         self._called, self._silence = name or self.base, silence
@@ -136,6 +137,19 @@ def base_of(address: str, option: str = "--endpoint", example: str = "http://127
     for end in ("/chat/completions", "/completions"):
         base = base.removesuffix(end)
     return base if base.endswith("/v1") else base + "/v1"
+
+
+def way_to(base: str) -> dict[str, Any]:
+    """How an HTTP client gets to an address: proxies and certificates of the environment; to this machine, no proxy.
+
+    Raises:
+        UsageError: one of them cannot be used.
+    """
+    here = port_here(base) is not None
+    if not here:
+        check_proxies()
+    secure = {"verify": certificates()} if urlsplit(base).scheme == "https" else {}
+    return {"trust_env": not here, **secure}
 
 
 def port_here(base: str) -> int | None:

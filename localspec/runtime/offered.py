@@ -46,7 +46,7 @@ class Pace:
 
 def is_bundled(target: Path) -> bool:
     """Whether a model's file came with localspec."""
-    return target.resolve().parent == paths.bundled("").resolve()
+    return paths.real(target).parent == paths.real(paths.bundled(""))
 
 
 def pace() -> Pace | None:

@@ -95,7 +95,7 @@ def test_a_bad_line_is_named(tmp_path: Path, row: str) -> None:
 
 
 def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="Cannot read the prompts"):
+    with pytest.raises(UsageError, match="Cannot read"):
         load_workloads(path=tmp_path / "nowhere.jsonl")
     (tmp_path / "empty.jsonl").write_text("\n")
     with pytest.raises(UsageError, match="has no prompts"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import socket
@@ -16,6 +17,7 @@ import httpx
 import pytest
 
 from localspec.errors import UsageError
+from localspec.remote.endpoint import Endpoint
 from localspec.runtime.pool import Pool
 from localspec.server.http import listen
 from localspec.server.http.settings import ServerSettings
@@ -56,6 +58,25 @@ def test_https_answers_and_streams(pool: Pool, certificate: tuple[Path, Path]) -
     assert whole.json()["choices"][0]["message"]["content"] == COPIED
     said = [event["choices"][0]["delta"].get("content") or "" for event in events(streamed.text)[:-1]]
     assert "".join(said) == COPIED
+
+
+def test_certificates_of_the_environment_count_for_this_machine_too(
+    pool: Pool, certificate: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    cert, key = certificate
+    settings, listening = ServerSettings(ssl_cert=cert, ssl_key=key, drain_seconds=0.0), listen.bind("127.0.0.1", 0)
+
+    async def models() -> list[str]:
+        async with Endpoint(listen.url_of(listening, "https")) as endpoint:
+            return await endpoint.models()
+
+    monkeypatch.setenv("ALL_PROXY", "http://127.0.0.1:1")  # not asked
+    with started(pool, settings, listening):
+        monkeypatch.setenv("SSL_CERT_FILE", str(cert))
+        assert asyncio.run(models())[0] == pool.default
+        monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "missing.pem"))
+        with pytest.raises(UsageError, match=r"SSL_CERT_FILE \(.*missing.pem\) cannot be read: No such file"):
+            asyncio.run(models())
 
 
 def test_a_certificate_that_cannot_be_used_is_one_sentence(certificate: tuple[Path, Path], tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from localspec import paths
+from localspec.chat.text_file import read_text
 from localspec.chat.turn import Message
 from localspec.errors import UsageError
 
@@ -99,13 +100,8 @@ def load_workloads(names: Sequence[str] = (), path: Path | None = None, limit: i
 
 
 def _read(path: Path) -> Workloads:
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise UsageError(f"Cannot read the prompts {path}: {reason}.") from None
     found: Workloads = {}
-    for number, row in enumerate(text.split("\n"), start=1):
+    for number, row in enumerate(read_text(path).split("\n"), start=1):
         if not row.strip():
             continue
         try:

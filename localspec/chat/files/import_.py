@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from localspec import paths
 from localspec.chat.archive.intake import ForeignChat, ForeignMessage
 from localspec.chat.archive.message import ROLES, STATES, Attachment
 from localspec.chat.archive.passes import decode
@@ -47,6 +48,8 @@ def _documents(path: Path) -> list[tuple[str, bytes]]:
             if not found:
                 raise UsageError(f"{path} has no conversations.json.", "Give the folder of an unpacked ChatGPT export.")
             return [(str(file), _bytes_of(file)) for file in found]
+        if paths.is_pipe(path):
+            raise UsageError(f"{path} is a pipe, not a file.", "Write what comes out of it to a file first.")
         if zipfile.is_zipfile(path):
             return _zipped(path)
         return [(str(path), _bytes_of(path))]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 
 SHELLS = ("bash", "zsh", "fish")
@@ -37,5 +38,5 @@ def _complete_files(parser: argparse.ArgumentParser, way: object) -> None:
         if isinstance(action, argparse._SubParsersAction):
             for one in action.choices.values():
                 _complete_files(one, way)
-        elif "FILE" in str(action.metavar) or "PATH" in str(action.metavar):
+        elif re.search("FILE|FOLDER|PATH|DIR", str(action.metavar)):
             action.complete = way  # type: ignore[attr-defined]

@@ -17,7 +17,7 @@ from localspec.cli.clients import CLIENTS, KEY_VARIABLE, NO_KEY, Server, Setup, 
 from localspec.cli.first_prompt import warning
 from localspec.cli.output import print_plain
 from localspec.errors import LocalspecError, UsageError
-from localspec.remote.server import base_of, port_here
+from localspec.remote.server import base_of, way_to
 
 if TYPE_CHECKING:
     import httpx2
@@ -82,8 +82,7 @@ def _ask(text: str, wanted: str | None, key: str) -> Server:
 
     url = _address(text)
     headers = {"Authorization": f"Bearer {key}"} if key else {}
-    proxies = port_here(url) is None  # a proxy cannot reach this machine
-    with httpx.Client(base_url=url, headers=headers, timeout=_SECONDS, trust_env=proxies) as client:
+    with httpx.Client(base_url=url, headers=headers, timeout=_SECONDS, **way_to(url)) as client:
         models = _get(client, "/v1/models").get("data")
         cards = [one for one in models if isinstance(one, dict) and isinstance(one.get("id"), str)] if models else []
         if not cards:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.filesize import decimal
 
+from localspec import paths
 from localspec.cli.setting import add_engine_settings
 from localspec.errors import UsageError
 from localspec.paths import typed
@@ -142,7 +143,7 @@ def _add(options: argparse.Namespace) -> int:
             if not len(tokens):
                 left_out += 1
                 continue
-            name = name_of(str(path.resolve()).encode("utf-8", "surrogateescape"))
+            name = name_of(str(paths.real(path)).encode("utf-8", "surrogateescape"))
             sequences.append(Sequence(name, tokens, time.time()))
             size += sequences[-1].size
             if size > room:

@@ -65,7 +65,7 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError("`localspec extract` drafts nothing; leave out --drafter and --max-draft-tokens.")
     if options.out.is_dir():
         raise UsageError(f"{options.out} is a folder; name the file to write.")
-    if options.out.resolve() in [typed(file).resolve() for file in options.files]:
+    if paths.real(options.out) in [paths.real(typed(file)) for file in options.files]:
         raise UsageError(f"{options.out} is one of the texts; give the result another name.")
     layers = whole_numbers("layers", options.layers) if options.layers else ()
     texts = {file: read_text(file) for file in options.files}

@@ -170,10 +170,10 @@ def idle_draft(engine: Engine, stats: RequestStats) -> str:
     """
     loaded = engine.loaded
     given = (loaded.settings.target, *filter(None, (loaded.settings.draft,)), *loaded.settings.heads)
-    ours = paths.bundled("").resolve()
+    ours = paths.real(paths.bundled(""))
     if stats.passes < FEWEST_PASSES or not engine.settings.longest_draft:
         return ""
-    if all(path.resolve().parent == ours for path in given):
+    if all(paths.real(path).parent == ours for path in given):
         return ""
     length = stats.prompt_tokens + stats.generated
     return " ".join(

@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from localspec import paths
 from localspec.cli.number import whole
 from localspec.errors import UsageError
 from localspec.paths import typed
@@ -103,7 +104,6 @@ def _ask() -> None:
 
 
 def _course(options: argparse.Namespace, make: type[Course]) -> Course:
-    from localspec import paths
     from localspec.checks import texts
     from localspec.drafters.cut.export import gguf_package
     from localspec.drafters.cut.layers import read_shape
@@ -141,7 +141,7 @@ def _course(options: argparse.Namespace, make: type[Course]) -> Course:
     seconds = pass_seconds(shape_of(header), 1, 512, rates)
     found = plan.plan(header, shape, options.layers, options.minutes, seconds, there)
     plan.check(found, there[0].free_bytes, paths.free_bytes(paths.data_dir()), size_of(name))
-    earlier = None if before is not None and own is not None and before.resolve() == own.resolve() else before
+    earlier = None if before is not None and own is not None and paths.real(before) == paths.real(own) else before
     return make(path, name, words, learned, held, shape, found, options.layers, earlier)
 
 
@@ -167,7 +167,7 @@ def _eval(options: argparse.Namespace) -> int:
     kind = draft_kind(read_header(draft))
     if kind.is_head:
         raise UsageError(f"--eval {options.eval} is {kind.sentence}; only draft models are measured.")
-    if before is not None and before.resolve() == draft.resolve():  # it drafts for the target already
+    if before is not None and paths.real(before) == paths.real(draft):  # it drafts for the target already
         before = None
     _, held = texts.gather(options.texts)
     with _telling() as tell:

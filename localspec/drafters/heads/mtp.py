@@ -10,6 +10,7 @@ from collections.abc import Container, Iterator
 from pathlib import Path
 from weakref import WeakSet
 
+from localspec import paths
 from localspec.drafters.heads.head import Weights
 from localspec.drafters.heads.mtp_context import MtpContext, runs
 from localspec.drafters.models.draft_model import DraftModel, DraftModelSettings
@@ -86,7 +87,7 @@ def load(path: Path, target: Header) -> MtpHead:
             first fact that differs.
     """
     header = check_text_model(path)
-    own = header.path.resolve() == target.path.resolve()
+    own = paths.real(header.path) == paths.real(target.path)
     heads = nextn_layers(header)
     if not heads:
         raise PairError(f"{path.name} has no multi-token-prediction layers (MTP, NextN).")

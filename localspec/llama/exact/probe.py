@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from localspec import paths
 from localspec.gguf.spread import BY_LAYER, Spread
 from localspec.llama.exact import tiles, wide
 from localspec.llama.exact.configuration import Kernels
@@ -107,7 +108,7 @@ def shared_facts(
         **rollback,
         **driver,
         "format": _FORMAT,
-        "model": [str(path.resolve()), size, changed],
+        "model": [str(paths.real(path)), size, changed],
         "weights": [gpu_layers, device, str(spread)],
         "threads": settings.threads or lib.default_threads(),
         "machine": [cpu_name(), [found.name + found.description for found in _devices()]],

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import localspec
+from localspec import paths
 from localspec.errors import LocalspecError
 from localspec.llama.library import lib
 
@@ -177,6 +178,6 @@ def _open() -> ctypes.CDLL:
         raise LocalspecError(f"{path} has ABI {opened.lsw_abi_version()}, not {ABI_VERSION}.")
     mark = lib.log.mark()
     register = lib.c_function("ggml_backend_load", ctypes.c_void_p, ctypes.c_char_p)
-    if not register(os.fsencode(path.resolve())):
+    if not register(os.fsencode(paths.real(path))):
         raise LocalspecError(opened.lsw_refusal().decode() or lib.log.reason(mark) or f"llama.cpp refused {path}.")
     return opened

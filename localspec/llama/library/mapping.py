@@ -23,7 +23,7 @@ def give_back(files: Iterable[Path]) -> int:
     Returns:
         bytes of address space that were named; 0 where nothing is mapped or the system does not say.
     """
-    wanted = {os.fsencode(file.resolve()).replace(b"\n", rb"\012") for file in files}
+    wanted = {os.fsencode(os.path.realpath(file)).replace(b"\n", rb"\012") for file in files}
     try:
         advise = ctypes.CDLL(None).madvise
         lines = _MAPS.read_bytes().split(b"\n")  # splitlines would cut a name at a carriage return

@@ -9,6 +9,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
+from localspec import paths
 from localspec.errors import LocalspecError
 from localspec.gguf import Header
 from localspec.gguf.split import read_parts, split_of
@@ -140,7 +141,7 @@ def neighbours(path: Path, known: Iterable[Path] = ()) -> dict[str, Path]:
         path: of the file.
         known: files that are left out.
     """
-    taken = {file.resolve() for file in known}
+    taken = {paths.real(file) for file in known}
     try:
         files = sorted(path.parent.glob("*.gguf"))
         files += [file for file in sorted(path.parent.parent.glob("*.gguf")) if drafter_method(file.stem)]
@@ -148,7 +149,7 @@ def neighbours(path: Path, known: Iterable[Path] = ()) -> dict[str, Path]:
         return {}
     first = (file for file in files[:_MOST_NEIGHBOURS] if split_of(file.name).part == 1)
     others = (file for file in first if file.is_file() and file != path)
-    return {str(file): file for file in others if file.resolve() not in taken}
+    return {str(file): file for file in others if paths.real(file) not in taken}
 
 
 def _size(entry: ModelEntry, installed: dict[str, Path]) -> int:

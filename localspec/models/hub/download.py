@@ -20,6 +20,7 @@ from huggingface_hub import constants, errors, hf_hub_download
 from huggingface_hub.file_download import http_get
 from huggingface_hub.utils import WeakFileLock
 
+from localspec import paths
 from localspec.errors import Cancelled, DownloadError, LocalspecError
 from localspec.models.hub.hub import Hub, passing
 from localspec.models.hub.transfer import Fetched, Report, Transfer, checked_sha256
@@ -250,7 +251,7 @@ def _by_xet(transfer: Transfer, hub: Hub, report: Report, stop: threading.Event)
         raise DownloadError(f"{transfer.file.name} is too large for plain HTTP, and hf_xet cannot fetch it.") from error
     sha256 = checked_sha256(found, transfer, report, stop)
     if sha256 is None:
-        found.resolve().unlink()
+        paths.real(found).unlink()
         raise DownloadError(
             f"{transfer.where} sent wrong bytes for {transfer.file.name}.", "Nothing was kept; try again."
         )

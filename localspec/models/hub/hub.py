@@ -23,16 +23,18 @@ from huggingface_hub import HfApi, constants, errors, get_session, get_token, hf
 from huggingface_hub.file_download import repo_folder_name
 from huggingface_hub.utils import build_hf_headers, disable_progress_bars, hf_raise_for_status
 
-from localspec import __version__
+from localspec import __version__, paths
 from localspec.errors import DownloadError, LocalspecError, UsageError, reason
 from localspec.models.hub.names import RemoteFile, Url, check_file_name, is_plain_path
-from localspec.paths import typed
+from localspec.models.hub.proxies import certificates, check_proxies
 
 ReadRange = Callable[[int, int], bytes]
 """(offset, length) -> at most `length` bytes from there; fewer only at the end of the file."""
 
 _Result = TypeVar("_Result")
 _RETRY_WAITS = (1.0, 3.0)  # seconds before a question is asked again
+_CACHE_VARIABLES = ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_HOME", "XDG_CACHE_HOME")
+"""Each says where the library's cache is."""
 _SHA256, _COMMIT = re.compile(r"[0-9a-f]{64}"), re.compile(r"[0-9a-f]{40}")
 
 logging.getLogger("huggingface_hub").setLevel(
@@ -72,11 +74,18 @@ class Hub:
     def __init__(
         self, *, endpoint: str | None = None, cache: Path | None = None, offline: bool = False, token: str | None = None
     ) -> None:
-        """None = what the environment says."""
+        """None = what the environment says.
+
+        Raises:
+            UsageError: there is no home folder for the cache.
+        """
         self.endpoint = (endpoint or constants.ENDPOINT).rstrip("/")
-        self.cache = typed(str(cache or constants.HF_HUB_CACHE)).resolve()
+        if cache is None and not any(os.environ.get(name) for name in _CACHE_VARIABLES):
+            paths.home()  # without one the library would take a folder below where we are
+        self.cache = paths.real(paths.typed(str(cache or constants.HF_HUB_CACHE)))
         self.offline = offline or constants.HF_HUB_OFFLINE
         self.token = token or (None if constants.HF_HUB_DISABLE_IMPLICIT_TOKEN else get_token())
+        self._way_checked = False
         self._api = HfApi(endpoint=self.endpoint, token=self.token or False)
 
     @property
@@ -145,7 +154,7 @@ class Hub:
         for path in sorted(snapshot.rglob("*.gguf")):
             if not path.exists():
                 continue  # a link without its blob
-            blob = path.resolve().name if path.is_symlink() else ""
+            blob = paths.real(path).name if path.is_symlink() else ""
             sha256 = blob if _SHA256.fullmatch(blob) else ""
             name = path.relative_to(snapshot).as_posix()
             files.append(RemoteFile(name, path.stat().st_size, "", sha256, blob))
@@ -244,6 +253,7 @@ class Hub:
 
     def _ask(self, where: str, question: Callable[[], _Result], file: str = "") -> _Result:
         """Asks up to three times where waiting may help; failures become sentences."""
+        self.check_way()
         for wait in (*_RETRY_WAITS, None):
             try:
                 return question()
@@ -254,6 +264,17 @@ class Hub:
                     raise self.explain(error, where, file) from error
                 time.sleep(wait)
         raise AssertionError("the last wait is None")
+
+    def check_way(self) -> None:
+        """Refuses proxies and certificates of the environment that cannot be used, before the library meets them.
+
+        Raises:
+            UsageError: says which.
+        """
+        if not self._way_checked:
+            check_proxies()
+            certificates()
+            self._way_checked = True
 
     def explain(self, error: BaseException, where: str, file: str = "") -> DownloadError:
         """What a failure of httpx or huggingface_hub means, in plain words.

@@ -6,7 +6,6 @@ import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 from localspec import paths
 from localspec.methods import FROM_FILES
@@ -124,5 +123,5 @@ def estimate(name: str, kind: str = "") -> int:
 
 def _free_disk() -> int:
     """Bytes free on the disk that the hub's files are, or will be, on."""
-    folder = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
+    folder = paths.typed(os.environ.get("HF_HOME") or "~/.cache/huggingface")
     return paths.free_bytes(folder)

@@ -60,7 +60,7 @@ def adopt(
     _check_name(name, store)
     sums = [sha256_of(part, progress) for part in parts]
     # A copy is shared by all who import these bytes; a link is not, as each original may change or go by itself.
-    same = [*sums, "copy"] if copy else [*sums, str(parts[0].resolve())]
+    same = [*sums, "copy"] if copy else [*sums, str(paths.real(parts[0]))]
     folder = store.files / hashlib.sha256("\n".join(same).encode("utf-8", "surrogateescape")).hexdigest()[:16]
     folder.mkdir(parents=True, exist_ok=True)
     made = [
@@ -105,10 +105,10 @@ def sha256_of(path: Path, progress: Progress | None = None) -> str:
 
 def _linked(source: Path, folder: Path) -> Path:
     link = folder / source.name
-    if os.path.lexists(link) and link.resolve() != source.resolve():
+    if os.path.lexists(link) and paths.real(link) != paths.real(source):
         link.unlink()
     if not os.path.lexists(link):
-        link.symlink_to(source.resolve())
+        link.symlink_to(paths.real(source))
     return link
 
 

@@ -232,7 +232,7 @@ class Catalog:
 
 def _read(path: Path) -> Catalog:
     try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
+        data = tomllib.loads(paths.read_own(path))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise UsageError(f"Cannot read the catalogue {path}: {reason(error)}.") from None
     unknown = set(data) - {"model", "pair", "endpoint"}

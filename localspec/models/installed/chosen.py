@@ -46,7 +46,7 @@ def choose(target: str, draft: str | None = None) -> None:
 def whole(target: str) -> str:
     """What names a target from any folder: its name, or the whole path of a file."""
     path = paths.typed(target)
-    return str(path.resolve()) if os.path.isfile(path) and not knows(target) else target
+    return str(paths.real(path)) if os.path.isfile(path) and not knows(target) else target
 
 
 def forget() -> None:
@@ -105,7 +105,7 @@ def called(chosen: Chosen) -> str:
 def _kept() -> Chosen | None:
     """What was chosen; None = nothing, or nothing that can be read."""
     try:
-        kept = json.loads(_file().read_text(encoding="utf-8"))
+        kept = json.loads(paths.read_own(_file()))
         target, draft = kept["target"], kept.get("draft")
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None

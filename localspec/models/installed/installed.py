@@ -6,6 +6,7 @@ import os
 import shlex
 from pathlib import Path
 
+from localspec import paths
 from localspec.errors import LocalspecError, ModelError, ModelFileError
 from localspec.gguf import read_header
 from localspec.gguf.split import first_part
@@ -64,8 +65,8 @@ def find(name: str | os.PathLike[str] | None, store: Store | None = None, catalo
 
 def entry_of(file: Path, store: Store) -> Entry | None:
     """The installed model that a file is; None = it is not installed."""
-    whole = file.resolve()
-    return next((one for one in store.entries() if one.path.resolve() == whole and one.role == "target"), None)
+    whole = paths.real(file)
+    return next((one for one in store.entries() if paths.real(one.path) == whole and one.role == "target"), None)
 
 
 def _draft_of(entry: Entry, store: Store) -> Path | None:

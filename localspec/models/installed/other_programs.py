@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from localspec import paths
 from localspec.errors import LocalspecError
 from localspec.gguf import read_header
 from localspec.gguf.split import present_parts, split_of
 from localspec.models.facts.heads import draft_kind
 from localspec.models.installed.store import Store
-from localspec.paths import typed
 
 MOST_FILES = 10_000
 """Files that are looked at in a program's folder: one that holds more is no folder of models."""
@@ -46,13 +46,16 @@ def find_kept(store: Store) -> list[Kept]:
     """Models of other programs that can answer or draft here, by program and name; each file once.
 
     Files that cannot be read, and such as only encode texts or pictures, are left out.
+
+    Raises:
+        UsageError: there is no home folder.
     """
     installed = {
-        file.path.resolve(): entry.name for entry in store.entries() for file in entry.files if file.path.exists()
+        paths.real(file.path): entry.name for entry in store.entries() for file in entry.files if file.path.exists()
     }
     found: dict[Path, Kept] = {}
     for program, path, name in _files():
-        real = path.resolve()
+        real = paths.real(path)
         if real in found or split_of(path.name).part != 1:
             continue
         try:
@@ -76,7 +79,7 @@ def _read(program: str, path: Path, name: str, installed: str) -> Kept | None:
 
 def _files() -> Iterator[tuple[str, Path, str]]:
     """(program, file, name) of everything that may be a model, program by program."""
-    home = Path.home()
+    home = paths.home()
     for folder in (home / ".lmstudio" / "models", home / ".cache" / "lm-studio" / "models"):
         yield from _named("LM Studio", _below(folder))
     for folder in _ollama_folders():
@@ -115,7 +118,7 @@ def _directly_in(folder: Path) -> Iterator[Path]:
 def _ollama_folders() -> list[Path]:
     """Where Ollama keeps models: for this user, and for the service that its installer sets up on Linux."""
     own = os.environ.get("OLLAMA_MODELS")
-    return [Path(own) if own else Path.home() / ".ollama" / "models", Path("/usr/share/ollama/.ollama/models")]
+    return [Path(own) if own else paths.home() / ".ollama" / "models", Path("/usr/share/ollama/.ollama/models")]
 
 
 def _ollama(folder: Path) -> Iterator[tuple[str, Path, str]]:
@@ -140,9 +143,9 @@ def _hub_cache() -> Path:
     """The cache that every program shares which loads models with Hugging Face's library, by its own variables."""
     cache = os.environ.get("HF_HUB_CACHE")
     if cache:
-        return typed(cache)
+        return paths.typed(cache)
     home = os.environ.get("HF_HOME")
-    return (typed(home) if home else _caches() / "huggingface") / "hub"
+    return (paths.typed(home) if home else _caches() / "huggingface") / "hub"
 
 
 def _llama_cache() -> Path:
@@ -150,12 +153,12 @@ def _llama_cache() -> Path:
     own = os.environ.get("LLAMA_CACHE")
     if own:
         return Path(own)
-    return (Path.home() / "Library" / "Caches" if sys.platform == "darwin" else _caches()) / "llama.cpp"
+    return (paths.home() / "Library" / "Caches" if sys.platform == "darwin" else _caches()) / "llama.cpp"
 
 
 def _caches() -> Path:
     cache = os.environ.get("XDG_CACHE_HOME")
-    return Path(cache) if cache else Path.home() / ".cache"
+    return Path(cache) if cache else paths.home() / ".cache"
 
 
 def _downloads() -> Path:

@@ -82,11 +82,11 @@ def running() -> list[Process]:
 
 def users_of(files: set[Path]) -> list[Process]:
     """Running processes that have one of these files open."""
-    real = {file.resolve() for file in files}
+    real = {paths.real(file) for file in files}
     return [
         process
         for process in running()
-        if {Path(name).resolve() for name in (process.target, process.draft) if name} & real
+        if {paths.real(name) for name in (process.target, process.draft) if name} & real
     ]
 
 

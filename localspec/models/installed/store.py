@@ -309,7 +309,7 @@ def _delete(file: StoredFile, others: Sequence[Entry]) -> Removal:
     """Deletes a file's link and bytes as far as they are ours and nothing else needs them."""
     path = file.path
     try:
-        real = path.resolve(strict=True)
+        real = Path(os.path.realpath(path, strict=True))
     except OSError:
         if path.is_symlink() and file.ownership == "link":
             path.unlink()
@@ -328,7 +328,7 @@ def _delete(file: StoredFile, others: Sequence[Entry]) -> Removal:
         _remove_if_empty(path.parent)
         return Removal(path, 0, f"{real} is your own file; only the link to it is gone")
     for other in others:
-        if any(used.path.resolve() == real for used in other.files):
+        if any(paths.real(used.path) == real for used in other.files):
             return Removal(path, 0, f"{other.name} uses the same bytes")
     links = _links_to(real)
     if links:
@@ -354,7 +354,7 @@ def _is_blob(path: Path) -> bool:
 def _links_to(blob: Path) -> list[Path]:
     """Links in the snapshots of the blob's repository that point to it."""
     snapshots = blob.parent.parent / "snapshots"
-    return [link for link in sorted(snapshots.rglob("*")) if link.is_symlink() and link.resolve() == blob]
+    return [link for link in sorted(snapshots.rglob("*")) if link.is_symlink() and paths.real(link) == blob]
 
 
 def _remove_if_empty(folder: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+from localspec import paths
 from localspec.errors import LocalspecError
 from localspec.gguf import read_header
 from localspec.models.installed.store import Entry, Store
@@ -21,8 +22,8 @@ def title_of(target: Path, store: Store | None = None) -> str:
     if not own:
         return target.stem
     others = (entry.path for entry in (Store() if store is None else store).entries() if not entry.fault)
-    real = target.resolve()
-    return target.stem if any(_name(other) == own for other in others if other.resolve() != real) else own
+    real = paths.real(target)
+    return target.stem if any(_name(other) == own for other in others if paths.real(other) != real) else own
 
 
 def same_files(entry: Entry, entries: Iterable[Entry]) -> list[str]:

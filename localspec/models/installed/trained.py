@@ -32,7 +32,7 @@ def size_of(name: str) -> int:
 def is_begun(name: str) -> bool:
     """Whether training it left something."""
     folder = work_folder(name)  # an imported model may be called ".."
-    return folder.is_dir() and folder.resolve().parent == work_folder("x").resolve().parent
+    return folder.is_dir() and paths.real(folder).parent == paths.real(work_folder("x")).parent
 
 
 def forget(name: str) -> int:
@@ -83,7 +83,7 @@ def keep(target: Path, name: str, file: Path, store: Store, drafts: bool) -> str
     if any(entry.name == name for entry in store.entries()):
         store.remove(name)
     adopt(file, store, name=name, role="draft", copy=True)
-    bundled = any(one.bundled and one.path.resolve() == target.resolve() for one in Catalog.load().models.values())
+    bundled = any(one.bundled and paths.real(one.path) == paths.real(target) for one in Catalog.load().models.values())
     entry = entry_of(target, store)
     if bundled or not drafts:
         if entry is not None and entry.draft == name:

@@ -88,7 +88,7 @@ class PromptCaches:
             age = f"{status.st_size} {status.st_mtime_ns}"
         except OSError:  # it was deleted after it was loaded
             age = ""
-        facts = f"{context.model.path.resolve()} {age}"
+        facts = f"{paths.real(context.model.path)} {age}"
         self._model = hashlib.sha256(facts.encode("utf-8", "surrogatepass")).hexdigest()[:16]
         """What the names of the model's files begin with."""
         self._look()

@@ -145,7 +145,7 @@ def _identities(target: Path, draft: Path | None) -> list[list[Any]]:
     for path in (target, draft):
         if path is not None:
             status = path.stat()
-            found.append([str(path.resolve()), status.st_size, status.st_mtime_ns])
+            found.append([str(paths.real(path)), status.st_size, status.st_mtime_ns])
     return found
 
 

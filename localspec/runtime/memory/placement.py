@@ -291,4 +291,4 @@ def _key(settings: EngineSettings, places: Sequence[Place]) -> str:
 def _identity(path: Path) -> list[Any]:
     """Path, size and time of change."""
     status = path.stat()
-    return [str(path.resolve()), status.st_size, status.st_mtime_ns]
+    return [str(paths.real(path)), status.st_size, status.st_mtime_ns]

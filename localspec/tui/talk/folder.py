@@ -9,6 +9,7 @@ from pathlib import Path
 
 from pathspec import GitIgnoreSpec
 
+from localspec import paths
 from localspec.chat.archive.message import Attachment
 from localspec.chat.text_file import read_text
 from localspec.errors import LocalspecError, UsageError
@@ -61,7 +62,7 @@ def attached(folder: Path, name: str) -> tuple[Attachment, ...]:
         UsageError: there are none, or too many, or they are too large together.
     """
     found, size = list[Attachment](), 0
-    folder = folder.resolve()
+    folder = paths.real(folder)
     above = _rules_above(folder)
     if _left_out(above, str(folder), True):
         above = []  # it was named nevertheless

@@ -45,7 +45,7 @@ class Preferences:
         """
         path = _file() if path is None else path
         try:
-            saved = json.loads(path.read_text(encoding="utf-8"))
+            saved = json.loads(paths.read_own(path))
         except FileNotFoundError:
             return cls()
         except (OSError, ValueError) as error:

@@ -47,7 +47,7 @@ def read_keys(path: Path | None = None) -> dict[str, str]:
     """
     path = keys_file() if path is None else path
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8")).get("keys", {})
+        table = tomllib.loads(paths.read_own(path)).get("keys", {})
     except FileNotFoundError:
         return {}
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:

@@ -33,7 +33,7 @@ class OpenTabs:
         """As they were when last written; none if there is no such file, or if it cannot be understood."""
         file = _file(archive)
         with suppress(OSError, ValueError):
-            saved = json.loads(file.read_text(encoding="utf-8")) if file is not None else None
+            saved = json.loads(paths.read_own(file)) if file is not None else None
             if isinstance(saved, dict) and isinstance(saved.get("tabs"), list):
                 return cls(tuple(map(str, saved["tabs"])), str(saved.get("front", "")))
         return cls()

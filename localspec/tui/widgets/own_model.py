@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from textual.content import Content
 from textual.widgets import Static
 
+from localspec import paths
 from localspec.chat.plain_text import one_line
 from localspec.errors import LocalspecError
 from localspec.models.installed.installed import find, knows
@@ -32,7 +33,7 @@ def own_model(model: str, facts: Facts | None) -> str:
         target, _ = find(model)
     except LocalspecError:
         return ""
-    return model if os.path.isfile(target) and target.resolve() != facts.target.resolve() else ""
+    return model if os.path.isfile(target) and paths.real(target) != paths.real(facts.target) else ""
 
 
 def short(model: str) -> str:
