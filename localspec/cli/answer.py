@@ -47,15 +47,20 @@ def answered(engine: AnyEngine, messages: Sequence[Message], wanted: Options) ->
     return engine.generate(continued(messages), wanted, max_tokens=wanted.max_tokens or MOST_TOKENS)
 
 
-def say_if_base_model(engine: AnyEngine, options: argparse.Namespace) -> None:
-    """One line on standard error after a model without a chat template was loaded, unless raw text is wanted.
+def say_of_model(engine: AnyEngine, options: argparse.Namespace) -> None:
+    """A line on standard error after a model was loaded whose file leaves open how text is split; and one after a model
+    without a chat template, unless raw text is wanted.
 
     Raises:
         ModelError: a system message is given.
     """
     from localspec.chat.prompt.completion import continued, note
     from localspec.chat.turn import Message
+    from localspec.gguf.split import read_parts
+    from localspec.models.facts.vocabulary import doubt_of
 
+    if doubt := doubt_of(read_parts(engine.loaded.settings.target)[0]):
+        print(f"localspec: {doubt}", file=sys.stderr)
     if engine.template.exists or getattr(options, "raw", False):
         return
     continued([Message("system", options.system)] if options.system else [])

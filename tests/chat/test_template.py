@@ -60,8 +60,27 @@ def test_a_model_without_a_template_says_so() -> None:
 
 @pytest.mark.parametrize("source", ["{% for %}", "{{ 'a }}", "{% endif %}", "{{ x | no_such_filter }}"])
 def test_a_broken_template_is_an_error_of_the_model(source: str) -> None:
-    with pytest.raises(ModelError, match="chat template is broken"):
-        ChatTemplate(source)
+    template = ChatTemplate(source)  # loading is none: text can be completed without it
+    assert template.exists
+    assert template.fault.startswith("The model's chat template is broken: ")
+    with pytest.raises(ModelError, match=r"chat template is broken: .* --raw"):
+        template.render(HI)
+
+
+def test_what_is_marked_for_trainers_stands_for_itself() -> None:
+    source = """{%- for message in messages %}
+  {%- if message.role == 'user' %}
+{{- '<|im_start|>user\\n' + message.content }}
+  {%- else %}
+{%- generation %}{% set said = message.content %}{{- '<|im_start|>' + said }}{% if 1 %}!{% endif %}{% endgeneration %}
+  {%- endif %}
+{%- endfor %}{{ said }}"""
+    tags = ("{%- generation %}", "{% endgeneration %}")
+    plain = source.replace(tags[0], "{#- #}").replace(tags[1], "{# #}")
+    talk = [Message("user", "Hi"), Message("assistant", "Hello")]
+    assert ChatTemplate(source).render(talk) == ChatTemplate(plain).render(talk) != ""
+    assert "<|im_start|>Hello!" in ChatTemplate(source).render(talk)
+    assert ChatTemplate("{% generation %}a").fault
 
 
 @pytest.mark.parametrize(

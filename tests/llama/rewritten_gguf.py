@@ -8,7 +8,7 @@ from pathlib import Path
 import gguf
 
 
-def rewritten(source: Path, path: Path, *, without: Container[str] = (), files: int = 1) -> Path:
+def rewritten(source: Path, path: Path, *, without: Container[str] = (), files: int = 1, **more: str) -> Path:
     """The same model at another path; with several files, `path` is their common name.
 
     Args:
@@ -16,6 +16,7 @@ def rewritten(source: Path, path: Path, *, without: Container[str] = (), files: 
         path: what is written, NAME.gguf.
         without: keys of metadata that are left out.
         files: how many.
+        more: texts for the tokenizer's metadata, by the end of their names.
     """
     reader = gguf.GGUFReader(source)
     per_file = -(-len(reader.tensors) // files) if files > 1 else 0
@@ -26,6 +27,8 @@ def rewritten(source: Path, path: Path, *, without: Container[str] = (), files: 
         kind = field.types[0]
         of = field.types[-1] if kind == gguf.GGUFValueType.ARRAY else None
         writer.add_key_value(field.name, field.contents(), kind, sub_type=of)
+    for name, text in more.items():
+        writer.add_string(f"tokenizer.{name}", text)
     for tensor in reader.tensors:
         writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)
     writer.write_header_to_file()

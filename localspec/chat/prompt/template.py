@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from localspec.chat.prompt.marks import Marks, marks_of
 from localspec.chat.prompt.sealed import BREAK, json_text, opened
 from localspec.chat.turn import Message
-from localspec.errors import ModelError, UsageError
+from localspec.errors import ModelError, UsageError, reason
 from localspec.llama.special_tokens import SpecialToken
 from localspec.types import Prompt
 
@@ -41,10 +41,11 @@ class ChatTemplate:
             source: Jinja text of `tokenizer.chat_template`; None = the model has none.
             bos, eos: texts of the model's begin- and end-of-sequence tokens.
             specials: gives the special tokens of its vocabulary, when a prompt is made.
-
-        Raises:
-            ModelError: the template cannot be compiled.
         """
+        self.exists = source is not None
+        """Whether the model has a template, be it broken."""
+        self.fault = ""
+        """Why it cannot be used, in a sentence; "" = it can."""
         self.source = source or ""
         """The Jinja text; "" = there is none."""
         self._template = None
@@ -56,8 +57,10 @@ class ChatTemplate:
         import jinja2  # 30 ms, only when a model is loaded
         from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+        from localspec.chat.prompt.generation import Generation
+
         environment = ImmutableSandboxedEnvironment(
-            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", Generation]
         )
         environment.filters["tojson"] = _to_json
         environment.globals["raise_exception"] = _refuse
@@ -65,22 +68,11 @@ class ChatTemplate:
         try:
             self._template = environment.from_string(source.replace(BREAK, 2 * BREAK))
         except (jinja2.TemplateError, SyntaxError, RecursionError) as error:
-            raise ModelError(
-                f"The model's chat template is broken: {error}.", "Use a file with a working one."
-            ) from None
-
-    @property
-    def exists(self) -> bool:
-        """Whether the model has a template."""
-        return self._template is not None
+            self.fault = f"The model's chat template is broken: {reason(error)}."
 
     @classmethod
     def of(cls, model: Vocabulary) -> ChatTemplate:
-        """That of a model.
-
-        Raises:
-            ModelError: it cannot be compiled.
-        """
+        """That of a model."""
         bos, eos = model.text_of(model.bos), model.text_of(model.eos)
         return cls(model.chat_template, bos, eos, lambda: model.special_tokens)
 
@@ -99,9 +91,11 @@ class ChatTemplate:
             variables: more for the template.
 
         Raises:
-            ModelError: the model has no template.
+            ModelError: the model has no template, or a broken one.
             UsageError: the template refuses these messages, or fails on them.
         """
+        if self.fault:
+            raise ModelError(self.fault, "`localspec run --raw` completes plain text without it.")
         if self._template is None:
             raise ModelError("The model has no chat template.", "Use `localspec run --raw` to complete plain text.")
         import jinja2

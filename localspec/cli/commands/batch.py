@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from localspec.chat.text_file import read_text
 from localspec.cli import output, standard_input
-from localspec.cli.answer import say_if_base_model, start_answer
+from localspec.cli.answer import say_of_model, start_answer
 from localspec.cli.options import load_engine, wanted_of
 from localspec.errors import LocalspecError, UsageError
 
@@ -35,7 +35,7 @@ def run(options: argparse.Namespace) -> int:
     slots = min(options.slots or 4, max(len(lines), 1))
     failed = 0
     with load_engine(options, slots=slots) as engine:
-        say_if_base_model(engine, options)
+        say_of_model(engine, options)
         batch = _Batch(engine, options, wanted)
         with ThreadPoolExecutor(max_workers=slots) as workers:  # a worker waits for one slot's answer
             futures = [workers.submit(batch.answer, line) for line in lines]

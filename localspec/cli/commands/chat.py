@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from localspec.cli.answer import say_if_base_model
+from localspec.cli.answer import say_of_model
 from localspec.cli.endpoint import ServerSpeaker, add_endpoint_options, check_endpoint_options, key_of, take_listed
 from localspec.cli.opening import check_openable
 from localspec.cli.options import (
@@ -67,7 +67,7 @@ def run(options: argparse.Namespace) -> int:
             Conversation(ServerSpeaker(options), options, wanted).hold()
             return 0
         with load_shown(loader(options), options) as engine:
-            say_if_base_model(engine, options)
+            say_of_model(engine, options)
             Conversation(EngineSpeaker(engine), options, wanted).hold()
         return 0
     return _open(options, wanted, "".join(faults))

@@ -110,6 +110,7 @@ def check_alone(options: argparse.Namespace, path: Path) -> int:
         UsageError: it drafts for another model, which is to be named.
         ModelFileError: it is missing, damaged, or no model that generates text.
     """
+    from localspec.chat.prompt.template import ChatTemplate
     from localspec.cli.commands.show import exactness_of
     from localspec.gguf.split import read_parts
     from localspec.llama.model import check_text_model
@@ -133,16 +134,19 @@ def check_alone(options: argparse.Namespace, path: Path) -> int:
     refusal = _refusal(path)
     exact, exact_words = (None if refusal else exactness_of(facts)) or ({}, "unknown")
     drafts = _drafts(options.target, parts)
+    fault, doubt = ChatTemplate(parts[0].chat_template).fault, facts.tokenizer["doubt"]
     if options.json:
         told: dict[str, Any] = {"file": facts.file, "kind": facts.kind, "architecture": facts.architecture}
         told |= {"loads": not refusal, "refusal": refusal, "template": facts.template is not None}
+        told |= {"template_fault": fault, "tokenizer_doubt": doubt}
         told |= {"methods": [method.name for method in facts.methods if method.fits]}
         told |= {"drafts": [one.as_dict() for one in drafts], "exact": exact, "memory": plan.as_dict()}
         print(json.dumps(told))
     else:
         chats = "" if facts.template else "; it has no chat template, so it completes text"
         print_plain(f"{path.name} is {facts.kind}: {facts.architecture}, {facts.quantisation}{chats}.")
-        print_plain(f"loads: {f'no: {refusal}' if refusal else 'yes'}", f"exact: {exact_words}")
+        notes = (f"note: {note}" for note in (fault, doubt) if note)
+        print_plain(f"loads: {f'no: {refusal}' if refusal else 'yes'}", *notes, f"exact: {exact_words}")
         print_plain(*_draft_lines(facts.methods, drafts), *gpu_lines(plan, why), *memory_lines(plan))
     return 0 if plan.fits and not refusal else 1
 

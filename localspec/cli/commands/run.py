@@ -11,7 +11,7 @@ from localspec import paths
 from localspec.chat.plain_text import plain_text
 from localspec.chat.text_file import check_text, read_text
 from localspec.cli import output, standard_input
-from localspec.cli.answer import say_if_base_model, start_answer
+from localspec.cli.answer import say_of_model, start_answer
 from localspec.cli.commands import batch
 from localspec.cli.endpoint import add_endpoint_options, check_endpoint_options, run_prompt, take_listed
 from localspec.cli.number import whole
@@ -80,7 +80,7 @@ def run(options: argparse.Namespace) -> int:
     if options.endpoint:
         return run_prompt(options, text, wanted)
     with load_engine(options) as engine:
-        say_if_base_model(engine, options)
+        say_of_model(engine, options)
         generation = start_answer(engine, options, text, wanted)
         if options.json:
             return _print_json(generation, engine.loaded.configuration)

@@ -70,8 +70,11 @@ def run(options: argparse.Namespace) -> int:
     found = [describe(read_parts(Path(path)), settings, there) for path in paths]
     exact = [exactness_of(facts) for facts in found]
     if options.json:
-        data = [said and said[0] for said in exact]
-        all_facts = [facts.as_dict() | {"exact": one} for facts, one in zip(found, data, strict=True)]
+        data = [
+            {"exact": said and said[0], "template_fault": _fault(facts)}
+            for facts, said in zip(found, exact, strict=True)
+        ]
+        all_facts = [facts.as_dict() | more for facts, more in zip(found, data, strict=True)]
         print(json.dumps(all_facts if pair else all_facts[0]))
         return 0
     for index, (facts, said) in enumerate(zip(found, exact, strict=True)):
@@ -202,7 +205,8 @@ def _rows(facts: Facts) -> list[tuple[str, str]]:
         ("quantisation", f"{facts.quantisation} (tensors: {types})" if types else facts.quantisation),
         *([("not packed", facts.unpacked)] if facts.unpacked else []),
         ("tokenizer", _tokenizer(facts.tokenizer)),
-        ("chat template", _template(facts.template)),
+        *([("", facts.tokenizer["doubt"])] if facts.tokenizer["doubt"] else []),
+        ("chat template", _fault(facts) or _template(facts.template)),
         ("context", f"{trained}; {facts.default_context:,} by default here"),
         ("licence", facts.licence or "not stated"),
     ]
@@ -237,6 +241,14 @@ def _tokenizer(found: dict[str, Any]) -> str:
         token = found[name]
         words.append(f"{name} {token['id']} {token['text']!r}" if token else f"no {name}")
     return ", ".join(words) + (", texts start with bos" if found["add_bos"] else "")
+
+
+def _fault(facts: Facts) -> str:
+    """Why its chat template cannot be used; "" = it can, or there is none."""
+    from localspec.chat.prompt.template import ChatTemplate
+    from localspec.gguf import read_header
+
+    return ChatTemplate(read_header(facts.file).chat_template).fault
 
 
 def _template(found: dict[str, Any] | None) -> str:

@@ -14,7 +14,7 @@ from localspec.models.facts.context_length import default_context
 from localspec.models.facts.heads import draft_kind, keeps_state, nextn_layers, reads, trained_for
 from localspec.models.facts.pairing import template_marks
 from localspec.models.facts.shape import shape_of
-from localspec.models.facts.vocabulary import vocabulary
+from localspec.models.facts.vocabulary import doubt_of, vocabulary
 from localspec.models.memory.fit import FitSettings, plan
 from localspec.models.memory.memory import Place, total_ram
 
@@ -155,6 +155,7 @@ def _tokenizer(header: Header) -> dict[str, Any]:
         **special,
         "add_bos": found.add_bos,
         "add_eos": found.add_eos,
+        "doubt": doubt_of(header),
     }
 
 

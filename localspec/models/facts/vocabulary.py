@@ -61,6 +61,14 @@ class Vocabulary:
         return "" if token is None else self.tokens[token].decode("utf-8", "replace")
 
 
+def doubt_of(header: Header) -> str:
+    """What a file does not say about its tokenizer and llama.cpp guesses, in a sentence; "" = nothing."""
+    if KINDS.get(header.text("tokenizer.ggml.model")) != "BPE" or vocabulary(header).pre:
+        return ""
+    guessed = "The file does not say how its tokenizer splits text (tokenizer.ggml.pre), so llama.cpp guesses"
+    return f"{guessed}: answers may be worse. Newer conversions say it."
+
+
 def vocabulary(header: Header) -> Vocabulary:
     """The tokenizer of a file.
 

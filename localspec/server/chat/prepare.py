@@ -65,6 +65,8 @@ def chat_turn(fields: ChatFields, engine: AnyEngine) -> tuple[Turn, Tokens]:
     """
     if not engine.template.exists:
         raise invalid("This model has no chat template; use /v1/completions.", "messages", "unsupported_model")
+    if engine.template.fault:
+        raise invalid(f"{engine.template.fault} Use /v1/completions.", "messages", "unsupported_model")
     messages, beginning = fields.conversation()
     tools = [tool_of(tool) for tool in fields.tools or ()]
     parallel = fields.parallel_tool_calls is not False
