@@ -40,3 +40,12 @@ def test_a_bundle_that_cannot_be_written_is_a_sentence(command: Command, tmp_pat
     assert result.code == 1
     assert "No such file or directory" in result.err
     assert "Traceback" not in result.err
+
+
+def test_the_chosen_model_is_examined(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCALSPEC_MODEL", "tiny-draft")
+    found = {one["name"]: one["value"] for one in json.loads(command("doctor", "--json").out)}
+    assert "tiny-draft" in found["target"]
+    assert found["draft model"] == "none"
+    named = json.loads(command("doctor", "--json", "--target", "tiny-target").out)
+    assert "tiny-target" in next(one["value"] for one in named if one["name"] == "target")

@@ -194,7 +194,9 @@ def test_suggest_nothing(command: Command, tmp_path: Path) -> None:
     alone = write(tmp_path / "alone.gguf", gguf_bytes())
     result = command("suggest", str(alone))
     assert result.code == 1
-    assert "prompt lookup needs no draft" in result.out
+    assert "Drafters without a file draft for it unasked" in result.out
+    assert f"localspec train {alone} makes a draft model." in result.out
+    assert "--drafter" not in result.out
     assert json.loads(command("suggest", str(alone), "--json").out) == []
     result = command("suggest", "nobody")
     assert result.code == 3

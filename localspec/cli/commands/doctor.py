@@ -7,7 +7,7 @@ import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from localspec.cli.options import add_model_options, load_engine
+from localspec.cli.options import add_model_options, load_engine, take_default
 from localspec.paths import typed
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ def run(options: argparse.Namespace) -> int:
     from localspec.checks.doctor import examine_engine, examine_machine
     from localspec.checks.machine import examine_machine_state
 
+    take_default(options)
     findings = [*examine_machine(options.wide), *examine_machine_state()]
     if options.check_updates:
         from localspec.checks.doctor import examine_updates

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from shlex import quote
 
 from rich.filesize import decimal
 
@@ -51,5 +52,8 @@ def run(options: argparse.Namespace) -> int:
         if not one.installed or drafts(one.method):
             print_plain(f"  {one.command}")
     if not found:
-        print(f"Nothing is known that drafts for {name}; prompt lookup needs no draft: --drafter lookup")
+        print_plain(
+            f"Nothing is known that drafts for {name}. Drafters without a file draft for it unasked; "
+            f"localspec train {quote(name)} makes a draft model."
+        )
     return 0 if found else 1

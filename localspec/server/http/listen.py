@@ -54,7 +54,8 @@ def bind(host: str, port: int) -> socket.socket:
         return UnixSocket(Path(host.removeprefix(PREFIX)))
     try:
         address = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)[0]
-        return socket.create_server(address[4][:2], family=address[0], backlog=512)
+        both = address[4][0] == "::" and socket.has_dualstack_ipv6()  # all addresses are IPv4's, too
+        return socket.create_server(address[4][:2], family=address[0], backlog=512, dualstack_ipv6=both)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise UsageError(
