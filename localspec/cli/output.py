@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from localspec.chat.plain_text import PlainText, plain_text
@@ -31,6 +32,51 @@ def load_progress() -> Iterator[Callable[[str, float], None] | None]:
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("Loading", total=1.0)
         yield lambda what, share: bar.update(task, description=what, completed=share)
+
+
+SHOWN_AFTER = 0.3
+"""Seconds of reading from which on it is shown: a line that comes and goes at once only flickers."""
+
+
+@contextmanager
+def reading_progress() -> Iterator[Callable[[int, int], None] | None]:
+    """A bar for (tokens of the prompt that were read, all of them), which goes before the answer comes; nothing when
+    standard error is not a terminal.
+    """
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn
+
+    columns = (
+        TextColumn("reading {task.total:,.0f} tokens"),
+        BarColumn(bar_width=24),
+        TextColumn("{task.description}"),
+    )
+    more: dict[str, Any] = {"transient": True, "redirect_stdout": False, "redirect_stderr": False}
+    bar = Progress(*columns, console=Console(stderr=True), **more)
+    task, began = bar.add_task(""), list[tuple[float, int]]()
+
+    def end() -> None:
+        if bar.live.is_started:
+            bar.stop()
+
+    def heard(done: int, total: int) -> None:
+        if done >= total:
+            end()
+            return
+        began.append((perf_counter(), done))
+        seconds, read = began[-1][0] - began[0][0], done - began[0][1]
+        words = f"about {max(1, round((total - done) * seconds / read))} s" if read else ""
+        bar.update(task, completed=done, total=total, description=words)
+        if seconds >= SHOWN_AFTER and bar.console.is_interactive:
+            bar.start()
+
+    try:
+        yield heard
+    finally:
+        end()
 
 
 def print_plain(*lines: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import gzip
+import os
 import re
 import shutil
 import subprocess
@@ -75,14 +76,16 @@ def test_only_the_command_itself_imports_shtab() -> None:
 
 
 def completed(script: Path, *words: str, folder: Path) -> list[str]:
-    """What bash offers for the last of the words."""
+    """What bash offers for the last of the words, with our program on the path."""
     program = """
         source "$1"; shift
         COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1))
         _shtab_localspec; printf '%s\\n' "${COMPREPLY[@]}"
     """
     arguments = ["bash", "-c", program, "bash", str(script), *words]
-    done = subprocess.run(arguments, capture_output=True, text=True, check=True, cwd=folder)
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = os.environ | {"PATH": path}
+    done = subprocess.run(arguments, capture_output=True, text=True, check=True, cwd=folder, env=environment)
     return [word.strip() for word in done.stdout.splitlines() if word.strip()]
 
 
@@ -97,6 +100,16 @@ def test_bash_completes_commands_options_and_files(folder: Path, tmp_path: Path)
     assert "strict" in completed(script, "localspec", "run", "--exact", "", folder=tmp_path)
     assert completed(script, "localspec", "run", "--target", "bi", folder=tmp_path) == ["big.gguf"]
     assert completed(script, "localspec", "connect", "cl", folder=tmp_path) == ["claude"]
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
+def test_bash_completes_names_of_models(folder: Path, tmp_path: Path) -> None:
+    script = folder / "localspec.bash"
+    (tmp_path / "tiny.gguf").touch()
+    for words in (("use",), ("rm",), ("run",), ("chat", "--target"), ("verify", "--draft")):
+        found = completed(script, "localspec", *words, "tin", folder=tmp_path)
+        assert sorted(found) == ["tiny", "tiny-draft", "tiny-target", "tiny.gguf"], words
+    assert completed(script, "localspec", "chats", "rm", "tin", folder=tmp_path) == []
 
 
 def test_the_man_page_is_shown(folder: Path) -> None:

@@ -94,6 +94,23 @@ async def test_slash_commands_are_completed(make_app: MakeApp) -> None:
 
 
 @pytest.mark.asyncio
+async def test_names_of_models_are_offered_after_their_command(make_app: MakeApp) -> None:
+    app = make_app("ok")
+    async with app.run_test() as pilot:
+        await pilot.press(*"/model tiny-")
+        offered = front(app).query_one(Suggestions)
+        await until(pilot, lambda: offered.display and offered.option_count == 2)
+        assert offered.chosen is not None
+        assert offered.chosen.text == "tiny-draft"
+        await pilot.press("down", "tab")
+        assert front(app).composer.text == "/model tiny-target "
+        assert not offered.display
+        front(app).composer.put("")
+        await pilot.press(*"which /model tin")
+        assert not offered.display
+
+
+@pytest.mark.asyncio
 async def test_an_unknown_command_is_said_and_a_path_is_sent(make_app: MakeApp) -> None:
     app = make_app("ok")
     async with app.run_test() as pilot:

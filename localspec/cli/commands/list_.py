@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--verify", action="store_true", help="read every byte and compare sha256")
     parser.add_argument("--catalog", action="store_true", help="the pairs and models that localspec knows by name")
+    parser.add_argument("--names", action="store_true", help="the names alone, a line each, as shells complete them")
     parser.add_argument("--json", action="store_true", help="the list as JSON")
 
 
@@ -28,6 +29,11 @@ def run(options: argparse.Namespace) -> int:
     if options.catalog:
         return _print_catalog(options.json)
     entries = Store().entries()
+    if options.names:
+        from localspec.models.installed.installed import names
+
+        print("\n".join(sorted({*names(), *(entry.name for entry in entries)})))
+        return 0
     faults = {
         entry.name: entry.fault or _unreadable(entry) or (_verify(entry) if options.verify else "") for entry in entries
     }

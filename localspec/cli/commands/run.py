@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from localspec import paths
@@ -79,9 +80,9 @@ def run(options: argparse.Namespace) -> int:
     wanted = wanted_of(options)
     if options.endpoint:
         return run_prompt(options, text, wanted)
-    with load_engine(options) as engine:
+    with load_engine(options) as engine, output.reading_progress() as heard:
         say_of_model(engine, options)
-        generation = start_answer(engine, options, text, wanted)
+        generation = start_answer(engine, options, text, replace(wanted, on_prefill=heard))
         if options.json:
             return _print_json(generation, engine.loaded.configuration)
         try:

@@ -103,6 +103,12 @@ def usable(store: Store | None = None, catalog: Catalog | None = None) -> dict[s
     return pairs | found
 
 
+def names() -> list[str]:
+    """What can be named as the model that answers: those of `usable`, and servers' models of models.toml, by name."""
+    catalog = Catalog.load()
+    return sorted({*usable(catalog=catalog), *catalog.endpoints})
+
+
 def name_of(sha256: str, store: Store | None = None, catalog: Catalog | None = None) -> str:
     """What a file with this checksum is called here, be it installed, bundled or listed; "" = unknown."""
     catalog = Catalog.load() if catalog is None else catalog

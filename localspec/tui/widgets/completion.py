@@ -12,6 +12,8 @@ from textual.content import Content
 from textual.widgets import OptionList
 from textual.widgets.option_list import Option
 
+from localspec.errors import LocalspecError
+from localspec.models.installed import installed
 from localspec.tui.talk import attach
 from localspec.tui.widgets.composer import Composer
 from localspec.tui.widgets.registry import commands
@@ -62,6 +64,8 @@ class Suggestions(OptionList, can_focus=False):
 
 
 _MOST_SUGGESTIONS = 8
+_MODEL = "/model "
+"""What the name of a model follows."""
 
 
 class Completion:
@@ -70,6 +74,7 @@ class Completion:
     def __init__(self, composer: Composer, suggestions: Suggestions) -> None:
         self._composer, self._suggestions = composer, suggestions
         self._files: list[str] | None = None
+        self._models: list[str] | None = None
         self._closed_for = ""
         composer.steer = self._steer
 
@@ -81,11 +86,20 @@ class Completion:
         self._closed_for = ""
         if word.startswith("/") and composer.text.startswith(word) and "\n" not in composer.text:
             self._suggestions.offer(_commands(word[1:]))
+        elif composer.text == f"{_MODEL}{word}":
+            self._follow_models(word)
         elif word.startswith("@"):
             offer = partial(self._offer_files, word)  # not a coroutine, which might never be awaited
             composer.run_worker(offer, exclusive=True, group="files")  # type: ignore[arg-type]
         else:
             self._suggestions.offer(())
+
+    def _follow_models(self, word: str) -> None:
+        if word and self._models is not None:
+            self._offer_models(self._models, word)
+            return
+        self._suggestions.offer(())
+        self._composer.run_worker(self._load_models(), exclusive=True, group="models", exit_on_error=False)
 
     @property
     def shown(self) -> bool:
@@ -120,6 +134,20 @@ class Completion:
         paths = await asyncio.to_thread(attach.matching, self._files, word[1:].strip('"'), _MOST_SUGGESTIONS)
         if self._composer.word_before_cursor() == word:
             self._suggestions.offer([_file(path) for path in paths])
+
+    async def _load_models(self) -> None:
+        """Anew each time the command is typed: models come and go."""
+        try:
+            self._models = await asyncio.to_thread(installed.names)
+        except LocalspecError:
+            self._models = []
+        word = self._composer.word_before_cursor()
+        if self._composer.text == f"{_MODEL}{word}":
+            self._offer_models(self._models, word)
+
+    def _offer_models(self, names: list[str], word: str) -> None:
+        found = [Suggestion(name) for name in names if name.startswith(word)]
+        self._suggestions.offer(found[:_MOST_SUGGESTIONS])
 
 
 def _commands(typed: str) -> list[Suggestion]:
