@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import subprocess
@@ -55,7 +56,7 @@ def test_a_command_is_the_command_even_where_a_model_is_called_so(command: Comma
     added = command("import", str(tiny_target), "--name", "ps", "--link")
     assert added.code == 0, added.err
     try:
-        assert command("ps", "--json").out == "[]\n"
+        assert isinstance(json.loads(command("ps", "--json").out), list)
         assert command("run", "ps", PROMPT, *SHORT) == command("run", "tiny-target", PROMPT, *SHORT)
     finally:
         command("rm", "ps")
