@@ -99,7 +99,8 @@ class Completion:
             self._offer_models(self._models, word)
             return
         self._suggestions.offer(())
-        self._composer.run_worker(self._load_models(), exclusive=True, group="models", exit_on_error=False)
+        load = self._load_models  # not a coroutine, which might never be awaited
+        self._composer.run_worker(load, exclusive=True, group="models", exit_on_error=False)  # type: ignore[arg-type]
 
     @property
     def shown(self) -> bool:
