@@ -15,6 +15,7 @@ from tests.cli.conftest import Command
 
 LONG = "seven green boats and a red lamp, " * 60
 SHORT = ("--target", "tiny-target", "--max-tokens", "4", "--temperature", "0", "--drafter", "none")
+MARK = "\a"
 
 
 @pytest.fixture
@@ -24,17 +25,19 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[int, TextIO]]:
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setattr(output, "SHOWN_AFTER", 0.0)
-    os.set_blocking(ours, False)
     with os.fdopen(theirs, "w") as screen:
         yield ours, screen
     os.close(ours)
 
 
-def shown(ours: int) -> str:
-    try:
-        return os.read(ours, 1 << 16).decode()
-    except BlockingIOError:
-        return ""
+def shown(ours: int, screen: TextIO) -> str:
+    """What was written since it was last asked, up to a mark: a terminal hands it on a moment later."""
+    screen.write(MARK)
+    screen.flush()
+    read = b""
+    while not read.endswith(MARK.encode()):
+        read += os.read(ours, 1 << 16)
+    return read.decode().removesuffix(MARK)
 
 
 def test_it_says_how_much_there_is_and_what_is_left(
@@ -47,11 +50,11 @@ def test_it_says_how_much_there_is_and_what_is_left(
         heard(0, 1337)
         heard(400, 1337)
         heard(1337, 1337)
-        before = shown(ours)
+        before = shown(ours, screen)
         assert "reading 1,337 tokens" in before
         assert "about" in before
         assert before.endswith("\x1b[2K")  # the line is cleared before the first token comes
-    assert shown(ours) == ""
+    assert shown(ours, screen) == ""
 
 
 def test_run_shows_it_on_a_terminal(
@@ -62,8 +65,7 @@ def test_run_shows_it_on_a_terminal(
     assert (expected.code, expected.err) == (0, "")
     monkeypatch.setattr(sys, "stderr", screen)
     assert command("run", LONG, *SHORT).out == expected.out
-    screen.flush()
-    assert "reading " in shown(ours)
+    assert "reading " in shown(ours, screen)
 
 
 def test_nothing_is_shown_elsewhere() -> None:
