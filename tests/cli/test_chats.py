@@ -15,6 +15,7 @@ from localspec.runtime.kept.corpus import folder
 from localspec.runtime.kept.corpus_file import CorpusFile, Sequence, name_of
 from localspec.types import NO_TOKENS
 from tests.cli.conftest import Command
+from tests.conftest import fill
 
 
 @pytest.fixture(autouse=True)
@@ -142,3 +143,26 @@ def test_an_archive_that_cannot_be_used(command: Command, tmp_path: Path) -> Non
 def test_a_terminal_is_shown_no_escapes(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     assert "A red boat." in command("chats", "show", "2").out
+
+
+def test_chats_are_removed_from_a_full_disk(
+    command: Command, small_disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A chat's cache goes first: it is the room for the rest. Without one there is none, and that is said."""
+    monkeypatch.setenv("LOCALSPEC_DATA", str(small_disk / "data"))
+    monkeypatch.setenv("LOCALSPEC_CACHE", str(small_disk / "cache"))
+    with Archive.open() as archive:
+        archive.append_user(archive.new_chat(title="Houses").id, "Hello")
+        cached = archive.new_chat(title="Boats")
+        archive.append_user(cached.id, "Hello")
+    caches = CacheFolder()
+    caches.directory.mkdir(parents=True)
+    caches.path(cached.key).write_bytes(b"x" * 1_000_000)
+    fill(small_disk)
+    refused = command("chats", "rm", "1")
+    assert refused.code == 1
+    assert "cannot be written" in refused.err
+    assert refused.out == ""
+    assert "Removed chat 2" in command("chats", "rm", "2").out
+    (small_disk / "ballast").unlink()
+    assert [line.split()[-1] for line in command("chats", "list").out.splitlines()] == ["Houses"]

@@ -18,6 +18,7 @@ from localspec.models.installed.adopt import adopt
 from localspec.models.installed.catalog import Catalog
 from localspec.models.installed.installed import find, find_one, knows
 from localspec.models.installed.store import VERSION, Entry, Ownership, Store, StoredFile
+from tests.conftest import fill
 from tests.llama.tiny_gguf import gguf_bytes, write
 
 
@@ -338,3 +339,15 @@ def test_a_name_means_the_same_in_every_folder(
     (tmp_path / "mine").write_bytes(b"something else")
     assert find("mine", store)[0] == path
     assert find("./mine", store)[0] == Path("mine")
+
+
+def test_a_model_is_removed_from_a_full_disk(small_disk: Path) -> None:
+    store, file = Store(small_disk / "data"), small_disk / "data" / "big.gguf"
+    file.parent.mkdir()
+    file.write_bytes(b"x" * 1_000_000)
+    store.add(entry("big", file, ownership="copy"))
+    fill(small_disk)
+    [removal] = store.remove("big")
+    assert (removal.bytes, removal.kept) == (1_000_000, "")
+    assert store.entries() == []
+    assert not file.exists()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -71,18 +69,6 @@ async def test_quitting_does_not_ask_while_chats_last(make_app: MakeApp) -> None
         await say(pilot, "Go")
         await pilot.press("ctrl+q")
         await until(pilot, lambda: app._exit)
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of 3 MB."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=3m", "none", str(folder)]
-    if subprocess.run(mount, capture_output=True, check=False).returncode:
-        pytest.skip("a small disk cannot be mounted here")
-    yield folder
-    subprocess.run(["umount", str(folder)], check=True)
 
 
 async def test_all_is_saved_once_there_is_room(

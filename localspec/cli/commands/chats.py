@@ -54,7 +54,7 @@ def run(options: argparse.Namespace) -> int:
     action = _ACTIONS[options.action]
     with Archive.open() as archive:
         if archive.notice:
-            changes = options.action in ("import", "rm") or (options.action == "undo" and options.deletion is not None)
+            changes = options.action == "import" or (options.action == "undo" and options.deletion is not None)
             if not archive.persistent and (changes or not archive.chats()):
                 raise LocalspecError(archive.notice)
             print(f"localspec: {archive.notice}", file=sys.stderr)
@@ -142,23 +142,32 @@ def _rm(archive: Archive, options: argparse.Namespace) -> None:
     from localspec.runtime.kept.corpus import erase
 
     numbers = dict.fromkeys(_number(archive, text) for text in options.chats)  # all are there, or nothing is removed
+    keys = {number: archive.chat(number).key for number in numbers}
+    for key in keys.values():
+        CacheFolder().remove(key)  # first: on a full disk it is the room for what is written after
+    _check_lasting(archive)
     fault: LocalspecError | None = None
-    for number in numbers:
-        key = archive.chat(number).key
+    for number, key in keys.items():
         deletion = archive.delete_chat(number)
         name = f'"{deletion.title}"' if deletion.title else "without a title"
         if options.now:
             archive.erase(deletion.id)
+        _check_lasting(archive)
+        if options.now:
             print(f"Erased chat {number} {name}.")
         else:
             print(f"Removed chat {number} {name}. `localspec chats undo {deletion.id}` brings it back.")
-        CacheFolder().remove(key)
         try:
             erase(key)
         except LocalspecError as error:
             fault = error  # the next chats go all the same
     if fault is not None:
         raise fault
+
+
+def _check_lasting(archive: Archive) -> None:
+    if not archive.save_back():
+        raise LocalspecError(archive.notice)
 
 
 def _undo(archive: Archive, options: argparse.Namespace) -> None:

@@ -228,13 +228,14 @@ class Store:
             if entry is None:
                 raise ModelError(f"{name!r} is not installed.", "localspec list shows what is.")
             others = [other for other in found if other is not entry]
+            # The bytes first: on a full disk they are the room for what is written after. Still under the lock: no
+            # entry can begin to use a file while it goes. Killed in between, the entry stays and is shown as broken.
+            removals = [_delete(file, others) for file in entry.files]
             database.execute("DELETE FROM model WHERE name = ?", (name,))
             used = {file.path for other in others for file in other.files}
             gone = [(_stored(file.path),) for file in entry.files if file.path not in used]
             database.executemany("DELETE FROM claim WHERE path = ?", gone)
-            # Still under the lock: no entry can begin to use a file while it goes. Killed here, the entry stays and
-            # is shown as broken.
-            return [_delete(file, others) for file in entry.files]
+            return removals
 
     @contextmanager
     def _open(self, *, write: bool = False) -> Iterator[sqlite3.Connection]:
