@@ -20,6 +20,7 @@ from localspec.runtime.generation import Generation
 from localspec.server.chat.answers import FINISH_WORDS, Answers
 from localspec.server.chat.chat_fields import ChatFields
 from localspec.server.chat.prepare import TOOLS, Asked, bound, chat_asked, prepared
+from localspec.server.chat.progress import PromptProgress, Reading
 from localspec.server.chat.service import Service
 from localspec.server.chat.shapes import (
     AnswerMessage,
@@ -171,9 +172,16 @@ class ChatReply:
         """The stream: roles, what comes as it comes, a finish chunk a choice, usage if it was asked for."""
         for index in range(len(self.choices)):
             yield self._chunk(ChunkChoice(index=index, delta=Delta(role="assistant", content=None), finish_reason=None))
-        async for arrival in self._answers.events(silence):
+        events = self._answers.events
+        progress = Reading(self._answers.generations[0]) if self._fields.return_progress else None
+        async for arrival in events(silence) if progress is None else progress.followed(events, silence):
             if arrival is None:
                 yield None
+                continue
+            if isinstance(arrival, PromptProgress):
+                chunk = self._chunk(ChunkChoice(index=0, delta=Delta(content=None), finish_reason=None))
+                chunk.prompt_progress = arrival
+                yield chunk
                 continue
             choice = self.choices[arrival.index]
             begun = len(choice.calls)

@@ -242,6 +242,7 @@ class ChatFields(GenerationFields, ThinkingFields):
     tools: Annotated[list[ToolField], Field(max_length=MOST_TOOLS)] | None = None
     tool_choice: Literal["auto", "none", "required"] | NamedChoice | None = None
     parallel_tool_calls: bool | None = None
+    return_progress: bool | None = Field(default=None, description="A stream says how far the prompt is read.")
     modalities: Annotated[list[Literal["text"]], Field(max_length=MOST_ITEMS)] | None = None
     chat_template_kwargs: dict[str, Any] | None = Field(default=None, description="Variables for the chat template.")
     add_generation_prompt: bool | None = None

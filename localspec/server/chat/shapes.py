@@ -15,6 +15,7 @@ from localspec.engine.stats import RequestStats
 from localspec.llama.model import Model
 from localspec.runtime.any_engine import AnyEngine
 from localspec.runtime.generation import Generation
+from localspec.server.chat.progress import PromptProgress
 
 _SUMMED = (
     "prompt_tokens",
@@ -458,3 +459,5 @@ class ChatChunk(Completion):
 
     object: Literal["chat.completion.chunk"]
     choices: list[ChunkChoice]
+    prompt_progress: PromptProgress | None = None
+    """With `return_progress`, before the answer."""

@@ -5,20 +5,22 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from functools import partial
 from time import perf_counter
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, cast
 
 from anyio import to_thread
 from fastapi import APIRouter, Request
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, RootModel
 from starlette.responses import Response
 
 from localspec.engine.request import Event, FinishReason
 from localspec.runtime.any_engine import AnyEngine
 from localspec.server.chat.chat import STREAMED
 from localspec.server.chat.chat_fields import GenerationFields
-from localspec.server.chat.completions import MOST_TOP, CompletionFields, TokenIds
+from localspec.server.chat.completions import MOST_PROMPTS, MOST_TOP, CompletionFields
 from localspec.server.chat.exchange import Continuation
 from localspec.server.chat.fields import MOST_ITEMS, Body
+from localspec.server.chat.prepare import check_text
+from localspec.server.chat.progress import PromptProgress, Reading
 from localspec.server.chat.service import Service
 from localspec.server.chat.shapes import Timings, TokenLogProbs, chat_log_probs, timings
 from localspec.server.extras.embeddings import MOST_INPUTS, Inputs, several, tokens_of, vectors
@@ -31,6 +33,7 @@ _LONG_TOKEN = 64
 """Characters of a token at most, in texts around a gap that are cut to the context: few tokens are longer."""
 _ANSWER = 128
 """Tokens that a gap is thought to need where the request does not say."""
+_MISSING = object()
 _UNUSED = Field(default=None, description="Accepted and not used.")
 
 
@@ -48,7 +51,10 @@ class NativeFields(GenerationFields):
     n_indent: Any = _UNUSED
     n_keep: Any = _UNUSED
     samplers: Any = Field(default=None, description="Accepted and not used: samplers have one order here.")
-    response_fields: Any = Field(default=None, description="Accepted and not used: all fields are told.")
+    response_fields: Annotated[list[str], Field(max_length=MOST_ITEMS)] | None = Field(
+        default=None, description="Tell these alone of the last object, such as timings/prompt_n; [] = all."
+    )
+    return_progress: bool | None = Field(default=None, description="A stream says how far the prompt is read.")
 
     def completion(self, prompt: str | list[int]) -> CompletionFields:
         """The same as a body of the completion API. A request for nothing gets one token, which is not told."""
@@ -65,10 +71,32 @@ class NativeFields(GenerationFields):
             raise invalid("n is more than 1; this route gives one answer. /v1/completions gives several.", "n")
 
 
+class PromptText(Body):
+    """A prompt, in an object."""
+
+    prompt_string: str
+
+
+Mixed = Annotated[list[int | str], Field(min_length=1)]
+"""Tokens, and texts between them; texts alone are several prompts."""
+_One = str | Mixed | PromptText
+
+
 class NativeCompletion(NativeFields):
     """POST /completion."""
 
-    prompt: str | TokenIds
+    prompt: _One | Annotated[list[_One], Field(min_length=1, max_length=MOST_PROMPTS)]
+
+    def prompts(self) -> list[str | list[int | str]]:
+        """Each of them."""
+        given = self.prompt
+        if isinstance(given, list) and not any(isinstance(one, int) for one in given):
+            return [_plain(one) for one in given if not isinstance(one, int)]
+        return [_plain(cast("_One", given))]
+
+
+def _plain(prompt: _One) -> str | list[int | str]:
+    return prompt.prompt_string if isinstance(prompt, PromptText) else prompt
 
 
 class Chunk(Body):
@@ -115,6 +143,22 @@ class NativeAnswer(BaseModel):
     """In the slot's cache."""
     timings: Timings | None = None
     completion_probabilities: list[TokenLogProbs] | None = None
+    prompt_progress: PromptProgress | None = None
+
+
+class Picked(RootModel[dict[str, Any]]):
+    """What `response_fields` name of an answer, by these names."""
+
+    @classmethod
+    def of(cls, answer: NativeAnswer, names: list[str]) -> Picked:
+        whole, found = answer.model_dump(exclude_unset=True), dict[str, Any]()
+        for name in names:
+            value: Any = whole
+            for step in name.split("/"):
+                value = value.get(step, _MISSING) if isinstance(value, dict) else _MISSING
+            if value is not _MISSING:
+                found[name] = value
+        return cls(found)
 
 
 class NativeTexts(Body):
@@ -150,11 +194,44 @@ class Ranked(Body):
     "/completion", summary="Continue a text (llama-server's API)", response_model=NativeAnswer, responses=STREAMED
 )
 async def completion(request: Request, fields: NativeCompletion) -> Response:
-    """One answer to one prompt."""
-    service: Service = request.app.state.service
+    """One answer to each prompt: an object, or a list of them."""
     fields.check()
+    prompts = fields.prompts()
+    if len(prompts) == 1:
+        return await _answered(request, fields, await _begun(request, fields, prompts[0]))
+    if fields.stream:
+        raise invalid("A stream takes one prompt.", "prompt", "invalid_value")
+    bodies = []
+    for index, prompt in enumerate(prompts):
+        response = await _answered(request, fields, await _begun(request, fields, prompt), index)
+        bodies.append(bytes(response.body))
+    return Response(b"[" + b",".join(bodies) + b"]", media_type="application/json")
+
+
+async def _begun(request: Request, fields: NativeCompletion, prompt: str | list[int | str]) -> Continuation:
+    service: Service = request.app.state.service
     lease = await service.lease(fields.model)
-    return await _answered(request, fields, await Continuation.begin(service, fields.completion(fields.prompt), lease))
+    try:
+        asked = fields.completion(await to_thread.run_sync(_joined, lease.engine, prompt))
+    except BaseException:
+        lease.release()
+        raise
+    return await Continuation.begin(service, asked, lease)
+
+
+def _joined(engine: AnyEngine, prompt: str | list[int | str]) -> str | list[int]:
+    """A prompt of tokens and texts as tokens."""
+    if isinstance(prompt, str):
+        return prompt
+    found: list[int] = []
+    for one in prompt:
+        if isinstance(one, str):
+            check_text(one, engine, "prompt")
+            model = engine.loaded.model
+            found += model.tokenize(one, special=True, add_bos=model.add_bos and not found).tolist()
+        else:
+            found.append(one)
+    return found
 
 
 @ROUTER.post("/infill", summary="Fill a gap (llama-server's API)", response_model=NativeAnswer, responses=STREAMED)
@@ -237,8 +314,8 @@ def _spelled(engine: AnyEngine, room: int, text: str, *, end: bool = False) -> l
     return [int(token) for token in engine.loaded.model.tokenize(near, special=False, add_bos=False)]
 
 
-async def _answered(request: Request, fields: NativeFields, text: Continuation) -> Response:
-    reply = _Reply(fields, text)
+async def _answered(request: Request, fields: NativeFields, text: Continuation, index: int = 0) -> Response:
+    reply = _Reply(fields, text, index)
     if fields.stream:
         silence = request.app.state.service.settings.ping_seconds
         return EventStream(text.answers, openai_lines(reply.chunks(silence), request.url.path, end=""))
@@ -248,31 +325,40 @@ async def _answered(request: Request, fields: NativeFields, text: Continuation) 
 class _Reply:
     """One answer in llama-server's shape."""
 
-    def __init__(self, fields: NativeFields, text: Continuation) -> None:
-        self._fields, self._text = fields, text
+    def __init__(self, fields: NativeFields, text: Continuation, index: int) -> None:
+        self._fields, self._text, self._index = fields, text, index
         self._model = text.engine.loaded.model
         self._said, self._tokens = "", list[int]()
         self._begun = 0.0
         """When the first token came."""
 
-    async def chunks(self, silence: float) -> AsyncIterator[NativeAnswer | None]:
+    async def chunks(self, silence: float) -> AsyncIterator[BaseModel | None]:
         """Pieces as they come, and the last."""
-        async for event in self._text.events(silence):
+        events = self._text.events
+        progress = Reading(self._text.generation) if self._fields.return_progress else None
+        async for event in events(silence) if progress is None else progress.followed(events, silence):
             if event is None:
                 yield None
+            elif isinstance(event, PromptProgress):
+                piece = self._piece("", ())
+                piece.prompt_progress = event
+                yield piece
             elif self._take(event):
                 piece = self._piece(event.text, event.tokens)
                 if self._fields.timings_per_token:
                     piece.timings = timings(event.stats)
                 yield piece
-        yield self._last("", ())
+        yield self._picked(self._last("", ()))
 
     async def whole(self) -> Response:
         """The whole answer, once it is there."""
         async for event in self._text.events():
             if event is not None:
                 self._take(event)
-        return json_response(self._last(self._said, self._tokens))
+        return json_response(self._picked(self._last(self._said, self._tokens)))
+
+    def _picked(self, answer: NativeAnswer) -> BaseModel:
+        return Picked.of(answer, self._fields.response_fields) if self._fields.response_fields else answer
 
     def _take(self, event: Event) -> bool:
         """Reads an event; whether it brings something to tell."""
@@ -289,9 +375,9 @@ class _Reply:
     def _piece(self, text: str, tokens: tuple[int, ...] | list[int]) -> NativeAnswer:
         generation = self._text.generation
         answer = NativeAnswer(
-            index=0,
+            index=self._index,
             content=text,
-            tokens=list(tokens) if self._fields.return_tokens else [],
+            tokens=list(tokens) if self._fields.return_tokens or self._fields.stream else [],
             id_slot=0,
             stop=False,
             tokens_predicted=0 if self._fields.max_tokens == 0 else generation.stats.generated,
