@@ -10,7 +10,9 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "localspec"
 LAYERS = {
-    **dict.fromkeys(("errors", "types", "config", "methods", "options", "paths", "claim", "sampling", "settings"), 0),
+    **dict.fromkeys(
+        ("errors", "types", "config", "methods", "options", "paths", "claim", "cgroup", "sampling", "settings"), 0
+    ),
     **dict.fromkeys(("native", "gguf"), 1),
     **dict.fromkeys(("engine", "llama", "models"), 2),
     **dict.fromkeys(("drafters", "planning", "grammar"), 3),
@@ -21,7 +23,7 @@ LAYERS = {
     "cli": 8,
     "__main__": 9,
 }
-LEAVES = ("errors", "types", "config", "methods", "options", "paths", "claim", "sampling", "settings")
+LEAVES = ("errors", "types", "config", "methods", "options", "paths", "claim", "cgroup", "sampling", "settings")
 """Leaf modules may import one another; tests/test_circles.py finds circles."""
 ROOMS = ("text", "talk", "widgets", "pages", "screens", "shell")
 """The rooms of tui: each imports only from those before it."""

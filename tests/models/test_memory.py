@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from localspec.models.memory.memory import container_room, ram
+from localspec.cgroup import memory as container_room
+from localspec.models.memory.memory import ram
 
 KIB = 1024
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
+from localspec import cgroup
 from localspec.errors import Cancelled, DecodeError, DeviceError, LocalspecError
 from localspec.llama.library import bindings
 
@@ -296,38 +297,18 @@ def default_threads() -> int:
     for cpu in allowed:
         siblings = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
         cores.add(siblings.read_text() if siblings.exists() else str(cpu))
-    return max(1, min(len(cores), _cpu_quota()))
-
-
-def _cpu_quota() -> int:
-    """CPUs a container may use (cgroup v2), a large number without a limit."""
-    try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-        return 1 << 16 if quota == "max" else max(1, int(quota) // int(period))
-    except (OSError, ValueError, ZeroDivisionError):
-        return 1 << 16
+    quota = cgroup.cpus()
+    return max(1, len(cores) if quota is None else min(len(cores), int(quota)))
 
 
 def available_bytes() -> int | None:
     """Memory that can be had without swapping (on Linux; a container's limit respected), None = unknown."""
     with contextlib.suppress(OSError, ValueError, IndexError):
         lines = Path("/proc/meminfo").read_text().splitlines()
-        free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
-        return min(free, _memory_quota())
+        told = [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
+        room = cgroup.memory()
+        return min([*told, *([] if room is None else [room[1]])], default=None)
     return None
-
-
-def _memory_quota() -> int:
-    """Bytes a container may still take (cgroup v2; file pages count as free), a large number without a limit."""
-    folder = Path("/sys/fs/cgroup")
-    try:
-        limit = (folder / "memory.max").read_text().strip()
-        if limit == "max":
-            return 1 << 62
-        facts = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
-        return int(limit) - int((folder / "memory.current").read_text()) + int(facts["file"])
-    except (OSError, ValueError, KeyError):
-        return 1 << 62
 
 
 @functools.cache

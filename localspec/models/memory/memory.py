@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-_CGROUP = Path("/sys/fs/cgroup")
+from localspec.cgroup import ROOT, memory, text_of
+
 _MEMINFO = Path("/proc/meminfo")
 
 
@@ -35,7 +36,7 @@ def total_ram(places: Sequence[Place]) -> int:
     return next((place.total_bytes for place in places if place.kind == "cpu"), 0)
 
 
-def ram(meminfo: Path = _MEMINFO, cgroup: Path = _CGROUP) -> Place:
+def ram(meminfo: Path = _MEMINFO, cgroup: Path = ROOT) -> Place:
     """The CPU's memory.
 
     Free is what Linux says is available, or all there is on systems that do not say, and at most what the container
@@ -43,34 +44,17 @@ def ram(meminfo: Path = _MEMINFO, cgroup: Path = _CGROUP) -> Place:
     """
     total = _physical()
     free = total
-    for line in _text(meminfo).splitlines():
+    for line in text_of(meminfo).splitlines():
         key, _, rest = line.partition(":")
         number = rest.split()[0] if rest.split() else ""
         if number.isdigit():
             total = int(number) * 1024 if key == "MemTotal" else total
             free = int(number) * 1024 if key == "MemAvailable" else free
-    room = container_room(cgroup)
+    room = memory(cgroup)
     if room is not None:
         limit, left = room
         total, free = min(total or limit, limit), min(free or left, left)
     return Place("CPU", "cpu", free, total)
-
-
-def container_room(cgroup: Path = _CGROUP) -> tuple[int, int] | None:
-    """(limit, what is left of it) in bytes; None without a limit. File pages that can be dropped count as left."""
-    for limit_name, used_name, stat_name in (
-        ("memory.max", "memory.current", "memory.stat"),
-        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat"),
-    ):
-        limit = _text(cgroup / limit_name).strip()
-        if not limit.isdigit() or int(limit) >= 1 << 60:  # "max", or version 1's way to say so
-            continue
-        used = _text(cgroup / used_name).strip()
-        pairs = (line.split() for line in _text(cgroup / stat_name).splitlines())
-        stat = {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdigit()}
-        droppable = stat.get("total_inactive_file", stat.get("inactive_file", 0))
-        return int(limit), max(0, int(limit) - (int(used) if used.isdigit() else 0) + droppable)
-    return None
 
 
 def _physical() -> int:
@@ -79,10 +63,3 @@ def _physical() -> int:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, OSError, ValueError):
         return 0
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="ascii", errors="replace")
-    except OSError:
-        return ""
