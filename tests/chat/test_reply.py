@@ -278,6 +278,7 @@ OBJECT = '{"name": "f", "arguments": {"a": "x"}}'
     [
         OBJECT,
         f"\n{OBJECT}\n",
+        f"```json\n{{{OBJECT}\n}}\n```",
         '{\n  "type": "function",\n  "id": 1,\n  "name": "f",\n  "arguments": {"a": "x"}\n}',
         f"```json\n{OBJECT}\n```",
         f"```\n{OBJECT}\n```\n",
@@ -306,6 +307,8 @@ def test_a_lone_object_is_a_call_in_a_fence_or_not(form: str, text: str) -> None
         f"```json\n{OBJECT}\n```\n```json\n{OBJECT}\n```",
         f"```json\n{OBJECT}\n{OBJECT}\n```",
         f"```json\n[{OBJECT}]\n```",
+        f"```json\n{{{OBJECT}\n```",
+        f"```json\n{OBJECT}}}\n```",
         f"```python\n{OBJECT}\n```",
         f"```json\n{OBJECT}\n",
         f"```json\n{OBJECT}",
@@ -324,6 +327,11 @@ def test_nothing_else_is(text: str) -> None:
         if said.strip() != OBJECT:
             for pieces in ([said], list(said)):
                 assert read(pieces, FORMS["tagged"]) == [("says", said)]
+
+
+def test_doubled_brackets_around_a_lone_object_belong_to_it() -> None:
+    for pieces in ([f"{{{OBJECT}}}"], list(f"{{{OBJECT}}}")):
+        assert read(pieces, FORMS["tagged"]) == [CALL]
 
 
 @pytest.mark.parametrize("before", ["```json\n", ""])

@@ -324,13 +324,17 @@ class LoneCall:
                     raise NoCall(0)
                 return None
             self._start, self._closing = opening.end(), _FENCE if fence else ""
+            if self._start + 1 == len(text) and not final:
+                return None
+            if text.startswith("{{", self._start):  # as Qwen2.5's template shows it
+                self._start, self._closing = self._start + 1, "}" + self._closing
             self._span = json_span.JsonSpan(self._start)
         end = self._span.end(text)
         if end is None:
             if final or not self._may_call(text):
                 raise NoCall(0)
             return None
-        rest = text[end:].strip()
+        rest = "".join(text[end:].split())
         if not self._closing.startswith(rest) or (final and rest != self._closing):
             raise NoCall(0)
         return self._call(text[self._start : end]) if final else None
