@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -284,13 +283,15 @@ def test_a_forced_drafter_drafts_in_every_pass_as_much_as_is_best() -> None:
     assert np.mean(simulate(make(world, forced=Forced(drafting=True)), range(2)).widths) > 6
 
 
-def test_planning_takes_little_of_the_hosts_time() -> None:
-    """0.2 ms a pass is what everything on the host together may take; tests run on busy machines."""
-    run = make(World(CURVES["Q4_K_M"], PROCESSES["useless draft model"]))
-    simulate(run, range(2))
-    started, passes = time.perf_counter(), len(run.widths)
-    simulate(run, range(2, 4))
-    assert (time.perf_counter() - started) / (len(run.widths) - passes) < 1e-3
+@pytest.mark.parametrize(("look", "rest", "between"), [(0.008, 0.002, 1), (0.03, 0.002, 2), (0.1, 0.03, 32)])
+def test_nobody_is_asked_more_often_than_looking_may_take_and_now_and_then_in_any_case(
+    look: float, rest: float, between: int
+) -> None:
+    """Shares of a plain pass; where a rest alone takes more than its share, there are 32 passes between two looks."""
+    wrong = Process(np.zeros(PLACES, dtype=bool), np.full(PLACES, 0.02, dtype=np.float32))
+    world = World(CURVES["GPU"], {"lookup": wrong}, noise=0.0, look=look, idle=rest)
+    run = simulate(make(world), range(3))
+    assert len(run.widths) / len(run.guessers[0].asked) == pytest.approx(between, rel=0.25)
 
 
 # -- on the real loop ------------------------------------------------------------------------------------------------
