@@ -4,7 +4,8 @@ Plain decoding's time is known (one row a pass), so a loss can be counted. It is
 There are two allowances. Each answer has one for wrong guesses (`Budget`): a pass that drafted books what it really
 took against what plain decoding would have needed for its tokens, and no draft is sent, and no drafter asked, that
 could lose more than is left. Deciding who drafts has another (`Looks`), so that looking never uses up what guessing may
-lose. An answer whose allowance is used up gets credit for guesses that were drawn, not sent, and right. So
+lose; what an answer's guesses have saved pays for looks, too. An answer whose allowance is used up gets credit for
+guesses that were drawn, not sent, and right. So
 
     time of an answer <= (1 + LOSS_SHARE + LOOK_SHARE) * plain time + LOSS_PASSES + 1 + credit(tokens) plain passes,
 
