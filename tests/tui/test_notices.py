@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 
 import pytest
+from textual.widgets._toast import Toast, ToastRack
 
 from localspec.runtime.kept.corpus import folder
 from localspec.tui.screens.slash import SlashCommands
 from localspec.tui.shell.notices import shown
-from tests.tui.conftest import MakeApp, say, until
+from localspec.tui.widgets.corner import say as note
+from localspec.tui.widgets.meter import Meter
+from tests.tui.conftest import MakeApp, front, say, until
 
 
 def test_warnings_are_handed_over_and_nothing_else_is() -> None:
@@ -47,3 +51,20 @@ async def test_answers_of_a_deleted_chat_that_stay_in_the_corpus_are_said(make_a
             await say(pilot, "Hello")
             await SlashCommands(app.chat_screen).run("delete", "")
             await until(pilot, lambda: any("cannot be taken out of the" in note.message for note in app._notifications))
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("size", [(80, 24), (40, 12)])
+async def test_notes_stand_above_the_input_and_the_meter(make_app: MakeApp, size: tuple[int, int]) -> None:
+    app = make_app("a")
+    async with app.run_test(size=size, notifications=True) as pilot:
+        await until(pilot, lambda: app.pane is not None)
+        note(app, "Ctrl+C again leaves.")
+        rack = app.screen.get_child_by_type(ToastRack)
+        await until(pilot, lambda: rack.query_one(Toast).region.height)
+        toast, composer = rack.query_one(Toast), front(app).composer
+        for lines in (1, 5):  # an input that grows lifts the note
+            composer.put("\n".join(["text"] * lines))
+            await until(pilot, partial(lambda lines: composer.region.height >= lines + 2, lines))
+            await until(pilot, lambda: toast.region.y >= 0 and toast.region.bottom <= composer.region.y)
+            assert not toast.region.overlaps(app.screen.query_one(Meter).region)

@@ -12,6 +12,7 @@ from textual.app import ComposeResult, SystemCommand
 from textual.binding import BindingType
 from textual.screen import Screen
 from textual.widgets import Footer
+from textual.widgets._toast import ToastRack  # has no public name
 
 from localspec.chat.archive.message import Chat, StoredMessage
 from localspec.errors import LocalspecError
@@ -32,6 +33,8 @@ from localspec.tui.widgets.welcome import Welcome
 
 _STATUS_SECONDS = 0.5
 """Between two renewals of the line at the bottom, so that what is waited for moves."""
+_NOTES_LINES = 5
+"""The least that notes in the corner have: enough for one."""
 _CODE = re.compile(r"^ {0,3}(`{3,}|~{3,})[^\n]*\n(.*?)^ {0,3}\1", re.MULTILINE | re.DOTALL)
 
 
@@ -104,6 +107,14 @@ class ChatScreen(Screen[None]):
         pane = await self.open_chat(None if front is None else front.id)
         self.call_after_refresh(self._tabs.bring_back, chats, pane)
         self.set_interval(_STATUS_SECONDS, self.show_status)
+        self.screen_layout_refresh_signal.subscribe(self, self._lift_notes)
+
+    def _lift_notes(self, _: Screen[Any]) -> None:
+        """Notes in the corner lie over messages, not over the input and what stands around it."""
+        height = self.size.height
+        for rack in self.query_children(ToastRack):
+            beneath = 1 if self.pane is None else height - self.pane.transcript.region.bottom
+            rack.styles.margin = (0, 0, min(beneath, height - _NOTES_LINES), 0)
 
     # ---- tabs
 
