@@ -6,12 +6,15 @@ import base64
 import shutil
 import stat
 import subprocess
+from functools import partial
 from pathlib import Path
 
 import pytest
+from textual.widgets import OptionList
 
 from localspec.errors import LocalspecError
 from localspec.tui.shell import clipboard
+from localspec.tui.widgets.dialogs import Choice
 from tests.tui.conftest import MakeApp, front, say, until
 
 
@@ -119,3 +122,22 @@ async def test_messages_and_code_are_copied_as_they_were_written(make_app: MakeA
         await until(pilot, lambda: copied.read_text() == "Go")
         await pilot.press("k")
         await until(pilot, lambda: any("no code block" in note.message for note in app._notifications))
+
+
+@pytest.mark.asyncio
+async def test_of_several_blocks_of_code_it_is_asked_which(make_app: MakeApp, folders: Path) -> None:
+    app = make_app("```python\na = 1\n```\n\n1. In a list:\n\n   ~~~sh\n   ls \u202e\n   ~~~\n\n```\nleft op\nen")
+    copied = folders / "data" / "copied.txt"
+    async with app.run_test(size=(80, 24)) as pilot:
+        await say(pilot, "Go")
+        for keys, wanted in (("k", "a = 1\n"), ("kd", "ls \u202e\n"), ("kdd", "left op\nen")):
+            front(app).transcript.bubbles[1].focus()
+            await pilot.press("k")
+            await until(pilot, lambda: isinstance(app.screen, Choice))
+            options = app.screen.query_one(OptionList)
+            heads = [str(options.get_option_at_index(place).prompt).split("\n") for place in range(3)]
+            assert heads[0] == ["1 · python · 1 line", "│ a = 1"]
+            assert heads[1] == ["2 · sh · 1 line", "│ ls "]
+            assert heads[2] == ["3 · 2 lines", "│ left op", "│ en"]
+            await pilot.press(*["down"] * keys.count("d"), "enter")
+            await until(pilot, partial(lambda wanted: copied.exists() and copied.read_text() == wanted, wanted))

@@ -15,16 +15,19 @@ from textual.widgets import Footer
 from textual.widgets._toast import ToastRack  # has no public name
 
 from localspec.chat.archive.message import Chat, StoredMessage
+from localspec.chat.plain_text import one_line, plain_text
 from localspec.errors import LocalspecError
 from localspec.models.installed import chosen
 from localspec.tui.screens import compacting
 from localspec.tui.talk.answerer import AnswerEnded, Answerer, AnswerPart, Prefilled
 from localspec.tui.talk.session import Session
+from localspec.tui.text.typesetting import code_blocks
 from localspec.tui.widgets.bindings import bind
 from localspec.tui.widgets.bubble import MARKDOWN, Bubble
 from localspec.tui.widgets.chat_tabs import ChatTabs, chats_at_start
 from localspec.tui.widgets.composer import Composer
 from localspec.tui.widgets.corner import say
+from localspec.tui.widgets.dialogs import Choice
 from localspec.tui.widgets.meter import Live, Meter, ReadingSpeed
 from localspec.tui.widgets.pane import ChatPane
 from localspec.tui.widgets.registry import SCREENS, VIEWS, commands
@@ -35,7 +38,8 @@ _STATUS_SECONDS = 0.5
 """Between two renewals of the line at the bottom, so that what is waited for moves."""
 _NOTES_LINES = 5
 """The least that notes in the corner have: enough for one."""
-_CODE = re.compile(r"^ {0,3}(`{3,}|~{3,})[^\n]*\n(.*?)^ {0,3}\1", re.MULTILINE | re.DOTALL)
+_SHOWN_LINES = 3
+"""Of each block of code, where it is asked which one is meant."""
 
 
 class Shell(Protocol):
@@ -435,13 +439,20 @@ class ChatScreen(Screen[None]):
         elif (message := self.front.selected) is not None:
             self.shell.copy(message.content, "Message")
 
-    def action_copy_code(self) -> None:
+    @work(exclusive=True, group="code")
+    async def action_copy_code(self) -> None:
+        """Copies the block of code of the chosen message; asks which one if there are several."""
         message = self.front.selected
-        blocks = _CODE.findall(message.content + "\n") if message is not None else []
-        if blocks:
-            self.shell.copy(blocks[-1][1], "Code block")
-        else:
+        blocks = code_blocks(message.content) if message is not None else []
+        if not blocks:
             say(self, "There is no code block in this message.", problem=True)
+            return
+        chosen: str | None = "0"
+        if len(blocks) > 1:
+            answers = [(str(place), *_described(place + 1, *block)) for place, block in enumerate(blocks)]
+            chosen = await self.app.push_screen_wait(Choice("Which block of code?", answers))
+        if chosen is not None:
+            self.shell.copy(blocks[int(chosen)][1], "Code block")
 
     def action_sibling(self, step: int) -> None:
         if isinstance(self.focused, Bubble):
@@ -536,3 +547,11 @@ class ChatScreen(Screen[None]):
         if isinstance(self.focused, Bubble) and self.focused.message.role == role:
             return self.focused.message
         return next((message for message in reversed(self.front.path) if message.role == role), None)
+
+
+def _described(number: int, language: str, code: str) -> tuple[str, str]:
+    """A block of code in the list of those that can be copied: its number, language and first lines."""
+    lines = plain_text(code).strip("\n").split("\n")
+    counted = f"{len(lines)} line{'s' * (len(lines) > 1)}"
+    head = " · ".join(part for part in (str(number), one_line(language), counted) if part)
+    return head, "\n".join(["│ " + line for line in lines[:_SHOWN_LINES]] + ["│ ..."] * (len(lines) > _SHOWN_LINES))

@@ -270,12 +270,22 @@ def _clean(state: StateCore) -> None:
 
 def _parser() -> MarkdownIt:
     """GitHub's Markdown without HTML: tags a model writes are text, and are shown."""
-    parser = MarkdownIt("gfm-like", {"html": False, "maxNesting": _DEEPEST})
-    parser.core.ruler.push("plain_text", _clean)
-    return parser
+    return MarkdownIt("gfm-like", {"html": False, "maxNesting": _DEEPEST})
 
 
-_PARSER = _parser()
+_PARSER, _AS_WRITTEN = _parser(), _parser()
+_PARSER.core.ruler.push("plain_text", _clean)
+
+
+def code_blocks(text: str) -> list[tuple[str, str]]:
+    """(language, code as it was written) of each block of code that is drawn as one, in order."""
+    return [
+        (token.info.strip().partition(" ")[0], token.content)
+        for token in _AS_WRITTEN.parse(text)
+        if token.type in ("fence", "code_block")
+    ]
+
+
 Line = tuple[Segment, ...]
 """What one line of the screen shows; a `Strip` of it would take many times the memory."""
 

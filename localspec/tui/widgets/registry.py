@@ -103,7 +103,7 @@ OWN = (
     CommandRow("compact", "[off]", "let the model go on with a summary of what came before"),
     CommandRow("edit", "", "edit your last message and send it again"),
     CommandRow("branch", "", "a new chat with the messages up to here; this one is as it was"),
-    CommandRow("copy", "[code]", "copy the last answer, or its last code block"),
+    CommandRow("copy", "[code]", "copy the last answer, or its code block"),
     CommandRow("rename", "[TITLE]", "give this chat another title"),
     CommandRow("pin", "", "pin this chat to the top of the list, or let it go"),
     CommandRow("tag", "TAG ...", "set this chat's tags"),
