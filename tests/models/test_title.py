@@ -21,19 +21,28 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
     return Store()
 
 
-def test_a_model_is_called_what_its_file_says(tmp_path: Path, tiny_target: Path, store: Store) -> None:
-    file = tmp_path / "some-file-q8_0.gguf"
+def test_a_model_is_called_as_in_the_list(tmp_path: Path, tiny_target: Path, store: Store) -> None:
+    file = tmp_path / "localspec-tiny-target-q8_0.gguf"
     shutil.copy(tiny_target, file)
-    assert read_header(file).text("general.name")
-    adopt(file, store, name="one")
-    assert title_of(file, store) == read_header(file).text("general.name")
+    adopt(file, store, name="SmolLM2-135M-Instruct")
+    assert title_of(file, store) == "SmolLM2-135M-Instruct"
 
 
-def test_two_that_say_the_same_are_called_by_their_files(tmp_path: Path, tiny_target: Path, store: Store) -> None:
-    for name in ("first", "second"):
-        shutil.copy(tiny_target, tmp_path / f"{name}.gguf")
-        adopt(tmp_path / f"{name}.gguf", store, name=name)
-    assert [title_of(tmp_path / f"{name}.gguf", store) for name in ("first", "second")] == ["first", "second"]
+@pytest.mark.parametrize(
+    ("file", "title"),
+    [
+        ("localspec-tiny-target-q8_0", "localspec tiny target"),
+        ("Localspec_Tiny.Target", "localspec tiny target"),
+        ("SmolLM2-135M-Instruct", "SmolLM2-135M-Instruct"),
+        ("tiny", "tiny"),
+    ],
+)
+def test_the_name_inside_a_file_counts_if_it_is_like_the_files_own(
+    file: str, title: str, tmp_path: Path, tiny_target: Path, store: Store
+) -> None:
+    assert read_header(tiny_target).text("general.name") == "localspec tiny target"
+    shutil.copy(tiny_target, tmp_path / f"{file}.gguf")
+    assert title_of(tmp_path / f"{file}.gguf", store) == title
 
 
 def test_what_cannot_be_read_is_called_by_its_file(tmp_path: Path, store: Store) -> None:

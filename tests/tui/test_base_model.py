@@ -29,7 +29,7 @@ async def test_it_is_said_and_text_goes_on(make_app: MakeApp, base: Engine) -> N
         await until(pilot, lambda: app.session.facts is not None)
         assert app.session.facts is not None
         assert app.session.facts.completes
-        assert [one.message for one in app._notifications] == [note("localspec tiny target")]
+        assert [one.message for one in app._notifications] == [note("base")]
         await say(pilot, "Once upon")
         await answered(pilot)
         await say(pilot, " and then")

@@ -1,4 +1,4 @@
-"""What people call a model: the name inside its file, or the file's own where two models say the same."""
+"""What people call a model: as the list does, or by the name inside its file if that is like the file's own."""
 
 from __future__ import annotations
 
@@ -16,14 +16,25 @@ def title_of(target: Path, store: Store | None = None) -> str:
 
     Args:
         target: its file, or the first part of a split one.
-        store: of the models that it must be told apart from; None = the user's.
+        store: what is in the list; None = the user's.
     """
-    own = _name(target)
-    if not own:
-        return target.stem
-    others = (entry.path for entry in (Store() if store is None else store).entries() if not entry.fault)
     real = paths.real(target)
-    return target.stem if any(_name(other) == own for other in others if paths.real(other) != real) else own
+    entries = (Store() if store is None else store).entries()
+    listed = next((entry.name for entry in entries if not entry.fault and paths.real(entry.path) == real), "")
+    own = _name(target)
+    return listed or (own if own and _letters(own) in _letters(target.stem) else target.stem)
+
+
+def _name(path: Path) -> str:
+    """The name inside a file, which may be anything: "Smollm2 135M 8k Lc100K Mix1 Ep2"; "" = it has none."""
+    try:
+        return " ".join(read_header(path).text("general.name").split())
+    except LocalspecError:
+        return ""
+
+
+def _letters(name: str) -> str:
+    return "".join(character for character in name.lower() if character.isalnum())
 
 
 def same_files(entry: Entry, entries: Iterable[Entry]) -> list[str]:
@@ -36,10 +47,3 @@ def twin_sentence(entry: Entry, entries: Iterable[Entry]) -> str:
     """That a model has other names here, too; "" = it has none."""
     same = same_files(entry, entries)
     return f"{entry.name} is the same file as {', '.join(same)}: one model with {len(same) + 1} names." if same else ""
-
-
-def _name(path: Path) -> str:
-    try:
-        return " ".join(read_header(path).text("general.name").split())
-    except LocalspecError:
-        return ""
