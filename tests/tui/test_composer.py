@@ -164,3 +164,37 @@ def test_matching_prefers_names_and_shallow_files(tmp_path: Path) -> None:
     assert matching(known, "aren") == ["src/deep/nested/arena.txt"]
     assert matching(known, f"{tmp_path}/sr") == [f"{tmp_path}/src/"]
     assert matching(known, "zzz") == []
+
+
+def test_folders_are_offered_and_what_git_ignores_is_not(tmp_path: Path) -> None:
+    for name in ("src/main.py", "src/deep/run.log", "made/a.py", ".git/HEAD", "build.py", "target"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("x")
+    (tmp_path / ".gitignore").write_text("*.log\nmade/\n/secret\n")
+    (tmp_path / "secret").write_text("x")
+    assert files(tmp_path) == ["build.py", "src/", "target", "src/deep/", "src/main.py"]
+    assert matching(files(tmp_path), "src") == ["src/", "src/deep/", "src/main.py"]
+    assert matching([], f"{tmp_path}/") == [f"{tmp_path}/{name}" for name in ("build.py", "src/", "target")]
+    assert matching([], f"{tmp_path}/src/deep/") == [], "rules of the repository around it hold"
+    assert files(tmp_path / "made") == ["a.py"], "the folder was named itself"
+
+
+@pytest.mark.asyncio
+async def test_a_folder_is_taken_from_the_list_and_what_is_in_it_follows(make_app: MakeApp) -> None:
+    Path("my plans").mkdir()
+    Path("notes").mkdir()
+    Path("notes/plan.md").write_text("The plan.")
+    app = make_app("ok")
+    async with app.run_test() as pilot:
+        await pilot.press(*"Read @not")
+        offered = front(app).query_one(Suggestions)
+        await until(pilot, lambda: offered.display and offered.option_count == 2)
+        await pilot.press("enter")
+        assert front(app).composer.text == "Read @notes/"
+        await until(pilot, lambda: offered.display and offered.option_count == 2)
+        await pilot.press("down", "enter")
+        assert front(app).composer.text == "Read @notes/plan.md "
+        await pilot.press(*"@my")
+        await until(pilot, lambda: offered.display and offered.option_count == 1)
+        await pilot.press("enter")
+        assert front(app).composer.text == 'Read @notes/plan.md @"my plans/" ', "a blank would end its name"

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
+from localspec import paths
 from localspec.chat.archive.message import Attachment
 from localspec.chat.text_file import read_text
 from localspec.errors import UsageError
 from localspec.paths import typed
+from localspec.tui.talk.folder import Rules, entries, rules_above
 
 LARGEST = 512 * 1024
 """Bytes of a file that can be attached: more would fill any context here many times over."""
 _MOST_FILES, _DEEPEST = 4_000, 6
-_SKIPPED = {"node_modules", "__pycache__", "venv", "build", "dist", "target"}
 _MENTION = re.compile(r"(?:^|(?<=\s))@(\"[^\"]+\"|\S+)")
 
 
@@ -61,35 +62,22 @@ def _read(path: Path) -> str:
 
 
 def files(folder: Path) -> list[str]:
-    """Paths of files below a folder, relative to it, shallow ones first; without hidden and build folders.
+    """Paths of files and folders below a folder, relative to it, shallow ones first; a folder's ends with a slash.
 
-    Takes long in a large folder: call it from a thread.
+    What is hidden, made, or named by `.gitignore` is left out. Takes long in a large folder: call it from a thread.
     """
-    found: list[str] = []
-    level = [folder]
+    folder = paths.real(folder)
+    found, level = list[str](), [(folder, rules_above(folder))]
     for _ in range(_DEEPEST):
-        below: list[Path] = []
-        for place in level:
-            for entry in _entries(place):
-                if entry.is_dir(follow_symlinks=False):
-                    below.append(Path(entry.path))
-                elif len(found) < _MOST_FILES:
-                    found.append(os.path.relpath(entry.path, folder))
+        below = list[tuple[Path, Rules]]()
+        for place, above in level:
+            inside, rules = entries(place, above)
+            found += [f"{os.path.relpath(place / name, folder)}{'/' * is_folder}" for name, is_folder in inside]
+            below += [(place / name, rules) for name, is_folder in inside if is_folder]
+            if len(found) >= _MOST_FILES:
+                return found[:_MOST_FILES]
         level = below
-        if not level or len(found) >= _MOST_FILES:
-            break
     return found
-
-
-def _entries(folder: Path) -> Iterator[os.DirEntry[str]]:
-    try:
-        with os.scandir(folder) as entries:
-            yield from sorted(
-                (entry for entry in entries if not entry.name.startswith(".") and entry.name not in _SKIPPED),
-                key=lambda entry: entry.name,
-            )
-    except OSError:
-        return  # a folder that cannot be read has nothing to offer
 
 
 def matching(known: Sequence[str], word: str, limit: int = 8) -> list[str]:
@@ -106,13 +94,15 @@ def _listing(word: str, limit: int) -> list[str]:
     start, _, name = word.rpartition("/")
     if not start and not word.startswith("/"):
         return [word + "/"] if word in ("~", "..") else []
-    found = [entry for entry in _entries(typed(start + "/")) if entry.name.startswith(name)][:limit]
-    return [f"{start}/{entry.name}{'/' if os.path.isdir(entry) else ''}" for entry in found]
+    place = paths.real(typed(start + "/"))
+    inside, _rules = entries(place, rules_above(place))
+    found = [one for one, _is_folder in inside if one.startswith(name)][:limit]
+    return [f"{start}/{one}{'/' if os.path.isdir(place / one) else ''}" for one in found]
 
 
 def _rank(path: str, word: str) -> tuple[int, int] | None:
     """Smaller is better; None = no match: the name begins so, contains it, the path contains it, letters in order."""
-    name = path.rpartition("/")[2]
+    name = path.rstrip("/").rpartition("/")[2]
     if name.startswith(word):
         return 0, len(path)
     if word in name:

@@ -35,8 +35,8 @@ class Ignored:
         return self._spec.check_file(path + "/" * is_folder).include
 
 
-_Rules = list[tuple[Path, Ignored]]
-"""With the folder that each holds for; the nearest one last."""
+Rules = list[tuple[Path, Ignored]]
+"""Of each folder on the way, the nearest one last."""
 
 
 def _is_sound(line: str) -> bool:
@@ -63,10 +63,7 @@ def attached(folder: Path, name: str) -> tuple[Attachment, ...]:
     """
     found, size = list[Attachment](), 0
     folder = paths.real(folder)
-    above = _rules_above(folder)
-    if _left_out(above, str(folder), True):
-        above = []  # it was named nevertheless
-    for path in _below(folder, above):
+    for path in _below(folder, rules_above(folder)):
         try:
             if path.stat().st_size > LARGEST:
                 continue
@@ -84,36 +81,51 @@ def attached(folder: Path, name: str) -> tuple[Attachment, ...]:
     return tuple(found)
 
 
-def _rules_above(folder: Path) -> _Rules:
-    """Those of the folders above that are of the same repository."""
+def rules_above(folder: Path) -> Rules:
+    """Those of the folders above that are of the same repository; none if they name the folder itself."""
     places = [folder, *folder.parents]
     top = next((index for index, place in enumerate(places) if os.path.exists(place / ".git")), 0)
-    return [(place, Ignored(_lines(place / ".gitignore"))) for place in reversed(places[1 : top + 1])]
+    found = [(place, Ignored(_lines(place / ".gitignore"))) for place in reversed(places[1 : top + 1])]
+    return [] if _left_out(found, str(folder), True) else found  # it was named nevertheless
 
 
-def _below(place: Path, above: _Rules) -> Iterator[Path]:
-    """Files, what is left out aside; `above`: the rules of the folders on the way."""
+def entries(place: Path, above: Rules) -> tuple[list[tuple[str, bool]], Rules]:
+    """What is in a folder, by name, with whether it is a folder, and the rules below it.
+
+    What is hidden, ignored or made stays out, and so does all of a folder that cannot be read.
+
+    Args:
+        place: the folder.
+        above: the rules of the folders on the way.
+    """
     rules = [*above, (place, Ignored(_lines(place / ".gitignore")))]
     try:
-        with os.scandir(place) as entries:
-            found = sorted(entries, key=lambda entry: entry.name)
+        with os.scandir(place) as scanned:
+            found = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in scanned]
     except OSError:
-        return
-    for entry in found:
-        is_folder = entry.is_dir(follow_symlinks=False)
-        if (
-            entry.name.startswith(".")
-            or (is_folder and entry.name in _SKIPPED)
-            or _left_out(rules, entry.path, is_folder)
-        ):
-            continue
+        return [], rules
+    kept = [
+        (name, is_folder)
+        for name, is_folder in sorted(found)
+        if not name.startswith(".")
+        and not (is_folder and name in _SKIPPED)
+        and not _left_out(rules, str(place / name), is_folder)
+    ]
+    return kept, rules
+
+
+def _below(place: Path, above: Rules) -> Iterator[Path]:
+    """Files, what is left out aside; `above`: the rules of the folders on the way."""
+    found, rules = entries(place, above)
+    for name, is_folder in found:
+        path = place / name
         if is_folder:
-            yield from _below(Path(entry.path), rules)
-        elif entry.is_file(follow_symlinks=False):
-            yield Path(entry.path)
+            yield from _below(path, rules)
+        elif os.path.isfile(path) and not os.path.islink(path):
+            yield path
 
 
-def _left_out(rules: _Rules, path: str, is_folder: bool) -> bool:
+def _left_out(rules: Rules, path: str, is_folder: bool) -> bool:
     for place, ignored in reversed(rules):  # the nearest file counts
         said = ignored.names(Path(path).relative_to(place).as_posix(), is_folder)
         if said is not None:

@@ -157,5 +157,5 @@ def _commands(typed: str) -> list[Suggestion]:
 
 
 def _file(path: str) -> Suggestion:
-    quoted = f'@"{path}"' if " " in path and not path.endswith("/") else f"@{path}"
-    return Suggestion(quoted, more=path.endswith("/"))
+    quoted = f'@"{path}"' if " " in path else f"@{path}"
+    return Suggestion(quoted, more=quoted.endswith("/"))
