@@ -402,7 +402,8 @@ async def test_the_catalogue_is_searched_without_a_hub_and_its_silence_is_said(
 ) -> None:
     app = make_app()
     async with app.run_test(size=(100, 40)) as pilot:
-        app.push_screen(FindModelScreen(lambda: Hub(cache=tmp_path, offline=True)))
+        taken = list[str | None]()
+        app.push_screen(FindModelScreen(lambda: Hub(cache=tmp_path, offline=True)), taken.append)
         await until(pilot, lambda: isinstance(app.screen, FindModelScreen))
         find: Any = app.screen
         find.query_one("#words", Input).value = "tiny"
@@ -410,8 +411,12 @@ async def test_the_catalogue_is_searched_without_a_hub_and_its_silence_is_said(
         await until(pilot, lambda: find.query_one("#note").has_class("bad"))
         assert "no search offline" in text(find, "#note")
         assert find._names == ["tiny"]
-        await pilot.press("tab", "down", "enter")
+        assert isinstance(app.focused, Input)
+        await pilot.press("down")
+        assert isinstance(app.focused, OptionList)
+        await pilot.press("enter")
         await until(pilot, lambda: app.screen is app.chat_screen)
+        assert taken == ["tiny"]
 
 
 async def test_what_is_recommended_is_the_first_of_the_hub_with_size_fit_and_expected_speed(

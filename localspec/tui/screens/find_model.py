@@ -25,7 +25,10 @@ Listed = PairEntry | ModelEntry
 """What the catalogue lists by name: pairs, and targets that are in none."""
 _LIMIT = 30
 """Repositories asked for: more words find better than a longer list."""
-HELP = "Enter searches; all words must be in the name. What is chosen from the list is planned before it is pulled."
+HELP = (
+    "Enter searches; all words must be in the name. Down goes to the list, where Enter takes one: it is planned before "
+    "it is pulled."
+)
 
 
 class FindModelScreen(Dialog[str | None]):
@@ -50,6 +53,13 @@ class FindModelScreen(Dialog[str | None]):
     def on_mount(self) -> None:
         self.query_one("#found").display = False
         self.query_one("#words").focus()
+
+    def key_down(self) -> None:
+        """From the words to what was found, which need not be complete yet."""
+        entries = self.query_one("#found", OptionList)
+        if entries.display and self.focused is not entries:
+            entries.focus()
+            entries.highlighted = 0
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         event.stop()
