@@ -239,6 +239,20 @@ async def test_a_race_does_not_start_beside_an_answer(make_app: MakeApp) -> None
         answerer.hold.set()
 
 
+async def test_the_prompt_of_a_race_is_replaced_by_typing(make_app: MakeApp) -> None:
+    app = make_app("a")
+    async with app.run_test(size=(80, 24)) as pilot:
+        await say(pilot, "Tell me of whales")
+        await pilot.press("f8")
+        await until(pilot, lambda: isinstance(app.screen, RaceScreen) and isinstance(app.focused, Input))
+        field = app.screen.query_one("#prompt", Input)
+        assert field.value == "Tell me of whales"
+        await pilot.press(*"Whales")
+        assert field.value == "Whales"
+        await pilot.press("home", *"Of ")  # a cursor key goes on with what is there
+        assert field.value == "Of Whales"
+
+
 async def test_the_race_leaves_no_answer_behind(make_app: MakeApp) -> None:
     import threading
 

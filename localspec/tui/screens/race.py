@@ -137,7 +137,7 @@ class RaceScreen(Page):
         self._pace = len(PACES) - 1
 
     def body(self) -> ComposeResult:
-        yield Input(placeholder="A prompt for both; Enter starts", id="prompt")
+        yield Input(self._last_prompt(), placeholder="A prompt for both; Enter starts", id="prompt")
         yield Static(HELP, id="note", markup=False)
         with Horizontal(id="lanes"):
             yield LaneView(self.lanes[PLAIN], "one token a pass", id=PLAIN)
@@ -145,7 +145,6 @@ class RaceScreen(Page):
         yield Static("", id="result", markup=False)
 
     def on_mount(self) -> None:
-        self.query_one("#prompt", Input).value = self._last_prompt()
         self.query_one("#prompt").focus()
 
     def on_unmount(self) -> None:
@@ -165,6 +164,7 @@ class RaceScreen(Page):
             self._note(str(error))
             return
         self.heats, self._order = [], (PLAIN, SPECULATIVE)
+        event.input.action_home()  # its beginning is seen
         self.set_focus(None)  # from here on letters are keys
         self._begin()
 
