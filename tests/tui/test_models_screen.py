@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from textual import events
-from textual.widgets import DataTable, Input, OptionList, Static
+from textual.widgets import DataTable, Footer, Input, OptionList, Static
 
 from localspec.chat.archive.archive import Archive
 from localspec.methods import HEADS
@@ -476,3 +476,16 @@ async def test_a_path_is_completed_or_dropped_and_the_cursor_stands_on_the_new_m
 )
 async def test_what_a_terminal_pastes_for_a_dropped_file_is_its_path(pasted: str, path: str) -> None:
     assert dropped(pasted) == path
+
+
+async def test_models_are_seen_in_40_columns_and_12_lines(make_app: MakeApp, client: Hub, store: Store) -> None:
+    app = make_app()
+    async with app.run_test(size=(40, 12)) as pilot:
+        screen = await opened(app, pilot, client, store)
+        table = screen.query_one(DataTable)
+        await until(pilot, lambda: screen.query_one("#detail").region.height == 5)
+        assert screen.query_one("#detail").region.bottom <= screen.query_one(Footer).region.y
+        assert table.scrollable_content_region.height >= 1 + 4, "the head and four models"
+        await pilot.press(*["down"] * 7)
+        assert table.cursor_row == 7
+        await until(pilot, lambda: 0 < table._get_row_region(7).y - table.scroll_offset.y <= 4)

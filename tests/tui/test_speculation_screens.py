@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
+from textual.containers import VerticalScroll
 from textual.widgets import Input, OptionList, Static
 
 from localspec.checks.finding import Finding
 from localspec.engine.request import PassRecord
 from localspec.tui.screens.doctor import DoctorScreen, content_of, ordered, verdict
-from localspec.tui.screens.race import HELP, PLAIN, SPECULATIVE, RaceScreen
+from localspec.tui.screens.race import HELP, PLAIN, SPECULATIVE, LaneView, RaceScreen
 from localspec.tui.screens.stats import StatsScreen
 from localspec.tui.screens.steps import SPEEDS, StepsScreen
 from localspec.tui.shell.app import ChatApp
@@ -251,6 +253,21 @@ async def test_the_prompt_of_a_race_is_replaced_by_typing(make_app: MakeApp) -> 
         assert field.value == "Whales"
         await pilot.press("home", *"Of ")  # a cursor key goes on with what is there
         assert field.value == "Of Whales"
+
+
+async def test_a_race_shows_both_answers_in_40_columns_and_12_lines(make_app: MakeApp) -> None:
+    tokens = list(range(12))
+    app = make_app(answerer=racing(lane_of(tokens, 1), lane_of(tokens, 3)))
+    async with app.run_test(size=(40, 12)) as pilot:
+        screen = await race(app, pilot)
+        await until(pilot, lambda: "Both lanes are done" in shown(app, "#note"))
+        for lane in screen.query(LaneView):
+            text = lane.query_one(VerticalScroll)
+            await until(pilot, partial(lambda text: text.region.height >= 2, text))
+            assert "12 tokens" in str(lane.query_one(".clock", Static).content)
+            assert lane.query_one(".clock").region.height == 3, "name, clock, speed"
+            assert lane.region.contains_region(text.region)
+            assert screen.region.contains_region(text.region)
 
 
 async def test_the_race_leaves_no_answer_behind(make_app: MakeApp) -> None:

@@ -16,6 +16,7 @@ from localspec.tui.widgets.bindings import CLOSE
 class Page(Screen[None]):
     """Opened from the chat, and made with it."""
 
+    VERTICAL_BREAKPOINTS = [(0, "-low"), (18, "-high")]  # noqa: RUF012 - Textual does not declare it as one of the class
     BINDINGS: ClassVar[list[BindingType]] = [CLOSE]
 
     def __init__(self, chats: ChatScreen) -> None:

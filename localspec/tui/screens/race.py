@@ -26,6 +26,9 @@ from localspec.tui.text.plots import bar, duration
 from localspec.tui.widgets.bindings import bind
 from localspec.tui.widgets.origin_view import OriginView
 
+_NARROW = 32
+"""Columns of a lane; with fewer, its figures do not fit into one line."""
+
 # A lane of the race: name, clock, text with origins.
 
 
@@ -44,6 +47,8 @@ class LaneView(Vertical):
         self.lane = lane
         self._doc = doc
         self._shown = 0
+        self._drawn: tuple[float | None, int] = None, 0
+        """What `show` was told last."""
 
     def compose(self) -> ComposeResult:
         yield Static("", classes="clock", markup=False)
@@ -53,6 +58,9 @@ class LaneView(Vertical):
 
     def on_mount(self) -> None:
         self.show()
+
+    def on_resize(self) -> None:
+        self.show(*self._drawn)
 
     def restart(self, lane: Lane) -> None:
         """Another heat."""
@@ -67,15 +75,19 @@ class LaneView(Vertical):
             seconds: on its clock; None = now.
             of_tokens: tokens of the whole answer, for the bar; 0 = not known.
         """
+        self._drawn = seconds, of_tokens
         lane = self.lane
         done = len(lane.passes) if seconds is None else lane.at(seconds)
         clock = lane.seconds if seconds is None else min(seconds, lane.seconds)
         tokens = lane.count if seconds is None else lane.count_at(seconds)
         rate = f"{tokens / clock:.0f} tok/s" if clock and tokens else ""
         flag = " ⚑" if lane.over and done == len(lane.passes) and tokens else ""
-        name = Content.assemble((lane.name, "bold"), (f"  {self._doc}", "dim"))
-        numbers = Content(f"{duration(clock):>8}  {tokens:>4} tokens  {rate}{flag}")
-        self.query_one(".clock", Static).update(Content("\n").join([name, numbers]))
+        if self.size.width < _NARROW:
+            head = Content.assemble((lane.name, "bold"), f"\n{duration(clock)} {tokens} tokens\n{rate}{flag}")
+        else:
+            numbers = f"\n{duration(clock):>8}  {tokens:>4} tokens  {rate}{flag}"
+            head = Content.assemble((lane.name, "bold"), (f"  {self._doc}", "dim"), numbers)
+        self.query_one(".clock", Static).update(head)
         share = bar(tokens / of_tokens, max(4, self.size.width)) if of_tokens else ""
         self.query_one(".progress", Static).update(Content.styled(share, "$primary"))
         self._draw(done)
