@@ -33,6 +33,7 @@ COMMANDS: dict[str, str] = {
     "suggest": "name drafts for a target",
     "rm": "remove models; what something else still uses is kept",
     "ps": "show running localspec processes and the models they have open",
+    "stop": "end a running serve, as Ctrl-C does",
     "import": "take a GGUF file of this machine into the list",
     "search": "find GGUF models on the hub",
     "tune": "find faster settings for a pair on this machine, and keep them if they surely are",

@@ -16,7 +16,7 @@ from localspec.errors import UsageError
 
 ROOT = Path(__file__).parents[2]
 LINKED = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "packaging").rglob("*.md")])
-NEEDS = ("network", "files", "checkout", "GPU", "terminal", "other platform")
+NEEDS = ("network", "files", "checkout", "GPU", "terminal", "server", "other platform")
 """What a block of commands may need besides an installation: a marker before it says which."""
 ON_THE_HUB = ("pull", "search")
 """Commands that ask the network."""

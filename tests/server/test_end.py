@@ -19,6 +19,7 @@ from typing import Any
 import httpx
 import pytest
 
+from localspec.cli import main
 from localspec.errors import LocalspecError
 from localspec.runtime.engine import Engine
 from localspec.runtime.pool import Pool
@@ -122,6 +123,34 @@ def test_every_answer_under_way_hears_of_the_end(pool: Pool) -> None:
             told = answer.json()["error"]
         assert told["code"] == "shutting_down"
     assert sorted(answer.status_code for answer in answers) == [200] * (SLOTS - 1) + [503] * SLOTS
+
+
+def test_stop_ends_a_server_of_this_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("LOCALSPEC_DATA", str(tmp_path))
+    assert main(["stop"]) == 1
+    assert capsys.readouterr().err == "localspec: No server of yours runs. `localspec serve` starts one.\n"
+    with process("--quiet", "--slots", "1") as (one, url), process("--quiet") as (other, second):
+        ports = [re.findall(r":(\d+)/", address)[0] for address in (url, second)]
+        assert main(["ps"]) == 0
+        rows = [line.split()[:3] for line in capsys.readouterr().out.splitlines()[1:]]
+        assert sorted(rows) == sorted(
+            [str(it.pid), "serve", port] for it, port in zip((one, other), ports, strict=True)
+        )
+        assert (main(["stop"]), main(["stop", "tiny"])) == (2, 2)
+        assert main(["stop", "1"]) == 1
+        told = capsys.readouterr().err.splitlines()
+        assert told[0] == told[1]
+        assert told[0].endswith("Say which one: localspec stop PORT")
+        assert told[2].startswith("localspec: No server of yours is at '1', or has a model of that name. Running: tiny")
+        assert main(["stop", ports[1]]) == 0
+        assert capsys.readouterr().out == f"The server of tiny at {ports[1]} (process {other.pid}) has ended.\n"
+        assert other.wait(10) == 0
+        assert one.poll() is None
+        assert main(["stop", "tiny"]) == 0
+        assert one.wait(10) == 0
+    assert main(["stop"]) == 1
 
 
 def test_a_fault_while_the_model_loads_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""`localspec ps`: running localspec processes that have models open."""
+"""`localspec ps`: running localspec processes that serve or have models open."""
 
 from __future__ import annotations
 
@@ -23,12 +23,16 @@ def run(options: argparse.Namespace) -> int:
         print(json.dumps([process.as_dict() for process in found]))
         return 0
     names = {file.path: entry.name for entry in Store().entries() for file in entry.files}
-    rows = [("PID", "COMMAND", "TARGET", "DRAFT", "CONTEXT", "RUNNING")]
+    at = {process.pid: process.at for process in found if process.at}
+    busy = {process.pid for process in found if process.target}
+    rows = [("PID", "COMMAND", "AT", "TARGET", "DRAFT", "CONTEXT", "RUNNING")]
     for process in found:
+        if not process.target and process.pid in busy:
+            continue  # its models say it
         models = [names.get(Path(path), Path(path).name) if path else "-" for path in (process.target, process.draft)]
         context = str(process.context or "-")
         since = _since(process.started)
-        rows.append((str(process.pid), process.command, models[0], models[1], context, since))
+        rows.append((str(process.pid), process.command, at.get(process.pid, "-"), *models, context, since))
     print_rows(rows)
     return 0
 

@@ -84,6 +84,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     from localspec.cli.output import load_progress
     from localspec.cli.places import fitted
+    from localspec.models.installed.processes import announce_server
     from localspec.runtime.kept.prompt_caches import default_budget
     from localspec.runtime.pool import Pool
     from localspec.server.http import listen, log
@@ -120,6 +121,7 @@ def run(options: argparse.Namespace) -> int:
     listening = listen.bind(settings.host, settings.port)
     with log.written_to(sys.stderr, as_json=options.json, quiet=options.quiet):
         url = listen.url_of(listening, "http" if settings.ssl_cert is None else "https")
+        announce_server(pool.default, listen.place_of(listening))
         _say(pool.default, slots, url, options, bool(settings.api_keys))
         with load_progress() as progress:
             listen.serve(pool, settings, listening, progress)

@@ -1,4 +1,4 @@
-"""Which localspec processes have models open: one small file for each model, beside a claimed one."""
+"""Which localspec processes serve or have models open: a small file for each model or server, beside a claimed one."""
 
 from __future__ import annotations
 
@@ -24,13 +24,17 @@ class Process:
     command: str
     """Such as "chat"."""
     target: str
-    """Path of the file that is open."""
+    """Path of the file that is open; "" = this is a server's own file, whether it has models open or not."""
     draft: str
     """"" = none."""
     context: int
     """Tokens a slot holds; 0 = not stated."""
     started: float
     """Seconds since 1970."""
+    name: str = ""
+    """What a server calls its default model."""
+    at: str = ""
+    """A server's port, or its socket file; "" = it is none."""
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -48,7 +52,15 @@ def announce(command: str, target: Path, draft: Path | None = None, context: int
 
     A folder that cannot be written is no reason to fail.
     """
-    process = Process(os.getpid(), command, str(target), str(draft or ""), context, time.time())
+    return _announce(Process(os.getpid(), command, str(target), str(draft or ""), context, time.time()))
+
+
+def announce_server(name: str, at: str) -> None:
+    """Says that this process serves, until it ends: what its default model is called, and its port or socket file."""
+    _announce(Process(os.getpid(), "serve", "", "", 0, time.time(), name, at))
+
+
+def _announce(process: Process) -> Callable[[], None]:
     path = folder() / f"{process.pid}-{time.time_ns()}.json"
     try:
         folder().mkdir(parents=True, exist_ok=True)
@@ -69,7 +81,7 @@ def announce(command: str, target: Path, draft: Path | None = None, context: int
 
 
 def running() -> list[Process]:
-    """Models open now, oldest first: a process that has several is listed for each. Files of dead ones are removed."""
+    """Servers, and models open now, oldest first: a process is listed for each. Files of dead ones are removed."""
     found = []
     for path in folder().glob("*.json"):
         with suppress(OSError, ValueError, TypeError):
@@ -78,6 +90,11 @@ def running() -> list[Process]:
             else:
                 path.unlink()
     return sorted(found, key=lambda process: process.started)
+
+
+def servers() -> list[Process]:
+    """Servers that run, oldest first."""
+    return [process for process in running() if process.at]
 
 
 def users_of(files: set[Path]) -> list[Process]:

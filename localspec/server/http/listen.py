@@ -74,6 +74,12 @@ def url_of(listening: socket.socket, scheme: str = "http") -> str:
     return f"{scheme}://{shown}:{port}/v1"
 
 
+def place_of(listening: socket.socket) -> str:
+    """Its port, or its socket file."""
+    name = listening.getsockname()
+    return str(name if isinstance(listening, UnixSocket) else name[1])
+
+
 def check_certificate(settings: ServerSettings) -> None:
     """
     Raises:
