@@ -28,6 +28,7 @@ from localspec.tui.widgets.chat_tabs import ChatTabs, chats_at_start
 from localspec.tui.widgets.composer import Composer
 from localspec.tui.widgets.corner import say
 from localspec.tui.widgets.dialogs import Choice
+from localspec.tui.widgets.editor import edited
 from localspec.tui.widgets.meter import Live, Meter, ReadingSpeed
 from localspec.tui.widgets.pane import ChatPane
 from localspec.tui.widgets.registry import SCREENS, VIEWS, commands
@@ -83,6 +84,7 @@ class ChatScreen(Screen[None]):
         bind("chat.look", "f6", "look", "View", "Look at answers in another way", priority=True),
         bind("chat.undo", "ctrl+u", "undo", "Undo", "On a message: undo the last deletion (else /undo)"),
         bind("chat.end_thinking", "ctrl+t", "end_thinking", "Answer", "End the thinking; answer now", priority=True),
+        bind("chat.editor", "f12", "editor", "Editor", "Write the prompt in your own editor", priority=True),
     ]
 
     def __init__(self, session: Session, shell: Shell) -> None:
@@ -411,6 +413,13 @@ class ChatScreen(Screen[None]):
             say(self, "There is no message of yours to edit.", problem=True)
         else:
             self.front.edit(message)
+
+    def action_editor(self) -> None:
+        composer = self.front.composer
+        try:
+            composer.put(edited(self.app, composer.text))
+        except LocalspecError as error:
+            say(self, str(error), problem=True)
 
     def action_regenerate(self) -> None:
         """Answers again: the focused answer's question, the focused question, or the last one."""

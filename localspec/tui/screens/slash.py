@@ -63,6 +63,10 @@ class SlashCommands:
     def edit(self, _: str) -> None:
         self._screen.action_edit()
 
+    def editor(self, text: str) -> None:
+        self._screen.front.composer.put(text)
+        self._screen.action_editor()
+
     async def branch(self, _: str) -> None:
         await self._screen.action_branch()
 

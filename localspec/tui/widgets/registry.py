@@ -102,6 +102,7 @@ OWN = (
     CommandRow("continue", "", "let the last answer go on"),
     CommandRow("compact", "[off]", "let the model go on with a summary of what came before"),
     CommandRow("edit", "", "edit your last message and send it again"),
+    CommandRow("editor", "[TEXT]", "write the prompt in your own editor"),
     CommandRow("branch", "", "a new chat with the messages up to here; this one is as it was"),
     CommandRow("copy", "[code]", "copy the last answer, or its code block"),
     CommandRow("rename", "[TITLE]", "give this chat another title"),
