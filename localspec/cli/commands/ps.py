@@ -32,7 +32,8 @@ def run(options: argparse.Namespace) -> int:
         models = [names.get(Path(path), Path(path).name) if path else "-" for path in (process.target, process.draft)]
         context = str(process.context or "-")
         since = _since(process.started)
-        rows.append((str(process.pid), process.command, at.get(process.pid, "-"), *models, context, since))
+        where = at.get(process.pid, "-")
+        rows.append((str(process.pid), process.command, where, models[0], models[1], context, since))
     print_rows(rows)
     return 0
 
