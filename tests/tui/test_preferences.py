@@ -8,6 +8,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
+from localspec.errors import UsageError
 from localspec.tui.screens.settings import check_engine
 from localspec.tui.talk.conversation import checked
 from localspec.tui.talk.preferences import Preferences
@@ -28,7 +31,14 @@ def test_settings_of_0_1_count() -> None:
 def test_what_is_saved_now_0_1_can_read(tmp_path: Path) -> None:
     recorded = json.loads(RECORDED.read_text(encoding="utf-8"))
     Preferences.load(RECORDED).save(tmp_path / "settings.json")
-    assert json.loads((tmp_path / "settings.json").read_text(encoding="utf-8")) == recorded
+    saved = json.loads((tmp_path / "settings.json").read_text(encoding="utf-8"))
+    assert {name: saved[name] for name in recorded} == recorded
+
+
+def test_a_word_that_is_no_choice_is_said(tmp_path: Path) -> None:
+    (tmp_path / "settings.json").write_text('{"answer_end": "gong"}', encoding="utf-8")
+    with pytest.raises(UsageError, match="answer_end is 'gong'; it must be one of auto, off, bell, notify"):
+        Preferences.load(tmp_path / "settings.json")
 
 
 def test_a_setting_that_only_a_newer_version_knows_is_left_out(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from localspec.chat.prompt.completion import note
 from localspec.errors import LocalspecError
 from localspec.tui.screens.chat import ChatScreen
 from localspec.tui.screens.slash import SlashCommands
+from localspec.tui.shell.bell import sign
 from localspec.tui.shell.net import Net, handlers_caught
 from localspec.tui.talk.answerer import AnswerEnded, LoadFailed, Loading, ModelReady
 from localspec.tui.talk.session import Session
@@ -214,6 +215,11 @@ class ChatApp(App[int]):
 
     def on_answer_ended(self, message: AnswerEnded) -> None:
         self._stir()
+
+    def on_chat_pane_long_answered(self, event: ChatPane.LongAnswered) -> None:
+        """Nobody need look for it: the terminal is told."""
+        if self._driver is not None:
+            self._driver.write(sign(self.session.preferences.answer_end, self.app_focus, event.title))
 
     async def on_event(self, event: events.Event) -> None:
         if isinstance(event, events.InputEvent):

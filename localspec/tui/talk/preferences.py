@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from localspec import paths
 from localspec.config import EngineSettings
 from localspec.errors import UsageError, reason
+from localspec.settings import settings_of
 
 
 @dataclass(slots=True)
@@ -29,6 +30,9 @@ class Preferences:
     """A paste of so many lines or more becomes an attachment instead of text in the input."""
     messages_shown: int = 16
     """How many of the newest messages of a chat are drawn; scrolling up draws more."""
+    answer_end: Literal["auto", "off", "bell", "notify"] = "auto"
+    """What tells the end of an answer that took over 10 s: a bell, or a notification (OSC 9); auto: a bell where the
+    terminal has said that it is not in front."""
     engine: dict[str, Any] = field(default_factory=dict)
     """How models are loaded: fields of EngineSettings; options of the command line beat them."""
     parameters: dict[str, Any] = field(default_factory=dict)
@@ -58,6 +62,10 @@ class Preferences:
             if type(value) is not type(getattr(own, known.name)):
                 raise UsageError(f"{path}: {known.name} is {value!r}, which has the wrong type.", "It is ignored.")
             setattr(own, known.name, value)
+        for row in settings_of(cls):
+            if row.choices and getattr(own, row.name) not in row.choices:
+                what = f"{row.name} is {getattr(own, row.name)!r}; it must be one of {', '.join(row.choices)}"
+                raise UsageError(f"{path}: {what}.", "Settings are at their defaults.")
         engine = {known.name for known in fields(EngineSettings)}
         own.engine = {name: value for name, value in own.engine.items() if name in engine}
         return own

@@ -44,6 +44,8 @@ _SAVE_SECONDS = 0.7
 """How long after the last key unsent text is saved."""
 _LOOK_SECONDS = 1.0
 """How often it is looked for what other windows write."""
+_LONG_SECONDS = 10.0
+"""From asking to the end of an answer: so long that somebody may have turned away."""
 _ASKING = ("send", "ask", "compact")
 """Groups of workers that lead to an answer, or to a summary."""
 
@@ -61,6 +63,13 @@ class ChatPane(TabPane):
             super().__init__()
             self.pane, self.question, self.tokens, self.limit = pane, question, tokens, limit
 
+    class LongAnswered(TextualMessage):
+        """An answer has ended that somebody may have turned away from."""
+
+        def __init__(self, title: str) -> None:
+            super().__init__()
+            self.title = title
+
     def __init__(self, session: Session, chat: Chat, asleep: bool = False) -> None:
         """`asleep`: its messages are drawn when it is woken."""
         super().__init__(tab_label(chat), id=f"chat-{chat.id}")
@@ -77,6 +86,8 @@ class ChatPane(TabPane):
         self._bubble: Bubble | None = None
         self._inbox: Inbox | None = None
         """Through which the answer comes."""
+        self._asked = 0.0
+        """When the answer was asked for, in seconds of the monotonic clock."""
         self._stopped = False
         """Somebody stopped the answer; what still comes of it is not shown."""
         self._thinks = False
@@ -411,7 +422,7 @@ class ChatPane(TabPane):
         self._bubble = self.transcript.bubble(self._writer.message_id)
         self.transcript.to_end()
         self._inbox = Inbox(self)
-        self._thinks = False
+        self._thinks, self._asked = False, monotonic()
         self.answer = answerer.answer(question, self._inbox)
         self.live.begin(self.answer)
         self.post_message(self.Changed())
@@ -435,6 +446,8 @@ class ChatPane(TabPane):
         self._end(state, note, event.stats)
         if event.error is not None and event.finish is FinishReason.ERROR:
             say(self, str(event.error), problem=True)
+        if state != "stopped" and monotonic() - self._asked >= _LONG_SECONDS:
+            self.post_message(self.LongAnswered(self.chat.title))
         if state != "done":
             self.hand_back()
         elif not self.busy:
