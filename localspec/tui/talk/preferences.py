@@ -62,7 +62,7 @@ class Preferences:
             if type(value) is not type(getattr(own, known.name)):
                 raise UsageError(f"{path}: {known.name} is {value!r}, which has the wrong type.", "It is ignored.")
             setattr(own, known.name, value)
-        for row in settings_of(cls):
+        for row in settings_of(Preferences):
             if row.choices and getattr(own, row.name) not in row.choices:
                 what = f"{row.name} is {getattr(own, row.name)!r}; it must be one of {', '.join(row.choices)}"
                 raise UsageError(f"{path}: {what}.", "Settings are at their defaults.")
