@@ -39,6 +39,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", nargs="?", metavar="NAME|FILE", help="model or pair by name, or GGUF file; as --target")
     parser.add_argument("--plain", action="store_true", help="line by line, without screens: for screen readers, pipes")
     parser.add_argument("--new", action="store_true", help="begin a new chat, beside the tabs of last time")
+    parser.add_argument("--private", action="store_true", help="keep nothing of these chats; /private leads back")
     parser.add_argument("--system", metavar="TEXT", help="system message")
     parser.add_argument("--stats", action="store_true", help="with --plain: figures after every answer")
     add_endpoint_options(parser)
@@ -59,6 +60,8 @@ def run(options: argparse.Namespace) -> int:
         take_default(options)
     else:
         take_default(options, faults.append)  # what is written before the screens come is covered by them
+    if options.private and (options.plain or not screens):
+        options.corpus = "off"  # else a conversation line by line keeps nothing
     wanted = wanted_of(options)  # refuse bad values before a model is loaded
     if options.plain or not screens:
         from localspec.cli.commands.line_chat import Conversation, EngineSpeaker
@@ -108,12 +111,13 @@ def _open(options: argparse.Namespace, wanted: Options, fault: str) -> int:
             partial(_local, options) if options.listed or not options.endpoint else None,
             begin=given | ({"system": options.system} if options.system is not None else {}),
             resume=not options.new,
+            private=options.private,
             fault=fault and f"{fault} /models lists others.",
         )
         app = ChatApp(session, notices)
         with shown(app.warn), nullcontext() if os.environ.get("LOCALSPEC_DEBUG") else app.kept_up():
             code = app.run()
-            session.answerer.close()
+            session.close()
     for text in app.unseen:  # what came too late for the screen
         print(f"warning: {text}", file=sys.stderr)
     if app.ended_by:

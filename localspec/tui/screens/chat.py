@@ -11,7 +11,7 @@ from textual import work
 from textual.app import ComposeResult, SystemCommand
 from textual.binding import BindingType
 from textual.screen import Screen
-from textual.widgets import Footer
+from textual.widgets import Footer, Static
 from textual.widgets._toast import ToastRack  # has no public name
 
 from localspec.chat.archive.message import Chat, StoredMessage
@@ -41,6 +41,7 @@ _NOTES_LINES = 5
 """The least that notes in the corner have: enough for one."""
 _SHOWN_LINES = 3
 """Of each block of code, where it is asked which one is meant."""
+_PRIVATE = "Private: nothing of these chats is kept. /private ends them, and leads back to your others."
 
 
 class Shell(Protocol):
@@ -93,27 +94,34 @@ class ChatScreen(Screen[None]):
         self._view = MARKDOWN
         # Kept, not looked up: a query goes through every block of every message.
         self._tabs, self._unsaved, self._meter = ChatTabs(session), Unsaved(session.archive), Meter()
+        self._private = Static(_PRIVATE, id="private")
         self._speed = ReadingSpeed()
         self._changing = False
         """Another model is being loaded, in place of one that answered."""
 
     def compose(self) -> ComposeResult:
+        yield self._private
         yield self._tabs
         yield self._unsaved
         yield self._meter
         yield Footer(show_command_palette=False)
 
     async def on_mount(self) -> None:
+        await self._begin()
+        self.set_interval(_STATUS_SECONDS, self.show_status)
+        self.screen_layout_refresh_signal.subscribe(self, self._lift_notes)
+
+    async def _begin(self) -> None:
+        """Opens the chats of last time, or a new one."""
         chats, front = list[Chat](), None
         session = self.session
+        self._private.display = session.private
         if self._tabs.claim(session.archive):
             chats, front = chats_at_start(session.archive, session.resume, session.preferences.resume)
         elif session.resume:
             say(self, "Another window has your chats open. This one begins with a new chat; F4 lists all.")
         pane = await self.open_chat(None if front is None else front.id)
         self.call_after_refresh(self._tabs.bring_back, chats, pane)
-        self.set_interval(_STATUS_SECONDS, self.show_status)
-        self.screen_layout_refresh_signal.subscribe(self, self._lift_notes)
 
     def _lift_notes(self, _: Screen[Any]) -> None:
         """Notes in the corner lie over messages, not over the input and what stands around it."""
@@ -121,6 +129,16 @@ class ChatScreen(Screen[None]):
         for rack in self.query_children(ToastRack):
             beneath = 1 if self.pane is None else height - self.pane.transcript.region.bottom
             rack.styles.margin = (0, 0, min(beneath, height - _NOTES_LINES), 0)
+
+    async def set_private(self, private: bool) -> None:
+        """Puts the open chats away, and begins with private ones; or drops those, and opens the others again."""
+        for pane in self.panes:
+            pane.leave()
+        self._tabs.unsettle()
+        for pane in self.panes:
+            await self._tabs.drop(pane)
+        self.session.set_private(private)
+        await self._begin()
 
     # ---- tabs
 

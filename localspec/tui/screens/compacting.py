@@ -50,7 +50,7 @@ async def _compact(pane: ChatPane) -> None:
     session, chat, path = pane.session, pane.chat, pane.path
     if session.facts is None:
         raise UsageError("A summary needs a model, and none is ready yet.", "Try again once it is loaded.")
-    question = question_of(chat, path, session.facts)
+    question = pane.question()
     found = last_turn(chat, path, question)
     if found is None:
         raise UsageError("There is nothing before your last message that could be summarised.")

@@ -102,6 +102,12 @@ class SlashCommands:
     async def undo(self, _: str) -> None:
         await self._screen.action_undo()
 
+    async def private(self, _: str) -> None:
+        private = not self._screen.session.private
+        await self._screen.set_private(private)
+        if not private:
+            say(self._screen, "The private chats are gone; these are your others again.")
+
     def export(self, file: str) -> None:
         self._screen.tell(exchange.export(self._archive, self._screen.front.chat, file))
 

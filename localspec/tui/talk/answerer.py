@@ -70,6 +70,8 @@ class Question(Prompt):
     """Longest guess of a pass, in tokens; 0 = plain decoding; empty = what pays."""
     chat: str | None = None
     """Key of the chat, under which its KV cache is kept on disk; None = it is not kept."""
+    private: bool = False
+    """Neither past answers help it, nor does it join them; with no `chat` nothing of it is kept."""
     alone: bool = False
     """It is measured: nothing of earlier answers helps it, and nothing of it helps later ones."""
 

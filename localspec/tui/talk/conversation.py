@@ -25,11 +25,16 @@ and cannot be told not to. An eighth of the context where that is less."""
 
 
 def question_of(
-    chat: Chat, path: Sequence[StoredMessage], facts: Facts | None, go_on: bool = False, thought_out: bool = False
+    chat: Chat,
+    path: Sequence[StoredMessage],
+    facts: Facts | None,
+    go_on: bool = False,
+    thought_out: bool = False,
+    private: bool = False,
 ) -> Question:
     """What to ask so that the last message of a path is answered; or, with `go_on`, that the last answer continues.
 
-    With `thought_out` as well, its thinking ends where it is.
+    With `thought_out` as well, its thinking ends where it is. `private`: nothing of it is kept.
 
     Raises:
         UsageError: a parameter of the chat has an impossible value.
@@ -53,7 +58,8 @@ def question_of(
         thinking=params.get("thinking") if facts is not None and facts.can_think else None,
         drafter=params.get("drafter") if local else None,
         max_draft_tokens=params.get("max_draft_tokens") if local else None,
-        chat=chat.key,
+        chat=None if private else chat.key,
+        private=private,
     )
 
 

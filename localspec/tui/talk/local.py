@@ -294,7 +294,7 @@ class _Asked:
             max_draft_tokens=question.max_draft_tokens,
             preserved=self._preserved,
             chat=question.chat,
-            past=not question.alone,
+            past=not (question.alone or question.private),
             on_prefill=lambda done, total: _tell_prefill(sink, answer, done, total),
         )
 

@@ -30,6 +30,7 @@ class Session:
         begin: Mapping[str, Any] | None = None,
         resume: bool = True,
         fault: str = "",
+        private: bool = False,
     ) -> None:
         """
         Args:
@@ -37,6 +38,7 @@ class Session:
             begin: parameters of new chats, and their "system", on top of the preferences'.
             resume: whether the last chat may be gone on with; not with anything in `begin`.
             fault: why the model that was chosen does not answer, in sentences; "" = it does.
+            private: it begins with private chats.
         """
         self.answerer, self.archive, self.preferences = answerer, archive, preferences
         self._make = make
@@ -56,6 +58,11 @@ class Session:
         """Address of the server that answers, until the user has agreed that prompts go there; "" = they may."""
         self.loading: Loading | None = None
         """How far loading is; None = nothing is being loaded."""
+        self._own = archive
+        self.private = False
+        """Chats are in memory alone, and answers go into no cache and no corpus."""
+        if private:
+            self.set_private(True)
 
     # ---- who answers
 
@@ -94,6 +101,18 @@ class Session:
         return old
 
     # ---- chats
+
+    def set_private(self, private: bool) -> None:
+        """From now on chats are private, or those on disk again; private ones that were are gone."""
+        if self.private:
+            self.archive.close()
+        self.archive, self.private = Archive(None) if private else self._own, private
+
+    def close(self) -> None:
+        """Frees the models and what is private. May take as long as a pass."""
+        self.answerer.close()
+        if self.private:
+            self.archive.close()
 
     def forget(self, chat: str) -> None:
         """Deletes the KV cache of a chat that was deleted, and its answers in the corpus; warns if that fails.

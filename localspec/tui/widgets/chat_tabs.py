@@ -85,8 +85,9 @@ class ChatTabs(TabbedContent):
 
     def claim(self, archive: Archive) -> bool:
         """Takes the file of open tabs for this window; False = another window has it, and this one leaves it alone."""
+        self.unsettle()
         file = _file(archive)
-        if file is None:
+        if file is None or self._claim is not None:
             return True
         place = file.with_suffix(".window")
         try:
@@ -94,6 +95,10 @@ class ChatTabs(TabbedContent):
         except OSError:
             return True  # a folder that cannot be written has no tabs to overwrite
         return self._claim is not None
+
+    def unsettle(self) -> None:
+        """What is open changes as a whole: it is not written down before `bring_back` is done."""
+        self._settled = False
 
     def on_unmount(self) -> None:
         if self._claim is not None:

@@ -72,7 +72,7 @@ class ChatPane(TabPane):
 
     def __init__(self, session: Session, chat: Chat, asleep: bool = False) -> None:
         """`asleep`: its messages are drawn when it is woken."""
-        super().__init__(tab_label(chat), id=f"chat-{chat.id}")
+        super().__init__(tab_label(chat), id=f"chat-{chat.key}")
         self.session, self.chat_id, self.key, self._asleep = session, chat.id, chat.key, asleep
         self.answer: Answer | None = None
         """The one under way."""
@@ -184,7 +184,7 @@ class ChatPane(TabPane):
 
     def question(self) -> Question:
         """What asking for the next answer now would be."""
-        return question_of(self.chat, self.path, self.session.facts)
+        return question_of(self.chat, self.path, self.session.facts, private=self.session.private)
 
     # ---- writing
 
@@ -374,7 +374,8 @@ class ChatPane(TabPane):
         if again is not None:
             path = path[: next(i for i, message in enumerate(path) if message.id == again) + 1]
         try:
-            question = question_of(self.chat, path, self.session.facts, go_on, thought_out)
+            private = self.session.private
+            question = question_of(self.chat, path, self.session.facts, go_on, thought_out, private)
             found = await asyncio.to_thread(fit, self.session.answerer, question)
         except LocalspecError as error:
             say(self, str(error), problem=True)

@@ -113,6 +113,7 @@ OWN = (
     CommandRow("export", "[FILE]", "write this chat to a .md, .json or .html file"),
     CommandRow("import", "FILE", "take in chats: own JSON, or ChatGPT's export"),
     CommandRow("find", "[WORDS]", "search all chats"),
+    CommandRow("private", "", "chats of which nothing is kept; once more leads back"),
     CommandRow("preset", "NAME", "use a preset's system message and parameters"),
     CommandRow("model", "[NAME]", "let another model answer from now on: here, of models.toml, or of the endpoint"),
     CommandRow("own", "", "let the model answer that answered in this chat before"),
