@@ -125,7 +125,8 @@ class AdaptivePlan:
 
     def _saved(self, now: Coming) -> bool:
         """Whether what guesses have saved pays for a look."""
-        return sum(one.budget.gained for one in now.served) * now.plain >= now.active * self._looks.look.seconds
+        gained = sum(one.budget.gained for one in now.served)
+        return gained > 0.0 and gained * now.plain >= now.active * self._looks.look.seconds
 
     def _sees(self, requests: Sequence[DraftRequest]) -> bool:
         """Whether a copy seems to go on that is worth a look before its turn."""
