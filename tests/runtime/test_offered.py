@@ -19,6 +19,7 @@ from localspec.models.installed.catalog import Catalog
 from localspec.models.memory.memory import Place
 from localspec.runtime.memory.estimate import Rates
 from localspec.runtime.offered import HEADING, TINY, Pace, is_bundled, offered, recommended_names, words
+from localspec.tui.pages.shelf import Item, judged
 from tests.fake_gpus import CARD, list_gpus
 
 GB = 10**9
@@ -103,6 +104,20 @@ def test_two_slow_cores_are_not_offered_27_billion_parameters_first(monkeypatch:
     assert "qwen3.8-27b-dflash2" not in names
     assert all(rate(text) >= offer.LEAST_RATE for _, text in offered())
     assert recommended_names() == names
+
+
+def test_nothing_is_offered_that_f5_would_say_does_not_fit() -> None:
+    """22.8 GB were offered to a machine with 24.2 GB free, and F5 said no."""
+    catalog, seen = Catalog.load(), set[str]()
+    for memory in range(2 * GB, 40 * GB, GB // 10):
+        place = Place("CPU", "cpu", memory, memory)
+        for one in offers(catalog, place, 500 * GB):
+            judged_so = judged(Item(one.name, "", "hub", one.bytes), [place])
+            assert judged_so.fits, (memory, one.name)
+            seen.add(one.name)
+    assert seen == {*OFFER_ORDER}
+    hardly = judged(Item("x", "", "hub", int(22.8 * GB), recommended=True), [Place("CPU", "cpu", int(24.2 * GB))])
+    assert (hardly.fits, hardly.recommended) == (False, False), "where there is less free than a moment ago"
 
 
 def test_list_tells_what_the_welcome_tells(capsys: pytest.CaptureFixture[str]) -> None:

@@ -210,7 +210,7 @@ def test_what_makes_no_sense_is_refused(live: Live, fields: dict[str, Any], said
 
 def test_a_schema_that_nobody_can_read_is_an_error_of_the_request(live: Live) -> None:
     bad = {"type": "object", "properties": {"a": {"type": "string", "pattern": "("}}}
-    tool = {"type": "function", "function": {"name": "a", "parameters": bad}}
+    tool = {"type": "function", "function": {"name": "a", "parameters": bad, "strict": True}}
     response = live.chat(LOOK_UP, tools=[tool], tool_choice="required")
     assert response.status_code == 400
     assert error_of(response)["type"] == "invalid_request_error"

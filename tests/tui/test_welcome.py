@@ -9,6 +9,7 @@ import pytest
 from rich.style import Style
 
 from localspec.errors import ModelError
+from localspec.llama.exact.limits import Limits
 from localspec.models.installed.store import Entry, Store, StoredFile
 from localspec.runtime.offered import HEADING
 from localspec.tui.shell.app import ChatApp
@@ -86,6 +87,17 @@ async def test_models_that_fit_are_offered_until_one_is_installed(make_app: Make
         app.chat_screen.learn_anew()
         await until(pilot, lambda: "localspec pull" not in said(app))
         assert "bundled pair answers" in said(app)
+
+
+async def test_the_speed_that_another_screen_says_holds_in_the_welcome_too(
+    make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = make_app()
+    async with app.run_test(size=(100, 40)) as pilot:
+        await until(pilot, lambda: "perhaps 29 tok/s" in said(app))
+        monkeypatch.setattr("localspec.runtime.offered._measured", lambda: Limits(memory_rate=40e9, int8_rate=1e12))
+        await pilot.press("f1", "escape")
+        await until(pilot, lambda: ", some " in said(app) and "perhaps" not in said(app))
 
 
 async def test_only_the_bundled_pair_is_called_tiny(make_app: MakeApp) -> None:

@@ -32,8 +32,10 @@ _BYTES_OF_Q8_0 = 1.1
 """The same of a Q8_0 file: 1.06 by the format itself."""
 LEAST_RATE = 3.0
 """Tokens a second below which reading an answer as it comes is a wait: such models are recommended last."""
-_OTHER_BYTES = 3 << 29
-"""Bytes of memory for the cache, the passes and other programs."""
+_OVERHEAD = 1.15
+"""What a model takes in memory, over its file, where no header can be read: a rule of thumb, and said to be one."""
+_OTHER_BYTES = 512 << 20
+"""Bytes of memory that it takes besides, however small it is."""
 _SPARE_DISK = 1 << 30
 """Bytes of disk that are left free."""
 
@@ -52,6 +54,11 @@ class Offer:
     """Weights that a pass of one row reads, estimated: of a mixture of experts a part of its file; 0 = unknown."""
     listed: bool = False
     """Its size is the catalogue's, no estimate."""
+
+
+def needed_bytes(files: int) -> int:
+    """Memory that a model takes whose files have so many bytes, with a margin, before its headers can be read."""
+    return int(files * _OVERHEAD) + _OTHER_BYTES
 
 
 Rate = Callable[[int], float]
@@ -87,8 +94,9 @@ def offers(catalog: Catalog, memory: Place, disk_bytes: int, rate: Rate | None =
         rate: of this machine; None = it is not known, and no model is too slow.
     """
     found = [offer for name in OFFER_ORDER if (offer := offer_of(catalog, name)) is not None]
-    room = memory.free_bytes - _OTHER_BYTES if memory.free_bytes else disk_bytes
-    fit = [one for one in found if one.bytes <= min(room, disk_bytes - _SPARE_DISK)]
+    free = memory.free_bytes
+    fit = [one for one in found if one.bytes <= disk_bytes - _SPARE_DISK]
+    fit = [one for one in fit if not free or needed_bytes(one.bytes) <= free]
 
     def slowness(one: Offer) -> float:
         speed = rate(one.read_bytes) if rate is not None and one.read_bytes else LEAST_RATE

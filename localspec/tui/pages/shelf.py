@@ -14,7 +14,7 @@ from localspec.gguf.split import read_parts
 from localspec.methods import FROM_FILES
 from localspec.models.facts.context_length import default_context
 from localspec.models.facts.shape import shape_of
-from localspec.models.hub.offer import estimate, offer_of
+from localspec.models.hub.offer import estimate, needed_bytes, offer_of
 from localspec.models.installed.catalog import DEFAULT_PAIR, Catalog, ModelEntry, PairEntry
 from localspec.models.installed.installed import can_draft
 from localspec.models.installed.store import Entry, Store
@@ -27,8 +27,6 @@ from localspec.runtime.offered import Pace
 State = Literal["here", "hub", "broken"]
 BUNDLED = "bundled pair"
 """What answers of the bundled pair are signed with when no model was named."""
-_OVERHEAD = 1.15
-"""What a model takes in memory, over its file, where no header can be read: a rule of thumb, and said to be one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +57,8 @@ class Item:
     """Nothing was drafted in those."""
     read_bytes: int = 0
     """Weights that a pass of one row reads; 0 = unknown."""
-    expected: float = 0.0
-    """Tokens/s that this machine should reach with it without drafts; 0 = not known."""
+    expected: str = ""
+    """The speed that this machine should reach with it without drafts, in words; "" = not known."""
     recommended: bool = False
     """It is among the models that the welcome offers on this machine, or would if none were installed."""
     removable: tuple[str, ...] = ()
@@ -217,12 +215,12 @@ def judged(item: Item, places: Sequence[Place]) -> Item:
     free = max((place.free_bytes for place in places), default=0)
     if not free:
         return item
-    needed = int(item.bytes * _OVERHEAD) + (512 << 20)
+    needed = needed_bytes(item.bytes)
     word = "should fit" if needed <= free else "will hardly fit"
     sentence = (
         f"It {word}: about {needed / 1e9:.1f} GB with a margin, {free / 1e9:.1f} GB free (from file sizes alone)."
     )
-    return replace(item, fits=needed <= free, fit=sentence)
+    return replace(item, fits=needed <= free, fit=sentence, recommended=item.recommended and needed <= free)
 
 
 def _from_headers(item: Item, places: Sequence[Place]) -> Item:
@@ -244,7 +242,7 @@ def _from_headers(item: Item, places: Sequence[Place]) -> Item:
 
 def timed(item: Item, speeds: Speeds, here: Pace | None = None) -> Item:
     """With the speed it had here, and the one to expect of this machine; None = nothing is known of that."""
-    expected = here.tokens_per_second(item.read_bytes) if here is not None and item.read_bytes else 0.0
+    expected = here.words(item.read_bytes) if here is not None and item.read_bytes else ""
     short = item.name.rpartition("/")[2]
     names = [item.name, short, short.partition(":")[0], *(path.stem for path in item.files[:1])]
     if item.files and item.name != DEFAULT_PAIR:

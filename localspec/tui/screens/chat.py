@@ -140,6 +140,10 @@ class ChatScreen(Screen[None]):
         self.session.set_private(private)
         await self._begin()
 
+    def on_screen_resume(self) -> None:
+        for welcome in self.query(Welcome):
+            welcome.show()  # what another screen has said since holds here, too
+
     # ---- tabs
 
     @property

@@ -304,7 +304,7 @@ def cells(item: Item, in_use: bool) -> list[Content]:
     """A row of the table."""
     fits = {True: ("yes", "$success"), False: ("no", "$warning"), None: ("?", "dim")}[item.fits]
     state = {"here": ("●" if in_use else "✓", "$success"), "hub": ("↓", "dim"), "broken": ("!", "$error")}
-    speed = f"{item.rate:.0f} tok/s" if item.rate else f"~{_figure(item.expected)} tok/s" if item.expected else ""
+    speed = f"{item.rate:.0f} tok/s" if item.rate else f"~{item.expected.partition(' ')[2]}" if item.expected else ""
     if item.speedup:
         speed += f" {item.speedup:.1f}x"
     elif item.plain:
@@ -338,14 +338,10 @@ def detail(item: Item, loaded: Sequence[str] = ()) -> Content:
         faster = f", {item.speedup:.2f}x plain decoding" if item.speedup else ", plain decoding" * item.plain
         lines.append(f"Its last answers on this machine: {item.rate:.1f} tok/s{faster}.")
     elif item.expected:
-        lines.append(f"Without drafts this machine should reach some {_figure(item.expected)} tok/s with it.")
+        lines.append(f"Without drafts this machine should reach {item.expected} with it.")
     if item.licence:
         lines.append(f"Licence: {item.licence}")
     return Content(pictured("\n".join(lines)))
-
-
-def _figure(rate: float) -> str:
-    return f"{rate:.{1 if rate < 3 else 0}f}"
 
 
 def removal(removed: Sequence[Removal]) -> str:
