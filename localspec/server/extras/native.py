@@ -191,7 +191,10 @@ class Ranked(Body):
 
 
 @ROUTER.post(
-    "/completion", summary="Continue a text (llama-server's API)", response_model=NativeAnswer | Picked, responses=STREAMED
+    "/completion",
+    summary="Continue a text (llama-server's API)",
+    response_model=NativeAnswer | Picked,
+    responses=STREAMED,
 )
 async def completion(request: Request, fields: NativeCompletion) -> Response:
     """One answer to each prompt: an object, or a list of them."""
@@ -234,7 +237,9 @@ def _joined(engine: AnyEngine, prompt: str | list[int | str]) -> str | list[int]
     return found
 
 
-@ROUTER.post("/infill", summary="Fill a gap (llama-server's API)", response_model=NativeAnswer | Picked, responses=STREAMED)
+@ROUTER.post(
+    "/infill", summary="Fill a gap (llama-server's API)", response_model=NativeAnswer | Picked, responses=STREAMED
+)
 async def infill(request: Request, fields: Infill) -> Response:
     """What goes between two texts, as editors ask for it."""
     service: Service = request.app.state.service
