@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from functools import partial
 from time import perf_counter
-from typing import Annotated, Any, ClassVar, Literal, cast
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias, cast
 
 from anyio import to_thread
 from fastapi import APIRouter, Request
@@ -161,6 +161,10 @@ class Picked(RootModel[dict[str, Any]]):
         return cls(found)
 
 
+Answers: TypeAlias = NativeAnswer | Picked | list[NativeAnswer | Picked]
+"""One, or one for each of several prompts."""
+
+
 class NativeTexts(Body):
     """POST /embedding."""
 
@@ -193,7 +197,7 @@ class Ranked(Body):
 @ROUTER.post(
     "/completion",
     summary="Continue a text (llama-server's API)",
-    response_model=NativeAnswer | Picked,
+    response_model=Answers,
     responses=STREAMED,
 )
 async def completion(request: Request, fields: NativeCompletion) -> Response:
@@ -237,9 +241,7 @@ def _joined(engine: AnyEngine, prompt: str | list[int | str]) -> str | list[int]
     return found
 
 
-@ROUTER.post(
-    "/infill", summary="Fill a gap (llama-server's API)", response_model=NativeAnswer | Picked, responses=STREAMED
-)
+@ROUTER.post("/infill", summary="Fill a gap (llama-server's API)", response_model=Answers, responses=STREAMED)
 async def infill(request: Request, fields: Infill) -> Response:
     """What goes between two texts, as editors ask for it."""
     service: Service = request.app.state.service
