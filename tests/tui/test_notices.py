@@ -68,3 +68,15 @@ async def test_notes_stand_above_the_input_and_the_meter(make_app: MakeApp, size
             await until(pilot, partial(lambda lines: composer.region.height >= lines + 2, lines))
             await until(pilot, lambda: toast.region.y >= 0 and toast.region.bottom <= composer.region.y)
             assert not toast.region.overlaps(app.screen.query_one(Meter).region)
+
+
+@pytest.mark.asyncio
+async def test_a_long_note_is_seen_as_a_whole_in_40_columns_and_12_lines(make_app: MakeApp) -> None:
+    app = make_app("a")
+    async with app.run_test(size=(40, 12), notifications=True) as pilot:
+        await until(pilot, lambda: app.pane is not None)
+        note(app, "There is no command /nosuch; F1 lists them. A space in front sends it as text. " * 2)
+        rack = app.screen.get_child_by_type(ToastRack)
+        await until(pilot, lambda: rack.query_one(Toast).region.height > 1)
+        await until(pilot, lambda: rack.query_one(Toast).region.bottom <= front(app).composer.region.y)
+        assert rack.query_one(Toast).region.y >= 0

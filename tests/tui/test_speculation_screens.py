@@ -270,6 +270,17 @@ async def test_a_race_shows_both_answers_in_40_columns_and_12_lines(make_app: Ma
             assert screen.region.contains_region(text.region)
 
 
+async def test_a_pass_is_seen_in_40_columns_and_12_lines(make_app: MakeApp) -> None:
+    app = make_app()
+    async with app.run_test(size=(40, 12)) as pilot:
+        await say(pilot, "Maria")
+        await pilot.press("f9")
+        await until(pilot, lambda: isinstance(app.screen, StepsScreen) and app.screen.passes)
+        for part in ("#text", "#verdict-scroll"):
+            found = app.screen.query_one(part, VerticalScroll)
+            await until(pilot, partial(lambda found: found.content_region.height >= 2, found))
+
+
 async def test_the_race_leaves_no_answer_behind(make_app: MakeApp) -> None:
     import threading
 
