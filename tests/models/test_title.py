@@ -26,6 +26,12 @@ def test_a_model_is_called_as_in_the_list(tmp_path: Path, tiny_target: Path, sto
     shutil.copy(tiny_target, file)
     adopt(file, store, name="SmolLM2-135M-Instruct")
     assert title_of(file, store) == "SmolLM2-135M-Instruct"
+    adopt(file, store, name="smol")
+    assert [title_of(file, store, name) for name in ("smol", "SmolLM2-135M-Instruct", "bundled")] == [
+        "smol",
+        "SmolLM2-135M-Instruct",
+        "SmolLM2-135M-Instruct",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -11,18 +11,21 @@ from localspec.gguf import read_header
 from localspec.models.installed.store import Entry, Store
 
 
-def title_of(target: Path, store: Store | None = None) -> str:
+def title_of(target: Path, store: Store | None = None, named: str = "") -> str:
     """What to call the model of this file.
 
     Args:
         target: its file, or the first part of a split one.
         store: what is in the list; None = the user's.
+        named: what the user calls it; of several names in the list it is this one.
     """
     real = paths.real(target)
     entries = (Store() if store is None else store).entries()
-    listed = next((entry.name for entry in entries if not entry.fault and paths.real(entry.path) == real), "")
+    listed = [entry.name for entry in entries if not entry.fault and paths.real(entry.path) == real]
+    if listed:
+        return named if named in listed else listed[0]
     own = _name(target)
-    return listed or (own if own and _letters(own) in _letters(target.stem) else target.stem)
+    return own if own and _letters(own) in _letters(target.stem) else target.stem
 
 
 def _name(path: Path) -> str:

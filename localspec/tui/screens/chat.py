@@ -128,7 +128,7 @@ class ChatScreen(Screen[None]):
         height = self.size.height
         for rack in self.query_children(ToastRack):
             beneath = 1 if self.pane is None else height - self.pane.transcript.region.bottom
-            rack.styles.margin = (0, 0, min(beneath, height - _NOTES_LINES), 0)
+            rack.styles.margin = (0, 0, max(1, min(beneath, height - _NOTES_LINES)), 0)
 
     async def set_private(self, private: bool) -> None:
         """Puts the open chats away, and begins with private ones; or drops those, and opens the others again."""
@@ -478,12 +478,12 @@ class ChatScreen(Screen[None]):
         if not blocks:
             say(self, "There is no code block in this message.", problem=True)
             return
-        chosen: str | None = "0"
+        answer: str | None = "0"
         if len(blocks) > 1:
             answers = [(str(place), *_described(place + 1, *block)) for place, block in enumerate(blocks)]
-            chosen = await self.app.push_screen_wait(Choice("Which block of code?", answers))
-        if chosen is not None:
-            self.shell.copy(blocks[int(chosen)][1], "Code block")
+            answer = await self.app.push_screen_wait(Choice("Which block of code?", answers))
+        if answer is not None:
+            self.shell.copy(blocks[int(answer)][1], "Code block")
 
     def action_sibling(self, step: int) -> None:
         if isinstance(self.focused, Bubble):

@@ -309,7 +309,7 @@ def _facts(engine: AnyEngine, name: str, key: str) -> Facts:
     template = loaded.model.chat_template or ""
     draft = next((path for path in (loaded.settings.draft, *loaded.settings.heads) if path is not None), None)
     return Facts(
-        name=name if bundled else title_of(loaded.settings.target),
+        name=name if bundled else title_of(loaded.settings.target, named=key),
         key=key,
         target=loaded.settings.target,
         context=engine.loaded.context.n_ctx,
