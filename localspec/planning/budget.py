@@ -19,7 +19,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from localspec.planning.learning import CONVINCING_STREAK, LEARNING_RATE
+from localspec.planning.learning import CONVINCING_STREAK, Usual
 
 LOSS_SHARE = 0.01
 """Share of plain decoding's time that an answer may lose by wrong guesses (issue 57)."""
@@ -132,17 +132,3 @@ class Looks:
     def book(self, tokens: float, passes: float) -> None:
         """Books a pass that sent no guess: `tokens` a slot, and the plan's time in plain passes."""
         self._saved = min(_most_saved, max(-_most_saved, self._saved + LOOK_SHARE * tokens - passes))
-
-
-class Usual:
-    """Usual seconds of something short. The first samples run cold and are left out; a stall counts in part."""
-
-    def __init__(self) -> None:
-        self.seconds, self._samples = 0.0, -CONVINCING_STREAK
-
-    def add(self, seconds: float) -> None:
-        """Adds a sample."""
-        self._samples += 1
-        if self._samples > 0:
-            limited = min(seconds, CONVINCING_STREAK * self.seconds) if self.seconds else seconds
-            self.seconds += max(LEARNING_RATE, 1.0 / self._samples) * (limited - self.seconds)

@@ -114,7 +114,7 @@ class AdaptivePlan:
         return found
 
     def _rests(self, last: Planned, requests: Sequence[DraftRequest], pending: Sequence[int]) -> bool:
-        """Whether nobody is asked in this pass: it has the requests of the last one, and a look is not due."""
+        """Whether no drafter is asked in this pass: it has the requests of the last one, and a look is not due."""
         now = last.now
         if len(self._rested) >= MOST_BETWEEN_LOOKS or not len(requests) == sum(pending) == now.active:
             return False
@@ -376,7 +376,7 @@ class AdaptivePlan:
         return Review(compared, proposal.plain, proposal.guarded, proposal.undrafted, row, curve)
 
     def _rest(self, proposal: Rest, outcomes: Sequence[Outcome], seconds: float, started: float) -> Review:
-        """Notes a pass in which nobody was asked."""
+        """Notes a pass in which no drafter was asked."""
         now, delayed = proposal.last.now, 0.0
         for drafter in self.drafters:
             drafter.observe(outcomes)

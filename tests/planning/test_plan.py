@@ -284,7 +284,7 @@ def test_a_forced_drafter_drafts_in_every_pass_as_much_as_is_best() -> None:
 
 
 @pytest.mark.parametrize(("look", "rest", "between"), [(0.008, 0.002, 1), (0.03, 0.002, 2), (0.1, 0.03, 32)])
-def test_nobody_is_asked_more_often_than_looking_may_take_and_now_and_then_in_any_case(
+def test_drafters_are_asked_no_more_often_than_looking_may_take_and_now_and_then_in_any_case(
     look: float, rest: float, between: int
 ) -> None:
     """Shares of a plain pass; where a rest alone takes more than its share, there are 32 passes between two looks."""

@@ -1,6 +1,6 @@
 """Which chat's KV cache the slot holds; those of the others wait in files, so that none is prefilled twice.
 
-A chat is saved when its slot goes to somebody else, when the engine is closed, and in idle time, as the process may be
+A chat is saved when its slot goes to another chat, when the engine is closed, and in idle time, as the process may be
 killed: not after every answer, but once a part of it is new. Nothing here changes a text: what comes back is what the
 slot held, bit for bit.
 """
