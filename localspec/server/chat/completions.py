@@ -144,11 +144,20 @@ def _tokens(prompt: str | list[int], suffix: str | None, engine: AnyEngine) -> T
         if not len(tokens):
             raise invalid("prompt is empty, and this model does not begin texts by itself.", "prompt", "invalid_value")
         return tokens
-    wrong = next((token for token in prompt if not 0 <= token < model.n_vocab), None)
+    return known_tokens(prompt, model, "prompt")
+
+
+def known_tokens(given: Sequence[int], model: Model, param: str) -> Tokens:
+    """Tokens that a field gives by their ids.
+
+    Raises:
+        ApiError: 400, one of them is not in the vocabulary.
+    """
+    wrong = next((token for token in given if not 0 <= token < model.n_vocab), None)
     if wrong is not None:
-        what = f"prompt holds the token {str(wrong)[:24]}; ids are 0 to {model.n_vocab - 1}."
-        raise invalid(what, "prompt", "invalid_value")
-    return np.array(prompt, dtype=np.int32)
+        what = f"{param} holds the token {str(wrong)[:24]}; ids are 0 to {model.n_vocab - 1}."
+        raise invalid(what, param, "invalid_value")
+    return np.array(given, dtype=np.int32)
 
 
 def _gap(prompt: str | list[int], suffix: str, engine: AnyEngine) -> Tokens:

@@ -21,6 +21,7 @@ from localspec.server.chat.completions import CompletionFields, text_asked
 from localspec.server.chat.prepare import bound, chat_asked, prepared
 from localspec.server.chat.service import Service
 from localspec.server.chat.shapes import FinishWord
+from localspec.types import NO_TOKENS, Tokens
 
 
 class Exchange:
@@ -35,20 +36,23 @@ class Exchange:
         self.generation = choice.generation
 
     @classmethod
-    async def begin(cls, service: Service, fields: ChatFields, lease: Lease | None = None) -> Exchange:
+    async def begin(
+        cls, service: Service, fields: ChatFields, lease: Lease | None = None, said: Tokens = NO_TOKENS
+    ) -> Exchange:
         """Sends a conversation to its model.
 
         Args:
             service: of the server.
             fields: the conversation.
             lease: on the model that is to answer, taken over; None = on the one that the fields name.
+            said: tokens that the conversation goes on from.
 
         Raises:
             ApiError: it cannot be answered.
         """
         lease = lease or await service.lease(fields.model)
         model, engine = lease.name, lease.engine
-        turn, asked = await prepared(lease, partial(chat_asked, fields))
+        turn, asked = await prepared(lease, partial(chat_asked, fields, said=said))
         (asked,) = await bound(service, lease, [asked])
         answers = service.answer(lease, asked.starts(engine, 1))
         with answers.handing_over():

@@ -9,9 +9,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
+import numpy as np
 from anyio import to_thread
 
 from localspec.chat.reply.dialect import Turn
+from localspec.chat.turn import Message
 from localspec.grammar.lazy import Lazy
 from localspec.options import Options
 from localspec.runtime.any_engine import AnyEngine
@@ -22,11 +24,13 @@ from localspec.server.chat.form import Form
 from localspec.server.chat.options import options_of
 from localspec.server.chat.service import Service
 from localspec.server.http.errors import context_exceeded, invalid
-from localspec.types import Tokens
+from localspec.types import NO_TOKENS, Prompt, Tokens
 
 _Result = TypeVar("_Result")
 TOOLS = "tools"
 """The field of a form that no other field asks for: that of calls."""
+_SAID = "localspec-answer"
+"""Stands for the last answer of a conversation whose tokens are given: what a template writes after it comes next."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +60,13 @@ async def prepared(lease: Lease, work: Callable[[AnyEngine], _Result]) -> _Resul
         raise
 
 
-def chat_turn(fields: ChatFields, engine: AnyEngine) -> tuple[Turn, Tokens]:
+def chat_turn(fields: ChatFields, engine: AnyEngine, said: Tokens = NO_TOKENS) -> tuple[Turn, Tokens]:
     """The turn a chat request asks for, and its prompt.
+
+    Args:
+        fields: of the request.
+        engine: that is to answer.
+        said: tokens of a conversation, up to its last answer, that the messages go on from.
 
     Raises:
         ApiError: 400, messages that go with no template or do not fit.
@@ -68,18 +77,32 @@ def chat_turn(fields: ChatFields, engine: AnyEngine) -> tuple[Turn, Tokens]:
     if engine.template.fault:
         raise invalid(f"{engine.template.fault} Use /v1/completions.", "messages", "unsupported_model")
     messages, beginning = fields.conversation()
+    if len(said):
+        messages = [Message("user", "?"), Message("assistant", _SAID), *messages]
     tools = [tool_of(tool) for tool in fields.tools or ()]
     parallel = fields.parallel_tool_calls is not False
     turn = engine.dialect.turn(messages, tools, fields.choice_of_tool(), parallel)
     variables = fields.variables() | turn.variables
     shown = engine.template.prompt(turn.messages, beginning=turn.begun(beginning), **variables)
+    shown = _after(_SAID, shown) if len(said) else shown
     check_text(shown.text, engine, "messages")
+    if len(said):
+        return turn, np.concatenate((said, engine.loaded.model.tokenize_prompt(shown, add_bos=False)))
     return turn, engine.prompt_tokens(shown)
 
 
-def chat_asked(fields: ChatFields, engine: AnyEngine) -> tuple[Turn, Asked]:
+def _after(mark: str, shown: Prompt) -> Prompt:
+    """What comes after a mark in a prompt; all of it if the template does not show the mark."""
+    at = shown.text.find(mark)
+    if at < 0:
+        return shown
+    at += len(mark)
+    return Prompt(shown.text[at:], tuple(one - at for one in shown.breaks if one > at))
+
+
+def chat_asked(fields: ChatFields, engine: AnyEngine, said: Tokens = NO_TOKENS) -> tuple[Turn, Asked]:
     """The same with how it is to be answered."""
-    turn, prompt = chat_turn(fields, engine)
+    turn, prompt = chat_turn(fields, engine, said)
     check_length(prompt, engine, "messages")
     if fields.top_logprobs and not fields.logprobs:
         raise invalid("top_logprobs needs logprobs to be true.", "top_logprobs", "invalid_value")

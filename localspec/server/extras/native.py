@@ -219,14 +219,14 @@ async def _begun(request: Request, fields: NativeCompletion, prompt: str | list[
     service: Service = request.app.state.service
     lease = await service.lease(fields.model)
     try:
-        asked = fields.completion(await to_thread.run_sync(_joined, lease.engine, prompt))
+        asked = fields.completion(await to_thread.run_sync(joined_tokens, lease.engine, prompt))
     except BaseException:
         lease.release()
         raise
     return await Continuation.begin(service, asked, lease)
 
 
-def _joined(engine: AnyEngine, prompt: str | list[int | str]) -> str | list[int]:
+def joined_tokens(engine: AnyEngine, prompt: str | list[int | str]) -> str | list[int]:
     """A prompt of tokens and texts as tokens."""
     if isinstance(prompt, str):
         return prompt

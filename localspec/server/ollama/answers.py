@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from time import perf_counter, time
 from typing import Any, Literal
 
@@ -14,14 +15,20 @@ from starlette.responses import Response
 
 from localspec.chat.reply.reply import Content, Part, Reasoning
 from localspec.chat.reply.tool import CallArguments, CallBegun
+from localspec.runtime.any_engine import AnyEngine
+from localspec.server.chat.chat_fields import ChatFields
+from localspec.server.chat.completions import CompletionFields, known_tokens
 from localspec.server.chat.exchange import Continuation, Exchange, arguments_of
+from localspec.server.chat.prepare import check_length, prepared
 from localspec.server.chat.service import Service
 from localspec.server.chat.shapes import TokenLogProbs, chat_log_probs
+from localspec.server.extras.native import joined_tokens
 from localspec.server.http.errors import invalid
 from localspec.server.http.route import JsonRoute
 from localspec.server.http.streaming import ErrorEvent, EventStream, json_response, told, whole
 from localspec.server.ollama.body import OllamaChat, OllamaGenerate, Wanted
 from localspec.server.ollama.names import LINES, NDJSON, REFUSED, error_body, free, named, stamp
+from localspec.types import Tokens
 
 ROUTER = APIRouter(prefix="/api", tags=["ollama"], route_class=JsonRoute, responses=REFUSED)
 
@@ -81,6 +88,8 @@ class TextProgress(Progress):
 
     response: str
     thinking: str | None = None
+    context: list[int] | None = None
+    """Tokens of the prompt and the answer, with the last object; not with `raw` or `suffix`."""
 
 
 @dataclass(slots=True)
@@ -137,10 +146,9 @@ async def generate(request: Request, body: OllamaGenerate) -> Response:
     """An answer to one message; with `raw` or `suffix`, and by a model without a chat template, a text goes on."""
     service: Service = request.app.state.service
     body.check()
-    reply = Reply(body, await named(service, body.model), _as_text)
+    reply = _TextReply(body, await named(service, body.model), _as_text)
     if not body.prompt and not body.suffix:
         return await _loaded(service, reply)
-    conversation, text = body.fields(), body.text_fields()
     lease = await service.lease(reply.name)
     reply.has_model()
     has_template = lease.engine.template.exists
@@ -148,8 +156,34 @@ async def generate(request: Request, body: OllamaGenerate) -> Response:
         lease.release()
         raise invalid("This model has no chat template, so there is no place for system.", "system")
     if body.raw or body.suffix or not has_template:
+        text = await prepared(lease, partial(_text, body))
         return await _answered(request, reply, await Continuation.begin(service, text, lease))
-    return await _answered(request, reply, await Exchange.begin(service, conversation, lease))
+    conversation, said = await prepared(lease, partial(_conversation, body))
+    return await _answered(request, reply, await Exchange.begin(service, conversation, lease, said))
+
+
+def _conversation(body: OllamaGenerate, engine: AnyEngine) -> tuple[ChatFields, Tokens]:
+    """What is asked, and the tokens it goes on from.
+
+    Raises:
+        ApiError: 400, those are no tokens, or too many.
+    """
+    model = engine.loaded.model
+    said = known_tokens(body.context or (), model, "context")
+    check_length(said, engine, "context")
+    return body.fields(model.detokenize(said, special=True)), said
+
+
+def _text(body: OllamaGenerate, engine: AnyEngine) -> CompletionFields:
+    """The same where no chat template is used.
+
+    Raises:
+        ApiError: as above.
+    """
+    if not body.context:
+        return body.text_fields(body.prompt)
+    check_length(known_tokens(body.context, engine.loaded.model, "context"), engine, "context")
+    return body.text_fields(joined_tokens(engine, [*body.context, body.prompt]))
 
 
 async def _loaded(service: Service, reply: Reply) -> Response:
@@ -254,6 +288,28 @@ class Reply:
             "eval_count": stats.generated,
             "eval_duration": _nanoseconds(stats.decode_seconds),
         }
+
+
+class _TextReply(Reply):
+    """That of /api/generate, which says what the next prompt may go on from."""
+
+    body: OllamaGenerate
+
+    def _end(self, exchange: Exchange | Continuation) -> dict[str, Any]:
+        alone = self.body.raw or self.body.suffix
+        return super()._end(exchange) | ({} if alone else {"context": _context(exchange)})
+
+
+def _context(exchange: Exchange | Continuation) -> list[int]:
+    """Tokens of the prompt and the answer, without what ended it."""
+    generation, model = exchange.generation, exchange.engine.loaded.model
+    said, stop = list(generation.tokens), exchange.stop_string()
+    if stop is not None:
+        text = model.detokenize(said, special=True)
+        said = model.tokenize(text[: text.rfind(stop)], special=True, add_bos=False).tolist()
+    while said and said[-1] in model.end_tokens:
+        said.pop()
+    return [*generation.request.prompt.tolist(), *said]
 
 
 def _line(body: BaseModel) -> str:

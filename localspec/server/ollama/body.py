@@ -181,7 +181,9 @@ class OllamaGenerate(Wanted):
     system: str | None = Field(default=None, description="A system message.")
     raw: bool = Field(default=False, description="The prompt goes to the model as it is, without its chat template.")
     template: str | None = Field(default=None, description="Refused: the model's own chat template is used.")
-    context: list[int] | None = Field(default=None, description="Refused: a conversation goes to `/api/chat`.")
+    context: list[int] | None = Field(
+        default=None, description="Tokens that the prompt goes on from: `context` of an earlier answer."
+    )
 
     def check(self) -> None:
         """
@@ -190,20 +192,20 @@ class OllamaGenerate(Wanted):
         """
         if self.template:
             raise invalid("template is not supported: the model's own chat template is used.", "template")
-        if self.context:
-            raise invalid("context is not supported: send the whole conversation to /api/chat.", "context")
+        if self.context and (self.raw or self.suffix):
+            raise invalid("raw and suffix take the prompt alone, so there is no place for context.", "context")
         if self.system and (self.raw or self.suffix):
             raise invalid("raw and suffix use no chat template, so there is no place for system.", "system")
 
-    def fields(self) -> ChatFields:
-        """The same as a body of the chat API."""
-        system = [ChatMessage(role="system", content=self.system)] if self.system else []
+    def fields(self, said: str = "") -> ChatFields:
+        """The same as a body of the chat API; a system message that was `said` is not said again."""
+        system = [ChatMessage(role="system", content=self.system)] if self.system and self.system not in said else []
         return self.conversation([*system, ChatMessage(role="user", content=self.prompt)])
 
-    def text_fields(self) -> CompletionFields:
+    def text_fields(self, prompt: str | list[int]) -> CompletionFields:
         """The same as a body of the completion API."""
         scores = (self.top_logprobs or 0) if self.logprobs else None
-        return CompletionFields(prompt=self.prompt, suffix=self.suffix or None, logprobs=scores, **self.drawn())
+        return CompletionFields(prompt=prompt, suffix=self.suffix or None, logprobs=scores, **self.drawn())
 
 
 def _turns(messages: Sequence[OllamaMessage]) -> list[ChatMessage]:

@@ -21,7 +21,7 @@ from localspec.server.ollama.answers import Reply, _as_chat
 from localspec.server.ollama.body import OllamaChat
 from tests.server.conftest import CONTEXT
 from tests.server.held import eventually
-from tests.server.live import COPIED, COPY, RECORD, RECORDED, Live, running, user
+from tests.server.live import COPIED, COPY, RECORD, RECORDED, Live, engine_of, running, user
 from tests.server.named_events import LOOK_UP, QUERY, RESULT, SHORT_ANSWER, WIKIPEDIA, said_of
 
 COLD = {"temperature": 0, "num_predict": 200}
@@ -95,6 +95,37 @@ def test_a_prompt_is_answered_as_a_conversation_of_one(live: Live) -> None:
     assert said[-1]["prompt_eval_count"] == told["prompt_eval_count"] > last["prompt_eval_count"]
 
 
+@pytest.mark.parametrize("end", [{}, {"num_predict": 4}, {"stop": [" in Lisbon"]}])
+def test_a_prompt_goes_on_from_the_context_of_an_answer(live: Live, end: dict[str, Any]) -> None:
+    """As the same conversation in /api/chat, however the answer ended."""
+    system = {"role": "system", "content": "You are brief."}
+    asked = {"system": system["content"], "options": COLD | end}
+    *pieces, first = lines(live, "/api/generate", prompt=COPY, **asked)
+    assert not any("context" in piece for piece in pieces)
+    said = "".join(piece["response"] for piece in pieces)
+    again = "Repeat this text exactly: The castle is violet."
+    (second,) = lines_of_whole(live, prompt=again, context=first["context"], system=system["content"])
+    turns = [system, user(COPY), {"role": "assistant", "content": said}, user(again)]
+    told = chat(live, messages=turns)
+    assert second["response"] == told["message"]["content"]
+    shown = live.http.post("/apply-template", json={"messages": turns}).json()["prompt"]
+    text = live.http.post("/detokenize", json={"tokens": second["context"]}).json()["content"]
+    assert text.strip() == f"{shown}{second['response']}".strip()
+    assert second["prompt_eval_count"] == told["prompt_eval_count"] > len(first["context"])
+
+
+def test_the_context_of_a_model_without_a_template_is_its_text(
+    live: Live, pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine_of(pool).template, "exists", False)
+    (first,) = lines_of_whole(live, prompt="The castle is", options={"num_predict": 4, "temperature": 0})
+    (second,) = lines_of_whole(live, prompt=" and", context=first["context"], options=COLD)
+    whole = live.complete(f"The castle is{first['response']} and", temperature=0, max_tokens=200).json()
+    assert second["response"] == whole["choices"][0]["text"]
+    text = live.http.post("/detokenize", json={"tokens": second["context"]}).json()["content"]
+    assert text.endswith(f"The castle is{first['response']} and{second['response']}")
+
+
 def test_raw_text_goes_on(live: Live) -> None:
     (body,) = lines_of_whole(live, prompt="The castle is", raw=True)
     expected = live.complete("The castle is", temperature=0, max_tokens=200).json()["choices"][0]["text"]
@@ -102,6 +133,7 @@ def test_raw_text_goes_on(live: Live) -> None:
     prompt = live.http.post("/apply-template", json={"messages": [user(COPY)]}).json()["prompt"]
     (same,) = lines_of_whole(live, prompt=prompt, raw=True)
     assert same["response"] == COPIED
+    assert "context" not in same
 
 
 def test_a_gap_is_filled(live: Live) -> None:
@@ -236,7 +268,15 @@ def test_a_model_is_loaded_and_freed_without_a_question(pool: Pool) -> None:
         ("/api/chat", {"messages": [user("long " * 2000)]}, "maximum context length is 1024"),
         ("/api/chat", {"messages": [user("x")], "tools": [{"type": "function", "function": {"name": "a b"}}]}, "'a b'"),
         ("/api/generate", {"prompt": "x", "template": "{{ .Prompt }}"}, "template is not supported"),
-        ("/api/generate", {"prompt": "x", "context": [1, 2]}, "context is not supported"),
+        ("/api/generate", {"prompt": "x", "context": [1, 2], "raw": True}, "no place for context"),
+        ("/api/generate", {"prompt": "x", "context": [1, 2], "suffix": "y"}, "no place for context"),
+        ("/api/generate", {"prompt": "x", "context": "1 2"}, "context is '1 2'"),
+        ("/api/generate", {"prompt": "x", "context": [1, "2"]}, "context.1 is '2'"),
+        ("/api/generate", {"prompt": "x", "context": [1, True]}, "context.1 is True"),
+        ("/api/generate", {"prompt": "x", "context": [1, -1]}, "context holds the token -1; ids are 0 to"),
+        ("/api/generate", {"prompt": "x", "context": [10**30]}, "context holds the token 1000"),
+        ("/api/generate", {"prompt": "x", "context": [1] * CONTEXT}, "maximum context length is 1024"),
+        ("/api/generate", {"prompt": "x", "context": [1] * (CONTEXT - 4)}, "maximum context length is 1024"),
         ("/api/generate", {"prompt": "x", "raw": True, "system": "y"}, "raw and suffix"),
         ("/api/generate", {"prompt": "x", "images": ["iVBORw0KGgo="]}, "images is not supported"),
     ],
