@@ -40,11 +40,22 @@ async def test_blocks_are_drawn_and_links_are_no_terminal_links(make_app: MakeAp
         assert lines[:6] == ["Head", "", "See this and 🖼 a picture.", "", " 1 one", " 2 two"]
         assert "▌ quoted" in lines
         assert lines[lines.index("a  b") :][:3] == ["a  b", "────", "1  2"]
-        assert lines[-2:] == ["  def f():", "      return 1"]
+        assert lines[-3:] == ["  code 1 · python", "  def f():", "      return 1"]
         parts = [part for y in range(len(lines)) for part in text.render_line(y)]
         links = {part.style.meta["href"] for part in parts if part.style and "href" in part.style.meta}
         assert links == {"https://x.org/a", "https://x.org/b.png"}
         assert not any(part.style and part.style.link for part in parts)
+
+
+async def test_blocks_of_code_have_the_numbers_that_are_asked_for(make_app: MakeApp) -> None:
+    long = "```c\n" + "int x = 1;\n" * 600 + "```\n\n"
+    app = make_app(long + "1. In a list:\n\n   ~~~\n   ls\n   ~~~\n\n" + "word " * 400 + "\n\n```sh\nls")
+    async with app.run_test(size=(80, 24)) as pilot:
+        await say(pilot, "Go")
+        await until(pilot, lambda: text_of(app).complete)
+        lines = [line.strip() for line in drawn(text_of(app))]
+        assert lines.count("int x = 1;") == 600
+        assert [line for line in lines if line.startswith("code ")] == ["code 1 · c", "code 2", "code 3 · sh"]
 
 
 async def test_new_text_costs_only_the_last_part(make_app: MakeApp) -> None:
@@ -98,12 +109,12 @@ async def test_what_is_selected_is_copied_as_it_stands(make_app: MakeApp) -> Non
     async with app.run_test(size=(80, 24)) as pilot:
         await say(pilot, "Go")
         text = text_of(app)
-        selection = Selection(Offset(5, 0), Offset(2, 4))
+        selection = Selection(Offset(5, 0), Offset(2, 5))
         app.screen.selections = {text: selection}
         await pilot.pause()
-        assert app.screen.get_selected_text() == "words\n\n  a = 1\n\n漢字"
+        assert app.screen.get_selected_text() == "words\n\n  code 1\n  a = 1\n\n漢字"
         marked = app.screen.get_component_rich_style("screen--selection").bgcolor
-        shown = [part.text for part in text.render_line(4) if part.style and part.style.bgcolor == marked]
+        shown = [part.text for part in text.render_line(5) if part.style and part.style.bgcolor == marked]
         assert "".join(shown) == "漢字"
 
 

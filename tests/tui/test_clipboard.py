@@ -130,14 +130,14 @@ async def test_of_several_blocks_of_code_it_is_asked_which(make_app: MakeApp, fo
     copied = folders / "data" / "copied.txt"
     async with app.run_test(size=(80, 24)) as pilot:
         await say(pilot, "Go")
-        for keys, wanted in (("k", "a = 1\n"), ("kd", "ls \u202e\n"), ("kdd", "left op\nen")):
+        for key, wanted in (("", "a = 1\n"), ("down", "ls \u202e\n"), ("3", "left op\nen")):
             front(app).transcript.bubbles[1].focus()
             await pilot.press("k")
             await until(pilot, lambda: isinstance(app.screen, Choice))
             options = app.screen.query_one(OptionList)
             heads = [str(options.get_option_at_index(place).prompt).split("\n") for place in range(3)]
-            assert heads[0] == ["1 · python · 1 line", "│ a = 1"]
-            assert heads[1] == ["2 · sh · 1 line", "│ ls "]
-            assert heads[2] == ["3 · 2 lines", "│ left op", "│ en"]
-            await pilot.press(*["down"] * keys.count("d"), "enter")
+            assert heads[0] == ["code 1 · python · 1 line", "│ a = 1"]
+            assert heads[1] == ["code 2 · sh · 1 line", "│ ls "]
+            assert heads[2] == ["code 3 · 2 lines", "│ left op", "│ en"]
+            await pilot.press(*key.split(), "enter")
             await until(pilot, partial(lambda wanted: copied.exists() and copied.read_text() == wanted, wanted))

@@ -6,12 +6,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.tui.widgets.answer_text import HARD, SOFT, cut, segments
+from localspec.tui.text.typesetting import code_blocks
+from localspec.tui.widgets import answer_text
+from localspec.tui.widgets.answer_text import HARD, SOFT, Segment, cut
 
 PARAGRAPH = "word " * 60
 LINES = st.sampled_from(
     ["", "text here", "```", "```python", "~~~", "- item", "    code", "| a | b |", "|---|---|", "# H"]
 )
+
+
+def segments(text: str) -> list[str]:
+    return [segment.text for segment in answer_text.segments(text)]
 
 
 def streamed(text: str, size: int) -> list[str]:
@@ -78,3 +84,25 @@ def test_cuts_do_not_depend_on_how_the_text_arrives(lines: list[str], size: int)
 def test_a_code_block_that_streams_is_cut_where_the_whole_one_is(size: int) -> None:
     text = "```c\n" + "int x = 1;\n" * 1500 + "```\n"
     assert streamed(text, size) == segments(text)
+
+
+def numbers(found: list[Segment]) -> list[int]:
+    """Of the blocks of code, as they are drawn."""
+    return [segment.number + place for segment in found for place in range(segment.blocks)]
+
+
+@given(st.lists(LINES, max_size=60))
+def test_blocks_of_code_are_counted_as_in_the_whole(lines: list[str]) -> None:
+    longer = {"text here": "text here " * 40, "    code": "    code\n" * 40 + "    code", "~~~": "~~~\n" + "a\n\n" * 99}
+    text = "\n".join(longer.get(line, line) for line in lines)
+    assert numbers(answer_text.segments(text)) == list(range(1, len(code_blocks(text)) + 1))
+
+
+def test_the_rest_of_a_cut_block_of_code_has_no_number() -> None:
+    code = "    line = 1\n" * 500
+    deep = "- a\n  - b\n\n        ```\n" + "        b\n" * 500 + "        ```\n"
+    for block in (f"```\n{code}```\n", code, deep, "x" * 9000):
+        text = f"{block}\nwords\n\n```sh\nls\n```\n\n{PARAGRAPH * 4}\n\n{block}"
+        found = answer_text.segments(text)
+        assert numbers(found) == list(range(1, len(code_blocks(text)) + 1))
+    assert any(segment.goes_on for segment in answer_text.segments(code))

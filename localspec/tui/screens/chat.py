@@ -21,7 +21,7 @@ from localspec.models.installed import chosen
 from localspec.tui.screens import compacting
 from localspec.tui.talk.answerer import AnswerEnded, Answerer, AnswerPart, Prefilled
 from localspec.tui.talk.session import Session
-from localspec.tui.text.typesetting import code_blocks
+from localspec.tui.text.typesetting import code_blocks, code_head
 from localspec.tui.widgets.bindings import bind
 from localspec.tui.widgets.bubble import MARKDOWN, Bubble
 from localspec.tui.widgets.chat_tabs import ChatTabs, chats_at_start
@@ -584,5 +584,5 @@ def _described(number: int, language: str, code: str) -> tuple[str, str]:
     """A block of code in the list of those that can be copied: its number, language and first lines."""
     lines = plain_text(code).strip("\n").split("\n")
     counted = f"{len(lines)} line{'s' * (len(lines) > 1)}"
-    head = " · ".join(part for part in (str(number), one_line(language), counted) if part)
+    head = f"{code_head(number, one_line(language))} · {counted}"
     return head, "\n".join(["│ " + line for line in lines[:_SHOWN_LINES]] + ["│ ..."] * (len(lines) > _SHOWN_LINES))

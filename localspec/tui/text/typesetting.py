@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from io import StringIO
+from itertools import chain, count
 from typing import ClassVar, Protocol, cast
 
 from markdown_it import MarkdownIt
@@ -115,10 +117,14 @@ _UNBOUNDED = 100_000
 """Columns that no table needs: Rich measures up to a width only."""
 
 
-class Coloured(Protocol):
-    """A document that knows the colours of its theme."""
+class Numbered(Protocol):
+    """A document that knows the colours of its theme, and counts its blocks of code."""
 
     look: Look
+
+    def number(self) -> int | None:
+        """That of the next block; None = what is drawn goes on with one that has its number already."""
+        ...
 
 
 class Title(Heading):
@@ -128,14 +134,17 @@ class Title(Heading):
 
 
 class Code(CodeBlock):
-    """Highlighted in the colours of the theme."""
+    """Highlighted in the colours of the theme, beneath a line with its number and language."""
 
     look: Look
+    head: str
 
     @classmethod
     def create(cls, markdown: Markdown, token: Token) -> Code:
-        made = cls(token.info.partition(" ")[0] or "text", "")
-        made.look = cast("Coloured", markdown).look
+        document, language = cast("Numbered", markdown), token.info.strip().partition(" ")[0]
+        made = cls(language or "text", "")
+        number = document.number()
+        made.look, made.head = document.look, "" if number is None else code_head(number, language)
         return made
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -143,7 +152,8 @@ class Code(CodeBlock):
         indent = _INDENT if options.max_width - 2 * _INDENT >= LEAST else 0
         room, plain = options.max_width - 2 * indent, self.look.code
         edge = Segment(" " * indent, plain)
-        for line in self._lines():
+        head = [[Segment(self.head, plain + self.look.rich("$text-muted"))]] if self.head else []
+        for line in [*head, *self._lines()]:
             for row in _rows(line, room):
                 yield from (edge, *Segment.adjust_line_length(row, room, style=plain), edge, Segment.line())
 
@@ -273,17 +283,30 @@ def _parser() -> MarkdownIt:
     return MarkdownIt("gfm-like", {"html": False, "maxNesting": _DEEPEST})
 
 
-_PARSER, _AS_WRITTEN = _parser(), _parser()
+_PARSER, _BLOCKS = _parser(), _parser()
 _PARSER.core.ruler.push("plain_text", _clean)
+_BLOCKS.core.ruler.enableOnly(["normalize", "block"])  # what stands in a paragraph is not looked at
+_CODE = ("fence", "code_block")
+_MAY_HAVE_CODE = re.compile(r"```|~~~| {4}|\t")
 
 
 def code_blocks(text: str) -> list[tuple[str, str]]:
     """(language, code as it was written) of each block of code that is drawn as one, in order."""
+    if not _MAY_HAVE_CODE.search(text):
+        return []
     return [
-        (token.info.strip().partition(" ")[0], token.content)
-        for token in _AS_WRITTEN.parse(text)
-        if token.type in ("fence", "code_block")
+        (token.info.strip().partition(" ")[0], token.content) for token in _BLOCKS.parse(text) if token.type in _CODE
     ]
+
+
+def begins_with_code(text: str) -> bool:
+    """Whether a block of code is the first that is drawn."""
+    return bool(_MAY_HAVE_CODE.search(text)) and next((token.type for token in _BLOCKS.parse(text)), "") in _CODE
+
+
+def code_head(number: int, language: str) -> str:
+    """What a block of code is called: `code 2 · python`."""
+    return f"code {number}" + f" · {language}" * bool(language)
 
 
 Line = tuple[Segment, ...]
@@ -303,11 +326,15 @@ class _Document(Markdown):
         "list_item_open": Item,
     }
 
-    def __init__(self, text: str, look: Look) -> None:
+    def __init__(self, text: str, look: Look, numbers: Iterator[int | None]) -> None:
         # Not Rich's own, which would build a parser for each text.
+        self._numbers = numbers
         self.parsed, self.look = _PARSER.parse(text), look
         self.style, self.justify, self.hyperlinks = "none", None, True
         self.inline_code_lexer, self.inline_code_theme = None, ""
+
+    def number(self) -> int | None:
+        return next(self._numbers)
 
     def _flatten_tokens(self, tokens: Iterable[Token]) -> Iterable[Token]:
         """Line breaks stay, and images are links in their place; Rich would draw them before their paragraph."""
@@ -341,14 +368,15 @@ class Typesetter:
             _environ={},
         )
 
-    def lines(self, text: str, width: int) -> list[Line]:
+    def lines(self, text: str, width: int, number: int = 1, goes_on: bool = False) -> list[Line]:
         """Markdown as lines of `width` columns, without blank ones at the start and the end.
 
+        `number`: of its first block of code; `goes_on`: the text begins with the rest of a block, which gets none.
         All of it is there from `LEAST` columns on; in fewer, lines are cut.
         Links become the meta value `href` of what is drawn: nothing that a terminal would follow by itself.
         """
         options = self._console.options.update(width=max(width, LEAST), height=None)
-        document = _Document(text, self.look)
+        document = _Document(text, self.look, chain([None] * goes_on, count(number)))
         rows = self._console.render_lines(document, options, style=self.look.plain, pad=True)
         while rows and _blank(rows[-1]):
             rows.pop()

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from math import inf
 from time import monotonic
 from typing import NamedTuple
@@ -23,7 +23,7 @@ from textual.widget import Widget
 from localspec.chat.archive.message import StoredMessage
 from localspec.chat.plain_text import PlainText, plain_text
 from localspec.tui.talk.answerer import AnswerPart
-from localspec.tui.text.typesetting import Line, Look, Typesetter
+from localspec.tui.text.typesetting import Line, Look, Typesetter, begins_with_code, code_blocks
 
 # A long answer in segments: only the last one is parsed again while text streams in, whatever the length before it.
 #
@@ -47,6 +47,8 @@ class Cut(NamedTuple):
     """Markdown that stands alone."""
     rest: str
     """What is left, with what must be opened again in front of it."""
+    inside: bool = False
+    """Whether the rest begins amid a block: code there is no block of its own."""
 
 
 def cut(text: str) -> Cut | None:
@@ -69,17 +71,9 @@ def cut(text: str) -> Cut | None:
     return None
 
 
-def segments(text: str) -> list[str]:
-    """All segments of a whole text; at least one."""
-    found = []
-    while (first := cut(text)) is not None:
-        found.append(first.segment)
-        text = first.rest
-    return [*found, text]
-
-
 def _hard(text: str, place: int, line: str, fence: str, table: str) -> Cut:
     """Cuts before the line that goes too far, or inside it when it is all there is."""
+    inside = len(code_blocks(text[:place] + line)) == len(code_blocks(text[:place]))
     if place < SOFT:  # one very long line
         space = text.rfind(" ", place + 1, HARD)
         place = space + 1 if space > SOFT else HARD
@@ -89,8 +83,8 @@ def _hard(text: str, place: int, line: str, fence: str, table: str) -> Cut:
     if fence:
         mark = _FENCE.match(fence)
         assert mark is not None
-        return Cut(text[:place] + ending + mark[1] + "\n", fence + text[place:])
-    return Cut(text[:place], (table if line.lstrip().startswith("|") else "") + text[place:])
+        return Cut(text[:place] + ending + mark[1] + "\n", fence + text[place:], inside)
+    return Cut(text[:place], (table if line.lstrip().startswith("|") else "") + text[place:], inside)
 
 
 def _fence_after(line: str, fence: str) -> str:
@@ -118,15 +112,30 @@ def _table_after(line: str, previous: str, table: str) -> str:
 class Segment:
     """A part of the answer that is set by itself."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, before: Segment | None = None, inside: bool = False) -> None:
+        """`before`: the one that it comes after. `inside`: the next one begins amid a block of this one."""
         self.text = text
         """Its Markdown."""
+        self.inside = inside
+        self._before_inside = before is not None and before.inside
+        self.number: int = 1 if before is None else before.number + before.blocks
+        """Of its first block of code, in the whole answer."""
         self.lines: list[Line] | None = None
         """None = not set yet, for another width or theme, or far from what is seen."""
         self.height = 0
         """Lines; guessed until it has been set once."""
         self.measured = False
         """Whether the height is known."""
+
+    @cached_property
+    def goes_on(self) -> bool:
+        """Whether it begins with the rest of a block of code."""
+        return self._before_inside and begins_with_code(self.text)
+
+    @cached_property
+    def blocks(self) -> int:
+        """Blocks of code that begin in it."""
+        return len(code_blocks(self.text)) - self.goes_on
 
     @property
     def whole(self) -> bool:
@@ -137,6 +146,15 @@ class Segment:
         """Guesses its height."""
         self.lines, self.measured = None, False
         self.height = sum(1 + len(line) // width for line in self.text.splitlines())
+
+
+def segments(text: str, before: Segment | None = None) -> list[Segment]:
+    """All segments of a text that comes after `before`; at least one."""
+    found = list[Segment]()
+    while (first := cut(text)) is not None:
+        before, text = Segment(first.segment, before, first.inside), first.rest
+        found.append(before)
+    return [*found, Segment(text, before)]
 
 
 @lru_cache(maxsize=8)
@@ -151,7 +169,7 @@ class AnswerText(Widget):
     def __init__(self, message: StoredMessage) -> None:
         super().__init__()
         self._plain = PlainText()
-        self.segments = [Segment(text) for text in segments(plain_text(message.content))]
+        self.segments = segments(plain_text(message.content))
         """Its parts, in order; at least one."""
         self._starts: list[int] = []
         """The line at which each begins."""
@@ -167,20 +185,17 @@ class AnswerText(Widget):
         if not text:
             return
         changed = len(self.segments) - 1
-        whole = self.segments.pop().text + text
-        while (first := cut(whole)) is not None:
-            self.segments.append(Segment(first.segment))
-            whole = first.rest
-        self.segments.append(Segment(whole))
+        last = self.segments.pop()
+        self.segments += segments(last.text + text, self.segments[-1] if self.segments else None)
         self._show_from(changed)
 
     async def settle(self, message: StoredMessage) -> None:
         """Shows the finished text, as it was stored."""
         wanted = segments(plain_text(message.content))
         changed = 0
-        while changed < min(len(wanted), len(self.segments)) and self.segments[changed].text == wanted[changed]:
+        while changed < min(len(wanted), len(self.segments)) and self.segments[changed].text == wanted[changed].text:
             changed += 1
-        self.segments[changed:] = [Segment(text) for text in wanted[changed:]]
+        self.segments[changed:] = wanted[changed:]
         self._show_from(changed)
 
     def _show_from(self, changed: int) -> None:
@@ -319,7 +334,7 @@ class AnswerText(Widget):
 
     def _set(self, segment: Segment) -> None:
         assert self._set_for is not None
-        segment.lines = self._setter.lines(segment.text, self._set_for[0])
+        segment.lines = self._setter.lines(segment.text, self._set_for[0], segment.number, segment.goes_on)
         segment.height, segment.measured = len(segment.lines), True
 
     def _measure(self) -> None:

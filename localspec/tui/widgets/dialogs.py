@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
+from textual import events
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Vertical
@@ -27,12 +28,14 @@ class Dialog(ModalScreen[ScreenResultType]):
 
 
 class Choice(Dialog[str | None]):
-    """A question; the result is the id of the answer chosen, None = given up."""
+    """A question; the result is the id of the answer chosen, None = given up. Digits go to the answer of that place."""
 
     def __init__(self, question: str, answers: Sequence[tuple[str, str, str]]) -> None:
         """`answers`: (id, label, what it does)."""
         super().__init__()
         self._question, self._answers = question, answers
+        self._number = ""
+        """Digits typed so far."""
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog"):
@@ -42,6 +45,17 @@ class Choice(Dialog[str | None]):
                 for name, label, doc in self._answers
             ]
             yield OptionList(*options)
+
+    def on_key(self, event: events.Key) -> None:
+        if not event.key.isdigit():
+            self._number = ""
+            return
+        event.stop()
+        self._number = next(
+            (number for number in (self._number + event.key, event.key) if 0 < int(number) <= len(self._answers)), ""
+        )
+        if self._number:
+            self.query_exactly_one(OptionList).highlighted = int(self._number) - 1
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         self.dismiss(event.option_id)
