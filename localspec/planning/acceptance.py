@@ -12,38 +12,44 @@ they were sent or not (`localspec.planning.weighing`).
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, field
 from typing import Any
 
-from localspec.planning.learning import moved
-from localspec.planning.weighing import (
-    CONFIDENCE_CELLS,
-    LEVEL_CELLS,
-    MOST_NODES,
-    MOST_TRIALS,
-    PROBABILITY_CELLS,
-    Odds,
-    cell_of,
-    shifted,
-)
+from localspec.engine.interfaces import HIGHEST_PROBABILITY
+from localspec.planning.fitting import MOST_NODES
 
+PROBABILITY_CELLS = 10
+"""Number of cells for confidences below 1, which are probabilities."""
+CONFIDENCE_CELLS = 26
+"""Number of cells for all confidences: PROBABILITY_CELLS, then one for each length of a match; the last is open."""
+LEVEL_CELLS = 8
+"""Number of cells for levels of a draft; deeper levels share the last."""
+MOST_TRIALS = 400.0
+"""Most trials that a cell counts as: older ones fade."""
 PRIOR_TRIALS = 6.0
 """Number of trials that a first estimate counts as."""
 PRIOR_ACCEPTANCE = 0.6
 """First estimate of the acceptance of a guess whose confidence is no probability: a level, or a match of any length."""
 SHIFT_VARIANCE = 0.5
 """Variance of acceptance between requests, in squared log-odds."""
+SHIFT_DRIFT = 0.0005
+"""Variance, in squared log-odds, that every guess adds to a request's shift, since contents change."""
+_levels = CONFIDENCE_CELLS + LEVEL_CELLS - PROBABILITY_CELLS
+"""Number of cells whose first estimate is PRIOR_ACCEPTANCE; a probability begins as its own rate."""
 
 
+@dataclass(slots=True)
 class Table:
-    """Acceptance of one drafter's guesses in all requests."""
+    """Acceptance of one drafter's guesses in all requests: a rate by cell, and the number of trials it is worth."""
 
-    def __init__(self, breadth: float = 1.0) -> None:
-        """`breadth`: nodes per level of a draft, 1 for chains. A probability begins as its own rate, other cells at
-        PRIOR_ACCEPTANCE."""
-        tenths = [(cell + 0.5) / PROBABILITY_CELLS for cell in range(PROBABILITY_CELLS)]
-        self.rates = tenths + [PRIOR_ACCEPTANCE] * (CONFIDENCE_CELLS + LEVEL_CELLS - PROBABILITY_CELLS)
-        self.trials = [PRIOR_TRIALS] * len(self.rates)
-        self.breadth = breadth
+    rates: list[float] = field(
+        default_factory=lambda: (
+            [(cell + 0.5) / PROBABILITY_CELLS for cell in range(PROBABILITY_CELLS)] + [PRIOR_ACCEPTANCE] * _levels
+        )
+    )
+    trials: list[float] = field(default_factory=lambda: [PRIOR_TRIALS] * (CONFIDENCE_CELLS + LEVEL_CELLS))
+    breadth: float = 1.0
+    """Nodes per level of a draft, 1 for chains."""
 
     @property
     def scored(self) -> float:
@@ -55,79 +61,73 @@ class Table:
         """Share of right guesses of the first level; after few trials an estimate."""
         return self.rates[CONFIDENCE_CELLS]
 
-    def saw_breadth(self, nodes_per_level: float) -> None:
-        """Learns the breadth from a draft with `nodes_per_level` nodes a level."""
-        self.breadth = moved(self.breadth, nodes_per_level)
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain data for json.dump."""
-        return {"rates": self.rates, "trials": self.trials, "breadth": self.breadth}
-
     @classmethod
     def from_json(cls, data: Any) -> Table:
-        """Inverse of `to_json`.
+        """The table that `dataclasses.asdict` and json.dump have stored.
 
         Raises:
-            ValueError, TypeError, KeyError: not what `to_json` makes.
+            ValueError, TypeError, KeyError: it is something else.
         """
-        found = cls(float(data["breadth"]))
         rates, trials = [float(one) for one in data["rates"]], [float(one) for one in data["trials"]]
         sound = all(0.0 <= one <= 1.0 for one in rates) and all(1.0 <= one <= MOST_TRIALS for one in trials)
-        if not (len(rates) == len(trials) == len(found.rates) and sound and 1.0 <= found.breadth <= MOST_NODES):
+        found = cls(rates, trials, float(data["breadth"]))
+        if not (len(rates) == len(trials) == len(cls().rates) and sound and 1.0 <= found.breadth <= MOST_NODES):
             raise ValueError("not a table of acceptance")
-        found.rates, found.trials = rates, trials
         return found
 
 
+@dataclass(slots=True, eq=False)
 class Tracker:
     """A table, shifted by what one request has shown."""
 
-    __slots__ = ("odds", "table")
-
-    def __init__(self, table: Table) -> None:
-        self.table = table
-        self.odds = Odds(table.rates, table.trials, [0.0, SHIFT_VARIANCE, 0.0, SHIFT_VARIANCE])
+    table: Table
+    shift: list[float] = field(default_factory=lambda: [0.0, SHIFT_VARIANCE, 0.0, SHIFT_VARIANCE])
+    """In log-odds: mean and variance for nodes whose confidence is known, then those for levels of a draft that is not
+    drawn yet."""
 
     def probability(self, confidence: float) -> float:
         """Probability that a node of this confidence is accepted if its parent is."""
-        return shifted(self.table.rates[cell_of(confidence)], math.exp(self.odds.shift[0]))
+        return shifted(self.table.rates[cell_of(confidence)], math.exp(self.shift[0]))
 
-    def typical(self, levels: int) -> list[float]:
-        """By level, the probability that a node of it is accepted if its parent is, before the draft is drawn."""
-        odds, rates = math.exp(self.odds.shift[2]), self.table.rates[CONFIDENCE_CELLS:]
-        return [shifted(rates[min(level, LEVEL_CELLS - 1)], odds) for level in range(levels)]
+    def typical(self, levels: int, optimism: float = 0.0) -> list[float]:
+        """By level, the probability that a node of it is accepted if its parent is, before the draft is drawn; raised
+        by `optimism` standard errors."""
+        odds, found = math.exp(self.shift[2]), list[float]()
+        for cell in range(CONFIDENCE_CELLS, CONFIDENCE_CELLS + levels):
+            cell = min(cell, CONFIDENCE_CELLS + LEVEL_CELLS - 1)
+            chance, trials = self.table.rates[cell], self.table.trials[cell]
+            raised = min(HIGHEST_PROBABILITY, chance + optimism * math.sqrt(chance * (1.0 - chance) / trials))
+            found.append(shifted(raised, odds))
+        return found
+
+    def count(self, cell: int, first: int, hit: bool) -> None:
+        """Learns from one trial: the shift from `shift[first]` on by a Kalman filter (logistic likelihood, first
+        order), the cell by a mean."""
+        shift, table, usual = self.shift, self.table, self.table.rates[cell]
+        value, variance = shift[first], shift[first + 1]
+        expected = shifted(usual, math.exp(value))
+        information = expected * (1.0 - expected)
+        gain = variance / (1.0 + variance * information)
+        shift[first] = value + gain * (hit - expected)
+        shift[first + 1] = variance + SHIFT_DRIFT - gain * information * variance
+        table.trials[cell] = min(MOST_TRIALS, table.trials[cell] + 1.0)
+        table.rates[cell] = usual + (hit - usual) / table.trials[cell]
 
     def fade(self, share: float) -> None:
         """Forgets this share of what was learned of the request, since no guess was scored for a while."""
-        shift = self.odds.shift
         for mean in (0, 2):
-            shift[mean] *= 1.0 - share
-            shift[mean + 1] += share * (SHIFT_VARIANCE - shift[mean + 1])
+            self.shift[mean] *= 1.0 - share
+            self.shift[mean + 1] += share * (SHIFT_VARIANCE - self.shift[mean + 1])
 
 
-class Acceptance:
-    """Tables of all drafters of one target."""
+def cell_of(confidence: float) -> int:
+    """Index of the cell for a confidence."""
+    if confidence < 1.0:
+        return int(PROBABILITY_CELLS * confidence) if confidence > 0.0 else 0
+    return min(PROBABILITY_CELLS - 1 + int(min(confidence, CONFIDENCE_CELLS)), CONFIDENCE_CELLS - 1)
 
-    def __init__(self) -> None:
-        self._tables: dict[str, Table] = {}
 
-    def tracker(self, drafter: str) -> Tracker:
-        """A new tracker for a request."""
-        if drafter not in self._tables:
-            self._tables[drafter] = Table()
-        return Tracker(self._tables[drafter])
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain data for json.dump."""
-        return {drafter: table.to_json() for drafter, table in self._tables.items()}
-
-    @classmethod
-    def from_json(cls, data: Any) -> Acceptance:
-        """Inverse of `to_json`.
-
-        Raises:
-            ValueError, TypeError, KeyError, AttributeError: not what `to_json` makes.
-        """
-        found = cls()
-        found._tables = {str(drafter): Table.from_json(table) for drafter, table in data.items()}
-        return found
+def shifted(chance: float, odds: float) -> float:
+    """The probability after its odds are multiplied by `odds`."""
+    raised = chance * odds
+    return raised / (raised + 1.0 - chance)

@@ -140,7 +140,7 @@ class Asking:
         drafting = [level * self.paid_levels(nodes / breadth) for nodes in range(longest + 1)]
         prices = [price + more for price, more in zip(now.affordable(drafting), drafting, strict=True)]
         promises = [
-            Option(place, tracker.odds, levels=longest, breadth=breadth, optimism=OPTIMISM)
+            Option(place, tracker, levels=longest, breadth=breadth, optimism=OPTIMISM)
             for place, tracker in zip(places, self.trackers(now), strict=True)
         ]
         best = weigh([*ready, *promises], now.active, prices, now.rate)

@@ -84,7 +84,7 @@ class Coming:
             return options
         cheapest = self.cheapest
         closed = {place for place, one in enumerate(self.served) if one.budget.passes < cheapest}
-        return [Option(one.place, one.odds) if one.place in closed else one for one in options]
+        return [Option(one.place, one.tracker) if one.place in closed else one for one in options]
 
     @property
     def length(self) -> int:

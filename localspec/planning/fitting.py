@@ -6,6 +6,9 @@ from collections.abc import Sequence
 
 from localspec.engine.interfaces import Draft, Target
 
+MOST_NODES = 64
+"""Most nodes of a draft."""
+
 
 def depth_of(draft: Draft) -> int:
     """Levels of a draft."""

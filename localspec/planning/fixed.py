@@ -8,8 +8,7 @@ from localspec.engine.constraint import legal
 from localspec.engine.interfaces import EMPTY_DRAFT, Draft, Drafter, DraftRequest, Outcome, Target
 from localspec.engine.plan import NO_REVIEW, Proposal, Review
 from localspec.errors import UsageError
-from localspec.planning.fitting import fitting
-from localspec.planning.weighing import MOST_NODES
+from localspec.planning.fitting import MOST_NODES, fitting
 
 
 class FixedPlan:

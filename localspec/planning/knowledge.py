@@ -3,9 +3,10 @@ this is handed from one to the next, and kept on disk in part (`runtime.knowledg
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass, field
 
-from localspec.planning.acceptance import Acceptance
+from localspec.planning.acceptance import Table
 from localspec.planning.costs import PassCosts
 from localspec.planning.draft_costs import DraftCosts
 from localspec.planning.learning import moved
@@ -56,7 +57,8 @@ class Knowledge:
     """Cost of passes of one slot."""
     draft_costs: dict[str, DraftCosts] = field(default_factory=dict)
     """Cost of each drafter that costs something, by name."""
-    acceptance: Acceptance = field(default_factory=Acceptance)
+    acceptance: defaultdict[str, Table] = field(default_factory=lambda: defaultdict(Table))
+    """Acceptance of each drafter's guesses, by name."""
     pace: Pace = field(default_factory=Pace)
     answer: float = FIRST_ANSWER_TOKENS
     """Usual number of tokens of an answer."""

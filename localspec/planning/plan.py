@@ -12,7 +12,7 @@ from localspec.engine.constraint import legal
 from localspec.engine.interfaces import ANY_PRICE, EMPTY_DRAFT, Draft, Drafter, DraftRequest, Outcome, Target, Watcher
 from localspec.engine.plan import NO_REVIEW, Curve, Proposal, Review, Undrafted
 from localspec.errors import DecodeError
-from localspec.planning.acceptance import PRIOR_ACCEPTANCE
+from localspec.planning.acceptance import PRIOR_ACCEPTANCE, Tracker
 from localspec.planning.asking import Asking, Offer
 from localspec.planning.budget import MOST_BETWEEN_LOOKS, Budget, Credit, Looks
 from localspec.planning.coming import Coming, Served, plain_widths, prices
@@ -21,7 +21,7 @@ from localspec.planning.draft_costs import DraftCosts
 from localspec.planning.fitting import depth_of, fitting
 from localspec.planning.fixed import FixedPlan
 from localspec.planning.knowledge import Knowledge
-from localspec.planning.learning import CONVINCING_STREAK
+from localspec.planning.learning import CONVINCING_STREAK, moved
 from localspec.planning.planned import Asked, Planned, Rest
 from localspec.planning.price import DraftPrice
 from localspec.planning.weighing import Choice, Option, learn, likeliest, weigh
@@ -208,7 +208,7 @@ class AdaptivePlan:
             for one in self._costly:
                 one.close(request.slot)
             knowledge.pace.begin()
-            trackers = [knowledge.acceptance.tracker(one.name) for one in self.drafters]
+            trackers = [Tracker(knowledge.acceptance[one.name]) for one in self.drafters]
             budget = Budget(self._credit)
             served = self._served[request.slot] = Served(request.history, len(request.history), trackers, budget)
         return served
@@ -233,8 +233,8 @@ class AdaptivePlan:
     def _add(self, found: Planned, index: int, place: int, draft: Draft) -> None:
         """Adds the draft of a drafter for a request, if it has any node."""
         if len(draft):
-            odds = found.now.served[place].trackers[index].odds
-            found.options.append(Option(place, odds, draft.tokens, draft.parents, draft.confidence))
+            tracker = found.now.served[place].trackers[index]
+            found.options.append(Option(place, tracker, draft.tokens, draft.parents, draft.confidence))
             found.drawn.append((index, draft))
 
     def _best(self, found: Planned) -> Choice:
@@ -314,7 +314,8 @@ class AdaptivePlan:
                 depth = depth_of(draft)
                 asked.levels = max(asked.levels, depth)
                 asked.first_guesses[place] = int(draft.tokens[0])
-                now.served[place].trackers[one.index].table.saw_breadth(len(draft) / depth)
+                table = now.served[place].trackers[one.index].table
+                table.breadth = moved(table.breadth, len(draft) / depth)
         return True
 
     def _send(self, found: Planned, target: Target) -> None:
@@ -356,8 +357,8 @@ class AdaptivePlan:
             tokens[place] = len(outcome.history) - now.lengths[place]
             said[place] = outcome.history.tokens[now.lengths[place] :].tolist()
             now.served[place].heard(said[place], len(proposal.drafts[place]))
-        if proposal.options:
-            learn(proposal.options, said, [not self.drafters[index].free for index, _ in proposal.drawn])
+        for option, (index, _) in zip(proposal.options, proposal.drawn, strict=True):
+            learn(option, said[option.place], by_level=not self.drafters[index].free)
         asked = proposal.asked
         seconds, delayed = self._undelayed(proposal, seconds)
         if proposal.width:

@@ -1,9 +1,4 @@
-"""Expected tokens of drafts, the choice of the best, and what is learned from its outcome; in plain Python.
-
-A cell is a rate and the number of trials it is worth. Confidences below 1 are probabilities and share ten cells;
-from 1 on they are lengths of a match, with a cell for each whole number. Further cells hold, by level, how often
-any guess of that level was right. `Odds.shift` moves all of them, in log-odds, for one request.
-"""
+"""Expected tokens of drafts, the choice of the best, and what is learned from its outcome; in plain Python."""
 
 from __future__ import annotations
 
@@ -11,34 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from localspec.engine.interfaces import HIGHEST_PROBABILITY
+from localspec.planning.acceptance import CONFIDENCE_CELLS, LEVEL_CELLS, Tracker, cell_of, shifted
 from localspec.types import NO_TOKENS, Float32Array, Tokens
-
-PROBABILITY_CELLS = 10
-"""Number of cells for confidences below 1, which are probabilities."""
-CONFIDENCE_CELLS = 26
-"""Number of cells for all confidences: PROBABILITY_CELLS, then one for each length of a match; the last is open."""
-LEVEL_CELLS = 8
-"""Number of cells for levels of a draft; deeper levels share the last."""
-MOST_TRIALS = 400.0
-"""Most trials that a cell counts as: older ones fade."""
-SHIFT_DRIFT = 0.0005
-"""Variance, in squared log-odds, that every guess adds to a request's shift, since contents change."""
-MOST_NODES = 64
-"""Most nodes of a draft."""
-
-
-@dataclass(slots=True, eq=False)
-class Odds:
-    """Acceptance of one drafter's guesses in one request."""
-
-    rates: list[float]
-    """[CONFIDENCE_CELLS + LEVEL_CELLS] of right guesses; shared by the requests of one kind, as the next is."""
-    trials: list[float]
-    """By cell, number of guesses that the rate is worth."""
-    shift: list[float]
-    """[4], shift of this request in log-odds: mean and variance for nodes whose confidence is known, then those for
-    levels of a draft that is not drawn yet."""
 
 
 @dataclass(slots=True)
@@ -47,7 +16,7 @@ class Option:
 
     place: int
     """Index of the request among those that share the pass."""
-    odds: Odds
+    tracker: Tracker
     tokens: Tokens = field(default_factory=lambda: NO_TOKENS)
     """int32[n]; empty for a promise."""
     parents: Tokens = field(default_factory=lambda: NO_TOKENS)
@@ -105,9 +74,24 @@ def weigh(
     return best
 
 
-def learn(options: Sequence[Option], said: Sequence[Sequence[int]], levels: Sequence[bool]) -> None:
-    for one, by_level in zip(options, levels, strict=True):
-        _learn(one, said[one.place], by_level)
+def learn(option: Option, said: Sequence[int], by_level: bool) -> None:
+    """Learns from a draft that was drawn, and from what the target said in its place."""
+    tokens, parents = option.tokens.tolist(), option.parents.tolist()
+    confidence = [0.0] * len(tokens) if option.confidence is None else option.confidence.tolist()
+    node = -1
+    for level, token in enumerate(said):
+        tried = hit = False
+        for child in range(node + 1, len(tokens)):
+            if parents[child] == node:
+                tried, hit = True, tokens[child] == token
+                option.tracker.count(cell_of(confidence[child]), 0, hit)
+                if hit:
+                    node = child
+                    break
+        if tried and by_level:
+            option.tracker.count(CONFIDENCE_CELLS + min(level, LEVEL_CELLS - 1), 2, hit)
+        if not hit:
+            return
 
 
 def likeliest(options: Sequence[Option], place: int) -> list[int]:
@@ -115,8 +99,7 @@ def likeliest(options: Sequence[Option], place: int) -> list[int]:
     best, found = 0.0, None
     for one in options:
         if one.place == place and len(one.tokens):
-            score = 0.0 if one.confidence is None else float(one.confidence[0])
-            chance = shifted(one.odds.rates[cell_of(score)], math.exp(one.odds.shift[0]))
+            chance = one.tracker.probability(0.0 if one.confidence is None else float(one.confidence[0]))
             if chance > best:
                 best, found = chance, one
     if found is None:
@@ -129,22 +112,9 @@ def likeliest(options: Sequence[Option], place: int) -> list[int]:
     return chain
 
 
-def cell_of(confidence: float) -> int:
-    """Index of the cell for a confidence."""
-    if confidence < 1.0:
-        return int(PROBABILITY_CELLS * confidence) if confidence > 0.0 else 0
-    return min(PROBABILITY_CELLS - 1 + int(min(confidence, CONFIDENCE_CELLS)), CONFIDENCE_CELLS - 1)
-
-
-def shifted(chance: float, odds: float) -> float:
-    """The probability after its odds are multiplied by `odds`."""
-    raised = chance * odds
-    return raised / (raised + 1.0 - chance)
-
-
 def _gains(one: Option, again: float) -> list[float]:
     """By n, expected number of tokens of the first n nodes."""
-    n, rates, odds = len(one.tokens), one.odds.rates, math.exp(one.odds.shift[0])
+    n, rates, odds = len(one.tokens), one.tracker.table.rates, math.exp(one.tracker.shift[0])
     confidence = [0.0] * n if one.confidence is None else one.confidence.tolist()
     left = [*[0.0] * n, 1.0]  # per node, and for the root: it is reached, and no child so far was right
     gains, total, main = [0.0], 0.0, -1
@@ -163,45 +133,9 @@ def _gains(one: Option, again: float) -> list[float]:
 
 def _promised(one: Option, lengths: int) -> list[float]:
     """By n, expected number of tokens of the first n nodes of a draft that is not drawn yet."""
-    odds = math.exp(one.odds.shift[2])
     by_level, reach = [0.0], 1.0
-    for level in range(one.levels):
-        cell = CONFIDENCE_CELLS + min(level, LEVEL_CELLS - 1)
-        chance, trials = one.odds.rates[cell], one.odds.trials[cell]
-        raised = min(HIGHEST_PROBABILITY, chance + one.optimism * math.sqrt(chance * (1.0 - chance) / trials))
-        reach *= shifted(raised, odds)
+    for chance in one.tracker.typical(one.levels, one.optimism):
+        reach *= chance
         by_level.append(by_level[-1] + reach)
     most = min(lengths, int(one.levels * one.breadth) + 1)
     return [by_level[min(one.levels, int(nodes / one.breadth))] for nodes in range(most)]
-
-
-def _learn(one: Option, said: Sequence[int], by_level: bool) -> None:
-    tokens, parents = one.tokens.tolist(), one.parents.tolist()
-    confidence = [0.0] * len(tokens) if one.confidence is None else one.confidence.tolist()
-    node = -1
-    for level, token in enumerate(said):
-        tried = hit = False
-        for child in range(node + 1, len(tokens)):
-            if parents[child] == node:
-                tried, hit = True, tokens[child] == token
-                _count(one.odds, cell_of(confidence[child]), 0, hit)
-                if hit:
-                    node = child
-                    break
-        if tried and by_level:
-            _count(one.odds, CONFIDENCE_CELLS + min(level, LEVEL_CELLS - 1), 2, hit)
-        if not hit:
-            return
-
-
-def _count(odds: Odds, cell: int, first: int, hit: bool) -> None:
-    """Learns from one trial: the shift by a Kalman filter (logistic likelihood, first order), the cell by a mean."""
-    shift, usual = odds.shift, odds.rates[cell]
-    value, variance = shift[first], shift[first + 1]
-    expected = shifted(usual, math.exp(value))
-    information = expected * (1.0 - expected)
-    gain = variance / (1.0 + variance * information)
-    shift[first] = value + gain * (hit - expected)
-    shift[first + 1] = variance + SHIFT_DRIFT - gain * information * variance
-    odds.trials[cell] = min(MOST_TRIALS, odds.trials[cell] + 1.0)
-    odds.rates[cell] = usual + (hit - usual) / odds.trials[cell]

@@ -13,10 +13,10 @@ import pytest
 from localspec.cli.commands.run import ENOUGH_TRIALS, FEWEST_PASSES, idle_draft, reason
 from localspec.engine.stats import RequestStats
 from localspec.planning import plan
+from localspec.planning.acceptance import CONFIDENCE_CELLS
 from localspec.planning.costs import PassCosts
 from localspec.planning.draft_costs import DraftCosts
 from localspec.planning.knowledge import Knowledge
-from localspec.planning.weighing import CONFIDENCE_CELLS
 from localspec.runtime.engine import Engine
 from tests.cli.conftest import Command
 
@@ -73,7 +73,7 @@ def test_nothing_is_said_of_the_bundled_pair() -> None:
 def known(guess: float, trials: int, right: float) -> Knowledge:
     """A pass takes 10 ms, a guess `guess` seconds; so many guesses were scored."""
     found = Knowledge(costs=PassCosts({64: {1: 0.010, 2: 0.011}}), draft_costs={"draft": DraftCosts({1: guess})})
-    table = found.acceptance.tracker("draft").table
+    table = found.acceptance["draft"]
     table.rates[CONFIDENCE_CELLS] = right
     table.trials[CONFIDENCE_CELLS] += trials
     return found

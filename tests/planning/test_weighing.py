@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import asdict
 from itertools import product
 
 import numpy as np
@@ -10,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.planning.acceptance import Table, Tracker
-from localspec.planning.weighing import CONFIDENCE_CELLS, LEVEL_CELLS, Option, cell_of, learn, shifted, weigh
+from localspec.planning.acceptance import CONFIDENCE_CELLS, LEVEL_CELLS, Table, Tracker, cell_of, shifted
+from localspec.planning.weighing import Option, learn, weigh
 
 chains = st.lists(st.lists(st.floats(0.01, 0.99), min_size=1, max_size=5), min_size=1, max_size=3)
 
@@ -26,13 +27,13 @@ def odds(*rates: float) -> Tracker:
 def chain(place: int, tracker: Tracker, confidence: list[float]) -> Option:
     count = len(confidence)
     tokens, parents = np.ones(count, np.int32), np.arange(-1, count - 1, dtype=np.int32)
-    return Option(place, tracker.odds, tokens, parents, np.array(confidence, np.float32))
+    return Option(place, tracker, tokens, parents, np.array(confidence, np.float32))
 
 
 def expected(option: Option, nodes: int) -> float:
     """Tokens that the first nodes of a chain bring."""
     assert option.confidence is not None
-    rates = [option.odds.rates[cell_of(one)] for one in option.confidence.tolist()[:nodes]]
+    rates = [option.tracker.table.rates[cell_of(one)] for one in option.confidence.tolist()[:nodes]]
     return float(np.cumprod(rates).sum()) if rates else 0.0
 
 
@@ -71,7 +72,7 @@ def test_a_width_that_may_not_run_is_never_chosen() -> None:
 def test_siblings_share_what_their_parent_reaches() -> None:
     tracker = odds(*[0.5] * 10)
     tokens, confidence = np.array([1, 2], np.int32), np.array([0.5, 0.5], np.float32)
-    tree = Option(0, tracker.odds, tokens, np.array([-1, -1], np.int32), confidence)
+    tree = Option(0, tracker, tokens, np.array([-1, -1], np.int32), confidence)
     assert weigh([tree], 1, [1.0, 1.0, 1.0], 0.0).gain == pytest.approx(0.5 + 0.25)
     again = weigh([tree], 1, [1.0, 1.0, 1.0], 0.0, again=0.5)
     assert again.gain == pytest.approx(0.5 + 0.125), "what is accepted beside the main chain is decoded again"
@@ -79,8 +80,8 @@ def test_siblings_share_what_their_parent_reaches() -> None:
 
 def test_a_promise_hopes_less_the_more_is_known() -> None:
     tracker = odds()
-    known, unknown = (Option(0, Tracker(Table()).odds, levels=3, optimism=0.5) for _ in range(2))
-    known.odds.trials[CONFIDENCE_CELLS:] = [300.0] * LEVEL_CELLS
+    known, unknown = (Option(0, Tracker(Table()), levels=3, optimism=0.5) for _ in range(2))
+    known.tracker.table.trials[CONFIDENCE_CELLS:] = [300.0] * LEVEL_CELLS
     gains = [weigh([one], 1, [1.0] * 4, 1.0).gain for one in (known, unknown)]
     assert gains[0] < gains[1] < 3.0
     assert tracker.typical(3) == pytest.approx([0.6] * 3)
@@ -92,12 +93,12 @@ def test_only_what_is_known_is_learned() -> None:
     option = chain(0, tracker, [0.05, 0.15, 0.25])
     option.tokens[:] = (7, 8, 9)
     before, cells = list(tracker.table.rates), list(tracker.table.trials)
-    learn([option], [[7, 1, 1]], [True])
+    learn(option, [7, 1, 1], True)
     changed = [cell for cell, (one, was) in enumerate(zip(tracker.table.rates, before, strict=True)) if one != was]
     assert changed == [0, 1, CONFIDENCE_CELLS, CONFIDENCE_CELLS + 1]
     assert changed == [cell for cell, was in enumerate(cells) if tracker.table.trials[cell] != was]
     assert tracker.table.rates[0] > 0.5 > tracker.table.rates[1]
-    learn([option], [[]], [True])
+    learn(option, [], True)
     assert tracker.table.trials[0] == cells[0] + 1, "nothing was said"
 
 
@@ -106,12 +107,12 @@ def test_a_request_drifts_from_its_table_and_comes_back() -> None:
     for _ in range(30):
         option = chain(0, tracker, [0.55])
         option.tokens[:] = 3
-        learn([option], [[3]], [False])
+        learn(option, [3], False)
     assert tracker.probability(0.55) > 0.8
     other = Tracker(tracker.table)
     assert other.probability(0.55) < tracker.probability(0.55), "another request begins with what all have in common"
     tracker.fade(1.0)
-    assert tracker.odds.shift == other.odds.shift
+    assert tracker.shift == other.shift
 
 
 @given(st.floats(0.0, 40.0))
@@ -123,7 +124,7 @@ def test_cells_rise_with_the_confidence(confidence: float) -> None:
 def test_a_table_is_kept_and_nonsense_is_not() -> None:
     table = Table()
     table.rates[3], table.breadth = 0.25, 2.0
-    found = Table.from_json(table.to_json())
+    found = Table.from_json(asdict(table))
     assert (found.rates, found.trials) == (table.rates, table.trials)
     assert found.breadth == 2.0
     for change in (
@@ -132,5 +133,5 @@ def test_a_table_is_kept_and_nonsense_is_not() -> None:
         {"breadth": 0.5},
     ):
         with pytest.raises(ValueError, match="not a table"):
-            Table.from_json({**table.to_json(), **change})
+            Table.from_json({**asdict(table), **change})
     assert shifted(0.5, 1.0) == 0.5

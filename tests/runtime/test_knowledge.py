@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from localspec.planning.acceptance import Tracker
 from localspec.planning.costs import MOST_KEPT_PASSES, PassCosts
 from localspec.planning.draft_costs import DraftCosts
 from localspec.planning.knowledge import Knowledge
@@ -25,10 +26,9 @@ def store(folder: Path, pair: str = "a", machine: str = "m") -> Store:
 
 def learned(where: Store) -> Knowledge:
     knowledge = where.read()
-    odds = knowledge.acceptance.tracker("draft").odds
-    guess = Option(0, odds, prompt(1), prompt(-1), np.full(1, 0.5, dtype=np.float32))
+    guess = Option(0, Tracker(knowledge.acceptance["draft"]), prompt(1), prompt(-1), np.full(1, 0.5, dtype=np.float32))
     for _ in range(50):
-        learn([guess], [[0]], [True])
+        learn(guess, [0], True)
     knowledge.costs = PassCosts({128: {1: 0.03, 4: 0.06}, 512: {1: 0.03, 4: 0.06}})
     knowledge.draft_costs["draft"] = DraftCosts({1: 0.003}, 0.001)
     knowledge.draft_costs["untimed"] = DraftCosts({1: 0.003}, 0.001, estimated=True)
@@ -39,7 +39,7 @@ def learned(where: Store) -> Knowledge:
 def test_what_was_learned_is_there_at_the_next_start(tmp_path: Path) -> None:
     old = learned(store(tmp_path))
     new = store(tmp_path).read()
-    assert new.acceptance.to_json() == old.acceptance.to_json()
+    assert new.acceptance == old.acceptance
     assert new.kept_passes[4][0] == pytest.approx(2.0)
     assert new.kept_passes[4][1] == pytest.approx(MOST_KEPT_PASSES)
     assert not new.costs.known, "only ratios are kept"
@@ -59,9 +59,9 @@ def test_what_was_learned_of_passes_is_worth_less_with_time(tmp_path: Path) -> N
 def test_another_pair_or_machine_starts_afresh(tmp_path: Path) -> None:
     learned(store(tmp_path))
     other_pair, other_machine = store(tmp_path, pair="b").read(), store(tmp_path, machine="n").read()
-    assert other_pair.acceptance.to_json() == {}
+    assert other_pair.acceptance == {}
     assert other_pair.kept_passes
-    assert other_machine.acceptance.to_json() != {}
+    assert other_machine.acceptance != {}
     assert not other_machine.kept_passes
     assert other_machine.draft_costs == {}
 
@@ -69,12 +69,12 @@ def test_another_pair_or_machine_starts_afresh(tmp_path: Path) -> None:
 def test_a_pair_begins_with_what_is_known_of_its_target(tmp_path: Path) -> None:
     old = learned(store(tmp_path))
     pair = replace(store(tmp_path, pair="a and its draft", machine="both"), alone=store(tmp_path))
-    assert pair.read().acceptance.to_json() == old.acceptance.to_json()
+    assert pair.read().acceptance == old.acceptance
     assert pair.read().kept_passes[4][0] == pytest.approx(2.0)
     own = learned(pair)
-    assert own.acceptance.to_json() != old.acceptance.to_json()
-    assert pair.read().acceptance.to_json() == own.acceptance.to_json(), "its own, once it has run"
-    assert store(tmp_path).read().acceptance.to_json() == old.acceptance.to_json()
+    assert own.acceptance != old.acceptance
+    assert pair.read().acceptance == own.acceptance, "its own, once it has run"
+    assert store(tmp_path).read().acceptance == old.acceptance
 
 
 @pytest.mark.parametrize("damage", ["", "{", "[]", "null", '{"key": "x", "content": {}}', "truncate", "foreign"])
@@ -91,7 +91,7 @@ def test_a_damaged_or_foreign_file_is_as_if_there_were_none(tmp_path: Path, kind
     path.write_text(damage, "utf-8")
     found = store(tmp_path).read()
     if kind == "acceptance":
-        assert found.acceptance.to_json() == {}
+        assert found.acceptance == {}
     else:
         assert not found.kept_passes
     store(tmp_path).write(found)

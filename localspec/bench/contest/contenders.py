@@ -9,6 +9,8 @@ plan's.
 
 from __future__ import annotations
 
+import copy
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -25,7 +27,7 @@ from localspec.errors import UsageError
 from localspec.llama.exact.probe import cpu_name
 from localspec.llama.model import file_sha256
 from localspec.methods import COPYING, HEADS
-from localspec.planning.acceptance import Acceptance
+from localspec.planning.acceptance import Table
 from localspec.runtime.engine import Engine
 from localspec.runtime.generation import Generation
 from localspec.runtime.kept.corpus import Corpus
@@ -36,7 +38,7 @@ from localspec.runtime.kept.corpus_file import CorpusFile
 class Experience:
     """What a plan learns from its drafts."""
 
-    acceptance: Acceptance
+    acceptance: defaultdict[str, Table]
 
     @classmethod
     def of(cls, engine: Engine) -> Experience:
@@ -45,7 +47,7 @@ class Experience:
 
     def apart(self) -> Experience:
         """The same to begin with, and its own from then on."""
-        return Experience(Acceptance.from_json(self.acceptance.to_json()))
+        return Experience(copy.deepcopy(self.acceptance))
 
     def lend(self, engine: Engine) -> None:
         """Makes it the engine's; plans that are made from now on use it."""

@@ -195,7 +195,7 @@ def reason(name: str, knowledge: Knowledge, stats: RequestStats, length: int) ->
         length: tokens in the cache.
     """
     plain = knowledge.costs.seconds(1, length)
-    costs, table = knowledge.draft_costs.get(name), knowledge.acceptance.tracker(name).table
+    costs, table = knowledge.draft_costs.get(name), knowledge.acceptance[name]
     guess = costs.level(1) if costs is not None else 0.0
     if plain and guess >= SLOW_GUESS * plain:
         return (

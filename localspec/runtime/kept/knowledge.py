@@ -10,12 +10,12 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from localspec.llama.exact import probe as probes
-from localspec.planning.acceptance import Acceptance
+from localspec.planning.acceptance import Table
 from localspec.planning.costs import kept_from_json
 from localspec.planning.draft_costs import DraftCosts
 from localspec.planning.knowledge import Knowledge
@@ -48,7 +48,7 @@ class Store:
         found = Knowledge()
         try:
             if acceptance is not None:
-                found.acceptance = Acceptance.from_json(acceptance)
+                found.acceptance |= {str(name): Table.from_json(one) for name, one in acceptance.items()}
             if costs is not None:
                 fresh = 0.5 ** (max(0.0, time.time() - float(costs["time"])) / _HALF_LIFE)
                 passes = kept_from_json(costs["passes"])
@@ -60,7 +60,7 @@ class Store:
 
     def write(self, knowledge: Knowledge) -> None:
         """Both files, each whole or not at all; a full or read-only disk is no error."""
-        self._save("acceptance", self.pair, knowledge.acceptance.to_json())
+        self._save("acceptance", self.pair, {name: asdict(one) for name, one in knowledge.acceptance.items()})
         costs = {
             "passes": {width: list(one) for width, one in knowledge.costs.kept().items()},
             "drafts": {name: one.to_json() for name, one in knowledge.draft_costs.items() if one.timed},
