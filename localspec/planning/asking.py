@@ -93,13 +93,8 @@ class Asking:
         return self.idle >= self.wait and offer.first <= PROBE_SHARE * self.idle * now.plain
 
     def may_read(self, offer: Offer, now: Coming, passes: float) -> bool:
-        """Whether the drafter may read the tokens that it lacks.
-
-        Args:
-            offer: what the drafter promises.
-            now: the pass.
-            passes: plain passes that readings may cost for drafters of which little is known.
-        """
+        """Whether the drafter may read the tokens that it lacks, if readings of a little known drafter may cost as many
+        plain `passes`."""
         if offer.reading > now.plain and self.ahead < CONVINCING_STREAK:
             return False
         return offer.reading <= max(now.room, passes * now.plain) or self.known(now)
@@ -113,7 +108,7 @@ class Asking:
         self.idle += 1
         for tracker in self.trackers(now):
             tracker.fade(min(1.0, FORGOTTEN_SHARE / self.wait))
-        if not self.costs.known:
+        if not self.costs.level(now.active):
             level = ASSUMED_LEVEL_COST * now.plain
             self.costs = DraftCosts({now.active: level}, ASSUMED_TOKEN_COST * level, estimated=True)
 
@@ -122,13 +117,8 @@ class Asking:
         return [now.served[place].trackers[self.index] for place in now.places(self.drafter.name)]
 
     def offer(self, now: Coming, ready: Sequence[Option], answer: float) -> Offer | None:
-        """What the drafter promises beside the drafts that are ready; None if it may not guess.
-
-        Args:
-            now: the pass.
-            ready: drafts of other drafters.
-            answer: usual number of tokens of an answer.
-        """
+        """What the drafter promises beside the drafts that are ready, where answers usually have `answer` tokens; None
+        if it may not guess."""
         places = now.places(self.drafter.name)
         longest = min(self.longest, len(now.prices) - 1)
         if not places or longest < 1:
@@ -154,23 +144,18 @@ class Asking:
         """Whether enough guesses of the drafter were scored to let a reading cost more than the budget holds."""
         return min(tracker.table.scored for tracker in self.trackers(now)) >= ENOUGH_TRIALS
 
-    def probed(self, hit: bool, read: bool) -> None:
-        """Counts a probe, and sets the time of the next.
-
-        Args:
-            hit: the guess of the probe was right.
-            read: a prompt was read for the probe.
-        """
-        self.probes = CONVINCING_STREAK if read else max(0, self.probes - 1)
-        self.hits = self.hits + 1 if hit else 0
-        if hit:
-            self.paid()
-        else:
-            self.wait *= WAIT_GROWTH
-
-    def paid(self) -> None:
-        """Shortens the wait: asking the drafter was worth its time."""
-        self.wait = max(FIRST_WAIT, self.wait / WAIT_GROWTH)
+    def guessed(self, now: Coming, probing: bool, hit: bool, read: bool) -> None:
+        """Counts a guess, which was a probe or not, right or not, and after a prompt was `read` or not: the next probe
+        comes sooner if asking was worth its time."""
+        self.idle = 0.0
+        self.wait = max(FIRST_WAIT, self.wait / WAIT_GROWTH) if hit or not probing else self.wait * WAIT_GROWTH
+        if probing:
+            self.probes = CONVINCING_STREAK if read else max(0, self.probes - 1)
+            self.hits = self.hits + 1 if hit else 0
+            if self.hits == CONVINCING_STREAK:  # the content has changed
+                self.hits = 0
+                for tracker in self.trackers(now):
+                    tracker.fade(1.0)
 
     def repay(self, slots: Sequence[int], saved: float) -> None:
         """Pays off readings with `saved`, the plain passes that a pass with its guess saved."""

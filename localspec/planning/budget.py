@@ -67,12 +67,7 @@ class Budget:
         self.gained = max(0.0, self.gained - passes)
 
     def heard(self, said: Sequence[int], sent: int) -> None:
-        """Compares the guess that was not sent with the tokens of a pass.
-
-        Args:
-            said: the tokens.
-            sent: number of nodes of the draft that was sent in this pass.
-        """
+        """Compares the guess that was not sent with the tokens of a pass in which a draft of `sent` nodes was sent."""
         if sent:
             self.unsent.clear()
             self.streak = self.streak if len(said) > 1 else 0

@@ -109,11 +109,8 @@ class Coming:
         return [place for place, one in enumerate(self.requests) if one.allows(drafter) and one.max_nodes > 0]
 
     def affordable(self, drafting: Sequence[float] = ()) -> list[float]:
-        """Expected seconds by nodes, infinity where the feared seconds exceed the budget.
-
-        Args:
-            drafting: by nodes, seconds that guessing them takes besides; empty = none.
-        """
+        """Expected seconds by nodes, infinity where the feared seconds exceed the budget, those of `drafting` by nodes
+        added; empty = none."""
         most = self.prices[0] + self.room
         spent = drafting or [0.0] * len(self.prices)
         every = zip(self.prices, self.feared, spent, strict=False)
@@ -125,11 +122,6 @@ class Coming:
     def left(self, place: int, answer: float) -> float:
         """Expected number of tokens left in a request, if answers usually have `answer` tokens."""
         return min(float(self.requests[place].room), answer - (self.lengths[place] - self.served[place].start))
-
-
-def plain_widths(target: Target, requests: Sequence[DraftRequest]) -> list[int]:
-    """Widths of the passes in which plain decoding brings each request one token."""
-    return target.pass_widths({one.slot: 1 for one in requests}) if len(requests) > 1 else [1]
 
 
 def prices(

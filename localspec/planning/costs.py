@@ -14,12 +14,11 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from localspec.planning.cost_table import CostTable
 from localspec.planning.learning import CONVINCING_STREAK, LEARNING_RATE
@@ -65,6 +64,8 @@ def _group(width: int) -> int:
 
 
 _groups = 1 + _group(WIDEST_KEPT)
+_places = np.array([_widths + _group(max(1, width)) for width in range(WIDEST_KEPT + 1)])
+"""int64[1 + WIDEST_KEPT], index of the belief in each width's deviation."""
 _first = np.array([ROW_COST_DEVIATION, ROW_COST_DEVIATION / 2.0, *[WIDTH_DEVIATION] * _groups])
 """Standard deviations of the beliefs before any pass, the pace left out."""
 
@@ -140,14 +141,6 @@ class PassCosts:
         """Seconds of a plain pass, pace left out, with the `_changes` and the cached length that they are valid for."""
         self._prompts: list[tuple[int, int, float, float]] = []
         """Arguments of `observe_prompt` from before a plain pass was timed."""
-        self._place_widths()
-
-    def _place_widths(self) -> None:
-        widths = range(1, self._table.widest + 1)
-        self._places: npt.NDArray[np.int64] = np.array(
-            [_widths, *(_widths + _group(width) for width in widths)], dtype=np.int64
-        )
-        """int64[1 + widest], index of the belief in each width's deviation."""
 
     # -- what is believed -------------------------------------------------------------------------------------------
 
@@ -157,13 +150,9 @@ class PassCosts:
         return bool(self._table)
 
     @property
-    def timed(self) -> frozenset[int]:
+    def timed(self) -> Set[int]:
         """Widths of which passes were timed, in this run or an earlier one."""
-        return frozenset(self._weights)
-
-    def is_timed(self, width: int) -> bool:
-        """Whether passes of this width were timed, in this run or an earlier one."""
-        return width in self._weights
+        return self._weights.keys()
 
     @property
     def widest(self) -> int:
@@ -179,19 +168,14 @@ class PassCosts:
         """Passes of up to so many rows can be asked for, too."""
         if widest > self.widest:
             self._table.widen(widest)
-            self._place_widths()
 
     def seconds(self, width: int, length: int) -> float:
         """Seconds of one pass."""
         return math.exp(self._of_width(width, length).log_seconds) if self.known else 0.0
 
-    def row(self, length: int) -> list[float]:
-        """Seconds of a pass by width (index 0 unused) with `length` tokens cached, never less for a wider pass; zeros
-        while no cost is known."""
-        return self.rows(length)[0]
-
     def rows(self, length: int) -> tuple[list[float], list[float]]:
-        """`row`, and the feared seconds by width. A width whose cost is not known well is feared to cost more, but for
+        """Expected and feared seconds of a pass by width (index 0 unused) with `length` tokens cached, never less for a
+        wider pass; zeros while no cost is known. A width whose cost is not known well is feared to cost more, but for
         each row no more than a plain pass: the rows could be decoded one by one."""
         if not self.known:
             return [0.0] * (self.widest + 1), [0.0] * (self.widest + 1)
@@ -211,7 +195,7 @@ class PassCosts:
 
     def _over_plain(self, length: int) -> tuple[list[float], list[float]]:
         """What `rows` returns, divided by the seconds of a plain pass."""
-        plain, places, covariance = self._plain, self._places, self._covariance
+        plain, places, covariance = self._plain, _places[: self.widest + 1], self._covariance
         table = self._table.row(length)
         one, further = self._one(length), math.exp(self._beliefs[_rows]) * (table - table[1])
         whole = one + further
@@ -240,7 +224,7 @@ class PassCosts:
 
     def _of_width(self, width: int, length: int) -> _Expected:
         further = self._table.seconds(width, length) - self._table.seconds(1, length)
-        return self._expected(length, further, int(self._places[width]))
+        return self._expected(length, further, int(_places[width]))
 
     def _of_prompt(self, rows: int, length: int) -> _Expected:
         """Expected pass over `rows` tokens of a prompt. On average a row sees half of the others."""
@@ -302,7 +286,7 @@ class PassCosts:
         """`observe` for a pass that read `rows` tokens of a prompt; what it says counts once a plain pass was timed."""
         if not (self._prompt_row and self.known and rows > 1 and 0.0 < seconds < math.inf):
             return
-        if self.is_timed(self._plain):
+        if self._plain in self._weights:
             noise = PROMPT_NOISE + math.log1p(delayed / seconds)
             self._learn(lambda: self._of_prompt(rows, length), math.log(seconds), noise, length, False)
         else:
@@ -364,7 +348,7 @@ class PassCosts:
 
     def kept(self) -> dict[int, tuple[float, float]]:
         """{width: (seconds divided by those of one row, passes that this ratio counts as)} of the widths timed."""
-        row = self.row(KEPT_AT_LENGTH)
+        row, _ = self.rows(KEPT_AT_LENGTH)
         return {width: (row[width] / row[1], weight) for width, weight in self._weights.items()}
 
     def recall(self, kept: Mapping[int, tuple[float, float]]) -> None:

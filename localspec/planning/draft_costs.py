@@ -30,21 +30,14 @@ class DraftCosts:
             read_seconds: per token read in bulk; 0 = unknown.
             estimated: no draft was timed yet.
         """
-        self._levels, self._timed_levels, self._timed_reading = dict(levels or {}), not estimated, not estimated
-        self.read_seconds = read_seconds
-
-    @property
-    def known(self) -> bool:
-        """Whether anything was timed or estimated."""
-        return bool(self._levels)
-
-    @property
-    def timed(self) -> bool:
+        self._levels, self.read_seconds = dict(levels or {}), read_seconds
+        self.timed = bool(levels) and not estimated
         """Whether any draft was timed."""
-        return bool(self._levels) and self._timed_levels
+        self._timed_reading = not estimated
 
     def level(self, slots: int) -> float:
-        """Seconds of a level for `slots` slots, or for the next smaller known number of slots, or for the smallest."""
+        """Seconds of a level for `slots` slots, or for the next smaller known number of slots, or for the smallest; 0
+        while nothing was timed or estimated."""
         known = [one for one in self._levels if one <= slots] or list(self._levels)
         return self._levels[min(known, key=lambda one: abs(one - slots))] if known else 0.0
 
@@ -63,8 +56,8 @@ class DraftCosts:
             self._timed_reading = True
         elif levels > 0:
             guessing = max(seconds - self.reading(missing, slots), seconds / 2.0)
-            self._levels[slots] = _followed(level if self._timed_levels else 0.0, guessing / levels)
-            self._timed_levels = True
+            self._levels[slots] = _followed(level if self.timed else 0.0, guessing / levels)
+            self.timed = True
 
     def to_json(self) -> dict[str, Any]:
         """Plain data for json.dump."""

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from localspec.planning.acceptance import Table
 from localspec.planning.costs import PassCosts
 from localspec.planning.draft_costs import DraftCosts
-from localspec.planning.learning import moved
 
 FIRST_ANSWER_TOKENS = 200.0
 """Expected tokens of an answer before any answer ended: those of a usual chat."""
@@ -66,7 +65,3 @@ class Knowledge:
     """Plain passes that are left of READING_ALLOWANCE."""
     kept_passes: dict[int, tuple[float, float]] = field(default_factory=dict)
     """Costs of passes that an earlier run learned, for `PassCosts.recall`."""
-
-    def ended(self, tokens: int) -> None:
-        """Learns the length of an answer that has ended."""
-        self.answer = moved(self.answer, tokens)

@@ -15,7 +15,7 @@ from localspec.errors import DecodeError
 from localspec.planning.acceptance import PRIOR_ACCEPTANCE, Tracker
 from localspec.planning.asking import Asking, Offer
 from localspec.planning.budget import MOST_BETWEEN_LOOKS, Budget, Credit, Looks
-from localspec.planning.coming import Coming, Served, plain_widths, prices
+from localspec.planning.coming import Coming, Served, prices
 from localspec.planning.costs import PASS_NOISE, PassCosts
 from localspec.planning.draft_costs import DraftCosts
 from localspec.planning.fitting import depth_of, fitting
@@ -72,11 +72,10 @@ class AdaptivePlan:
         """
         self.drafters: Sequence[Drafter] = tuple(drafters)
         self.knowledge = knowledge
-        self.dropped: dict[str, str] = {}
         self._exact, self._longest, self._clock = exact_widths, longest, clock
         self.delayed = delayed
         self._fixed = fixed or FixedPlan(drafters, FIXED_DRAFT, exact_widths)
-        self._fixed.dropped = self.dropped
+        self.dropped = self._fixed.dropped
         self._forced = forced or Forced()
         self._forces = self._forced.drafting or bool(self._forced.nodes)
         self._free = [(index, one) for index, one in enumerate(self.drafters) if one.free]
@@ -119,9 +118,9 @@ class AdaptivePlan:
         if len(self._rested) >= MOST_BETWEEN_LOOKS or not len(requests) == sum(pending) == now.active:
             return False
         for request, served in zip(requests, now.served, strict=True):
-            if request.history is not served.history or (served.promising and last.asks):
+            if request.history is not served.history or (served.promising and last.looked):
                 return False
-        return not (last.asks and (self._looks.due(now.plain) or self._saved(now) or self._sees(requests)))
+        return not (last.looked and (self._looks.due(now.plain) or self._saved(now) or self._sees(requests)))
 
     def _saved(self, now: Coming) -> bool:
         """Whether what guesses have saved pays for a look."""
@@ -156,9 +155,9 @@ class AdaptivePlan:
     def _looks_now(self, found: Planned) -> bool:
         """Whether drafters are asked in this pass: not before a plain pass was timed."""
         now = found.now
-        found.asks = bool(now.plain or now.forced) and any(now.places(one.name) for one in self.drafters)
-        found.looked = found.asks and (now.forced or self._costs[now.active].is_timed(now.active))
-        if found.asks and not found.looked:
+        asks = bool(now.plain or now.forced) and any(now.places(one.name) for one in self.drafters)
+        found.looked = asks and (now.forced or now.active in self._costs[now.active].timed)
+        if asks and not found.looked:
             found.undrafted = Undrafted.UNTIMED
         return found.looked
 
@@ -190,7 +189,7 @@ class AdaptivePlan:
         row, feared = costs.rows(sum(lengths) // active)
         limit = max(0, min(self._longest, max(one.max_nodes for one in requests)))
         by_nodes = prices(target, requests, pending, row, limit, self._exact)
-        widths = plain_widths(target, requests)
+        widths = target.pass_widths({one.slot: 1 for one in requests}) if active > 1 else [1]
         plain, width = sum(row[one] for one in widths), widths[0] if len(widths) == 1 else 0
         rate = self.knowledge.pace.value * active / plain if plain else 0.0
         by_fear = prices(target, requests, pending, feared, limit, self._exact)
@@ -204,7 +203,7 @@ class AdaptivePlan:
         served, knowledge = self._served.get(request.slot), self.knowledge
         if served is None or served.history is not request.history:
             if served is not None:
-                knowledge.ended(len(served.history) - served.start)
+                knowledge.answer = moved(knowledge.answer, len(served.history) - served.start)
             for one in self._costly:
                 one.close(request.slot)
             knowledge.pace.begin()
@@ -347,7 +346,7 @@ class AdaptivePlan:
         for drafter in self.drafters:
             drafter.observe(outcomes)
         now = proposal.now
-        compares = self._costs[now.active].is_timed(now.active)
+        compares = now.active in self._costs[now.active].timed
         pace = self._costs[now.active].pace
         curve = Curve(now.plain / pace, now.row, pace, proposal.width) if now.plain else None
         tokens, said = [0] * now.active, list[list[int]]([[]] * now.active)
@@ -419,24 +418,11 @@ class AdaptivePlan:
         read = max(0, sum(offer.missing) - unread)
         one.costs.observe(one.paid_levels(asked.levels), read, len(offer.places), asked.seconds)
         self.knowledge.draft_costs[one.drafter.name] = one.costs
-        one.idle = 0.0
-        if asked.probing:
-            one.probed(hit, offer.reading > now.plain)
-            if one.hits == CONVINCING_STREAK:  # the content has changed
-                one.hits = 0
-                for tracker in one.trackers(now):
-                    tracker.fade(1.0)
-        else:
-            one.paid()
+        one.guessed(now, asked.probing, hit, offer.reading > now.plain)
 
     def _book(self, proposal: Planned, tokens: Sequence[int], seconds: float) -> None:
-        """Books what the pass saved or lost for each request, in plain passes.
-
-        Args:
-            proposal: what was sent.
-            tokens: that the pass brought, one number per request.
-            seconds: that the pass took, delays by other programs left out.
-        """
+        """Books what the pass saved or lost for each request, in plain passes: it brought each so many `tokens` in
+        `seconds`, delays by other programs left out."""
         now, asked = proposal.now, proposal.asked
         plain, nodes = sum(tokens) / now.active, [len(one) for one in proposal.drafts]
         drafted, stalls = sum(nodes), max(0.0, self._costs[now.active].stalls)
@@ -478,7 +464,5 @@ class AdaptivePlan:
 
     def drop(self, name: str, reason: str) -> None:
         self._settle()
-        for drafter in self.drafters:
-            if drafter.name == name and name not in self.dropped:
-                self.dropped[name], self._last = reason, None
-                drafter.close()
+        self._last = None
+        self._fixed.drop(name, reason)

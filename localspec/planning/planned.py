@@ -53,8 +53,6 @@ class Planned(Proposal):
     """Whether drafters were asked and their drafts weighed."""
     host: float = 0.0
     """Seconds of planning and learning, costly drafters left out."""
-    asks: bool = False
-    """Whether a drafter may guess, now or in a later pass of the same requests."""
     guarded: bool = False
     """Whether a draft is sent only because settings or a request force it."""
 

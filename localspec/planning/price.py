@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from localspec.engine.interfaces import Price
 
 
+@dataclass(slots=True)
 class DraftPrice(Price):
     """Goes on while some longer draft is worth more than the best one that could be sent now.
 
@@ -16,42 +18,32 @@ class DraftPrice(Price):
     lengths are compared, not the next node alone: after a bad width a good one may follow.
     """
 
-    __slots__ = ("_level_seconds", "_pass_seconds", "_probability", "_rate", "_typical")
-
-    def __init__(
-        self,
-        rate: float,
-        pass_seconds: Sequence[float],
-        level_seconds: float,
-        probability: Callable[[float], float],
-        typical: Sequence[float],
-    ) -> None:
-        """
-        Args:
-            rate: tokens that a second must bring (`Coming.rate`).
-            pass_seconds: by nodes sent, 0 included; infinity where no pass of that width may run.
-            level_seconds: seconds that the drafter takes for one more level.
-            probability: from a node's confidence, the probability that it is accepted if its parent is.
-            typical: by depth - 1, the probability of acceptance before the confidence is known.
-        """
-        self._rate, self._level_seconds = rate, level_seconds
-        self._pass_seconds, self._probability, self._typical = pass_seconds, probability, typical
+    rate: float
+    """Tokens that a second must bring (`Coming.rate`)."""
+    pass_seconds: Sequence[float]
+    """By nodes sent, 0 included; infinity where no pass of that width may run."""
+    level_seconds: float
+    """Seconds that the drafter takes for one more level."""
+    probability: Callable[[float], float]
+    """From a node's confidence, the probability that it is accepted if its parent is."""
+    typical: Sequence[float]
+    """By depth - 1, the probability of acceptance before the confidence is known."""
 
     def pays(self, path: Sequence[float], nodes: int) -> bool:
-        prices, rate = self._pass_seconds, self._rate
+        prices, rate = self.pass_seconds, self.rate
         plain = prices[0]
         breadth = max(1, nodes // len(path))
         reach, total, best = 1.0, 0.0, 0.0
         for depth, confidence in enumerate(path, 1):
-            reach *= self._probability(confidence)
+            reach *= self.probability(confidence)
             total += reach
             if depth * breadth < len(prices):
                 best = max(best, total - rate * (prices[depth * breadth] - plain))
         drafting = 0.0
-        for depth in range(len(path) + 1, min(len(self._typical), (len(prices) - 1) // breadth) + 1):
-            reach *= self._typical[depth - 1]
+        for depth in range(len(path) + 1, min(len(self.typical), (len(prices) - 1) // breadth) + 1):
+            reach *= self.typical[depth - 1]
             total += reach
-            drafting += self._level_seconds
+            drafting += self.level_seconds
             if total - rate * (prices[depth * breadth] - plain + drafting) > best:
                 return True
         return False

@@ -41,7 +41,7 @@ def test_estimates_are_near_what_was_measured(width: int, length: int, measured:
 def test_wider_and_longer_passes_cost_more_and_llama_cpps_rows_most() -> None:
     costs = pass_costs(ONE_BILLION, 16, (0, 4096), "wide")
     theirs = pass_costs(ONE_BILLION, 16, (0, 4096), "llama")
-    row = costs.row(100)[1:]
+    row = costs.rows(100)[0][1:]
     assert row == sorted(row)
     assert costs.seconds(1, 4000) > costs.seconds(1, 100)
     assert theirs.seconds(8, 100) / theirs.seconds(1, 100) > costs.seconds(8, 100) / costs.seconds(1, 100)
@@ -87,7 +87,7 @@ def test_what_was_measured_counts_at_the_next_start() -> None:
     new = pass_costs(ONE_BILLION, 8, (0, 4096), "wide")
     assert new.seconds(8, 512) / new.seconds(1, 512) < 3.0
     new.recall(old.kept())
-    assert not new.is_timed(1), "another hour, another pace"
+    assert 1 not in new.timed, "another hour, another pace"
     assert new.seconds(8, 512) / new.seconds(1, 512) == pytest.approx(5.0, rel=0.05)
     assert new.seconds(6, 512) / new.seconds(1, 512) > 2.5, "widths between them follow"
 
@@ -108,7 +108,7 @@ def test_a_prompt_says_what_a_row_costs() -> None:
 
 
 def test_a_gpu_s_estimates_are_nearly_flat_up_to_a_step_after_8_rows() -> None:
-    row = pass_costs(ONE_BILLION, 16, (0, 4096), "gpu").row(100)
+    row = pass_costs(ONE_BILLION, 16, (0, 4096), "gpu").rows(100)[0]
     assert row[1:] == sorted(row[1:])
     assert row[8] < 1.5 * row[1]
     assert row[9] > 1.9 * row[8]

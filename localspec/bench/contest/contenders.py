@@ -182,7 +182,7 @@ def _costs(engine: Engine, length: int) -> dict[str, Any]:
     knowledge, allowed = engine.loaded.knowledge, engine.loaded.context.exact_widths
     if not knowledge.costs.known or engine.settings.branches > 1:
         return {}  # of trees the log does not say which guess was right where
-    row = knowledge.costs.row(length)
+    row, _ = knowledge.costs.rows(length)
     passes = [0.0 if allowed is not None and width not in allowed else row[width] for width in range(len(row))]
     levels = {name: costs.level(1) for name, costs in knowledge.draft_costs.items()}
     return {"passes": passes, "levels": levels}

@@ -59,9 +59,9 @@ def write(settings: EngineSettings, costs: PassCosts, layers: int, device: str |
         costs: of passes with as many rows as count.
         layers, device, spread: where its target is.
     """
-    if not costs.is_timed(1):
+    if 1 not in costs.timed:
         return
-    plain, wide = costs.seconds(1, _COMPARED_LENGTH), costs.widest >= GPU_WIDTH and costs.is_timed(GPU_WIDTH)
+    plain, wide = costs.seconds(1, _COMPARED_LENGTH), costs.widest >= GPU_WIDTH and GPU_WIDTH in costs.timed
     found = PassRecord(plain, costs.seconds(GPU_WIDTH, _COMPARED_LENGTH) / plain if wide else None)
     probes.write(_folder(), _key(settings, layers, device, spread), asdict(found))
 
