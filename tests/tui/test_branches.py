@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
 from textual import events
 
+from localspec.tui.shell.app import ChatApp
+from localspec.tui.widgets.bubble import Bubble
 from tests.tui.conftest import MakeApp, front, say, until
 
 pytestmark = pytest.mark.asyncio
@@ -79,3 +82,28 @@ async def test_nothing_is_sent_where_nothing_is_written(make_app: MakeApp) -> No
         await pilot.press("enter")
         await pilot.pause()
         assert front(app).path == []
+
+
+async def test_another_version_of_a_message_is_in_view(make_app: MakeApp) -> None:
+    tall = "\n\n".join(f"Paragraph {number}." for number in range(40))
+    app = make_app(tall, tall, "short")
+    async with app.run_test(size=(80, 24)) as pilot:
+        await say(pilot, "one")
+        await say(pilot, "two")
+        await pilot.press("ctrl+g", *" more", "enter")
+        await until(pilot, lambda: front(app).path[-1].content == "short" and front(app).answer is None)
+        await pilot.press("ctrl+up", "up")
+        for key, wanted in (("left", "two"), ("right", "two more"), ("left", "two")):
+            await pilot.press(key)
+            await until(pilot, partial(_seen, app, wanted))
+            for _ in range(5):
+                await pilot.pause()
+            assert _seen(app, wanted)
+
+
+def _seen(app: ChatApp, text: str) -> bool:
+    """Whether the message with this text has the focus, and its beginning is in view."""
+    bubble = app.focused
+    if not isinstance(bubble, Bubble) or bubble.message.content != text:
+        return False
+    return front(app).transcript.region.contains_point(bubble.region.offset)

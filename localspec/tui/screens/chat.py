@@ -496,12 +496,9 @@ class ChatScreen(Screen[None]):
         pane.stop()
         parent = self.session.archive.message(message_id).parent_id
         path = self.session.archive.sibling(message_id, step)
+        pane.transcript.release_anchor()  # it stays in its place, however long what follows is
         await pane.transcript.show(path)
-        shown = next(message.id for message in path if message.parent_id == parent)
-        if (bubble := pane.transcript.bubble(shown)) is not None:
-            bubble.focus()
-        else:  # so much follows it that it is not drawn
-            pane.transcript.reveal(shown)
+        pane.transcript.reveal(next(message.id for message in path if message.parent_id == parent))
         pane.count()
 
     @work(group="path")

@@ -73,7 +73,7 @@ class Bubble(Vertical, can_focus=True):
             show=True,
         ),
         bind("message.thinking", "t", "toggle_thinking", "Thinking", "Show or fold the thinking"),
-        bind("message.up", "up,k_up", "screen.walk(-1)", "Up", "Message above"),
+        bind("message.up", "up", "screen.walk(-1)", "Up", "Message above"),
         bind("message.down", "down", "screen.walk(1)", "Down", "Message below"),
         bind("message.write", "enter,i", "screen.write", "Write", "Back to the input"),
     ]
