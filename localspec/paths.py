@@ -6,6 +6,7 @@ import errno
 import os
 import shutil
 import stat
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -69,7 +70,7 @@ def write_whole(path: Path, text: str) -> None:
     Raises:
         OSError: it cannot be written; nothing of the attempt is left.
     """
-    beside = path.with_suffix(f".{os.getpid()}.new")
+    beside = path.with_suffix(f".{os.getpid()}-{threading.get_ident()}.new")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         beside.write_text(text, encoding="utf-8")

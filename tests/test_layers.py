@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parent.parent / "localspec"
+LEAVES = ("errors", "types", "config", "methods", "options", "paths", "kept", "claim", "cgroup", "sampling", "settings")
+"""Leaf modules may import one another; tests/test_circles.py finds circles."""
 LAYERS = {
-    **dict.fromkeys(
-        ("errors", "types", "config", "methods", "options", "paths", "claim", "cgroup", "sampling", "settings"), 0
-    ),
+    **dict.fromkeys(LEAVES, 0),
     **dict.fromkeys(("native", "gguf"), 1),
     **dict.fromkeys(("engine", "llama", "models"), 2),
     **dict.fromkeys(("drafters", "planning", "grammar"), 3),
@@ -23,8 +23,6 @@ LAYERS = {
     "cli": 8,
     "__main__": 9,
 }
-LEAVES = ("errors", "types", "config", "methods", "options", "paths", "claim", "cgroup", "sampling", "settings")
-"""Leaf modules may import one another; tests/test_circles.py finds circles."""
 ROOMS = ("text", "talk", "widgets", "pages", "screens", "shell")
 """The rooms of tui: each imports only from those before it."""
 ONLY_IN = {"llama_cpp": ("llama/library/lib.py",), "textual": ("tui/",)}

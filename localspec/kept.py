@@ -1,0 +1,127 @@
+"""Small facts that are kept between runs.
+
+A fact is one JSON file in the data folder, named by its kind and by the hash of what it is about. What cannot be read,
+or was written by something else, is as if it were not there: a line of the log says so.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from localspec import paths
+from localspec.errors import LocalspecError
+
+T = TypeVar("T")
+
+_LOG = logging.getLogger("localspec")
+_DAMAGE = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError, LocalspecError)
+"""Exceptions of reading a file that localspec did not write."""
+_DAY_SECONDS = 86_400
+_SEASON, _YEAR = 90, 365
+"""Days without use after which a fact is deleted: what is measured beside the work, and what takes minutes to find."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """Of facts."""
+
+    what: str
+    days: int | None
+    """Without use, after which the store deletes it; None = never, the user does."""
+
+
+KINDS: Final = {
+    "limits": Kind("what this CPU can do at most", _SEASON),
+    "kernels": Kind("whether our kernels passed their check", _SEASON),
+    "widths": Kind("exact widths that `--exact strict` found", _YEAR),
+    "acceptance": Kind("how often drafters of a pair are right", _SEASON),
+    "costs": Kind("what passes and drafts of a pair cost", _SEASON),
+    "passes": Kind("what passes took, by where they ran", _SEASON),
+    "layers": Kind("how many layers go to a GPU, and why one failed", _YEAR),
+    "serves": Kind("whether an integrated GPU serves", _YEAR),
+    "tuning": Kind("settings that `localspec tune` found", None),
+}
+"""{kind of facts: about it}. A format that changes is a new kind."""
+
+
+class Facts:
+    """A folder of facts. Nothing here raises: what cannot be kept is found out again."""
+
+    def __init__(self, folder: Path | None) -> None:
+        """`folder` None = nothing is kept."""
+        self._folder = folder
+
+    def read(self, kind: str, key: Any, made: Callable[[Any], T]) -> T | None:
+        """A fact, which then counts as used; None = there is none.
+
+        Args:
+            kind: of `KINDS`.
+            key: what it is about, as plain data.
+            made: makes it of what `write` was given; raises whatever it likes of a foreign file.
+        """
+        if self._folder is None:
+            return None
+        path = _place(self._folder, kind, key)
+        try:
+            content = path.read_bytes()
+        except OSError:
+            return None
+        try:
+            found = made(json.loads(content))
+        except _DAMAGE as error:
+            _LOG.warning("%s is left out, localspec cannot use it: %s", path, error)
+            return None
+        with suppress(OSError):
+            os.utime(path)
+        return found
+
+    def write(self, kind: str, key: Any, content: Any) -> str:
+        """Keeps a fact, plain data, whole or not at all; why it could not be kept, "" = it was."""
+        if self._folder is None:
+            return "nothing is kept"
+        try:
+            paths.write_whole(_place(self._folder, kind, key), json.dumps(content))
+        except OSError as error:
+            return f"{self._folder}: {error.strerror or error}"
+        _tidy(self._folder)
+        return ""
+
+    def remove(self, kind: str, key: Any) -> bool:
+        """Whether there was one."""
+        with suppress(OSError):
+            if self._folder is not None:
+                _place(self._folder, kind, key).unlink()
+                return True
+        return False
+
+
+NOWHERE: Final = Facts(None)
+
+
+def facts() -> Facts:
+    """Those in the data folder."""
+    return Facts(paths.data_dir() / "facts")
+
+
+def _place(folder: Path, kind: str, key: Any) -> Path:
+    digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()
+    return folder / f"{kind}-{digest[:32]}.json"
+
+
+def _tidy(folder: Path) -> None:
+    """Deletes what was not used for long; of kinds of other versions, too."""
+    with suppress(OSError):
+        for path in folder.iterdir():
+            kind = KINDS.get(path.name.partition("-")[0])
+            days = _YEAR if kind is None else kind.days
+            if days is not None and path.stat().st_mtime < time.time() - days * _DAY_SECONDS:
+                path.unlink()

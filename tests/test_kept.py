@@ -1,0 +1,77 @@
+"""The store of small facts: written whole, read back or absent, and deleted when nobody asks for them any more."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from localspec.kept import KINDS, NOWHERE, Facts
+
+
+def age(path: Path, days: float) -> None:
+    moment = time.time() - days * 86_400
+    os.utime(path, (moment, moment))
+
+
+def test_a_fact_is_found_again_under_its_kind_and_key(tmp_path: Path) -> None:
+    store = Facts(tmp_path / "new" / "folder")
+    assert store.read("limits", ["cpu", 2], dict) is None
+    assert store.write("limits", ["cpu", 2], {"rate": 1.5}) == ""
+    assert store.read("limits", ["cpu", 2], dict) == {"rate": 1.5}
+    assert store.read("limits", ["cpu", 3], dict) is None
+    assert store.read("kernels", ["cpu", 2], dict) is None
+    store.write("limits", ["cpu", 2], {"rate": 2.5})
+    assert store.read("limits", ["cpu", 2], dict) == {"rate": 2.5}
+    assert len(list((tmp_path / "new" / "folder").iterdir())) == 1
+    assert store.remove("limits", ["cpu", 2])
+    assert not store.remove("limits", ["cpu", 2])
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"null", b"\xff\xfe\x00", b"[" * 100_000, b'{"rate": 1e999}'])
+def test_what_cannot_be_used_is_left_out_with_a_line(
+    tmp_path: Path, content: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    def made(data: Any) -> int:
+        return int(data["rate"])
+
+    store = Facts(tmp_path)
+    store.write("limits", 1, {"rate": 7})
+    (path,) = tmp_path.iterdir()
+    path.write_bytes(content)
+    assert store.read("limits", 1, made) is None
+    assert [str(path) in line for line in caplog.messages] == [True]
+    store.write("limits", 1, {"rate": 8})
+    assert store.read("limits", 1, made) == 8
+
+
+def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "file").write_text("in the way")
+    store = Facts(tmp_path / "file" / "facts")
+    assert "file" in store.write("limits", 1, {})
+    assert store.read("limits", 1, dict) is None
+    assert not store.remove("limits", 1)
+    assert NOWHERE.write("limits", 1, {})
+    assert NOWHERE.read("limits", 1, dict) is None
+    assert not NOWHERE.remove("limits", 1)
+    assert not caplog.messages
+
+
+def test_what_was_not_used_for_long_goes_and_what_tune_found_stays(tmp_path: Path) -> None:
+    store = Facts(tmp_path)
+    for kind in KINDS:
+        store.write(kind, "a", {})
+    (tmp_path / "stranger-1.json").touch()
+    for path in tmp_path.iterdir():
+        age(path, 100)
+    store.read("limits", "a", dict)
+    store.write("costs", "b", {})
+    left = sorted(path.name.partition("-")[0] for path in tmp_path.iterdir())
+    assert left == ["costs", "layers", "limits", "serves", "stranger", "tuning", "widths"]
+    for path in tmp_path.iterdir():
+        age(path, 400)
+    store.write("costs", "b", {})
+    assert sorted(path.name.partition("-")[0] for path in tmp_path.iterdir()) == ["costs", "tuning"]
