@@ -10,20 +10,17 @@ from __future__ import annotations
 import os
 import secrets
 import sqlite3
-import stat
 import threading
-import time
 from collections.abc import Callable
 from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+from localspec import sqlite
 from localspec.errors import LocalspecError
 
-# The archive's tables, and how older ones become them. `PRAGMA user_version` counts the steps taken.
-#
-# A step is never changed once it was released; a new one is added after it.
+# The archive's tables, and how older ones become them: see `sqlite.upgrade`.
 
 APPLICATION_ID = 0x4C535043
 """Tells an archive from other SQLite files ("LSPC")."""
@@ -81,21 +78,8 @@ CREATE TRIGGER words_of_erased AFTER DELETE ON message WHEN old.state <> 'stream
 END;
 """
 
-MIGRATIONS: list[str] = [_FIRST]
+MIGRATIONS: list[str] = [f"PRAGMA application_id = {APPLICATION_ID};\n{_FIRST}"]
 """Step n turns version n into version n + 1."""
-
-
-def statements(script: str) -> list[str]:
-    """A script's statements. sqlite3's `executescript` commits what is open, so a migration cannot use it."""
-    import sqlite3
-
-    found, begun = [], ""
-    for line in script.splitlines():
-        begun += line + "\n"
-        if line.rstrip().endswith(";") and sqlite3.complete_statement(begun):
-            found.append(begun.strip())
-            begun = ""
-    return found
 
 
 # What a database in memory has that its file lacks, while that cannot be written; it is paid once there is room.
@@ -334,7 +318,7 @@ class Database:
             self.notice = f"{refusal} Chats of this session are kept in memory only."
             return _in_memory(None)
         except (OSError, sqlite3.Error) as error:
-            if not _is_damage(error):
+            if not sqlite.is_damage(error):
                 self.notice = _sentence(self.path, error)
                 return self._owing(_in_memory(self.path))
             return self._begin_anew(self.path, error)
@@ -344,7 +328,7 @@ class Database:
     def _begin_anew(self, path: Path, error: Exception) -> sqlite3.Connection:
         """A file that cannot be read is set aside, and a new one begun."""
         try:
-            aside = _set_aside(path)
+            aside = sqlite.set_aside(path)
             connection = _open_file(path)
         except (_Refusal, OSError, sqlite3.Error) as worse:
             self.notice = _sentence(path, worse)
@@ -370,28 +354,19 @@ class Database:
         self._connection = memory
         self.persistent = False
         notice = _sentence(self.path, error)
-        if _is_damage(error):
+        if sqlite.is_damage(error):
             with suppress(OSError):
-                notice += f" The damaged file is kept as {_set_aside(self.path)}."
+                notice += f" The damaged file is kept as {sqlite.set_aside(self.path)}."
         self._say(notice)
 
 
 def _transaction(connection: sqlite3.Connection, change: Callable[[sqlite3.Connection], _Result]) -> _Result:
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        result = change(connection)
-        connection.execute("COMMIT")
-    except BaseException:
-        with suppress(sqlite3.Error):  # SQLite may have rolled back by itself
-            connection.execute("ROLLBACK")
-        raise
-    return result
+    with sqlite.transaction(connection):
+        return change(connection)
 
 
 def _connect(path: Path | str) -> sqlite3.Connection:
-    connection = sqlite3.connect(
-        str(path), timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False, uri=str(path)[:5] == "file:"
-    )
+    connection = sqlite.connect(path, _BUSY_SECONDS)
     connection.row_factory = sqlite3.Row
     connection.execute("PRAGMA foreign_keys = 1")
     connection.execute("PRAGMA wal_autocheckpoint = 0")
@@ -407,7 +382,7 @@ def _open_file(path: Path) -> sqlite3.Connection:
         OSError, sqlite3.Error: it cannot be opened or written, or is damaged.
     """
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    _make_private(path)
+    sqlite.make_private(path)
     connection = _connect(path)
     try:
         _check_version(connection, path)
@@ -423,25 +398,11 @@ def _open_file(path: Path) -> sqlite3.Connection:
     return connection
 
 
-def _make_private(path: Path) -> None:
-    """Creates the file for its owner alone, or takes it from the others. SQLite gives its log the same mode."""
-    with suppress(FileExistsError):
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
-    with suppress(OSError):
-        mode = path.stat().st_mode
-        if stat.S_ISREG(mode) and stat.S_IMODE(mode) & 0o077:
-            path.chmod(0o600)
-
-
-def _number(connection: sqlite3.Connection, pragma: str) -> int:
-    return int(connection.execute(f"PRAGMA {pragma}").fetchone()[0])
-
-
 def _check_version(connection: sqlite3.Connection, path: Path) -> None:
     tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-    if tables and _number(connection, "application_id") != APPLICATION_ID:
+    if tables and sqlite.number(connection, "application_id") != APPLICATION_ID:
         raise _Refusal(f"{path} is an SQLite file of another program, and is left alone.")
-    version = _number(connection, "user_version")
+    version = sqlite.number(connection, "user_version")
     if version > len(MIGRATIONS):
         raise _Refusal(
             f"{path} was written by a newer localspec (version {version}, this one knows {len(MIGRATIONS)}), and is "
@@ -450,22 +411,11 @@ def _check_version(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def _migrate(connection: sqlite3.Connection, path: Path | None) -> None:
-    """Takes the steps that are missing, in one transaction; a copy of what was there is made first."""
-    version = _number(connection, "user_version")
-    if version == len(MIGRATIONS):
-        return
-    if version and path is not None:
-        _back_up(connection, _free_name(path, f"version-{version}-{os.getpid()}"))
-
-    def steps(connection: sqlite3.Connection) -> None:
-        version = _number(connection, "user_version")  # another process may have been quicker
-        for script in MIGRATIONS[version:]:
-            for statement in statements(script):
-                connection.execute(statement)
-        connection.execute(f"PRAGMA user_version = {max(version, len(MIGRATIONS))}")
-        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-
-    _transaction(connection, steps)
+    """Brings the tables up to date; a copy of what was there is made first."""
+    version = sqlite.number(connection, "user_version")
+    if 0 < version < len(MIGRATIONS) and path is not None:
+        _back_up(connection, sqlite.free_name(path, f"version-{version}-{os.getpid()}"))
+    sqlite.upgrade(connection, MIGRATIONS)
 
 
 def _back_up(connection: sqlite3.Connection, backup: Path) -> None:
@@ -514,31 +464,6 @@ def _salvaged(source: sqlite3.Connection) -> sqlite3.Connection:
                 memory.execute(f"INSERT INTO {table} ({names}) VALUES ({places})", tuple(row))
     memory.execute("PRAGMA foreign_keys = 1")
     return memory
-
-
-def _free_name(path: Path, what: str) -> Path:
-    """A name beside the file that nothing has yet."""
-    stamp = time.strftime("%Y%m%d-%H%M%S")
-    names = (
-        path.with_name(f"{path.name}.{what}-{stamp}{suffix}") for suffix in ("", *(f"-{n}" for n in range(1, 1000)))
-    )
-    return next(name for name in names if not name.exists())
-
-
-def _set_aside(path: Path) -> Path:
-    """Renames a damaged file and its log."""
-    aside = _free_name(path, "damaged")
-    os.replace(path, aside)
-    for suffix in ("-wal", "-shm"):
-        with suppress(FileNotFoundError):
-            os.replace(f"{path}{suffix}", f"{aside}{suffix}")
-    return aside
-
-
-def _is_damage(error: Exception) -> bool:
-    return isinstance(error, sqlite3.DatabaseError) and any(
-        words in str(error) for words in ("malformed", "not a database", "corrupt", "unsupported file format")
-    )
 
 
 def _sentence(path: Path, error: Exception) -> str:

@@ -17,14 +17,15 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from localspec import paths
+from localspec import paths, sqlite
 from localspec.errors import ModelError, ModelFileError, UsageError
 
-VERSION = 1
-"""Of the index's tables."""
+_BUSY_SECONDS = 60.0
+"""How long to wait for another process, which may be deleting files."""
 Ownership = Literal["link", "copy", "foreign"]
 
-_TABLES = """
+_STEPS = [
+    """
 CREATE TABLE model (
   name TEXT PRIMARY KEY, role TEXT NOT NULL, source TEXT NOT NULL, origin TEXT NOT NULL, revision TEXT NOT NULL,
   quant TEXT NOT NULL, architecture TEXT NOT NULL, licence TEXT NOT NULL, draft TEXT NOT NULL, added REAL NOT NULL
@@ -36,6 +37,9 @@ CREATE TABLE file (
 );
 CREATE TABLE claim (path TEXT PRIMARY KEY);
 """
+]
+"""See `sqlite.upgrade`."""
+VERSION = len(_STEPS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,36 +246,21 @@ class Store:
         """The database, in one transaction."""
         self.folder.mkdir(parents=True, exist_ok=True)
         try:
-            with closing(sqlite3.connect(self.path, timeout=60, isolation_level=None)) as database:
+            with closing(sqlite.connect(self.path, _BUSY_SECONDS)) as database:
                 database.execute("PRAGMA foreign_keys = ON")
-                self._upgrade(database)
-                database.execute("BEGIN IMMEDIATE" if write else "BEGIN")
-                try:
+                sqlite.upgrade(database, _STEPS)
+                version = sqlite.number(database, "user_version")
+                if version > VERSION:
+                    raise ModelError(
+                        f"The index of models {self.path} is of version {version}; this localspec knows {VERSION}.",
+                        "Use the newer localspec that wrote it.",
+                    )
+                with sqlite.transaction(database, "IMMEDIATE" if write else "DEFERRED"):
                     yield database
-                except BaseException:
-                    if database.in_transaction:  # a full disk ends it by itself
-                        database.execute("ROLLBACK")
-                    raise
-                database.execute("COMMIT")
         except sqlite3.Error as error:
             away = "Move it away; the files stay, and pulling again finds them in the cache."
             hint = "Make room and try again." if "full" in str(error) else away
             raise ModelError(f"The index of models {self.path} cannot be used: {error}.", hint) from error
-
-    def _upgrade(self, database: sqlite3.Connection) -> None:
-        (version,) = database.execute("PRAGMA user_version").fetchone()
-        if version == 0:
-            database.execute("BEGIN IMMEDIATE")
-            if database.execute("PRAGMA user_version").fetchone() == (0,):  # no other process was faster
-                for statement in filter(str.strip, _TABLES.split(";")):
-                    database.execute(statement)
-                database.execute(f"PRAGMA user_version = {VERSION}")
-            database.execute("COMMIT")
-        elif version > VERSION:
-            raise ModelError(
-                f"The index of models {self.path} is of version {version}; this localspec knows {VERSION}.",
-                "Use the newer localspec that wrote it.",
-            )
 
 
 def _read(database: sqlite3.Connection) -> list[Entry]:
