@@ -64,6 +64,8 @@ class Options:
     """Control tokens whose text is part of the answer, such as the marks around a tool call; others are left out."""
     top_log_probs: int | None = declared(None, least=0, most=100)
     """None = no log-probabilities; n = those of the emitted tokens and of the n most likely at each position."""
+    drawn_log_probs: bool = False
+    """Whether these are what tokens were drawn by, after all sampling settings and the grammar; else the raw ones."""
     chat: str | None = None
     """The conversation, whose KV cache is kept on disk (`EngineSettings.chat_cache_gb`); None = it is not kept."""
     on_prefill: Callable[[int, int], None] | None = None

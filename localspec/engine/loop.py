@@ -7,6 +7,7 @@ so the baseline of every comparison is this very code. Next to read: `interfaces
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from time import perf_counter
 
@@ -35,7 +36,7 @@ from localspec.engine.stop import TextStream
 from localspec.engine.verify import verify
 from localspec.errors import Cancelled, ContextOverflowError, DecodeError, DeviceError, KernelError, LocalspecError
 from localspec.native import kernels
-from localspec.types import Feed, LogitRows, Rule
+from localspec.types import Feed, LogitRows, Noise, Rule, Tokens
 
 
 class Loop:
@@ -223,7 +224,8 @@ class Loop:
                 verdict = verify(
                     seen, draft, slot.request.sampling, slot.history.tokens, request.noise, slot.request.rule
                 )
-                events.append(self._emit(slot, slot_rows, draft, verdict))
+                told = seen if slot.request.drawn_log_probs else slot_rows
+                events.append(self._emit(slot, told, draft, verdict, request.noise))
             except KernelError as error:
                 slot.failure, slot.finish = failure or error, FinishReason.ERROR
                 events.append(Event(slot.index, "", (), (), (), slot.finish, slot.stats))
@@ -311,7 +313,7 @@ class Loop:
         for length in range(len(tokens) - self.target.pending(slot.index, tokens) + 1, len(tokens)):
             self.target.decode([Feed(slot.index, tokens[:length], len(slot.request.prompt))])
 
-    def _emit(self, slot: Slot, rows: LogitRows, draft: Draft, verdict: Verdict) -> Event:
+    def _emit(self, slot: Slot, rows: LogitRows, draft: Draft, verdict: Verdict, noise: Noise) -> Event:
         path = [int(node) for node in verdict.accepted]
         tokens = [int(draft.tokens[node]) for node in path] + [verdict.next_token]
         guessers = [draft.origin_of(node) for node in path]
@@ -326,7 +328,7 @@ class Loop:
             stats.gaps.append(now - slot.last_arrival)
         slot.last_arrival = now
         stats.add_pass(draft.origins or [draft.origin] * len(draft), guessers, kept)
-        log_probs = self._log_probs(slot, rows, [-1, *path], tokens[:kept])
+        log_probs = self._log_probs(slot, rows, [-1, *path], tokens[:kept], noise)
         slot.finish = finish
         return Event(slot.index, text, tuple(tokens[:kept]), tuple(origins[:kept]), log_probs, finish, stats)
 
@@ -353,13 +355,19 @@ class Loop:
                 return count, shown + slot.text.finish(), finish
         return len(tokens), shown, None
 
-    def _log_probs(self, slot: Slot, rows: LogitRows, row_of: list[int], tokens: list[int]) -> tuple[TokenLogProb, ...]:
+    def _log_probs(
+        self, slot: Slot, rows: LogitRows, row_of: list[int], tokens: list[int], noise: Noise
+    ) -> tuple[TokenLogProb, ...]:
         count = slot.request.top_log_probs
         if count is None:
             return ()
         found = []
-        for node, token in zip(row_of, tokens, strict=False):  # row_of may be longer: a stop cut the tokens
+        for place, (node, token) in enumerate(zip(row_of, tokens, strict=False)):  # a stop may have cut the tokens
             row = 1 + node
+            if slot.request.drawn_log_probs:
+                before = slot.history.tokens[: len(slot.history) - len(tokens) + place]
+                found.append(_drawn(rows, row, token, slot.request, before, noise))
+                continue
             value = float(kernels.log_probs(rows, row, np.array([token], dtype=np.int32))[0])
             top: tuple[tuple[int, float], ...] = ()
             if count:
@@ -403,3 +411,13 @@ def _record(outcome: Outcome | None, width: int, seconds: float) -> PassRecord |
         seconds,
         draft.origins,
     )
+
+
+def _drawn(rows: LogitRows, row: int, token: int, request: Request, before: Tokens, noise: Noise) -> TokenLogProb:
+    """How likely a token was to be drawn, and others; then likely ones that could not. `before`: tokens before it."""
+    drawn = kernels.distribution(rows, row, request.sampling, before, noise, len(before))
+    values = dict(zip(drawn.tokens.tolist(), np.log(drawn.probs).tolist(), strict=True))
+    count = request.top_log_probs or 0
+    likely = kernels.top_log_probs(rows, row, count)[0].tolist() if count else []
+    top = values | {one: values.get(one, -math.inf) for one in likely}
+    return TokenLogProb(token, values.get(token, -math.inf), float(rows[row][token]), tuple(top.items())[:count])

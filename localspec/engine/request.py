@@ -38,7 +38,8 @@ TARGET_ORIGIN = Origin("", 0)
 
 @dataclass(frozen=True, slots=True)
 class TokenLogProb:
-    """Log-probability of an emitted token under the target's raw distribution (before any sampling setting)."""
+    """Log-probability of an emitted token under the target's raw distribution (before any sampling setting), or under
+    the one it was drawn from (`Options.drawn_log_probs`); -inf = it could not be drawn."""
 
     token: int
     log_prob: float

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
@@ -11,9 +13,10 @@ from localspec.engine.request import FinishReason
 from localspec.engine.verify import verify
 from localspec.errors import KernelError
 from localspec.planning.fixed import FixedPlan
-from localspec.types import Float32Array, Rule, SamplingParams, Tokens
+from localspec.types import Float32Array, LogitRows, Rule, SamplingParams, Tokens
 from tests.engine.recital import BANG, END, GREEDY, HEL, LD, LO, VOCABULARY, WOR, Recital, all_of_it, recite
 from tests.fakes import FakeDrafter, FakeTarget, HashModel, answer, answer_all, parrot, prompt
+from tests.reference.rows import distribution
 
 both = pytest.mark.parametrize("drafting", [False, True], ids=["plain", "drafting"])
 
@@ -43,6 +46,27 @@ def test_log_probs_are_those_of_the_raw_row(fork: float | None) -> None:
         assert [token for token, _ in entry.top] == np.argsort(-row, kind="stable")[:4].tolist()
         assert [value for _, value in entry.top] == pytest.approx(np.sort(row)[::-1][:4], abs=1e-5)
     assert all(len(event.log_probs) == len(event.tokens) for event in found.events)
+
+
+@pytest.mark.parametrize("fork", [None, 0.0, 0.6], ids=["plain", "chains", "trees"])
+def test_log_probs_may_be_those_that_tokens_were_drawn_by(fork: float | None) -> None:
+    model = HashModel(10)
+    sampling = SamplingParams(temperature=0.7, top_k=3, repeat_penalty=1.3)
+    request = Request(prompt(1, 2), sampling=sampling, seed=8, max_tokens=30, top_log_probs=4, drawn_log_probs=True)
+    tokens = answer(Loop(FakeTarget(model, 10), FixedPlan((), 0, None), VOCABULARY), request).tokens
+    drafters = []
+    if fork is not None:
+        drafters = [FakeDrafter(parrot([1, 2, *tokens], 0.8, np.random.default_rng(0), 10, fork))]
+    found = answer(Loop(FakeTarget(model, 10), FixedPlan(drafters, 5, None), VOCABULARY), request)
+    assert [entry.token for entry in found.log_probs] == tokens
+    for place, entry in enumerate(found.log_probs):
+        before = prompt(1, 2, *tokens[:place])
+        expected = distribution(LogitRows.from_matrix(model(before)[None, :]), 0, sampling, before)
+        known = dict(entry.top)
+        assert len(entry.top) == 4
+        assert {token for token, value in known.items() if value > -math.inf} == set(expected.tokens.tolist())
+        assert [math.exp(known[int(token)]) for token in expected.tokens] == pytest.approx(expected.probs)
+        assert entry.log_prob == known[entry.token]
 
 
 def test_no_log_probs_unless_asked_for() -> None:

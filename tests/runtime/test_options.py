@@ -82,6 +82,7 @@ def test_every_option_reaches_the_request(tiny_engine: Engine) -> None:
         "ignore_end": True,
         "preserved": frozenset({8}),
         "top_log_probs": 6,
+        "drawn_log_probs": True,
         "chat": "key",
         "on_prefill": told,
     }

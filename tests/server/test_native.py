@@ -94,6 +94,26 @@ def test_log_probabilities(live: Live, prompt: str) -> None:
     assert "".join(one["token"] for one in found) == COPIED[: len("".join(one["token"] for one in found))]
 
 
+def test_probabilities_that_tokens_were_drawn_by(live: Live, prompt: str) -> None:
+    found = asked(live, prompt=prompt, n_predict=4, n_probs=10, post_sampling_probs=True)["completion_probabilities"]
+    raw = asked(live, prompt=prompt, n_predict=4, n_probs=10)["completion_probabilities"]
+    assert [one["id"] for one in found] == [one["id"] for one in raw]
+    for one, plain in zip(found, raw, strict=True):
+        assert set(one) == {"id", "token", "bytes", "prob", "top_probs"}
+        assert one["prob"] == 1.0, "at temperature 0"
+        assert [top["id"] for top in one["top_probs"]] == [top["id"] for top in plain["top_logprobs"]]
+        assert [top["prob"] for top in one["top_probs"]] == [1.0] + [0.0] * 9
+    warm = {"temperature": 1.5, "top_k": 3, "min_p": 0.0, "top_p": 1.0, "seed": 1, "n_predict": 4, "n_probs": 5}
+    streamed = pieces(live, prompt=prompt, **warm, post_sampling_probs=True)
+    warmed = [one for piece in streamed for one in piece.get("completion_probabilities", ())]
+    assert len(warmed) == 4
+    for one in warmed:
+        probs = [top["prob"] for top in one["top_probs"]]
+        assert sum(probs) == pytest.approx(1.0)
+        assert probs == sorted(probs, reverse=True)
+        assert probs[3:] == [0.0, 0.0]
+
+
 def test_a_gap_is_filled(live: Live, pool: Pool) -> None:
     """As /v1/completions fills it, which has no other files."""
     body = asked(live, "/infill", input_prefix="The castle is", input_suffix=" and tall.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from functools import partial
 from time import time
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, ClassVar, cast
 from uuid import uuid4
 
 import numpy as np
@@ -61,6 +61,8 @@ class CompletionFields(GenerationFields):
     echo: bool | None = Field(default=None, description="Begin the text with the prompt.")
     logprobs: int | None = Field(default=None, ge=0, le=MOST_TOP)
     best_of: int | None = Field(default=None, ge=1, description="Must equal n.")
+    drawn_log_probs: ClassVar[bool] = False
+    """Whether log-probabilities are those that tokens were drawn by."""
 
     @property
     def wants_scores(self) -> bool:
@@ -103,7 +105,8 @@ def text_asked(fields: CompletionFields, service: Service, engine: AnyEngine) ->
     if fields.echo and fields.suffix is not None:
         raise invalid("echo with suffix is not supported.", "echo", "unsupported_value")
     service.check_count(engine, len(_each(fields.prompt)) * fields.choices)
-    options = options_of(fields, engine, -1 if fields.only_echo else None, top_log_probs=fields.logprobs)
+    scores = {"top_log_probs": fields.logprobs, "drawn_log_probs": fields.drawn_log_probs}
+    options = options_of(fields, engine, -1 if fields.only_echo else None, **scores)
     form = fields.form()
     asked = [Asked(_tokens(prompt, fields.suffix, engine), options, form) for prompt in _each(fields.prompt)]
     for one in asked:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncIterator
 from functools import partial
 from time import perf_counter
@@ -37,11 +38,18 @@ _MISSING = object()
 _UNUSED = Field(default=None, description="Accepted and not used.")
 
 
+class _Drawn(CompletionFields):
+    drawn_log_probs = True
+
+
 class NativeFields(GenerationFields):
     """What /completion and /infill take."""
 
     other_names: ClassVar[dict[str, str]] = {**GenerationFields.other_names, "n_predict": "max_tokens"}
     n_probs: int | None = Field(default=None, ge=0, le=MOST_TOP, description="Log-probabilities of so many tokens.")
+    post_sampling_probs: bool | None = Field(
+        default=None, description="Probabilities that tokens were drawn by, instead: `prob` and `top_probs`."
+    )
     return_tokens: bool | None = Field(default=None, description="Say the tokens of the text, too.")
     t_max_predict_ms: int | None = Field(
         default=None, description="Milliseconds after which an answer ends that has a line; 0 or less = no limit."
@@ -60,7 +68,8 @@ class NativeFields(GenerationFields):
         """The same as a body of the completion API. A request for nothing gets one token, which is not told."""
         same = {name: getattr(self, name) for name in GenerationFields.model_fields}
         same["max_tokens"] = self.max_tokens or (1 if self.max_tokens == 0 else None)
-        return CompletionFields(prompt=prompt, logprobs=self.n_probs or None, **same)
+        kind = _Drawn if self.post_sampling_probs else CompletionFields
+        return kind(prompt=prompt, logprobs=self.n_probs or None, **same)
 
     def check(self) -> None:
         """
@@ -118,6 +127,28 @@ class Infill(NativeFields):
     prompt: str = Field(default="", description="How the text of the gap begins.")
 
 
+class TopProb(BaseModel):
+    """A likely token."""
+
+    id: int
+    token: str
+    bytes: list[int]
+    prob: float
+
+
+class TokenProbs(TopProb):
+    """An emitted token and what else might have been drawn."""
+
+    top_probs: list[TopProb]
+
+    @classmethod
+    def of(cls, given: TokenLogProbs) -> TokenProbs:
+        """That of a log-probability."""
+        top = [TopProb(prob=math.exp(one.logprob), **one.model_dump(exclude={"logprob"})) for one in given.top_logprobs]
+        same = given.model_dump(exclude={"logprob", "top_logprobs"})
+        return cls(prob=math.exp(given.logprob), top_probs=top, **same)
+
+
 class NativeAnswer(BaseModel):
     """An answer, or a piece of it; the last one says how it went."""
 
@@ -142,7 +173,7 @@ class NativeAnswer(BaseModel):
     tokens_cached: int | None = None
     """In the slot's cache."""
     timings: Timings | None = None
-    completion_probabilities: list[TokenLogProbs] | None = None
+    completion_probabilities: list[TokenLogProbs] | list[TokenProbs] | None = None
     prompt_progress: PromptProgress | None = None
 
 
@@ -392,7 +423,9 @@ class _Reply:
         )
         found = self._text.new_log_probs()
         if self._fields.n_probs and found:
-            answer.completion_probabilities = chat_log_probs(found, self._model).content
+            scores = chat_log_probs(found, self._model).content
+            drawn = self._fields.post_sampling_probs
+            answer.completion_probabilities = [TokenProbs.of(one) for one in scores] if drawn else scores
         return answer
 
     def _last(self, text: str, tokens: tuple[int, ...] | list[int]) -> NativeAnswer:
