@@ -330,8 +330,12 @@ def test_nothing_else_is(text: str) -> None:
 
 
 def test_doubled_brackets_around_a_lone_object_belong_to_it() -> None:
-    for pieces in ([f"{{{OBJECT}}}"], list(f"{{{OBJECT}}}")):
-        assert read(pieces, FORMS["tagged"]) == [CALL]
+    for text in (f"{{{OBJECT}}}", f"{{{OBJECT}}}}}"):  # the latter as Qwen2.5-Coder closes both objects doubly
+        for said in (text, f"```json\n{text}\n```"):
+            for pieces in ([said], list(said)):
+                assert read(pieces, FORMS["tagged"]) == [CALL]
+    for wrong in (f"{{{OBJECT}", f"{{{OBJECT}}}}}}}", f"{OBJECT}}}"):
+        assert read([wrong], FORMS["tagged"]) == [("says", wrong)]
 
 
 @pytest.mark.parametrize("before", ["```json\n", ""])

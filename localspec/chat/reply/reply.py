@@ -303,7 +303,7 @@ class LoneCall:
         """
         self._tools = {tool.name: tool for tool in tools}
         self._bare = bare
-        self._start, self._closing = 0, ""
+        self._start, self._closings = 0, ("",)
         self._span: json_span.JsonSpan | None = None
 
     def read(self, text: str, final: bool) -> ToolCall | None:
@@ -323,11 +323,12 @@ class LoneCall:
                 if final or not _BEGUN.fullmatch(text):
                     raise NoCall(0)
                 return None
-            self._start, self._closing = opening.end(), _FENCE if fence else ""
+            self._start, self._closings = opening.end(), (_FENCE if fence else "",)
             if self._start + 1 == len(text) and not final:
                 return None
             if text.startswith("{{", self._start):  # as Qwen2.5's template shows it
-                self._start, self._closing = self._start + 1, "}" + self._closing
+                self._start += 1
+                self._closings = tuple(more + self._closings[0] for more in ("}", "}}"))
             self._span = json_span.JsonSpan(self._start)
         end = self._span.end(text)
         if end is None:
@@ -335,7 +336,7 @@ class LoneCall:
                 raise NoCall(0)
             return None
         rest = "".join(text[end:].split())
-        if not self._closing.startswith(rest) or (final and rest != self._closing):
+        if not any(rest == one if final else one.startswith(rest) for one in self._closings):
             raise NoCall(0)
         return self._call(text[self._start : end]) if final else None
 
