@@ -38,6 +38,9 @@ from localspec.errors import Cancelled, ContextOverflowError, DecodeError, Devic
 from localspec.native import kernels
 from localspec.types import Feed, LogitRows, Noise, Rule, Tokens
 
+COMPARED_EVERY = 1 / 15
+"""Seconds from one comparison with plain decoding to the next, and one at the end: people read it no more often."""
+
 
 class Loop:
     """Generates for up to n slots of one target. Not thread-safe: one thread calls it."""
@@ -148,6 +151,8 @@ class Loop:
         The prompt with the fewest unread tokens comes first. Tokens that other prompts read meanwhile (`overtaken`)
         are subtracted from this number, so every prompt gets its turn.
         """
+        if not any(slot.unread for slot in self.active.values()):
+            return
         beside = any(not slot.unread for slot in self.active.values())
         cuts = self.target.any_cut or (beside and self.target.exact_widths is None)
         left = piece = self._reading.piece(beside) if cuts else self.target.grid
@@ -253,7 +258,9 @@ class Loop:
             if step is not None:
                 beside = self._beside.setdefault(len(slots), Beside())
                 slot.comparison.add(step, beside, len(slot.history) - lengths[slot.index], past=draft.past)
-                stats.compare(*slot.comparison.totals())
+                if slot.finish is not None or end >= slot.compared + COMPARED_EVERY:
+                    slot.compared = end
+                    stats.compare(*slot.comparison.totals())
             stats.review(review)
 
     def _requests(self, slots: list[Slot]) -> list[DraftRequest]:
@@ -314,7 +321,7 @@ class Loop:
             self.target.decode([Feed(slot.index, tokens[:length], len(slot.request.prompt))])
 
     def _emit(self, slot: Slot, rows: LogitRows, draft: Draft, verdict: Verdict, noise: Noise) -> Event:
-        path = [int(node) for node in verdict.accepted]
+        path: list[int] = verdict.accepted.tolist()
         tokens = [int(draft.tokens[node]) for node in path] + [verdict.next_token]
         guessers = [draft.origin_of(node) for node in path]
         origins = [Origin(name, depth) for depth, name in enumerate(guessers, 1)] + [TARGET_ORIGIN]
@@ -379,6 +386,7 @@ class Loop:
     def _end(self, slot: Slot, finish: FinishReason) -> None:
         """Ends a slot between passes."""
         slot.finish = finish
+        slot.stats.compare(*slot.comparison.totals())
         self._events.append(Event(slot.index, slot.text.finish(), (), (), (), finish, slot.stats))
         self._release(slot)
 

@@ -41,6 +41,8 @@ class Slot:
     """perf_counter() at the end of the last pass or the last chunk of the prompt."""
     comparison: Comparison = field(default_factory=Comparison)
     """With what plain decoding would have taken."""
+    compared: float = 0.0
+    """perf_counter() when its totals were last written into the statistics."""
     finish: FinishReason | None = None
     failure: LocalspecError | None = None
     """The error that ended this request; other requests go on."""

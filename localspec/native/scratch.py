@@ -31,8 +31,8 @@ class Scratch:
         self._draft_probs: tuple[npt.NDArray[Any], ...] = ()
         self.results = np.zeros(4, dtype=np.int32)
         self.results_address = self.results.ctypes.data
-        self._packed: dict[SamplingParams, PackedSampling] = {}
-        self._last: PackedSampling | None = None
+        self._packed: dict[int, PackedSampling] = {}
+        """By id of the parameters, which they keep: a hash of all fields takes longer than a small verdict."""
         self.room = 0
         self.grow(64)
 
@@ -55,15 +55,12 @@ class Scratch:
         self.probs_address = self.probs.ctypes.data
 
     def pack(self, params: SamplingParams) -> PackedSampling:
-        last = self._last
-        if last is None or last.params is not params:
-            last = self._packed.get(params)
-            if last is None:
-                if len(self._packed) >= 256:
-                    self._packed.clear()
-                last = self._packed[params] = PackedSampling(params)
-            self._last = last
-        return last
+        found = self._packed.get(id(params))
+        if found is None:
+            if len(self._packed) >= 256:
+                self._packed.clear()
+            found = self._packed[id(params)] = PackedSampling(params)
+        return found
 
     def put_noise(self, noise: Noise) -> None:
         self.noise.seed = noise.seed

@@ -9,6 +9,7 @@ from statistics import fmean
 
 import pytest
 
+from localspec.engine.comparison import Comparison
 from localspec.engine.interfaces import EMPTY_DRAFT, Draft, DraftRequest, Request
 from localspec.engine.loop import Loop
 from localspec.engine.stats import RequestStats
@@ -182,6 +183,19 @@ def test_the_figure_is_near_the_truth_with_the_noise_of_a_real_machine(bench: Be
     assert len(errors) >= 22, "nearly every answer has a figure"
     assert fmean(map(abs, errors)) <= 0.05
     assert max(map(abs, errors)) <= 0.2
+
+
+def test_an_answer_is_compared_as_often_as_people_read_it(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls, totals = list[float](), Comparison.totals
+
+    def counted(comparison: Comparison) -> tuple[float, int, float]:
+        calls.append(bench.clock())
+        return totals(comparison)
+
+    monkeypatch.setattr(Comparison, "totals", counted)
+    seconds = bench.plain(1)
+    assert seconds > TOKENS * 0.01, "a pass takes a hundredth of a second"
+    assert 15 * seconds * 0.5 < len(calls) <= 15 * seconds + 2
 
 
 def test_where_no_plain_pass_is_known_there_is_no_figure(bench: Bench) -> None:

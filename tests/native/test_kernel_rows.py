@@ -228,3 +228,18 @@ def test_a_call_that_needs_larger_buffers_still_sees_its_window(backend: Backend
         for _ in range(2)
     ]
     assert np.array_equal(calls[0], calls[1])
+
+
+class Unhashable(SamplingParams):
+    __slots__ = ()
+
+    def __hash__(self) -> int:
+        raise AssertionError("a hash of all settings takes longer than a small verdict")
+
+
+@pytest.mark.parametrize("backend", BACKENDS, ids=str)
+def test_settings_are_known_again_without_a_hash(backend: Backend) -> None:
+    """Every pass asks with the same object, which many answers' settings equal."""
+    given = [Unhashable(temperature=0.0), Unhashable(temperature=0.0, logit_bias=((1, 9.0),)), Unhashable()]
+    best = [backend.kernels.sample(rows_of(2, 1), 0, one, NO_TOKENS, Noise(1), 0)[0].tolist() for one in given * 2]
+    assert best[:2] == best[3:5] == [[0], [1]]

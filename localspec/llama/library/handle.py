@@ -67,7 +67,7 @@ class Handle:
         Raises:
             Cancelled, DecodeError: see `lib.raise_for_code`.
         """
-        mark = lib.log.mark()
+        mark = lib.log.total  # `mark` would run code of llama.cpp that is cold between two passes
         wide.set_switch(self.wide_rows)  # passes are built in the call, on this thread
         with cpus.passing(self._threads if self.wide_rows else 0):
             if self.wide_rows:

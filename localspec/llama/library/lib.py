@@ -65,8 +65,13 @@ class Log:
                     self._total += 1
                 self._open = not piece.endswith("\n")
 
+    @property
+    def total(self) -> int:
+        """Number of lines so far: a position to hand to `since`."""
+        return self._total
+
     def mark(self) -> int:
-        """A position to hand to `since`. What follows comes here, even if another import of llama_cpp took the log."""
+        """`total`. What follows comes here, even if another import of llama_cpp took the log."""
         for capture in _captures:
             capture()
         return self._total
