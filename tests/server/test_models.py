@@ -147,6 +147,23 @@ def test_what_is_asked_of_a_model_that_sleeps_does_not_wake_it(several: Live) ->
     assert several.http.get("/models/tiny-target").json()["status"] == "unloaded"
 
 
+def test_what_is_asked_of_a_model_that_was_never_loaded_is_told_from_its_file(several: Live) -> None:
+    several.service.known.pop("tiny-draft", None)
+    sleeping = several.http.get("/props", params={"model": "tiny-draft"}).json()
+    several.http.get("/metrics")
+    assert "tiny-draft" not in several.service.pool.loaded()
+    assert (sleeping["is_sleeping"], sleeping["default_generation_settings"]["n_ctx"]) == (True, 0)
+    assert several.chat(model="tiny-draft", max_tokens=1).status_code == 200
+    awake = several.http.get("/props", params={"model": "tiny-draft"}).json()
+    unsaid = {"is_sleeping", "default_generation_settings", "speculative"}
+    assert {key: value for key, value in awake.items() if key not in unsaid} == {
+        key: value for key, value in sleeping.items() if key not in unsaid
+    }
+    assert sleeping["chat_template"]
+    assert sleeping["bos_token"]
+    assert several.http.get("/props", params={"model": "nobody"}).status_code == 404
+
+
 def test_anthropics_clients_get_their_list(live: Live) -> None:
     headers = {"anthropic-version": "2023-06-01"}
     listed = live.http.get("/v1/models", headers=headers).json()

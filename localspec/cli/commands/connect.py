@@ -117,17 +117,22 @@ def _get(client: httpx2.Client, path: str, **options: Any) -> dict[str, Any]:
 
 
 def _context(client: httpx2.Client, card: dict[str, Any]) -> int | None:
-    """Tokens of a model's context: as listed by llama-server and localspec, or by vLLM, else as /props has it."""
+    """Tokens of a model's context: as listed by llama-server and localspec, or by vLLM, else as /props has it once the
+    model is loaded."""
     meta = card.get("meta")
     found = meta.get("n_ctx") if isinstance(meta, dict) else card.get("max_model_len")
     if not isinstance(found, int):
+        import httpx2 as httpx
+
         try:
+            if card.get("status") == "unloaded":
+                client.post("/v1/models/load", json={"model": card["id"]}, timeout=_LOAD_SECONDS)
             props = _get(client, "/props", params={"model": card["id"]}, timeout=_LOAD_SECONDS)
-        except LocalspecError:
+        except (LocalspecError, httpx.HTTPError):
             return None
         settings = props.get("default_generation_settings")
         found = settings.get("n_ctx") if isinstance(settings, dict) else None
-    return found if isinstance(found, int) else None
+    return found if isinstance(found, int) and found > 0 else None
 
 
 def _command(setup: Setup, more: list[str], has_key: bool) -> str:

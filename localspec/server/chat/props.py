@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from localspec import __version__
+from localspec.gguf.split import read_parts
+from localspec.models.facts.vocabulary import vocabulary
 from localspec.runtime.any_engine import AnyEngine
+from localspec.runtime.pool import Pool
 from localspec.types import SamplingParams
 
 
@@ -14,19 +18,13 @@ def props_of(name: str, engine: AnyEngine) -> dict[str, Any]:
     """Of a model that is in memory."""
     loaded, settings = engine.loaded, engine.settings
     model = loaded.model
-    params = asdict(SamplingParams())
-    params["logit_bias"] = []
     return {
-        "default_generation_settings": {"n_ctx": loaded.context.n_ctx, "params": params},
+        **_of_files(name, settings.target, settings.draft),
+        "default_generation_settings": _defaults(loaded.context.n_ctx),
         "total_slots": settings.slots,
-        "model_alias": name,
-        "model_path": str(settings.target),
-        "draft_model_path": None if settings.draft is None else str(settings.draft),
         "chat_template": model.chat_template or "",
         "bos_token": model.text_of(model.bos),
         "eos_token": model.text_of(model.eos),
-        "modalities": {"vision": False, "audio": False},
-        "build_info": f"localspec {__version__}",
         "is_sleeping": False,
         "speculative": {
             "drafter": settings.drafter,
@@ -36,3 +34,40 @@ def props_of(name: str, engine: AnyEngine) -> dict[str, Any]:
             "configuration": loaded.configuration,
         },
     }
+
+
+def props_unloaded(name: str, pool: Pool) -> dict[str, Any]:
+    """Of a model that was never in memory, as its file tells it; a context of 0 is not known before it is loaded.
+
+    Raises:
+        ModelFileError: its file cannot be read.
+    """
+    files = pool.files(name)
+    header = read_parts(files.target)[0]
+    words = vocabulary(header)
+    bos, eos = (
+        "" if token is None else words.tokens[token].decode("utf-8", "replace") for token in (words.bos, words.eos)
+    )
+    return {
+        **_of_files(name, files.target, files.draft),
+        "default_generation_settings": _defaults(0),
+        "total_slots": pool.slots(files),
+        "chat_template": header.chat_template or "",
+        "bos_token": bos,
+        "eos_token": eos,
+        "is_sleeping": True,
+    }
+
+
+def _of_files(name: str, target: Path, draft: Path | None) -> dict[str, Any]:
+    return {
+        "model_alias": name,
+        "model_path": str(target),
+        "draft_model_path": None if draft is None else str(draft),
+        "modalities": {"vision": False, "audio": False},
+        "build_info": f"localspec {__version__}",
+    }
+
+
+def _defaults(n_ctx: int) -> dict[str, Any]:
+    return {"n_ctx": n_ctx, "params": asdict(SamplingParams()) | {"logit_bias": []}}

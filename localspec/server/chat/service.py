@@ -105,6 +105,10 @@ class Service:
             await self._wait_for_load(wanted)
         raise ending()
 
+    def loading(self, name: str) -> bool:
+        """Whether a model is on its way into memory."""
+        return name in self._loads
+
     async def load(self, name: str, progress: Progress | None = None) -> None:
         """Loads a model unless it is in memory; callers that come meanwhile wait for the same load."""
         task = self._loads.get(name)

@@ -14,7 +14,7 @@ from starlette.responses import JSONResponse, Response
 from localspec.methods import PLAIN
 from localspec.runtime.any_engine import AnyEngine
 from localspec.runtime.generation import Generation
-from localspec.server.chat.props import props_of
+from localspec.server.chat.props import props_of, props_unloaded
 from localspec.server.chat.service import Service
 from localspec.server.chat.shapes import Timings, timings
 from localspec.server.http.errors import ApiError, overloaded, unknown_model
@@ -52,12 +52,15 @@ async def metrics(request: Request) -> Response:
 
 @ROUTER.get("/props", summary="Properties of a model")
 async def props(request: Request, model: str | None = Query(None, description="default: the default model")) -> Any:
-    """What llama-server's /props says, as far as it applies. A model that was never loaded is loaded for it; one that
-    sleeps sleeps on."""
+    """What llama-server's /props says, as far as it applies. No model is loaded for it: one that sleeps sleeps on, and
+    of one that was never loaded its file tells. One that is being loaded is waited for."""
     service: Service = request.app.state.service
     name = service.resolve(model)
-    if name not in service.pool.loaded() and name in service.known:
-        return JSONResponse({**service.known[name], "is_sleeping": True})
+    if name not in service.pool.loaded():
+        if name in service.known:
+            return JSONResponse({**service.known[name], "is_sleeping": True})
+        if not service.loading(name) and name in await to_thread.run_sync(service.pool.names):
+            return JSONResponse(await to_thread.run_sync(props_unloaded, name, service.pool))
     lease = await service.lease(model)
     try:
         return JSONResponse(props_of(lease.name, lease.engine))
