@@ -103,7 +103,15 @@ def test_probabilities_that_tokens_were_drawn_by(live: Live, prompt: str) -> Non
         assert one["prob"] == 1.0, "at temperature 0"
         assert [top["id"] for top in one["top_probs"]] == [top["id"] for top in plain["top_logprobs"]]
         assert [top["prob"] for top in one["top_probs"]] == [1.0] + [0.0] * 9
-    warm = {"temperature": 1.5, "top_k": 3, "min_p": 0.0, "top_p": 1.0, "seed": 1, "n_predict": 4, "n_probs": 5}
+    warm: dict[str, Any] = {
+        "temperature": 1.5,
+        "top_k": 3,
+        "min_p": 0.0,
+        "top_p": 1.0,
+        "seed": 1,
+        "n_predict": 4,
+        "n_probs": 5,
+    }
     streamed = pieces(live, prompt=prompt, **warm, post_sampling_probs=True)
     warmed = [one for piece in streamed for one in piece.get("completion_probabilities", ())]
     assert len(warmed) == 4

@@ -303,7 +303,8 @@ class LoneCall:
         """
         self._tools = {tool.name: tool for tool in tools}
         self._bare = bare
-        self._start, self._closings = 0, ("",)
+        self._start = 0
+        self._closings: tuple[str, ...] = ("",)
         self._span: json_span.JsonSpan | None = None
 
     def read(self, text: str, final: bool) -> ToolCall | None:
