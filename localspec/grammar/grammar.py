@@ -103,7 +103,11 @@ _ENDLESS = "NoExtensionBias"
 """llguidance's word where no token can come first."""
 _COPY = re.compile(r" \d+ \| .*")
 """The lines of the grammar around a mistake; they are those of a translation."""
-_PLACE = re.compile(r"\bat \d+\(\d+\): |\(in \w+\): |(?:lexer|parser) error: ", re.IGNORECASE)
+_PLACE = re.compile(
+    r"\bat \d+\(\d+\): |\(in \w+\): |(?:lexer|parser) error: |failed to compile JSON schema: ", re.IGNORECASE
+)
+_LARGE = re.compile(r"\b(?:lexer|grammar)\b.*\b(?:too (?:big|large)|limit)\b")
+"""llguidance's words where what it made of a text is larger than it takes."""
 _PATTERN = re.compile(r"(?:invalid regex .*?)?regex parse error: (?P<pattern>.*?) \^+ error: (?P<why>.*)")
 _KEYS = re.compile(r'Unimplemented keys: \[(?P<keys>".*?")\]')
 _FOREIGN = re.compile(r"Resource '(?P<name>.*?)' is not present.*")
@@ -118,6 +122,8 @@ def words(text: str) -> str:
     said = _COPY.sub("", " ".join(text.split("<state>")[0].split()))
     if _ENDLESS in said:
         return ENDLESS
+    if _LARGE.search(said):
+        return "it is too large"
     said = _PLACE.sub("", said)
     if found := _PATTERN.search(said):
         said = f"the pattern {found['pattern']!r}: {found['why']}"

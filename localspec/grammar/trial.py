@@ -11,6 +11,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from typing import Literal
 
@@ -54,28 +55,36 @@ class Trials:
         self._passed: OrderedDict[str, Grammar] = OrderedDict()
         self._lock = threading.Lock()
 
-    def read(self, notation: Notation, text: str, cancel: Callable[[], bool] = lambda: False) -> Grammar:
+    def read(
+        self, notation: Notation, text: str, cancel: Callable[[], bool] = lambda: False, called: str = ""
+    ) -> Grammar:
         """The grammar; a large one has been compiled elsewhere, with a vocabulary of bytes, before it is returned.
+
+        Args:
+            notation: of the text.
+            text: the grammar.
+            cancel: whether it is not wanted any more.
+            called: what it is to whoever sent it; "" = what its notation is called.
 
         Raises:
             UsageError: a mistake in it, or it takes too much time, memory or nesting.
             Cancelled: `cancel` said so.
         """
         if len(text) <= LARGE:
-            return read(notation, text)
+            return _renamed(read(notation, text), called)
         key = hashlib.sha256(f"{notation}:{text}".encode("utf-8", "replace")).hexdigest()
         with self._lock:
             found = self._passed.get(key)
         if found is None:
-            found = self._try(notation, text, cancel)
+            found = self._try(notation, text, cancel, called or "grammar")
         with self._lock:
             self._passed[key] = found
             self._passed.move_to_end(key)
             while len(self._passed) > _KEPT:
                 self._passed.popitem(last=False)
-        return found
+        return _renamed(found, called)
 
-    def _try(self, notation: Notation, text: str, cancel: Callable[[], bool]) -> Grammar:
+    def _try(self, notation: Notation, text: str, cancel: Callable[[], bool], called: str) -> Grammar:
         if cancel():
             raise Cancelled(_UNWANTED)
         context = multiprocessing.get_context("spawn")
@@ -89,10 +98,10 @@ class Trials:
                 if cancel():
                     raise Cancelled(_UNWANTED)
                 if time.monotonic() > until:
-                    raise UsageError(f"The grammar takes more than {self._seconds:g} s to read. Make it smaller.")
+                    raise UsageError(f"The {called} takes more than {self._seconds:g} s to read. Make it smaller.")
             kind, told = receiver.recv()
         except (EOFError, OSError):
-            raise UsageError("The grammar takes too much memory or nests too deeply. Make it smaller.") from None
+            raise UsageError(f"The {called} takes too much memory or nests too deeply. Make it smaller.") from None
         finally:
             process.kill()
             process.join()
@@ -101,6 +110,10 @@ class Trials:
         if not kind:
             raise UsageError(told)
         return Grammar(kind, told)
+
+
+def _renamed(grammar: Grammar, called: str) -> Grammar:
+    return replace(grammar, kind=called) if called else grammar
 
 
 def _child(sender: Connection, notation: Notation, text: str, seconds: float) -> None:

@@ -59,6 +59,46 @@ def test_what_cannot_be_used_is_a_sentence_of_ours(live: Live, fields: dict[str,
     assert not NAMES.search(message), message
 
 
+def tools(parameters: dict[str, Any]) -> dict[str, Any]:
+    """Two tools, one of which must be called."""
+    given = {"big": parameters, "small": {"type": "object"}}
+    return {
+        "tools": [{"type": "function", "function": {"name": name, "parameters": one}} for name, one in given.items()],
+        "tool_choice": "required",
+    }
+
+
+def chained(links: int) -> dict[str, Any]:
+    """A schema whose references are so many steps deep."""
+    steps = {f"d{one}": {"type": "array", "items": {"$ref": f"#/$defs/d{one + 1}"}} for one in range(links)}
+    return {"type": "object", "properties": {"x": {"$ref": "#/$defs/d0"}}, "$defs": steps | {f"d{links}": {}}}
+
+
+LONG = {"type": "object", "properties": {"x": {"enum": ["x" * 1000 + str(one) for one in range(600)]}}}
+BIG = "set of 2 tools, the largest of which is 'big' with"
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        (tools(LONG), f"tools (the {BIG} 604"),
+        (tools(LONG), "at most 524288 are read"),
+        (tools(LONG) | schema({"type": "object"}), f"response_format (the JSON schema beside the {BIG} 604"),
+        (tools(chained(5000)), f"The {BIG} 31"),
+        (tools(chained(5000)), "takes too much memory or nests too deeply"),
+        (schema(LONG), "response_format has 604"),
+        ({"guided_choice": ["x" * 600 + str(one) for one in range(1000)]}, "guided_choice (the choice) has 60"),
+    ],
+)
+def test_what_is_too_large_is_named_as_the_client_knows_it(live: Live, fields: dict[str, Any], said: str) -> None:
+    response = live.http.post("/v1/chat/completions", json={"messages": [user("Hi")], "max_tokens": 2} | fields)
+    assert response.status_code == 400, response.text
+    message = error_of(response)["message"]
+    assert said in message
+    assert not re.search("lark|grammar", message, re.IGNORECASE), message
+    assert not NAMES.search(message), message
+
+
 @pytest.mark.parametrize("path", ["/v1/completions", "/v1/messages", "/v1/responses", "/v1/embeddings", "/tokenize"])
 def test_a_body_that_nests_too_deeply_is_refused_everywhere(live: Live, path: str) -> None:
     body = b'{"x":' * 5000 + b"1" + b"}" * 5000

@@ -82,6 +82,8 @@ class Form:
     """Which field asks."""
     trigger: Trigger | None = None
     """Where it begins to hold; None = at once."""
+    called: str = ""
+    """What the client knows it as, for messages; "" = by the name of its kind."""
 
     @property
     def schema(self) -> Schema | None:
@@ -95,7 +97,9 @@ def _form(field: str, kind: str, value: Any) -> Form:
     if kind == "regex":
         return Form("regex", value, field)
     if kind == "choice":
-        return Form("lark", "start: " + " | ".join(json.dumps(way, ensure_ascii=False) for way in value), field)
+        return Form(
+            "lark", "start: " + " | ".join(json.dumps(way, ensure_ascii=False) for way in value), field, called="choice"
+        )
     return Form("schema", _parsed(field, value) if isinstance(value, str) else value, field)
 
 

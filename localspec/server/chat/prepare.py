@@ -13,6 +13,7 @@ import numpy as np
 from anyio import to_thread
 
 from localspec.chat.reply.dialect import Turn
+from localspec.chat.reply.tool import Tool
 from localspec.chat.turn import Message
 from localspec.grammar.lazy import Lazy
 from localspec.options import Options
@@ -125,8 +126,20 @@ def _joined(turn: Turn, prompt: Tokens, form: Form | None) -> Form | None:
         return form
     lark = turn.lark(prompt, form.schema if form is not None else None)
     if lark is None and (lazy := turn.lazily(prompt)) is not None:
-        return Form("lark", lazy[0], TOOLS, lazy[1])
-    return None if lark is None else Form("lark", lark, form.field if form is not None else TOOLS)
+        return Form("lark", lazy[0], TOOLS, lazy[1], _called(turn.tools, None))
+    field = TOOLS if form is None else form.field
+    return None if lark is None else Form("lark", lark, field, called=_called(turn.tools, form))
+
+
+def _called(tools: Sequence[Tool], form: Form | None) -> str:
+    """What a client knows a form of calls as: the tool that says most of it, and a schema beside it."""
+    found = [] if form is None else ["JSON schema"]
+    if tools:
+        sizes = {tool.name: len(json.dumps(tool.parameters)) for tool in tools}
+        name = max(sizes, key=sizes.__getitem__)
+        many = f"set of {len(tools)} tools, the largest of which is" if len(tools) > 1 else "tool"
+        found.append(f"{many} {name!r} with {sizes[name]} characters of schema")
+    return " beside the ".join(found)
 
 
 # What does not fit the context is refused before the response begins; where a look at the text tells, before it is
@@ -185,7 +198,7 @@ async def bound(service: Service, lease: Lease, asked: Sequence[Asked]) -> list[
         return list(asked)
     try:
         text = await to_thread.run_sync(_text, form)
-        constraint = await service.grammar(lease.engine, form.kind, text)
+        constraint = await service.grammar(lease.engine, form.kind, text, form.called)
     except BaseException:
         lease.release()
         raise
@@ -199,7 +212,8 @@ def _text(form: Form) -> str:
     value: Any = form.value
     text = json.dumps(value) if form.kind == "schema" else str(value)
     if len(text) > LONGEST:
-        what = f"{form.field} has {len(text)} characters of grammar; at most {LONGEST} are read."
+        of = f" (the {form.called})" if form.called else ""
+        what = f"{form.field}{of} has {len(text)} characters as the form of an answer; at most {LONGEST} are read."
         raise invalid(what, form.field, "invalid_value")
     if form.kind == "gbnf" and _depth(text) > DEEPEST:
         what = f"{form.field} has more than {DEEPEST} brackets within brackets."

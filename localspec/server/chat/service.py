@@ -207,8 +207,14 @@ class Service:
             message = f"The request asks for {count} answers at once; this server takes {self._places(engine)}."
             raise ApiError(400, "invalid_request_error", message, param="n")
 
-    async def grammar(self, engine: AnyEngine, notation: Notation, text: str) -> Constraint:
+    async def grammar(self, engine: AnyEngine, notation: Notation, text: str, called: str = "") -> Constraint:
         """A grammar for an engine, compiled off the event loop; a large one after it was tried.
+
+        Args:
+            engine: that keeps to it.
+            notation: of the text.
+            text: the grammar.
+            called: what it is to the client, for messages; "" = what its notation is called.
 
         Raises:
             ApiError: 503, too many large grammars wait already.
@@ -220,7 +226,7 @@ class Service:
             waiting = limiter.statistics().tasks_waiting
             if waiting >= _WAITING_GRAMMARS:
                 raise overloaded(f"{waiting} large grammars wait to be tried already.")
-        read = partial(self.trials.read, notation, text, lambda: self.stopped)
+        read = partial(self.trials.read, notation, text, lambda: self.stopped, called)
         grammar = await to_thread.run_sync(read, limiter=limiter)
         return await to_thread.run_sync(engine.compiled, grammar, limiter=self.compiling)
 
