@@ -122,6 +122,12 @@ def test_probabilities_that_tokens_were_drawn_by(live: Live, prompt: str) -> Non
         assert probs[3:] == [0.0, 0.0]
 
 
+def test_verbose_is_no_unknown_field(live: Live) -> None:
+    response = live.chat(verbose=True, max_tokens=1)
+    assert (response.status_code, response.headers.get("Localspec-Ignored-Fields")) == (200, None)
+    assert "__verbose" not in response.json()
+
+
 def test_a_gap_is_filled(live: Live, pool: Pool) -> None:
     """As /v1/completions fills it, which has no other files."""
     body = asked(live, "/infill", input_prefix="The castle is", input_suffix=" and tall.")

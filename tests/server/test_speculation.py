@@ -29,7 +29,7 @@ def test_the_text_does_not_depend_on_how_it_was_drafted(live: Live, temperature:
     texts = set()
     for way in WAYS:
         body = live.chat(temperature=temperature, seed=11, **way).json()
-        assert body["timings"]["exact"] is True
+        assert body["localspec"][0]["stats"]["exact"] is True
         texts.add(body["choices"][0]["message"]["content"])
     assert len(texts) == 1
 
@@ -76,15 +76,13 @@ def test_timings_have_llama_servers_names_and_add_up(live: Live) -> None:
         "predicted_per_second",
         "draft_n",
         "draft_n_accepted",
-        "accepted_per_position",
         "undrafted_n",
-        "undrafted_reason",
-        "exact",
     } == set(timings)
+    assert all(isinstance(value, int | float) for value in timings.values())
     assert timings["predicted_n"] == body["usage"]["completion_tokens"] == stats["generated_tokens"]
     assert timings["cache_n"] + timings["prompt_n"] == body["usage"]["prompt_tokens"]
     assert timings["draft_n"] == stats["drafted"] >= timings["draft_n_accepted"] == stats["accepted"]
-    assert sum(timings["accepted_per_position"]) == timings["draft_n_accepted"]
+    assert sum(stats["accepted_per_position"]) == timings["draft_n_accepted"]
     assert timings["predicted_per_second"] > 0
 
 
@@ -108,18 +106,18 @@ def test_a_request_can_force_a_drafter(live: Live) -> None:
     assert len({body["choices"][0]["message"]["content"] for body in bodies}) == 1
 
 
-def test_timings_say_why_nothing_was_drafted(live: Live) -> None:
+def test_the_answer_says_why_nothing_was_drafted(live: Live) -> None:
     body = live.chat(temperature=0, speculative={"drafter": "lookup"}, max_tokens=8, ignore_eos=True).json()
     timings, stats = body["timings"], body["localspec"][0]["stats"]
     assert timings["undrafted_n"] == sum(stats["undrafted_passes"].values()) > 0
-    assert timings["undrafted_reason"] == stats["undrafted_reason"] != ""
-    plain = live.chat(temperature=0, speculative={"enabled": False}).json()["timings"]
-    assert (plain["undrafted_n"], plain["undrafted_reason"]) == (0, "")
+    assert stats["undrafted_reason"] != ""
+    plain = live.chat(temperature=0, speculative={"enabled": False}).json()
+    assert (plain["timings"]["undrafted_n"], plain["localspec"][0]["stats"]["undrafted_reason"]) == (0, "")
 
 
 def test_a_draft_is_never_longer_than_asked_for(live: Live) -> None:
-    timings = live.chat(temperature=0, speculative={"max_draft_tokens": 2}).json()["timings"]
-    assert len(timings["accepted_per_position"]) <= 2
+    body = live.chat(temperature=0, speculative={"max_draft_tokens": 2}).json()
+    assert len(body["localspec"][0]["stats"]["accepted_per_position"]) <= 2
 
 
 def test_the_timings_of_choices_are_added_up(live: Live) -> None:

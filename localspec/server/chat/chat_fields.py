@@ -243,6 +243,7 @@ class ChatFields(GenerationFields, ThinkingFields):
     tool_choice: Literal["auto", "none", "required"] | NamedChoice | None = None
     parallel_tool_calls: bool | None = None
     return_progress: bool | None = Field(default=None, description="A stream says how far the prompt is read.")
+    verbose: Any = Field(default=None, description="Accepted and not used.")
     modalities: Annotated[list[Literal["text"]], Field(max_length=MOST_ITEMS)] | None = None
     chat_template_kwargs: dict[str, Any] | None = Field(default=None, description="Variables for the chat template.")
     add_generation_prompt: bool | None = None

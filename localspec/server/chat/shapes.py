@@ -32,7 +32,7 @@ FinishWord = Literal["stop", "length", "tool_calls"]
 
 
 class Timings(BaseModel):
-    """llama-server's fields, and what came of the drafts."""
+    """llama-server's fields, and what came of the drafts: numbers only, as its clients expect."""
 
     cache_n: int
     """Prompt tokens that were still there."""
@@ -48,14 +48,8 @@ class Timings(BaseModel):
     draft_n: int
     """Tokens drafted."""
     draft_n_accepted: int
-    accepted_per_position: list[int]
-    """[d] = how often a draft was accepted at least d + 1 deep."""
     undrafted_n: int
     """Passes in which nothing was drafted, though it was allowed."""
-    undrafted_reason: str
-    """Why not in most of them; "" = there are none."""
-    exact: bool
-    """The text is byte for byte what plain decoding gives."""
 
 
 class Extra(BaseModel):
@@ -119,10 +113,7 @@ def timings(stats: RequestStats) -> Timings:
         predicted_per_second=stats.tokens_per_second,
         draft_n=stats.drafted,
         draft_n_accepted=stats.accepted,
-        accepted_per_position=list(stats.accepted_per_position),
         undrafted_n=stats.undrafted.total(),
-        undrafted_reason=stats.undrafted_reason,
-        exact=stats.exact,
     )
 
 

@@ -23,7 +23,7 @@ from localspec.server.chat.fields import MOST_ITEMS, Body
 from localspec.server.chat.prepare import check_text
 from localspec.server.chat.progress import PromptProgress, Reading
 from localspec.server.chat.service import Service
-from localspec.server.chat.shapes import Timings, TokenLogProbs, chat_log_probs, timings
+from localspec.server.chat.shapes import Extra, Timings, TokenLogProbs, chat_log_probs, extra, timings
 from localspec.server.extras.embeddings import MOST_INPUTS, Inputs, several, tokens_of, vectors
 from localspec.server.http.errors import ApiError, invalid
 from localspec.server.http.route import JsonRoute
@@ -173,6 +173,7 @@ class NativeAnswer(BaseModel):
     tokens_cached: int | None = None
     """In the slot's cache."""
     timings: Timings | None = None
+    localspec: Extra | None = None
     completion_probabilities: list[TokenLogProbs] | list[TokenProbs] | None = None
     prompt_progress: PromptProgress | None = None
 
@@ -446,5 +447,5 @@ class _Reply:
         answer.stop_type = "word" if word is not None else "eos" if ended else "limit"
         answer.stopping_word = word or ""
         answer.tokens_cached = generation.stats.prompt_tokens + generation.stats.generated
-        answer.timings = timings(generation.stats)
+        answer.timings, answer.localspec = timings(generation.stats), extra(self._text.engine, generation)
         return answer

@@ -216,4 +216,4 @@ def test_a_request_may_decide_on_its_drafts(client: OpenAI) -> None:
     assert answer.choices[0].message.content == COPIED
     extra = answer.model_extra or {}
     assert extra["timings"]["draft_n"] == 0
-    assert extra["timings"]["exact"] is True
+    assert extra["localspec"][0]["stats"]["exact"] is True
