@@ -47,6 +47,18 @@ def test_a_text_alone_and_its_tokens_are_the_same(live: Live) -> None:
     assert vectors(live, tokens) == vectors(live, [tokens]) == [alone]
 
 
+def test_a_text_may_be_in_pieces_or_in_an_object(live: Live) -> None:
+    head = live.http.post("/tokenize", json={"content": "A", "add_special": True}).json()["tokens"]
+    parts = {"content": [{"type": "text", "text": "A "}, {"type": "text", "text": "castle."}]}
+    alone = vectors(live, "A castle.")
+    given: list[Any] = [parts, {"prompt_string": "A castle."}, [*head, " castle."], ["A", *head[1:]]]
+    for one in given[:3]:
+        assert vectors(live, one) == alone
+    assert vectors(live, [*given, "A castle."]) == [*alone * 3, *vectors(live, given[3]), *alone]
+    native = live.http.post("/embedding", json={"content": [parts, given[2]]}).json()
+    assert [one["embedding"] for one in native] == [alone, alone]
+
+
 def test_base64_holds_the_same_numbers(live: Live) -> None:
     (plain,), (packed,) = vectors(live, "A castle."), vectors(live, "A castle.", encoding_format="base64")
     assert np.frombuffer(base64.b64decode(packed), dtype="<f4").tolist() == pytest.approx(plain)
@@ -71,7 +83,10 @@ def test_embedding_does_not_disturb_an_answer(live: Live) -> None:
 
 @pytest.mark.parametrize(
     "given",
-    ["", [], [""], ["a", ""], [[]], [[-1]], [[4096]], [2**31], ["a", 1], None, {"a": 1}, [["a"]], "long " * 2000],
+    [
+        *("", [], [""], ["a", ""], [[]], [[-1]], [[4096]], [2**31], None, {"a": 1}, [["a"]], "long " * 2000),
+        *({"content": "a"}, {"content": []}, {"content": [{"type": "image_url"}]}, ["a", 4096]),
+    ],
 )
 def test_what_cannot_be_embedded_is_refused(live: Live, given: Any) -> None:
     response = live.http.post(PATH, json={"input": given})

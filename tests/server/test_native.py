@@ -283,6 +283,20 @@ def test_prompts_come_in_several_forms(live: Live, prompt: str) -> None:
         assert live.http.post("/completion", json={"prompt": wrong}).status_code == 400
 
 
+def test_settings_of_an_answer_say_what_is_banned(live: Live) -> None:
+    assert asked(live, prompt="One", n_predict=2)["generation_settings"]["logit_bias"] == []
+    body = asked(live, prompt="One", n_predict=2, ignore_eos=True, logit_bias=[[5, False], [7, 1.5]])
+    first, second, *ends = body["generation_settings"]["logit_bias"]
+    assert (first, second) == ({"token": 5, "bias": None}, {"token": 7, "bias": 1.5})
+    assert ends
+    assert {one["bias"] for one in ends} == {None}
+
+
+def test_an_answer_that_fills_the_context_is_truncated(live: Live) -> None:
+    body = asked(live, prompt="one " * (CONTEXT - 20), n_predict=-1, ignore_eos=True)
+    assert (body["truncated"], body["stop_type"]) == (True, "limit")
+
+
 def test_fields_that_are_asked_for_are_told_alone(live: Live, prompt: str) -> None:
     names = ["content", "generation_settings/n_predict", "timings/prompt_n", "nothing/here"]
     body = asked(live, prompt=prompt, response_fields=names)

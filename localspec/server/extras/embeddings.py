@@ -5,16 +5,16 @@ from __future__ import annotations
 import base64
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Annotated, Literal, cast
+from typing import Annotated, Literal, TypeAlias, cast
 
 import numpy as np
 from anyio import to_thread
 from fastapi import APIRouter, Request
-from pydantic import BaseModel, Field
+from pydantic import AfterValidator, BaseModel, Field
 
 from localspec.runtime.any_engine import AnyEngine
 from localspec.runtime.pool import Lease
-from localspec.server.chat.fields import Body
+from localspec.server.chat.fields import MOST_ITEMS, Body, TextPart
 from localspec.server.chat.prepare import check_text
 from localspec.server.chat.service import Service
 from localspec.server.http.errors import context_exceeded, invalid
@@ -26,15 +26,39 @@ ROUTER = APIRouter(tags=["embeddings"], route_class=JsonRoute)
 MOST_INPUTS = 2048
 """Texts in one request."""
 
-TokenIds = Annotated[list[Annotated[int, Field(ge=0, lt=2**31)]], Field(min_length=1)]
-Inputs = str | TokenIds | Annotated[list[str] | list[TokenIds], Field(min_length=1, max_length=MOST_INPUTS)]
+
+class PromptText(Body):
+    """A text, in an object."""
+
+    prompt_string: str
+
+
+class Parts(Body):
+    """A text in pieces, in an object."""
+
+    content: Annotated[list[TextPart], Field(min_length=1, max_length=MOST_ITEMS)]
+
+
+def _with_a_token(given: list[int | str]) -> list[int | str]:
+    if all(isinstance(one, str) for one in given):
+        raise ValueError("texts alone are no tokens")
+    return given
+
+
+TokenId = Annotated[int, Field(ge=0, lt=2**31)]
+Mixed = Annotated[list[TokenId | str], Field(min_length=1), AfterValidator(_with_a_token)]
+"""Tokens, and texts between them."""
+Input = str | Mixed | PromptText | Parts
+Inputs = Input | Annotated[list[Input], Field(min_length=1, max_length=MOST_INPUTS)]
+Plain: TypeAlias = str | list[int | str]
+"""One of them without its object."""
 
 
 class EmbeddingsBody(Body):
     """What is to be embedded."""
 
     input: Inputs
-    """A text, the tokens of one, or a list of either."""
+    """A text, its tokens with or without texts between them, an object with a text or its parts, or a list of those."""
     model: str | None = None
     """Name of a model; None = the default one."""
     encoding_format: Literal["float", "base64"] = "float"
@@ -124,18 +148,45 @@ def _tokens(body: EmbeddingsBody, engine: AnyEngine) -> list[Tokens]:
     return tokens_of(engine, several(body.input))
 
 
-def several(given: str | Sequence[int] | Sequence[str] | Sequence[Sequence[int]]) -> list[str | Sequence[int]]:
-    """Texts, or their tokens, of a field that may hold one."""
-    one = isinstance(given, str) or isinstance(given[0], int)
-    return cast("list[str | Sequence[int]]", [given] if one else given)
+def several(given: Inputs) -> list[Plain]:
+    """Each of what a field holds that may hold one."""
+    if isinstance(given, list) and not any(isinstance(one, int) for one in given):
+        return [_plain(cast("Input", one)) for one in given]
+    return [_plain(cast("Input", given))]
 
 
-def tokens_of(engine: AnyEngine, texts: Sequence[str | Sequence[int]], most: int | None = None) -> list[Tokens]:
+def _plain(given: Input) -> Plain:
+    if isinstance(given, PromptText):
+        return given.prompt_string
+    return "".join(part.text for part in given.content) if isinstance(given, Parts) else given
+
+
+def joined(engine: AnyEngine, parts: list[int | str], param: str, *, special: bool) -> list[int]:
+    """Tokens and texts as tokens.
+
+    Args:
+        engine: whose model will read them.
+        parts: they, in their order.
+        param: the field that they came in.
+        special: special tokens in the texts are read as such.
+    """
+    found: list[int] = []
+    model = engine.loaded.model
+    for one in parts:
+        if isinstance(one, str):
+            check_text(one, engine, param, special=special)
+            found += model.tokenize(one, special=special, add_bos=model.add_bos and not found).tolist()
+        else:
+            found.append(one)
+    return found
+
+
+def tokens_of(engine: AnyEngine, texts: Sequence[Plain], most: int | None = None) -> list[Tokens]:
     """The tokens of every text.
 
     Args:
         engine: whose model will read them.
-        texts: texts, or their tokens.
+        texts: texts, or their tokens, with or without texts between these.
         most: longer ones are cut after so many tokens; None = those that the context does not hold are refused.
 
     Raises:
@@ -149,7 +200,7 @@ def tokens_of(engine: AnyEngine, texts: Sequence[str | Sequence[int]], most: int
                 check_text(one, engine, "input", special=False)
             tokens = engine.tokenize(one, special=False)[:most]
         else:
-            tokens = np.asarray(one, dtype=np.int32)
+            tokens = np.asarray(joined(engine, one, "input", special=False), dtype=np.int32)
             if tokens.max() >= known:
                 raise invalid(f"input has the token {tokens.max()}; the vocabulary has {known} tokens.", "input")
         if not one or not len(tokens):

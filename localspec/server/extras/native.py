@@ -6,7 +6,7 @@ import math
 from collections.abc import AsyncIterator
 from functools import partial
 from time import perf_counter
-from typing import Annotated, Any, ClassVar, Literal, TypeAlias, cast
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias, TypedDict
 
 from anyio import to_thread
 from fastapi import APIRouter, Request
@@ -20,11 +20,10 @@ from localspec.server.chat.chat_fields import GenerationFields
 from localspec.server.chat.completions import MOST_PROMPTS, MOST_TOP, CompletionFields
 from localspec.server.chat.exchange import Continuation
 from localspec.server.chat.fields import MOST_ITEMS, Body
-from localspec.server.chat.prepare import check_text
 from localspec.server.chat.progress import PromptProgress, Reading
 from localspec.server.chat.service import Service
 from localspec.server.chat.shapes import Extra, Timings, TokenLogProbs, chat_log_probs, extra, timings
-from localspec.server.extras.embeddings import MOST_INPUTS, Inputs, several, tokens_of, vectors
+from localspec.server.extras.embeddings import MOST_INPUTS, Input, Inputs, Plain, joined, several, tokens_of, vectors
 from localspec.server.http.errors import ApiError, invalid
 from localspec.server.http.route import JsonRoute
 from localspec.server.http.streaming import EventStream, json_response, openai_lines, whole
@@ -80,32 +79,10 @@ class NativeFields(GenerationFields):
             raise invalid("n is more than 1; this route gives one answer. /v1/completions gives several.", "n")
 
 
-class PromptText(Body):
-    """A prompt, in an object."""
-
-    prompt_string: str
-
-
-Mixed = Annotated[list[int | str], Field(min_length=1)]
-"""Tokens, and texts between them; texts alone are several prompts."""
-_One = str | Mixed | PromptText
-
-
 class NativeCompletion(NativeFields):
     """POST /completion."""
 
-    prompt: _One | Annotated[list[_One], Field(min_length=1, max_length=MOST_PROMPTS)]
-
-    def prompts(self) -> list[str | list[int | str]]:
-        """Each of them."""
-        given = self.prompt
-        if isinstance(given, list) and not any(isinstance(one, int) for one in given):
-            return [_plain(one) for one in given if not isinstance(one, int)]
-        return [_plain(cast("_One", given))]
-
-
-def _plain(prompt: _One) -> str | list[int | str]:
-    return prompt.prompt_string if isinstance(prompt, PromptText) else prompt
+    prompt: Input | Annotated[list[Input], Field(min_length=1, max_length=MOST_PROMPTS)]
 
 
 class Chunk(Body):
@@ -149,6 +126,14 @@ class TokenProbs(TopProb):
         return cls(prob=math.exp(given.logprob), top_probs=top, **same)
 
 
+class Bias(TypedDict):
+    """What is added to a token's logit."""
+
+    token: int
+    bias: float | None
+    """None: the token is banned."""
+
+
 class NativeAnswer(BaseModel):
     """An answer, or a piece of it; the last one says how it went."""
 
@@ -167,6 +152,7 @@ class NativeAnswer(BaseModel):
     prompt: str | None = None
     has_new_line: bool | None = None
     truncated: bool | None = None
+    """The context was full."""
     stop_type: Literal["eos", "limit", "word"] | None = None
     stopping_word: str | None = None
     """The stop string that ended it; "" = none."""
@@ -235,7 +221,7 @@ class Ranked(Body):
 async def completion(request: Request, fields: NativeCompletion) -> Response:
     """One answer to each prompt: an object, or a list of them."""
     fields.check()
-    prompts = fields.prompts()
+    prompts = several(fields.prompt)
     if len(prompts) == 1:
         return await _answered(request, fields, await _begun(request, fields, prompts[0]))
     if fields.stream:
@@ -247,30 +233,19 @@ async def completion(request: Request, fields: NativeCompletion) -> Response:
     return Response(b"[" + b",".join(bodies) + b"]", media_type="application/json")
 
 
-async def _begun(request: Request, fields: NativeCompletion, prompt: str | list[int | str]) -> Continuation:
+async def _begun(request: Request, fields: NativeCompletion, prompt: Plain) -> Continuation:
     service: Service = request.app.state.service
     lease = await service.lease(fields.model)
     try:
-        asked = fields.completion(await to_thread.run_sync(joined_tokens, lease.engine, prompt))
+        if isinstance(prompt, str):
+            asked = fields.completion(prompt)
+        else:
+            tokens = await to_thread.run_sync(partial(joined, lease.engine, prompt, "prompt", special=True))
+            asked = fields.completion(tokens)
     except BaseException:
         lease.release()
         raise
     return await Continuation.begin(service, asked, lease)
-
-
-def joined_tokens(engine: AnyEngine, prompt: str | list[int | str]) -> str | list[int]:
-    """A prompt of tokens and texts as tokens."""
-    if isinstance(prompt, str):
-        return prompt
-    found: list[int] = []
-    for one in prompt:
-        if isinstance(one, str):
-            check_text(one, engine, "prompt")
-            model = engine.loaded.model
-            found += model.tokenize(one, special=True, add_bos=model.add_bos and not found).tolist()
-        else:
-            found.append(one)
-    return found
 
 
 @ROUTER.post("/infill", summary="Fill a gap (llama-server's API)", response_model=Answers, responses=STREAMED)
@@ -440,12 +415,20 @@ class _Reply:
             "seed": request.seed,
             "n_predict": -1 if self._fields.max_tokens is None else self._fields.max_tokens,
             "stop": list(request.stop),
+            "ignore_eos": request.ignore_end,
+            "logit_bias": self._biases(),
         }
         answer.prompt = self._model.detokenize(request.prompt, special=True)
         answer.has_new_line = "\n" in self._said
-        answer.truncated = False
+        answer.truncated = generation.finish is FinishReason.CONTEXT
         answer.stop_type = "word" if word is not None else "eos" if ended else "limit"
         answer.stopping_word = word or ""
         answer.tokens_cached = generation.stats.prompt_tokens + generation.stats.generated
         answer.timings, answer.localspec = timings(generation.stats), extra(self._text.engine, generation)
         return answer
+
+    def _biases(self) -> list[Bias]:
+        request = self._text.generation.request
+        banned = sorted(self._model.end_tokens) if request.ignore_end else ()
+        pairs = [*request.sampling.logit_bias, *((token, -math.inf) for token in banned)]
+        return [Bias(token=token, bias=None if value == -math.inf else value) for token, value in pairs]

@@ -22,7 +22,7 @@ from localspec.server.chat.exchange import Continuation, Exchange, arguments_of
 from localspec.server.chat.prepare import check_length, prepared
 from localspec.server.chat.service import Service
 from localspec.server.chat.shapes import TokenLogProbs, chat_log_probs
-from localspec.server.extras.native import joined_tokens
+from localspec.server.extras.embeddings import joined
 from localspec.server.http.errors import invalid
 from localspec.server.http.route import JsonRoute
 from localspec.server.http.streaming import ErrorEvent, EventStream, json_response, told, whole
@@ -183,7 +183,7 @@ def _text(body: OllamaGenerate, engine: AnyEngine) -> CompletionFields:
     if not body.context:
         return body.text_fields(body.prompt)
     check_length(known_tokens(body.context, engine.loaded.model, "context"), engine, "context")
-    return body.text_fields(joined_tokens(engine, [*body.context, body.prompt]))
+    return body.text_fields(joined(engine, [*body.context, body.prompt], "prompt", special=True))
 
 
 async def _loaded(service: Service, reply: Reply) -> Response:
