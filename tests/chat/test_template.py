@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from localspec.chat.prompt.template import ChatTemplate
@@ -38,6 +40,12 @@ def test_templates_may_leave_loops_and_ask_for_the_date() -> None:
     found = template.render([Message("user", "a"), Message("user", "b")])
     assert found[0] == "a"
     assert found[1:].isdigit()
+
+
+def test_templates_know_the_date_under_llama_cpps_names() -> None:
+    template = ChatTemplate("{{ date_string }}, {{ datetime }}")
+    assert re.fullmatch(r"\d\d [A-Z]\w\w \d{4}, [A-Z]\w\w \d\d \d{4}", template.render(HI))
+    assert template.render(HI, date_string="Monday", datetime="noon") == "Monday, noon"
 
 
 def test_content_is_text_never_a_template() -> None:

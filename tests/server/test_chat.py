@@ -40,6 +40,11 @@ def test_the_prompt_is_what_the_template_makes_of_it(live: Live) -> None:
     assert counted["input_tokens"] == len(tokens)
 
 
+def test_a_prompt_may_end_before_the_answer(live: Live) -> None:
+    sent = {"messages": [user("Hi")], "add_generation_prompt": False}
+    assert live.http.post("/apply-template", json=sent).json()["prompt"] == "<|bos|><|user|>Hi<|end|>"
+
+
 @pytest.mark.parametrize(
     "content",
     ["What is\nthe best book", [{"type": "text", "text": "What is"}, {"type": "text", "text": "the best book"}]],

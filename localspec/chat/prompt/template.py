@@ -106,7 +106,7 @@ class ChatTemplate:
             messages = [unheaded(message) for message in messages]
         marks = marks_of(self._specials(), self.source)
         try:
-            given = {name: marks.sealed_in(value) for name, value in variables.items()}
+            given = {name: marks.sealed_in(value) for name, value in (_today() | variables).items()}
             text = self._template.render(
                 messages=[_sealed(message, marks) for message in messages],
                 bos_token=self._bos,
@@ -127,6 +127,12 @@ def _sealed(message: Message, marks: Marks) -> dict[str, Any]:
         key: value if key == "role" else marks.sealed_in(value, by_model=key in said)
         for key, value in message.as_dict().items()
     }
+
+
+def _today() -> dict[str, Any]:
+    """The date under the names that llama.cpp gives templates: those of Llama 3 and firefunction ask for them."""
+    now = datetime.now()
+    return {"date_string": now.strftime("%d %b %Y"), "datetime": now.strftime("%b %d %Y")}
 
 
 def _to_json(

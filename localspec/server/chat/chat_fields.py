@@ -246,7 +246,9 @@ class ChatFields(GenerationFields, ThinkingFields):
     verbose: Any = Field(default=None, description="Accepted and not used.")
     modalities: Annotated[list[Literal["text"]], Field(max_length=MOST_ITEMS)] | None = None
     chat_template_kwargs: dict[str, Any] | None = Field(default=None, description="Variables for the chat template.")
-    add_generation_prompt: bool | None = None
+    add_generation_prompt: bool | None = Field(
+        default=None, description="false = the prompt ends after the last message, or, if that goes on, inside it."
+    )
     continue_final_message: bool | None = Field(
         default=None, description="Go on with the last message, which is the assistant's; left out: if it is."
     )

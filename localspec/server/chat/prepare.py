@@ -84,6 +84,8 @@ def chat_turn(fields: ChatFields, engine: AnyEngine, said: Tokens = NO_TOKENS) -
     parallel = fields.parallel_tool_calls is not False
     turn = engine.dialect.turn(messages, tools, fields.choice_of_tool(), parallel)
     variables = fields.variables() | turn.variables
+    if fields.add_generation_prompt is False and not beginning:
+        variables["add_generation_prompt"] = False
     shown = engine.template.prompt(turn.messages, beginning=turn.begun(beginning), **variables)
     shown = _after(_SAID, shown) if len(said) else shown
     check_text(shown.text, engine, "messages")
