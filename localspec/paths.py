@@ -99,11 +99,6 @@ def cache_dir() -> Path:
     return _folder("cache", "LOCALSPEC_CACHE")
 
 
-def machine_dir() -> Path:
-    """Folder of what was found out about this machine: its limits, its kernels, exact widths."""
-    return cache_dir() / "machine"
-
-
 def data_dir() -> Path:
     """Folder for what must last: the index of installed models, imported files. LOCALSPEC_DATA overrides."""
     return _folder("data", "LOCALSPEC_DATA")

@@ -145,7 +145,7 @@ def _source(engine: Engine) -> str:
     if widths:
         return f"measured at widths {', '.join(map(str, widths))}, the rest estimated"
     ours = engine.loaded.model.kernels == "wide"
-    known = limits.read(paths.machine_dir(), engine.loaded.context.threads) if ours else None
+    known = limits.read(engine.loaded.context.threads) if ours else None
     return f"estimated from {'this machine' if known else 'an average machine'}'s memory and arithmetic"
 
 

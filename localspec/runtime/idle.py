@@ -82,16 +82,15 @@ class IdleLimits:
     """Measures what this machine can do at most, for the estimates of `runtime.estimate`: once a day, and the highest
     ever measured counts."""
 
-    def __init__(self, folder: Path, threads: int, room: Callable[[], int | None] = available_bytes) -> None:
+    def __init__(self, threads: int, room: Callable[[], int | None] = available_bytes) -> None:
         """
         Args:
-            folder: where the result is kept.
             threads: of the passes.
             room: says how many bytes of memory are free.
         """
-        self._folder, self._threads, self._room = folder, threads, room
-        self._known = limits.read(folder, threads)
-        self._over, self._not_before = self._known is not None and limits.is_of_today(folder, threads), 0.0
+        self._threads, self._room = threads, room
+        self._known = limits.read(threads)
+        self._over, self._not_before = self._known is not None and self._known.of_today, 0.0
 
     @property
     def wait(self) -> float | None:
@@ -102,7 +101,7 @@ class IdleLimits:
         if not on_battery() and (self._room() or 0) >= _FREE_BYTES:
             found = limits.measure_limits(self._threads, self._known)
             if found is not None:
-                limits.write(self._folder, self._threads, found)
+                limits.write(self._threads, found)
                 self._over = True
         return self._over
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from localspec import paths
+from localspec import kept, paths
 from localspec.config import FIXED_DRAFT, EngineSettings
 from localspec.drafters import plugin
 from localspec.drafters.heads import loading as heads
@@ -32,7 +32,7 @@ from localspec.llama.cache.states import union
 from localspec.llama.exact import choice, limits
 from localspec.llama.exact.choice import Chosen, Progress, choose
 from localspec.llama.exact.configuration import CACHE_NAMES, DEFAULT_CACHE, Kernels
-from localspec.llama.exact.probe import shared_facts
+from localspec.llama.exact.identity import shared_facts
 from localspec.llama.library.contention import cpus
 from localspec.llama.library.settings import ContextSettings
 from localspec.llama.model import check_text_model
@@ -163,7 +163,7 @@ def _choose(settings: EngineSettings, target: Header, found: Sequence[Head], pro
         device=settings.device,
         spread=placement.spread(settings),
         padded=pass_record.padded(settings, number(settings.gpu_layers), placement.spread(settings)),
-        cache_dir=paths.machine_dir(),
+        facts=kept.facts(),
         progress=progress,
         tap=union(head.tap for head in found),
     )
@@ -240,7 +240,7 @@ def _know_costs(loaded: Loaded) -> None:
     rows = settings.slots * (1 + min(settings.longest_draft, context.most_nodes))
     shape, rates = _shape(loaded.model.path), None
     kernels = estimate.kernels_of(loaded.model, shape)
-    if kernels == "wide" and (measured := limits.read(paths.machine_dir(), context.threads)) is not None:
+    if kernels == "wide" and (measured := limits.read(context.threads)) is not None:
         rates = estimate.Rates.of(measured)
     knowledge.costs = estimate.pass_costs(shape, rows, (0, context.n_ctx), kernels, rates)
     knowledge.costs.recall(knowledge.kept_passes)

@@ -90,4 +90,4 @@ def words(offer: Offer, here: Pace | None) -> str:
 
 def _measured() -> Limits | None:
     """What the CPU was measured to do at most; None = it was not."""
-    return limits.read(paths.machine_dir(), lib.default_threads())
+    return limits.read(lib.default_threads())

@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-from localspec import paths
 from localspec.drafters.custom import Custom
 from localspec.drafters.heads.loading import displace
 from localspec.engine.interfaces import Request
@@ -160,7 +159,7 @@ class Worker:
         jobs += [caches for caches in (self.chats, self.prompts) if caches is not None]
         if loaded.self_check is not None:
             jobs.append(IdleSelfCheck(loaded.self_check, self._distrust_kernels))
-            jobs.append(IdleLimits(paths.machine_dir(), context.threads))
+            jobs.append(IdleLimits(context.threads))
         if isinstance(plan, AdaptivePlan) and self._slots == context.max_leaves == 1 and context.can_trim:
             costs = loaded.knowledge.costs
             widths = unknown_widths(costs, 1 + loaded.settings.longest_draft, context.exact_widths)

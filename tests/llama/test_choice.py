@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from localspec.errors import ModelError, ModelFileError, UsageError
-from localspec.llama.exact import choice, exactness, probe, wide, widths
+from localspec.kept import Facts
+from localspec.llama.exact import choice, exactness, identity, wide, widths
 from localspec.llama.exact.choice import Mode, choose
 from localspec.llama.exact.configuration import CACHE_NAMES, Kernels
-from localspec.llama.exact.probe import Probe
 from localspec.llama.library.settings import ContextSettings
 from tests.llama.tiny_gguf import MAMBA_METADATA, MAMBA_TENSORS, gguf_bytes, write
 
@@ -24,7 +24,7 @@ needs_wide = pytest.mark.skipif(not wide.available(), reason=wide.status().reaso
 def no_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     """An examination is a fault."""
 
-    def never(*args: Any, **options: Any) -> Probe:
+    def never(*args: Any, **options: Any) -> None:
         raise AssertionError("it was examined")
 
     monkeypatch.setattr(widths, "examine", never)
@@ -87,7 +87,7 @@ def test_strict_examines_what_is_not_proved_and_remembers_it(
     options: dict[str, Any] = {"exact": "strict", "kernels": "repacked", "cache": CACHE_NAMES["bf16"]}
     for _ in range(2):
         chosen = choose(
-            tiny_target, settings, cache_dir=tmp_path, progress=lambda what, share: said.append(what), **options
+            tiny_target, settings, facts=Facts(tmp_path), progress=lambda what, share: said.append(what), **options
         )
         assert chosen.context.exact_widths == frozenset(range(1, 9))
         assert chosen.description.endswith("(bits of real passes were compared)")
@@ -107,7 +107,7 @@ def test_auto_does_not_use_what_strict_examined(tiny_target: Path, tmp_path: Pat
     settings = replace(SETTINGS, n_ctx=320)
     modes: list[tuple[Mode, bool]] = [("auto", False), ("strict", True), ("auto", False)]
     for mode, exact in modes:
-        chosen = choose(tiny_target, settings, exact=mode, kernels="repacked", cache_dir=tmp_path)
+        chosen = choose(tiny_target, settings, exact=mode, kernels="repacked", facts=Facts(tmp_path))
         assert chosen.exact == exact
         chosen.close()
 
@@ -151,16 +151,16 @@ def test_what_cannot_be_is_refused(tiny_target: Path, tmp_path: Path, monkeypatc
 
 def test_keys_of_examinations_name_what_decides(tiny_target: Path) -> None:
     by_weights: list[dict[str, Any]] = [{}, {"kernels": "plain"}, {"gpu_layers": 1}, {"device": "X"}]
-    assert len({probe.cache_key(tiny_target, SETTINGS, 8, **where) for where in by_weights}) == 4
+    assert len({str(identity.of_passes(tiny_target, SETTINGS, 8, **where)) for where in by_weights}) == 4
 
 
 def test_another_driver_of_the_gpu_is_another_key_on_the_gpu_alone(
     tiny_target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(probe, "_NVIDIA_VERSION", tmp_path / "version")
+    monkeypatch.setattr(identity, "_NVIDIA_VERSION", tmp_path / "version")
     found = []
     for text in ("", "NVRM version: 580.95\nGCC", "NVRM version: 580.105\nGCC"):
         (tmp_path / "version").write_text(text)
-        found.append([probe.cache_key(tiny_target, SETTINGS, 8, gpu_layers=layers) for layers in (0, 99)])
+        found.append([str(identity.of_passes(tiny_target, SETTINGS, 8, gpu_layers=layers)) for layers in (0, 99)])
     assert len({on_gpu for _, on_gpu in found}) == 3
     assert len({on_cpu for on_cpu, _ in found}) == 1

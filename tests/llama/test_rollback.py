@@ -13,6 +13,7 @@ import pytest
 
 from localspec.engine.interfaces import Request
 from localspec.errors import UsageError
+from localspec.kept import Facts
 from localspec.llama.cache.context import Context
 from localspec.llama.cache.hidden import HiddenReader
 from localspec.llama.cache.states import FINAL, NO_TAP, Tap
@@ -21,7 +22,6 @@ from localspec.llama.exact import widths
 from localspec.llama.exact.choice import choose
 from localspec.llama.exact.configuration import CACHES
 from localspec.llama.exact.passes import Bench
-from localspec.llama.exact.probe import Probe
 from localspec.llama.exact.tile import tile
 from localspec.llama.library.settings import ContextSettings
 from localspec.llama.model import Model
@@ -156,19 +156,19 @@ def test_a_state_that_cannot_be_tiled_is_read_once_for_each_length(
     monkeypatch.setattr(benches, "tile", lambda state, cells: None)
     settings, seed = replace(SETTINGS, n_ctx=640), 2 * [129]
     found = widths.examine(hybrid, settings, widest=8)
-    assert found.exact == frozenset(range(1, 6))
+    assert found == frozenset(range(1, 6))
     lengths = [250, 508, 640 - 11]
     chunks = {length: -(-(length - 1) // SETTINGS.grid) * [length] for length in lengths}
     observed = [length for at in (250, 629, 508) for length in chunks[at]]
     assert read == seed + observed + chunks[250] + chunks[629]
     read.clear()
-    assert widths.examine(hybrid, settings, widest=8, budget=0.0) == Probe()
+    assert widths.examine(hybrid, settings, widest=8, budget=0.0) is None
     assert read == seed, "no time, no reading"
 
 
 def test_rows_behind_rejected_drafts_are_examined(hybrid: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Bench, "rollback_equals", lambda self, length, width: width < 4)
-    assert widths.examine(hybrid, SETTINGS, widest=8).exact == frozenset({1, 2, 3})
+    assert widths.examine(hybrid, SETTINGS, widest=8) == frozenset({1, 2, 3})
 
 
 def test_several_slots_are_exact_for_single_rows_alone(
@@ -176,14 +176,16 @@ def test_several_slots_are_exact_for_single_rows_alone(
 ) -> None:
     examine, examined = widths.examine, list[int]()
 
-    def counted(*args: Any, **options: Any) -> Probe:
+    def counted(*args: Any, **options: Any) -> frozenset[int] | None:
         examined.append(options["widest"])
         return examine(*args, **options)
 
     monkeypatch.setattr(widths, "examine", counted)
     for slots, exact in ((1, frozenset(range(1, 6))), (2, frozenset({1}))):
         settings = replace(SETTINGS, n_slots=slots)
-        chosen = choose(path, settings, exact="strict", kernels="plain", cache=CACHES[1], widest=16, cache_dir=tmp_path)
+        chosen = choose(
+            path, settings, exact="strict", kernels="plain", cache=CACHES[1], widest=16, facts=Facts(tmp_path)
+        )
         assert chosen.exact
         assert chosen.context.exact_widths == exact
         chosen.close()

@@ -13,7 +13,7 @@ import pytest
 
 from localspec.errors import ModelFileError, UsageError
 from localspec.gguf.spread import CPU, EXPERTS, Spread, spread_of
-from localspec.llama.exact import probe, wide
+from localspec.llama.exact import identity, wide
 from localspec.llama.exact.choice import choose
 from localspec.llama.library import device_list, lib
 from localspec.llama.library.settings import ContextSettings
@@ -128,7 +128,7 @@ def test_what_is_kept_on_disk_is_of_one_spread(experts: Path) -> None:
     spreads = [
         spread_of(*given) for given in (("layer", None, 0), ("row", None, 0), ("row", None, 1), ("row", None, -1))
     ]
-    facts = [probe.shared_facts(experts, SETTINGS, -1, "CUDA0", one) for one in spreads]
+    facts = [identity.shared_facts(experts, SETTINGS, -1, "CUDA0", one) for one in spreads]
     assert len({json.dumps(one) for one in facts}) == 4
 
 

@@ -13,7 +13,7 @@ import pytest
 from localspec import Engine, Message
 from localspec.config import CacheChoice, EngineSettings
 from localspec.llama.cache.context import Context
-from localspec.llama.exact import probe as probes
+from localspec.llama.exact import identity as identities
 from localspec.llama.exact import wide, widths
 from localspec.llama.exact.configuration import Kernels
 from localspec.llama.library import lib
@@ -52,23 +52,22 @@ def in_a_process_of_its_own(code: str) -> str:
 def test_every_width_is_exact_at_every_length(wide_model: Model, threads: int) -> None:
     settings = ContextSettings(n_ctx=1400, threads=threads)
     found = widths.examine(wide_model, settings, widest=32, budget=600.0)
-    assert found.exact == frozenset(range(1, 33)), found.by_length
-    assert found.by_length is not None
-    assert len(found.by_length) == 4
+    assert found == frozenset(range(1, 33))
+    assert len(widths.probe_lengths(settings.n_ctx)) == 4
 
 
 @needs_library
 def test_slots_are_exact_too(wide_model: Model) -> None:
     settings = ContextSettings(n_ctx=700, threads=2, n_slots=3)
     found = widths.examine(wide_model, settings, widest=8, budget=600.0)
-    assert found.exact == frozenset(range(1, 9)), found.by_length
+    assert found == frozenset(range(1, 9))
 
 
 @needs_library
 def test_trees_are_exact_too(wide_model: Model) -> None:
     settings = ContextSettings(n_ctx=700, threads=2, max_leaves=4)
     found = widths.examine(wide_model, settings, widest=8, budget=600.0)
-    assert found.exact == frozenset(range(1, 9)), found.by_length
+    assert found == frozenset(range(1, 9))
 
 
 @needs_library
@@ -195,13 +194,13 @@ def test_without_the_library_nothing_is_wide(tiny_target: Path, tmp_path: Path) 
 def test_keys_do_not_depend_on_its_presence_but_on_what_it_is(
     tiny_target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    key = probes.cache_key(tiny_target, SETTINGS, 8)
+    key = identities.of_passes(tiny_target, SETTINGS, 8)
     ours = [device for device in lib.devices() if device.name != "wide"]
     monkeypatch.setattr(lib, "devices", lambda: ours)
-    assert probes.cache_key(tiny_target, SETTINGS, 8) == key
+    assert identities.of_passes(tiny_target, SETTINGS, 8) == key
     keys = set()
     for identity in (("avx512", "a"), ("avx512", "b"), ("avx2", "a")):
         monkeypatch.setattr(wide, "identity", lambda identity=identity: identity)
-        keys.add(probes.cache_key(tiny_target, SETTINGS, 8, kernels="wide"))
-        assert probes.cache_key(tiny_target, SETTINGS, 8) == key
+        keys.add(str(identities.of_passes(tiny_target, SETTINGS, 8, kernels="wide")))
+        assert identities.of_passes(tiny_target, SETTINGS, 8) == key
     assert len(keys) == 3

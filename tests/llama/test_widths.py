@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from localspec.errors import Cancelled
-from localspec.llama.exact import probe as probes
-from localspec.llama.exact import wide, widths
+from localspec.llama.exact import identity, wide, widths
 from localspec.llama.exact.configuration import ALL_KERNELS
 from localspec.llama.exact.passes import Bench
-from localspec.llama.exact.probe import Probe
 from localspec.llama.exact.tile import tile
 from localspec.llama.library.settings import ContextSettings
 from localspec.llama.model import Model
@@ -25,36 +21,35 @@ SETTINGS = ContextSettings(n_ctx=640, threads=2, type_v="bf16", flash_attention=
 
 def test_finds_exact_widths(model: Model) -> None:
     found = widths.examine(model, replace(SETTINGS, threads=1), widest=4)
-    assert found.exact == frozenset({1, 2, 3, 4})
-    assert found.by_length is not None
-    assert {250, 508} < found.by_length.keys()
+    assert found == frozenset({1, 2, 3, 4})
+    assert {250, 508} < set(widths.probe_lengths(SETTINGS.n_ctx))
 
 
 def test_finds_what_logits_hide(model: Model) -> None:
     """Without flash attention the attention output depends on the width, though logits mostly hide it."""
     settings = replace(SETTINGS, threads=1, flash_attention=False, type_v="f16")
     found = widths.examine(model, settings, widest=3)
-    assert found.exact == frozenset({1})
+    assert found == frozenset({1})
 
 
 def test_trees_and_slots_are_examined_too(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = replace(SETTINGS, threads=1, n_ctx=320)
-    assert widths.examine(model, replace(settings, max_leaves=2), widest=4).exact == frozenset({1, 2, 3, 4})
-    assert widths.examine(model, replace(settings, n_slots=2), widest=4).exact == frozenset({1, 2, 3, 4})
+    assert widths.examine(model, replace(settings, max_leaves=2), widest=4) == frozenset({1, 2, 3, 4})
+    assert widths.examine(model, replace(settings, n_slots=2), widest=4) == frozenset({1, 2, 3, 4})
     monkeypatch.setattr(Bench, "tree_equals", lambda self, length, width: width < 4)
-    assert widths.examine(model, replace(settings, max_leaves=2), widest=4).exact == frozenset({1, 2, 3})
+    assert widths.examine(model, replace(settings, max_leaves=2), widest=4) == frozenset({1, 2, 3})
     monkeypatch.setattr(Bench, "slots_equal", lambda self, length, slots, rows_each, other_length=0: False)
-    assert widths.examine(model, replace(settings, n_slots=2), widest=4).exact == frozenset({1})
+    assert widths.examine(model, replace(settings, n_slots=2), widest=4) == frozenset({1})
 
 
 def test_a_gap_ends_the_exact_widths(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Bench, "chain_equals", lambda self, length, width: width != 3)
-    assert widths.examine(model, replace(SETTINGS, threads=1), widest=5).exact == frozenset({1, 2})
+    assert widths.examine(model, replace(SETTINGS, threads=1), widest=5) == frozenset({1, 2})
 
 
 def test_a_budget_that_runs_out_is_no_verdict(model: Model) -> None:
     late = widths.examine(model, replace(SETTINGS, threads=1), widest=4, budget=0.0)
-    assert late.exact is None
+    assert late is None
 
 
 def test_progress_goes_to_the_end_and_may_give_up(model: Model) -> None:
@@ -71,26 +66,9 @@ def test_progress_goes_to_the_end_and_may_give_up(model: Model) -> None:
         widths.examine(model, settings, widest=2, progress=give_up)
 
 
-def test_probe_survives_disk_and_damage_does_not(tmp_path: Path) -> None:
-    probe = Probe({230: (2, 3)}, frozenset({1, 2, 3}))
-    for value in (probe, Probe()):
-        probes.store(tmp_path / "new" / "folder", "key", value)
-        assert probes.load(tmp_path / "new" / "folder", "key") == value
-    assert [path.name for path in (tmp_path / "new" / "folder").iterdir()] == ["key.json"]
-    path = tmp_path / "bad.json"
-    good = probe.to_json()
-    for text in ("", "{", "[]", "null", json.dumps({**good, "exact": [2]}), json.dumps({**good, "by_length": 1})):
-        path.write_text(text)
-        assert probes.load(tmp_path, "bad") is None
-    assert probes.load(tmp_path, "none") is None
-    assert probes.load(None, "none") is None
-    probes.store(None, "none", probe)
-    probes.store(path, "below-a-file", probe)
-
-
 def test_key_names_everything_that_changes_bits(model: Model) -> None:
     keys = {
-        probes.cache_key(model.path, settings, widest)
+        str(identity.of_passes(model.path, settings, widest))
         for settings, widest in (
             (SETTINGS, 8),
             (SETTINGS, 4),
@@ -104,9 +82,9 @@ def test_key_names_everything_that_changes_bits(model: Model) -> None:
             (replace(SETTINGS, n_slots=2), 8),
         )
     }
-    keys |= {probes.cache_key(model.path, SETTINGS, 8, kernels=kernels) for kernels in ALL_KERNELS}
+    keys |= {str(identity.of_passes(model.path, SETTINGS, 8, kernels=kernels)) for kernels in ALL_KERNELS}
     assert len(keys) == 12
-    assert probes.cache_key(model.path, SETTINGS, 8) == probes.cache_key(model.path, replace(SETTINGS), 8)
+    assert identity.of_passes(model.path, SETTINGS, 8) == identity.of_passes(model.path, replace(SETTINGS), 8)
 
 
 def test_tiling_a_state_it_does_not_know() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Sequence
 from functools import partial
@@ -184,6 +183,7 @@ def quiet(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(idle, "waited", lambda: None)
     monkeypatch.setattr(idle, "on_battery", lambda: False)
     monkeypatch.setenv("LOCALSPEC_CACHE", str(tmp_path))
+    monkeypatch.setenv("LOCALSPEC_DATA", str(tmp_path))
 
 
 def conversation(engine: Engine) -> list[list[int]]:
@@ -266,34 +266,32 @@ needs_wide = pytest.mark.skipif(not wide.available(), reason=wide.status().reaso
 
 @needs_wide
 @pytest.mark.usefixtures("quiet")
-def test_the_machine_is_measured_once_a_day_where_there_is_room(tmp_path: Path) -> None:
+def test_the_machine_is_measured_once_a_day_where_there_is_room() -> None:
     for room in (None, 2**30 - 1):
-        waiting = IdleLimits(tmp_path, 2, partial(int, room) if room else lambda: None)
+        waiting = IdleLimits(2, partial(int, room) if room else lambda: None)
         assert waiting.wait == 0.0
         assert not waiting.step()
         assert 59.0 < (waiting.wait or 0.0) <= 60.0, "it is tried again later"
-    assert limits.read(tmp_path, 2) is None
-    measured = IdleLimits(tmp_path, 2)
+    assert limits.read(2) is None
+    measured = IdleLimits(2)
     assert measured.step()
     assert measured.wait is None
-    assert IdleLimits(tmp_path, 2).wait is None, "it is remembered"
-    found = limits.read(tmp_path, 2)
+    assert IdleLimits(2).wait is None, "it is remembered"
+    found = limits.read(2)
     assert found is not None
     assert 1e8 < found.memory_rate < 1e13
     assert Rates.of(found).memory == found.memory_rate
-    assert limits.read(tmp_path, 1) is None, "of other threads nothing is known"
+    assert limits.read(1) is None, "of other threads nothing is known"
 
-    busy = limits.Limits(1e3, 2.0 * found.int8_rate)
-    limits.write(tmp_path, 2, busy)
-    (file,) = tmp_path.glob("limits-*.json")
-    os.utime(file, (0, time.time() - 90_000))
-    again = IdleLimits(tmp_path, 2)
+    busy = limits.Limits(1e3, 2.0 * found.int8_rate, time.time() - 90_000)
+    limits.write(2, busy)
+    again = IdleLimits(2)
     assert again.step()
-    later = limits.read(tmp_path, 2)
+    later = limits.read(2)
     assert later is not None
     assert later.memory_rate > 1e8, "what was measured beside other work does not stay"
     assert later.int8_rate == busy.int8_rate, "the highest counts"
-    assert IdleLimits(tmp_path, 2).wait is None
+    assert IdleLimits(2).wait is None
 
 
 @needs_wide

@@ -59,7 +59,7 @@ def test_a_changed_file_of_the_same_size_is_another_model(tiny_target: Path, cop
 def test_another_machine_has_its_own(tiny_target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tuning.write(tiny_target, None, FOUND)
     with monkeypatch.context() as patch:
-        patch.setattr("localspec.llama.exact.probe.cpu_name", lambda: "another processor")
+        patch.setattr("localspec.llama.exact.identity.cpu_name", lambda: "another processor")
         assert tuning.read(tiny_target, None) is None
         other = replace(FOUND, settings={"threads": 3})
         tuning.write(tiny_target, None, other)

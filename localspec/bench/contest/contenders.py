@@ -24,7 +24,7 @@ from localspec.bench.models.shapes import PADDED
 from localspec.drafters import plugin
 from localspec.drafters.heads import loading as heads
 from localspec.errors import UsageError
-from localspec.llama.exact.probe import cpu_name
+from localspec.llama.exact.identity import cpu_name
 from localspec.llama.model import file_sha256
 from localspec.methods import COPYING, HEADS
 from localspec.planning.acceptance import Table

@@ -133,7 +133,7 @@ def _course(options: argparse.Namespace, make: type[Course]) -> Course:
     words = ", ".join(options.texts) or "localspec's own list of prompts"
     begun = None if options.fresh else texts.read(work_folder(name) / PROMPTS, words)
     learned, held = begun or texts.gather(options.texts)
-    known = limits.read(paths.machine_dir(), lib.default_threads())
+    known = limits.read(lib.default_threads())
     rates = Rates() if known is None else replace(Rates.of(known), memory=_REACHED * known.memory_rate)
     there = places()
     if len(there) > 1:

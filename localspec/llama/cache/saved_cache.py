@@ -21,7 +21,7 @@ import numpy as np
 
 from localspec.llama.cache.cells import Cells
 from localspec.llama.cache.context import Context
-from localspec.llama.exact import probe
+from localspec.llama.exact import identity
 from localspec.llama.library import lib
 from localspec.types import NO_TOKENS, Tokens
 
@@ -51,8 +51,8 @@ def key(context: Context) -> bytes:
     """
     model, settings = context.model, context.settings
     facts = {
-        **probe.shared_facts(model.path, settings, model.gpu_layers, model.device, model.spread),
-        "kernels": probe.kernels_id(model.kernels),
+        **identity.shared_facts(model.path, settings, model.gpu_layers, model.device, model.spread),
+        "kernels": identity.kernels_id(model.kernels),
         "settings": asdict(settings),
         "exact": context.exact_widths is not None,
     }

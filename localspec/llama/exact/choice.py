@@ -11,20 +11,19 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from localspec.errors import ModelError, UsageError
 from localspec.gguf.split import parts_of, split_of
 from localspec.gguf.spread import BY_LAYER, Spread
+from localspec.kept import NOWHERE, Facts
 from localspec.llama.cache.constant_width import GPU_WIDTH, ConstantWidth
 from localspec.llama.cache.context import Context
 from localspec.llama.cache.states import NO_TAP, Tap
-from localspec.llama.exact import exactness, tiles, wide
-from localspec.llama.exact import probe as probes
+from localspec.llama.exact import exactness, identity, tiles, wide
 from localspec.llama.exact import widths as probing
 from localspec.llama.exact.configuration import ALL_KERNELS, DEFAULT_CACHE, CacheFormat, Configuration, Kernels
 from localspec.llama.exact.exactness import Exactness
-from localspec.llama.exact.probe import Probe
 from localspec.llama.exact.self_check import SelfCheck
 from localspec.llama.exact.step_watch import StepWatch
 from localspec.llama.library.settings import ContextSettings
@@ -79,7 +78,7 @@ def choose(
     device: str | None = None,
     spread: Spread = BY_LAYER,
     padded: float | None = None,
-    cache_dir: Path | None = None,
+    facts: Facts = NOWHERE,
     progress: Progress | None = None,
     tap: Tap = NO_TAP,
 ) -> Chosen:
@@ -95,7 +94,7 @@ def choose(
         widest: widest pass the engine will ask for (1 + most draft nodes, over all slots).
         gpu_layers, device, spread: as in `Model.load`.
         padded: how many times as long as a plain pass one of `GPU_WIDTH` rows took on this GPU; None = not known.
-        cache_dir: folder of what was examined; None = examine anew and keep nothing.
+        facts: where what is examined is kept.
         progress: see `Progress`.
         tap: hidden states that the context hands out; they change no bit.
 
@@ -105,15 +104,15 @@ def choose(
         UsageError: `exact` or `kernels` is none of those that there are.
     """
     _check_wishes(exact, kernels)
-    check = _self_check(kernels, gpu_layers, settings.threads, exact, cache_dir)
+    check = _self_check(kernels, gpu_layers, settings.threads, exact, facts)
     sound = check is None or not check.fault
     configuration = Configuration(kernels or (usual_kernels(gpu_layers) if sound else "repacked"), cache)
     report = progress or (lambda what, share: None)
     model = load(path, configuration.kernels, gpu_layers, device, spread, nextn=tap.nextn, progress=report)
     try:
-        context = _context(model, configuration.apply(settings), exact, padded, cache_dir, tap)
+        context = _context(model, configuration.apply(settings), exact, padded, facts, tap)
         proof = _proof(context, widest, check)
-        why = _settle(context, proof, exact, padded, lambda: _examined(context, widest, cache_dir, report))
+        why = _settle(context, proof, exact, padded, lambda: _examined(context, widest, facts, report))
     except BaseException:
         model.close()
         raise
@@ -142,7 +141,7 @@ def _settle(
 
 
 def _context(
-    model: Model, settings: ContextSettings, exact: Mode, padded: float | None, folder: Path | None, tap: Tap
+    model: Model, settings: ContextSettings, exact: Mode, padded: float | None, facts: Facts, tap: Tap
 ) -> Context:
     """On a GPU passes have one width under `strict`, and under `auto` with one slot and without trees if that costs
     little.
@@ -156,7 +155,7 @@ def _context(
         return Context(model, settings, tap=tap)
     chains = replace(settings, max_leaves=1, reuse="chunks", n_ctx=settings.n_ctx + GPU_WIDTH - 1)
     context = ConstantWidth(model, chains, GPU_WIDTH, tap)
-    if context.same_bits() if exact == "strict" else _had_same_bits(context, folder):
+    if context.same_bits() if exact == "strict" else _had_same_bits(context, facts):
         return context
     context.close()
     if exact == "strict":
@@ -166,23 +165,21 @@ def _context(
     return Context(model, settings, tap=tap)
 
 
-def _had_same_bits(context: ConstantWidth, folder: Path | None) -> bool:
+def _had_same_bits(context: ConstantWidth, facts: Facts) -> bool:
     """Whether rows of such a context have the bits of their own passes; compared once, and remembered."""
     key = _key(context, context.width)
-    known = probes.load(folder, key)
-    if known is None or known.exact is None:
-        known = Probe(exact=frozenset({1, context.width} if context.same_bits() else {1}))
-        probes.store(folder, key, known)
-    return known.exact is not None and len(known.exact) > 1
+    known = facts.read("widths", key, _widths)
+    if known is None:
+        known = frozenset({1, context.width} if context.same_bits() else {1})
+        facts.write("widths", key, {"exact": sorted(known)})
+    return len(known) > 1
 
 
-def _self_check(
-    kernels: Kernels | None, gpu_layers: int, threads: int, exact: Mode, folder: Path | None
-) -> SelfCheck | None:
+def _self_check(kernels: Kernels | None, gpu_layers: int, threads: int, exact: Mode, facts: Facts) -> SelfCheck | None:
     """What is known of our kernels here, if they may serve; under `strict` they are tried now."""
     if (kernels or usual_kernels(gpu_layers)) != "wide":
         return None
-    check = SelfCheck(folder, threads)
+    check = SelfCheck(facts, threads)
     if exact == "strict":
         check.run(_SELF_CHECK_SECONDS)
     return check
@@ -250,10 +247,17 @@ def _why(context: Context, proof: Exactness, exact: Mode, padded: float | None) 
     return f"{proof}; passes of {GPU_WIDTH} rows take {padded:.2f} times as long as plain ones"
 
 
-def _key(context: Context, widest: int) -> str:
-    """Name of what is found out about this model, here and with these settings."""
+def _widths(data: Any) -> frozenset[int]:
+    found = frozenset(int(width) for width in data["exact"])
+    if 1 not in found:
+        raise ValueError("width 1 is always exact")
+    return found
+
+
+def _key(context: Context, widest: int) -> dict[str, Any]:
+    """What widths depend on: this model, here and with these settings."""
     model = context.model
-    return probes.cache_key(
+    return identity.of_passes(
         model.path,
         context.settings,
         widest,
@@ -264,13 +268,13 @@ def _key(context: Context, widest: int) -> str:
     )
 
 
-def _examined(context: Context, widest: int, cache_dir: Path | None, report: Progress) -> frozenset[int]:
+def _examined(context: Context, widest: int, facts: Facts, report: Progress) -> frozenset[int]:
     """Exact widths, found by comparing the bits of real passes, now or at an earlier start."""
     model, settings = context.model, context.settings
     widest = max(probing.WIDEST_PROBED, min(widest, 1 + context.most_nodes))
     key = _key(context, widest)
-    known = probes.load(cache_dir, key) or Probe()
-    if known.exact is None:
+    known = facts.read("widths", key, _widths)
+    if known is None:
         started = time.monotonic()
 
         def told(share: float) -> None:
@@ -279,10 +283,10 @@ def _examined(context: Context, widest: int, cache_dir: Path | None, report: Pro
             report(f"checking bits{left}", share)
 
         known = probing.examine(model, settings, widest=widest, budget=_EXAMINATION_SECONDS, progress=told)
-        if known.exact is None:
+        if known is None:
             raise ModelError(
                 f"{model.path.name} could not be shown to be exact here in {_EXAMINATION_SECONDS / 60:.0f} minutes.",
                 "Use --exact auto.",
             )
-        probes.store(cache_dir, key, known)
-    return known.exact
+        facts.write("widths", key, {"exact": sorted(known)})
+    return known

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
+import math
 import time
 from dataclasses import asdict, dataclass
-from pathlib import Path
+from typing import Any
 
-from localspec.llama.exact import probe, wide
+from localspec import kept
+from localspec.llama.exact import identity, wide
 
 _MEMORY_TRIES, _MEMORY_SECONDS = 3, 0.05
 _INT8_TRIES, _INT8_SECONDS = 20, 0.005
@@ -24,35 +24,34 @@ class Limits:
     """Bytes a second that all threads together read from memory."""
     int8_rate: float
     """Multiplications and additions of int8 a second, in registers."""
+    when: float = 0.0
+    """Seconds since 1970."""
+
+    @property
+    def of_today(self) -> bool:
+        """Whether it was measured within a day: beside other work one is too low, and another may be better."""
+        return abs(time.time() - self.when) < _DAY_SECONDS
 
 
-def read(folder: Path, threads: int) -> Limits | None:
+def read(threads: int) -> Limits | None:
     """What was measured on this CPU with so many threads; None = nothing yet."""
-    try:
-        found = json.loads((folder / f"{_key(threads)}.json").read_text("utf-8"))
-        limits = Limits(float(found["memory_rate"]), float(found["int8_rate"]))
-    except probe.DAMAGE:
-        return None
-    return limits if limits.memory_rate > 0 and limits.int8_rate > 0 else None
+    return kept.facts().read("limits", _key(threads), _limits)
 
 
-def is_of_today(folder: Path, threads: int) -> bool:
-    """Whether it was measured within a day: one measured beside other work is too low, and another may be better."""
-    try:
-        written = (folder / f"{_key(threads)}.json").stat().st_mtime
-    except OSError:
-        return False
-    return abs(time.time() - written) < _DAY_SECONDS
-
-
-def write(folder: Path, threads: int, limits: Limits) -> None:
+def write(threads: int, limits: Limits) -> None:
     """Keeps it; a full or read-only disk is no error."""
-    probe.write(folder, _key(threads), asdict(limits))
+    kept.facts().write("limits", _key(threads), asdict(limits))
 
 
-def _key(threads: int) -> str:
-    facts = [wide.status().isa, probe.cpu_name(), threads]
-    return "limits-" + hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:24]
+def _limits(data: Any) -> Limits:
+    found = Limits(float(data["memory_rate"]), float(data["int8_rate"]), float(data["when"]))
+    if not (0.0 < found.memory_rate < math.inf and 0.0 < found.int8_rate < math.inf):
+        raise ValueError("a rate is above 0")
+    return found
+
+
+def _key(threads: int) -> list[Any]:
+    return [wide.status().isa, identity.cpu_name(), threads]
 
 
 def measure_limits(threads: int, before: Limits | None = None) -> Limits | None:
@@ -68,4 +67,4 @@ def measure_limits(threads: int, before: Limits | None = None) -> Limits | None:
         return before
     if before is not None:
         memory, int8 = max(memory, before.memory_rate), max(int8, before.int8_rate)
-    return Limits(memory, int8)
+    return Limits(memory, int8, time.time())

@@ -6,16 +6,14 @@ happens once. If a case fails, models are loaded with llama.cpp's kernels from t
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
 from collections.abc import Callable
-from pathlib import Path
 from time import perf_counter
-from typing import Final
+from typing import Any, Final
 
 from localspec.gguf import PACKED, TYPE_NUMBERS
-from localspec.llama.exact import probe, wide
+from localspec.kept import Facts
+from localspec.llama.exact import identity, wide
 from localspec.llama.library import lib
 
 _LOG = logging.getLogger("localspec")
@@ -31,20 +29,20 @@ Case = tuple[str, Callable[[], int]]
 class SelfCheck:
     """Of this process. Used on one thread at a time."""
 
-    def __init__(self, folder: Path | None, threads: int = 0) -> None:
+    def __init__(self, facts: Facts, threads: int = 0) -> None:
         """
         Args:
-            folder: where the result is kept; None = nowhere.
+            facts: where the result is kept.
             threads: of the passes; 0 = as many as llama.cpp takes by itself.
         """
-        self._folder, self._threads = folder, threads or lib.default_threads()
-        self._key = _key(self._threads)
+        self._facts, self._threads = facts, threads or lib.default_threads()
+        self._key: list[Any] = [*wide.identity(), identity.cpu_name(), self._threads]
         self._left: list[Case] | None = None
-        self.fault = ""
+        before = facts.read("kernels", self._key, lambda data: str(data["fault"]))
+        self.fault = before or ""
         """The case that failed, in words; "" = none has."""
-        self.passed = False
+        self.passed = before == ""
         """Whether every case has passed on this machine, now or in an earlier run."""
-        self._recall()
 
     @property
     def over(self) -> bool:
@@ -66,28 +64,13 @@ class SelfCheck:
             )
         self.passed = not self._left and not self.fault
         if self.over:
-            probe.write(self._folder, self._key, {"fault": self.fault})
+            self._facts.write("kernels", self._key, {"fault": self.fault})
 
     def run(self, seconds: float) -> None:
         """Tries what is left, for so many seconds at most; the rest stays for `step`."""
         end = perf_counter() + seconds
         while not self.over and perf_counter() < end:
             self.step()
-
-    def _recall(self) -> None:
-        if self._folder is None:
-            return
-        try:
-            self.fault = str(json.loads((self._folder / f"{self._key}.json").read_text("utf-8"))["fault"])
-            self.passed = not self.fault
-        except probe.DAMAGE:
-            pass
-
-
-def _key(threads: int) -> str:
-    """Names this build on this CPU."""
-    facts = [*wide.identity(), probe.cpu_name(), threads]
-    return "kernels-" + hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:24]
 
 
 def _cases(threads: int) -> list[Case]:

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 
 from localspec.errors import Cancelled
 from localspec.llama.exact.passes import Bench
-from localspec.llama.exact.probe import Probe
 from localspec.llama.library.parameters import most_nodes
 from localspec.llama.library.settings import ContextSettings
 from localspec.llama.model import Model
@@ -56,8 +55,9 @@ def examine(
     widest: int = WIDEST_PROBED,
     budget: float = 80.0,
     progress: Progress | None = None,
-) -> Probe:
-    """Exact widths; an empty `Probe` if the budget runs out first.
+) -> frozenset[int] | None:
+    """Exact widths: 1, 2, ... up to the first that failed anywhere; None = the budget ran out first. A pass may compute
+    fewer rows of logits than it has rows, so no width is exact unless all smaller ones are.
 
     Args:
         model: the target.
@@ -72,7 +72,6 @@ def examine(
     rows = max(widest + 1, 8)
     clock = Clock(budget)
     lengths = _telling_first(probe_lengths(settings.n_ctx, rows))
-    passed: dict[int, set[int]] = {}
     # without a length to try nothing is known about any width
     allowed = set(range(2, 1 + min(widest, 1 + most_nodes(model, settings)))) if lengths else set()
     state = b""
@@ -84,19 +83,18 @@ def examine(
                 try:
                     bench.reference(length, rows, clock.over)
                 except Cancelled:
-                    return Probe()
+                    return None
                 for width in sorted(allowed):
                     if clock.over():
-                        return Probe()
+                        return None
                     if not _equal(bench, length, width, settings, lengths[0]):
                         allowed.discard(width)
-                passed[length] = allowed & passed.get(length, allowed)
                 if progress is not None:
                     progress((phase + (index + 1) / len(here)) / 2)
     exact = {1}
     while max(exact) + 1 in allowed:
         exact.add(max(exact) + 1)
-    return Probe({length: tuple(sorted(widths)) for length, widths in passed.items()}, frozenset(exact))
+    return frozenset(exact)
 
 
 def _telling_first(lengths: Sequence[int]) -> list[int]:

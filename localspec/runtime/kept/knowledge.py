@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from localspec.llama.exact import probe as probes
+from localspec.llama.exact import identity as probes
 from localspec.planning.acceptance import Table
 from localspec.planning.costs import kept_from_json
 from localspec.planning.draft_costs import DraftCosts

@@ -16,7 +16,7 @@ from localspec import paths
 from localspec.config import EngineSettings
 from localspec.gguf.spread import BY_LAYER, Spread
 from localspec.llama.cache.constant_width import GPU_WIDTH
-from localspec.llama.exact import probe as probes
+from localspec.llama.exact import identity as probes
 from localspec.llama.library.settings import ContextSettings
 from localspec.planning.costs import PassCosts
 

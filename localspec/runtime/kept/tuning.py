@@ -17,7 +17,7 @@ from typing import Any
 from localspec import paths
 from localspec.config import EngineSettings
 from localspec.errors import LocalspecError
-from localspec.llama.exact import probe as probes
+from localspec.llama.exact import identity as probes
 from localspec.llama.exact import wide
 from localspec.llama.library import lib
 from localspec.llama.model import file_sha256

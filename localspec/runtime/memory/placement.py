@@ -22,7 +22,7 @@ from localspec.drafters.heads.loading import may_predict, shapes
 from localspec.errors import UsageError
 from localspec.gguf.split import read_parts
 from localspec.gguf.spread import Spread, spread_of
-from localspec.llama.exact import probe as probes
+from localspec.llama.exact import identity as probes
 from localspec.llama.exact.configuration import CACHE_NAMES, DEFAULT_CACHE
 from localspec.llama.library import device_list
 from localspec.models.memory import fit

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from localspec.gguf import PACKED
+from localspec.kept import Facts
 from localspec.llama.exact import self_check, wide
 from localspec.llama.exact.self_check import SelfCheck
 
@@ -21,7 +22,7 @@ COMPILER = shutil.which("cc")
 
 
 def test_every_case_passes_here_and_is_remembered(tmp_path: Path) -> None:
-    check = SelfCheck(tmp_path, 2)
+    check = SelfCheck(Facts(tmp_path), 2)
     assert not check.over
     steps = 0
     while not check.over:
@@ -29,15 +30,15 @@ def test_every_case_passes_here_and_is_remembered(tmp_path: Path) -> None:
         steps += 1
     assert steps == len(PACKED) + len(self_check._CACHES) * len(self_check._HEAD_SIZES)
     assert (check.passed, check.fault) == (True, "")
-    again = SelfCheck(tmp_path, 2)
+    again = SelfCheck(Facts(tmp_path), 2)
     assert (again.over, again.passed) == (True, True)
-    assert not SelfCheck(tmp_path, 1).over, "with other threads it is another check"
+    assert not SelfCheck(Facts(tmp_path), 1).over, "with other threads it is another check"
     check.step()
     assert check.passed
 
 
 def test_it_ends_when_its_time_is_over(tmp_path: Path) -> None:
-    check = SelfCheck(tmp_path, 2)
+    check = SelfCheck(Facts(tmp_path), 2)
     check.run(0.0)
     assert not check.over
     assert not list(tmp_path.iterdir())
@@ -47,17 +48,17 @@ def test_it_ends_when_its_time_is_over(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"passed": 1}', "\0"])
 def test_a_damaged_file_is_tried_again(tmp_path: Path, content: str) -> None:
-    SelfCheck(tmp_path, 2).run(60.0)
+    SelfCheck(Facts(tmp_path), 2).run(60.0)
     (file,) = tmp_path.iterdir()
     file.write_text(content)
-    assert not SelfCheck(tmp_path, 2).over
+    assert not SelfCheck(Facts(tmp_path), 2).over
 
 
 def test_what_failed_before_has_failed(tmp_path: Path) -> None:
-    SelfCheck(tmp_path, 2).run(60.0)
+    SelfCheck(Facts(tmp_path), 2).run(60.0)
     (file,) = tmp_path.iterdir()
     file.write_text(json.dumps({"fault": "products of F16 weights"}))
-    check = SelfCheck(tmp_path, 2)
+    check = SelfCheck(Facts(tmp_path), 2)
     assert (check.over, check.passed, check.fault) == (True, False, "products of F16 weights")
 
 
@@ -65,7 +66,7 @@ def test_a_case_that_fails_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(self_check, "_cases", lambda threads: [("products of nothing", lambda: 4)])
-    check = SelfCheck(tmp_path, 2)
+    check = SelfCheck(Facts(tmp_path), 2)
     check.step()
     assert check.fault == "products of nothing"
     assert "products of nothing" in caplog.messages[-1]
@@ -124,7 +125,7 @@ def test_a_library_whose_bits_depend_on_the_width_is_found_out_and_replaced(tmp_
     files = sorted(map(str, (tmp_path / "wide").glob("*.c")))
     assert COMPILER is not None
     subprocess.run([COMPILER, *flags, "-DLSW_HAVE_SCALAR", *files, "-o", str(library), "-lm"], check=True)
-    environment = os.environ | {"LOCALSPEC_WIDE_LIBRARY": str(library), "LOCALSPEC_CACHE": str(tmp_path / "cache")}
+    environment = os.environ | {"LOCALSPEC_WIDE_LIBRARY": str(library), "LOCALSPEC_DATA": str(tmp_path / "data")}
     done = subprocess.run([sys.executable, "-c", _SCRIPT], env=environment, capture_output=True, text=True, check=True)
     before, failed, after = json.loads(done.stdout)
     assert before == ["wide", True], "what follows from the graph is believed until the kernels are tried"

@@ -1,14 +1,10 @@
-"""Which widths an examination found to be exact, and where that is kept."""
+"""What the bits of a model's passes depend on: facts are kept under it (`localspec.kept`)."""
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
-import os
 import platform
-import tempfile
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,43 +24,7 @@ DAMAGE = (OSError, ValueError, TypeError, KeyError, AttributeError, ArithmeticEr
 """Exceptions of reading a file that is missing or was not written by localspec."""
 
 
-@dataclass(frozen=True, slots=True)
-class Probe:
-    """Facts about one (model, machine, settings)."""
-
-    by_length: dict[int, tuple[int, ...]] | None = None
-    """{context length: widths whose rows had the bits of one-row passes there and at the lengths examined before};
-    None = not examined."""
-    exact: frozenset[int] | None = None
-    """Widths the engine may use when it must be exact: 1, 2, ... up to the first that failed anywhere. A pass may
-    compute fewer rows of logits than it has rows, so no width is exact unless all smaller ones are. None = unknown."""
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain data for json.dump."""
-        lengths = self.by_length
-        return {
-            "by_length": None if lengths is None else {str(n): list(widths) for n, widths in lengths.items()},
-            "exact": None if self.exact is None else sorted(self.exact),
-        }
-
-    @classmethod
-    def from_json(cls, data: Any) -> Probe:
-        """Inverse of `to_json`.
-
-        Raises:
-            ValueError, TypeError, KeyError, AttributeError, ArithmeticError: not what `to_json` makes.
-        """
-        lengths, exact = data["by_length"], data["exact"]
-        probe = cls(
-            None if lengths is None else {int(n): tuple(int(w) for w in widths) for n, widths in lengths.items()},
-            None if exact is None else frozenset(int(width) for width in exact),
-        )
-        if probe.exact is not None and 1 not in probe.exact:
-            raise ValueError("width 1 is always exact")
-        return probe
-
-
-def cache_key(
+def of_passes(
     path: Path,
     settings: ContextSettings,
     widest: int,
@@ -73,8 +33,8 @@ def cache_key(
     gpu_layers: int = 0,
     device: str | None = None,
     spread: Spread = BY_LAYER,
-) -> str:
-    """Name of a probe's file: every fact that can change bits, hashed."""
+) -> dict[str, Any]:
+    """What exact widths depend on: every fact that can change bits."""
     facts = {
         **shared_facts(path, settings, gpu_layers, device, spread),
         "kernels": kernels_id(kernels),
@@ -83,7 +43,7 @@ def cache_key(
     }
     if settings.max_leaves > 1:
         facts["trees"] = _TREES_VERSION
-    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:32]
+    return facts
 
 
 def kernels_id(kernels: Kernels) -> list[str | int]:
@@ -138,32 +98,7 @@ def cpu_name() -> str:
     return platform.processor() or platform.machine()
 
 
-def load(directory: Path | None, key: str) -> Probe | None:
-    """A stored probe; None if there is none or it is damaged."""
-    if directory is None:
-        return None
-    try:
-        return Probe.from_json(json.loads((directory / f"{key}.json").read_text("utf-8")))
-    except DAMAGE:
-        return None
-
-
-def store(directory: Path | None, key: str, probe: Probe) -> None:
-    """Writes a probe, whole or not at all; a full or read-only disk is no error."""
-    write(directory, key, probe.to_json())
-
-
-def write(directory: Path | None, key: str, data: dict[str, Any]) -> None:
+def write(directory: Path, key: str, data: dict[str, Any]) -> None:
     """Writes a JSON file, whole or not at all; a full or read-only disk is no error."""
-    if directory is None:
-        return
     with contextlib.suppress(OSError):
-        directory.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=directory, suffix=".tmp")
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                json.dump(data, file)
-            os.replace(name, directory / f"{key}.json")
-        except BaseException:
-            os.unlink(name)
-            raise
+        paths.write_whole(directory / f"{key}.json", json.dumps(data))
