@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from localspec import kept, paths
+from localspec import kept
 from localspec.config import FIXED_DRAFT, EngineSettings
 from localspec.drafters import plugin
 from localspec.drafters.heads import loading as heads
@@ -282,7 +282,7 @@ def _store_of(loaded: Loaded, facts: list[dict[str, Any]], draft_kernels: str, w
         **({"width": context.width} if isinstance(context, ConstantWidth) else {}),
         **{name: value for name, value in pair.items() if name == "heads"},
     }
-    return Store(paths.cache_dir() / "plans", pair, machine)
+    return Store(kept.facts(), pair, machine)
 
 
 def leaves(settings: EngineSettings) -> int:

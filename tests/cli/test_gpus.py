@@ -88,9 +88,8 @@ def test_doctor_says_what_runs_where(command: Command, monkeypatch: pytest.Monke
 
 
 def test_what_passes_took_is_told_where_it_decides(
-    command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tiny_target: Path, tiny_draft: Path
+    command: Command, monkeypatch: pytest.MonkeyPatch, tiny_target: Path, tiny_draft: Path
 ) -> None:
-    monkeypatch.setenv("LOCALSPEC_CACHE", str(tmp_path))
     apple = replace(CARD, name="MTL0", description="Apple M4")
     pair = EngineSettings(tiny_target, tiny_draft)
     with monkeypatch.context() as patch:

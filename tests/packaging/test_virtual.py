@@ -12,7 +12,7 @@ WANTED = ["--workloads", "copy", "--temperatures", "0", "--limit", "1", "--token
 
 
 def test_two_runs_print_the_same_table_and_it_shows_the_copy(tmp_path: Path) -> None:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "LOCALSPEC_CACHE": str(tmp_path), "GOMP_SPINCOUNT": "0"}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "LOCALSPEC_DATA": str(tmp_path), "GOMP_SPINCOUNT": "0"}
     command = [sys.executable, str(ROOT / "packaging" / "bench" / "virtual.py"), *WANTED]
     command += ["--contenders", "localspec,lookup alone"]
     done = [subprocess.run(command, env=environment, capture_output=True, text=True, check=False) for _ in range(2)]

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from localspec.kept import Facts
 from localspec.planning.acceptance import Tracker
 from localspec.planning.costs import MOST_KEPT_PASSES, PassCosts
 from localspec.planning.draft_costs import DraftCosts
@@ -21,7 +22,7 @@ from tests.fakes import prompt
 
 
 def store(folder: Path, pair: str = "a", machine: str = "m") -> Store:
-    return Store(folder, {"files": [pair]}, {"cpu": machine})
+    return Store(Facts(folder), {"files": [pair]}, {"cpu": machine})
 
 
 def learned(where: Store) -> Knowledge:
@@ -51,7 +52,7 @@ def test_what_was_learned_of_passes_is_worth_less_with_time(tmp_path: Path) -> N
     learned(store(tmp_path))
     (path,) = tmp_path.glob("costs-*.json")
     data = json.loads(path.read_text("utf-8"))
-    data["content"]["time"] -= 60 * 24 * 3600
+    data["time"] -= 60 * 24 * 3600
     path.write_text(json.dumps(data), "utf-8")
     assert store(tmp_path).read().kept_passes[4] == pytest.approx((2.0, MOST_KEPT_PASSES / 4), rel=0.01)
 
@@ -77,7 +78,7 @@ def test_a_pair_begins_with_what_is_known_of_its_target(tmp_path: Path) -> None:
     assert store(tmp_path).read().acceptance == old.acceptance
 
 
-@pytest.mark.parametrize("damage", ["", "{", "[]", "null", '{"key": "x", "content": {}}', "truncate", "foreign"])
+@pytest.mark.parametrize("damage", ["", "{", "[]", "null", '{"x": {}}', "truncate", "foreign"])
 @pytest.mark.parametrize("kind", ["acceptance", "costs"])
 def test_a_damaged_or_foreign_file_is_as_if_there_were_none(tmp_path: Path, kind: str, damage: str) -> None:
     learned(store(tmp_path))
@@ -85,9 +86,7 @@ def test_a_damaged_or_foreign_file_is_as_if_there_were_none(tmp_path: Path, kind
     if damage == "truncate":
         damage = path.read_text("utf-8")[:-40]
     elif damage == "foreign":
-        data = json.loads(path.read_text("utf-8"))
-        data["content"] = {"passes": {"1": [-3, 1]}, "drafts": {}, "time": 1.0}
-        damage = json.dumps(data)
+        damage = json.dumps({"passes": {"1": [-3, 1]}, "drafts": {}, "time": 1.0})
     path.write_text(damage, "utf-8")
     found = store(tmp_path).read()
     if kind == "acceptance":

@@ -122,7 +122,7 @@ def test_trees_several_slots_and_other_places_are_free(settings: EngineSettings,
 
 def test_nothing_is_kept_of_a_cpu(settings: EngineSettings) -> None:
     start(replace(settings, gpu_layers=0), 1.0)
-    assert not list((paths.cache_dir() / "plans").glob("passes-*"))
+    assert not list((paths.data_dir() / "facts").glob("passes-*"))
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_nothing_is_kept_of_a_cpu(settings: EngineSettings) -> None:
 )
 def test_damage_is_as_if_nothing_was_known(settings: EngineSettings, text: str) -> None:
     start(settings, 1.0)
-    (file,) = (paths.cache_dir() / "plans").glob("passes-*")
+    (file,) = (paths.data_dir() / "facts").glob("passes-*")
     assert pass_record.padded(replace(settings, device="CUDA0"), -1, BY_LAYER) == pytest.approx(1.0, rel=0.01)
     file.write_text(text)
     assert pass_record.padded(replace(settings, device="CUDA0"), -1, BY_LAYER) is None

@@ -84,7 +84,7 @@ def pair(tiny_target: Path, tiny_draft: Path) -> EngineSettings:
 
 
 def kept() -> list[dict[str, Any]]:
-    return [json.loads(path.read_text()) for path in (paths.data_dir() / "layers").glob("*.json")]
+    return [json.loads(path.read_text()) for path in (paths.data_dir() / "facts").glob("layers-*.json")]
 
 
 def test_a_machine_without_a_gpu_keeps_and_says_nothing(pair: EngineSettings, caplog: pytest.LogCaptureFixture) -> None:
@@ -120,7 +120,7 @@ def test_what_fits_goes_to_the_gpu(monkeypatch: pytest.MonkeyPatch, pair: Engine
 def test_what_is_remembered_stays(monkeypatch: pytest.MonkeyPatch, pair: EngineSettings) -> None:
     list_gpus(monkeypatch, CARD)
     placement.place(pair)
-    (file,) = (paths.data_dir() / "layers").glob("*.json")
+    (file,) = (paths.data_dir() / "facts").glob("layers-*.json")
     file.write_text('{"layers": [3, 0], "fault": ""}')
 
     def numbers(settings: EngineSettings) -> tuple[Any, Any]:

@@ -161,7 +161,7 @@ def test_a_fault_while_the_model_loads_ends_it(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_signal_while_the_model_loads_ends_it(tmp_path: Path) -> None:
-    environment = os.environ | {"LOCALSPEC_CACHE": str(tmp_path)}  # nothing is known yet, so loading takes seconds
+    environment = os.environ | {"LOCALSPEC_DATA": str(tmp_path)}  # nothing is known yet, so loading takes seconds
     command = [sys.executable, "-m", "localspec", "serve", "--port", "0", "--slots", "3", "--quiet"]
     starting = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert starting.stdout is not None

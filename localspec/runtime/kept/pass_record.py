@@ -6,17 +6,15 @@ CPU serves (`placement.measured`).
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 from dataclasses import asdict, dataclass
-from pathlib import Path
+from typing import Any
 
-from localspec import paths
+from localspec import kept
 from localspec.config import EngineSettings
 from localspec.gguf.spread import BY_LAYER, Spread
 from localspec.llama.cache.constant_width import GPU_WIDTH
-from localspec.llama.exact import identity as probes
+from localspec.llama.exact.identity import shared_facts
 from localspec.llama.library.settings import ContextSettings
 from localspec.planning.costs import PassCosts
 
@@ -36,13 +34,7 @@ class PassRecord:
 
 def read(settings: EngineSettings, layers: int, device: str | None, spread: Spread = BY_LAYER) -> PassRecord | None:
     """What passes took with so many layers on these devices; None = nothing is known, or it cannot be read."""
-    try:
-        data = json.loads((_folder() / f"{_key(settings, layers, device, spread)}.json").read_text("utf-8"))
-        plain, padded = float(data["plain"]), data["padded"]
-        found = PassRecord(plain, None if padded is None else float(padded))
-    except probes.DAMAGE:
-        return None
-    return found if 0.0 < plain < math.inf and (found.padded is None or 0.0 < found.padded < math.inf) else None
+    return kept.facts().read("passes", _key(settings, layers, device, spread), _record)
 
 
 def padded(settings: EngineSettings, layers: int, spread: Spread) -> float | None:
@@ -63,18 +55,17 @@ def write(settings: EngineSettings, costs: PassCosts, layers: int, device: str |
         return
     plain, wide = costs.seconds(1, _COMPARED_LENGTH), costs.widest >= GPU_WIDTH and GPU_WIDTH in costs.timed
     found = PassRecord(plain, costs.seconds(GPU_WIDTH, _COMPARED_LENGTH) / plain if wide else None)
-    probes.write(_folder(), _key(settings, layers, device, spread), asdict(found))
+    kept.facts().write("passes", _key(settings, layers, device, spread), asdict(found))
 
 
-def _folder() -> Path:
-    return paths.cache_dir() / "plans"
+def _record(data: Any) -> PassRecord:
+    found = PassRecord(float(data["plain"]), None if data["padded"] is None else float(data["padded"]))
+    if not all(0.0 < one < math.inf for one in (found.plain, 1.0 if found.padded is None else found.padded)):
+        raise ValueError("a pass takes some time")
+    return found
 
 
-def _key(settings: EngineSettings, layers: int, device: str | None, spread: Spread) -> str:
+def _key(settings: EngineSettings, layers: int, device: str | None, spread: Spread) -> dict[str, Any]:
     context = ContextSettings(threads=settings.threads or 0)
-    facts = {
-        **probes.shared_facts(settings.target, context, layers, device, spread),
-        "cache": settings.cache,
-        "slots": settings.slots,
-    }
-    return f"passes-{hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:32]}"
+    facts = shared_facts(settings.target, context, layers, device, spread)
+    return {**facts, "cache": settings.cache, "slots": settings.slots}

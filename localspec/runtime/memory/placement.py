@@ -6,9 +6,6 @@ machine without a GPU is done at once: nothing is read, written or said.
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
-import json
 import logging
 import math
 from collections.abc import Sequence
@@ -16,13 +13,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from localspec import paths
+from localspec import kept, paths
 from localspec.config import PLANNED, EngineSettings, GpuLayers
 from localspec.drafters.heads.loading import may_predict, shapes
 from localspec.errors import UsageError
 from localspec.gguf.split import read_parts
 from localspec.gguf.spread import Spread, spread_of
-from localspec.llama.exact import identity as probes
 from localspec.llama.exact.configuration import CACHE_NAMES, DEFAULT_CACHE
 from localspec.llama.library import device_list
 from localspec.models.memory import fit
@@ -45,8 +41,8 @@ class Placement:
     """With numbers of layers, and the devices that have them."""
     chosen: bool = False
     """Whether layers are on a GPU that the user did not ask for: if it fails, the CPU serves."""
-    key: str = ""
-    """Under which it is remembered; "" = it is not."""
+    key: dict[str, Any] | None = None
+    """Under which it is remembered; None = it is not."""
     fault: str = ""
     """Why a GPU is not used although it was to be: what went wrong at an earlier start; "" = nothing."""
 
@@ -77,11 +73,11 @@ def place(settings: EngineSettings) -> Placement:
     key = _key(settings, places)
     known = _remembered(key) if free else None
     if known is not None:
-        (target, draft), fault = known["layers"], known["fault"]
+        (target, draft), fault = known
     else:
         (target, draft), fault = _layers(settings, places), ""
         if free:
-            probes.write(_folder(), key, {"layers": [target, draft], "fault": ""})
+            kept.facts().write("layers", key, {"layers": [target, draft], "fault": ""})
     placed = _numbered(settings, target, _beside(settings, listed, draft))
     names = None if settings.split_mode == "none" else settings.device
     names = names or _text(there, parts=settings.gpu_layers == "auto")
@@ -104,19 +100,18 @@ def on_cpu(found: Placement, fault: str) -> Placement:
 def remember(found: Placement) -> None:
     """Keeps a fault, so that later starts have the same layers; forgets it once layers that were asked for load."""
     if found.key and found.fault:
-        probes.write(_folder(), found.key, {"layers": [0, 0], "fault": found.fault})
+        kept.facts().write("layers", found.key, {"layers": [0, 0], "fault": found.fault})
     elif found.key and not found.chosen and found.settings.gpu_layers:
         known = _remembered(found.key)
-        if known is not None and known["fault"]:
-            with contextlib.suppress(OSError):
-                (_folder() / f"{found.key}.json").unlink()
+        if known is not None and known[1]:
+            kept.facts().remove("layers", found.key)
 
 
 def known_fault(settings: EngineSettings) -> str:
     """What went wrong on a GPU at an earlier start with these files and settings; "" = nothing that is known."""
     there = _devices(None, listed_gpus(settings.rpc), False)
     known = _remembered(_key(settings, [ram(), *there])) if there else None
-    return "" if known is None else str(known["fault"])
+    return "" if known is None else known[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,14 +145,11 @@ def measured(settings: EngineSettings) -> Measured | None:
 
 def _tell(settings: EngineSettings, listed: Sequence[Place], found: Measured, by_table: bool) -> None:
     """Says so if what was measured changes what serves; remembers it."""
-    key, serves = f"{_key(settings, [ram(), *gpus.integrated(listed)])}-serves", bool(found.gpus)
-    try:
-        before = bool(json.loads((_folder() / f"{key}.json").read_text("utf-8"))["gpu"])
-    except probes.DAMAGE:
-        before = by_table
-    if before != serves:
+    key, serves = _key(settings, [ram(), *gpus.integrated(listed)]), bool(found.gpus)
+    before = kept.facts().read("serves", key, lambda data: bool(data["gpu"]))
+    if serves != (by_table if before is None else before):
         _LOG.warning("While answering %s: the %s serves from now on.", found.words, "GPU" if serves else "CPU")
-        probes.write(_folder(), key, {"gpu": serves})
+        kept.facts().write("serves", key, {"gpu": serves})
 
 
 def on_gpu(gpu_layers: GpuLayers) -> bool:
@@ -264,28 +256,23 @@ def _layers(settings: EngineSettings, places: Sequence[Place]) -> tuple[int, int
     return fit.layers(target, draft, fit_settings(settings), places)
 
 
-def _folder() -> Path:
-    return paths.data_dir() / "layers"
+def _remembered(key: dict[str, Any]) -> tuple[tuple[int, int], str] | None:
+    """Layers and fault of an earlier start; None = nothing is known."""
 
-
-def _remembered(key: str) -> dict[str, Any] | None:
-    """What was decided at an earlier start; None = nothing, or it cannot be read."""
-    try:
-        data = json.loads((_folder() / f"{key}.json").read_text("utf-8"))
+    def made(data: Any) -> tuple[tuple[int, int], str]:
         target, draft = data["layers"]
-        return {"layers": (int(target), int(draft)), "fault": str(data["fault"])}
-    except probes.DAMAGE:
-        return None
+        return (int(target), int(draft)), str(data["fault"])
+
+    return kept.facts().read("layers", key, made)
 
 
-def _key(settings: EngineSettings, places: Sequence[Place]) -> str:
-    """Files, devices with all their memory, and settings, hashed."""
-    facts = {
+def _key(settings: EngineSettings, places: Sequence[Place]) -> dict[str, Any]:
+    """Files, devices with all their memory, and settings."""
+    return {
         "files": [_identity(path) for path in (settings.target, settings.draft, *settings.heads) if path is not None],
         "devices": [[one.name, one.description, one.total_bytes, one.unified] for one in places],
         "settings": [str(getattr(settings, name)) for name in _ASKED],
     }
-    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]
 
 
 def _identity(path: Path) -> list[Any]:
