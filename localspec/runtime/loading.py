@@ -127,7 +127,9 @@ def _load_parts(
             _load_draft(loaded, match, progress)
         _know_costs(loaded)
         if settings.corpus == "on" and loaded.context.most_nodes:  # last: it reads on a thread of its own
-            loaded.corpus = Corpus(file_of(target_header, settings.corpus_mb), loaded.model.n_vocab)
+            loaded.corpus = Corpus(
+                file_of(target_header, settings.corpus_mb), loaded.model.n_vocab, settings.target.name
+            )
     except BaseException:
         loaded.close()
         raise

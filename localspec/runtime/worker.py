@@ -156,7 +156,7 @@ class Worker:
         """
         loaded, plan, jobs = self._loaded, self.loop.plan, list[IdleJob]()
         context = loaded.context
-        jobs += [caches for caches in (self.chats, self.prompts) if caches is not None]
+        jobs += [kept for kept in (self.chats, self.prompts, loaded.corpus) if kept is not None]
         if loaded.self_check is not None:
             jobs.append(IdleSelfCheck(loaded.self_check, self._distrust_kernels))
             jobs.append(IdleLimits(context.threads))

@@ -52,7 +52,7 @@ def held(engine: Engine) -> int:
     """Tokens of past answers."""
     corpus = engine.loaded.corpus
     assert corpus is not None
-    corpus.wait()
+    corpus.settle()
     return tokens_held(corpus._index)
 
 

@@ -11,8 +11,7 @@ import pytest
 
 from localspec.chat.archive.archive import Archive
 from localspec.runtime.kept.chat_caches import CacheFolder
-from localspec.runtime.kept.corpus import folder
-from localspec.runtime.kept.corpus_file import CorpusFile, Sequence, name_of
+from localspec.runtime.kept.corpus import CorpusFile, Sequence, folder, name_of
 from localspec.types import NO_TOKENS
 from tests.cli.conftest import Command
 from tests.conftest import fill
@@ -81,16 +80,17 @@ def test_rm_deletes_the_saved_cache_and_the_answers_in_the_corpus(command: Comma
     kept.parent.mkdir(parents=True, exist_ok=True)
     kept.write_bytes(b"")
     gone.write_bytes(b"")
-    answers = CorpusFile(folder() / "one.tokens", 10**6)
-    answers.add(Sequence(name_of(NO_TOKENS, key), np.arange(9, dtype=np.int32), 1.0) for key in keys)
+    answers = CorpusFile(folder() / "one.sqlite", 10**6)
+    answers.write(Sequence(name_of(NO_TOKENS, key), np.arange(9, dtype=np.int32), 1.0) for key in keys)
     assert command("chats", "rm", "2").code == 0
     assert [kept.exists(), gone.exists()] == [True, False]
-    assert [one.name for one in answers.read().sequences] == [name_of(NO_TOKENS, keys[0])]
+    assert [one.name for one in answers.read()] == [name_of(NO_TOKENS, keys[0])]
+    answers.close()
 
 
 @pytest.mark.usefixtures("two_chats")
 def test_rm_removes_chats_whose_answers_stay_in_the_corpus_and_says_so(command: Command) -> None:
-    (folder() / "one.tokens").mkdir(parents=True)  # where a file should be
+    (folder() / "one.sqlite").mkdir(parents=True)  # where a file should be
     removed = command("chats", "rm", "1", "2")
     assert (removed.code, removed.out.count("Removed chat")) == (1, 2)
     assert "cannot be taken out of the corpus" in removed.err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from localspec.cli.commands.chat import _load
 from localspec.cli.options import engine_settings
 from localspec.native.suffix import SuffixIndex
 from localspec.runtime.engine import Engine
-from localspec.runtime.kept.corpus_file import CorpusFile
+from localspec.runtime.kept.corpus import CorpusFile
 from tests.cli.conftest import Command
 
 
@@ -49,9 +50,10 @@ def test_files_are_added_counted_and_cleared(command: Command, code: Path) -> No
     assert added.out.startswith("Added 2 files, ")
     assert "2 that are empty, too large or no UTF-8 text were left out" in added.out
     stats = json.loads(command("corpus", "stats", "--json").out)
-    assert (stats["texts"], stats["damaged_bytes"], stats["budget_bytes"]) == (2, 0, 16_000_000)
+    assert (stats["texts"], stats["models"], stats["budget_bytes"]) == (2, {"added by hand": 2}, 16_000_000)
     index = SuffixIndex()
-    sequences = CorpusFile(Path(stats["path"]), 10**6).read().sequences
+    with closing(CorpusFile(Path(stats["path"]), 10**6)) as file:
+        sequences = file.read()
     index.add([one.tokens for one in sequences])
     whole = sequences[0].tokens
     assert index.guess(whole[:6], 4, 4).tokens.tolist() == whole[6:10].tolist()
@@ -61,7 +63,9 @@ def test_files_are_added_counted_and_cleared(command: Command, code: Path) -> No
     assert json.loads(command("corpus", "stats", "--json").out)["texts"] == 2, (
         "a file's new text takes the old one's place"
     )
-    assert "2 texts of " in command("corpus", "stats").out
+    said = command("corpus", "stats").out
+    assert "2 texts of " in said
+    assert "From: added by hand 2." in said
     assert command("corpus", "clear").out == "Cleared the corpus.\n"
     assert json.loads(command("corpus", "stats", "--json").out)["texts"] == 0
 

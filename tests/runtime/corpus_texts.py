@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from localspec.native.suffix import NOTHING, Continuation
-from localspec.runtime.kept.corpus_file import Sequence, name_of
+from localspec.runtime.kept.corpus import Corpus, Sequence, name_of
 from localspec.types import Tokens
 
-if TYPE_CHECKING:
-    from localspec.runtime.kept.corpus import Corpus
+LONG = 4000
+"""Tokens of a text that takes four pages of a file."""
 
 
 def text(number: int, length: int = 40) -> Tokens:

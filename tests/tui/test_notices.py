@@ -44,7 +44,7 @@ async def test_a_warning_is_a_note_and_one_that_comes_too_late_is_kept(make_app:
 
 @pytest.mark.asyncio
 async def test_answers_of_a_deleted_chat_that_stay_in_the_corpus_are_said(make_app: MakeApp) -> None:
-    (folder() / "one.tokens").mkdir(parents=True)  # where a file should be
+    (folder() / "one.sqlite").mkdir(parents=True)  # where a file should be
     app = make_app("a")
     with shown(app.warn):
         async with app.run_test() as pilot:

@@ -81,8 +81,8 @@ async def test_nothing_of_it_is_in_a_file(make_app: MakeApp, folders: Path, monk
     monkeypatch.setenv("LOCALSPEC_CACHE", str(folders / "cache"))
 
     def kept() -> set[str]:
-        found = [*(folders / "cache").rglob("*"), *(folders / "data").rglob("*.tokens*")]
-        return {path.name for path in found if "chat" in str(path) or "tokens" in path.name}
+        found = [*(folders / "cache").rglob("*"), *(folders / "data" / "corpus").rglob("*")]
+        return {path.name for path in found if "chat" in str(path) or "corpus" in str(path)}
 
     for private in (True, False):
         local = LocalAnswerer(lambda progress: Engine.load(progress=progress, exact="off", corpus="on"), "bundled pair")

@@ -85,6 +85,6 @@ def test_what_was_kept_of_a_deleted_chat_goes_without_an_engine(
 def test_answers_that_cannot_be_deleted_are_warned_of(
     archive: Archive, folders: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    (corpus.folder() / "broken.tokens").mkdir(parents=True)  # no file, so that nothing can be taken out of it
+    (corpus.folder() / "broken.sqlite").mkdir(parents=True)  # no file, so that nothing can be taken out of it
     Session(answerer("first"), archive, Preferences()).forget("gone")
     assert [record.levelname for record in caplog.records] == ["WARNING"]

@@ -30,8 +30,7 @@ from localspec.methods import COPYING, HEADS
 from localspec.planning.acceptance import Table
 from localspec.runtime.engine import Engine
 from localspec.runtime.generation import Generation
-from localspec.runtime.kept.corpus import Corpus
-from localspec.runtime.kept.corpus_file import CorpusFile
+from localspec.runtime.kept.corpus import Corpus, CorpusFile
 
 
 @dataclass(slots=True)
@@ -61,7 +60,7 @@ class TrialCorpus(Corpus):
         self._folder = TemporaryDirectory(prefix="localspec-bench-")
         self.before = engine.loaded.corpus
         """What the engine goes on with afterwards."""
-        file = CorpusFile(Path(self._folder.name) / "answers.tokens", int(engine.settings.corpus_mb * 1e6))
+        file = CorpusFile(Path(self._folder.name) / "answers.sqlite", int(engine.settings.corpus_mb * 1e6))
         super().__init__(file, engine.loaded.model.n_vocab)
 
     def close(self) -> None:
@@ -128,7 +127,7 @@ class EngineContender:
     def answer(self, turn: Turn) -> Answer:
         corpus = self._engine.loaded.corpus
         if isinstance(corpus, TrialCorpus):
-            corpus.wait()  # a user does not ask again within milliseconds
+            corpus.settle()  # a user does not ask again within milliseconds
         start = perf_counter()
         generation = self._engine.generate(
             turn.tokens,

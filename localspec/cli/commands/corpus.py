@@ -8,7 +8,9 @@ import os
 import stat
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +23,7 @@ from localspec.paths import typed
 
 if TYPE_CHECKING:
     from localspec.gguf import Header
-    from localspec.runtime.kept.corpus_file import CorpusFile
+    from localspec.runtime.kept.corpus import CorpusFile
 
 _LARGEST = 4_000_000
 """Bytes of a file that is added."""
@@ -72,45 +74,46 @@ def _opened(options: argparse.Namespace) -> tuple[Path, Header, CorpusFile]:
 
 def _stats(options: argparse.Namespace) -> int:
     target, _, file = _opened(options)
-    contents = file.read()
-    tokens = sum(len(one.tokens) for one in contents.sequences)
-    last = max((one.used for one in contents.sequences), default=None)
+    with closing(file):
+        sequences = file.read()
+    tokens = sum(len(one.tokens) for one in sequences)
+    last = sequences[-1].used if sequences else None
+    models = Counter("added by hand" if one.model is None else one.model or "not known" for one in sequences)
     facts: dict[str, Any] = {
         "target": target.name,
         "path": str(file.path),
-        "texts": len(contents.sequences),
+        "texts": len(sequences),
+        "models": models,
         "tokens": tokens,
-        "bytes": contents.size,
+        "bytes": file.size,
         "budget_bytes": file.budget,
-        "damaged_bytes": contents.lost,
         "last_used": last,
     }
     if options.json:
         print(json.dumps(facts))
         return 0
-    if not contents.sequences:
+    if not sequences:
         print(f"The corpus for {target.name} is empty. Chats fill it, and `localspec corpus add FILES`.")
     else:
         at = time.strftime("%Y-%m-%d %H:%M", time.localtime(last))
         print(
-            f"{len(contents.sequences)} texts of {tokens} tokens for the tokenizer of {target.name}, last used {at}; "
-            f"{decimal(contents.size)} of {decimal(file.budget)}.\n{file.path}"
+            f"{len(sequences)} texts of {tokens} tokens for the tokenizer of {target.name}, last used {at}; "
+            f"{decimal(file.size)} of {decimal(file.budget)}.\n{file.path}"
         )
-        if contents.size > file.budget:
+        print("From: " + ", ".join(f"{name} {count}" for name, count in models.most_common()) + ".")
+        if file.size > file.budget:
             print("Others gave it more room; `localspec corpus trim` cuts it to yours.")
-    if contents.lost:
-        print(f"{contents.lost} bytes are damaged and left out; the next use mends the file.")
     return 0
 
 
 def _clear(options: argparse.Namespace) -> int:
-    from localspec.runtime.kept.corpus import folder
-    from localspec.runtime.kept.corpus_file import CorpusFile
+    from localspec.runtime.kept.corpus import files
 
-    files = (
-        [CorpusFile(path, 0) for path in sorted(folder().glob("*.tokens"))] if options.all else [_opened(options)[2]]
-    )
-    cleared = sum(file.clear() for file in files)
+    cleared = 0
+    for file in files() if options.all else [_opened(options)[2]]:
+        with closing(file):
+            cleared += file.trim(0) > 0
+            file.drop_damaged()
     if options.json:
         print(json.dumps({"cleared": cleared}))
     else:
@@ -120,18 +123,18 @@ def _clear(options: argparse.Namespace) -> int:
 
 def _trim(options: argparse.Namespace) -> int:
     file = _opened(options)[2]
-    removed = file.trim()
-    size = file.path.stat().st_size if file.path.exists() else 0
+    with closing(file):
+        removed = file.trim(file.budget)
     if options.json:
-        print(json.dumps({"removed": removed, "bytes": size, "budget_bytes": file.budget}))
+        print(json.dumps({"removed": removed, "bytes": file.size, "budget_bytes": file.budget}))
     else:
-        print(f"{removed} texts were removed; {decimal(size)} of {decimal(file.budget)}.")
+        print(f"{removed} texts were removed; {decimal(file.size)} of {decimal(file.budget)}.")
     return 0
 
 
 def _add(options: argparse.Namespace) -> int:
     from localspec.llama.model import Model
-    from localspec.runtime.kept.corpus_file import KEPT_SHARE, Sequence, name_of
+    from localspec.runtime.kept.corpus import KEPT_SHARE, Sequence, name_of
     from localspec.types import NO_TOKENS
 
     target, _, file = _opened(options)
@@ -145,14 +148,15 @@ def _add(options: argparse.Namespace) -> int:
                 continue
             name = name_of(str(paths.real(path)).encode("utf-8", "surrogateescape"))
             sequences.append(Sequence(name, tokens, time.time()))
-            size += sequences[-1].size
+            size += tokens.nbytes
             if size > room:
                 raise UsageError(
                     f"The files make more than {decimal(room)} of tokens, which is what the corpus can take of them.",
                     "Add fewer, or give more room with --corpus-mb here and where it is used.",
                 )
     tokens_added = sum(len(one.tokens) for one in sequences)
-    file.add(sequences)
+    with closing(file):
+        file.write(sequences)
     if options.json:
         print(
             json.dumps({"added": len(sequences), "tokens": tokens_added, "left_out": left_out, "path": str(file.path)})

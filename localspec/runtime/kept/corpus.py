@@ -9,27 +9,37 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import sqlite3
+import struct
 import threading
 import time
+import zlib
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
-from localspec import paths
+import numpy as np
+
+from localspec import paths, sqlite
 from localspec.errors import LocalspecError
 from localspec.gguf import Header
 from localspec.models.facts.vocabulary import vocabulary
 from localspec.native.suffix import SuffixIndex
-from localspec.runtime.kept.corpus_file import CorpusFile, Sequence, mark_of, name_of
 from localspec.types import Tokens
 
 _LOG = logging.getLogger("localspec")
 LEAST_TOKENS = 8
 """Shorter answers are not worth keeping."""
-_KEPT_SHARE = 0.75
+KEPT_SHARE = 0.75
 """Of the budget, after what is of least use has left."""
+_LOOK_SECONDS = 10.0
+"""In idle time, between two looks for what other processes have deleted."""
 
 
 def folder() -> Path:
@@ -48,7 +58,13 @@ def file_of(header: Header, megabytes: float) -> CorpusFile:
     for token in words.tokens:
         digest.update(len(token).to_bytes(4, "little") + token)
     digest.update(words.merges)
-    return CorpusFile(folder() / f"{digest.hexdigest()[:24]}.tokens", int(megabytes * 1e6))
+    return CorpusFile(folder() / f"{digest.hexdigest()[:24]}.sqlite", int(megabytes * 1e6))
+
+
+def files() -> list[CorpusFile]:
+    """Those of all tokenizers."""
+    found = {path.with_suffix(".sqlite") for kind in ("sqlite", "tokens") for path in folder().glob(f"*.{kind}")}
+    return [CorpusFile(path, 0) for path in sorted(found)]
 
 
 def erase(chat: str) -> None:
@@ -58,12 +74,13 @@ def erase(chat: str) -> None:
         LocalspecError: one of them cannot be written; what was there is as it was. The others are done.
     """
     fault: LocalspecError | None = None
-    for path in sorted(folder().glob("*.tokens")):
+    for file in files():
         try:
-            CorpusFile(path, 0).remove(chat)
-        except OSError as error:
-            said = f"The answers of the chat cannot be taken out of the corpus {path}: {error.strerror or error}."
-            fault = LocalspecError(said, "`localspec corpus clear` deletes it.")
+            with closing(file):
+                file.remove(chat)
+        except LocalspecError as error:
+            said = f"The answers of the chat cannot be taken out of the corpus. {error.message}"
+            fault = LocalspecError(said, error.hint)
     if fault is not None:
         raise fault
 
@@ -71,10 +88,15 @@ def erase(chat: str) -> None:
 class Corpus:
     """The sequences of one file in memory. `borrow`, `used` and `keep` are for the engine's thread."""
 
-    def __init__(self, file: CorpusFile, n_vocab: int) -> None:
-        """Begins to read; `n_vocab`: sequences with other tokens are left out."""
+    def __init__(self, file: CorpusFile, n_vocab: int, model: str = "") -> None:
+        """Begins to read.
+
+        Args:
+            n_vocab: sequences with other tokens are left out.
+            model: who answers.
+        """
         self.file = file
-        self._n_vocab = n_vocab
+        self._n_vocab, self._model = n_vocab, model
         self._most = file.budget // 4
         self._index = SuffixIndex()
         self._lock = threading.Lock()  # of the index
@@ -84,6 +106,7 @@ class Corpus:
         self._tokens = 0
         self._used: set[int] = set()
         self._said = self._closed = False
+        self._looked = perf_counter()
         self._thread = ThreadPoolExecutor(1, "localspec-corpus")
         self._thread.submit(self._guarded, self._load)
 
@@ -111,8 +134,20 @@ class Corpus:
         """The chat was deleted: its answers are found no more, and leave the disk; if they cannot, it warns."""
         self._thread.submit(self._guarded, self._leave, chat)
 
-    def wait(self) -> None:
-        """Until everything that was asked for is done."""
+    @property
+    def wait(self) -> float | None:
+        """See `IdleJob.wait`."""
+        return None if self._closed else max(0.0, self._looked + _LOOK_SECONDS - perf_counter())
+
+    def step(self) -> bool:
+        """Has the thread drop what another process has deleted; see `IdleJob.step`."""
+        self._looked = perf_counter()
+        if not self._closed:
+            self._thread.submit(self._guarded, self._look)
+        return self._closed
+
+    def settle(self) -> None:
+        """Waits until everything that was asked for is done."""
         self._thread.submit(lambda: None).result()
 
     def close(self) -> None:
@@ -120,7 +155,8 @@ class Corpus:
         if self._closed:
             return
         self._closed = True
-        self._thread.submit(self._guarded, self._write_used, self._used)
+        self._thread.submit(self._guarded, self._write, self._used)
+        self._thread.submit(self._guarded, self.file.close)
         self._thread.shutdown()
         self._index.close()
 
@@ -133,27 +169,12 @@ class Corpus:
         except Exception as error:  # noqa: BLE001 - no caller looks at what becomes of the work
             if not self._said:
                 self._said = True
-                reason = (error.strerror if isinstance(error, OSError) else "") or str(error)
-                _LOG.warning(
-                    "localspec: The corpus %s cannot be kept (%s); answers go on, and some are not added to it.",
-                    self.file.path,
-                    reason.rstrip("."),
-                )
+                said = error.message if isinstance(error, LocalspecError) else f"{self.file.path}: {error!r}"
+                _LOG.warning("localspec: %s; answers go on, and some are not added to it.", said.rstrip("."))
 
     def _load(self) -> None:
-        contents = self.file.read()
-        if contents.lost:
-            _LOG.warning(
-                "localspec: The corpus %s was damaged: %d of its %d bytes cannot be read and are left out; "
-                "%d texts are there.",
-                self.file.path,
-                contents.lost,
-                contents.size,
-                len(contents.sequences),
-            )
-            self.file.mend()
         room, chosen = self._most, []
-        for one in reversed(contents.sequences):
+        for one in reversed(self.file.read()):
             if not len(one.tokens) or int(one.tokens.min()) < 0 or int(one.tokens.max()) >= self._n_vocab:
                 continue
             room -= len(one.tokens)
@@ -166,28 +187,29 @@ class Corpus:
         for number, one in enumerate(chosen, first):
             self._hold(number, one)
 
+    def _look(self) -> None:
+        for name in self.file.gone(self._numbers):
+            self._drop(self._numbers[name])
+
     def _hold(self, number: int, one: Sequence) -> None:
         self._held[number] = (one.name, len(one.tokens))
         self._numbers[one.name] = number
         self._tokens += len(one.tokens)
 
     def _take(self, tokens: Tokens, chat: str | None, used: set[int]) -> None:
-        self._write_used(used)
-        one = Sequence(name_of(tokens, chat), tokens, time.time())
+        one = Sequence(name_of(tokens, chat), tokens, time.time(), self._model)
         known = self._numbers.get(one.name)
         if known is not None:
-            self._write_used({known})
+            self._write(used | {known})
             return
         with self._lock:
             number = self._index.add([tokens])
         self._hold(number, one)
-        if self._tokens > self._most:
-            self._make_room()
-        self.file.add([one])
+        self._write(used, one)
 
     def _make_room(self) -> None:
         """Takes out what was of no use for longest."""
-        while self._tokens > _KEPT_SHARE * self._most and len(self._held) > 1:
+        while self._tokens > KEPT_SHARE * self._most and len(self._held) > 1:
             self._drop(next(iter(self._held)))
 
     def _leave(self, chat: str) -> None:
@@ -206,8 +228,242 @@ class Corpus:
         del self._numbers[name]
         self._tokens -= length
 
-    def _write_used(self, numbers: set[int]) -> None:
-        there = [number for number in numbers if number in self._held]
+    def _write(self, used: set[int], *new: Sequence) -> None:
+        there = [number for number in used if number in self._held]
         for number in there:
             self._held.move_to_end(number)
-        self.file.used([self._held[number][0] for number in there])
+        names = [self._held[number][0] for number in there]
+        if self._tokens > self._most:
+            self._make_room()
+        if names or new:
+            self.file.write(new, names)
+
+
+# On disk: an SQLite file for each tokenizer, which several processes may use at once.
+#
+# It may grow to the largest budget that any writer was given, so that one with a smaller budget does not cut what
+# another keeps. What is deleted is overwritten: `secure_delete`, no write-ahead log, and a file that shrinks.
+
+_STEPS = [
+    """
+CREATE TABLE sequence (name BLOB PRIMARY KEY, tokens BLOB NOT NULL, used REAL NOT NULL, model TEXT);
+CREATE TABLE room (bytes INTEGER NOT NULL);
+INSERT INTO room VALUES (0);
+"""
+]
+"""See `sqlite.upgrade`. `model` is NULL of what was added by hand, and empty where it is not known."""
+_BUSY_SECONDS = 5.0
+"""How long to wait for another process, which writes for some milliseconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sequence:
+    """What is kept."""
+
+    name: bytes
+    """16 bytes; a later one of the same name takes its place."""
+    tokens: Tokens
+    """int32[n]."""
+    used: float
+    """When it came or was of use last, in seconds since 1970."""
+    model: str | None = None
+    """Who answered, "" = unknown; None = it was added by hand."""
+
+
+def name_of(content: bytes | Tokens, chat: str | None = None) -> bytes:
+    """16 bytes that stand for a content; those of one chat begin with its mark."""
+    data = content if isinstance(content, bytes) else content.astype("<i4").tobytes()
+    digest = hashlib.blake2b(data, digest_size=16).digest()
+    return digest if chat is None else mark_of(chat) + digest[:8]
+
+
+def mark_of(chat: str) -> bytes:
+    """8 bytes that stand for a chat."""
+    return hashlib.blake2b(chat.encode("utf-8", "surrogatepass"), digest_size=8, person=b"chat").digest()
+
+
+class CorpusFile:
+    """One file; on one thread at a time. All but `size` and `close` raise a LocalspecError if it cannot be used: what
+    was there is as it was. A damaged one is set aside until a chat is deleted."""
+
+    def __init__(self, path: Path, budget: int) -> None:
+        """
+        Args:
+            path: may not be there yet; nor its folder.
+            budget: bytes it may take, if no other writer was given more.
+        """
+        self.path, self.budget = path, budget
+        self._old = path.with_suffix(".tokens")
+        self._connection: sqlite3.Connection | None = None
+        self._version: int | None = None
+        """Of what `read` or `gone` saw last."""
+
+    @property
+    def size(self) -> int:
+        """Bytes on disk."""
+        return self.path.stat().st_size if self.path.exists() else 0
+
+    def read(self) -> list[Sequence]:
+        """What is there; used last comes last."""
+        if not (self.path.exists() or self._old.exists()):
+            return []
+        with self._transaction("DEFERRED") as database:
+            self._version = sqlite.number(database, "data_version")
+            rows = database.execute("SELECT * FROM sequence ORDER BY used, rowid").fetchall()
+        return [
+            Sequence(name, np.frombuffer(tokens, "<i4").astype(np.int32, copy=False), *rest)
+            for name, tokens, *rest in rows
+        ]
+
+    def gone(self, names: Collection[bytes]) -> list[bytes]:
+        """Those of the names that are not there, if another process has changed the file since this was asked last."""
+        if self._connection is None:
+            return []
+        with self._transaction("DEFERRED") as database:
+            seen, self._version = self._version, sqlite.number(database, "data_version")
+            if seen == self._version:
+                return []
+            there = {name for (name,) in database.execute("SELECT name FROM sequence")}
+        return [name for name in names if name not in there]
+
+    def write(self, new: Iterable[Sequence], used: Iterable[bytes] = ()) -> None:
+        """Adds sequences, and makes room if they are too many.
+
+        Args:
+            used: names of those that were of use now.
+        """
+        rows = [(one.name, one.tokens.astype("<i4").tobytes(), one.used, one.model) for one in new]
+        with self._transaction() as database:
+            now = time.time()
+            database.executemany("UPDATE sequence SET used = ? WHERE name = ?", [(now, name) for name in used])
+            database.executemany("INSERT OR REPLACE INTO sequence VALUES (?, ?, ?, ?)", rows)
+            database.execute("UPDATE room SET bytes = max(bytes, ?)", (self.budget,))
+            (room,) = database.execute("SELECT bytes FROM room").fetchone()
+            if _bytes(database) > room:
+                _cut(database, int(KEPT_SHARE * room))
+
+    def trim(self, most: int) -> int:
+        """Cuts it to so many bytes, which count from now on whatever other writers were given; sequences that had to
+        go."""
+        if not (self.path.exists() or self._old.exists()):
+            return 0
+        with self._transaction() as database:
+            database.execute("UPDATE room SET bytes = ?", (most,))
+            return _cut(database, most)
+
+    def remove(self, chat: str) -> None:
+        """Takes out what came from a chat."""
+        with self._transaction() as database:
+            database.execute("DELETE FROM sequence WHERE substr(name, 1, 8) = ?", (mark_of(chat),))
+            self.drop_damaged()
+
+    def drop_damaged(self) -> None:
+        """Deletes what was set aside."""
+        for damaged in self.path.parent.glob(f"{self.path.name}.damaged-*"):
+            damaged.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Closes the file, which opens again when it is used."""
+        connection, self._connection, self._version = self._connection, None, None
+        if connection is not None:
+            connection.close()
+
+    @contextmanager
+    def _transaction(self, kind: str = "IMMEDIATE") -> Iterator[sqlite3.Connection]:
+        try:
+            if self._connection is None:
+                self._connection = self._opened()
+            with sqlite.transaction(self._connection, kind):
+                yield self._connection
+        except (OSError, sqlite3.Error) as error:
+            if sqlite.is_damage(error) or "readonly" in str(error):  # so it says of a file that was moved, too
+                self.close()
+            reason = error.strerror if isinstance(error, OSError) else str(error)
+            said = f"The corpus {paths.shown(self.path)} cannot be used: {reason}."
+            raise LocalspecError(said, "Make room, or delete it: answers do without.") from error
+
+    def _opened(self) -> sqlite3.Connection:
+        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            return self._connected()
+        except sqlite3.DatabaseError as error:
+            if not sqlite.is_damage(error):
+                raise
+            aside = sqlite.set_aside(self.path)
+            _LOG.warning(
+                "localspec: The corpus %s was damaged (%s); it is kept as %s until a chat is deleted, and a new one "
+                "was begun.",
+                *(paths.shown(self.path), error, aside.name),
+            )
+            return self._connected()
+
+    def _connected(self) -> sqlite3.Connection:
+        sqlite.make_private(self.path)
+        connection = sqlite.connect(self.path, _BUSY_SECONDS)
+        try:
+            connection.text_factory = partial(str, encoding="utf-8", errors="replace")
+            connection.execute("PRAGMA secure_delete = 1")
+            version = sqlite.number(connection, "user_version")
+            if version > len(_STEPS):
+                raise LocalspecError(
+                    f"The corpus {paths.shown(self.path)} is from a newer localspec.", "Update this one."
+                )
+            if not version:
+                connection.execute("PRAGMA auto_vacuum = FULL")
+            if connection.execute("PRAGMA quick_check(1)").fetchone()[0] != "ok":
+                raise sqlite3.DatabaseError("database disk image is malformed")
+            sqlite.upgrade(connection, _STEPS)
+            self._take_over(connection)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _take_over(self, connection: sqlite3.Connection) -> None:
+        """What localspec kept until version 0.2 in a file of its own format, which is deleted."""
+        if not self._old.exists():
+            return
+        with sqlite.transaction(connection), suppress(FileNotFoundError):  # another process was quicker
+            data = self._old.read_bytes()
+            rows = [(name, tokens, used, "") for name, (tokens, used) in _old_sequences(data).items()]
+            connection.executemany("INSERT OR IGNORE INTO sequence VALUES (?, ?, ?, ?)", rows)
+            connection.execute("UPDATE room SET bytes = max(bytes, ?)", (len(data),))
+        for left in self._old.parent.glob(f"{self._old.name}*"):
+            left.unlink(missing_ok=True)
+
+
+def _bytes(database: sqlite3.Connection) -> int:
+    """What the file takes once the transaction is over."""
+    pages = sqlite.number(database, "page_count") - sqlite.number(database, "freelist_count")
+    return pages * sqlite.number(database, "page_size")
+
+
+def _cut(database: sqlite3.Connection, most: int) -> int:
+    """Takes out what was of no use for longest until the rest takes `most` bytes; how many sequences that was."""
+    names = database.execute("SELECT name FROM sequence ORDER BY used, rowid").fetchall()
+    for count, name in enumerate(names):
+        if _bytes(database) <= most:
+            return count
+        database.execute("DELETE FROM sequence WHERE name = ?", name)
+    return len(names)
+
+
+_OLD_HEAD = struct.Struct("<4sBxxxI16sdI")
+"""Magic, kind (1 = a sequence, else it was of use), tokens, name, seconds since 1970, CRC-32 of all but itself. After
+it the tokens as int32."""
+
+
+def _old_sequences(data: bytes) -> dict[bytes, tuple[bytes, float]]:
+    """By name: tokens, and when it was of use last. What is damaged is left out."""
+    found: dict[bytes, tuple[bytes, float]] = {}
+    at = data.find(b"\xf5lsC")
+    while 0 <= at <= len(data) - _OLD_HEAD.size:
+        _, kind, count, name, used, check = _OLD_HEAD.unpack_from(data, at)
+        begin, end = at + _OLD_HEAD.size, at + _OLD_HEAD.size + 4 * count
+        if end <= len(data) and zlib.crc32(data[begin:end], zlib.crc32(data[at : begin - 4])) == check:
+            if kind == 1 or name in found:
+                found[name] = (data[begin:end] if kind == 1 else found[name][0], used)
+        else:
+            end = at + 1
+        at = data.find(b"\xf5lsC", end)
+    return found
