@@ -6,6 +6,7 @@ import logging
 from functools import partial
 
 import pytest
+from textual.widgets import Input
 from textual.widgets._toast import Toast, ToastRack
 
 from localspec.runtime.kept.corpus import folder
@@ -80,3 +81,29 @@ async def test_a_long_note_is_seen_as_a_whole_in_40_columns_and_12_lines(make_ap
         await until(pilot, lambda: rack.query_one(Toast).region.height > 1)
         await until(pilot, lambda: rack.query_one(Toast).region.bottom <= front(app).composer.region.y)
         assert rack.query_one(Toast).region.y >= 0
+
+
+@pytest.mark.asyncio
+async def test_a_note_that_is_said_again_stands_there_once(make_app: MakeApp) -> None:
+    app = make_app("a")
+    async with app.run_test(notifications=True) as pilot:
+        await until(pilot, lambda: app.pane is not None)
+        for text in ("There is nothing to bring back.", "Tags: a.", "There is nothing to bring back."):
+            note(app, text)
+            await until(pilot, partial(lambda text: [*app._notifications][-1].message == text, text))
+        await until(pilot, lambda: len(app.screen.query(Toast)) == 2)
+        assert [one.message for one in app._notifications] == ["Tags: a.", "There is nothing to bring back."]
+
+
+@pytest.mark.asyncio
+async def test_notes_do_not_lie_over_what_is_asked(make_app: MakeApp) -> None:
+    app = make_app("a")
+    async with app.run_test(size=(80, 24), notifications=True) as pilot:
+        await until(pilot, lambda: app.pane is not None)
+        note(app, "Name the file to take in. " * 3)
+        front(app).composer.put("/rename")
+        await pilot.press("escape", "enter")
+        await until(pilot, lambda: app.screen.query(Toast) and app.screen.query(Input))
+        field = app.screen.query_one(Input)
+        await until(pilot, lambda: app.screen.query_one(Toast).region.height > 1)
+        assert not app.screen.query_one(Toast).region.overlaps(field.region)
