@@ -253,6 +253,8 @@ async def test_the_prompt_of_a_race_is_replaced_by_typing(make_app: MakeApp) -> 
         assert field.value == "Whales"
         await pilot.press("home", *"Of ")  # a cursor key goes on with what is there
         assert field.value == "Of Whales"
+        offered = {key.binding.id or "" for key in app.screen.active_bindings.values() if key.enabled}
+        assert not {name for name in offered if name.startswith("race.")}, "they are letters of the prompt"
 
 
 async def test_a_race_shows_both_answers_in_40_columns_and_12_lines(make_app: MakeApp) -> None:

@@ -112,9 +112,10 @@ _WATCHABLE_SECONDS = 3.0
 _FRAMES_A_SECOND = 30
 _PROMPT = "Repeat this text exactly: Maria bought 12 lanterns in Lisbon and 3 lanterns in Oslo."
 HELP = (
-    "The engine computes one pass at a time, so two answers at once would share passes and neither clock would mean "
-    "anything. Each lane runs alone, one after the other, same prompt, seed and settings. A clock counts what the "
-    "passes took on the engine, reading the prompt left out. Then both are shown again side by side, at one pace."
+    "Enter starts. The engine computes one pass at a time, so two answers at once would share passes and neither "
+    "clock would mean anything. Each lane runs alone, one after the other, same prompt, seed and settings. A clock "
+    "counts what the passes took on the engine, reading the prompt left out. Then both are shown again side by side, "
+    "at one pace."
 )
 KNEW = "Both heats knew the prompt alone: no past answers, nothing recycled, no cache."
 """Said beside each result."""
@@ -179,6 +180,11 @@ class RaceScreen(Page):
         event.input.action_home()  # its beginning is seen
         self.set_focus(None)  # from here on letters are keys
         self._begin()
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """The keys of a race are not offered while its prompt is written."""
+        writing = isinstance(self.focused, Input)
+        return not (writing and action in ("again", "replay", "pace", "prompt"))
 
     def action_prompt(self) -> None:
         """Back to the prompt."""
