@@ -113,6 +113,12 @@ def pictured(text: str) -> str:
     return _PICTURED.sub(_picture, text)
 
 
+def counted_lines(text: str) -> str:
+    """How many it has, in words: `1 line`, `12 lines`; one more or less newline at its end does not count."""
+    number = len(text.splitlines())
+    return f"{number:,} line{'s' * (number != 1)}"
+
+
 def one_line(text: str) -> str:
     """`pictured`, with line ends and tabs as signs too, for a cell of a table."""
     return pictured(text).replace("\n", "↵").replace("\t", "⇥")

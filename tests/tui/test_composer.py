@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from textual import events
+from textual.widgets import Static
 
 from localspec.chat.archive.message import Attachment
 from localspec.errors import UsageError
@@ -136,6 +137,20 @@ async def test_files_are_completed_and_attached(make_app: MakeApp, folders: Path
         await pilot.press("enter")
         await answered(pilot)
         assert front(app).path[0].attachments == (Attachment("notes/plan.md", "The plan."),)
+        said = front(app).transcript.bubbles[0].query_one(".said", Static)
+        assert str(said.content).endswith("\n+ notes/plan.md (1 line)")
+
+
+@pytest.mark.asyncio
+async def test_the_input_is_seen_beneath_the_list_in_40_columns_and_12_lines(make_app: MakeApp) -> None:
+    app = make_app("a")
+    async with app.run_test(size=(40, 12)) as pilot:
+        await until(pilot, lambda: app.pane is not None)
+        await pilot.press("/")
+        pane = front(app)
+        await until(pilot, lambda: pane.completion.shown and pane.query_one(Suggestions).region.height)
+        assert pane.composer.region.bottom <= pane.region.bottom
+        assert pane.composer.region.height == 3
 
 
 def test_mentions(tmp_path: Path) -> None:

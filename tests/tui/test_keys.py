@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.cells import cell_len
 from textual.app import App
 from textual.binding import Binding
 from textual.dom import DOMNode
@@ -72,6 +73,18 @@ async def test_help_names_every_key_as_it_is_now(make_app: MakeApp, folders: Pat
             (line,) = (line for line in lines if line.startswith(f"  {name} "))
             assert all(app.get_key_display(binding.with_key(key)) in line for key in keys), line
             assert any(line.endswith(f"  {binding.tooltip or binding.description}") for line in lines), name
+
+
+async def test_help_is_read_as_a_whole_in_40_columns(make_app: MakeApp) -> None:
+    app = make_app("a")
+    async with app.run_test(size=(40, 12)) as pilot:
+        app.open("help")
+        await until(pilot, lambda: len(app.screen_stack) == 2 and str(app.screen.query_one("#help > Static").content))  # type: ignore[attr-defined]
+        text = app.screen.query_one("#help > Static", Static)
+        keys = str(text.content).partition("Other keys")[0]
+        assert all(cell_len(line) <= text.size.width for line in keys.splitlines())
+        for binding in (one for _, one in owned()):
+            assert " ".join(binding.tooltip.split()) in " ".join(keys.split()), binding
 
 
 class Heard:

@@ -15,7 +15,7 @@ from textual.widgets import Footer, Static
 from textual.widgets._toast import ToastRack  # has no public name
 
 from localspec.chat.archive.message import Chat, StoredMessage
-from localspec.chat.plain_text import one_line, plain_text
+from localspec.chat.plain_text import counted_lines, one_line, plain_text
 from localspec.errors import LocalspecError
 from localspec.models.installed import chosen
 from localspec.tui.screens import compacting
@@ -68,6 +68,7 @@ class ChatScreen(Screen[None]):
     """At the bottom of everything; other screens lie above it."""
 
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (50, "-wide")]  # noqa: RUF012 - Textual does not declare it as one of the class
+    VERTICAL_BREAKPOINTS = [(0, "-low"), (18, "-high")]  # noqa: RUF012 - the same
     BINDINGS: ClassVar[list[BindingType]] = [
         bind("chat.stop", "escape", "stop", "Stop", "Stop the answer, close the list, give up editing", show=True),
         bind("chat.new", "ctrl+n", "new", "New", "A new chat in a tab of its own", show=True, priority=True),
@@ -580,6 +581,5 @@ class ChatScreen(Screen[None]):
 def _described(number: int, language: str, code: str) -> tuple[str, str]:
     """A block of code in the list of those that can be copied: its number, language and first lines."""
     lines = plain_text(code).strip("\n").split("\n")
-    counted = f"{len(lines)} line{'s' * (len(lines) > 1)}"
-    head = f"{code_head(number, one_line(language))} · {counted}"
+    head = f"{code_head(number, one_line(language))} · {counted_lines(code)}"
     return head, "\n".join(["│ " + line for line in lines[:_SHOWN_LINES]] + ["│ ..."] * (len(lines) > _SHOWN_LINES))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from textwrap import wrap
+
 from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import VerticalScroll
@@ -12,6 +14,8 @@ from localspec.tui.screens.page import Page
 from localspec.tui.widgets.bindings import keys_file, known, shown
 from localspec.tui.widgets.registry import SCREENS, commands, load
 
+_AROUND = 6
+"""Columns left and right of the text: the margin and the scroll bar."""
 _GROUPS = {
     "chat": "In the chat",
     "write": "While you write",
@@ -31,18 +35,23 @@ class HelpScreen(Page):
         for row in SCREENS:
             load(row.home)
         with VerticalScroll(id="help"):
-            yield Static(Content.assemble(*self._keys()), markup=False)
-            yield Static(Content.assemble(*_slash()), markup=False)
-            yield Static(Content.assemble(*self._names()), markup=False)
+            yield Static(markup=False)
 
     def on_mount(self) -> None:
         self.query_one("#help").focus()
 
-    def _keys(self) -> list[str | tuple[str, str]]:
+    def on_resize(self) -> None:
+        width = self.size.width - _AROUND
+        text = Content.assemble(*self._keys(width), *_slash(width), *self._names())
+        self.query_one("#help > Static", Static).update(text)
+
+    def _keys(self, width: int) -> list[str | tuple[str, str]]:
         lines: list[str | tuple[str, str]] = []
         for group, rows in _grouped():
             lines.append((f"{_GROUPS.get(group, group.capitalize())}\n", "bold"))
-            lines += [f"  {shown(self.app, one):<16} {one.tooltip or one.description}\n" for one in rows.values()]
+            lines += [
+                _row(f"{shown(self.app, one):<16}", one.tooltip or one.description, width) for one in rows.values()
+            ]
             lines.append("\n")
         return lines
 
@@ -67,7 +76,14 @@ def _grouped() -> list[tuple[str, dict[str, Binding]]]:
     return [(group, {name: found[name] for name in found if name.startswith(group + ".")}) for group in groups]
 
 
-def _slash() -> list[str | tuple[str, str]]:
+def _row(name: str, doc: str, width: int) -> str:
+    """A line of two columns; where the second is too narrow for its words, they go on beneath it."""
+    indent = min(len(name) + 3, width // 3)
+    return "\n".join(wrap(f"  {name} {doc}", width, subsequent_indent=" " * indent, break_long_words=False)) + "\n"
+
+
+def _slash(width: int) -> list[str | tuple[str, str]]:
     lines: list[str | tuple[str, str]] = [("Commands\n", "bold")]
-    lines += [f"  {'/' + row.name + ' ' + row.usage:<18} {row.doc}\n" for row in commands()]
-    return [*lines, "  @path              attach a text file; a long paste becomes an attachment by itself\n\n"]
+    lines += [_row(f"{'/' + row.name + ' ' + row.usage:<18}", row.doc, width) for row in commands()]
+    attach = _row(f"{'@path':<18}", "attach a text file; a long paste becomes an attachment by itself", width)
+    return [*lines, attach, "\n"]

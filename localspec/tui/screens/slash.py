@@ -121,7 +121,8 @@ class SlashCommands:
         presets = {preset.name: preset for preset in self._archive.presets()}
         if name not in presets:
             raise UsageError(
-                f"There is no preset {name!r}.", f"There are: {', '.join(presets)}." if presets else "F3 saves one."
+                f"There is no preset {name!r}." if name else "Name the preset.",
+                f"There are: {', '.join(presets)}." if presets else "F3 saves one.",
             )
         chat_id = self._screen.front.chat_id
         self._archive.set_system(chat_id, presets[name].system)

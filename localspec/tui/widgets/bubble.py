@@ -17,7 +17,7 @@ from textual.widget import Widget
 from textual.widgets import Collapsible, Static, TabPane
 
 from localspec.chat.archive.message import StoredMessage
-from localspec.chat.plain_text import plain_text
+from localspec.chat.plain_text import counted_lines, plain_text
 from localspec.tui.talk.answerer import AnswerPart
 from localspec.tui.talk.session import Session
 from localspec.tui.widgets.answer_text import AnswerText
@@ -270,7 +270,7 @@ class Bubble(Vertical, can_focus=True):
     def _said(self) -> Content:
         lines = [plain_text(self.message.content)]
         lines += [
-            f"+ {plain_text(attached.name)} ({attached.content.count(chr(10)) + 1} lines)"
+            f"+ {plain_text(attached.name)} ({counted_lines(attached.content)})"
             for attached in self.message.attachments
         ]
         return Content("\n".join(line for line in lines if line))

@@ -12,7 +12,7 @@ from textual.message import Message as TextualMessage
 from textual.widgets import TextArea
 
 from localspec.chat.archive.message import Attachment
-from localspec.chat.plain_text import plain_text
+from localspec.chat.plain_text import counted_lines, plain_text
 from localspec.tui.widgets.bindings import bind
 
 _FOLD_CHARACTERS = 2_000
@@ -159,7 +159,7 @@ class Composer(TextArea):
     def _mark(self, attached: Attachment) -> str:
         if any(other.name == attached.name and other != attached for other in self._folded.values()):
             attached = Attachment(self._new_name(), attached.content)
-        mark = f"[{attached.name}: {len(attached.content.splitlines())} lines]"
+        mark = f"[{attached.name}: {counted_lines(attached.content)}]"
         self._folded[mark] = attached
         return mark
 
