@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from shlex import quote
 from typing import Any
 
 from localspec.checks.finding import Finding
@@ -169,7 +170,7 @@ def examine_use(engine: Engine, context_use: int = 0) -> Iterator[Finding]:
             "who guesses",
             "only prompt lookup: there is no draft model",
             "A small model with the same tokenizer guesses any text.",
-            f"localspec suggest {loaded.model.path.name}",
+            f"localspec suggest {quote(str(loaded.model.path))}",
         )
     elif not loaded.trained:
         yield Finding(
