@@ -44,6 +44,7 @@ def test_totals_match_the_requests(fresh: Live) -> None:
     stats = [body["localspec"][0]["stats"] for body in bodies]
     assert after["llamacpp:tokens_predicted_total", ()] == sum(one["predicted_n"] for one in timings)
     assert after["llamacpp:prompt_tokens_total", ()] == sum(one["prompt_n"] for one in timings)
+    assert after["llamacpp:prompt_tokens_cached_total", ()] == sum(one["cache_n"] for one in timings) > 0
     assert after["llamacpp:n_decode_total", ()] == sum(one["passes"] for one in stats)
     for prefix, labels in (("llamacpp", ()), ("vllm", (("model_name", "tiny"),))):
         name = f"{prefix}:spec_decode_num"

@@ -67,6 +67,7 @@ class Meter:
             return Gauge(f"llamacpp:{name}", what, registry=self.registry)
 
         self._prompt_tokens = counter("prompt_tokens", "Prompt tokens processed.")
+        self._prompt_cached = counter("prompt_tokens_cached", "Prompt tokens found in the cache.")
         self._prompt_seconds = counter("prompt_seconds", "Time spent on prompts.")
         self._predicted_tokens = counter("tokens_predicted", "Tokens generated.")
         self._predicted_seconds = counter("tokens_predicted_seconds", "Time spent on generating.")
@@ -121,6 +122,7 @@ class Meter:
             self._vllm_itl.labels(model).observe(gap)
         self._tell_read(generation, generation.read)
         del self._followed[generation]
+        self._prompt_cached.inc(stats.reused_tokens)
         self._count_llama(stats, generation.read)
         self._llama_speculation.add(stats)
         self._vllm_speculation.add(stats, model)
