@@ -202,6 +202,18 @@ def test_a_host_header_without_its_port(header: str, name: str) -> None:
     assert host_name(header) == name
 
 
+def test_pages_of_this_machine_are_let_in_together(pool: Pool) -> None:
+    asks = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "Authorization"}
+    with running(pool, ServerSettings(cors_origins=("localhost",), drain_seconds=0.0)) as live:
+        for origin in ("http://localhost", "https://localhost:3000", "http://127.0.0.1:5173", "http://[::1]:1"):
+            asked = live.http.options("/v1/completions", headers=asks | {"Origin": origin})
+            assert (asked.status_code, asked.headers["access-control-allow-origin"]) == (200, origin)
+            assert live.http.get("/v1/models", headers={"Origin": origin}).status_code == 200
+        for origin in ("http://notlocalhost", "http://localhost.evil.com", "http://evil.com/localhost", "null"):
+            assert live.http.options("/v1/completions", headers=asks | {"Origin": origin}).status_code in (400, 403)
+            assert live.http.get("/v1/models", headers={"Origin": origin}).status_code == 403
+
+
 @pytest.mark.parametrize("origin", ["chat.example", "https://chat.example/"])
 def test_an_origin_that_is_none_is_refused(origin: str) -> None:
     with pytest.raises(UsageError, match="origin"):

@@ -47,7 +47,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--allow-host", action="append", default=[], metavar="NAME", help="accept this Host header, too; * = any"
     )
     group.add_argument(
-        "--cors", action="append", default=[], metavar="ORIGIN", help="let pages of this web origin in; * = all"
+        "--cors", action="append", default=[], metavar="ORIGIN", help="let in pages of this origin; localhost; * = all"
     )
     group.add_argument("--any-model", action="store_true", help="a name of no model means the default one; else 404")
     group.add_argument("--allow-pull", action="store_true", help="let clients install models of the hub")

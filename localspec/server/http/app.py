@@ -26,7 +26,7 @@ from localspec.server.http.errors import ApiError, ErrorBody, error_response, fr
 from localspec.server.http.guard import Guard
 from localspec.server.http.log import AccessLog
 from localspec.server.http.reading import HEADER
-from localspec.server.http.settings import ServerSettings
+from localspec.server.http.settings import LOCAL, LOCAL_ORIGIN, ServerSettings
 from localspec.server.http.streaming import told
 from localspec.server.messages import messages
 from localspec.server.ollama import answers as ollama_answers
@@ -132,6 +132,7 @@ def create_app(
         app.add_middleware(
             CORSMiddleware,
             allow_origins=settings.cors_origins,
+            allow_origin_regex=LOCAL_ORIGIN if LOCAL in settings.cors_origins else None,
             allow_methods=("GET", "POST", "DELETE"),
             allow_headers=("*",),
             expose_headers=(HEADER,),

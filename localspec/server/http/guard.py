@@ -80,7 +80,7 @@ class Guard:
     def _check_origin(self, headers: Headers) -> None:
         """A web page of another origin may send requests without asking; its browser only hides the answer from it."""
         origin = headers.get("origin")
-        if origin is None or "*" in self._settings.cors_origins or origin in self._settings.cors_origins:
+        if origin is None or self._settings.lets_in(origin):
             return
         if origin.partition("://")[2] == headers.get("host"):
             return

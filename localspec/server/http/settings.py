@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -10,6 +11,10 @@ from localspec.errors import UsageError
 from localspec.server.http.unix_socket import PREFIX
 
 MIB = 1 << 20
+LOCAL = "localhost"
+"""Stands for the origins of all pages that this machine serves."""
+LOCAL_ORIGIN = r"https?://(localhost|127\.0\.0\.1|\[::1\])(:\d+)?"
+"""What these look like."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +34,8 @@ class ServerSettings:
     allowed_hosts: tuple[str, ...] = ()
     """Names in the Host header that are accepted besides this machine's own; "*" = any."""
     cors_origins: tuple[str, ...] = ()
-    """Web origins whose pages may use the endpoint from a browser, such as https://chat.example; "*" = any."""
+    """Web origins whose pages may use the endpoint from a browser, such as https://chat.example; "localhost" = of this
+    machine, at any port; "*" = any."""
     aliases: tuple[str, ...] = ()
     """More names for the default model."""
     any_model: bool = False
@@ -73,13 +79,20 @@ class ServerSettings:
         if self.ssl_key is not None and self.ssl_cert is None:
             raise UsageError("There is a key for HTTPS, and no certificate.", "Give --ssl-cert, too.")
         for origin in self.cors_origins:
-            if origin != "*" and ("://" not in origin or origin.endswith("/")):
-                raise UsageError(f"The origin {origin!r} must look like https://chat.example, without a path, or be *.")
+            if origin not in ("*", LOCAL) and ("://" not in origin or origin.endswith("/")):
+                raise UsageError(
+                    f"The origin {origin!r} must look like https://chat.example, without a path, or be localhost or *."
+                )
         if not is_loopback(self.host) and not self.api_keys:
             raise UsageError(
                 f"host is {self.host}, which other machines can reach, and there is no API key.",
                 "Set LOCALSPEC_API_KEY or give --api-key-file, or leave --host out.",
             )
+
+    def lets_in(self, origin: str) -> bool:
+        """Whether pages of a web origin may use the endpoint."""
+        given = self.cors_origins
+        return "*" in given or origin in given or (LOCAL in given and re.fullmatch(LOCAL_ORIGIN, origin) is not None)
 
 
 def is_loopback(host: str) -> bool:
