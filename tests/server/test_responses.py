@@ -89,6 +89,18 @@ def test_a_stream_in_order(live: Live) -> None:
     assert completed["response"]["usage"]["output_tokens"] > 10
 
 
+def test_a_stream_tells_llama_servers_progress_and_timings(live: Live) -> None:
+    more = {"return_progress": True, "timings_per_token": True, "max_output_tokens": 5}
+    found = named_events(live, PATH, input=COPY, **more)
+    (progress,) = [one for one in found if "prompt_progress" in one]
+    assert progress["type"] == "response.in_progress"
+    assert progress["prompt_progress"]["processed"] == progress["prompt_progress"]["total"] > 0
+    told = [one for one in found if "timings" in one]
+    assert {one["type"] for one in told} == {"response.output_text.delta", "response.incomplete"}
+    assert told[-1]["timings"]["predicted_n"] == 5
+    assert not any({"timings", "prompt_progress"} & one.keys() for one in named_events(live, PATH, input=COPY))
+
+
 def test_an_answer_that_is_cut_says_so(live: Live) -> None:
     body = send(live, max_output_tokens=3).json()
     assert body["status"] == "incomplete"

@@ -14,10 +14,12 @@ from uuid import uuid4
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from localspec.chat.reply.reply import Part
 from localspec.server.chat.chat import STREAMED
 from localspec.server.chat.chat_fields import CalledFunction, CallField, ChatMessage
 from localspec.server.chat.exchange import Exchange
 from localspec.server.chat.prepare import chat_turn, prepared
+from localspec.server.chat.progress import PromptProgress, Reading
 from localspec.server.chat.service import Service
 from localspec.server.chat.shapes import TokenLogProbs, chat_log_probs, extra, reasoning_tokens, timings
 from localspec.server.http.errors import ApiError
@@ -200,8 +202,14 @@ class Responding:
 
     async def parts(self, silence: float | None) -> AsyncIterator[list[Event] | None]:
         """Events of the items as they come."""
-        async for parts in self._exchange.parts(silence):
-            yield None if parts is None else self._items.add(parts, self._log_probs() if parts else ())
+        arrivals: AsyncIterator[list[Part] | PromptProgress | None] = self._exchange.parts(silence)
+        if self._body.return_progress and silence is not None:
+            arrivals = Reading(self._exchange.generation).followed(self._exchange.parts, silence)
+        async for found in arrivals:
+            if isinstance(found, PromptProgress):
+                yield [self._told("response.in_progress") | {"prompt_progress": found.model_dump()}]
+            else:
+                yield None if found is None else self._items.add(found, self._log_probs() if found else ())
 
     def _log_probs(self) -> list[TokenLogProbs]:
         choice = self._exchange.choice
@@ -258,22 +266,26 @@ class Responding:
 
     async def _events(self, silence: float) -> AsyncIterator[Event | None]:
         for kind in ("response.created", "response.in_progress"):
-            yield {"type": kind, "response": self._shown()}
+            yield self._told(kind)
+        timed = bool(self._body.timings_per_token)
         try:
             async for events in self.parts(silence):
                 if events is None:
                     yield None
                 for event in events or ():
-                    yield event
+                    yield event | self._timings() if timed and event["type"].endswith(".delta") else event
             for event in self.finish():
                 yield event
         except Exception as error:  # noqa: BLE001 - the status is out: the stream itself must tell
             self.response.status = "failed"
             self.response.error = ResponseFailure(message=told(error).message)
-        yield {"type": f"response.{self.response.status}", "response": self._shown()}
+        yield self._told(f"response.{self.response.status}") | (self._timings() if timed else {})
 
-    def _shown(self) -> dict[str, Any]:
-        return self.response.model_dump(mode="json")
+    def _told(self, kind: str) -> Event:
+        return {"type": kind, "response": self.response.model_dump(mode="json")}
+
+    def _timings(self) -> Event:
+        return {"timings": timings(self._exchange.generation.stats).model_dump()}
 
 
 def _text(body: ResponsesBody) -> dict[str, Any]:

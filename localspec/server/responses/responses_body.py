@@ -300,6 +300,10 @@ class ResponsesBody(ResponsePrompt, SamplingFields):
     """Accepted and not used."""
     speculative: Speculative | None = None
     """How drafts are made (localspec's own field)."""
+    timings_per_token: bool | None = None
+    """`timings` on every piece of a stream, as llama-server has it."""
+    return_progress: bool | None = None
+    """A stream says how far the prompt is read: `prompt_progress`, as llama-server has it."""
 
     @property
     def wants_log_probs(self) -> bool:
