@@ -2,6 +2,6 @@
 
 Files: `loading` makes target, draft model and drafter from settings, `worker` is the thread that gives slots to
 requests, `generation` is one answer under way, `any_engine` is what callers hold, `engine` is the one of this process,
-`pool` holds several engines by name; `chat_caches` keeps the KV caches of chats in a folder while the slot
+`pool` holds several engines by name; `caches` keeps the KV caches of chats in a folder while the slot
 serves others.
 """

@@ -26,8 +26,7 @@ from localspec.runtime.idle import (
     quiet_in,
     unknown_widths,
 )
-from localspec.runtime.kept.chat_caches import CacheFolder, ChatCaches
-from localspec.runtime.kept.prompt_caches import PromptCaches, PromptFolder
+from localspec.runtime.kept.caches import CacheFolder, ChatCaches, PromptCaches, PromptFolder
 from localspec.runtime.loaded import Loaded
 from localspec.runtime.memory import memory
 from localspec.runtime.memory.device_loss import can_move, move_to_cpu

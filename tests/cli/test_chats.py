@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from localspec.chat.archive.archive import Archive
-from localspec.runtime.kept.chat_caches import CacheFolder
+from localspec.runtime.kept.caches import CacheFolder
 from localspec.runtime.kept.corpus import CorpusFile, Sequence, folder, name_of
 from localspec.types import NO_TOKENS
 from tests.cli.conftest import Command

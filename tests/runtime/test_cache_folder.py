@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from localspec.llama.cache.saved_cache import SavedCache
-from localspec.runtime.kept.chat_caches import CacheFolder
+from localspec.runtime.kept.caches import CacheFolder
 from localspec.types import Tokens
 
 KEY = b"k" * 32
@@ -40,7 +40,7 @@ def age(folder: CacheFolder, chat: str, seconds: float) -> None:
 def test_what_was_written_is_read(tmp_path: Path) -> None:
     folder = CacheFolder(10 * SIZE, tmp_path / "chats")
     assert folder.read("one", KEY, always) is None
-    assert folder.write("one", KEY, cache())
+    assert not folder.keep("one", KEY, cache())
     found = folder.read("one", KEY, always)
     assert found is not None
     assert found.prompt_length == 5
@@ -50,29 +50,29 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
 def test_the_least_recently_used_leave(tmp_path: Path) -> None:
     folder = CacheFolder(int(3.5 * SIZE), tmp_path)
     for number, chat in enumerate(("one", "two", "three")):
-        assert folder.write(chat, KEY, cache())
+        assert not folder.keep(chat, KEY, cache())
         age(folder, chat, 100 - number)
     assert folder.read("one", KEY, always) is not None  # now used after the others
-    assert folder.write("four", KEY, cache())
+    assert not folder.keep("four", KEY, cache())
     assert there(folder, "one", "two", "three", "four") == [True, False, True, True]
-    assert folder.write("five", KEY, cache(2 * SIZE))
+    assert not folder.keep("five", KEY, cache(2 * SIZE))
     assert there(folder, "one", "three", "four", "five") == [False, False, True, True]
     assert sum(path.stat().st_size for path in tmp_path.iterdir()) <= folder.budget
 
 
 def test_a_chat_takes_the_place_of_its_own_last_file(tmp_path: Path) -> None:
     folder = CacheFolder(int(2.5 * SIZE), tmp_path)
-    assert folder.write("other", KEY, cache())
+    assert not folder.keep("other", KEY, cache())
     age(folder, "other", 100)
     for _ in range(3):
-        assert folder.write("one", KEY, cache())
+        assert not folder.keep("one", KEY, cache())
     assert there(folder, "one", "other") == [True, True]
 
 
 def test_what_is_larger_than_the_budget_drives_nobody_out(tmp_path: Path) -> None:
     folder = CacheFolder(SIZE + 5000, tmp_path)
-    assert folder.write("one", KEY, cache())
-    assert not folder.write("two", KEY, cache(2 * SIZE))
+    assert not folder.keep("one", KEY, cache())
+    assert folder.keep("two", KEY, cache(2 * SIZE))
     assert there(folder, "one", "two") == [True, False]
 
 
@@ -83,15 +83,15 @@ class Usage(NamedTuple):
 def test_half_of_what_is_free_stays_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = CacheFolder(10 * SIZE, tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(int(1.9 * SIZE)))
-    assert not folder.write("one", KEY, cache())
+    assert folder.keep("one", KEY, cache())
     monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(int(2.1 * SIZE)))
-    assert folder.write("one", KEY, cache())
+    assert not folder.keep("one", KEY, cache())
 
 
 def test_a_place_that_is_no_folder(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     folder = CacheFolder(10 * SIZE, tmp_path / "file")
-    assert not folder.write("one", KEY, cache())
+    assert folder.keep("one", KEY, cache())
     assert folder.read("one", KEY, always) is None
     folder.remove("one")
 
@@ -103,7 +103,7 @@ def test_what_killed_writers_left_is_swept(tmp_path: Path) -> None:
         path.write_text("")
         os.utime(path, (1, 1))
     os.utime(new)
-    assert folder.write("one", KEY, cache())
+    assert not folder.keep("one", KEY, cache())
     assert [path.exists() for path in (old, new, foreign)] == [False, True, True]
 
 
@@ -116,7 +116,7 @@ def test_names_of_chats_do_not_show(tmp_path: Path) -> None:
 
 def test_a_removed_chat_is_gone(tmp_path: Path) -> None:
     folder = CacheFolder(10 * SIZE, tmp_path)
-    assert folder.write("one", KEY, cache())
+    assert not folder.keep("one", KEY, cache())
     folder.remove("one")
     folder.remove("one")
     assert there(folder, "one") == [False]

@@ -13,7 +13,7 @@ import pytest
 from localspec.llama.exact import wide
 from localspec.runtime.engine import Engine
 from localspec.runtime.generation import Generation
-from localspec.runtime.kept.chat_caches import CacheFolder
+from localspec.runtime.kept.caches import CacheFolder
 from localspec.runtime.memory import memory
 from localspec.types import Tokens
 
@@ -85,7 +85,7 @@ def test_a_resumed_chat_goes_on_with_the_same_bits(
 
 OTHER_PROCESS = """
 from localspec.runtime.engine import Engine
-from localspec.runtime.kept.chat_caches import CacheFolder
+from localspec.runtime.kept.caches import CacheFolder
 from localspec.runtime import worker
 from pathlib import Path
 import sys
@@ -158,7 +158,7 @@ def test_what_finds_no_room_is_not_tried_again_and_again(folder: CacheFolder, en
     engine = load(engines)
     chats = engine._worker.chats
     assert chats is not None
-    chats._folder.budget = 1
+    chats._files.budget = 1
     first, _ = turns(engine)
     ask(engine, first, "one")
     engine.on_engine_thread(chats.step)

@@ -19,8 +19,8 @@ from localspec import paths
 from localspec.llama.library import lib
 from localspec.runtime.engine import Engine
 from localspec.runtime.generation import Generation
-from localspec.runtime.kept import prompt_caches
-from localspec.runtime.kept.prompt_caches import PromptFolder
+from localspec.runtime.kept import caches
+from localspec.runtime.kept.caches import PromptFolder
 from localspec.types import SamplingParams, Tokens
 
 STORY = "Maria bought 12 lanterns in Lisbon and 3 lanterns in Oslo, and Peter sold maps. "
@@ -240,7 +240,7 @@ from pathlib import Path
 import numpy as np
 from localspec.runtime import worker
 from localspec.runtime.engine import Engine
-from localspec.runtime.kept.prompt_caches import PromptFolder
+from localspec.runtime.kept.caches import PromptFolder
 worker.PromptFolder = lambda budget: PromptFolder(budget, Path(sys.argv[1]))
 engine = Engine.load(context=2048, slots=2, drafter="lookup", prompt_cache_gb=1.0)
 for number in range(1000):
@@ -271,6 +271,6 @@ def test_the_budget_is_at_most_an_eighth_of_the_free_disk(monkeypatch: pytest.Mo
     monkeypatch.setenv("LOCALSPEC_CACHE", str(tmp_path / "not" / "there"))
     usage = type(paths.shutil.disk_usage("."))  # type: ignore[attr-defined]
     monkeypatch.setattr(paths.shutil, "disk_usage", lambda path: usage(10**12, 0, 8 * 10**9))  # type: ignore[attr-defined]
-    assert prompt_caches.default_budget() == 10**9
+    assert caches.default_budget() == 10**9
     monkeypatch.setattr(paths.shutil, "disk_usage", lambda path: usage(10**12, 0, 10**12))  # type: ignore[attr-defined]
-    assert prompt_caches.default_budget() == 4 * 10**9
+    assert caches.default_budget() == 4 * 10**9

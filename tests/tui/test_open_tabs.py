@@ -10,7 +10,7 @@ from textual.pilot import Pilot
 
 from localspec.chat.archive.archive import Archive
 from localspec.runtime.engine import Engine
-from localspec.runtime.kept.chat_caches import CacheFolder
+from localspec.runtime.kept.caches import CacheFolder
 from localspec.tui.shell.app import ChatApp
 from localspec.tui.talk.local import LocalAnswerer
 from localspec.tui.talk.preferences import Preferences

@@ -12,7 +12,7 @@ from localspec.cli.options import engine_settings
 from localspec.config import EngineSettings
 from localspec.errors import UsageError
 from localspec.runtime.engine import Engine
-from localspec.runtime.kept.chat_caches import CacheFolder
+from localspec.runtime.kept.caches import CacheFolder
 from localspec.tui.screens.slash import SlashCommands
 from localspec.tui.talk.local import LocalAnswerer
 from tests.tui.conftest import MakeApp, front, say, until

@@ -138,7 +138,7 @@ def _import(archive: Archive, options: argparse.Namespace) -> None:
 
 
 def _rm(archive: Archive, options: argparse.Namespace) -> None:
-    from localspec.runtime.kept.chat_caches import CacheFolder  # imports numpy
+    from localspec.runtime.kept.caches import CacheFolder  # imports numpy
     from localspec.runtime.kept.corpus import erase
 
     numbers = dict.fromkeys(_number(archive, text) for text in options.chats)  # all are there, or nothing is removed

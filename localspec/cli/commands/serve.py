@@ -85,7 +85,7 @@ def run(options: argparse.Namespace) -> int:
     from localspec.cli.output import load_progress
     from localspec.cli.places import fitted
     from localspec.models.installed.processes import announce_server
-    from localspec.runtime.kept.prompt_caches import default_budget
+    from localspec.runtime.kept.caches import default_budget
     from localspec.runtime.pool import Pool
     from localspec.server.http import listen, log
     from localspec.server.http.settings import MIB, ServerSettings

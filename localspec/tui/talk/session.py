@@ -119,7 +119,7 @@ class Session:
 
         May take as long as a pass: call it from a thread.
         """
-        from localspec.runtime.kept.chat_caches import CacheFolder
+        from localspec.runtime.kept.caches import CacheFolder
         from localspec.runtime.kept.corpus import erase
 
         engine = self.engine
