@@ -178,7 +178,8 @@ def test_a_process_that_runs_sees_what_another_deletes(tmp_path: Path, monkeypat
     corpus.settle()
     subprocess.run([sys.executable, "-c", ERASING, "a"], check=True)
     assert knows(corpus, text(0))
-    assert corpus.wait is not None
+    monkeypatch.setattr("localspec.runtime.kept.corpus._LOOK_SECONDS", 0.0)
+    assert corpus.wait == 0.0, "an idle engine does the step"
     assert not corpus.step(), "it goes on"
     corpus.settle()
     assert [knows(corpus, text(number)) for number in range(2)] == [False, True]
@@ -354,6 +355,15 @@ def test_damage_while_it_runs_is_said_and_the_next_answer_is_kept(file: CorpusFi
         file.write([entry(30)])
     file.write([entry(31)])
     assert names(file) == {entry(31).name}
+
+
+def test_rows_of_another_kind_are_left_out(file: CorpusFile) -> None:
+    file.write([entry(0)])
+    with closing(sqlite3.connect(file.path)) as connection:
+        connection.execute("INSERT INTO sequence VALUES (x'01', x'010203', 1.0, 'm'), (x'02', 'text', 1.0, 'm')")
+        connection.execute("INSERT INTO sequence VALUES ('name', x'01020304', 1.0, 'm'), (x'03', x'', 'then', 'm')")
+        connection.commit()
+    assert kept(file) == [text(0).tolist()]
 
 
 def test_a_file_of_a_newer_localspec_is_left_alone(file: CorpusFile) -> None:

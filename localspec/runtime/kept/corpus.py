@@ -309,7 +309,8 @@ class CorpusFile:
             return []
         with self._transaction("DEFERRED") as database:
             self._version = sqlite.number(database, "data_version")
-            rows = database.execute("SELECT * FROM sequence ORDER BY used, rowid").fetchall()
+            sound = "typeof(name) || typeof(tokens) || typeof(used) = 'blobblobreal' AND length(tokens) % 4 = 0"
+            rows = database.execute(f"SELECT * FROM sequence WHERE {sound} ORDER BY used, rowid").fetchall()
         return [
             Sequence(name, np.frombuffer(tokens, "<i4").astype(np.int32, copy=False), *rest)
             for name, tokens, *rest in rows
