@@ -10,8 +10,9 @@ import hashlib
 import json
 import logging
 import os
+import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -109,7 +110,13 @@ NOWHERE: Final = Facts(None)
 
 def facts() -> Facts:
     """Those in the data folder."""
-    return Facts(paths.data_dir() / "facts")
+    data, cache = paths.data_dir(), paths.cache_dir()
+    folder = data / "facts"
+    earlier = [one for one in (cache / "machine", cache / "plans", data / "layers", data / "tuning") if one.is_dir()]
+    if earlier and _took_over(folder, earlier):
+        for one in earlier:
+            shutil.rmtree(one, ignore_errors=True)
+    return Facts(folder)
 
 
 def _place(folder: Path, kind: str, key: Any) -> Path:
@@ -125,3 +132,25 @@ def _tidy(folder: Path) -> None:
             days = _YEAR if kind is None else kind.days
             if days is not None and path.stat().st_mtime < time.time() - days * _DAY_SECONDS:
                 path.unlink()
+
+
+def _took_over(folder: Path, earlier: Iterable[Path]) -> bool:
+    """Brings what version 0.2 took minutes to find, widths of `strict` and what `tune` found, once; False = the disk is
+    full or read-only. Its other facts are measured again.
+    """
+    for path in [path for one in earlier for path in one.glob("*.json")]:
+        try:
+            data = json.loads(path.read_bytes())
+            if path.parent.name == "tuning":
+                files = [[size, changed] for _, size, changed in data["files"]]
+                place, content = _place(folder, "tuning", [files, data["machine"]]), data["tuning"]
+            else:  # of the same name, by what it is about
+                place, content = folder / f"widths-{path.name}", {"exact": data["exact"]}
+        except (OSError, *_DAMAGE):
+            continue
+        try:
+            if not place.exists():
+                paths.write_whole(place, json.dumps(content))
+        except OSError:
+            return False
+    return True

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import time
 from pathlib import Path
@@ -9,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from localspec.kept import KINDS, NOWHERE, Facts
+from localspec.kept import KINDS, NOWHERE, Facts, facts
 
 
 def age(path: Path, days: float) -> None:
@@ -75,3 +77,31 @@ def test_what_was_not_used_for_long_goes_and_what_tune_found_stays(tmp_path: Pat
         age(path, 400)
     store.write("costs", "b", {})
     assert sorted(path.name.partition("-")[0] for path in tmp_path.iterdir()) == ["costs", "tuning"]
+
+
+def test_widths_of_an_earlier_version_are_taken_over_once_and_the_rest_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, cache = tmp_path / "data", tmp_path / "cache"
+    monkeypatch.setenv("LOCALSPEC_DATA", str(data))
+    monkeypatch.setenv("LOCALSPEC_CACHE", str(cache))
+    key = {"model": ["/a.gguf", 1, 2], "build": "b"}
+    name = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:32]
+    old = {
+        cache / "machine" / f"{name}.json": '{"by_length": {"250": [2, 3]}, "exact": [1, 2, 3]}',
+        cache / "machine" / "limits-1234.json": '{"memory_rate": 1.0, "int8_rate": 2.0}',
+        cache / "machine" / "damaged.json": "{",
+        cache / "plans" / "costs-1234.json": '{"key": "x", "content": {}}',
+        data / "layers" / "1234.json": '{"layers": [3, 0], "fault": ""}',
+    }
+    for path, text in old.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    data.joinpath("facts").write_text("in the way")
+    assert facts().read("widths", key, dict) is None
+    assert all(path.exists() for path in old), "nothing is lost where nothing can be written"
+    data.joinpath("facts").unlink()
+    assert facts().read("widths", key, dict) == {"exact": [1, 2, 3]}
+    assert [path.name for path in data.joinpath("facts").iterdir()] == [f"widths-{name}.json"]
+    assert sorted(tmp_path.rglob("*.json")) == [data / "facts" / f"widths-{name}.json"]
+    assert not any(path.parent.exists() for path in old)

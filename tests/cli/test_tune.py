@@ -8,9 +8,12 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from localspec.checks.interval import Ratio
+from localspec.checks.tune import TuneReport
 from localspec.runtime.kept import tuning
 from localspec.runtime.kept.tuning import Tuning
 from tests.cli.conftest import Command
@@ -56,8 +59,27 @@ def test_a_search_reports_every_trial_and_stores_only_what_is_surely_faster(
     assert [trial["settings"] for trial in data["trials"]] == [{"draft_cap": 3}, {"draft_cap": 15}]
     assert data["finished"] is True
     assert data["defaults"]["threads"] == 1
-    stored = list((tmp_path / "data").rglob("*.json"))
+    stored = list((tmp_path / "data").rglob("tuning-*.json"))
     assert bool(stored) == bool(data["settings"])
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_what_cannot_be_stored_is_said_after_the_report(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full: bool
+) -> None:
+    def found(*given: Any) -> None:
+        report: TuneReport = given[-1]
+        report.settings, report.gain = {"draft_cap": 3}, Ratio(1.5, 1.4, 1.6, "rounds", 1.4, 1.6)
+
+    monkeypatch.setattr("localspec.checks.tune.tune", found)
+    if full:
+        (tmp_path / "data").mkdir()
+        (tmp_path / "data" / "facts").write_text("in the way")
+    result = command("tune")
+    assert result.code == (1 if full else 0)
+    assert "draft_cap 3: 1.500x" in result.out
+    last = result.out.splitlines()[-1]
+    assert last.startswith(f"Not stored, nothing can be kept: {tmp_path}") if full else last == "Stored."
 
 
 @pytest.mark.parametrize(
@@ -135,4 +157,4 @@ def test_ctrl_c_shows_what_was_tried_and_stores_nothing(tmp_path: Path, prompts:
     assert process.returncode == 130
     assert "draft_cap 3" in out
     assert "Interrupted; nothing was stored." in out
-    assert not list((tmp_path / "data").rglob("*.json"))
+    assert not list((tmp_path / "data").rglob("tuning-*.json"))

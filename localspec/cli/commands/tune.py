@@ -103,7 +103,9 @@ def _tune(options: argparse.Namespace, target: Path, draft: Path | None, heads: 
     elif options.dry_run:
         _print(options, report, found, "not stored (--dry-run)")
     else:
-        _print(options, report, found, f"stored in {tuning.write(target, draft, found)}")
+        fault = tuning.write(target, draft, found)
+        _print(options, report, found, f"not stored, nothing can be kept: {fault}" if fault else "stored")
+        return 1 if fault else 0
     return 0
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import platform
 from pathlib import Path
 from typing import Any
@@ -20,8 +19,6 @@ _TREES_VERSION = 2
 """Version of the trees that `widths` examines: results of another version do not count."""
 _NVIDIA_VERSION = Path("/proc/driver/nvidia/version")
 """Where NVIDIA's driver names itself, on Linux."""
-DAMAGE = (OSError, ValueError, TypeError, KeyError, AttributeError, ArithmeticError, RecursionError)
-"""Exceptions of reading a file that is missing or was not written by localspec."""
 
 
 def of_passes(
@@ -96,9 +93,3 @@ def cpu_name() -> str:
             if line.startswith("model name"):
                 return line.split(":", 1)[1].strip()
     return platform.processor() or platform.machine()
-
-
-def write(directory: Path, key: str, data: dict[str, Any]) -> None:
-    """Writes a JSON file, whole or not at all; a full or read-only disk is no error."""
-    with contextlib.suppress(OSError):
-        paths.write_whole(directory / f"{key}.json", json.dumps(data))
