@@ -1,4 +1,4 @@
-"""Small facts that are kept between runs.
+"""What is kept on disk between runs: the store of small facts, and a table of all there is.
 
 A fact is one JSON file in the data folder, named by its kind and by the hash of what it is about. What cannot be read,
 or was written by something else, is as if it were not there: a line of the log says so.
@@ -11,6 +11,7 @@ import json
 import logging
 import os
 import shutil
+import stat
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -39,6 +40,11 @@ class Kind:
     days: int | None
     """Without use, after which the store deletes it; None = never, the user does."""
 
+    @property
+    def deleted(self) -> str:
+        """By whom."""
+        return f"localspec, {self.days} days after its last use" if self.days else "`localspec tune --forget`"
+
 
 KINDS: Final = {
     "limits": Kind("what this CPU can do at most", _SEASON),
@@ -52,6 +58,50 @@ KINDS: Final = {
     "tuning": Kind("settings that `localspec tune` found", None),
 }
 """{kind of facts: about it}. A format that changes is a new kind."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Files that localspec keeps."""
+
+    files: str
+    """Pattern below one of the folders data, cache and config."""
+    what: str
+    format: str
+    limit: str
+    """Most bytes; "" = none."""
+    deleted: str
+    """By whom."""
+
+    def size(self) -> tuple[Path, int]:
+        """Where, and the bytes that are there now; links count nothing."""
+        root, _, pattern = self.files.partition("/")
+        folder = {"data": paths.data_dir, "cache": paths.cache_dir, "config": paths.config_dir}[root]()
+        total = 0
+        for one in [below for found in folder.glob(pattern) for below in (found, *found.rglob("*"))]:
+            with suppress(OSError):
+                status = one.lstat()
+                total += status.st_size if stat.S_ISREG(status.st_mode) else 0
+        return folder / pattern, total
+
+
+PLACES: Final = (
+    Place("data/chats.sqlite3*", "chats, and copies made before an update", "SQLite", "", "`localspec chats rm`"),
+    Place("data/tabs.json", "which chats have a tab", "JSON", "", "you"),
+    Place("data/corpus", "past answers as tokens", "tokens", "16 MB a tokenizer", "`localspec corpus`, `chats rm`"),
+    Place("data/models*", "the list of models; models that were imported", "SQLite, GGUF", "", "`localspec rm`"),
+    Place("data/training", "trained draft models, and what they learned from", "GGUF, JSON", "", "`localspec rm`"),
+    Place("data/run", "which processes run", "JSON", "", "each process its own"),
+    Place("data/copied.txt", "the last text copied, if no clipboard could be used", "text", "", "you"),
+    Place("data/errors.log", "errors of the chat that nobody expected", "text", "", "you"),
+    Place("cache/chats", "KV caches of chats", "llama.cpp's", "4 GB", "least recently used; with its chat"),
+    Place("cache/prompts", "KV caches of prompts of `serve`", "llama.cpp's", "4 GB", "least recently used"),
+    Place("cache/bench", "finished runs of `localspec bench`", "JSON lines", "", "you"),
+    Place("cache/padded", "models of `localspec bench make-pair`", "GGUF", "", "you"),
+    Place("config/*.json", "settings of the chat, the chosen model", "JSON", "", "you"),
+    Place("config/*.toml", "keys of the chat, your catalogue", "TOML", "", "you"),
+    *(Place(f"data/facts/{name}-*", kind.what, "JSON", "some KB each", kind.deleted) for name, kind in KINDS.items()),
+)
 
 
 class Facts:

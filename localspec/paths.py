@@ -95,7 +95,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def cache_dir() -> Path:
-    """Folder for what can be measured or built again (caches of chats, requantised models). LOCALSPEC_CACHE overrides."""
+    """Folder for what can be measured or built again (caches of chats, padded models). LOCALSPEC_CACHE overrides."""
     return _folder("cache", "LOCALSPEC_CACHE")
 
 

@@ -10,7 +10,9 @@ import shutil
 import sys
 from collections.abc import Collection, Iterator
 
-from localspec import __version__, paths
+from rich.filesize import decimal
+
+from localspec import __version__, kept, paths
 from localspec.checks.devices import examine_devices, examine_layers
 from localspec.checks.finding import Finding
 from localspec.checks.machine import examine_openmp
@@ -98,6 +100,13 @@ def _cache_folder() -> Finding:
         return Finding("cache", f"{folder}: {error.strerror}", "Set LOCALSPEC_CACHE to a folder that can be written.")
     low = free < 2**30
     return Finding("cache", f"{folder}, {free / 2**30:.1f} GiB free", "Free some disk space." if low else "")
+
+
+def examine_disk() -> Iterator[Finding]:
+    """All that is kept, with its size now."""
+    for place in kept.PLACES:
+        where, size = place.size()
+        yield Finding("disk", f"{decimal(size):>10}  {where}: {place.what}")
 
 
 def examine_engine(engine: Engine) -> Iterator[Finding]:

@@ -9,6 +9,7 @@ import pytest
 
 from localspec.checks import doctor
 from localspec.checks.finding import Finding
+from localspec.kept import PLACES
 from tests.cli.conftest import Command
 
 
@@ -49,3 +50,34 @@ def test_the_chosen_model_is_examined(command: Command, monkeypatch: pytest.Monk
     assert found["draft model"] == "none"
     named = json.loads(command("doctor", "--json", "--target", "tiny-target").out)
     assert "tiny-target" in next(one["value"] for one in named if one["name"] == "target")
+
+
+def test_all_that_is_kept_is_listed_with_its_size(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("DATA", "CACHE", "CONFIG"):
+        monkeypatch.setenv(f"LOCALSPEC_{name}", str(tmp_path / name))
+    for place, size in (("CACHE/chats/a.kv", 1000), ("CACHE/chats/b/c.kv", 500), ("DATA/chats.sqlite3-wal", 7000)):
+        (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / place).write_bytes(bytes(size))
+    (tmp_path / "CACHE/chats/link").symlink_to(tmp_path / "DATA/chats.sqlite3-wal")
+    found = [one["value"] for one in json.loads(command("doctor", "--json", "--disk").out) if one["name"] == "disk"]
+    assert len(found) == len(PLACES)
+    assert f"    1.5 kB  {tmp_path / 'CACHE/chats'}: KV caches of chats" in found
+    assert any(line.startswith(f"    7.0 kB  {tmp_path / 'DATA/chats.sqlite3*'}: ") for line in found)
+
+
+def test_nothing_is_kept_that_the_table_does_not_name(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("DATA", "CACHE", "CONFIG"):
+        monkeypatch.setenv(f"LOCALSPEC_{name}", str(tmp_path / name))
+    command("use", "tiny")
+    command("run", "tiny", "Copy: a b c", "--max-tokens", "4", "--corpus")
+    command("doctor")
+    patterns = [one.files.split("/", 1) for one in PLACES]
+    named = {found for root, files in patterns for found in (tmp_path / root.upper()).glob(files)}
+    kept = [path for path in tmp_path.glob("*/*") if path.name != "facts"]
+    assert kept, "something is"
+    assert set(kept) <= named
+    assert set(tmp_path.glob("DATA/facts/*")) <= named

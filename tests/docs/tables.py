@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from localspec.cli import build_parser
+from localspec.kept import PLACES
 from localspec.methods import PLAIN, TABLE
 from localspec.settings import MOST, numbers_of
 from localspec.types import SamplingParams
@@ -87,6 +88,10 @@ def sampling_fields() -> Iterable[str]:
         yield row(f"`{one.api_name}`", "; ".join(says))
 
 
+def places() -> Iterable[str]:
+    return (row(f"`{one.files}`", one.what, one.format, one.limit, one.deleted) for one in PLACES)
+
+
 ROWS: dict[str, Callable[[], Iterable[str]]] = {
     "drafters of text": drafters_of_text,
     "heads": heads,
@@ -96,6 +101,7 @@ ROWS: dict[str, Callable[[], Iterable[str]]] = {
     "sampling options": sampling_options,
     "sampling fields": sampling_fields,
     "sampling of a chat": sampling_of_chats,
+    "places": places,
 }
 """{name of a table: what gives its rows}."""
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="the findings as JSON")
     parser.add_argument("--check-updates", action="store_true", help="ask PyPI whether a newer localspec is out")
+    parser.add_argument("--disk", action="store_true", help="all that is kept on disk, with sizes")
     parser.add_argument(
         "--bundle", metavar="FILE", help="write a report for an issue as JSON, without prompts and keys"
     )
@@ -31,6 +32,10 @@ def run(options: argparse.Namespace) -> int:
 
     take_default(options)
     findings = [*examine_machine(options.wide), *examine_machine_state()]
+    if options.disk:
+        from localspec.checks.doctor import examine_disk
+
+        findings += examine_disk()
     if options.check_updates:
         from localspec.checks.doctor import examine_updates
 
