@@ -32,32 +32,19 @@ _SEASON, _YEAR = 90, 365
 """Days without use after which a fact is deleted: what is measured beside the work, and what takes minutes to find."""
 
 
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """Of facts."""
-
-    what: str
-    days: int | None
-    """Without use, after which the store deletes it; None = never, the user does."""
-
-    @property
-    def deleted(self) -> str:
-        """By whom."""
-        return f"localspec, {self.days} days after its last use" if self.days else "`localspec tune --forget`"
-
-
-KINDS: Final = {
-    "limits": Kind("what this CPU can do at most", _SEASON),
-    "kernels": Kind("whether our kernels passed their check", _SEASON),
-    "widths": Kind("exact widths that `--exact strict` found", _YEAR),
-    "acceptance": Kind("how often drafters of a pair are right", _SEASON),
-    "costs": Kind("what passes and drafts of a pair cost", _SEASON),
-    "passes": Kind("what passes took, by where they ran", _SEASON),
-    "layers": Kind("how many layers go to a GPU, and why one failed", _YEAR),
-    "serves": Kind("whether an integrated GPU serves", _YEAR),
-    "tuning": Kind("settings that `localspec tune` found", None),
+KINDS: Final[dict[str, tuple[str, int | None]]] = {
+    "limits": ("what this CPU can do at most", _SEASON),
+    "kernels": ("whether our kernels passed their check", _SEASON),
+    "widths": ("exact widths that `--exact strict` found", _YEAR),
+    "acceptance": ("how often drafters of a pair are right", _SEASON),
+    "costs": ("what passes and drafts of a pair cost", _SEASON),
+    "passes": ("what passes took, by where they ran", _SEASON),
+    "layers": ("how many layers go to a GPU, and why one failed", _YEAR),
+    "serves": ("whether an integrated GPU serves", _YEAR),
+    "tuning": ("settings that `localspec tune` found", None),
 }
-"""{kind of facts: about it}. A format that changes is a new kind."""
+"""{kind of facts: what it is, days without use after which the store deletes it; None = the user does}. A format that
+changes is a new kind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +87,12 @@ PLACES: Final = (
     Place("cache/padded", "models of `localspec bench make-pair`", "GGUF", "", "you"),
     Place("config/*.json", "settings of the chat, the chosen model", "JSON", "", "you"),
     Place("config/*.toml", "keys of the chat, your catalogue", "TOML", "", "you"),
-    *(Place(f"data/facts/{name}-*", kind.what, "JSON", "some KB each", kind.deleted) for name, kind in KINDS.items()),
+    *(
+        Place(f"data/facts/{name}-*", what, "JSON", "some KB each", f"localspec, {days} days after its last use")
+        if days
+        else Place(f"data/facts/{name}-*", what, "JSON", "some KB each", "`localspec tune --forget`")
+        for name, (what, days) in KINDS.items()
+    ),
 )
 
 
@@ -178,8 +170,7 @@ def _tidy(folder: Path) -> None:
     """Deletes what was not used for long; of kinds of other versions, too."""
     with suppress(OSError):
         for path in folder.iterdir():
-            kind = KINDS.get(path.name.partition("-")[0])
-            days = _YEAR if kind is None else kind.days
+            _, days = KINDS.get(path.name.partition("-")[0], ("", _YEAR))
             if days is not None and path.stat().st_mtime < time.time() - days * _DAY_SECONDS:
                 path.unlink()
 

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from localspec import kept
 from localspec.config import FIXED_DRAFT, EngineSettings
@@ -257,34 +256,25 @@ def _shape(path: Path) -> ModelShape:
     return shape_of(read_parts(path))
 
 
-def _store(loaded: Loaded) -> Store:
-    settings, context = loaded.settings, loaded.context
-    model = loaded.model
+def _store(loaded: Loaded, alone: bool = False) -> Store:
+    """Where what is learned is kept; `alone`: of the target without draft model and heads."""
+    settings, context, model = loaded.settings, loaded.context, loaded.model
     facts = [shared_facts(settings.target, context.settings, model.gpu_layers, model.device, model.spread)]
-    alone = _store_of(loaded, facts[:1], "", []) if loaded.heads or settings.draft is not None else None
-    if settings.draft is not None:
+    if settings.draft is not None and not alone:
         layers = number(settings.draft_gpu_layers)
         facts.append(shared_facts(settings.draft, context.settings, layers, settings.draft_device))
-    kernels = loaded.draft_model.kernels if loaded.draft_model is not None else ""
-    return replace(_store_of(loaded, facts, kernels, loaded.heads), alone=alone)
-
-
-def _store_of(loaded: Loaded, facts: list[dict[str, Any]], draft_kernels: str, with_heads: Sequence[Head]) -> Store:
-    """`facts`: of the target, and of the draft model if there is one."""
-    settings, context = loaded.settings, loaded.context
-    pair: dict[str, Any] = {"files": [one["model"] for one in facts]}
-    if with_heads:
-        pair["heads"] = [heads.identity(head) for head in with_heads]
+    found = [] if alone else [heads.identity(head) for head in loaded.heads]
+    pair = {"files": [one["model"] for one in facts], "heads": found}
     machine = {
         "facts": facts,
+        "heads": found,
         "configuration": loaded.configuration,
-        "draft kernels": draft_kernels,
+        "draft kernels": "" if alone or loaded.draft_model is None else loaded.draft_model.kernels,
         "slots": settings.slots,
         "n_ctx": context.n_ctx,
-        **({"width": context.width} if isinstance(context, ConstantWidth) else {}),
-        **{name: value for name, value in pair.items() if name == "heads"},
+        "width": context.width if isinstance(context, ConstantWidth) else 0,
     }
-    return Store(kept.facts(), pair, machine)
+    return Store(kept.facts(), pair, machine, _store(loaded, alone=True) if found or facts[1:] else None)
 
 
 def leaves(settings: EngineSettings) -> int:

@@ -10,7 +10,6 @@ from rich.filesize import decimal
 from localspec import paths
 from localspec.errors import LocalspecError
 from localspec.llama.exact import limits
-from localspec.llama.exact.limits import Limits
 from localspec.llama.library import lib
 from localspec.models.hub.offer import Offer, first_offers, recommended
 from localspec.models.memory import gpu
@@ -53,7 +52,7 @@ def pace() -> Pace | None:
     """How fast this machine is; None = a GPU computes, whose rates are unknown. Nothing is timed for it."""
     if gpu.used(gpus()):
         return None
-    measured = _measured()
+    measured = limits.read(lib.default_threads())
     return Pace(Rates(), False) if measured is None else Pace(Rates.of(measured), True)
 
 
@@ -86,8 +85,3 @@ def words(offer: Offer, here: Pace | None) -> str:
     """
     text = f"about {decimal(offer.bytes)}, {offer.drafter}"
     return text if here is None or not offer.read_bytes else f"{text}, {here.words(offer.read_bytes)}"
-
-
-def _measured() -> Limits | None:
-    """What the CPU was measured to do at most; None = it was not."""
-    return limits.read(lib.default_threads())

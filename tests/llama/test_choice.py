@@ -14,6 +14,7 @@ from localspec.llama.exact import choice, exactness, identity, wide, widths
 from localspec.llama.exact.choice import Mode, choose
 from localspec.llama.exact.configuration import CACHE_NAMES, Kernels
 from localspec.llama.library.settings import ContextSettings
+from tests.llama.keys import key
 from tests.llama.tiny_gguf import MAMBA_METADATA, MAMBA_TENSORS, gguf_bytes, write
 
 SETTINGS = ContextSettings(n_ctx=640, threads=1)
@@ -151,7 +152,7 @@ def test_what_cannot_be_is_refused(tiny_target: Path, tmp_path: Path, monkeypatc
 
 def test_keys_of_examinations_name_what_decides(tiny_target: Path) -> None:
     by_weights: list[dict[str, Any]] = [{}, {"kernels": "plain"}, {"gpu_layers": 1}, {"device": "X"}]
-    assert len({str(identity.of_passes(tiny_target, SETTINGS, 8, **where)) for where in by_weights}) == 4
+    assert len({key(tiny_target, SETTINGS, 8, **where) for where in by_weights}) == 4
 
 
 def test_another_driver_of_the_gpu_is_another_key_on_the_gpu_alone(
@@ -161,6 +162,6 @@ def test_another_driver_of_the_gpu_is_another_key_on_the_gpu_alone(
     found = []
     for text in ("", "NVRM version: 580.95\nGCC", "NVRM version: 580.105\nGCC"):
         (tmp_path / "version").write_text(text)
-        found.append([str(identity.of_passes(tiny_target, SETTINGS, 8, gpu_layers=layers)) for layers in (0, 99)])
+        found.append([key(tiny_target, SETTINGS, 8, gpu_layers=layers) for layers in (0, 99)])
     assert len({on_gpu for _, on_gpu in found}) == 3
     assert len({on_cpu for on_cpu, _ in found}) == 1

@@ -13,7 +13,6 @@ import pytest
 from localspec import Engine, Message
 from localspec.config import CacheChoice, EngineSettings
 from localspec.llama.cache.context import Context
-from localspec.llama.exact import identity as identities
 from localspec.llama.exact import wide, widths
 from localspec.llama.exact.configuration import Kernels
 from localspec.llama.library import lib
@@ -21,6 +20,7 @@ from localspec.llama.library.settings import ContextSettings
 from localspec.llama.model import Model
 from localspec.runtime.loading import load_models
 from tests.llama.digests import SETTINGS, digests, passes
+from tests.llama.keys import key
 
 needs_library = pytest.mark.skipif(not wide.available(), reason=f"no wide kernels here: {wide.status().reason}")
 
@@ -194,13 +194,13 @@ def test_without_the_library_nothing_is_wide(tiny_target: Path, tmp_path: Path) 
 def test_keys_do_not_depend_on_its_presence_but_on_what_it_is(
     tiny_target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    key = identities.of_passes(tiny_target, SETTINGS, 8)
+    before = key(tiny_target, SETTINGS, 8)
     ours = [device for device in lib.devices() if device.name != "wide"]
     monkeypatch.setattr(lib, "devices", lambda: ours)
-    assert identities.of_passes(tiny_target, SETTINGS, 8) == key
+    assert key(tiny_target, SETTINGS, 8) == before
     keys = set()
     for identity in (("avx512", "a"), ("avx512", "b"), ("avx2", "a")):
         monkeypatch.setattr(wide, "identity", lambda identity=identity: identity)
-        keys.add(str(identities.of_passes(tiny_target, SETTINGS, 8, kernels="wide")))
-        assert identities.of_passes(tiny_target, SETTINGS, 8) == key
+        keys.add(key(tiny_target, SETTINGS, 8, kernels="wide"))
+        assert key(tiny_target, SETTINGS, 8) == before
     assert len(keys) == 3

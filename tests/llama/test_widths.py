@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 
 from localspec.errors import Cancelled
-from localspec.llama.exact import identity, wide, widths
+from localspec.llama.exact import wide, widths
 from localspec.llama.exact.configuration import ALL_KERNELS
 from localspec.llama.exact.passes import Bench
 from localspec.llama.exact.tile import tile
 from localspec.llama.library.settings import ContextSettings
 from localspec.llama.model import Model
 from tests import plain_decode
+from tests.llama.keys import key
 
 SETTINGS = ContextSettings(n_ctx=640, threads=2, type_v="bf16", flash_attention=True)
 
@@ -68,7 +69,7 @@ def test_progress_goes_to_the_end_and_may_give_up(model: Model) -> None:
 
 def test_key_names_everything_that_changes_bits(model: Model) -> None:
     keys = {
-        str(identity.of_passes(model.path, settings, widest))
+        key(model.path, settings, widest)
         for settings, widest in (
             (SETTINGS, 8),
             (SETTINGS, 4),
@@ -82,9 +83,9 @@ def test_key_names_everything_that_changes_bits(model: Model) -> None:
             (replace(SETTINGS, n_slots=2), 8),
         )
     }
-    keys |= {str(identity.of_passes(model.path, SETTINGS, 8, kernels=kernels)) for kernels in ALL_KERNELS}
+    keys |= {key(model.path, SETTINGS, 8, kernels=kernels) for kernels in ALL_KERNELS}
     assert len(keys) == 12
-    assert identity.of_passes(model.path, SETTINGS, 8) == identity.of_passes(model.path, replace(SETTINGS), 8)
+    assert key(model.path, SETTINGS, 8) == key(model.path, replace(SETTINGS), 8)
 
 
 def test_tiling_a_state_it_does_not_know() -> None:

@@ -42,6 +42,10 @@ _SELF_CHECK_SECONDS = 0.5
 """Seconds that the self-check of our kernels may take before the first answer under `strict`."""
 
 
+_TREES_VERSION = 2
+"""Version of the trees that `widths` examines: results of another version do not count."""
+
+
 @dataclass(slots=True)
 class Chosen:
     """The target, ready to run."""
@@ -167,11 +171,11 @@ def _context(
 
 def _had_same_bits(context: ConstantWidth, facts: Facts) -> bool:
     """Whether rows of such a context have the bits of their own passes; compared once, and remembered."""
-    key = _key(context, context.width)
-    known = facts.read("widths", key, _widths)
+    about = key(context, context.width)
+    known = facts.read("widths", about, _widths)
     if known is None:
         known = frozenset({1, context.width} if context.same_bits() else {1})
-        facts.write("widths", key, {"exact": sorted(known)})
+        facts.write("widths", about, {"exact": sorted(known)})
     return len(known) > 1
 
 
@@ -254,26 +258,24 @@ def _widths(data: Any) -> frozenset[int]:
     return found
 
 
-def _key(context: Context, widest: int) -> dict[str, Any]:
-    """What widths depend on: this model, here and with these settings."""
-    model = context.model
-    return identity.of_passes(
-        model.path,
-        context.settings,
-        widest,
-        kernels=model.kernels,
-        gpu_layers=model.gpu_layers,
-        device=model.device,
-        spread=model.spread,
-    )
+def key(context: Context, widest: int) -> dict[str, Any]:
+    """What exact widths depend on: every fact that can change bits."""
+    model, settings = context.model, context.settings
+    return {
+        **identity.shared_facts(model.path, settings, model.gpu_layers, model.device, model.spread),
+        "kernels": identity.kernels_id(model.kernels),
+        "cache": [settings.type_k, settings.type_v, str(settings.flash_attention), settings.offload_kv],
+        "shape": [settings.n_ctx, settings.n_slots, settings.max_leaves, settings.grid, widest],
+        **({"trees": _TREES_VERSION} if settings.max_leaves > 1 else {}),
+    }
 
 
 def _examined(context: Context, widest: int, facts: Facts, report: Progress) -> frozenset[int]:
     """Exact widths, found by comparing the bits of real passes, now or at an earlier start."""
     model, settings = context.model, context.settings
     widest = max(probing.WIDEST_PROBED, min(widest, 1 + context.most_nodes))
-    key = _key(context, widest)
-    known = facts.read("widths", key, _widths)
+    about = key(context, widest)
+    known = facts.read("widths", about, _widths)
     if known is None:
         started = time.monotonic()
 
@@ -288,5 +290,5 @@ def _examined(context: Context, widest: int, facts: Facts, report: Progress) -> 
                 f"{model.path.name} could not be shown to be exact here in {_EXAMINATION_SECONDS / 60:.0f} minutes.",
                 "Use --exact auto.",
             )
-        facts.write("widths", key, {"exact": sorted(known)})
+        facts.write("widths", about, {"exact": sorted(known)})
     return known

@@ -15,32 +15,17 @@ from localspec.llama.library import lib
 from localspec.llama.library.settings import ContextSettings
 
 _FORMAT = 5
-_TREES_VERSION = 2
-"""Version of the trees that `widths` examines: results of another version do not count."""
 _NVIDIA_VERSION = Path("/proc/driver/nvidia/version")
 """Where NVIDIA's driver names itself, on Linux."""
 
 
-def of_passes(
-    path: Path,
-    settings: ContextSettings,
-    widest: int,
-    *,
-    kernels: Kernels = "repacked",
-    gpu_layers: int = 0,
-    device: str | None = None,
-    spread: Spread = BY_LAYER,
-) -> dict[str, Any]:
-    """What exact widths depend on: every fact that can change bits."""
-    facts = {
-        **shared_facts(path, settings, gpu_layers, device, spread),
-        "kernels": kernels_id(kernels),
-        "cache": [settings.type_k, settings.type_v, str(settings.flash_attention), settings.offload_kv],
-        "shape": [settings.n_ctx, settings.n_slots, settings.max_leaves, settings.grid, widest],
-    }
-    if settings.max_leaves > 1:
-        facts["trees"] = _TREES_VERSION
-    return facts
+def of_file(path: Path) -> list[str | int]:
+    """Path, size and time of change. A missing file is no error here; `Model.load` says it better."""
+    size, changed = 0, 0
+    with contextlib.suppress(OSError):
+        status = path.stat()
+        size, changed = status.st_size, status.st_mtime_ns
+    return [str(paths.real(path)), size, changed]
 
 
 def kernels_id(kernels: Kernels) -> list[str | int]:
@@ -51,21 +36,14 @@ def kernels_id(kernels: Kernels) -> list[str | int]:
 def shared_facts(
     path: Path, settings: ContextSettings, gpu_layers: int, device: str | None, spread: Spread = BY_LAYER
 ) -> dict[str, Any]:
-    """What every key holds: the file, where it runs, on how many threads of which machine, and with which build.
-
-    A missing file is no error here; `Model.load` says it better.
-    """
-    size, changed = 0, 0
-    with contextlib.suppress(OSError):
-        status = path.stat()
-        size, changed = status.st_size, status.st_mtime_ns
+    """What every key holds: the file, where it runs, on how many threads of which machine, and with which build."""
     rollback = {"rollback": settings.rollback} if settings.rollback else {}
     driver = {"driver": _driver()} if gpu_layers else {}
     return {
         **rollback,
         **driver,
         "format": _FORMAT,
-        "model": [str(paths.real(path)), size, changed],
+        "model": of_file(path),
         "weights": [gpu_layers, device, str(spread)],
         "threads": settings.threads or lib.default_threads(),
         "machine": [cpu_name(), [found.name + found.description for found in _devices()]],

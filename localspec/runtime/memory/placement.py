@@ -10,16 +10,16 @@ import logging
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
-from localspec import kept, paths
+from localspec import kept
 from localspec.config import PLANNED, EngineSettings, GpuLayers
 from localspec.drafters.heads.loading import may_predict, shapes
 from localspec.errors import UsageError
 from localspec.gguf.split import read_parts
 from localspec.gguf.spread import Spread, spread_of
 from localspec.llama.exact.configuration import CACHE_NAMES, DEFAULT_CACHE
+from localspec.llama.exact.identity import of_file
 from localspec.llama.library import device_list
 from localspec.models.memory import fit
 from localspec.models.memory import gpu as gpus
@@ -269,13 +269,7 @@ def _remembered(key: dict[str, Any]) -> tuple[tuple[int, int], str] | None:
 def _key(settings: EngineSettings, places: Sequence[Place]) -> dict[str, Any]:
     """Files, devices with all their memory, and settings."""
     return {
-        "files": [_identity(path) for path in (settings.target, settings.draft, *settings.heads) if path is not None],
+        "files": [of_file(path) for path in (settings.target, settings.draft, *settings.heads) if path is not None],
         "devices": [[one.name, one.description, one.total_bytes, one.unified] for one in places],
         "settings": [str(getattr(settings, name)) for name in _ASKED],
     }
-
-
-def _identity(path: Path) -> list[Any]:
-    """Path, size and time of change."""
-    status = path.stat()
-    return [str(paths.real(path)), status.st_size, status.st_mtime_ns]
