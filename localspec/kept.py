@@ -65,7 +65,8 @@ class Place:
         root, _, pattern = self.files.partition("/")
         folder = {"data": paths.data_dir, "cache": paths.cache_dir, "config": paths.config_dir}[root]()
         total = 0
-        for one in [below for found in folder.glob(pattern) for below in (found, *found.rglob("*"))]:
+        found = folder.glob(pattern) if os.path.isdir(folder) else ()  # `Path.glob` may raise
+        for one in [below for top in found for below in (top, *top.rglob("*"))]:
             with suppress(OSError):
                 status = one.lstat()
                 total += status.st_size if stat.S_ISREG(status.st_mode) else 0
@@ -75,7 +76,7 @@ class Place:
 PLACES: Final = (
     Place("data/chats.sqlite3*", "chats, and copies made before an update", "SQLite", "", "`localspec chats rm`"),
     Place("data/tabs.json", "which chats have a tab", "JSON", "", "you"),
-    Place("data/corpus", "past answers as tokens", "tokens", "16 MB a tokenizer", "`localspec corpus`, `chats rm`"),
+    Place("data/corpus", "past answers as tokens", "SQLite", "16 MB a tokenizer", "`localspec corpus`, `chats rm`"),
     Place("data/models*", "the list of models; models that were imported", "SQLite, GGUF", "", "`localspec rm`"),
     Place("data/training", "trained draft models, and what they learned from", "GGUF, JSON", "", "`localspec rm`"),
     Place("data/run", "which processes run", "JSON", "", "each process its own"),
@@ -154,7 +155,8 @@ def facts() -> Facts:
     """Those in the data folder."""
     data, cache = paths.data_dir(), paths.cache_dir()
     folder = data / "facts"
-    earlier = [one for one in (cache / "machine", cache / "plans", data / "layers", data / "tuning") if one.is_dir()]
+    earlier = [cache / "machine", cache / "plans", data / "layers", data / "tuning"]
+    earlier = [one for one in earlier if os.path.isdir(one)]  # `Path.is_dir` may raise
     if earlier and _took_over(folder, earlier):
         for one in earlier:
             shutil.rmtree(one, ignore_errors=True)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from localspec.kept import KINDS, NOWHERE, Facts, facts
+from localspec.kept import KINDS, NOWHERE, PLACES, Facts, facts
 
 
 def age(path: Path, days: float) -> None:
@@ -105,3 +105,12 @@ def test_widths_of_an_earlier_version_are_taken_over_once_and_the_rest_goes(
     assert [path.name for path in data.joinpath("facts").iterdir()] == [f"widths-{name}.json"]
     assert sorted(tmp_path.rglob("*.json")) == [data / "facts" / f"widths-{name}.json"]
     assert not any(path.parent.exists() for path in old)
+
+
+def test_a_folder_that_no_disk_can_have_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCALSPEC_DATA", str(tmp_path / ("x" * 300)))
+    monkeypatch.setenv("LOCALSPEC_CACHE", str(tmp_path / ("y" * 300)))
+    assert facts().write("limits", 1, {}).endswith("File name too long")
+    assert facts().read("limits", 1, dict) is None
+    assert not facts().remove("limits", 1)
+    assert {place.size()[1] for place in PLACES if place.files.startswith("data/facts")} == {0}
