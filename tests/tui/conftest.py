@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -66,7 +67,7 @@ def _same_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is offered to pull does not depend on the machine that the tests run on."""
     monkeypatch.setattr("localspec.models.hub.offer.ram", lambda: Place("CPU", "cpu", 12 * 10**9))
     monkeypatch.setattr("localspec.models.hub.offer._free_disk", lambda: 100 * 10**9)
-    monkeypatch.setattr("localspec.runtime.offered._measured", lambda: None)
+    monkeypatch.setattr("localspec.runtime.offered.limits", SimpleNamespace(read=lambda threads: None))
     monkeypatch.setattr("localspec.tui.screens.import_file.find_kept", lambda store: [])
 
 

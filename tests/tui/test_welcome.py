@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from rich.style import Style
@@ -95,7 +96,8 @@ async def test_the_speed_that_another_screen_says_holds_in_the_welcome_too(
     app = make_app()
     async with app.run_test(size=(100, 40)) as pilot:
         await until(pilot, lambda: "perhaps 29 tok/s" in said(app))
-        monkeypatch.setattr("localspec.runtime.offered._measured", lambda: Limits(memory_rate=40e9, int8_rate=1e12))
+        found = Limits(memory_rate=40e9, int8_rate=1e12)
+        monkeypatch.setattr("localspec.runtime.offered.limits", SimpleNamespace(read=lambda threads: found))
         await pilot.press("f1", "escape")
         await until(pilot, lambda: ", some " in said(app) and "perhaps" not in said(app))
 
