@@ -9,6 +9,7 @@ import re
 import shutil
 import sys
 from collections.abc import Collection, Iterator
+from pathlib import Path
 
 from rich.filesize import decimal
 
@@ -48,7 +49,8 @@ def examine_machine(with_wide: bool = True) -> Iterator[Finding]:
     yield from examine_openmp()  # once all that uses it is loaded
     yield from examine_devices(info)
     yield Finding("threads", f"{lib.default_threads()} (of {os.cpu_count()} logical CPUs)")
-    yield _cache_folder()
+    yield _folder("data", paths.data_dir())
+    yield _folder("cache", paths.cache_dir())
 
 
 def _packages(used: bindings.Bindings) -> Finding:
@@ -91,15 +93,15 @@ def _version(package: str) -> str:
         return "not installed"
 
 
-def _cache_folder() -> Finding:
-    folder = paths.cache_dir()
+def _folder(name: str, folder: Path) -> Finding:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         free = shutil.disk_usage(folder).free
     except OSError as error:
-        return Finding("cache", f"{folder}: {error.strerror}", "Set LOCALSPEC_CACHE to a folder that can be written.")
+        advice = f"Set LOCALSPEC_{name.upper()} to a folder that can be written."
+        return Finding(name, f"{folder}: {error.strerror}", advice)
     low = free < 2**30
-    return Finding("cache", f"{folder}, {free / 2**30:.1f} GiB free", "Free some disk space." if low else "")
+    return Finding(name, f"{folder}, {free / 2**30:.1f} GiB free", "Free some disk space." if low else "")
 
 
 def examine_disk() -> Iterator[Finding]:

@@ -81,3 +81,11 @@ def test_nothing_is_kept_that_the_table_does_not_name(
     assert kept, "something is"
     assert set(kept) <= named
     assert set(tmp_path.glob("DATA/facts/*")) <= named
+
+
+@pytest.mark.parametrize("name", ["data", "cache"])
+def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    (tmp_path / "file").write_text("in the way")
+    monkeypatch.setenv(f"LOCALSPEC_{name.upper()}", str(tmp_path / "file" / "below"))
+    (found,) = [one for one in doctor.examine_machine() if one.name == name]
+    assert found.advice == f"Set LOCALSPEC_{name.upper()} to a folder that can be written."
