@@ -12,9 +12,9 @@ from typing import Any
 
 from localspec.chat.turn import Message
 from localspec.checks.apart import Apart
-from localspec.checks.interval import Ratio, ratio
-from localspec.checks.tune import Answering, Question, Timing
-from localspec.errors import ContextOverflowError, UsageError
+from localspec.checks.compare import Answer, Answering, Heat, Ratio, Run, Side, Task, Turn, compare
+from localspec.checks.compare import gain as ratio
+from localspec.checks.prompts import Prompt
 from localspec.models.installed.installed import NO_DRAFT
 from localspec.options import Options
 from localspec.types import SamplingParams
@@ -25,6 +25,8 @@ SIDES = ("plain", "before", "after")
 """Without drafting; with what drafted before; with the trained draft model as well. Defaults in all else."""
 CONTEXT = 2048
 """Tokens of each engine's context."""
+_CHAINS = "chains"
+"""A further side, which is not timed: what the trained draft model guesses, whether it pays or not."""
 ENGINES = 2
 """That are loaded at once: two sides share one."""
 LEAST_PROMPTS = 4
@@ -34,13 +36,13 @@ _WARM_UP = 2
 
 
 def tokens(prompts: int, longest: int) -> int:
-    """Tokens that all sides together write at most for so many prompts.
+    """Tokens that all sides together write at most for so many prompts, chains included.
 
     Args:
         prompts: those that count.
         longest: tokens of an answer.
     """
-    return ((prompts + _WARM_UP) * len(SIDES) + prompts) * longest
+    return (prompts + _WARM_UP) * (len(SIDES) + 1) * longest
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,64 +121,64 @@ def measure(
         LocalspecError: a model cannot be loaded or does not answer.
         UsageError, ContextOverflowError: the target's chat template refuses every prompt, or none fits its context.
     """
-    replies: dict[str, list[Timing]] = {side: [] for side in SIDES}
-    chains: list[Timing] = []
-    steps = len(prompts) + _WARM_UP
-    refused, began = None, perf_counter()
+    asked = [_task(prompts, number, max_tokens) for number in range(-_WARM_UP, len(prompts))]
+    heats, refused, began = list[Heat](), None, perf_counter()
     with ExitStack() as stack:
         settings = {"context": CONTEXT}
         old = stack.enter_context(Apart(Answering, target, before or NO_DRAFT, settings, progress=progress))
         new = stack.enter_context(Apart(Answering, target, draft, settings, progress=progress))
-        sides = {"plain": old, "before": old, "after": new}
-        for step in range(steps):
-            spent = perf_counter() - began
-            if len(chains) >= LEAST_PROMPTS and spent > seconds:
+
+        def tell(what: str, done: int, total: int) -> None:
+            spent, most = perf_counter() - began, total * (LEAST_PROMPTS + _WARM_UP + 1) / len(asked)
+            progress("measuring", max(done / total, min(spent / seconds, done / most)))
+
+        sides = [
+            _side("plain", old, drafter="none"),
+            _side("before", old),
+            _side("after", new),
+            _side(_CHAINS, new, sampling=_GREEDY, drafter="draft", max_draft_tokens=CHAIN, forced=True),
+        ]
+        for heat in compare(sides, asked, progress=tell):
+            if heat.refused is not None:
+                refused = heat.refused  # like the prompts that the target could not answer for training
+            elif heat.number >= _WARM_UP:
+                heats.append(heat)
+            if len(heats) >= LEAST_PROMPTS and perf_counter() - began > seconds:
                 break
-            progress("measuring", max(step / steps, min(spent / seconds, step / (LEAST_PROMPTS + _WARM_UP + 1))))
-            number = step - _WARM_UP
-            order = [SIDES[(step + turn) % len(SIDES)] for turn in range(len(SIDES))]
-            try:
-                said = {
-                    side: sides[side].call("answer", _question(side, prompts, number, max_tokens)) for side in order
-                }
-            except (UsageError, ContextOverflowError) as error:
-                refused = error  # like the prompts that the target could not answer for training
-                continue
-            if number >= 0:
-                for side in SIDES:
-                    replies[side].append(said[side])
-                chains.append(new.call("answer", _question("chains", prompts, number, max_tokens)))
-    if not chains and refused is not None:
+    if not heats and refused is not None:
         raise refused
-    return _measured(replies, chains)
-
-
-def _measured(replies: dict[str, list[Timing]], chains: Sequence[Timing]) -> Measured:
-    pairs = [
-        [(one.seconds_per_token, other.seconds_per_token)]
-        for one, other in zip(replies["before"], replies["after"], strict=True)
-    ]
-    return Measured(
-        _tokens(chains) / max(1, sum(one.passes for one in chains)),
-        {side: _tokens(found) / sum(one.seconds for one in found) for side, found in replies.items()},
-        ratio(pairs),
-        sum(len({one.text for one in same}) == 1 for same in zip(*replies.values(), strict=True)),
-        len(chains),
-    )
+    return _measured(heats)
 
 
 _GREEDY = SamplingParams(temperature=0.0)
 
 
-def _question(side: str, prompts: Sequence[tuple[Message, ...]], number: int, max_tokens: int) -> Question:
-    sampling = _GREEDY if number % 2 == 0 or side == "chains" else SamplingParams()
+def _task(prompts: Sequence[tuple[Message, ...]], number: int, max_tokens: int) -> Task:
+    """At temperature 0 and at the default one, in turn."""
+    sampling = _GREEDY if number % 2 == 0 else SamplingParams()
     options = Options(sampling=sampling, seed=abs(number), max_tokens=max_tokens, past=False)
-    given: dict[str, dict[str, Any]] = {
-        "plain": {"drafter": "none"},
-        "chains": {"drafter": "draft", "max_draft_tokens": CHAIN, "forced": True},
-    }
-    return Question(prompts[number % len(prompts)], options.having(given.get(side, {})))
+    return Task(Prompt(str(number), prompts[number % len(prompts)]), options)
 
 
-def _tokens(replies: Sequence[Timing]) -> int:
-    return sum(one.tokens for one in replies)
+def _side(name: str, engine: Apart, **options: Any) -> Side:
+    def answer(turn: Turn) -> Answer:
+        found: Answer = engine.call("answer", turn.having(**options))
+        return found
+
+    return Side(name, answer)
+
+
+def _measured(heats: Sequence[Heat]) -> Measured:
+    runs = {side: [heat.runs[side] for heat in heats] for side in (*SIDES, _CHAINS)}
+    texts = [{tuple(answer.text for answer in heat.runs[side].answers) for side in SIDES} for heat in heats]
+    return Measured(
+        _tokens(runs[_CHAINS]) / max(1, sum(answer.stats["passes"] for run in runs[_CHAINS] for answer in run.answers)),
+        {side: _tokens(runs[side]) / sum(run.wall_seconds for run in runs[side]) for side in SIDES},
+        ratio(heats, "after", "before", lambda run: run.wall_seconds),
+        sum(len(same) == 1 for same in texts),
+        len(heats),
+    )
+
+
+def _tokens(runs: Sequence[Run]) -> int:
+    return sum(run.tokens for run in runs)

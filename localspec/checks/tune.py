@@ -11,105 +11,32 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from time import perf_counter
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
-from localspec.chat.turn import Message
+from localspec.checks import compare
 from localspec.checks.apart import Apart
 from localspec.checks.challenger import ASPECTS, Challenger, challengers
-from localspec.checks.interval import Ratio, ratio
-from localspec.checks.prompts import Prompt, prompt_tokens
+from localspec.checks.compare import Answer, Answering, Ratio, Side, Task, Turn
+from localspec.checks.prompts import Prompt
 from localspec.errors import LocalspecError
 from localspec.gguf.split import read_parts
 from localspec.llama.library import lib
-from localspec.options import Options
-from localspec.runtime.engine import Engine
-from localspec.types import SamplingParams
-
-# The same prompts answered under chosen settings, and how long that took: what tuning compares.
 
 
-class Question(NamedTuple):
-    """What is asked."""
-
-    messages: tuple[Message, ...]
-    options: Options
-
-
-class Timing(NamedTuple):
-    """How an answer went."""
-
-    seconds: float
-    """Of the whole answer, its prompt included."""
-    tokens: int
-    exact: bool
-    """No pass could have changed the text."""
-    passes: int = 0
-    text: str = ""
-
-    @property
-    def seconds_per_token(self) -> float:
-        return self.seconds / max(1, self.tokens)
-
-
-class Answering:
-    """An engine under some settings; made in a process of its own (`apart`)."""
-
-    def __init__(
-        self,
-        target: Path,
-        draft: Path | str | None,
-        settings: Mapping[str, Any],
-        progress: Callable[[str, float], None] | None = None,
-    ) -> None:
-        """Loads, without what tuning stored; raises as `Engine.load`."""
-        self._engine = Engine.load(target, draft, progress=progress, tuned=False, **settings)
-
-    def answer(self, question: Question) -> Timing:
-        """Answers once, as if nothing had been answered before."""
-        engine = self._engine
-        prompt = prompt_tokens(engine, question.messages)
-        engine.forget()
-        start = perf_counter()
-        generation = engine.generate(prompt, question.options)
-        text = generation.text()
-        seconds, stats = perf_counter() - start, generation.stats
-        return Timing(seconds, stats.generated, stats.exact, stats.passes, text)
-
-    def about(self) -> dict[str, Any]:
-        """What it runs with: configuration in words, exactness, threads, wide kernels, a GPU, drafting or not."""
-        loaded = self._engine.loaded
-        return {
-            "configuration": loaded.configuration,
-            "exact": loaded.context.exact_widths is not None,
-            "threads": loaded.context.threads,
-            "wide": loaded.model.kernels == "wide",
-            "gpu": loaded.model.gpu_layers != 0,
-            "drafts": bool(self._engine.drafters),
-        }
-
-    def close(self) -> None:
-        self._engine.close()
-
-
-def questions(prompts: list[Prompt], sampling: SamplingParams, seed: int, max_tokens: int) -> list[Question]:
-    """The first user turn of each prompt, with a seed of its own."""
-    found = []
-    for number, prompt in enumerate(prompts):
-        end = next((i for i, message in enumerate(prompt.messages) if message.role != "system"), None)
-        if end is not None:
-            options = Options(sampling=sampling, seed=seed + number, max_tokens=max_tokens, past=False)
-            found.append(Question(prompt.messages[: end + 1], options))
-    return found
+def questions(prompts: Sequence[Prompt], temperature: float, max_tokens: int) -> list[Task]:
+    """The first user turn of each prompt."""
+    return compare.tasks(
+        [replace(prompt, messages=prompt.questions[0]) for prompt in prompts], (temperature,), max_tokens
+    )
 
 
 Progress = Callable[[str, float], None]
 """(what is being done, share done from 0 to 1); may raise to stop."""
 
 
-class Side(Protocol):
+class Tried(Protocol):
     """An engine under some settings (`apart.Apart` around `Answering`)."""
 
     def call(self, method: str, *arguments: Any) -> Any:
@@ -119,7 +46,7 @@ class Side(Protocol):
     def close(self) -> None: ...
 
 
-OpenSide = Callable[[Mapping[str, Any], Progress], Side]
+Open = Callable[[Mapping[str, Any], Progress], Tried]
 _ROUNDS_TO_LOSE = 2
 """A challenger that is surely slower after so many rounds is not measured on."""
 
@@ -172,12 +99,12 @@ def tune(
     target: Path,
     draft: Path | None,
     base: Mapping[str, Any],
-    search: Sequence[Question],
-    check: Sequence[Question],
+    search: Sequence[Task],
+    check: Sequence[Task],
     plan: TunePlan | None = None,
     progress: Progress | None = None,
     report: TuneReport | None = None,
-    open_side: OpenSide | None = None,
+    open_side: Open | None = None,
 ) -> TuneReport:
     """Searches, then checks what was found.
 
@@ -197,58 +124,55 @@ def tune(
     """
     if open_side is None:
 
-        def open_side(settings: Mapping[str, Any], say: Progress) -> Side:
+        def open_side(settings: Mapping[str, Any], say: Progress) -> Tried:
             return Apart(Answering, target, draft, settings, progress=say)
 
     both = 2 if _fit_twice(target, draft) else 1
-    tuner = _Tuner(dict(base), plan or TunePlan(), open_side, both, progress, report or TuneReport())
-    return tuner.run(search, check)
+    return _Tuner(base, plan or TunePlan(), open_side, both, progress, report or TuneReport()).run(search, check)
 
 
+@dataclass
 class _Tuner:
-    def __init__(
-        self,
-        base: dict[str, Any],
-        plan: TunePlan,
-        open_side: OpenSide,
-        most_open: int,
-        progress: Progress | None,
-        report: TuneReport,
-    ) -> None:
-        self._base, self._plan, self._open_side, self._report = base, plan, open_side, report
-        self._progress, self._share = progress, 0.0
-        self._end = time.monotonic() + 60.0 * plan.minutes
-        self._open: dict[str, Side] = {}
-        self._most_open = most_open
+    base: Mapping[str, Any]
+    plan: TunePlan
+    open_side: Open
+    most_open: int
+    progress: Progress | None
+    report: TuneReport
+    share: float = 0.0
+    open: dict[str, Tried] = field(default_factory=dict)
 
-    def run(self, search: Sequence[Question], check: Sequence[Question]) -> TuneReport:
-        report = self._report
+    def __post_init__(self) -> None:
+        self.end = time.monotonic() + 60.0 * self.plan.minutes
+
+    def run(self, search: Sequence[Task], check: Sequence[Task]) -> TuneReport:
+        report = self.report
         try:
             report.defaults = self._engine({}, ()).call("about")
             self._search(search)
             if report.settings:
-                self._share = 0.9
+                self.share = 0.9
                 report.gain = self._compared(report.settings, {}, check, early=False)
         finally:
-            for one in self._open.values():
+            for one in self.open.values():
                 one.close()
         return report
 
-    def _search(self, questions: Sequence[Question]) -> None:
-        report, aspects = self._report, [aspect for aspect in ASPECTS if aspect in self._plan.aspects]
+    def _search(self, questions: Sequence[Task]) -> None:
+        report, aspects = self.report, [aspect for aspect in ASPECTS if aspect in self.plan.aspects]
         for number, aspect in enumerate(aspects):
-            found = challengers(aspect, self._base, self._running())
+            found = challengers(aspect, self.base, self._running())
             for index, challenger in enumerate(found):
-                if time.monotonic() > self._end:
+                if time.monotonic() > self.end:
                     return
-                self._share = 0.9 * (number + index / len(found)) / len(aspects)
+                self.share = 0.9 * (number + index / len(found)) / len(aspects)
                 trial = Trial(challenger)
                 report.trials.append(trial)
                 self._try(trial, questions)
         report.finished = True
 
-    def _try(self, trial: Trial, questions: Sequence[Question]) -> None:
-        report = self._report
+    def _try(self, trial: Trial, questions: Sequence[Task]) -> None:
+        report = self.report
         changed = {**report.settings, **trial.challenger.changes}
         self._say(f"trying {trial.challenger.words}")
         try:
@@ -266,59 +190,63 @@ class _Tuner:
             trial.why = "what runs already"
             return
         trial.gain = self._compared(changed, report.settings, questions, early=True)
-        if trial.gain.over and trial.gain.low > 1.0 + self._plan.margin:
+        if trial.gain.over and trial.gain.low > 1.0 + self.plan.margin:
             report.settings, trial.taken = changed, True
         else:
             trial.why = "slower" if trial.gain.over and trial.gain.high < 1.0 else "no gain beyond noise"
 
     def _running(self) -> dict[str, Any]:
-        about: dict[str, Any] = self._engine(self._report.settings, ()).call("about")
+        about: dict[str, Any] = self._engine(self.report.settings, ()).call("about")
         return about
 
     def _compared(
-        self, one: Mapping[str, Any], other: Mapping[str, Any], questions: Sequence[Question], *, early: bool
+        self, one: Mapping[str, Any], other: Mapping[str, Any], asked: Sequence[Task], *, early: bool
     ) -> Ratio:
-        """How much faster `one` is, in pairs of answers; whose turn is first changes from pair to pair."""
-        times: dict[str, list[list[float]]] = {_name(side): [[] for _ in questions] for side in (one, other)}
-        block = 1 if self._most_open > 1 else len(questions)
-        found: Ratio | None = None
-        for turn in range(self._plan.rounds):
-            for start in range(0, len(questions), block):
-                sides = (one, other) if (turn + start) % 2 == 0 else (other, one)
-                for side in sides:
-                    engine = self._engine(side, sides)
-                    if turn == 0 and start == 0:
-                        engine.call("answer", questions[0])  # the first answer pays for graphs and what is learned
-                    for index in range(start, min(start + block, len(questions))):
-                        timing = engine.call("answer", questions[index])
-                        times[_name(side)][index].append(timing.seconds_per_token)
-                self._say(f"round {turn + 1} of {self._plan.rounds}")
-            first, second = times[_name(one)], times[_name(other)]
-            found = ratio([list(zip(b, a, strict=True)) for a, b in zip(first, second, strict=True)])
-            assert found is not None
-            if early and turn + 1 >= _ROUNDS_TO_LOSE and found.over == "rounds" and found.high < 1.0:
-                break
-        assert found is not None
-        return found
+        """How much faster `one` is: time of whole answers, their prompts included."""
+        rounds, heats = self.plan.rounds, list[compare.Heat]()
 
-    def _engine(self, settings: Mapping[str, Any], wanted: Sequence[Mapping[str, Any]]) -> Side:
+        def side(settings: Mapping[str, Any]) -> Side:
+            def answer(turn: Turn) -> Answer:
+                found: Answer = self._engine(settings, (one, other)).call("answer", turn)
+                return found
+
+            return Side(_name(settings), answer)
+
+        def say(what: str, done: int, total: int) -> None:
+            self._say(f"round {1 + done * rounds // total} of {rounds}")
+
+        def gain() -> Ratio:
+            found = compare.gain(heats, _name(one), _name(other), lambda run: run.wall_seconds)
+            assert found is not None
+            return found
+
+        block, warm = 1 if self.most_open > 1 else len(asked), asked[0].options.max_tokens or 0
+        for heat in compare.compare([side(one), side(other)], asked, rounds, block=block, warm=warm, progress=say):
+            if heat.refused is not None:
+                raise heat.refused
+            heats.append(heat)
+            if early and heat.number + 1 == len(asked) and heat.round + 1 >= _ROUNDS_TO_LOSE and gain().high < 1.0:
+                break
+        return gain()
+
+    def _engine(self, settings: Mapping[str, Any], wanted: Sequence[Mapping[str, Any]]) -> Tried:
         """The engine with these settings; others than `wanted` are closed to make room."""
         name = _name(settings)
-        if name not in self._open:
+        if name not in self.open:
             keep = {_name(one) for one in wanted} | {name}
-            for other in sorted(self._open, key=lambda known: known in keep):
-                if other not in keep or len(self._open) >= self._most_open:
-                    self._open.pop(other).close()
-            self._open[name] = self._open_side({**self._base, **settings}, self._loading)
-        return self._open[name]
+            for other in sorted(self.open, key=lambda known: known in keep):
+                if other not in keep or len(self.open) >= self.most_open:
+                    self.open.pop(other).close()
+            self.open[name] = self.open_side({**self.base, **settings}, self._loading)
+        return self.open[name]
 
     def _loading(self, what: str, share: float) -> None:
         self._say(what)
 
     def _say(self, what: str) -> None:
-        if self._progress is not None:
-            last = self._report.trials[-1].challenger.words if self._report.trials else "defaults"
-            self._progress(f"{'checking' if self._share >= 0.9 else last}: {what}", self._share)
+        if self.progress is not None:
+            last = self.report.trials[-1].challenger.words if self.report.trials else "defaults"
+            self.progress(f"{'checking' if self.share >= 0.9 else last}: {what}", self.share)
 
 
 def _name(settings: Mapping[str, Any]) -> str:

@@ -6,19 +6,17 @@ them a lot, inexact arithmetic by some hundredths.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import zip_longest
+from itertools import islice, zip_longest
 from typing import Any
 
-from localspec.chat.turn import Message
-from localspec.checks.prompts import Prompt, prompt_tokens
-from localspec.engine.request import TokenLogProb
+from localspec.checks import compare
+from localspec.checks.compare import Answer, Heat, Progress, Side, Turn
+from localspec.checks.prompts import Prompt
+from localspec.errors import ContextOverflowError
 from localspec.methods import COPYING, TABLE
-from localspec.options import Options
 from localspec.runtime.engine import Engine
-from localspec.runtime.generation import Generation
-from localspec.types import SamplingParams, Tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,18 +132,6 @@ class Report:
         }
 
 
-@dataclass(slots=True)
-class _Answer:
-    """One turn's answer."""
-
-    prompt: Tokens
-    tokens: list[int]
-    text: str
-    drafted: int
-    accepted: int
-    exact: bool
-
-
 def default_settings(has_draft: bool, trees: bool, heads: Sequence[str] = ()) -> list[Setting]:
     """Every drafter there is, several draft lengths, chain and tree; `heads` are the names of those attached."""
     there = [row for row in TABLE if row.name in (*COPYING, *(("draft",) if has_draft else ()), *heads)]
@@ -163,7 +149,8 @@ def verify(
     *,
     max_tokens: int = 64,
     seed: int = 1,
-    progress: Callable[[int, int, int], None] | None = None,
+    progress: Progress | None = None,
+    report: Report | None = None,
 ) -> Report:
     """Runs every prompt plain and under every setting and compares tokens and text.
 
@@ -171,107 +158,77 @@ def verify(
         engine: loaded with every drafter and draft length that `settings` uses.
         max_tokens: longest answer a turn.
         seed: of the first prompt; each prompt and turn has its own.
-        progress: called with (runs done, runs in all, forks so far); may raise to stop.
+        progress: see `compare.Progress`.
+        report: filled in as results come, so that an interrupted run has some.
+
+    Raises:
+        UsageError: the chat template refuses a prompt.
     """
     if settings is None:
         heads = [head.name for head in engine.loaded.heads]
         trees = engine.settings.branches > 1 and engine.loaded.context.max_leaves > 1  # not with passes of one width
         settings = default_settings(engine.loaded.draft_context is not None, trees, heads)
-    report = Report({setting: Tally() for setting in settings})
-    total = len(prompts) * len(temperatures) * len(settings)
-    for number, prompt in enumerate(prompts):
-        for temperature in temperatures:
-            options = Options(sampling=SamplingParams(temperature=temperature), max_tokens=max_tokens, past=False)
-            run = _Run(engine, prompt, options, seed + 1000 * number)
-            plain = run.answers(PLAIN)
-            if not plain:
-                report.too_long += 1
-                break
-            for setting in settings:
-                tally = report.by_setting[setting]
-                _compare(run, setting, plain, run.answers(setting), tally)
-                if progress is not None:
-                    progress(report.runs, total, len(report.forks))
-        if plain:
-            report.prompt_tokens.append(len(plain[-1].prompt))
+    report = report or Report()
+    report.by_setting.update({setting: Tally() for setting in settings})
+    sides = {setting: _side(engine, setting) for setting in (PLAIN, *settings)}
+    asked = compare.tasks(prompts, temperatures, max_tokens, seed)
+
+    def tell(what: str, done: int, total: int) -> None:
+        if progress is not None:
+            progress(f"Verifying, {len(report.forks)} forks", done, total)
+
+    for heat in compare.compare(list(sides.values()), asked, progress=tell):
+        first = heat.number % len(temperatures) == 0
+        if isinstance(heat.refused, ContextOverflowError):
+            report.too_long += first
+        elif heat.refused is not None:
+            raise heat.refused
+        else:
+            _count(heat, sides, report)
+            if first:
+                report.prompt_tokens.append(heat.runs[str(PLAIN)].answers[-1].stats["prompt_tokens"])
     return report
 
 
-@dataclass(frozen=True, slots=True)
-class _Run:
-    """One prompt at one temperature; `answers` holds the conversation under a setting."""
+def _side(engine: Engine, setting: Setting) -> Side:
+    """Nothing that an earlier setting made is recycled under this one."""
 
-    engine: Engine
-    prompt: Prompt
-    options: Options
-    """But for the seed."""
-    seed: int
-    """Of the first turn."""
-
-    def answers(self, setting: Setting) -> list[_Answer]:
-        """Every turn's answer, the model's own answers being the history of the next turn."""
-        self._configure(setting)
-        answers: list[_Answer] = []
-        history: list[Message] = []
-        for message in self.prompt.messages:
-            history.append(message)
-            if message.role == "system":
-                continue
-            tokens = prompt_tokens(self.engine, history)
-            if len(tokens) + 2 > self.engine.loaded.context.n_ctx:
-                break  # this conversation has outgrown the context, in every setting alike
-            answers.append(self._answer(tokens, len(answers)))
-            history.append(Message("assistant", answers[-1].text))
-        return answers
-
-    def _configure(self, setting: Setting) -> None:
-        """Nothing that an earlier setting made is recycled under this one."""
-        engine = self.engine
+    def begin(prompt: Prompt) -> None:
         engine.configure(drafter=setting.drafter, max_draft_tokens=setting.max_draft_tokens, branches=setting.branches)
         engine.on_engine_thread(engine.loaded.successors.clear)
 
-    def _answer(self, tokens: Tokens, turn: int) -> _Answer:
-        generation = self._ask(tokens, turn)
-        text = generation.text()
-        stats = generation.stats
-        return _Answer(tokens, generation.tokens, text, stats.drafted, stats.accepted, stats.exact)
+    def answer(turn: Turn) -> Answer:
+        return compare.ask(engine, turn)
 
-    def log_probs(self, setting: Setting, tokens: Tokens, turn: int) -> list[TokenLogProb]:
-        """The same answer again, with log-probabilities."""
-        self._configure(setting)
-        return [found for event in self._ask(tokens, turn, top_log_probs=40) for found in event.log_probs]
-
-    def _ask(self, tokens: Tokens, turn: int, **options: Any) -> Generation:
-        return self.engine.generate(tokens, self.options, seed=self.seed + turn, **options)
+    return Side(str(setting), answer, begin)
 
 
-def _compare(run: _Run, setting: Setting, plain: list[_Answer], speculative: list[_Answer], tally: Tally) -> None:
-    tally.runs += 1
-    for turn, (expected, found) in enumerate(zip_longest(plain, speculative)):
-        assert expected is not None  # both hold the same conversation until a fork
-        assert found is not None
-        tally.tokens += len(found.tokens)
-        tally.drafted += found.drafted
-        tally.accepted += found.accepted
-        tally.inexact += not found.exact
-        if found.tokens != expected.tokens or found.text != expected.text:
-            tally.forks.append(_diagnose(run, setting, turn, expected, found))
-            return  # later turns have different prompts
+def _count(heat: Heat, sides: dict[Setting, Side], report: Report) -> None:
+    plain = heat.runs[str(PLAIN)]
+    for setting, tally in report.by_setting.items():
+        found, forked = heat.runs[str(setting)], compare.fork(plain, heat.runs[str(setting)])
+        tally.runs += 1
+        for answer in found.answers if forked is None else found.answers[: forked[0] + 1]:  # later prompts differ
+            tally.tokens += len(answer.ids)
+            tally.drafted += answer.stats["drafted"]
+            tally.accepted += answer.stats["accepted"]
+            tally.inexact += not answer.exact
+        if forked is not None:
+            tally.forks.append(_diagnose(heat, sides[PLAIN], setting, sides[setting], *forked))
 
 
-def _diagnose(run: _Run, setting: Setting, turn: int, expected: _Answer, found: _Answer) -> Fork:
-    pairs = zip_longest(expected.tokens, found.tokens)
-    position, (ours, theirs) = next(
-        ((index, pair) for index, pair in enumerate(pairs) if pair[0] != pair[1]), (0, (None, None))
-    )
-    plain = _logits(run.log_probs(PLAIN, expected.prompt, turn), position, (ours, theirs))
-    speculative = _logits(run.log_probs(setting, expected.prompt, turn), position, (ours, theirs))
-    temperature = run.options.sampling.temperature
-    return Fork(run.prompt.name, setting, temperature, turn, position, ours, theirs, plain, speculative)
+def _diagnose(heat: Heat, plain: Side, setting: Setting, side: Side, turn: int, position: int) -> Fork:
+    runs = heat.runs[plain.name], heat.runs[side.name]
+    ours, theirs = next(islice(zip_longest(*(run.answers[turn].ids for run in runs)), position, None), (None, None))
+    seen = [_logits(heat, one, runs[0].turns[turn], position, (ours, theirs)) for one in (plain, side)]
+    temperature = heat.task.options.sampling.temperature
+    return Fork(heat.task.prompt.name, setting, temperature, turn, position, ours, theirs, *seen)
 
 
-def _logits(answer: list[TokenLogProb], position: int, tokens: tuple[int | None, ...]) -> tuple[float, float]:
-    """The logits of two tokens at a position of an answer; NaN where they were not among the best."""
+def _logits(heat: Heat, side: Side, turn: Turn, position: int, tokens: tuple[int | None, ...]) -> tuple[float, float]:
+    """The logits of two tokens at a position of the same answer given again; NaN where they were not among the best."""
+    side.begin(heat.task.prompt)
+    answer = side.answer(turn.having(top_log_probs=40)).log_probs
     if position >= len(answer):
         return float("nan"), float("nan")
     here = answer[position]

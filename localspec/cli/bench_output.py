@@ -1,4 +1,4 @@
-"""What the benchmarks' commands share: lists in options, tables, progress bars."""
+"""What the commands that measure share: lists in options, tables, progress bars."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from localspec.errors import UsageError
 
 if TYPE_CHECKING:
-    from localspec.bench.results.results import Table
+    from localspec.bench.report import Table
 
 
 def whole_numbers(name: str, text: str) -> tuple[int, ...]:

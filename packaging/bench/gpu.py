@@ -169,10 +169,9 @@ def strict(bench: Bench) -> Figures:
 
 
 def drafting(bench: Bench) -> Figures:
-    """localspec as it comes beside plain decoding; the session goes on where it was."""
-    session = bench.folder / "drafting.jsonl"
-    asked = ["--workloads", "copy,maths,chat", "--temperature", "0,1", "--lengths", "none", "--limit", "2"]
-    size = ["--tokens", str(bench.options.tokens), "--rounds", "3", "--session", session]
+    """localspec as it comes beside plain decoding."""
+    asked = ["--workloads", "copy,maths,chat", "--temperature", "0,1", "--limit", "2"]
+    size = ["--tokens", str(bench.options.tokens), "--rounds", "3"]
     found = bench.localspec("bench", "run", *bench.pair(), *asked, *size)
     ratios = {
         f"{cell['workload']} at {cell['temperature']:g}": one["speedup"]["value"]

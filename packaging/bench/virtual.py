@@ -18,10 +18,8 @@ from __future__ import annotations
 
 import argparse
 import math
-import tempfile
 import time
 from collections import defaultdict
-from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
@@ -46,11 +44,10 @@ class Clock:
 CLOCK = Clock()
 time.perf_counter = CLOCK  # before localspec is imported, which takes it by name
 
-from localspec.bench.contest.benchmark import Benchmark, BenchSettings  # noqa: E402
-from localspec.bench.contest.contenders import EngineContender  # noqa: E402
-from localspec.bench.contest.run import Run, Session  # noqa: E402
-from localspec.bench.contest.workloads import SHIPPED, load_workloads  # noqa: E402
-from localspec.bench.results.results import Table  # noqa: E402
+from localspec.bench.report import Table  # noqa: E402
+from localspec.bench.sides import EngineSide  # noqa: E402
+from localspec.checks.compare import Heat, Side, compare, tasks  # noqa: E402
+from localspec.checks.prompts import SHIPPED, load_workloads  # noqa: E402
 from localspec.llama.cache.context import Context  # noqa: E402
 from localspec.planning.costs import PassCosts  # noqa: E402
 from localspec.planning.draft_costs import DraftCosts  # noqa: E402
@@ -79,6 +76,8 @@ AIM = 0.97
 """Of the best single drafter, what localspec must reach."""
 
 
+_WARM_TOKENS = 8
+"""Of an answer that does not count, before the others."""
 LEARNING = 10
 """Answers after which single ones are told."""
 
@@ -160,62 +159,62 @@ def main() -> None:
     wanted = options.contenders.split(",")
     temperatures = tuple(float(text) for text in options.temperatures.split(","))
     prompts = load_workloads(options.workloads.split(","), limit=options.limit)
-    machine, runs = Machine(options.costs), dict[int, list[Run]]()
+    machine, heats = Machine(options.costs), dict[int, list[Heat]]()
     with Engine.load(tuned=False, threads=1, exact="off", kernels="plain") as engine:
         CLOCK.between = options.between
         machine.install()
         memory.settle()  # as programs do
         for seed in map(int, options.seeds.split(",")):
-            settings = BenchSettings(temperatures, options.tokens, 1, seed)
-            runs[seed] = []
+            asked = tasks([one for several in prompts.values() for one in several], temperatures, options.tokens, seed)
+            heats[seed] = []
             for name in ("plain", *wanted):
                 machine.begin(engine)
-                benchmark = Benchmark(engine, [contender(engine, name)], prompts, settings)
-                with tempfile.TemporaryDirectory() as folder, Session.open(Path(folder) / "runs.jsonl") as session:
-                    benchmark.measure(session)
-                    runs[seed] += benchmark.found(session)
-    show(runs, wanted)
+                side = contender(engine, name)
+                heats[seed] += compare([Side(name, side.answer, side.begin)], asked, warm=_WARM_TOKENS)
+    if any(heat.refused for several in heats.values() for heat in several):
+        raise SystemExit("A prompt does not fit the context.")
+    show(heats, wanted)
     for name in wanted if options.answers else ():
-        print(_answers([run for several in runs.values() for run in several], name))
+        print(_answers([heat for several in heats.values() for heat in several], name))
 
 
-def contender(engine: Engine, name: str) -> EngineContender:
+def contender(engine: Engine, name: str) -> EngineSide:
     """Nothing that one learns is another's."""
     if name == "localspec":
-        return EngineContender(engine, name)
+        return EngineSide(engine, name)
     if name == "plain":
-        return EngineContender(engine, name, length=0)
+        return EngineSide(engine, name, length=0)
     drafter, length = name.rsplit(" ", 1)
-    return EngineContender(engine, name, drafter, None if length == "alone" else int(length))
+    return EngineSide(engine, name, drafter, None if length == "alone" else int(length))
 
 
-def show(runs: dict[int, list[Run]], names: list[str]) -> None:
+def show(heats: dict[int, list[Heat]], names: list[str]) -> None:
     """Speed over plain decoding and ours over the best of the others: by temperature, and of whole workloads.
 
     Args:
-        runs: by seed.
+        heats: by seed.
         names: of the contenders besides plain decoding.
     """
-    seconds = _seconds([run for several in runs.values() for run in several])
+    seconds = _seconds([heat for several in heats.values() for heat in several])
     rows = [[workload, temperature, *_row(found, names)] for (workload, temperature), found in seconds.items()]
     rows.sort(key=lambda row: row[1] == "all")
     columns = ("workload", "temp", *names, "of the best")
     print("\n".join(Table("Speed over plain decoding", columns, tuple(map(tuple, rows))).lines()))
     _summary("cells", {" at ".join(where): one for where, one in seconds.items() if where[1] != "all"}, names)
     _summary("whole workloads", _whole(seconds), names)
-    if len(runs) > 1:
-        for seed, several in runs.items():
+    if len(heats) > 1:
+        for seed, several in heats.items():
             _summary(f"... of seed {seed}", _whole(_seconds(several)), names)
 
 
-def _answers(runs: list[Run], name: str) -> str:
+def _answers(heats: list[Heat], name: str) -> str:
     """A line on the speed of single answers over plain decoding; the first ones, for learning, are left out."""
     spent = {
         name: [
             sum(float(one.stats[part]) for part in PARTS)
-            for run in runs
-            if run.key.contender == name
-            for one in run.answers
+            for heat in heats
+            if name in heat.runs
+            for one in heat.runs[name].answers
         ]
         for name in ("plain", name)
     }
@@ -223,13 +222,14 @@ def _answers(runs: list[Run], name: str) -> str:
     return f"{len(speeds)} single answers of {name}: lowest {speeds[0]:.3f}, median {median(speeds):.3f}"
 
 
-def _seconds(runs: list[Run]) -> dict[tuple[str, str], dict[str, float]]:
+def _seconds(heats: list[Heat]) -> dict[tuple[str, str], dict[str, float]]:
     """What decoding took: by workload and temperature, or "all" of them, by contender."""
     seconds: dict[tuple[str, str], dict[str, float]] = defaultdict(lambda: defaultdict(float))
-    for run in runs:
+    for heat in heats:
+        ((name, run),) = heat.runs.items()
         spent = sum(float(one.stats[part]) for one in run.answers for part in PARTS)
-        for temperature in (f"{run.key.temperature:g}", "all"):
-            seconds[run.key.workload, temperature][run.key.contender] += spent
+        for temperature in (f"{heat.task.options.sampling.temperature:g}", "all"):
+            seconds[heat.task.prompt.workload, temperature][name] += spent
     return seconds
 
 

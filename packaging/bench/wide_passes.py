@@ -22,7 +22,7 @@ from random_model import TYPES, write
 from localspec.bench.models.shapes import SHAPES
 from localspec.bench.passes.passes import PassReport, PassSettings, Point, measure_passes
 from localspec.bench.passes.report import as_dict, heading, notes, tables
-from localspec.bench.results.results import Table
+from localspec.bench.report import Table
 
 
 class Figure(NamedTuple):

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from localspec import paths
-from localspec.bench.contest.workloads import load_workloads
+from localspec.checks.prompts import load_workloads
 from localspec.drafters.heads.loading import find
 from localspec.engine.stats import RequestStats
 from localspec.gguf import read_header

@@ -5,23 +5,21 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import replace
 
 import pytest
 
-from localspec.bench.contest.run import Turn
-from localspec.bench.contest.served import Served
+from localspec.bench.served import Served
 from localspec.chat.turn import Message
+from localspec.checks.compare import Turn
+from localspec.checks.prompts import Prompt
 from localspec.errors import LocalspecError, UsageError
 from localspec.options import Options
 from localspec.remote.server import Server
-from localspec.types import NO_TOKENS, SamplingParams
+from localspec.types import SamplingParams
 from tests.bench.openai_server import Behaviour, openai_server
 
 TURN = Turn(
     (Message("user", "count"),),
-    "<s><|user|>count<|end|><|assistant|>",
-    NO_TOKENS,
     Options(sampling=SamplingParams(temperature=0.5, top_k=17), seed=2**40 + 3, max_tokens=9),
 )
 
@@ -38,17 +36,18 @@ def url(behaviour: Behaviour) -> Iterator[str]:
 
 
 def opened(url: str, key: str | None = None, timeout: float = 60.0, **settings: str) -> Served:
-    return Served(Server(url, key, silence=timeout, option="--against", hint="Is it running?"), **settings)  # type: ignore[arg-type]
+    server = Server(url, key, silence=timeout, option="--against", hint="Is it running?")
+    return Served(server, lambda turn: "<|user|>count<|end|><|assistant|>", **settings)  # type: ignore[arg-type]
 
 
 def test_the_rendered_prompt_is_sent_and_arrivals_are_timed(behaviour: Behaviour, url: str) -> None:
     behaviour.pause = 0.02
-    with closing(opened(url, begin_of_text="<s>")) as endpoint:
-        endpoint.begin()
+    with closing(opened(url)) as endpoint:
+        endpoint.begin(Prompt("count"))
         answer = endpoint.answer(TURN)
         endpoint.answer(TURN)
     assert answer.text == "one two three"
-    assert (answer.tokens, answer.finish, answer.exact) == (3, "length", None)
+    assert (answer.tokens, answer.exact) == (3, None)
     times = [seconds for seconds, _ in answer.arrivals]
     assert [count for _, count in answer.arrivals] == [1, 1, 1]
     assert times == sorted(times)
@@ -91,7 +90,7 @@ def test_an_endpoint_with_chat_only_gets_messages(behaviour: Behaviour, url: str
         assert endpoint.answer(TURN).text == "one two three"
         assert behaviour.requests[-1]["messages"] == [{"role": "user", "content": "count"}]
         with pytest.raises(UsageError, match="raw text"):
-            endpoint.answer(replace(TURN, messages=()))
+            endpoint.answer(TURN._replace(messages=()))
 
 
 def test_an_endpoint_that_knows_openais_fields_only_gets_no_others(behaviour: Behaviour, url: str) -> None:

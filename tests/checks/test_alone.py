@@ -10,12 +10,10 @@ from pathlib import Path
 import pytest
 from textual.message import Message as TextualMessage
 
-from localspec.bench.contest.contenders import EngineContender
-from localspec.bench.contest.run import Turn
+from localspec.bench.sides import EngineSide
 from localspec.chat.turn import Message
+from localspec.checks.compare import Answering, Turn
 from localspec.checks.prompts import Prompt
-from localspec.checks.tune import Answering
-from localspec.checks.tune import Question as Asked
 from localspec.checks.verify import Setting, verify
 from localspec.engine.request import PassRecord
 from localspec.engine.stats import RequestStats
@@ -140,15 +138,14 @@ def test_what_verify_counts_does_not_depend_on_the_order_of_its_settings(engine:
 
 def test_tune_and_bench_keep_no_answers(engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = held(engine)
-    contender = EngineContender(engine, "suffix 4", "suffix", 4)
-    prompt = engine.chat_text(MESSAGES)
-    turn = Turn(MESSAGES, prompt, engine.prompt_tokens(prompt), Options(sampling=GREEDY, seed=1, max_tokens=TOKENS))
+    bench = EngineSide(engine, "suffix 4", "suffix", 4)
+    turn = Turn(MESSAGES, Options(sampling=GREEDY, seed=1, max_tokens=TOKENS))
     rates = []
     for _ in range(2):
-        contender.begin()
-        stats = contender.answer(turn).stats
+        bench.begin(Prompt("sea", MESSAGES))
+        stats = bench.answer(turn).stats
         rates.append((stats["drafted"], stats["accepted"]))
-    contender.close()
+    bench.close()
     assert rates[0] == rates[1]
     assert held(engine) == before
     engine.configure(drafter="auto", max_draft_tokens=4)
@@ -157,7 +154,7 @@ def test_tune_and_bench_keep_no_answers(engine: Engine, tmp_path: Path, monkeypa
     target = engine.settings.target
     side = Answering(target, None, {"corpus": "on", "exact": "off", "drafter": "suffix", "context": 1024})
     try:
-        side.answer(Asked(MESSAGES, Options(sampling=GREEDY, seed=1, max_tokens=TOKENS, past=False)))
+        side.answer(Turn(MESSAGES, Options(sampling=GREEDY, seed=1, max_tokens=TOKENS, past=False)))
         assert held(side._engine) == 0
     finally:
         side.close()

@@ -8,8 +8,8 @@ import pytest
 
 from localspec.chat.turn import Message
 from localspec.checks import gain
+from localspec.checks.compare import Ratio
 from localspec.checks.gain import Measured, measure
-from localspec.checks.interval import Ratio
 from localspec.checks.texts import shipped
 from localspec.errors import ContextOverflowError
 from tests.drafters.cut.conftest import cut as cut

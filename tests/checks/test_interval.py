@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from localspec.checks.interval import ratio, t_quantile
+from localspec.checks.compare import ratio, t_quantile
 
 
 @pytest.mark.parametrize(

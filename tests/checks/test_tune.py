@@ -13,29 +13,20 @@ from localspec import paths
 from localspec.chat.turn import Message
 from localspec.checks.apart import Apart
 from localspec.checks.challenger import ASPECTS, challengers
-from localspec.checks.prompts import load_prompts
-from localspec.checks.tune import (
-    Answering,
-    Progress,
-    Question,
-    Side,
-    Timing,
-    TunePlan,
-    TuneReport,
-    questions,
-    tune,
-)
+from localspec.checks.compare import Answer, Answering, Task, Turn
+from localspec.checks.prompts import Prompt, load_prompts
+from localspec.checks.tune import Progress, Tried, TunePlan, TuneReport, questions, tune
 from localspec.errors import LocalspecError, UsageError
 from localspec.llama.library import lib
 from localspec.options import Options
-from localspec.types import SamplingParams
 
 NGRAM, LENGTH = ("ngram",), ("length",)
 TARGET = paths.bundled("tiny-target-q8_0.gguf")
 
 
-def asked(count: int, seed: int) -> list[Question]:
-    return [Question((Message("user", "x"),), Options(seed=seed + index, max_tokens=8)) for index in range(count)]
+def asked(count: int, seed: int) -> list[Task]:
+    prompt = Prompt("x", (Message("user", "x"),))
+    return [Task(prompt, Options(seed=seed + index, max_tokens=8)) for index in range(count)]
 
 
 SEARCH, CHECK = asked(4, 0), asked(4, 100)
@@ -44,14 +35,14 @@ SEARCH, CHECK = asked(4, 0), asked(4, 100)
 class Machine:
     """Simulated engines: how fast settings are, and what loading them brings."""
 
-    def __init__(self, speed: Callable[[Mapping[str, Any], Question], float], noise: float = 0.004) -> None:
+    def __init__(self, speed: Callable[[Mapping[str, Any], Turn], float], noise: float = 0.004) -> None:
         self.speed, self.noise = speed, noise
         self.inexact: Callable[[Mapping[str, Any]], bool] = lambda settings: False
         self.broken: Callable[[Mapping[str, Any]], bool] = lambda settings: False
         self.random = random.Random(1)
         self.open, self.most_open, self.loads = 0, 0, 0
 
-    def __call__(self, settings: Mapping[str, Any], progress: Progress) -> Side:
+    def __call__(self, settings: Mapping[str, Any], progress: Progress) -> Tried:
         if self.broken(settings):
             raise LocalspecError("It does not load.")
         self.open += 1
@@ -78,7 +69,7 @@ class _Simulated:
                 "drafts": True,
             }
         noise = 1.0 + machine.noise * machine.random.gauss(0.0, 1.0)
-        return Timing(8 * noise / machine.speed(self.settings, *arguments), 8, True)
+        return Answer("", 8, 8 * noise / machine.speed(self.settings, *arguments))
 
     def close(self) -> None:
         assert not self.closed
@@ -104,7 +95,7 @@ def test_what_is_faster_is_found_and_checked() -> None:
 
 
 def test_aspects_add_up() -> None:
-    def speed(settings: Mapping[str, Any], question: Question) -> float:
+    def speed(settings: Mapping[str, Any], question: Turn) -> float:
         return (1.1 if settings.get("max_ngram") == 4 else 1.0) * (1.1 if settings.get("draft_cap") == 15 else 1.0)
 
     report = tuned(Machine(speed), (*LENGTH, *NGRAM))
@@ -124,7 +115,7 @@ def test_noise_is_no_gain(noise: float) -> None:
 def test_a_gain_on_the_searched_prompts_alone_is_not_kept() -> None:
     lucky = {question.options.seed for question in SEARCH}
 
-    def speed(settings: Mapping[str, Any], question: Question) -> float:
+    def speed(settings: Mapping[str, Any], question: Turn) -> float:
         return 1.2 if settings.get("draft_cap") == 3 and question.options.seed in lucky else 1.0
 
     report = tuned(Machine(speed), LENGTH)
@@ -158,7 +149,7 @@ def test_defaults_that_do_not_load_are_an_error() -> None:
 def test_a_hopeless_challenger_is_given_up_early() -> None:
     answers = 0
 
-    def speed(settings: Mapping[str, Any], question: Question) -> float:
+    def speed(settings: Mapping[str, Any], question: Turn) -> float:
         nonlocal answers
         answers += "draft_cap" in settings
         return 0.5 if settings.get("draft_cap") else 1.0
@@ -169,7 +160,7 @@ def test_a_hopeless_challenger_is_given_up_early() -> None:
 
 
 def test_two_engines_at_most_and_one_where_memory_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
-    def speed(settings: Mapping[str, Any], question: Question) -> float:
+    def speed(settings: Mapping[str, Any], question: Turn) -> float:
         return 1.2 if settings.get("max_ngram") == 6 else 1.0
 
     machine = Machine(speed)
@@ -218,14 +209,14 @@ def test_what_the_user_decided_is_not_tried() -> None:
 
 
 def test_questions_are_first_turns_with_seeds_of_their_own() -> None:
-    found = questions(load_prompts()[20:24], SamplingParams(temperature=0.3), 5, 16)
-    assert [question.options.seed for question in found] == [5, 6, 7, 8]
-    assert all(question.messages[-1].role == "user" for question in found)
-    assert {question.messages[0].role for question in found} == {"system", "user"}
+    found = questions(load_prompts()[20:24], 0.3, 16)
+    assert len({question.options.seed for question in found}) == 4
+    assert all(len(question.prompt.questions) == 1 for question in found)
+    assert {question.prompt.messages[0].role for question in found} == {"system", "user"}
 
 
 def test_a_search_on_the_real_pair(tiny_target: Path, tiny_draft: Path) -> None:
-    found = questions(load_prompts()[:4], SamplingParams(temperature=0.0), 1, 8)
+    found = questions(load_prompts()[:4], 0.0, 8)
     said: list[str] = []
     plan = TunePlan(LENGTH, rounds=2)
     base = {"threads": 1, "exact": "off", "wide": False, "context": 256}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 import signal
@@ -20,46 +19,46 @@ QUICK = (
 )  # fmt: skip
 
 
-def test_tables_and_files(command: Command, tmp_path: Path) -> None:
-    page, sheet = tmp_path / "page.html", tmp_path / "sheet.csv"
-    result = command(*QUICK, "--html", str(page), "--csv", str(sheet), "--session", str(tmp_path / "s.jsonl"))
+def test_tables(command: Command) -> None:
+    result = command(*QUICK)
     assert result.code == 0, result.err
     assert "\x1b" not in result.out
     rows = [line.split() for line in result.out.splitlines()]
     assert [row[:2] for row in rows if row[:1] in (["copy"], ["maths"])] == [["copy", "0"], ["maths", "0"]] * 3
     assert "are byte-equal to plain decoding's" in result.out
-    assert page.read_text(encoding="utf-8").startswith("<!doctype html>")
-    with sheet.open(encoding="utf-8") as file:
-        assert len(list(csv.DictReader(file))) == 2 * 3
-    assert len((tmp_path / "s.jsonl").read_text(encoding="utf-8").splitlines()) == 1 + 2 * 2 * 3 + 1
 
 
-def test_the_same_command_goes_on_with_its_session(command: Command, tmp_path: Path) -> None:
-    path = tmp_path / "s.jsonl"
-    whole = json.loads(command(*QUICK, "--session", str(path), "--json").out)
-    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-    path.write_text("".join(lines[:6]), encoding="utf-8")
-    result = command(*QUICK, "--session", str(path), "--json")
-    again = json.loads(result.out)
-    assert "7 of 12 runs are left" in result.err
-    assert (whole["runs"], again["runs"], again["planned_runs"]) == (12, 12, 12)
-    assert path.read_text(encoding="utf-8").startswith("".join(lines[:6]))
-    third = command(*QUICK, "--session", str(path), "--json")
-    assert json.loads(third.out)["cells"] == again["cells"]
-    assert third.err == ""
+def test_a_chart(command: Command, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    file = tmp_path / "speeds.png"
+    result = command(*QUICK, "--chart", str(file))
+    assert result.code == 0, result.err
+    assert file.read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_chart_without_matplotlib_says_what_to_install() -> None:
+    script = """
+import sys
+sys.modules["matplotlib"] = None
+from localspec.cli import main
+sys.exit(main(["bench", "run", "--chart", "speeds.png"]))
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert 'pip install "localspec[bench]"' in done.stderr
+    assert done.stderr.count("\n") == 1
 
 
 def test_a_users_own_prompts(command: Command, tmp_path: Path) -> None:
     path = tmp_path / "own.jsonl"
     path.write_text('{"prompt": "Sort: 3, 1, 2"}\n{"text": "one two", "workload": "raw"}\n', encoding="utf-8")
     result = command(
-        "bench", "run", "--prompts", str(path), "--temperature", "0.7", "--tokens", "8", "--rounds", "1", "--lengths",
-        "none", "--threads", "1", "--json",
+        "bench", "run", "--prompts", str(path), "--temperature", "0.7", "--tokens", "8", "--rounds", "1",
+        "--threads", "1", "--json",
     )  # fmt: skip
     data = json.loads(result.out)
     assert [(cell["workload"], cell["temperature"]) for cell in data["cells"]] == [("own", 0.7), ("raw", 0.7)]
     assert [one["contender"] for one in data["cells"][0]["contenders"]] == ["plain", "localspec"]
-    assert data["cells"][0]["best_fixed"] is None
 
 
 @pytest.mark.parametrize(
@@ -93,15 +92,12 @@ def test_an_unknown_drafter_is_named(command: Command) -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no pseudo-terminal")
-def test_ctrl_c_keeps_what_was_measured_and_the_command_goes_on(tmp_path: Path) -> None:
-    """Progress goes to a terminal; once a few runs are done the command is interrupted, then given again."""
-    path = tmp_path / "s.jsonl"
+def test_ctrl_c_ends_with_what_was_measured() -> None:
+    """Progress goes to a terminal; once a few runs are done the command is interrupted."""
     arguments = [sys.executable, "-m", "localspec", *QUICK[:-6], "--lengths", "none", "--threads", "1"]
     arguments[arguments.index("--rounds") + 1] = "400"
     screen, terminal = os.openpty()
-    with subprocess.Popen(
-        [*arguments, "--json", "--session", str(path)], stdout=subprocess.PIPE, stderr=terminal, text=True
-    ) as process:
+    with subprocess.Popen([*arguments, "--json"], stdout=subprocess.PIPE, stderr=terminal, text=True) as process:
         os.close(terminal)
         seen = b""
         while b"round 2" not in seen:
@@ -118,9 +114,8 @@ def test_ctrl_c_keeps_what_was_measured_and_the_command_goes_on(tmp_path: Path) 
     data = json.loads(out)
     assert process.returncode == 130
     assert data["planned_runs"] == 2 * 400 * 2
-    kept = path.read_text(encoding="utf-8").count('{"run":')
-    # a run may be on disk already and not yet counted when the interrupt comes
-    assert 4 <= data["runs"] <= kept <= data["runs"] + 1 < data["planned_runs"]
+    assert 4 <= data["runs"] < data["planned_runs"]
+    assert data["runs"] % 2 == 0, "only what both sides have answered is compared"
 
 
 def test_make_pair(command: Command, tmp_path: Path) -> None:
@@ -135,13 +130,7 @@ def test_make_pair(command: Command, tmp_path: Path) -> None:
     again = json.loads(command(*arguments, "--json").out)
     assert [(one["path"], one["reused"]) for one in again] == [(str(target), True), (str(draft), True)]
     quick = ("--limit", "1", "--workloads", "copy", "--temperature", "0", "--tokens", "4", "--rounds", "1")
-    more = (
-        "--lengths",
-        "none",
-        "--exact",
-        "off",
-        "--no-wide",
-    )  # what the larger model's passes cost is not looked into
+    more = ("--exact", "off", "--no-wide")  # what the larger model's passes cost is not looked into
     run = command(*QUICK[:2], "--target", str(target), "--draft", str(draft), *quick, *more)
     assert run.code == 0, run.err
     assert "The target is a padded one: small shape, padded from tiny-target-q8_0" in run.out

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from localspec.checks import verify as check
-from localspec.types import Tokens
+from localspec.checks import compare
+from localspec.checks.compare import Answer, Turn
+from localspec.runtime.engine import Engine
 from tests.cli.conftest import Command
 from tests.fake_gpus import CARD, list_gpus
 
@@ -34,15 +35,15 @@ def test_on_a_gpu_whose_passes_have_one_width_chains_are_tried(
 
 def test_a_fork_is_shown_with_both_logits_and_exit_code_1(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     """The text of a speculative run is tampered with: the command must notice."""
-    honest = check._Run._answer
+    honest = compare.ask
 
-    def tampered(self: check._Run, tokens: Tokens, turn: int) -> check._Answer:
-        answer = honest(self, tokens, turn)
-        if self.engine.settings.drafter == "lookup":
-            answer.tokens[2] += 1
+    def tampered(engine: Engine, turn: Turn) -> Answer:
+        answer = honest(engine, turn)
+        if engine.settings.drafter == "lookup":
+            answer.ids[2] += 1
         return answer
 
-    monkeypatch.setattr(check._Run, "_answer", tampered)
+    monkeypatch.setattr(compare, "ask", tampered)
     arguments = ("--limit", "1", "--max-tokens", "8", "--temperature", "0", "--drafter", "lookup")
     result = command("verify", *arguments)
     assert result.code == 1
@@ -72,7 +73,7 @@ def test_a_prompt_that_the_context_does_not_hold_is_left_out(command: Command, t
 
 
 @pytest.mark.parametrize(
-    ("content", "words"), [("", "has no prompts"), ("{", "line 1"), ('{"text": "x"}', "line 1"), (None, "Cannot read")]
+    ("content", "words"), [("", "has no prompts"), ("{", "line 1"), ('{"text": 3}', "line 1"), (None, "Cannot read")]
 )
 def test_bad_prompt_files(command: Command, tmp_path: Path, content: str | None, words: str) -> None:
     file = tmp_path / "prompts.jsonl"

@@ -42,7 +42,7 @@ def add(file: Path, row: str) -> None:
 def seen(name: str) -> dict[str, Any]:
     """Where a drafter of that name is seen."""
     from localspec import Engine, paths
-    from localspec.bench.contest.contenders import possible_drafters
+    from localspec.bench.sides import possible_drafters
     from localspec.checks.verify import default_settings
     from localspec.cli import main
     from localspec.gguf import read_header

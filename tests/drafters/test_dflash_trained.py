@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from localspec import paths
-from localspec.bench.contest.workloads import load_workloads
+from localspec.checks.prompts import load_workloads
 from localspec.engine.stats import RequestStats
 from localspec.runtime.engine import Engine
 from localspec.types import SamplingParams

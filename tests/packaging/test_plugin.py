@@ -118,7 +118,7 @@ def test_commands_know_it_by_name_and_by_class(command: Command, installed: Path
     assert (result.code, "byte-equal" in result.out) == (0, True), result.out + result.err
     result = command(
         "bench", "run", "--prompts", str(prompts), "--temperature", "0", "--tokens", "8", "--rounds", "1", "--lengths",
-        "2", "--drafters", "repeat,localspec_repeat:Repeat", "--json", "--session", str(tmp_path / "s.jsonl"),
+        "2", "--drafters", "repeat,localspec_repeat:Repeat", "--json",
     )  # fmt: skip
     (cell,) = json.loads(result.out)["cells"]
     names = [one["contender"] for one in cell["contenders"]]

@@ -30,11 +30,11 @@ def test_it_grows_with_what_is_asked_for(header: Header) -> None:
 def test_a_slow_target_is_measured_at_the_end_alone(header: Header) -> None:
     hour, slow = of(header), of(header, minutes=5.0, pass_seconds=0.04)
     assert [one.after for one in hour.measuring] == [0.4, 0.7, 1.0]
-    seconds = [10.0 + tokens * 0.001 for tokens in (22 * 48, 22 * 48, 86 * 128)]
+    seconds = [10.0 + tokens * 0.001 for tokens in (24 * 48, 24 * 48, 88 * 128)]
     assert [one.seconds for one in hour.measuring] == pytest.approx(seconds)
     assert of(header, pass_seconds=0.1).measuring[-1].seconds == pytest.approx(360.0), "a tenth of the minutes"
     assert [one.after for one in slow.measuring] == [1.0]
-    assert slow.measuring[0].seconds == pytest.approx(10.0 + 22 * 128 * 0.04)
+    assert slow.measuring[0].seconds == pytest.approx(10.0 + 24 * 128 * 0.04)
     for found in (hour, slow):
         measuring = sum(one.seconds for one in found.measuring)
         assert found.answer_seconds + found.training_seconds + measuring == pytest.approx(60.0 * found.minutes)

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from localspec.bench.passes.passes import PassReport, Point
-from localspec.bench.results.results import Table
+from localspec.bench.report import Table
 from localspec.llama.exact.configuration import Kernels
 
 NAMES: dict[Kernels, str] = {"wide": "localspec", "repacked": "llama.cpp", "plain": "not repacked"}

@@ -17,8 +17,8 @@ from localspec.errors import UsageError
 from localspec.paths import typed
 
 if TYPE_CHECKING:
-    from localspec.checks.interval import Ratio
-    from localspec.checks.tune import Question, TuneReport
+    from localspec.checks.compare import Ratio, Task
+    from localspec.checks.tune import TuneReport
     from localspec.runtime.kept.tuning import Tuning
 
 _DESCRIPTION = """\
@@ -121,11 +121,10 @@ def _aspects(text: str | None) -> tuple[str, ...]:
     return wanted
 
 
-def _questions(options: argparse.Namespace) -> tuple[list[Question], list[Question]]:
+def _questions(options: argparse.Namespace) -> tuple[list[Task], list[Task]]:
     """Every other prompt to search with, the rest to check with."""
     from localspec.checks.prompts import load_prompts
     from localspec.checks.tune import questions
-    from localspec.types import SamplingParams
 
     if not options.minutes > 0:
         raise UsageError(f"--minutes is {options.minutes:g}; it must be above 0.")
@@ -133,7 +132,7 @@ def _questions(options: argparse.Namespace) -> tuple[list[Question], list[Questi
     if len(prompts) < 2:
         raise UsageError(f"{options.prompts} has one prompt; tuning needs two or more, to check with others.")
     step = max(1, len(prompts) // options.limit)
-    found = questions(prompts[::step][: options.limit], SamplingParams(options.temperature), 1, options.max_tokens)
+    found = questions(prompts[::step][: options.limit], options.temperature, options.max_tokens)
     return found[::2], found[1::2]
 
 

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from localspec.cli.bench_output import count_bar
 from localspec.cli.number import reader, whole
 from localspec.cli.options import add_model_options, check_comparison, load_engine, take_target
 from localspec.cli.setting import add_temperatures
@@ -37,7 +35,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     from localspec.checks.prompts import load_prompts
-    from localspec.checks.verify import verify
+    from localspec.checks.verify import Report, verify
 
     check_comparison(options)
     take_target(options, options.pair, "PAIR")
@@ -50,19 +48,19 @@ def run(options: argparse.Namespace) -> int:
     branches = options.branches or (2 if chosen is None else 1)
     drafter = "auto" if chosen is None else chosen.drafter
     more: dict[str, Any] = {"drafter": drafter, "max_draft_tokens": longest, "branches": branches}
-    with load_engine(options, **more) as engine, _progress_bar() as progress:
-        report = verify(
-            engine,
-            prompts,
-            temperatures,
-            None if chosen is None else [chosen],
-            max_tokens=options.max_tokens,
-            seed=options.seed,
-            progress=progress,
-        )
+    settings, report, interrupted = None if chosen is None else [chosen], Report(), False
+    given = {"max_tokens": options.max_tokens, "seed": options.seed, "report": report}
+    with load_engine(options, **more) as engine:
+        try:
+            with count_bar() as progress:
+                verify(engine, prompts, temperatures, settings, progress=progress, **given)
+        except KeyboardInterrupt:
+            if not report.runs:
+                raise
+            interrupted = True
         exact = engine.loaded.exactness
     _print(options, report, exact)
-    return 1 if report.forks or not report.drafted else 0
+    return 130 if interrupted else 1 if report.forks or not report.drafted else 0
 
 
 def _chosen_setting(options: argparse.Namespace) -> Setting | None:
@@ -94,19 +92,3 @@ def _print(options: argparse.Namespace, report: Report, exact: str) -> None:
     if not report.drafted:
         verdict += ", but nothing was drafted, so nothing was tested"
     print(f"{report.runs} runs, {report.tokens} tokens: {verdict}.")
-
-
-@contextmanager
-def _progress_bar() -> Iterator[Callable[[int, int, int], None] | None]:
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("Verifying", total=None)
-        yield lambda done, total, forks: bar.update(
-            task, completed=done, total=total, description=f"Verifying, {forks} forks"
-        )

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from localspec import paths
-from localspec.bench.contest.workloads import SHIPPED, Prompt, load_workloads
 from localspec.chat.turn import Message
+from localspec.checks.prompts import SHIPPED, Prompt, load_workloads
 from localspec.errors import UsageError
 
 
@@ -59,8 +59,11 @@ def test_a_users_own_file(tmp_path: Path) -> None:
     path.write_text("\n\n".join(json.dumps(row) for row in rows), encoding="utf-8")
     found = load_workloads(path=path)
     assert found == {
-        "own": [Prompt("own", 0, (Message("user", "Hi"),)), Prompt("own", 1, text="Once upon", ignore_end=True)],
-        "talk": [Prompt("talk", 0, (Message("system", "Be kind."), Message("user", "A")))],
+        "own": [
+            Prompt("1", (Message("user", "Hi"),)),
+            Prompt("3", index=1, text="Once upon", ignore_end=True),
+        ],
+        "talk": [Prompt("5", (Message("system", "Be kind."), Message("user", "A")), "talk")],
     }
     assert found["own"][1].questions == [()]
     assert [len(question) for question in found["talk"][0].questions] == [2]
@@ -68,7 +71,7 @@ def test_a_users_own_file(tmp_path: Path) -> None:
 
 def test_answers_that_stand_there_are_not_asked_for() -> None:
     roles = ("user", "assistant", "user", "user")
-    prompt = Prompt("own", 0, tuple(Message(role, role[0]) for role in roles))
+    prompt = Prompt("own", tuple(Message(role, role[0]) for role in roles))
     assert [tuple(message.role for message in said) for said in prompt.questions] == [
         ("user", "assistant", "user"),
         ("user",),

@@ -1,4 +1,4 @@
-"""Another program's server as a contender: the same prompts to any OpenAI-style endpoint, timed as they arrive.
+"""Another program's server as a side: the same prompts to any OpenAI-style endpoint, timed as they arrive.
 
 The prompt goes out as the target's own chat template renders it, to `/v1/completions`, so that no other template and
 no other tokenizer settings come between; an endpoint that has only `/v1/chat/completions` gets the messages, and
@@ -9,19 +9,21 @@ out in llama-server's words, unless the endpoint refuses them.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import httpx2 as httpx
 
-from localspec.bench.contest.run import Answer, Turn
 from localspec.chat.turn import Message
-from localspec.errors import LocalspecError, UsageError
+from localspec.checks.compare import Answer, Turn
+from localspec.checks.prompts import Prompt, prompt_tokens, text_for_completion
+from localspec.errors import ContextOverflowError, LocalspecError, UsageError
 from localspec.options import Options
 from localspec.remote.prompt import sampling_fields
 from localspec.remote.server import ODD, Piece, Refused, Server
-from localspec.types import NO_TOKENS, SamplingParams
+from localspec.runtime.engine import Engine
+from localspec.types import SamplingParams
 
 _MISSING, _UNKNOWN_FIELD = (404, 405, 501), (400, 422)
 """Statuses of a server without this path, and of one that knows the path but not a field."""
@@ -48,20 +50,41 @@ _DIALECTS = (
 )
 
 
+def rendered(engine: Engine, turn: Turn) -> str:
+    """Our prompt without the begin-of-sequence token, which servers add by themselves.
+
+    Raises:
+        ContextOverflowError: our context does not hold it.
+    """
+    model, count = engine.loaded.model, len(prompt_tokens(engine, turn.messages)) if turn.messages else 0
+    if count >= engine.loaded.context.n_ctx:
+        raise ContextOverflowError(f"{count} tokens are more than the context holds.")
+    text = turn.text if not turn.messages else text_for_completion(turn.messages)
+    if turn.messages and engine.template.exists:
+        text = engine.template.render(turn.messages)
+    return text.removeprefix(model.text_of(model.bos)) if model.add_bos else text
+
+
 class Served:
-    """A contender (`run.Contender`) at a URL. It waits without an event loop, which would take 0.1 ms a token more."""
+    """A side at a URL. It waits without an event loop, which would take 0.1 ms a token more."""
 
     def __init__(
-        self, server: Server, *, name: str = "", model: str = "", begin_of_text: str = "", reuse: bool = False
+        self,
+        server: Server,
+        render: Callable[[Turn], str],
+        *,
+        name: str = "",
+        model: str = "",
+        reuse: bool = False,
     ) -> None:
         """Asks for one token, to learn what it understands and whether it answers at all.
 
         Args:
             server: where it is.
+            render: makes the prompt's text, without what the endpoint puts before a prompt by itself (the
+                begin-of-sequence token's text).
             name: in tables; "" = host and port.
             model: as the endpoint calls it; "" = the first one it lists.
-            begin_of_text: what the endpoint puts before a prompt by itself (the begin-of-sequence token's text); it is
-                cut off ours.
             reuse: let it keep what it has read of an earlier conversation: for timing answers after a long common
                 prompt.
 
@@ -69,7 +92,7 @@ class Served:
             LocalspecError: nothing answers there, or not as an OpenAI-style endpoint.
         """
         self.name, self._server = name or server.name, server
-        self._begin_of_text, self._reuse, self._fresh = begin_of_text, reuse, True
+        self._render, self._reuse, self._fresh = render, reuse, True
         # While others have their turn a server closes idle connections, perhaps just as we ask again.
         self._client = httpx.Client(**server.settings, limits=httpx.Limits(max_keepalive_connections=0))
         try:
@@ -85,7 +108,7 @@ class Served:
             "forgets": "asked to, each conversation" if self._dialect.extended and not reuse else "not asked to",
         }
 
-    def begin(self) -> None:
+    def begin(self, prompt: Prompt) -> None:
         """The next prompt is to be read anew, as far as the endpoint can be told so."""
         self._fresh = not self._reuse
 
@@ -102,17 +125,17 @@ class Served:
                 "Give it an endpoint with /v1/completions, or prompts with messages.",
             )
         try:
-            return self._timed(self._body(self._dialect, turn))
+            return self._timed(self._body(self._dialect, turn, self._render(turn)))
         finally:
             self._fresh = False
 
     def close(self) -> None:
         self._client.close()
 
-    def _body(self, dialect: Dialect, turn: Turn) -> dict[str, Any]:
+    def _body(self, dialect: Dialect, turn: Turn, text: str) -> dict[str, Any]:
         body: dict[str, Any] = {"model": self._model, "stream": True, "stream_options": {"include_usage": True}}
         if dialect.path == "completions":
-            body["prompt"] = turn.text.removeprefix(self._begin_of_text)
+            body["prompt"] = text
         else:
             body["messages"] = [{"role": message.role, "content": message.content} for message in turn.messages]
         wanted = turn.options
@@ -159,7 +182,7 @@ class Served:
         for dialect in _DIALECTS:
             if refusal is not None and refusal.status in _UNKNOWN_FIELD and dialect.extended:
                 continue  # it has this path, and refused another of its fields
-            body = self._body(dialect, _GREETING) | {"stream": False}
+            body = self._body(dialect, _GREETING, "Hi") | {"stream": False}
             body.pop("stream_options")
             try:
                 self._asked("POST", dialect.path, body)
@@ -188,7 +211,7 @@ class Served:
 
 
 _COLD = Options(sampling=SamplingParams(temperature=0.0), seed=1, max_tokens=1)
-_GREETING = Turn((Message("user", "Hi"),), "Hi", NO_TOKENS, _COLD)
+_GREETING = Turn((Message("user", "Hi"),), _COLD)
 
 
 def _answer(text: str, times: list[float], last: Piece, wall: float) -> Answer:
@@ -208,4 +231,4 @@ def _answer(text: str, times: list[float], last: Piece, wall: float) -> Answer:
     if last.drafted is not None:
         stats |= {"drafted": last.drafted, "accepted": last.accepted or 0}
         stats["acceptance_rate"] = (last.accepted or 0) / last.drafted if last.drafted else 0.0
-    return Answer(text, tokens, wall, arrivals, finish=last.finish, stats=stats)
+    return Answer(text, tokens, wall, arrivals, stats=stats)

@@ -1,1 +1,0 @@
-"""Contenders answer prompts in turn."""

@@ -1,1 +1,0 @@
-"""Figures, tables, pictures and pages of a benchmark."""
