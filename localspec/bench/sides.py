@@ -15,7 +15,6 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from localspec import __version__
-from localspec.bench.models.shapes import PADDED
 from localspec.checks.compare import Answer, Turn, ask
 from localspec.checks.prompts import Prompt
 from localspec.drafters import plugin
@@ -28,6 +27,8 @@ from localspec.runtime.engine import Engine
 from localspec.runtime.kept.corpus import Corpus
 from localspec.runtime.kept.corpus_file import CorpusFile
 
+PADDED = "localspec.padded"
+"""Key of a GGUF file under which a padded model says so, in words that must stand beside every number it gives."""
 BASELINE, PRODUCT = "plain", "localspec"
 """Names of the sides that all others are compared with: plain decoding, and localspec without any flag."""
 

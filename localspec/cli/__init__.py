@@ -45,7 +45,7 @@ COMMANDS: dict[str, str] = {
 }
 """Name of each command and its line in the help; `localspec.cli.commands.NAME` has `add_options` and `run`."""
 
-WITH_DEFAULT: dict[str, tuple[str, ...]] = {"bench": ("run", "passes", "make-pair")}
+WITH_DEFAULT: dict[str, tuple[str, ...]] = {"bench": ("run", "passes")}
 """Commands that have commands of their own; the first is meant where none is named."""
 
 FOR_ANOTHER = ("connect",)

@@ -150,7 +150,7 @@ def pair(bench: Bench) -> Figures:
     options = bench.options
     shapes = ["--target-shape", options.shape, "--draft-shape", options.draft_shape, "--vocab", str(options.vocab)]
     formats = ["--quant", "Q8_0", "--draft-quant", "Q8_0", "--folder", bench.folder / "pair"]
-    target, draft = bench.localspec("bench", "make-pair", *shapes, *formats)
+    target, draft = bench.run(HERE / "make_pair.py", *shapes, *formats, "--json")
     return {"target": target["path"], "draft": draft["path"]}
 
 

@@ -16,10 +16,10 @@ from pathlib import Path
 import gguf
 import numpy as np
 from gguf import GGMLQuantizationType as Type
+from model_file import Filler, ModelFile
+from shapes import SHAPES, Matrix, Shape
 
 from localspec import paths
-from localspec.bench.models.model_file import Filler, ModelFile
-from localspec.bench.models.shapes import SHAPES, Matrix, Shape
 
 TYPES = {
     "Q8_0": (Type.Q8_0, gguf.LlamaFileType.MOSTLY_Q8_0),

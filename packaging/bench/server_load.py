@@ -24,10 +24,10 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+from pairs import QUANTS, Wanted, make
 from peer_server import SETTINGS, PeerServer, ServerProcess, free_port
 from server_load_turns import Answer, Turn, Turns, page
 
-from localspec.bench.models.pairs import QUANTS, Wanted, make
 from localspec.checks.prompts import load_prompts
 from localspec.llama.library import lib
 from localspec.remote.server import Piece, piece_of

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from random_model import TYPES, write
+from shapes import SHAPES
 
-from localspec.bench.models.shapes import SHAPES
 from localspec.bench.passes.passes import PassReport, PassSettings, Point, measure_passes
 from localspec.bench.passes.report import as_dict, heading, notes, tables
 from localspec.bench.report import Table

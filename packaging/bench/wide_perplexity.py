@@ -22,9 +22,9 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
+from pairs import Perplexity, held_out, losses, windows
 
 from localspec import paths
-from localspec.bench.models.pairs import Perplexity, held_out, losses, windows
 from localspec.llama.exact import wide
 from localspec.llama.exact.configuration import ALL_KERNELS, LLAMA_KERNELS, Kernels
 from localspec.llama.library.quantize import quantize

@@ -1,5 +1,5 @@
 """Put Medusa heads or an MLP speculator of the tiny target into a larger shape, for a target that
-`localspec bench make-pair` padded: the same guesses at the price of a larger model's heads.
+`packaging/bench/make_pair.py` padded: the same guesses at the price of a larger model's heads.
 
     python pad_heads.py ../../tests/data/heads/tiny-medusa OUT --hidden 2048
     localspec bench run --target PADDED.gguf --head OUT --drafters medusa,lookup

@@ -1,4 +1,4 @@
-"""`localspec bench run` and `localspec bench make-pair` as commands."""
+"""`localspec bench run` as a command."""
 
 from __future__ import annotations
 
@@ -116,53 +116,3 @@ def test_ctrl_c_ends_with_what_was_measured() -> None:
     assert data["planned_runs"] == 2 * 400 * 2
     assert 4 <= data["runs"] < data["planned_runs"]
     assert data["runs"] % 2 == 0, "only what both sides have answered is compared"
-
-
-def test_make_pair(command: Command, tmp_path: Path) -> None:
-    pytest.importorskip("gguf")
-    shapes = ("--target-shape", "small", "--draft-shape", "small", "--quant", "q8_0", "--draft-quant", "F16")
-    arguments = ("bench", "make-pair", *shapes, "--folder", str(tmp_path))
-    result = command(*arguments)
-    assert result.code == 0, result.err
-    assert result.out.count("largest difference of a logit to the small model: 0.") == 2
-    target, draft = tmp_path / "padded-target-small-q8_0.gguf", tmp_path / "padded-draft-small-f16.gguf"
-    assert str(target) in result.err
-    again = json.loads(command(*arguments, "--json").out)
-    assert [(one["path"], one["reused"]) for one in again] == [(str(target), True), (str(draft), True)]
-    quick = ("--limit", "1", "--workloads", "copy", "--temperature", "0", "--tokens", "4", "--rounds", "1")
-    more = ("--exact", "off", "--no-wide")  # what the larger model's passes cost is not looked into
-    run = command(*QUICK[:2], "--target", str(target), "--draft", str(draft), *quick, *more)
-    assert run.code == 0, run.err
-    assert "The target is a padded one: small shape, padded from tiny-target-q8_0" in run.out
-    assert "The draft is a padded one" in run.out
-
-
-def test_make_pair_without_gguf_says_what_to_install() -> None:
-    script = """
-import sys
-sys.modules["gguf"] = None
-from localspec.cli import main
-sys.exit(main(["bench", "make-pair"]))
-"""
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert 'pip install "localspec[bench]"' in done.stderr
-    assert done.stderr.count("\n") == 1
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (("--target-shape", "9b"), "no shape '9b'"),
-        (("--quant", "Q3"), "no format 'Q3'"),
-        (("--vocab", "9"), "9 is less"),
-    ],
-)
-def test_make_pair_refuses_in_a_sentence(
-    command: Command, tmp_path: Path, arguments: tuple[str, ...], words: str
-) -> None:
-    pytest.importorskip("gguf")
-    result = command("bench", "make-pair", "--folder", str(tmp_path), *arguments)
-    assert result.code == 2
-    assert words in result.err
-    assert result.err.count("\n") == 1

@@ -96,7 +96,7 @@ def test_bash_completes_commands_options_and_files(folder: Path, tmp_path: Path)
     assert completed(script, "localspec", "se", folder=tmp_path) == ["serve", "search"]
     assert set(completed(script, "localspec", "", folder=tmp_path)) == set(COMMANDS)
     assert completed(script, "localspec", "run", "--temp", folder=tmp_path) == ["--temperature", "--temp"]
-    assert completed(script, "localspec", "bench", "mak", folder=tmp_path) == ["make-pair"]
+    assert completed(script, "localspec", "bench", "pas", folder=tmp_path) == ["passes"]
     assert "strict" in completed(script, "localspec", "run", "--exact", "", folder=tmp_path)
     assert completed(script, "localspec", "run", "--target", "bi", folder=tmp_path) == ["big.gguf"]
     assert completed(script, "localspec", "connect", "cl", folder=tmp_path) == ["claude"]

@@ -1,4 +1,4 @@
-"""`localspec bench`: `run` measures speculation on real prompts, `passes` what a pass costs, `make-pair` makes models.
+"""`localspec bench`: `run` measures speculation on real prompts, `passes` what a pass costs.
 
 Without one of these words, `localspec bench ...` is `localspec bench run ...` (`localspec.cli.WITH_DEFAULT`).
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 
-from localspec.cli.commands import bench_pair, bench_passes, bench_run
+from localspec.cli.commands import bench_passes, bench_run
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -29,5 +29,4 @@ def run(options: argparse.Namespace) -> int:
 _BENCHMARKS = {
     "run": (bench_run, "speed, acceptance and texts of real prompts, plain and speculative taking turns"),
     "passes": (bench_passes, "time of passes by width, and of prefill"),
-    "make-pair": (bench_pair, "a pair of real cost with the text of the bundled one, for the other benchmarks"),
 }

@@ -8,10 +8,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import gguf
 import numpy as np
+from shapes import Matrix, Shape
 
-from localspec.bench.models.gguf_package import gguf
-from localspec.bench.models.shapes import Matrix, Shape
 from localspec.errors import UsageError
 
 Bytes = np.ndarray[Any, Any]

@@ -20,11 +20,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import gguf
 import numpy as np
+from model_file import Bytes, Filler, ModelFile, row_bytes
+from shapes import Matrix, Shape
 
-from localspec.bench.models.gguf_package import gguf
-from localspec.bench.models.model_file import Bytes, Filler, ModelFile, row_bytes
-from localspec.bench.models.shapes import PADDED, Matrix, Shape
+from localspec.bench.sides import PADDED
 from localspec.errors import UsageError
 
 Type = gguf.GGMLQuantizationType

@@ -1,4 +1,4 @@
-"""`localspec bench make-pair`: padded pairs in the cache, checked against the small models they were made of."""
+"""Padded pairs in the cache, checked against the small models they were made of."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from padded import FORMATS, Padded, Small
+from shapes import SHAPES
 
 from localspec import paths
-from localspec.bench.models.padded import FORMATS, Padded, Small
-from localspec.bench.models.shapes import SHAPES
 from localspec.chat.prompt.template import ChatTemplate
 from localspec.checks.prompts import load_prompts
 from localspec.errors import LocalspecError, UsageError

@@ -6,9 +6,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-PADDED = "localspec.padded"
-"""Key of a GGUF file under which a padded model says so, in words that must stand beside every number it gives."""
-
 
 class Matrix(NamedTuple):
     """A weight matrix of the architecture."""

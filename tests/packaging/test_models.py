@@ -1,38 +1,34 @@
-"""Benchmark models: random ones of every type (packaging/bench), and padded ones."""
+"""Models for measuring (packaging/bench): random ones of every type, and padded ones."""
 
 from __future__ import annotations
 
-import importlib.util
+import json
+import subprocess
+import sys
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
 
-from localspec.bench.models.shapes import PADDED, SHAPES, Shape
+from localspec.bench.sides import PADDED
 from localspec.errors import UsageError
 from localspec.llama.cache.context import Context
 from localspec.llama.library.settings import ContextSettings
 from localspec.llama.model import Model
 from localspec.types import Feed, Float32Array, Tokens
+from tests.cli.conftest import Command
+from tests.cli.conftest import command as command
+from tests.packaging.scripts import PACKAGING, imported
 
 pytest.importorskip("gguf")
 
-from localspec.bench.models.padded import Padded, Small
-from localspec.bench.models.pairs import Wanted, logit_difference, make
-
-SCRIPT = Path(__file__).resolve().parents[2] / "packaging" / "bench" / "random_model.py"
-
-
-@pytest.fixture(scope="module")
-def random_model() -> ModuleType:
-    """The script, as a module."""
-    spec = importlib.util.spec_from_file_location("random_model_script", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+with imported("bench", "shapes", "model_file", "padded", "pairs", "random_model") as scripts:
+    random_model = scripts["random_model"]
+    SHAPES, Shape = scripts["shapes"].SHAPES, scripts["shapes"].Shape
+    Padded, Small = scripts["padded"].Padded, scripts["padded"].Small
+    Wanted, logit_difference, make = (
+        getattr(scripts["pairs"], name) for name in ("Wanted", "logit_difference", "make")
+    )
 
 
 def logits(path: Path, tokens: Tokens) -> Float32Array:
@@ -62,9 +58,7 @@ def tokens() -> Tokens:
         ("BF16", {"F32", "BF16"}),
     ],
 )
-def test_random_models_load_and_stay_finite(
-    random_model: ModuleType, tmp_path: Path, tokens: Tokens, name: str, types: set[str]
-) -> None:
+def test_random_models_load_and_stay_finite(tmp_path: Path, tokens: Tokens, name: str, types: set[str]) -> None:
     path = tmp_path / "random.gguf"
     random_model.write(path, name, Shape(256, 8, 4, 1, 512))
     with Model.load(path) as model:
@@ -82,7 +76,7 @@ QUARTER = Shape(1024, 7, 16, 4, 1024)
 
 def bundled(kind: str, type_name: str, folder: Path) -> Path:
     """A bundled model in a format."""
-    source = Wanted(kind, "small", "Q8_0").source
+    source: Path = Wanted(kind, "small", "Q8_0").source
     if type_name == "Q8_0":
         return source
     small = Small.read(source)
@@ -157,3 +151,31 @@ def test_what_does_not_fit_is_refused_in_a_sentence(tmp_path: Path) -> None:
     ):
         with pytest.raises(UsageError, match=words):
             Wanted(*arguments)
+
+
+SCRIPT = PACKAGING / "bench" / "make_pair.py"
+
+
+def test_the_script_makes_a_pair_whose_numbers_are_labelled(command: Command, tmp_path: Path) -> None:
+    shapes = ("--target-shape", "small", "--draft-shape", "small", "--quant", "q8_0", "--draft-quant", "F16")
+    arguments = [sys.executable, str(SCRIPT), *shapes, "--folder", str(tmp_path)]
+    done = subprocess.run(arguments, capture_output=True, text=True, check=True)
+    assert done.stdout.count("largest difference of a logit to the small model: 0.") == 2
+    target, draft = tmp_path / "padded-target-small-q8_0.gguf", tmp_path / "padded-draft-small-f16.gguf"
+    assert str(target) in done.stderr
+    again = json.loads(subprocess.run([*arguments, "--json"], capture_output=True, text=True, check=True).stdout)
+    assert [(one["path"], one["reused"]) for one in again] == [(str(target), True), (str(draft), True)]
+    quick = ("--limit", "1", "--workloads", "copy", "--temperature", "0", "--tokens", "4", "--rounds", "1")
+    more = ("--exact", "off", "--no-wide")  # what the larger model's passes cost is not looked into
+    run = command("bench", "run", "--target", str(target), "--draft", str(draft), *quick, *more)
+    assert run.code == 0, run.err
+    assert "The target is a padded one: small shape, padded from tiny-target-q8_0" in run.out
+    assert "The draft is a padded one" in run.out
+
+
+def test_the_script_refuses_in_a_sentence(tmp_path: Path) -> None:
+    arguments = [sys.executable, str(SCRIPT), "--folder", str(tmp_path), "--quant", "Q3"]
+    done = subprocess.run(arguments, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "no format 'Q3'" in done.stderr
+    assert done.stderr.count("\n") == 1
