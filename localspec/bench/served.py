@@ -56,27 +56,20 @@ def rendered(engine: Engine, turn: Turn) -> str:
     Raises:
         ContextOverflowError: our context does not hold it.
     """
-    model, count = engine.loaded.model, len(prompt_tokens(engine, turn.messages)) if turn.messages else 0
-    if count >= engine.loaded.context.n_ctx:
-        raise ContextOverflowError(f"{count} tokens are more than the context holds.")
-    text = turn.text if not turn.messages else text_for_completion(turn.messages)
-    if turn.messages and engine.template.exists:
-        text = engine.template.render(turn.messages)
+    text, model = turn.text, engine.loaded.model
+    if turn.messages:
+        count = len(prompt_tokens(engine, turn.messages))
+        if count >= engine.loaded.context.n_ctx:
+            raise ContextOverflowError(f"{count} tokens are more than the context holds.")
+        has_template = engine.template.exists
+        text = engine.template.render(turn.messages) if has_template else text_for_completion(turn.messages)
     return text.removeprefix(model.text_of(model.bos)) if model.add_bos else text
 
 
 class Served:
     """A side at a URL. It waits without an event loop, which would take 0.1 ms a token more."""
 
-    def __init__(
-        self,
-        server: Server,
-        render: Callable[[Turn], str],
-        *,
-        name: str = "",
-        model: str = "",
-        reuse: bool = False,
-    ) -> None:
+    def __init__(self, server: Server, render: Callable[[Turn], str], *, name: str = "", model: str = "") -> None:
         """Asks for one token, to learn what it understands and whether it answers at all.
 
         Args:
@@ -85,14 +78,12 @@ class Served:
                 begin-of-sequence token's text).
             name: in tables; "" = host and port.
             model: as the endpoint calls it; "" = the first one it lists.
-            reuse: let it keep what it has read of an earlier conversation: for timing answers after a long common
-                prompt.
 
         Raises:
             LocalspecError: nothing answers there, or not as an OpenAI-style endpoint.
         """
         self.name, self._server = name or server.name, server
-        self._render, self._reuse, self._fresh = render, reuse, True
+        self._render, self._fresh = render, True
         # While others have their turn a server closes idle connections, perhaps just as we ask again.
         self._client = httpx.Client(**server.settings, limits=httpx.Limits(max_keepalive_connections=0))
         try:
@@ -105,12 +96,12 @@ class Served:
             "url": f"{server.base}/",
             "model": self._model,
             "prompt": str(self._dialect),
-            "forgets": "asked to, each conversation" if self._dialect.extended and not reuse else "not asked to",
+            "forgets": "asked to, each conversation" if self._dialect.extended else "not asked to",
         }
 
     def begin(self, prompt: Prompt) -> None:
         """The next prompt is to be read anew, as far as the endpoint can be told so."""
-        self._fresh = not self._reuse
+        self._fresh = True
 
     def answer(self, turn: Turn) -> Answer:
         """Streams one answer.

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from localspec.checks import compare
-from localspec.checks.apart import Apart
+from localspec.checks.apart import Apart, Progress
 from localspec.checks.challenger import ASPECTS, Challenger, challengers
 from localspec.checks.compare import Answer, Answering, Ratio, Side, Task, Turn
 from localspec.checks.prompts import Prompt
@@ -30,10 +30,6 @@ def questions(prompts: Sequence[Prompt], temperature: float, max_tokens: int) ->
     return compare.tasks(
         [replace(prompt, messages=prompt.questions[0]) for prompt in prompts], (temperature,), max_tokens
     )
-
-
-Progress = Callable[[str, float], None]
-"""(what is being done, share done from 0 to 1); may raise to stop."""
 
 
 class Tried(Protocol):
@@ -115,7 +111,7 @@ def tune(
         search: asked while searching.
         check: asked in the last comparison with the defaults.
         plan: what to try.
-        progress: see `Progress`.
+        progress: called with (what is being done, share done from 0 to 1); may raise to stop.
         report: filled in as results come, so that an interrupted run has some.
         open_side: makes an engine with these settings; None = `Answering` in a process of its own.
 

@@ -20,8 +20,8 @@ from typing import NamedTuple
 from random_model import TYPES, write
 from shapes import SHAPES
 
-from localspec.bench.passes.passes import PassReport, PassSettings, Point, measure_passes
-from localspec.bench.passes.report import as_dict, heading, notes, tables
+from localspec.bench.pass_report import as_dict, heading, notes, tables
+from localspec.bench.pass_times import PassReport, PassSettings, Point, measure_passes
 from localspec.bench.report import Table
 
 

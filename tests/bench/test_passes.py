@@ -1,4 +1,4 @@
-"""`localspec.bench.passes.passes`: real passes of the bundled target, and the sums made of them."""
+"""`localspec.bench.pass_times`: real passes of the bundled target, and the sums made of them."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from localspec.bench.passes import report as reports
-from localspec.bench.passes.passes import PassReport, PassSettings, Point, Work, measure_passes, needed_bytes
+from localspec.bench import pass_report as reports
+from localspec.bench.pass_times import PassReport, PassSettings, Point, Work, measure_passes, needed_bytes
 from localspec.errors import PairError, UsageError
 from localspec.gguf import read_header
 from localspec.llama.exact import wide

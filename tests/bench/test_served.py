@@ -37,7 +37,7 @@ def url(behaviour: Behaviour) -> Iterator[str]:
 
 def opened(url: str, key: str | None = None, timeout: float = 60.0, **settings: str) -> Served:
     server = Server(url, key, silence=timeout, option="--against", hint="Is it running?")
-    return Served(server, lambda turn: "<|user|>count<|end|><|assistant|>", **settings)  # type: ignore[arg-type]
+    return Served(server, lambda turn: "<|user|>count<|end|><|assistant|>", **settings)
 
 
 def test_the_rendered_prompt_is_sent_and_arrivals_are_timed(behaviour: Behaviour, url: str) -> None:

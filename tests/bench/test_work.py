@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from localspec.bench.passes.passes import Work, pass_work, per_layer, prefill_work
+from localspec.bench.pass_times import Work, pass_work, per_layer, prefill_work
 from localspec.gguf import Header, read_header
 from tests.llama.tiny_gguf import gguf_bytes, write
 

@@ -11,11 +11,11 @@ import pytest
 
 from localspec import paths
 from localspec.chat.turn import Message
-from localspec.checks.apart import Apart
+from localspec.checks.apart import Apart, Progress
 from localspec.checks.challenger import ASPECTS, challengers
 from localspec.checks.compare import Answer, Answering, Task, Turn
 from localspec.checks.prompts import Prompt, load_prompts
-from localspec.checks.tune import Progress, Tried, TunePlan, TuneReport, questions, tune
+from localspec.checks.tune import Tried, TunePlan, TuneReport, questions, tune
 from localspec.errors import LocalspecError, UsageError
 from localspec.llama.library import lib
 from localspec.options import Options

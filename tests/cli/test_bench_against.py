@@ -7,6 +7,8 @@ import socket
 
 import pytest
 
+from localspec.bench.served import Served
+from localspec.checks.compare import Answer, Turn
 from tests.bench.openai_server import Behaviour, openai_server
 from tests.cli.conftest import Command
 
@@ -38,6 +40,22 @@ def test_a_server_answers_the_same_prompts(command: Command) -> None:
     assert peer["tokens_per_second"] > 0
     assert peer["acceptance_rate"] == 0.25
     assert {one["contender"] for one in cell["contenders"]} == {"plain", "localspec", "peer"}
+
+
+def test_what_was_measured_before_a_server_broke_is_shown(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    behaviour, honest = Behaviour(), Served.answer
+
+    def breaks_later(self: Served, turn: Turn) -> Answer:
+        behaviour.break_after = 1 if len(behaviour.requests) > 3 else None
+        return honest(self, turn)
+
+    monkeypatch.setattr(Served, "answer", breaks_later)
+    with openai_server(behaviour) as url:
+        result = command(*QUICK, "--rounds", "9", "--against", f"peer={url}")
+    assert result.code == 1
+    assert "ended its answer in the middle" in result.err
+    data = json.loads(result.out)
+    assert 3 <= data["runs"] < data["planned_runs"] == 27
 
 
 def test_what_goes_wrong_is_one_sentence(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:

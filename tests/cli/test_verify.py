@@ -52,6 +52,26 @@ def test_a_fork_is_shown_with_both_logits_and_exit_code_1(command: Command, monk
     assert "token 2:" in result.out
 
 
+def test_ctrl_c_ends_with_what_was_found(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    honest, left = compare.ask, 30
+
+    def interrupted(engine: Engine, turn: Turn) -> Answer:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise KeyboardInterrupt
+        return honest(engine, turn)
+
+    monkeypatch.setattr(compare, "ask", interrupted)
+    arguments = ("--limit", "20", "--max-tokens", "4", "--temperature", "0", "--drafter", "lookup")
+    result = command("verify", *arguments)
+    assert result.code == 130
+    runs = int(result.out.splitlines()[-1].split()[0])
+    assert 1 < runs <= 15 < 20
+    assert "Interrupted" in result.err
+    assert "byte-equal" in result.out
+
+
 def test_json_report(command: Command, tmp_path: Path) -> None:
     prompts = tmp_path / "mine.jsonl"
     prompts.write_text('{"prompt": "Sort: 3, 1, 2"}\n', encoding="utf-8")

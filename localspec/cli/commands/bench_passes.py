@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from localspec.cli.bench_output import print_table, share_bar, whole_numbers
 
 if TYPE_CHECKING:
-    from localspec.bench.passes.passes import PassReport, PassSettings
+    from localspec.bench.pass_times import PassReport, PassSettings
     from localspec.gguf import Header
 
 DESCRIPTION = """\
@@ -39,8 +39,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Measures and prints; exit code 130 when it was interrupted."""
     settings = _settings(options)  # refuse bad values before a model is loaded
-    from localspec.bench.passes.passes import measure_passes
-    from localspec.bench.passes.report import as_dict
+    from localspec.bench.pass_report import as_dict
+    from localspec.bench.pass_times import measure_passes
     from localspec.llama.model import check_text_model
     from localspec.models.installed.installed import find_one
 
@@ -56,7 +56,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _settings(options: argparse.Namespace) -> PassSettings:
-    from localspec.bench.passes.passes import PassSettings
+    from localspec.bench.pass_times import PassSettings
 
     given: dict[str, object] = {
         name: whole_numbers(name, getattr(options, name))
@@ -70,7 +70,7 @@ def _settings(options: argparse.Namespace) -> PassSettings:
 
 
 def _warn_of_memory(header: Header, settings: PassSettings) -> None:
-    from localspec.bench.passes.passes import needed_bytes
+    from localspec.bench.pass_times import needed_bytes
     from localspec.llama.exact import wide
     from localspec.models.memory.memory import ram
 
@@ -85,7 +85,7 @@ def _warn_of_memory(header: Header, settings: PassSettings) -> None:
 
 
 def _print(report: PassReport) -> None:
-    from localspec.bench.passes.report import heading, notes, tables
+    from localspec.bench.pass_report import heading, notes, tables
 
     print(heading(report))
     for table in tables(report):

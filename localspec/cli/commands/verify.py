@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from typing import TYPE_CHECKING, Any
 
 from localspec.cli.bench_output import count_bar
@@ -58,6 +59,7 @@ def run(options: argparse.Namespace) -> int:
             if not report.runs:
                 raise
             interrupted = True
+            print("Interrupted; this was found until then:", file=sys.stderr)
         exact = engine.loaded.exactness
     _print(options, report, exact)
     return 130 if interrupted else 1 if report.forks or not report.drafted else 0

@@ -6,7 +6,7 @@ import statistics
 from dataclasses import asdict
 from typing import Any
 
-from localspec.bench.passes.passes import PassReport, Point
+from localspec.bench.pass_times import PassReport, Point
 from localspec.bench.report import Table
 from localspec.llama.exact.configuration import Kernels
 

@@ -1,1 +1,0 @@
-"""What passes cost by width."""
