@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise, zip_longest
+from itertools import groupby, pairwise, zip_longest
 from pathlib import Path
 from statistics import NormalDist, fmean, variance
 from time import perf_counter
@@ -169,9 +169,7 @@ class Task(NamedTuple):
     """But for the seed, which is the first turn's; every further turn has one of its own."""
 
 
-def tasks(
-    prompts: Sequence[Prompt], temperatures: Sequence[float], max_tokens: int, seed: int = 1, past: bool = False
-) -> list[Task]:
+def tasks(prompts: Sequence[Prompt], temperatures: Sequence[float], max_tokens: int, seed: int = 1) -> list[Task]:
     """Every prompt at every temperature; each prompt has a seed of its own."""
     return [
         Task(
@@ -181,7 +179,7 @@ def tasks(
                 seed=seed + 1000 * prompt.index,
                 max_tokens=max_tokens,
                 ignore_end=prompt.ignore_end,
-                past=past,
+                past=False,
             ),
         )
         for prompt in prompts
@@ -247,10 +245,12 @@ def compare(
         LocalspecError: a side could not answer.
     """
     done, total, cold = 0, rounds * len(tasks) * len(sides), {side.name for side in sides if warm}
+    groups = groupby(tasks, key=lambda task: id(task.prompt))
+    places = [number + at for number, (_, several) in enumerate(groups) for at, _ in enumerate(several)]
     for turn in range(rounds):
         for start in range(0, len(tasks), block):
             heats = [Heat(task, start + at, turn) for at, task in enumerate(tasks[start : start + block])]
-            first = (turn + start // block) % len(sides)
+            first = (turn + places[start]) % len(sides)  # another one at the next prompt, and at another temperature
             for side in (*sides[first:], *sides[:first]):
                 for heat in heats:
                     if progress is not None:

@@ -46,6 +46,12 @@ def test_every_side_is_first_as_often_as_the_others_and_rounds_are_outermost() -
     assert [(heat.round, heat.number) for heat in heats] == [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2)]
 
 
+def test_at_each_temperature_every_side_is_first_as_often_as_the_others() -> None:
+    log, _, sides = scripted("a", "b")
+    list(compare(sides, tasks(PROMPTS[:2], (0.0, 1.0), 8)))
+    assert "".join(log) == "abbabaab"
+
+
 def test_in_blocks_a_side_answers_several_before_it_is_anothers_turn() -> None:
     log, _, sides = scripted("a", "b")
     list(compare(sides, tasks(PROMPTS, (0.0,), 8), rounds=2, block=3))

@@ -85,6 +85,14 @@ def test_bad_values_get_one_sentence(command: Command, arguments: tuple[str, ...
     assert result.out == ""
 
 
+def test_a_prompt_that_does_not_fit_is_named(command: Command) -> None:
+    result = command("bench", "run", "--workloads", "long-code", "--limit", "1", "--context", "256", "--threads", "1")
+    assert result.code == 4
+    assert "Prompt 0 of the workload long-code: " in result.err
+    assert "--context" in result.err
+    assert result.err.count("\n") == 1
+
+
 def test_an_unknown_drafter_is_named(command: Command) -> None:
     result = command(*QUICK, "--drafters", "oracle")
     assert result.code == 2

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from localspec.cli.bench_output import count_bar, numbers, print_table, whole_numbers, words
 from localspec.cli.number import reader, whole
 from localspec.cli.options import add_model_options, check_comparison, load_engine, take_target
-from localspec.errors import LocalspecError, UsageError
+from localspec.errors import ContextOverflowError, LocalspecError, UsageError
 from localspec.options import LIMITS
 from localspec.paths import typed
 
@@ -151,8 +151,10 @@ def _measure(
 
 
 def _unfit(task: Task, error: LocalspecError) -> LocalspecError:
+    if not isinstance(error, ContextOverflowError):
+        return error
     words = f"Prompt {task.prompt.index} of the workload {task.prompt.workload}: {error.message}"
-    return type(error)(words, "Give a larger --context, or leave the workload out with --workloads.")
+    return ContextOverflowError(words, "Give a larger --context, or leave the workload out with --workloads.")
 
 
 def _results(engine: Engine, heats: list[Heat], settings: BenchSettings, total: int, servers: list[Served]) -> Results:
