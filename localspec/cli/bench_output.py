@@ -54,21 +54,6 @@ def print_table(table: Table) -> None:
 
 
 @contextmanager
-def share_bar() -> Iterator[Callable[[str, float], None] | None]:
-    """A bar for (what is being done, share done); nothing when standard error is not a terminal."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("Loading", total=1.0)
-        yield lambda what, share: bar.update(task, description=what, completed=share)
-
-
-@contextmanager
 def count_bar() -> Iterator[Callable[[str, int, int], None] | None]:
     """A bar for (what is being done, runs done, runs in all); nothing when standard error is not a terminal."""
     if not sys.stderr.isatty():

@@ -9,7 +9,7 @@ from dataclasses import asdict
 
 from pairs import Made, Wanted, make
 
-from localspec.cli.bench_output import share_bar
+from localspec.cli.output import load_progress
 from localspec.errors import LocalspecError
 from localspec.paths import typed
 
@@ -47,7 +47,7 @@ def _make(options: argparse.Namespace) -> None:
         Wanted("target", options.target_shape, options.quant.upper(), options.vocab),
         Wanted("draft", options.draft_shape, options.draft_quant.upper(), options.vocab),
     ]
-    with share_bar() as progress:
+    with load_progress() as progress:
         made = [make(one, options.folder, again=options.again, progress=progress) for one in wanted]
     if options.json:
         print(json.dumps([{"path": str(one.path), "reused": one.reused, **asdict(one.check)} for one in made]))

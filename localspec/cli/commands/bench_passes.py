@@ -7,7 +7,8 @@ import json
 import sys
 from typing import TYPE_CHECKING
 
-from localspec.cli.bench_output import print_table, share_bar, whole_numbers
+from localspec.cli.bench_output import print_table, whole_numbers
+from localspec.cli.output import load_progress
 
 if TYPE_CHECKING:
     from localspec.bench.pass_times import PassReport, PassSettings
@@ -46,7 +47,7 @@ def run(options: argparse.Namespace) -> int:
 
     path = find_one(options.target)
     _warn_of_memory(check_text_model(path), settings)
-    with share_bar() as progress:
+    with load_progress() as progress:
         report = measure_passes(path, settings, progress)
     if options.json:
         print(json.dumps(as_dict(report)))
