@@ -36,17 +36,15 @@ def lanes(one: list[int], other: list[int], over: bool = True) -> tuple[Lane, La
 
 
 def test_equality_is_of_tokens_and_needs_both_ends() -> None:
-    assert likeness(*lanes([1, 2, 3], [1, 2, 3])).equal
-    assert not likeness(*lanes([1, 2, 3], [1, 2, 3], over=False)).equal
-    assert not likeness(*lanes([1, 2, 3], [1, 2], over=False)).forked
-    assert likeness(*lanes([1, 2, 3], [1, 2])).forked
-    fork = likeness(*lanes([1, 2, 3], [1, 5, 3], over=False))
-    assert fork.forked
-    assert "from token 2 on" in fork.sentence(True)
-    assert "--exact strict" in fork.sentence(False)
-    assert "--exact strict" not in fork.sentence(True)
-    assert likeness(*lanes([1], [1])).sentence(True) == "✓ the same 1 tokens"
-    assert likeness(*lanes([], [], over=False)).sentence(True) == "nothing yet"
+    assert likeness(*lanes([1, 2, 3], [1, 2, 3])) == "✓ the same 3 tokens"
+    assert likeness(*lanes([1, 2, 3], [1, 2, 3], over=False)) == "3 of 3 tokens compared, all the same"
+    assert likeness(*lanes([1, 2, 3], [1, 2], over=False)) == "2 of 2 tokens compared, all the same"
+    assert likeness(*lanes([1, 2, 3], [1, 2])) == "✗ they differ from token 3 on"
+    one, other = lanes([1, 2, 3], [1, 5, 3], over=False)
+    assert likeness(one, other) == "✗ they differ from token 2 on"
+    other.exact = False
+    assert "--exact strict" in likeness(one, other)
+    assert likeness(*lanes([], [], over=False)) == "nothing yet"
 
 
 def test_races_are_summed_up_by_their_median() -> None:

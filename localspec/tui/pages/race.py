@@ -12,6 +12,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
+from statistics import median
 from typing import NamedTuple
 
 from localspec.tui.text.passes import Pass
@@ -63,43 +64,17 @@ class Lane:
         return self._counts[done - 1] if done else 0
 
 
-class Likeness(NamedTuple):
-    """How far two lanes agree."""
-
-    common: int
-    """Tokens that are the same, from the start."""
-    compared: int
-    """Tokens that both have."""
-    complete: bool
-    """Both lanes are over."""
-    same_length: bool
-
-    @property
-    def forked(self) -> bool:
-        """They said different things."""
-        return self.common < self.compared or (self.complete and not self.same_length)
-
-    @property
-    def equal(self) -> bool:
-        """Both are over and say the same."""
-        return self.complete and not self.forked
-
-    def sentence(self, exact: bool) -> str:
-        """In words; `exact`: no pass could have changed the text."""
-        if self.equal:
-            return f"✓ the same {self.common} tokens"
-        if self.forked:
-            why = "" if exact else "; passes were not exact here, so rounding may change the text (--exact strict)"
-            return f"✗ they differ from token {self.common + 1} on{why}"
-        return f"{self.common} of {self.compared} tokens compared, all the same" if self.compared else "nothing yet"
-
-
-def likeness(one: Lane, other: Lane) -> Likeness:
-    """Compares what two lanes have so far, token by token."""
-    pairs = zip(one.tokens, other.tokens, strict=False)
-    common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
-    compared = min(len(one.tokens), len(other.tokens))
-    return Likeness(common, compared, one.over and other.over, len(one.tokens) == len(other.tokens))
+def likeness(one: Lane, other: Lane) -> str:
+    """How far two lanes agree, token by token, in words."""
+    common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one.tokens, other.tokens, strict=False)))
+    compared, over = min(len(one.tokens), len(other.tokens)), one.over and other.over
+    if common < compared or (over and len(one.tokens) != len(other.tokens)):
+        exact = one.exact and other.exact
+        why = "" if exact else "; passes were not exact here, so rounding may change the text (--exact strict)"
+        return f"✗ they differ from token {common + 1} on{why}"
+    if over:
+        return f"✓ the same {common} tokens"
+    return f"{common} of {compared} tokens compared, all the same" if compared else "nothing yet"
 
 
 class Heat(NamedTuple):
@@ -120,7 +95,6 @@ def summary(heats: Sequence[Heat]) -> str:
         return ""
     if len(heats) == 1:
         return f"speedup {heats[0].speedup:.2f}x, one race; press a for another in the other order"
-    speedups = sorted(heat.speedup for heat in heats)
-    middle = len(speedups) // 2
-    median = speedups[middle] if len(speedups) % 2 else (speedups[middle - 1] + speedups[middle]) / 2
-    return f"speedup {median:.2f}x in the middle of {len(heats)} races, {speedups[0]:.2f}x to {speedups[-1]:.2f}x"
+    speedups = [heat.speedup for heat in heats]
+    middle, least, most = median(speedups), min(speedups), max(speedups)
+    return f"speedup {middle:.2f}x in the middle of {len(heats)} races, {least:.2f}x to {most:.2f}x"

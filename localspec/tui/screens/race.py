@@ -315,8 +315,7 @@ class RaceScreen(Page):
             self._timer = None
 
     def _compare(self) -> None:
-        plain, other = self.lanes[PLAIN], self.lanes[SPECULATIVE]
-        same = likeness(plain, other).sentence(plain.exact and other.exact)
+        same = likeness(self.lanes[PLAIN], self.lanes[SPECULATIVE])
         self.query_one("#result", Static).update("\n".join(part for part in (same, summary(self.heats)) if part))
 
     def _note(self, text: str) -> None:
