@@ -83,16 +83,15 @@ def as_dict(results: Results) -> dict[str, Any]:
         "servers": results.servers,
         "interval": results.interval,
         "forks_of_exact": results.forks,
-        "cells": [_cell(cell) for cell in results.cells],
-    }
-
-
-def _cell(cell: Cell) -> dict[str, Any]:
-    return {
-        "workload": cell.workload,
-        "temperature": cell.temperature,
-        "prompts": cell.prompts,
-        "contenders": [_figures(cell, cell.figures(side)) for side in cell.sides],
+        "cells": [
+            {
+                "workload": cell.workload,
+                "temperature": cell.temperature,
+                "prompts": cell.prompts,
+                "contenders": [_figures(cell, cell.figures(side)) for side in cell.sides],
+            }
+            for cell in results.cells
+        ],
     }
 
 
@@ -160,7 +159,11 @@ def tables(results: Results) -> list[Table]:
     others = list(dict.fromkeys(side for cell in results.cells for side in cell.sides if side != BASELINE))
     if len(others) > 1:
         rows = tuple(
-            (*_place(cell), *(_ratio(cell.speedup(name)) for name in others), *_fork_counts(cell, others))
+            (
+                *_place(cell),
+                *(_ratio(cell.speedup(name)) for name in others),
+                ", ".join(f"{name} {cell.forks(name)}" for name in others if cell.forks(name)) or "none",
+            )
             for cell in results.cells
         )
         columns = ("workload", "temp", *others, "forks")
@@ -237,13 +240,6 @@ def _verdict(cell: Cell) -> str:
     if forks:
         return f"{forks} of {len(cell.heats)} differ"
     return "equal" if cell.figures(PRODUCT).exact else "equal, inexact"
-
-
-def _fork_counts(cell: Cell, names: list[str]) -> tuple[str]:
-    return (", ".join(f"{name} {cell.forks(name)}" for name in names if cell.forks(name)) or "none",)
-
-
-# A table of text.
 
 
 @dataclass(frozen=True, slots=True)

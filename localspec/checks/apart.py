@@ -44,11 +44,6 @@ class Apart:
             self.close()
             raise
 
-    @property
-    def pid(self) -> int:
-        """Of its process."""
-        return self._process.pid or 0
-
     def call(self, method: str, *arguments: Any) -> Any:
         """What the object's method returns.
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from localspec.chat.turn import Message
 from localspec.checks.apart import Apart
-from localspec.checks.compare import Answer, Answering, Heat, Ratio, Run, Side, Task, Turn, compare
+from localspec.checks.compare import Answering, Heat, Ratio, Run, Side, Task, compare
 from localspec.checks.compare import gain as ratio
 from localspec.checks.prompts import Prompt
 from localspec.models.installed.installed import NO_DRAFT
@@ -161,11 +161,7 @@ def _task(prompts: Sequence[tuple[Message, ...]], number: int, max_tokens: int) 
 
 
 def _side(name: str, engine: Apart, **options: Any) -> Side:
-    def answer(turn: Turn) -> Answer:
-        found: Answer = engine.call("answer", turn.having(**options))
-        return found
-
-    return Side(name, answer)
+    return Side(name, lambda turn: engine.call("answer", turn.having(**options)))
 
 
 def _measured(heats: Sequence[Heat]) -> Measured:

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from localspec.checks import compare
 from localspec.checks.apart import Apart, Progress
 from localspec.checks.challenger import ASPECTS, Challenger, challengers
-from localspec.checks.compare import Answer, Answering, Ratio, Side, Task, Turn
+from localspec.checks.compare import Answering, Ratio, Side, Task
 from localspec.checks.prompts import Prompt
 from localspec.errors import LocalspecError
 from localspec.gguf.split import read_parts
@@ -157,7 +157,7 @@ class _Tuner:
     def _search(self, questions: Sequence[Task]) -> None:
         report, aspects = self.report, [aspect for aspect in ASPECTS if aspect in self.plan.aspects]
         for number, aspect in enumerate(aspects):
-            found = challengers(aspect, self.base, self._running())
+            found = challengers(aspect, self.base, self._engine(report.settings, ()).call("about"))
             for index, challenger in enumerate(found):
                 if time.monotonic() > self.end:
                     return
@@ -179,21 +179,16 @@ class _Tuner:
         if report.defaults["exact"] and not about["exact"]:
             trial.why = "not exact here, which the defaults are"
             return
-        if (
-            trial.challenger.aspect in ("kernels", "cache")
-            and about["configuration"] == self._running()["configuration"]
-        ):
-            trial.why = "what runs already"
-            return
+        if trial.challenger.aspect in ("kernels", "cache"):
+            before = self._engine(report.settings, (changed,)).call("about")["configuration"]
+            if about["configuration"] == before:
+                trial.why = "what runs already"
+                return
         trial.gain = self._compared(changed, report.settings, questions, early=True)
         if trial.gain.over and trial.gain.low > 1.0 + self.plan.margin:
             report.settings, trial.taken = changed, True
         else:
             trial.why = "slower" if trial.gain.over and trial.gain.high < 1.0 else "no gain beyond noise"
-
-    def _running(self) -> dict[str, Any]:
-        about: dict[str, Any] = self._engine(self.report.settings, ()).call("about")
-        return about
 
     def _compared(
         self, one: Mapping[str, Any], other: Mapping[str, Any], asked: Sequence[Task], *, early: bool
@@ -202,11 +197,7 @@ class _Tuner:
         rounds, heats = self.plan.rounds, list[compare.Heat]()
 
         def side(settings: Mapping[str, Any]) -> Side:
-            def answer(turn: Turn) -> Answer:
-                found: Answer = self._engine(settings, (one, other)).call("answer", turn)
-                return found
-
-            return Side(_name(settings), answer)
+            return Side(_name(settings), lambda turn: self._engine(settings, (one, other)).call("answer", turn))
 
         def say(what: str, done: int, total: int) -> None:
             self._say(f"round {1 + done * rounds // total} of {rounds}")

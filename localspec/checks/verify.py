@@ -12,7 +12,7 @@ from itertools import islice, zip_longest
 from typing import Any
 
 from localspec.checks import compare
-from localspec.checks.compare import Answer, Heat, Progress, Side, Turn
+from localspec.checks.compare import Heat, Progress, Side, Turn
 from localspec.checks.prompts import Prompt
 from localspec.errors import ContextOverflowError
 from localspec.methods import COPYING, TABLE
@@ -197,10 +197,7 @@ def _side(engine: Engine, setting: Setting) -> Side:
         engine.configure(drafter=setting.drafter, max_draft_tokens=setting.max_draft_tokens, branches=setting.branches)
         engine.on_engine_thread(engine.loaded.successors.clear)
 
-    def answer(turn: Turn) -> Answer:
-        return compare.ask(engine, turn)
-
-    return Side(str(setting), answer, begin)
+    return Side(str(setting), lambda turn: compare.ask(engine, turn), begin)
 
 
 def _count(heat: Heat, sides: dict[Setting, Side], report: Report) -> None:

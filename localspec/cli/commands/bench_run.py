@@ -162,9 +162,8 @@ def _results(engine: Engine, heats: list[Heat], settings: BenchSettings, total: 
     from localspec.bench.report import Results
     from localspec.bench.sides import labels, machine_facts, pair_facts
 
-    facts = {one.name: dict(one.facts) for one in servers}
-    pair, machine = pair_facts(engine), machine_facts(engine)
-    return Results(make_cells(heats), settings, pair, machine, labels(engine), total, facts)
+    cells, facts = make_cells(heats), {one.name: dict(one.facts) for one in servers}
+    return Results(cells, settings, pair_facts(engine), machine_facts(engine), labels(engine), total, facts)
 
 
 def _show(options: argparse.Namespace, results: Results) -> None:
