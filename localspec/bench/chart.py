@@ -11,7 +11,7 @@ from localspec.errors import LocalspecError, UsageError
 try:
     from matplotlib.figure import Figure
 except ImportError:
-    raise UsageError("A chart needs matplotlib, which is not installed.", 'pip install "localspec[bench]"') from None
+    raise UsageError("A chart needs matplotlib, which is not installed.", 'pip install "localspec[chart]"') from None
 
 _INCHES_A_BAR, _HEIGHT = 0.28, 4.5
 

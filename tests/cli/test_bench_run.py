@@ -45,7 +45,7 @@ sys.exit(main(["bench", "run", "--chart", "speeds.png"]))
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert 'pip install "localspec[bench]"' in done.stderr
+    assert 'pip install "localspec[chart]"' in done.stderr
     assert done.stderr.count("\n") == 1
 
 
