@@ -84,8 +84,7 @@ PLACES: Final = (
     Place("data/errors.log", "errors of the chat that nobody expected", "text", "", "you"),
     Place("cache/chats", "KV caches of chats", "llama.cpp's", "4 GB", "least recently used; with its chat"),
     Place("cache/prompts", "KV caches of prompts of `serve`", "llama.cpp's", "4 GB", "least recently used"),
-    Place("cache/bench", "finished runs of `localspec bench`", "JSON lines", "", "you"),
-    Place("cache/padded", "models of `localspec bench make-pair`", "GGUF", "", "you"),
+    Place("cache/padded", "models of `packaging/bench/make_pair.py`", "GGUF", "", "you"),
     Place("config/*.json", "settings of the chat, the chosen model", "JSON", "", "you"),
     Place("config/*.toml", "keys of the chat, your catalogue", "TOML", "", "you"),
     *(

@@ -14,9 +14,9 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 MOST_LINES, MOST_FUNCTION_LINES = 600, 60
-CEILING_LINES, CEILING_MODULES = 71_700, 497
+CEILING_LINES, CEILING_MODULES = 69_801, 480
 """Lines and modules of localspec/. A commit that makes the tree smaller lowers them to what is there; one that raises
-them says why here: they were 71,337 and 493, and new stores stand beside the old ones until these go."""
+them says why here."""
 
 
 def sources() -> list[Path]:

@@ -20,12 +20,11 @@ from localspec.checks.prompts import Prompt
 from localspec.drafters import plugin
 from localspec.drafters.heads import loading as heads
 from localspec.errors import UsageError
-from localspec.llama.exact.probe import cpu_name
+from localspec.llama.exact.identity import cpu_name
 from localspec.llama.model import file_sha256
 from localspec.methods import COPYING, HEADS
 from localspec.runtime.engine import Engine
-from localspec.runtime.kept.corpus import Corpus
-from localspec.runtime.kept.corpus_file import CorpusFile
+from localspec.runtime.kept.corpus import Corpus, CorpusFile
 
 PADDED = "localspec.padded"
 """Key of a GGUF file under which a padded model says so, in words that must stand beside every number it gives."""
@@ -40,7 +39,7 @@ class TrialCorpus(Corpus):
         self._folder = TemporaryDirectory(prefix="localspec-bench-")
         self.before = engine.loaded.corpus
         """What the engine goes on with afterwards."""
-        file = CorpusFile(Path(self._folder.name) / "answers.tokens", int(engine.settings.corpus_mb * 1e6))
+        file = CorpusFile(Path(self._folder.name) / "answers.sqlite", int(engine.settings.corpus_mb * 1e6))
         super().__init__(file, engine.loaded.model.n_vocab)
 
     def close(self) -> None:
@@ -80,7 +79,7 @@ class EngineSide:
         """Answers; cancelled if the caller is interrupted."""
         corpus = self._engine.loaded.corpus
         if isinstance(corpus, TrialCorpus):
-            corpus.wait()  # a user does not ask again within milliseconds
+            corpus.settle()  # a user does not ask again within milliseconds
         drafter = "none" if self._plain else None
         return ask(self._engine, turn.having(drafter=drafter, past=isinstance(corpus, TrialCorpus)))
 

@@ -236,7 +236,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--draft-shape", default="100m", help="of the draft model; default: 100m")
     parser.add_argument("--vocab", type=int, default=152_000)
     parser.add_argument("--rows", type=int, default=100_000, help="whose verdicts are compared; default: 100,000")
-    parser.add_argument("--prompts", type=int, default=16, help="under strict, in 33 ways each; default: 16")
+    parser.add_argument("--prompts", type=int, default=22, help="under strict, in 24 ways each; default: 22")
     parser.add_argument("--tokens", type=int, default=96, help="longest answer; default: 96")
     parser.add_argument("--gpu-layers", type=int, default=-1)
     options = parser.parse_args()

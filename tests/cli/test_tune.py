@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from localspec.checks.interval import Ratio
+from localspec.checks.compare import Ratio
 from localspec.checks.tune import TuneReport
 from localspec.runtime.kept import tuning
 from localspec.runtime.kept.tuning import Tuning
