@@ -53,7 +53,7 @@ def test_totals_match_the_requests(fresh: Live) -> None:
         assert after[f"{name}_drafts_total", labels] == sum(one["draft_passes"] for one in stats)
         for position in range(4):
             key = tuple(sorted((*labels, ("position", str(position)))))
-            wanted = sum((one["accepted_per_position"] + [0] * 4)[position] for one in timings)
+            wanted = sum((one["accepted_per_position"] + [0] * 4)[position] for one in stats)
             assert after.get((f"{name}_accepted_tokens_per_pos_total", key), 0) == wanted
     assert after["localspec:answers_total", (("exact", "true"), ("finish", "stop"), ("model", "tiny"))] == 3
     assert after["vllm:time_to_first_token_seconds_count", (("model_name", "tiny"),)] == 3

@@ -101,7 +101,7 @@ async def test_an_answer_streams_in_parts_and_is_painted_whole_at_its_end(make_a
         bubble = front(app).transcript.bubbles[-1]
         assert bubble.text is not None
         drawn = [bubble.text.render_line(y).text.rstrip() for y in range(bubble.text.size.height)]
-        assert drawn == ["A", "", "  x = 1", "", " • one", " • two"]
+        assert drawn == ["A", "", "  code 1 · python", "  x = 1", "", " • one", " • two"]
 
 
 async def test_thinking_is_apart_and_folded(make_app: MakeApp) -> None:

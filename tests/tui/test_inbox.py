@@ -183,9 +183,9 @@ async def test_only_what_is_seen_is_set(make_app: MakeApp, monkeypatch: pytest.M
         set_ = list[str]()
         lines = Typesetter.lines
 
-        def counted(setter: Typesetter, said: str, width: int) -> list[Line]:
+        def counted(setter: Typesetter, said: str, width: int, number: int = 1, goes_on: bool = False) -> list[Line]:
             set_.append(said)
-            return lines(setter, said, width)
+            return lines(setter, said, width, number, goes_on)
 
         monkeypatch.setattr(Typesetter, "lines", counted)
         await text.extend(AnswerPart(ANSWER, paragraph * 200))
