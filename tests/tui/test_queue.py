@@ -89,13 +89,14 @@ async def test_up_takes_the_last_one_back_and_it_returns_to_its_place(make_app: 
     async with app.run_test(size=(80, 24)) as pilot:
         await write(pilot, "A", "B", "C", "D")
         await pilot.press("up")
-        assert (front(app).composer.text, queued(app)) == ("D", ["B", "C"])
+        await until(pilot, lambda: (front(app).composer.text, queued(app)) == ("D", ["B", "C"]))
         await pilot.press("!", "enter")
-        assert (front(app).composer.text, queued(app)) == ("", ["B", "C", "D!"])
+        await until(pilot, lambda: (front(app).composer.text, queued(app)) == ("", ["B", "C", "D!"]))
         await pilot.press("shift+tab", "home", "enter")  # the list, its first row
-        assert (front(app).composer.text, queued(app)) == ("B", ["C", "D!"])
+        await until(pilot, lambda: (front(app).composer.text, queued(app)) == ("B", ["C", "D!"]))
+        await until(pilot, lambda: app.focused is front(app).composer)
         await pilot.press("?", "enter")
-        assert queued(app) == ["B?", "C", "D!"]
+        await until(pilot, lambda: queued(app) == ["B?", "C", "D!"])
         await pilot.press("shift+tab", "home", "down", "delete")
         assert queued(app) == ["B?", "D!"]
         await pilot.press("delete", "delete")
