@@ -2,9 +2,9 @@
 
 The plan's belief will not do. It takes a fast pass at once and a slow one hardly, so its plain pass is that of the
 machine's best moment. Here a token of a plain pass took what its pass took, stalls included. A token of a pass that
-drafted would have taken what the curve says of a plain pass at that length, times how slow plain passes are: seconds
-over the curve's. That is the mean of this answer's plain passes. Where these are few, its passes that drafted count,
-too, each divided by how slow such passes are beside plain ones.
+drafted would have taken the mean of this answer's plain passes. Where these are few, its passes that drafted count,
+too, each divided by how many plain ones such a pass takes. The plan's seconds of a plain pass have no part in it: their
+unit moves from pass to pass, and more so while drafts run.
 """
 
 from __future__ import annotations
@@ -58,11 +58,6 @@ class Step:
     spent: float
     """Of everything."""
 
-    @property
-    def slowness(self) -> float:
-        """Seconds over those of a plain pass by the curve."""
-        return self.seconds / self.curve.plain
-
 
 @dataclass(slots=True)
 class _Part:
@@ -72,43 +67,40 @@ class _Part:
     """Of the last of them."""
     passes: int = 0
     """Plain ones."""
-    slowness: float = 0.0
-    """Sum over these."""
+    seconds: float = 0.0
+    """Of these."""
     late: float = 0.0
-    """Mean of the last of these: what a pass beside them is compared with."""
-    plain: float = 0.0
-    """Seconds of these."""
+    """Mean seconds of the last of these: what a pass beside them is compared with."""
     tokens: int = 0
     spent: float = 0.0
     """Seconds of all passes that are compared."""
-    wanted: float = 0.0
-    """Seconds of the curve for the tokens of passes that drafted."""
+    wanted: int = 0
+    """Tokens of passes that drafted."""
     widths: dict[int, tuple[int, float]] = field(default_factory=dict)
-    """Of passes that drafted, by width: their number, and the sum of their slowness."""
+    """Of passes that drafted, by width: their number and their seconds."""
 
     def add(self, step: Step, tokens: int, past: bool) -> None:
         self.curve = step.curve
         if step.plain:
             self.passes += 1
-            self.slowness += step.slowness
-            self.late += (step.slowness - self.late) / min(self.passes, ENOUGH_PASSES // 2)
-            self.plain += step.seconds
+            self.seconds += step.seconds
+            self.late += (step.seconds - self.late) / min(self.passes, ENOUGH_PASSES // 2)
         elif step.curve.width:
-            count, slowness = self.widths.get(step.curve.width, (0, 0.0))
-            self.widths[step.curve.width] = count + 1, slowness + step.slowness
+            count, seconds = self.widths.get(step.curve.width, (0, 0.0))
+            self.widths[step.curve.width] = count + 1, seconds + step.seconds
         if not past:
             self.tokens += tokens
             self.spent += step.spent
-            self.wanted += 0.0 if step.plain else tokens * step.curve.plain
+            self.wanted += 0 if step.plain else tokens
 
     def usual(self, beside: Beside) -> float:
-        """Slowness of plain passes; 0 = not known."""
+        """Seconds of a plain pass; 0 = not known."""
         missing, few = ENOUGH_PASSES - self.passes, 2 * self.passes < ENOUGH_PASSES
         if missing > 0 and beside.known and self.widths and (beside.widths or few):
             expected = sum(count * beside.over_plain(width, self.curve) for width, (count, _) in self.widths.items())
-            others = sum(slowness for _, slowness in self.widths.values()) / expected
-            return (self.slowness + missing * others) / ENOUGH_PASSES
-        return 0.0 if few else self.slowness / self.passes
+            others = sum(seconds for _, seconds in self.widths.values()) / expected
+            return (self.seconds + missing * others) / ENOUGH_PASSES
+        return 0.0 if few else self.seconds / self.passes
 
 
 class Comparison:
@@ -133,7 +125,7 @@ class Comparison:
         if 2 * part.passes >= ENOUGH_PASSES:
             beside.known = True
             if not step.plain and step.curve.width:
-                beside.learn(step.curve.width, step.slowness / part.late)
+                beside.learn(step.curve.width, step.seconds / part.late)
 
     def totals(self) -> tuple[float, int, float]:
         """(seconds that plain decoding takes, tokens, seconds taken) of passes that can be compared; zeros where
@@ -142,7 +134,7 @@ class Comparison:
         for beside, part in self._parts.items():
             usual = part.usual(beside) if part.wanted else 0.0
             if usual or not part.wanted:
-                plain += part.plain + usual * part.wanted
+                plain += part.seconds + usual * part.wanted
                 tokens += part.tokens
                 spent += part.spent
                 drafted = drafted or bool(part.wanted)
