@@ -81,7 +81,7 @@ PLACES: Final = (
     Place("data/training", "trained draft models, and what they learned from", "GGUF, JSON", "", "`localspec rm`"),
     Place("data/run", "which processes run", "JSON", "", "each process its own"),
     Place("data/copied.txt", "the last text copied, if no clipboard could be used", "text", "", "you"),
-    Place("data/errors.log", "errors of the chat that nobody expected", "text", "", "you"),
+    Place("data/errors.log", "unexpected errors of the chat", "text", "", "you"),
     Place("cache/chats", "KV caches of chats", "llama.cpp's", "4 GB", "least recently used; with its chat"),
     Place("cache/prompts", "KV caches of prompts of `serve`", "llama.cpp's", "4 GB", "least recently used"),
     Place("cache/padded", "models of `packaging/bench/make_pair.py`", "GGUF", "", "you"),

@@ -34,8 +34,6 @@ SHIFT_VARIANCE = 0.5
 """Variance of acceptance between requests, in squared log-odds."""
 SHIFT_DRIFT = 0.0005
 """Variance, in squared log-odds, that every guess adds to a request's shift, since contents change."""
-_levels = CONFIDENCE_CELLS + LEVEL_CELLS - PROBABILITY_CELLS
-"""Number of cells whose first estimate is PRIOR_ACCEPTANCE; a probability begins as its own rate."""
 
 
 @dataclass(slots=True)
@@ -43,10 +41,12 @@ class Table:
     """Acceptance of one drafter's guesses in all requests: a rate by cell, and the number of trials it is worth."""
 
     rates: list[float] = field(
-        default_factory=lambda: (
-            [(cell + 0.5) / PROBABILITY_CELLS for cell in range(PROBABILITY_CELLS)] + [PRIOR_ACCEPTANCE] * _levels
-        )
+        default_factory=lambda: [
+            *((cell + 0.5) / PROBABILITY_CELLS for cell in range(PROBABILITY_CELLS)),
+            *[PRIOR_ACCEPTANCE] * (CONFIDENCE_CELLS + LEVEL_CELLS - PROBABILITY_CELLS),
+        ]
     )
+    """A probability begins as its own rate, all others at the first estimate."""
     trials: list[float] = field(default_factory=lambda: [PRIOR_TRIALS] * (CONFIDENCE_CELLS + LEVEL_CELLS))
     breadth: float = 1.0
     """Nodes per level of a draft, 1 for chains."""
