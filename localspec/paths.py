@@ -64,6 +64,13 @@ def free_bytes(folder: Path) -> int:
     return 0
 
 
+def new_mode() -> int:
+    """The mode that the system gives a new file of this process."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return 0o666 & ~mask
+
+
 def write_whole(path: Path, text: str) -> None:
     """Writes a small file, whole or not at all: what was there stays until all of the new text is on disk.
 

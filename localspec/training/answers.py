@@ -22,8 +22,7 @@ import numpy.typing as npt
 from localspec.checks.prompts import prompt_tokens
 from localspec.checks.texts import Conversation
 from localspec.errors import LocalspecError, UsageError
-from localspec.models.facts.safetensors import SafetensorsFile, Shape
-from localspec.models.facts.tensors import Tensors
+from localspec.models.facts.safetensors import opened, save
 from localspec.options import Options
 from localspec.runtime.engine import Engine
 from localspec.runtime.generation import Generation
@@ -73,10 +72,11 @@ def read(folder: Path) -> Iterator[Answer]:
         ModelFileError: a file is damaged.
     """
     for path in pieces(folder):
-        tensors = Tensors(path)
-        for number in range(sum(name.endswith(".tokens") for name in tensors.shapes)):
-            tokens, prompt, ids = (tensors.stored(f"{number}.{name}") for name in ("tokens", "prompt", "ids"))
-            yield Answer(tokens, int(prompt[0]), ids, tensors.array(f"{number}.chances").astype(np.float16))
+        file = opened(path)
+        for number in range(sum(name.endswith(".tokens") for name in file.offset_keys())):
+            parts = (file.get_tensor(f"{number}.{name}") for name in ("tokens", "prompt", "ids", "chances"))
+            tokens, prompt, ids, chances = parts
+            yield Answer(tokens, int(prompt[0]), ids, chances)
 
 
 def write(
@@ -203,14 +203,9 @@ def _answer(
 
 
 def _write(path: Path, found: Sequence[Answer]) -> None:
-    shapes: dict[str, Shape] = {}
     arrays: dict[str, npt.NDArray[Any]] = {}
     for number, one in enumerate(found):
         prompt = np.array([one.prompt], dtype=np.int32)
-        parts: dict[str, npt.NDArray[Any]] = {"tokens": one.tokens, "prompt": prompt, "ids": one.ids}
-        for name, array in (parts | {"chances": one.chances}).items():
-            kind = "F16" if array.dtype == np.float16 else "I32"
-            shapes[f"{number}.{name}"], arrays[f"{number}.{name}"] = (kind, array.shape), array
-    with SafetensorsFile(path, shapes) as file:
-        for name, array in arrays.items():
-            file.write(name, array)
+        arrays |= {f"{number}.tokens": one.tokens, f"{number}.prompt": prompt}
+        arrays |= {f"{number}.ids": one.ids, f"{number}.chances": one.chances}
+    save(path, arrays)

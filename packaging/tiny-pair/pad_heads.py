@@ -17,7 +17,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from localspec.models.facts.safetensors import SafetensorsFile
+from localspec.models.facts.safetensors import save
 from localspec.models.facts.tensors import Tensors
 from localspec.native.matrix import Int8Matrix
 
@@ -112,11 +112,7 @@ def main() -> None:
             written[name] = one
     args.out.mkdir(parents=True, exist_ok=True)
     (args.out / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-    kinds = {"int8": "I8", "float32": "F32"}
-    shapes = {name: (kinds[str(array.dtype)], array.shape) for name, array in written.items()}
-    with SafetensorsFile(args.out / "model.safetensors", shapes, {"format": "pt"}) as out:
-        for name, array in written.items():
-            out.write(name, array)
+    save(args.out / "model.safetensors", written, {"format": "pt"})
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from localspec.models.facts.safetensors import SafetensorsFile
+from localspec.models.facts.safetensors import save
 from localspec.types import Float32Array
 
 HIDDEN, VOCABULARY = 256, 4096
@@ -20,12 +20,7 @@ Arrays = dict[str, npt.NDArray[Any]]
 
 def write(folder: Path, file: str, arrays: Mapping[str, npt.NDArray[Any]], config: Mapping[str, Any] | None) -> Path:
     folder.mkdir(exist_ok=True)
-    kinds = {"float32": "F32", "float16": "F16"}
-    with SafetensorsFile(
-        folder / file, {name: (kinds[str(array.dtype)], array.shape) for name, array in arrays.items()}
-    ) as out:
-        for name, array in arrays.items():
-            out.write(name, array)
+    save(folder / file, arrays)
     if config is not None:
         (folder / "config.json").write_text(json.dumps(config))
     return folder

@@ -115,22 +115,24 @@ def test_a_folder_may_hold_several_files(tmp_path: Path) -> None:
 
 def test_files_that_are_none_are_refused_in_a_sentence(tmp_path: Path) -> None:
     path, good = tmp_path / "a.safetensors", {"w": ("F32", VALUES)}
-    for cut, text in ((1, r"truncated: it ends at byte \d+, tensor w at \d+"), (40, "truncated|cannot be read")):
-        with pytest.raises(ModelFileError, match=text):
+    damaged = r"a\.safetensors is truncated, or no safetensors file: "
+    for cut in (1, 40):
+        with pytest.raises(ModelFileError, match=damaged):
             Tensors(write(path, good, cut))
     for changes, text in (
-        ({"dtype": "F4"}, "tensor w is in F4, which localspec does not read"),
-        ({"shape": [3, 3]}, "does not have the size its header says"),
-        ({"shape": [-3, -2]}, "does not have the size its header says"),
-        ({"data_offsets": [-24, 0]}, "does not have the size its header says"),
-        ({"data_offsets": 7}, "cannot be read as a safetensors file"),
-        ({"shape": [float("inf")]}, "cannot be read as a safetensors file"),
+        ({"dtype": "U32"}, "tensor w is in U32, which localspec does not read"),
+        ({"dtype": "X9"}, damaged),
+        ({"shape": [3, 3]}, damaged),
+        ({"shape": [-3, -2]}, damaged),
+        ({"data_offsets": [-24, 0]}, damaged),
+        ({"data_offsets": 7}, damaged),
+        ({"shape": [float("inf")]}, damaged),
     ):
         with pytest.raises(ModelFileError, match=text):
             Tensors(write(path, good, 0, **changes))
     for data in (b"", b"\x10\0\0\0\0\0\0\0[1, 2, 3]       ", b"\xff" * 50, b"\x05\0\0\0\0\0\0\0{\xff\xff\xff}"):
         path.write_bytes(data)
-        with pytest.raises(ModelFileError, match=r"a\.safetensors (is truncated|cannot be read)"):
+        with pytest.raises(ModelFileError, match=damaged):
             Tensors(path)
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
+import resource
+import signal
 from collections.abc import Iterator
-from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from localspec.cli.commands import extract
 from localspec.errors import Cancelled, ContextOverflowError, LocalspecError, UsageError
-from localspec.models.facts.safetensors import SafetensorsFile
+from localspec.models.facts.safetensors import opened, save
 from localspec.runtime.engine import Engine
 from tests.cli.conftest import Command, command  # noqa: F401 - a fixture
 from tests.llama.forward_pass import ForwardPass
@@ -100,19 +101,9 @@ def test_what_cannot_be_read_is_refused(engine: Engine, monkeypatch: pytest.Monk
 
 
 def read(path: Path) -> tuple[dict[str, npt.NDArray[Any]], dict[str, str]]:
-    """A safetensors file by its public description: arrays and metadata."""
-    data = path.read_bytes()
-    length = int.from_bytes(data[:8], "little")
-    header, body = json.loads(data[8 : 8 + length]), data[8 + length :]
-    facts, kinds = header.pop("__metadata__", {}), {"F32": "<f4", "I32": "<i4", "F16": "<f2"}
-    ends = [one["data_offsets"] for one in header.values()]
-    assert [start for start, _ in ends] == [0, *(end for _, end in ends)][:-1], "there are holes"
-    assert ends[-1][1] == len(body)
-    found = {}
-    for name, one in header.items():
-        start, end = one["data_offsets"]
-        found[name] = np.frombuffer(body[start:end], kinds[one["dtype"]]).reshape(one["shape"])
-    return found, facts
+    """Arrays and metadata."""
+    file = opened(path)
+    return {name: file.get_tensor(name) for name in file.offset_keys()}, file.metadata()
 
 
 def test_extract_writes_them_for_training(command: Command, tmp_path: Path, engine: Engine) -> None:  # noqa: F811
@@ -128,7 +119,8 @@ def test_extract_writes_them_for_training(command: Command, tmp_path: Path, engi
     assert pieces[0] == [str(text), 0]
     assert facts["sha256"] == engine.loaded.model.sha256
     kinds = ("tokens", "layer.1", "layer.4", "final")
-    assert list(arrays) == [f"{number}.{kind}" for number in range(len(pieces)) for kind in kinds]
+    assert set(arrays) == {f"{number}.{kind}" for number in range(len(pieces)) for kind in kinds}
+    assert out.stat().st_mode == text.stat().st_mode, "whoever reads the text reads its states"
     last = len(pieces) - 1
     states = engine.hidden_states(arrays[f"{last}.tokens"], [1, 4])
     assert (states.layers[4] == arrays[f"{last}.layer.4"]).all()
@@ -136,9 +128,6 @@ def test_extract_writes_them_for_training(command: Command, tmp_path: Path, engi
     bos = int(engine.loaded.model.add_bos)
     whole = np.concatenate([arrays[f"{number}.tokens"][bos:] for number in range(len(pieces))])
     assert whole.tolist() == engine.tokenize(TEXT * 4)[bos:].tolist()
-    if find_spec("safetensors") is not None:  # the format's own package agrees, where it is installed
-        for name, array in import_module("safetensors.numpy").load_file(out).items():
-            assert (array == arrays[name]).all()
 
 
 @pytest.mark.parametrize(
@@ -171,22 +160,44 @@ def test_bad_input_is_one_sentence(
     assert (result.code, "Cannot read nosuch.txt" in result.err) == (2, True)
 
 
-def test_a_file_that_is_not_complete_is_not_there(tmp_path: Path) -> None:
-    shapes: dict[str, Any] = {"a": ("F32", (2, 3)), "b": ("I32", (4,))}
-    path = tmp_path / "x.safetensors"
-    array = np.ones((2, 3), dtype=np.float32)
-    with pytest.raises(UsageError, match="lacks b"), SafetensorsFile(path, shapes) as file:
-        file.write("a", array)
-    for name, wrong in (("b", array), ("a", array.T), ("a", array.astype(np.float64)), ("c", array)):
-        with pytest.raises(UsageError, match="a is next"), SafetensorsFile(path, shapes) as file:
-            file.write(name, wrong)
-    with pytest.raises(KeyboardInterrupt), SafetensorsFile(path, shapes):
+def test_a_full_disk_is_one_sentence_and_leaves_what_was_there(command: Command, tmp_path: Path) -> None:  # noqa: F811
+    text, out = tmp_path / "text.txt", tmp_path / "states.safetensors"
+    text.write_text(TEXT * 4, encoding="utf-8")
+    arguments = ("extract", str(text), "--out", str(out))
+    assert command(*arguments).code == 0
+    before = out.read_bytes()
+    limits, ignored = resource.getrlimit(resource.RLIMIT_FSIZE), signal.getsignal(signal.SIGXFSZ)
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    for most in (2**12, len(before) - 1):  # full while states are computed, and while the file is written
+        try:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (most, limits[1]))
+            result = command(*arguments)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        assert (result.code, result.err.count("\n")) == (1, 1), result.err
+        assert f"{out} cannot be written: " in result.err
+        assert "too large" in result.err
+        assert sorted(tmp_path.iterdir()) == [out, text]
+        assert out.read_bytes() == before
+    signal.signal(signal.SIGXFSZ, ignored)
+
+
+def test_nothing_incomplete_is_left(tmp_path: Path, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(*_: object) -> None:
         raise KeyboardInterrupt
+
+    monkeypatch.setattr(engine, "hidden_states", stop)
+    with pytest.raises(KeyboardInterrupt):
+        extract._write(engine, tmp_path / "x", [extract._Piece("a", 0, engine.tokenize(TEXT))], ())
     assert list(tmp_path.iterdir()) == []
-    with pytest.raises(LocalspecError, match="cannot be written"):
-        SafetensorsFile(tmp_path / "nowhere" / "x", shapes)
-    with SafetensorsFile(path, shapes) as file:
-        file.write("a", array)
-        file.write("b", np.arange(4, dtype=np.int32))
-    arrays, facts = read(path)
-    assert (arrays["b"].tolist(), facts) == ([0, 1, 2, 3], {})
+
+
+def test_arrays_are_written_as_they_are_meant(tmp_path: Path) -> None:
+    path, array = tmp_path / "x.safetensors", np.arange(6, dtype=np.float32).reshape(2, 3)
+    save(path, {"a": array.T, "b": array[:, 1]}, {"c": "d"})
+    found, facts = read(path)
+    assert (found["a"] == array.T).all()
+    assert (found["b"] == array[:, 1]).all()
+    assert facts == {"c": "d"}
+    with pytest.raises(LocalspecError, match="cannot be written: "):
+        save(tmp_path / "nowhere" / "x", {"a": array})

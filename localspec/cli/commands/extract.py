@@ -5,23 +5,29 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from tempfile import TemporaryFile
+from typing import IO, TYPE_CHECKING, Any
 
 from localspec import paths
 from localspec.chat.text_file import read_text
 from localspec.cli.bench_output import count_bar, whole_numbers
 from localspec.cli.number import whole
 from localspec.cli.options import add_model_options, load_engine
-from localspec.errors import LocalspecError, UsageError
+from localspec.errors import LocalspecError, UsageError, reason
 from localspec.paths import typed
 
 if TYPE_CHECKING:
-    from localspec.models.facts.safetensors import Shape
+    import numpy as np
+    import numpy.typing as npt
+
     from localspec.runtime.engine import Engine
     from localspec.types import Tokens
+
+    _Lies = tuple[int, np.dtype[Any], tuple[int, ...]]
+    """Where an array lies in a file: offset, number format and dimensions."""
 
 _DESCRIPTION = """\
 Reads texts with the target and writes, for every token, its final state (after the last norm) and what goes into the
@@ -94,33 +100,49 @@ def _pieces(engine: Engine, file: str, text: str, window: int | None) -> Iterato
 
 
 def _write(engine: Engine, path: Path, pieces: list[_Piece], layers: tuple[int, ...]) -> None:
-    from localspec.llama.cache.states import sizes
-    from localspec.models.facts.safetensors import SafetensorsFile
+    """States may be more than memory holds: they lie in a file without a name until all are there."""
+    import numpy as np
+
+    from localspec.models.facts.safetensors import save
 
     model = engine.loaded.model
-    n_embd, n_final = sizes(model)
     facts = {
         "model": paths.shown(model.path.name),
         "sha256": model.sha256,
         "configuration": engine.loaded.configuration,
         "pieces": json.dumps([[paths.shown(piece.file), piece.start] for piece in pieces], ensure_ascii=False),
     }
-    shapes: dict[str, Shape] = {}
-    for number, piece in enumerate(pieces):
-        count = len(piece.tokens)
-        shapes[f"{number}.tokens"] = ("I32", (count,))
-        shapes |= {f"{number}.layer.{layer}": ("F32", (count, n_embd)) for layer in layers}
-        shapes[f"{number}.final"] = ("F32", (count, n_final))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise LocalspecError(f"{path.parent} cannot be made: {error.strerror}.") from None
-    with SafetensorsFile(path, shapes, facts) as file, count_bar() as progress:
+    try:
+        with TemporaryFile(dir=path.parent) as raw:
+            lies: dict[str, _Lies] = {}
+            for name, array in _states(engine, pieces, layers):
+                lies[name] = raw.tell(), array.dtype, array.shape
+                raw.write(np.ascontiguousarray(array).data)
+            raw.flush()
+            save(path, _mapped(raw, lies), facts)
+    except OSError as error:
+        raise LocalspecError(f"{path} cannot be written: {reason(error)}.") from None
+
+
+def _states(engine: Engine, pieces: list[_Piece], layers: tuple[int, ...]) -> Iterator[tuple[str, npt.NDArray[Any]]]:
+    """The file's arrays by name, piece after piece."""
+    with count_bar() as progress:
         for number, piece in enumerate(pieces):
             if progress is not None:
                 progress("Reading", number, len(pieces))
             states = engine.hidden_states(piece.tokens, layers)
-            file.write(f"{number}.tokens", piece.tokens)
+            yield f"{number}.tokens", piece.tokens
             for layer in layers:
-                file.write(f"{number}.layer.{layer}", states.layers[layer])
-            file.write(f"{number}.final", states.final)
+                yield f"{number}.layer.{layer}", states.layers[layer]
+            yield f"{number}.final", states.final
+
+
+def _mapped(raw: IO[bytes], lies: Mapping[str, _Lies]) -> dict[str, npt.NDArray[Any]]:
+    import numpy as np
+
+    whole = np.memmap(raw, np.uint8, "r")
+    return {name: np.ndarray(shape, kind, whole, start) for name, (start, kind, shape) in lies.items()}

@@ -10,6 +10,7 @@ from localspec.errors import LocalspecError, ModelFileError, UsageError
 from localspec.gguf import FILE_TYPES
 from localspec.llama.library import lib
 from localspec.llama.model import check_text_model
+from localspec.paths import new_mode
 
 
 def quantize(source: str | Path, destination: str | Path, type_name: str, threads: int = 0) -> Path:
@@ -48,15 +49,9 @@ def quantize(source: str | Path, destination: str | Path, type_name: str, thread
         if api.llama_model_quantize(os.fsencode(source), os.fsencode(name), params):
             reason = lib.log.reason(mark) or "it gave no reason"
             raise ModelFileError(f"llama.cpp cannot quantise {source} to {type_name}: {reason}.")
-        os.chmod(name, 0o666 & ~_umask())
+        os.chmod(name, new_mode())
         os.replace(name, destination)
     finally:
         if os.path.exists(name):
             os.unlink(name)
     return destination
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

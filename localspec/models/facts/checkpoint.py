@@ -7,13 +7,13 @@ import pickletools
 import re
 import zipfile
 import zlib
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from localspec.errors import ModelFileError, reason
 from localspec.methods import ROWS, TABLE
 from localspec.models.facts.heads import DraftKind
+from localspec.models.facts.safetensors import opened
 
 _WEIGHTS = (".safetensors", ".pt", ".pth", ".bin")
 _KNOWN = ("model", "pytorch_model")
@@ -22,8 +22,6 @@ _BESIDE_MODEL = "medusa_lm_head"
 """How those of heads begin that are published in one folder with the whole model they were trained for."""
 _OF_TRAINING = ("training_args", "optimizer", "scheduler", "rng_state")
 """How those begin that trainers leave beside them."""
-_LONGEST_HEADER = 100_000_000
-DOWNLOAD_AGAIN = "Download the file again."
 
 
 def is_checkpoint(path: Path) -> bool:
@@ -83,7 +81,7 @@ def trained_for(path: Path) -> str:
     found = config_of(path).get("target_sha256")
     for file in weights_of(path) if found is None else ():
         if file.suffix.lower() == ".safetensors":
-            found = found or safetensors_header(file).metadata.get("target_sha256")
+            found = found or (opened(file).metadata() or {}).get("target_sha256")
     return found if isinstance(found, str) else ""
 
 
@@ -106,47 +104,10 @@ def _by_tensors(path: Path) -> str:
 def _names(path: Path) -> set[str]:
     """Names of the tensors in a weights file; of a pickled one every string it holds, none of which is run."""
     if path.suffix.lower() == ".safetensors":
-        return set(safetensors_header(path).tensors)
+        return set(opened(path).keys())
     try:
         with zipfile.ZipFile(path) as archive:
             pickled = next(name for name in archive.namelist() if name.endswith("data.pkl"))
             return {found for _, found, _ in pickletools.genops(archive.read(pickled)) if isinstance(found, str)}
     except (OSError, EOFError, ValueError, RuntimeError, StopIteration, zipfile.BadZipFile, zlib.error) as error:
         raise ModelFileError(f"{path} cannot be read as a file of torch's: {error or 'no data.pkl in it'}.") from None
-
-
-@dataclass(frozen=True, slots=True)
-class SafetensorsHeader:
-    """What a safetensors file says of itself."""
-
-    tensors: dict[str, Any]
-    """What it says of each tensor; not checked."""
-    metadata: dict[str, Any]
-    start: int
-    """The byte at which the tensors begin."""
-    size: int
-    """Bytes of the file."""
-
-
-def safetensors_header(path: Path) -> SafetensorsHeader:
-    """Reads the header of a safetensors file.
-
-    Raises:
-        ModelFileError: missing, truncated or damaged.
-    """
-    try:
-        size = path.stat().st_size
-        with path.open("rb") as file:
-            length = int.from_bytes(file.read(8), "little")
-            if length > min(size - 8, _LONGEST_HEADER):
-                raise ModelFileError(f"{path.name} is truncated, or no safetensors file.", DOWNLOAD_AGAIN)
-            found = json.loads(file.read(length))
-    except (OSError, ValueError, RecursionError) as error:
-        text = f"{path.name} cannot be read as a safetensors file: {reason(error)}."
-        raise ModelFileError(text, DOWNLOAD_AGAIN) from None
-    if not isinstance(found, dict):
-        raise ModelFileError(
-            f"{path.name} cannot be read as a safetensors file: its header is no JSON object.", DOWNLOAD_AGAIN
-        )
-    metadata = found.pop("__metadata__", None)
-    return SafetensorsHeader(found, metadata if isinstance(metadata, dict) else {}, 8 + length, size)

@@ -1,7 +1,9 @@
-"""Reads the weights of published heads: safetensors files by our own reader, torch's pickles by torch alone.
+"""Reads the weights of published heads: safetensors files, and torch's pickles by torch alone.
 
-Numbers may be in F32, F16, BF16, F8_E4M3 or, with the scale of a row beside them as compressed-tensors writes it
-(`<name>_scale`), I8. Nothing is read before it is asked for, and of large matrices a part at a time.
+The package of that name checks a safetensors file and says where its tensors lie. numpy reads them there: the package
+gives it no BF16 and no F8, which most heads are published in. Numbers may be in F32, F16, BF16, F8_E4M3 or, with the
+scale of a row beside them as compressed-tensors writes it (`<name>_scale`), I8. Nothing is read before it is asked for,
+and of large matrices a part at a time.
 """
 
 from __future__ import annotations
@@ -19,7 +21,9 @@ import numpy as np
 import numpy.typing as npt
 
 from localspec.errors import ModelFileError
-from localspec.models.facts.checkpoint import DOWNLOAD_AGAIN, safetensors_header, weights_of
+from localspec.gguf.reader import DOWNLOAD_AGAIN
+from localspec.models.facts.checkpoint import weights_of
+from localspec.models.facts.safetensors import opened
 from localspec.native.matrix import Int8Matrix
 from localspec.types import Float32Array
 
@@ -188,25 +192,17 @@ class Tensors:
 
 
 def _safetensors(path: Path) -> dict[str, _Tensor]:
-    header = safetensors_header(path)
-    try:
-        return {name: _tensor(path, facts, header.start, header.size, name) for name, facts in header.tensors.items()}
-    except (ValueError, OverflowError, KeyError, TypeError) as error:
-        raise ModelFileError(f"{path.name} cannot be read as a safetensors file: {error}.", DOWNLOAD_AGAIN) from None
-
-
-def _tensor(path: Path, facts: dict[str, Any], start: int, size: int, name: str) -> _Tensor:
-    kind, shape = facts["dtype"], tuple(int(length) for length in facts["shape"])
-    begin, end = (start + int(offset) for offset in facts["data_offsets"])
-    if kind not in _STORED:
-        raise ModelFileError(f"{path.name}: tensor {name} is in {kind}, which localspec does not read.")
-    if min(shape, default=0) < 0 or begin < start or end - begin != math.prod(shape) * _STORED[kind].itemsize:
-        raise ModelFileError(f"{path.name}: tensor {name} does not have the size its header says.", DOWNLOAD_AGAIN)
-    if end > size:
-        raise ModelFileError(
-            f"{path.name} is truncated: it ends at byte {size}, tensor {name} at {end}.", DOWNLOAD_AGAIN
-        )
-    return _Tensor(name, path, kind, shape, begin)
+    """The package has checked that its tensors fill a file to the end, without holes."""
+    file, found = opened(path), dict[str, _Tensor]()
+    end = path.stat().st_size
+    for name in reversed(file.offset_keys()):
+        lies = file.get_slice(name)
+        kind, shape = lies.get_dtype(), tuple(lies.get_shape())
+        if kind not in _STORED:
+            raise ModelFileError(f"{path.name}: tensor {name} is in {kind}, which localspec does not read.")
+        end -= math.prod(shape) * _STORED[kind].itemsize
+        found[name] = _Tensor(name, path, kind, shape, end)
+    return found
 
 
 def _pickled(path: Path) -> dict[str, _Pickled]:
