@@ -3,7 +3,7 @@
     python packaging/tiny-pair/workloads.py [OUT.jsonl]
 
 Generated tasks are seeded by names that training never draws from; the rest are the held-out corpus entries of
-localspec/data/prompts.jsonl, of which `prompts.py` kept several in its long conversations. Deterministic: the same
+localspec/data/prompts.jsonl, whose long conversations hold several. Deterministic: the same
 script writes the same file.
 """
 
