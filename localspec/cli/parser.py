@@ -23,16 +23,15 @@ _MOST_MEANT = 3
 """Suggestions at most."""
 
 
-def did_you_mean(word: str, known: Iterable[str], before: str = "") -> str:
+def did_you_mean(word: str, known: Iterable[str]) -> str:
     """The question after the known words that are most like a mistyped one, or "".
 
     Args:
         word: as typed.
         known: what could have been typed.
-        before: is put before each suggestion, such as "localspec ".
     """
     close = get_close_matches(word.lower(), sorted({*known}), _MOST_MEANT, _LIKENESS)
-    return f"Did you mean {' or '.join(before + one for one in close)}?" if close else ""
+    return f"Did you mean {' or '.join(close)}?" if close else ""
 
 
 class Parser(argparse.ArgumentParser):

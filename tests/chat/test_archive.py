@@ -75,10 +75,10 @@ def test_a_stopped_answer_goes_on(archive: Archive) -> None:
         archive.resume_answer(archive.path(chat.id)[0].id)
 
 
-def test_finish_may_replace_the_text_and_happens_once(archive: Archive) -> None:
+def test_finish_happens_once(archive: Archive) -> None:
     writer = archive.begin_answer(archive.append_user(archive.new_chat().id, "x").id)
-    writer.extend("<think>a</think>b")
-    assert writer.finish(content="b", reasoning="a").reasoning == "a"
+    writer.extend("b", reasoning="a")
+    assert writer.finish().reasoning == "a"
     writer.extend("late")
     assert writer.finish("error", note="no").state == "done"
     with pytest.raises(UsageError, match="state"):

@@ -196,8 +196,8 @@ class ArchiveMachine(RuleBasedStateMachine):
 
     @invariant()
     def search_finds_what_is_there(self) -> None:
-        found = self.archive.search("word", limit=1000, chat_id=self.chat.id)
-        assert sorted(hit.message_id or 0 for hit in found) == sorted(self.live())
+        hits = [hit for hit in self.archive.search("word", limit=1000) if hit.chat_id == self.chat.id]
+        assert sorted(hit.message_id for hit in hits if hit.message_id is not None) == sorted(self.live())
 
 
 TestArchive = ArchiveMachine.TestCase

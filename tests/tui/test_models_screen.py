@@ -340,7 +340,9 @@ async def test_speed_is_that_of_the_last_answers(archive: Archive, store: Store)
     chat = archive.new_chat(model="tiny")
     user = archive.append_user(chat.id, "hi")
     stats = {"generated_tokens": 100, "draft_seconds": 0.1, "verify_seconds": 0.4, "plain_seconds": 1.0}
-    archive.begin_answer(user.id, model="tiny").finish("done", content="x", stats=stats)
+    writer = archive.begin_answer(user.id, model="tiny")
+    writer.extend("x")
+    writer.finish("done", stats=stats)
     item = timed(shelf(Catalog.load(), store)[0], speeds_of(archive))
     assert (item.rate, item.speedup) == (200.0, 2.0)
     assert timed(item, Speeds()).rate == 0.0

@@ -103,22 +103,13 @@ class AnswerWriter:
                 {"message": self.message_id, "data": part},
             )
 
-    def finish(
-        self,
-        state: str = "done",
-        *,
-        stats: Mapping[str, Any] | None = None,
-        note: str = "",
-        content: str | None = None,
-        reasoning: str | None = None,
-    ) -> StoredMessage:
+    def finish(self, state: str = "done", *, stats: Mapping[str, Any] | None = None, note: str = "") -> StoredMessage:
         """Writes the rest and how it ended; a second call changes nothing.
 
         Args:
             state: done, stopped or error.
             stats: of `RequestStats.as_dict`.
             note: what went wrong, in a sentence.
-            content, reasoning: replace what was streamed; None = keep it.
 
         Raises:
             UsageError: another state, or the message was erased meanwhile.
@@ -130,29 +121,25 @@ class AnswerWriter:
         with self._writing:
             if not self._finished:
                 self.flush()
-                self._database.write(self._end(state, kept, note, content, reasoning))
+                self._database.write(self._end(state, kept, note))
                 with self._lock:
                     self._finished = True
                 self._ended(self)
         return self._database.read(lambda connection: tree.alone(connection, self.message_id))
 
-    def _end(
-        self, state: str, stats: str, note: str, content: str | None, reasoning: str | None
-    ) -> Callable[[sqlite3.Connection], None]:
+    def _end(self, state: str, stats: str, note: str) -> Callable[[sqlite3.Connection], None]:
         values = {
             "id": self.message_id,
             "state": state,
             "stats": stats,
             "note": clean(note),
-            "content": None if content is None else clean(content),
-            "reasoning": None if reasoning is None else clean(reasoning),
             "now": time.time(),
         }
 
         def change(connection: sqlite3.Connection) -> None:
             connection.execute(
-                """UPDATE message SET content = ifnull(:content, content), reasoning = ifnull(:reasoning, reasoning),
-                state = :state, stats = :stats, note = :note, updated = :now, writer = NULL WHERE id = :id""",
+                """UPDATE message SET state = :state, stats = :stats, note = :note, updated = :now, writer = NULL
+                WHERE id = :id""",
                 values,
             )
             connection.execute(

@@ -359,9 +359,9 @@ class Archive:
         """The prompt history, newest first."""
         return self._database.read(lambda connection: chats.prompts(connection, limit, containing))
 
-    def search(self, query: str, *, limit: int = 50, prefix: bool = True, chat_id: int | None = None) -> list[Hit]:
+    def search(self, query: str, *, limit: int = 50) -> list[Hit]:
         """Messages, and titles, with all words of a query; any text is a query, see `search.Query`."""
-        return self._database.read_apart(lambda connection: search(connection, query, limit, prefix, chat_id))
+        return self._database.read_apart(lambda connection: search(connection, query, limit))
 
     def presets(self) -> list[Preset]:
         """All presets by name."""

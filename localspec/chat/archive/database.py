@@ -253,12 +253,12 @@ class Database:
                 pass
         return self.read(question)  # which knows what to do about it
 
-    def checkpoint(self, at_least: int = _LARGEST_LOG) -> None:
-        """Works the write-ahead log into the file if it has grown to so many bytes; waits for the disk."""
+    def checkpoint(self) -> None:
+        """Works the write-ahead log into the file if it has grown to `_LARGEST_LOG`; waits for the disk."""
         if not self.persistent or self.path is None:
             return
         with suppress(OSError, sqlite3.Error):
-            if os.stat(f"{self.path}-wal").st_size >= at_least:
+            if os.stat(f"{self.path}-wal").st_size >= _LARGEST_LOG:
                 with closing(_connect(self.path)) as connection:
                     connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
 

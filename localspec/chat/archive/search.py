@@ -35,8 +35,8 @@ class Query:
     """All of it, for titles."""
 
     @classmethod
-    def parse(cls, text: str, prefix: bool = True) -> Query:
-        """prefix: the last word may be the beginning of a longer one."""
+    def parse(cls, text: str) -> Query:
+        """Of what somebody typed."""
         text = re.sub(r"[\x00-\x1f]", " ", text.encode("utf-8", "replace").decode())
         words, literals, terms = [], [], []
         for found in _TERM.finditer(text):
@@ -47,7 +47,7 @@ class Query:
             if _is_literal(term):
                 literals.append(term)
             if any(map(_is_letter, term)) and not _UNSPACED.search(term):
-                begun = prefix and found.end() == len(text) and not found[2]
+                begun = found.end() == len(text) and not found[2]
                 words.append('"' + term.replace('"', '""') + '"' + "*" * begun)
         return cls(" AND ".join(words), tuple(literals), tuple(terms))
 
@@ -64,15 +64,13 @@ def _is_literal(term: str) -> bool:
     return any(unicodedata.category(character)[0] == "S" or character == "#" for character in term)
 
 
-def search(
-    connection: sqlite3.Connection, text: str, limit: int, prefix: bool = True, chat_id: int | None = None
-) -> list[Hit]:
+def search(connection: sqlite3.Connection, text: str, limit: int) -> list[Hit]:
     """Chats whose title matches, then messages, the best first."""
-    query = Query.parse(text, prefix)
+    query = Query.parse(text)
     if not query.terms or limit < 1:
         return []
-    titles = [] if chat_id is not None else _titles(connection, query, min(limit, _MOST_TITLES))
-    return [*titles, *_messages(connection, query, limit - len(titles), chat_id)]
+    titles = _titles(connection, query, min(limit, _MOST_TITLES))
+    return [*titles, *_messages(connection, query, limit - len(titles))]
 
 
 def _pattern(literal: str) -> str:
@@ -88,11 +86,9 @@ def _titles(connection: sqlite3.Connection, query: Query, limit: int) -> list[Hi
     return [Hit(row[0], None, row[1], "", row[1], _marks(row[1], query.terms), row[2]) for row in rows]
 
 
-def _messages(connection: sqlite3.Connection, query: Query, limit: int, chat_id: int | None) -> list[Hit]:
-    values = {"match": query.match, "chat": chat_id, "limit": limit}
+def _messages(connection: sqlite3.Connection, query: Query, limit: int) -> list[Hit]:
+    values: dict[str, str | int] = {"match": query.match, "limit": limit}
     conditions = [_LIVE, "message.state <> 'streaming'"]
-    if chat_id is not None:
-        conditions.append("message.chat = :chat")
     for at, literal in enumerate(query.literals):
         conditions.append(rf"message.content LIKE :literal{at} ESCAPE '\'")
         values[f"literal{at}"] = _pattern(literal)

@@ -28,7 +28,7 @@ class ArrayForm:
     """Text or token after the array; "" = there is none."""
     name_key: str
     argument_key: str
-    first_only: bool = False
+    first_only = False
 
     @property
     def openings(self) -> tuple[str, ...]:

@@ -19,8 +19,6 @@ from localspec.chat.reply.tool import (
 _LONGEST_HEAD = 1024
 """Characters before the arguments within which their beginning is looked for; a name has at most 128. If there are
 more, the call comes in one piece. A choice."""
-NAME_KEYS = ("name", "tool_name")
-ARGUMENT_KEYS = ("arguments", "parameters")
 _TEXT = r'"[^"\\]*"'
 _OTHER = rf'"(?!name"|tool_name"|arguments"|parameters")[^"\\]*"\s*:\s*(?:{_TEXT}|\d+)\s*,\s*'
 _NAMED = re.compile(rf'\{{\s*(?:{_OTHER})*"(?:tool_)?name"\s*:\s*"([^"\\]*)"')
@@ -126,7 +124,7 @@ class Object:
     def _in_one_piece(self, text: str, end: int | None, final: bool) -> list[CallPart]:
         if end is None:
             return self._named_only(text) if final else []
-        found = call_of(text[self._start : end], NAME_KEYS, ARGUMENT_KEYS)
+        found = call_of(text[self._start : end])
         if found is None or found[0] not in self._names:
             raise NoCall(end)
         self.end = end

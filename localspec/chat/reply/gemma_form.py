@@ -25,7 +25,7 @@ class GemmaForm:
     closing: str
     quote: str
     """On both sides of a text."""
-    first_only: bool = False
+    first_only = False
 
     @property
     def openings(self) -> tuple[str, ...]:

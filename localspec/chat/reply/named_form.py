@@ -35,7 +35,7 @@ class NamedForm:
     """After the last call."""
     marks: tuple[str, ...] = ()
     """Texts within `before` and `between` that may be tokens of their own."""
-    first_only: bool = False
+    first_only = False
 
     @property
     def openings(self) -> tuple[str, ...]:

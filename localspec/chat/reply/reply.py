@@ -16,8 +16,10 @@ from typing import TypeAlias
 
 from localspec.chat.reply import json_span
 from localspec.chat.reply.call_form import CallForm, CallReader, arguments_of
-from localspec.chat.reply.call_json import ARGUMENT_KEYS, NAME_KEYS, NoCall
+from localspec.chat.reply.call_json import NoCall
 from localspec.chat.reply.tool import (
+    ARGUMENT_KEYS,
+    NAME_KEYS,
     CallArguments,
     CallBegun,
     CallEnded,
@@ -354,7 +356,7 @@ class LoneCall:
         return True
 
     def _call(self, text: str) -> ToolCall:
-        members, called = json_span.members(text) or {}, call_of(text, NAME_KEYS, ARGUMENT_KEYS)
+        members, called = json_span.members(text) or {}, call_of(text)
         has_arguments = any(key in members for key in ARGUMENT_KEYS)
         tool = None if called is None else self._tools.get(called[0])
         if called is None or tool is None or not has_arguments or not set(members) <= _KEYS:

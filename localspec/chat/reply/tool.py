@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
@@ -124,20 +123,18 @@ def parts_of(call: ToolCall, whole: bool = True) -> list[CallPart]:
     return [CallBegun(call.id, call.name), CallArguments(call.arguments), CallEnded(whole)]
 
 
-def call_of(text: str, name_keys: Sequence[str], argument_keys: Sequence[str]) -> tuple[str, str] | None:
-    """The name and the arguments in a JSON object; None = it is no call.
+NAME_KEYS = ("name", "tool_name")
+ARGUMENT_KEYS = ("arguments", "parameters")
 
-    Args:
-        text: the object.
-        name_keys: keys under which a name may stand.
-        argument_keys: keys under which arguments may stand; without them they are `{}`.
-    """
+
+def call_of(text: str) -> tuple[str, str] | None:
+    """The name and the arguments, `{}` if there are none, in a JSON object; None = it is no call."""
     found = json_span.members(text)
-    named = None if found is None else next((found[key] for key in name_keys if key in found), None)
+    named = None if found is None else next((found[key] for key in NAME_KEYS if key in found), None)
     if found is None or named is None:
         return None
     name = json_span.parse(named)
-    arguments = next((found[key] for key in argument_keys if key in found), "{}")
+    arguments = next((found[key] for key in ARGUMENT_KEYS if key in found), "{}")
     if arguments.startswith('"'):  # JSON inside a JSON string, as some models have seen it in training
         arguments = json_span.parse(arguments)
     if not isinstance(name, str) or json_span.members(arguments) is None:

@@ -102,25 +102,15 @@ class Context:
 
     # -- the Target protocol ------------------------------------------------------------------------------------
 
-    def prefill(
-        self,
-        slot: int,
-        tokens: Tokens,
-        prompt_length: int,
-        cancel: Callable[[], bool] | None = None,
-        progress: Callable[[int, int], None] | None = None,
-    ) -> None:
+    def prefill(self, slot: int, tokens: Tokens, prompt_length: int, cancel: Callable[[], bool] | None = None) -> None:
         """Brings the slot's cache to all tokens but the last, computing no logits.
 
-        The arguments and errors are those of `prefill_chunk`; `progress` is called with (tokens done, n - 1) after
-        each pass.
+        The arguments and errors are those of `prefill_chunk`.
         """
         self._check(slot, tokens)
         done, total = self._sync(slot, tokens, prompt_length), len(tokens) - 1
         while done < total:
             done = self.prefill_chunk(slot, tokens, prompt_length, cancel)
-            if progress is not None:
-                progress(done, total)
 
     def prefill_chunk(
         self,

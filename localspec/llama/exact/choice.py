@@ -264,7 +264,7 @@ def key(context: Context, widest: int) -> dict[str, Any]:
     return {
         **identity.shared_facts(model.path, settings, model.gpu_layers, model.device, model.spread),
         "kernels": identity.kernels_id(model.kernels),
-        "cache": [settings.type_k, settings.type_v, str(settings.flash_attention), settings.offload_kv],
+        "cache": [settings.type_k, settings.type_v, str(settings.flash_attention), True],  # beside its layers
         "shape": [settings.n_ctx, settings.n_slots, settings.max_leaves, settings.grid, widest],
         **({"trees": _TREES_VERSION} if settings.max_leaves > 1 else {}),
     }

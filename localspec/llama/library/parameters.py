@@ -50,7 +50,6 @@ def context_parameters(model: Model, settings: ContextSettings, threads: int, ta
     params.flash_attn_type = lib.FLASH_ATTENTION[settings.flash_attention]
     params.type_k, params.type_v = lib.GGML_TYPES[settings.type_k], lib.GGML_TYPES[settings.type_v]
     params.kv_unified = settings.n_slots == 1
-    params.offload_kqv = settings.offload_kv
     params.op_offload = model.gpu_layers != 0
     params.swa_full = True  # a small ring would break the order of cells and lose old ones
     params.no_perf = True

@@ -41,8 +41,6 @@ class ContextSettings:
     rollback: int = 0
     """Of a model with recurrent layers, tokens that can be dropped from the end of its cache, which is the longest
     draft: llama.cpp keeps so many states besides the last. One slot only; other models drop what they like."""
-    offload_kv: bool = True
-    """Keep the cache of offloaded layers on the GPU."""
     logits: Literal["copied", "in place"] = "copied"
     """How rows of logits are read: from the buffer that llama.cpp copies them to, or where a pass left them (see
     `logits_tap`), which takes memory for four times as many. The bits are the same. With several slots, a recurrent

@@ -39,13 +39,13 @@ def keys_file() -> Path:
     return paths.config_dir() / "keys.toml"
 
 
-def read_keys(path: Path | None = None) -> dict[str, str]:
+def read_keys() -> dict[str, str]:
     """{binding id: keys, comma between them} of the user's file; {} without one.
 
     Raises:
         UsageError: the file cannot be read, or is not a table of texts.
     """
-    path = keys_file() if path is None else path
+    path = keys_file()
     try:
         table = tomllib.loads(paths.read_own(path)).get("keys", {})
     except FileNotFoundError:
