@@ -6,7 +6,7 @@ import pytest
 from textual import events
 from textual.drivers.headless_driver import HeadlessDriver
 
-from localspec.tui.shell.bell import BELL, sign
+from localspec.tui.shell.app import BELL, sign
 from localspec.tui.talk.preferences import Preferences
 from tests.tui.conftest import MakeApp, say, until
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from localspec.runtime.engine import Engine
-from localspec.tui.shell.notices import shown
 from localspec.tui.talk.local import LocalAnswerer
+from localspec.tui.widgets.corner import shown
 from tests.fake_gpus import CARD, Gpu, list_gpus
 from tests.tui.conftest import MakeApp, front, say, until
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from localspec.engine.stats import RequestStats
-from localspec.tui.pages.stats_page import Figures, positions, stats_page
+from localspec.tui.screens.stats import Figures, positions, stats_page
 from localspec.tui.text.passes import Emitted, Guess, Pass
 from localspec.tui.text.plots import bar, columns, duration, graph
 

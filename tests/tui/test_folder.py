@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from localspec.errors import UsageError
-from localspec.tui.talk import folder
-from localspec.tui.talk.folder import Ignored, attached
+from localspec.tui.talk import attach
+from localspec.tui.talk.attach import Ignored, attached_below
 from localspec.tui.widgets.dialogs import Choice
 from tests.tui.conftest import MakeApp, answered, front, until
 
@@ -64,7 +64,7 @@ def test_text_files_by_path_without_what_is_ignored_hidden_or_binary(tmp_path: P
     write(tmp_path, _dot_gitignore="*.log\nmade/\n", sub___dot_gitignore="!c.log\n", _dot_hidden="no")
     write(tmp_path, node_modules__e_dot_js="no")
     (tmp_path / "picture.png").write_bytes(b"\x89PNG\x00\xff\xfe")
-    found = attached(tmp_path, "src/")
+    found = attached_below(tmp_path, "src/")
     assert [(one.name, one.content) for one in found] == [
         ("src/a.py", "print(1)"),
         ("src/sub/b.py", "print(2)"),
@@ -75,26 +75,26 @@ def test_text_files_by_path_without_what_is_ignored_hidden_or_binary(tmp_path: P
 def test_the_file_of_rules_has_a_byte_order_mark(tmp_path: Path) -> None:
     write(tmp_path, a_dot_py="print(1)", secret="no")
     (tmp_path / ".gitignore").write_bytes(b"\xef\xbb\xbfsecret\r\n*.log\r\n")
-    assert [one.name for one in attached(tmp_path, "src")] == ["src/a.py"]
+    assert [one.name for one in attached_below(tmp_path, "src")] == ["src/a.py"]
 
 
 def test_rules_of_the_repository_around_it_hold(tmp_path: Path) -> None:
     write(tmp_path, src__a_dot_py="print(1)", src__b__secret="no", src__c_dot_log="no", made__d_dot_py="print(2)")
     write(tmp_path, _dot_gitignore="src/b/secret\nmade/\n*.log\n", _dot_git__HEAD="")
-    assert [one.name for one in attached(tmp_path / "src", "src")] == ["src/a.py"]
-    assert [one.name for one in attached(tmp_path / "made", "made")] == ["made/d.py"], "it was named itself"
+    assert [one.name for one in attached_below(tmp_path / "src", "src")] == ["src/a.py"]
+    assert [one.name for one in attached_below(tmp_path / "made", "made")] == ["made/d.py"], "it was named itself"
     (tmp_path / ".git" / "HEAD").unlink()
     (tmp_path / ".git").rmdir()
-    assert len(attached(tmp_path / "src", "src")) == 3, "without a repository there is nothing around it"
+    assert len(attached_below(tmp_path / "src", "src")) == 3, "without a repository there is nothing around it"
 
 
 def test_nothing_or_too_much_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match="src has no text files to attach"):
-        attached(tmp_path, "src")
+        attached_below(tmp_path, "src")
     write(tmp_path, a="1", b="2")
-    monkeypatch.setattr(folder, "MOST_FILES", 1)
+    monkeypatch.setattr(attach, "MOST_FILES", 1)
     with pytest.raises(UsageError, match="src has more than 1 text files"):
-        attached(tmp_path, "src")
+        attached_below(tmp_path, "src")
 
 
 @pytest.mark.asyncio

@@ -16,8 +16,8 @@ from localspec.engine.request import Event
 from localspec.runner.engine import EngineApart
 from localspec.runtime.generation import Generation
 from localspec.tui.screens.doctor import DoctorScreen
-from localspec.tui.shell.notices import shown
 from localspec.tui.talk.local import LocalAnswerer
+from localspec.tui.widgets.corner import shown
 from tests.runner.conftest import children
 from tests.tui.conftest import MakeApp, front, say, until
 

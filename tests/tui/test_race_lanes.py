@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from localspec.tui.pages.race import Heat, Lane, likeness, summary
-from localspec.tui.pages.step_page import headline, so_far, timeline, timing, verdict
+from localspec.tui.screens.steps import headline, so_far, timeline, timing, verdict
 from localspec.tui.text.passes import Emitted, Guess, Pass
 
 

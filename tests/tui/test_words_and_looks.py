@@ -10,9 +10,7 @@ from localspec.errors import reason
 from localspec.tui.screens.parameters import ParametersScreen, parameters
 from localspec.tui.screens.settings import SettingsScreen, loading, looks
 from localspec.tui.talk.conversation import Fit
-from localspec.tui.widgets.form import Form
-from localspec.tui.widgets.pick import Pick
-from localspec.tui.widgets.tick import Tick
+from localspec.tui.widgets.form import Form, Pick, Tick
 from localspec.tui.widgets.welcome import Welcome
 from tests.tui.conftest import MakeApp, front, say, until
 

@@ -22,8 +22,8 @@ from localspec.paths import typed
 from localspec.tui.text.plots import amount, bar
 from localspec.tui.widgets.bindings import bind
 from localspec.tui.widgets.dialogs import Dialog
+from localspec.tui.widgets.form import Tick
 from localspec.tui.widgets.path_input import PathInput, dropped
-from localspec.tui.widgets.tick import Tick
 
 
 class ImportScreen(Dialog[str | None]):

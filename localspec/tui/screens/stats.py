@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from textual import events, work
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import VerticalScroll
+from textual.content import Content
 from textual.widgets import Static
 
 from localspec.chat.archive.archive import Archive
+from localspec.engine.stats import RequestStats, kept_comparison, number
 from localspec.errors import LocalspecError
-from localspec.tui.pages.stats_page import Figures, Position, positions, stats_page
 from localspec.tui.screens.chat import ChatScreen
 from localspec.tui.screens.page import Page
-from localspec.tui.text.passes import read_passes
+from localspec.tui.text.origin_lines import kind_of, ordered
+from localspec.tui.text.passes import Pass, read_passes
+from localspec.tui.text.plots import bar, duration, graph
 from localspec.tui.widgets.bindings import bind
 
 
@@ -100,3 +105,214 @@ def count(archive: Archive, chat: int | None) -> tuple[Figures, list[Position]]:
         if message.role == "assistant":
             passes += read_passes(archive.replay(message.id).passes, lambda token: b"")
     return figures, positions(passes)
+
+
+# Figures of many answers added up: what the stats screen shows. Names and formulas are the glossary's.
+#
+# Input are the stats that were stored with answers (`RequestStats.as_dict()`), which may be old, partial or an
+# endpoint's: a number that is missing counts as 0, and what is no number is ignored.
+
+
+@dataclass(slots=True)
+class Figures(RequestStats):
+    """The counters of many answers, added up. Plain and compared seconds are of answers whose plain time is known."""
+
+    answers: int = 0
+    inexact: int = 0
+    """Answers with a pass that was not exact."""
+    rates: list[float] = field(default_factory=list)
+    """Tokens/s, answer by answer."""
+    speedups: list[float] = field(default_factory=list)
+    """Estimated speedup, of each answer that knows it."""
+
+    @classmethod
+    def of(cls, stats: Iterable[Mapping[str, Any]]) -> Figures:
+        """The sum of stored stats; answers without a token are left out."""
+        found = cls()
+        for one in stats:
+            found.add(one)
+        return found
+
+    def add(self, stats: Mapping[str, Any]) -> None:
+        """Counts one answer."""
+        generated = int(number(stats, "generated_tokens"))
+        if generated <= 0:
+            return
+        self.answers += 1
+        self.generated += generated
+        for name in ("passes", "draft_passes", "drafted", "accepted"):
+            setattr(self, name, getattr(self, name) + int(number(stats, name)))
+        for name in ("draft_seconds", "verify_seconds", "host_seconds", "prefill_seconds"):
+            setattr(self, name, getattr(self, name) + number(stats, name))
+        positions = stats.get("accepted_per_position")
+        for depth, count in enumerate(positions if isinstance(positions, list) else ()):
+            if depth == len(self.accepted_per_position):
+                self.accepted_per_position.append(0)
+            self.accepted_per_position[depth] += count if isinstance(count, int) else 0
+        for name in ("accepted_by_drafter", "drafted_by_drafter"):
+            counts = stats.get(name)
+            known = counts.items() if isinstance(counts, Mapping) else ()
+            getattr(self, name).update({key: count for key, count in known if isinstance(count, int)})
+        self.inexact += stats.get("exact") is False
+        self._compare(stats)
+
+    def _compare(self, stats: Mapping[str, Any]) -> None:
+        if rate := number(stats, "tokens_per_second"):
+            self.rates.append(rate)
+        plain, spent = kept_comparison(stats)
+        if spent:
+            self.plain_seconds += plain
+            self.compared_seconds += spent
+            self.speedups.append(plain / spent)
+
+    @property
+    def saved_seconds(self) -> float:
+        """Against plain decoding, as estimated; below 0 where speculation lost."""
+        return self.plain_seconds - self.compared_seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """What became of guesses at one position of the draft."""
+
+    depth: int
+    """1 = first."""
+    drafted: int
+    """Passes whose draft had a guess there."""
+    accepted: int
+
+    @property
+    def rate(self) -> float:
+        """Share of them that was accepted."""
+        return self.accepted / self.drafted if self.drafted else 0.0
+
+
+def positions(passes: Iterable[Pass]) -> list[Position]:
+    """Acceptance by position in the draft, from passes; a tree counts once for each position it reaches."""
+    drafted: Counter[int] = Counter()
+    accepted: Counter[int] = Counter()
+    for one in passes:
+        drafted.update({guess.depth for guess in one.guesses})
+        accepted.update({guess.depth for guess in one.guesses if guess.accepted})
+    return [Position(depth, drafted[depth], accepted[depth]) for depth in sorted(drafted)]
+
+
+_GRAPH_ROWS = 4
+_PARTS = (("draft", "drafting"), ("verify", "verifying"), ("host", "bookkeeping"), ("prefill", "reading prompts"))
+
+
+def stats_page(figures: Figures, positions: Sequence[Position], width: int) -> Content:
+    """All sections.
+
+    Args:
+        figures: sums over the answers.
+        positions: acceptance by position from stored passes; [] = not known, then the figures tell less.
+        width: cells there are.
+    """
+    if not figures.answers:
+        return Content("No answer yet: there is nothing to count.")
+    sections = [
+        _summary(figures),
+        _by_position(figures, positions, width),
+        _by_drafter(figures, width),
+        _time(figures, width),
+        _speed(figures, width),
+    ]
+    return Content("\n\n").join(section for section in sections if section)
+
+
+def _heading(title: str, explained: str = "") -> Content:
+    return Content.assemble((title, "bold"), (f"  {explained}" if explained else "", "dim"), "\n")
+
+
+def _summary(figures: Figures) -> Content:
+    rows = [
+        ("answers", f"{figures.answers:,} with {figures.generated:,} tokens in {figures.passes:,} passes"),
+        ("speed", f"{figures.tokens_per_second:.1f} tok/s, {figures.tokens_per_pass:.2f} tokens a pass"),
+    ]
+    if figures.compared_seconds and not figures.drafted:
+        rows.append(("against plain", "plain decoding: nothing was drafted"))
+    elif figures.compared_seconds:
+        saved = figures.saved_seconds
+        word = f"{duration(saved)} saved" if saved >= 0 else f"{duration(-saved)} lost"
+        rows.append(
+            (
+                "against plain",
+                f"{figures.estimated_speedup:.2f}x, {word} (plain decoding: about {duration(figures.plain_seconds)})",
+            )
+        )
+    if figures.drafted:
+        rows.append(
+            ("acceptance", f"{figures.acceptance_rate:.0%}: {figures.accepted:,} of {figures.drafted:,} guesses")
+        )
+        rows.append(("accepted length", f"{figures.mean_accepted_length:.2f} a pass with a draft, next token included"))
+    exact = "all" if not figures.inexact else f"{figures.answers - figures.inexact} of {figures.answers}"
+    rows.append(("exact", f"{exact} answers"))
+    label = max(len(name) for name, _ in rows)
+    return Content("\n").join(Content.assemble((f"{name:{label}}  ", "dim"), value) for name, value in rows)
+
+
+def _by_position(figures: Figures, positions: Sequence[Position], width: int) -> Content | None:
+    if not figures.draft_passes or not figures.accepted_per_position:
+        return None
+    cells = _bar_cells(width, 34)
+    if positions:
+        lines = [
+            _bar_line(f"{one.depth:>3}", one.rate, cells, f"{one.accepted:,} of {one.drafted:,}") for one in positions
+        ]
+        title = _heading("Acceptance by position", "of the guesses made at that position of the draft")
+        return Content.assemble(title, Content("\n").join(lines))
+    shares = [count / figures.draft_passes for count in figures.accepted_per_position]
+    lines = [
+        _bar_line(f"{depth:>3}", share, cells, f"{count:,} drafts")
+        for depth, (share, count) in enumerate(zip(shares, figures.accepted_per_position, strict=True), start=1)
+    ]
+    title = _heading("Drafts accepted at least so deep", "share of all passes with a draft")
+    return Content.assemble(title, Content("\n").join(lines))
+
+
+def _by_drafter(figures: Figures, width: int) -> Content | None:
+    names = ordered(figures.drafted_by_drafter)
+    if not names:
+        return None
+    label = max(len(kind_of(name).name) for name in names)
+    cells = _bar_cells(width, 34 + label)
+    lines = []
+    for name in names:
+        drafted, accepted = figures.drafted_by_drafter[name], figures.accepted_by_drafter[name]
+        rate = accepted / drafted if drafted else 0.0
+        kind = kind_of(name)
+        said = f"{accepted:,} of {drafted:,} guesses"
+        lines.append(_bar_line(f"  {kind.name:{label}}", rate, cells, said, kind.colour or "$primary"))
+    return Content.assemble(_heading("By drafter", "accepted of drafted"), Content("\n").join(lines))
+
+
+def _time(figures: Figures, width: int) -> Content:
+    total = figures.decode_seconds + figures.prefill_seconds
+    cells = _bar_cells(width, 42)
+    lines = []
+    for part, name in _PARTS:
+        seconds = getattr(figures, f"{part}_seconds")
+        share = seconds / total if total else 0.0
+        lines.append(_bar_line(f"  {name:15}", share, cells, duration(seconds)))
+    return Content.assemble(_heading("Where the time went"), Content("\n").join(lines))
+
+
+def _speed(figures: Figures, width: int) -> Content | None:
+    if len(figures.rates) < 2:
+        return None
+    cells = max(10, min(width - 12, 100))
+    rows = graph(figures.rates, cells, _GRAPH_ROWS)
+    top = max(figures.rates)
+    labels = [f"{top:>7.0f} ", *[" " * 8] * (_GRAPH_ROWS - 2), f"{0:>7} "]
+    lines = [Content.assemble((label, "dim"), (row, "$primary")) for label, row in zip(labels, rows, strict=True)]
+    title = _heading("Tokens a second", f"answer by answer, the newest last, {len(figures.rates):,} in all")
+    return Content.assemble(title, Content("\n").join(lines))
+
+
+def _bar_line(label: str, share: float, cells: int, said: str, colour: str = "$primary") -> Content:
+    return Content.assemble(f"{label}  ", (bar(share, cells), colour), f" {share:>4.0%}  ", said)
+
+
+def _bar_cells(width: int, beside: int) -> int:
+    return max(6, min(40, width - beside))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -18,12 +19,11 @@ from textual.driver import Driver
 from textual.screen import Screen
 from textual.timer import Timer
 
-from localspec.chat.plain_text import plain_text
+from localspec.chat.plain_text import one_line, plain_text
 from localspec.chat.prompt.completion import note
 from localspec.errors import LocalspecError
 from localspec.tui.screens.chat import ChatScreen
 from localspec.tui.screens.slash import SlashCommands
-from localspec.tui.shell.bell import sign
 from localspec.tui.shell.net import Net, handlers_caught
 from localspec.tui.talk.answerer import AnswerEnded, LoadFailed, Loading, ModelReady
 from localspec.tui.talk.session import Session
@@ -335,3 +335,20 @@ class ChatApp(App[int]):
             say(self, text, problem=True)
 
     _said_clashes: set[str] = set()  # noqa: RUF012 - of the process: the file is one for all
+
+
+BELL = "\a"
+
+
+def sign(wish: str, in_front: bool, title: str) -> str:
+    """What tells the terminal that a long answer has ended; "" = nothing.
+
+    Args:
+        wish: `Preferences.answer_end`.
+        in_front: the terminal is, as far as it says.
+        title: of the chat.
+    """
+    if wish == "notify":
+        sequence = f"\x1b]9;localspec: the answer of {one_line(title or 'a new chat')} is there\a"
+        return f"\x1bPtmux;{sequence.replace(chr(27), chr(27) * 2)}\x1b\\" if os.environ.get("TMUX") else sequence
+    return BELL if wish == "bell" or (wish == "auto" and not in_front) else ""

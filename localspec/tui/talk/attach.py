@@ -1,18 +1,22 @@
-"""Text files that go along with a message: `@path` in the input, with suggestions while it is typed."""
+"""Text files, and folders of them, that go along with a message: `@path` in the input, suggested while it is typed.
+
+What `.gitignore` names stays out.
+"""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+
+from pathspec import GitIgnoreSpec
 
 from localspec import paths
 from localspec.chat.archive.message import Attachment
 from localspec.chat.text_file import read_text
-from localspec.errors import UsageError
+from localspec.errors import LocalspecError, UsageError
 from localspec.paths import typed
-from localspec.tui.talk.folder import Rules, entries, rules_above
 
 LARGEST = 512 * 1024
 """Bytes of a file that can be attached: more would fill any context here many times over."""
@@ -111,3 +115,134 @@ def _rank(path: str, word: str) -> tuple[int, int] | None:
         return 2, len(path)
     letters = iter(path)
     return (3, len(path)) if all(letter in letters for letter in word) else None
+
+
+# The text files of a folder.
+
+MOST_FILES = 500
+"""Files of a folder that can be attached at once."""
+LARGEST_FOLDER = 4 * 1024 * 1024
+"""Bytes of all of them together: more than any context here holds."""
+_SKIPPED = {"node_modules", "__pycache__", "venv", "build", "dist", "target"}
+"""Folders that hold what is made or fetched, named or not."""
+_MOST_STARS = 3
+"""In one part of a line's path: with more, looking for a match takes seconds for some names."""
+
+
+class Ignored:
+    """What the `.gitignore` of one folder names. A line that git cannot use is skipped, as git does."""
+
+    def __init__(self, lines: Sequence[str]) -> None:
+        self._spec = GitIgnoreSpec.from_lines([usable for line in lines if _is_sound(usable := _quick(line))])
+
+    def names(self, path: str, is_folder: bool) -> bool | None:
+        """Whether a path below the folder is left out; None = nothing is said of it. The last line that fits counts."""
+        return self._spec.check_file(path + "/" * is_folder).include
+
+
+Rules = list[tuple[Path, Ignored]]
+"""Of each folder on the way, the nearest one last."""
+
+
+def _is_sound(line: str) -> bool:
+    try:
+        GitIgnoreSpec.from_lines([line])
+    except (ValueError, re.error):
+        return False
+    return True
+
+
+def _quick(line: str) -> str:
+    """A line that means the same, and with many stars rather leaves out too much than too little."""
+    parts = [re.split(r"(?<!\\)\*+", part) if part.strip("*") else [part[:2]] for part in line.split("/")]
+    if line.startswith("!") and any(len(part) > _MOST_STARS + 1 for part in parts):
+        return ""
+    return "/".join("*".join(part if len(part) <= _MOST_STARS + 1 else [*part[:_MOST_STARS], ""]) for part in parts)
+
+
+def attached_below(folder: Path, name: str) -> tuple[Attachment, ...]:
+    """The text files below a folder, by path, as `name/path`; hidden and binary ones are left out.
+
+    Raises:
+        UsageError: there are none, or too many, or they are too large together.
+    """
+    found, size = list[Attachment](), 0
+    folder = paths.real(folder)
+    for path in _below(folder, rules_above(folder)):
+        try:
+            if path.stat().st_size > LARGEST_FOLDER:
+                continue
+            content = read_text(path)
+        except (LocalspecError, OSError):
+            continue  # no text
+        size += len(content)
+        found.append(Attachment(f"{name.rstrip('/')}/{path.relative_to(folder)}", content))
+        if len(found) > MOST_FILES or size > LARGEST_FOLDER:
+            raise UsageError(
+                f"{name} has more than {MOST_FILES} text files or {LARGEST_FOLDER >> 20} MB of them.",
+                "Name a smaller folder.",
+            )
+    if not found:
+        raise UsageError(f"{name} has no text files to attach.")
+    return tuple(found)
+
+
+def rules_above(folder: Path) -> Rules:
+    """Those of the folders above that are of the same repository; none if they name the folder itself."""
+    places = [folder, *folder.parents]
+    top = next((index for index, place in enumerate(places) if os.path.exists(place / ".git")), 0)
+    found = [(place, Ignored(_lines(place / ".gitignore"))) for place in reversed(places[1 : top + 1])]
+    return [] if _left_out(found, str(folder), True) else found  # it was named nevertheless
+
+
+def entries(place: Path, above: Rules) -> tuple[list[tuple[str, bool]], Rules]:
+    """What is in a folder, by name, with whether it is a folder, and the rules below it.
+
+    What is hidden, ignored or made stays out, and so does all of a folder that cannot be read.
+
+    Args:
+        place: the folder.
+        above: the rules of the folders on the way.
+    """
+    rules = [*above, (place, Ignored(_lines(place / ".gitignore")))]
+    try:
+        with os.scandir(place) as scanned:
+            found = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in scanned]
+    except OSError:
+        return [], rules
+    kept = [
+        (name, is_folder)
+        for name, is_folder in sorted(found)
+        if not name.startswith(".")
+        and not (is_folder and name in _SKIPPED)
+        and not _left_out(rules, str(place / name), is_folder)
+    ]
+    return kept, rules
+
+
+def _below(place: Path, above: Rules) -> Iterator[Path]:
+    """Files, what is left out aside; `above`: the rules of the folders on the way."""
+    found, rules = entries(place, above)
+    for name, is_folder in found:
+        path = place / name
+        if is_folder:
+            yield from _below(path, rules)
+        elif os.path.isfile(path) and not os.path.islink(path):
+            yield path
+
+
+def _left_out(rules: Rules, path: str, is_folder: bool) -> bool:
+    for place, ignored in reversed(rules):  # the nearest file counts
+        said = ignored.names(Path(path).relative_to(place).as_posix(), is_folder)
+        if said is not None:
+            return said
+    return False
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        if path.is_file():
+            return path.read_text(encoding="utf-8-sig", errors="surrogateescape").split("\n")
+    except OSError:
+        pass
+    return []

@@ -1,6 +1,10 @@
-"""Notes in the corner, which go after a while."""
+"""Notes in the corner, which go after a while; what the engine warns of is one, instead of a line across the screen."""
 
 from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from textual.message_pump import MessagePump
 
@@ -18,3 +22,26 @@ def say(node: MessagePump, text: str, problem: bool = False) -> None:
         timeout=8 if problem else 4,
         markup=False,
     )
+
+
+class _Notes(logging.Handler):
+    def __init__(self, show: Callable[[str], object]) -> None:
+        super().__init__(logging.WARNING)
+        self._show = show
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._show(record.getMessage())
+
+
+@contextmanager
+def shown(show: Callable[[str], object]) -> Iterator[None]:
+    """Hands warnings to a function, on whatever thread they come, instead of writing them to standard error."""
+    logger, notes = logging.getLogger("localspec"), _Notes(show)
+    written = logger.propagate
+    logger.addHandler(notes)
+    logger.propagate = False
+    try:
+        yield
+    finally:
+        logger.removeHandler(notes)
+        logger.propagate = written

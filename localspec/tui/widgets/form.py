@@ -1,4 +1,4 @@
-"""A form made of settings: a row for each, what it is below it."""
+"""A form made of settings: a row for each, what it is below it; and the fields that Textual has none of."""
 
 from __future__ import annotations
 
@@ -9,12 +9,59 @@ from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.content import Content
 from textual.geometry import Size
+from textual.reactive import reactive
 from textual.widget import Widget
-from textual.widgets import Input, Static
+from textual.widgets import Checkbox, Input, Static
 
 from localspec.settings import Setting
-from localspec.tui.widgets.pick import Pick
-from localspec.tui.widgets.tick import Tick
+
+
+class Tick(Checkbox):
+    """A box that reads without colour, `[x]` or `[ ]`; Enter, Space or a click turns it over."""
+
+    @property
+    def _button(self) -> Content:
+        """What stands for the state, in place of Textual's sign, whose colour alone tells it."""
+        return Content.styled("[x]" if self.value else "[ ]", self.get_visual_style("toggle--button"))
+
+
+class Pick(Static, can_focus=True):
+    """One word of a few, on one line: what Textual's list that opens takes eight widgets for.
+
+    Right, Enter, Space or a click goes to the next word, Left to the one before.
+    """
+
+    ALLOW_SELECT = False
+    value = reactive("", init=False)
+    """The word that is chosen."""
+
+    def __init__(self, words: Sequence[str], value: str, id: str | None = None) -> None:  # noqa: A002 - Textual's word
+        super().__init__(id=id, markup=False)
+        self._words = tuple(words)
+        self.set_reactive(Pick.value, value)
+
+    def render(self) -> Content:
+        return Content(f"‹ {self.value} ›")  # noqa: RUF001 - brackets to look at
+
+    def step(self, by: int) -> None:
+        """Goes on by so many words; after the last comes the first."""
+        self.value = self._words[(self._words.index(self.value) + by) % len(self._words)]
+
+    def key_left(self) -> None:
+        self.step(-1)
+
+    def key_right(self) -> None:
+        self.step(1)
+
+    def key_enter(self) -> None:
+        self.step(1)
+
+    def key_space(self) -> None:
+        self.step(1)
+
+    def on_click(self) -> None:
+        self.step(1)
+
 
 _UNSET = "default"
 

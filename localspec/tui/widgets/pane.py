@@ -16,6 +16,7 @@ from textual.widgets import TabPane
 
 from localspec.chat.archive.answer import AnswerWriter
 from localspec.chat.archive.message import Attachment, Chat, StoredMessage
+from localspec.chat.plain_text import plain_text
 from localspec.chat.turn import Message
 from localspec.engine.request import FinishReason
 from localspec.engine.stats import RequestStats
@@ -26,7 +27,6 @@ from localspec.tui.talk.answerer import Answer, AnswerEnded, AnswerPart, Prefill
 from localspec.tui.talk.conversation import fit, last_turn, question_of
 from localspec.tui.talk.inbox import Inbox
 from localspec.tui.talk.session import Session
-from localspec.tui.text.tab_label import tab_label
 from localspec.tui.widgets.bubble import Bubble
 from localspec.tui.widgets.compactor import Compactor
 from localspec.tui.widgets.completion import Completion, Suggestions
@@ -44,6 +44,8 @@ _SAVE_SECONDS = 0.7
 """How long after the last key unsent text is saved."""
 _LOOK_SECONDS = 1.0
 """How often it is looked for what other windows write."""
+_LONGEST_LABEL = 24
+"""Characters of a tab's label; three tabs fit a terminal of 80 columns."""
 _LONG_SECONDS = 10.0
 """From asking to the end of an answer: so long that somebody may have turned away."""
 _ASKING = ("send", "ask", "compact")
@@ -208,9 +210,7 @@ class ChatPane(TabPane):
     @property
     def busy(self) -> bool:
         """Whether an answer is under way or about to be asked for."""
-        asking = (
-            worker for worker in self.workers if worker.node is self and worker.group in ("send", "ask", "compact")
-        )
+        asking = (worker for worker in self.workers if worker.node is self and worker.group in _ASKING)
         answering = self.answer is not None and not self._stopped
         return answering or self.compactor.writing or any(not worker.is_finished for worker in asking)
 
@@ -294,11 +294,9 @@ class ChatPane(TabPane):
         Raises:
             LocalspecError: a folder has nothing to attach, or too much.
         """
-        from localspec.tui.talk import folder  # a library that few messages need
-
         found: tuple[Attachment, ...] = ()
         for name in attach.folders(text):
-            files = await asyncio.to_thread(folder.attached, typed(name), name)
+            files = await asyncio.to_thread(attach.attached_below, typed(name), name)
             words = "\n\n".join(f"{one.name}\n{one.content}" for one in files)
             asked = replace(self.question(), messages=[Message("user", words)], prefix="", reasoning="")
             tokens = (await asyncio.to_thread(fit, self.session.answerer, asked)).tokens
@@ -524,3 +522,9 @@ class ChatPane(TabPane):
         helps = last_turn(self.chat, self.path, question) is not None
         self.compactor.offer(found if helps else None)
         self.post_message(self.Changed())
+
+
+def tab_label(chat: Chat) -> str:
+    """The chat's title on one line, cut to 24 characters, as markup that shows it literally."""
+    title = plain_text(chat.title).replace("\n", " ").replace("[", "\\[") or "New chat"
+    return title if len(title) <= _LONGEST_LABEL else title[: _LONGEST_LABEL - 1] + "…"
