@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import fields
@@ -11,8 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from localspec.chat.plain_text import plain_text
 from localspec.chat.text_file import check_text
-from localspec.cli.number import reader
-from localspec.cli.setting import add_engine_settings, add_setting
+from localspec.cli.setting import add_engine_settings, add_setting, reader
 from localspec.errors import UsageError
 from localspec.settings import numbers_of
 
@@ -314,3 +314,28 @@ def wanted_of(options: argparse.Namespace) -> Options:
         stop=tuple(options.stop),
         top_log_probs=getattr(options, "log_probs", None),
     )
+
+
+POSSIBLE = os.name != "nt"
+"""Whether this system can have models in a process of their own."""
+
+
+def add_process(parser: Any) -> None:
+    """The option, for a parser or a group of one."""
+    parser.add_argument(
+        "--process",
+        action=argparse.BooleanOptionalAction,
+        default=POSSIBLE,
+        help="each model in a process of its own, which may die without the program; default: yes (Windows: no)",
+    )
+
+
+def loader(options: argparse.Namespace) -> Callable[..., AnyEngine]:
+    """What loads a model where the options say; called as `Engine.load`."""
+    if options.process:
+        from localspec.runner.engine import EngineApart
+
+        return EngineApart.load
+    from localspec.runtime.engine import Engine
+
+    return Engine.load

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from difflib import get_close_matches
 from typing import Any, NoReturn
 
-from localspec.cli.number import real, whole
+from localspec.cli.setting import real, whole
 from localspec.errors import UsageError
 
 SHARED = ("models", "speculation", "sampling")

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from localspec.cli.clients import CLIENTS, KEY_VARIABLE, without_keys
-from localspec.cli.first_prompt import warning
+from localspec.cli.commands.connect import warning
 from tests.cli.conftest import Command
 
 KEY = "sesame-17"

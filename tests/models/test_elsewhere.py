@@ -7,10 +7,9 @@ import shlex
 
 import pytest
 
-from localspec.cli.commands.show import ENGINES
+from localspec.cli.elsewhere import ENGINES, NAMES, Model, serving
 from localspec.errors import UsageError
 from localspec.methods import FROM_FILES
-from localspec.models.facts.elsewhere import NAMES, Model, serving
 
 HERE = Model("big", "/models/big one.gguf", "", "maker/Big")
 THERE = Model("publisher/Head-GGUF", "", "publisher/Head-GGUF:Q8_0")

@@ -10,8 +10,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from localspec.cli.bench_output import count_bar, numbers, print_table, whole_numbers, words
-from localspec.cli.number import reader, whole
 from localspec.cli.options import add_model_options, check_comparison, load_engine, take_target
+from localspec.cli.setting import reader, whole
 from localspec.errors import ContextOverflowError, LocalspecError, UsageError
 from localspec.options import LIMITS
 from localspec.paths import typed

@@ -15,15 +15,16 @@ from localspec.cli.endpoint import ServerSpeaker, add_endpoint_options, check_en
 from localspec.cli.opening import check_openable
 from localspec.cli.options import (
     add_model_options,
+    add_process,
     add_sampling_options,
     announced,
     engine_settings,
     fitting,
     load_shown,
+    loader,
     take_default,
     wanted_of,
 )
-from localspec.cli.process import add_process, loader
 from localspec.cli.setting import add_engine_settings
 from localspec.errors import LocalspecError, UsageError
 

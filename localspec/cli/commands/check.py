@@ -10,9 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from localspec.cli.memory_options import add_memory_options, fit_settings
 from localspec.cli.output import print_plain
-from localspec.cli.places import installed_models, memory_lines, places
+from localspec.cli.places import add_memory_options, fit_settings, installed_models, memory_lines, places
 from localspec.errors import ModelError, PairError, UsageError
 from localspec.methods import COPYING
 

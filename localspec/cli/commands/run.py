@@ -15,7 +15,6 @@ from localspec.cli import output, standard_input
 from localspec.cli.answer import say_of_model, start_answer
 from localspec.cli.commands import batch
 from localspec.cli.endpoint import add_endpoint_options, check_endpoint_options, run_prompt, take_listed
-from localspec.cli.number import whole
 from localspec.cli.opening import names_model
 from localspec.cli.options import (
     add_model_options,
@@ -24,7 +23,7 @@ from localspec.cli.options import (
     take_default,
     wanted_of,
 )
-from localspec.cli.setting import add_engine_settings
+from localspec.cli.setting import add_engine_settings, whole
 from localspec.errors import UsageError
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ import argparse
 import json
 
 from localspec.chat.text_file import check_text
-from localspec.cli.number import whole
 from localspec.cli.output import print_plain
+from localspec.cli.setting import whole
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -10,10 +10,8 @@ from pathlib import Path
 
 from localspec.chat.text_file import read_text
 from localspec.cli.clients import KEY_VARIABLE
-from localspec.cli.number import MOST_PORT, MOST_SECONDS, real, whole
-from localspec.cli.options import add_model_options, engine_settings, take_target
-from localspec.cli.process import add_process, loader
-from localspec.cli.setting import add_engine_settings
+from localspec.cli.options import add_model_options, add_process, engine_settings, loader, take_target
+from localspec.cli.setting import MOST_PORT, MOST_SECONDS, add_engine_settings, real, whole
 from localspec.cli.unit import KINDS, unit
 from localspec.errors import UsageError
 from localspec.paths import typed

@@ -10,17 +10,13 @@ from typing import TYPE_CHECKING, Any
 from rich.filesize import decimal
 
 from localspec.chat.plain_text import plain_text
-from localspec.cli.memory_options import add_memory_options, fit_settings
-from localspec.cli.places import places
+from localspec.cli.elsewhere import ENGINES, show_serving
+from localspec.cli.places import add_memory_options, fit_settings, places
 from localspec.errors import LocalspecError, ModelError, ModelFileError
 
 if TYPE_CHECKING:
     from localspec.models.facts.facts import Facts
     from localspec.models.installed.catalog import Catalog, EndpointEntry, ModelEntry
-
-
-ENGINES = ("vllm", "sglang", "llama-server", "tensorrt-llm")
-"""Engines whose command `--as` prints: those of `models.elsewhere.NAMES`, which help does not import."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -46,8 +42,6 @@ def run(options: argparse.Namespace) -> int:
     from localspec.runtime.memory.serving import gpu_lines, serving
 
     if options.engine:
-        from localspec.cli.commands.serve_elsewhere import show_serving
-
         return show_serving(options.name, options.engine, options.json)
     catalog = Catalog.load()
     if options.name in catalog.endpoints:

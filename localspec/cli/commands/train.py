@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from localspec import paths
-from localspec.cli.number import whole
+from localspec.cli.setting import whole
 from localspec.errors import UsageError
 from localspec.paths import typed
 

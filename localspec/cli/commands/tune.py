@@ -10,9 +10,8 @@ from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from localspec.cli.number import whole
 from localspec.cli.options import add_model_options, check_comparison, engine_settings, take_target
-from localspec.cli.setting import add_temperatures
+from localspec.cli.setting import add_temperatures, whole
 from localspec.errors import UsageError
 from localspec.paths import typed
 

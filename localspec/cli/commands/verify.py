@@ -8,9 +8,8 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from localspec.cli.bench_output import count_bar
-from localspec.cli.number import reader, whole
 from localspec.cli.options import add_model_options, check_comparison, load_engine, take_target
-from localspec.cli.setting import add_temperatures
+from localspec.cli.setting import add_temperatures, reader, whole
 from localspec.options import LIMITS
 from localspec.paths import typed
 
