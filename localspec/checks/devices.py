@@ -12,8 +12,9 @@ from localspec.llama.library import bindings, lib
 from localspec.llama.library.preselection import ordinal_of
 from localspec.llama.model import Model
 from localspec.models.memory import gpu
+from localspec.runtime import memory
 from localspec.runtime.loaded import Loaded
-from localspec.runtime.memory import memory, placement
+from localspec.runtime.memory import placement
 
 _ROOT = Path("/")
 _NVIDIA, _AMD, _INTEL = "0x10de", "0x1002", "0x8086"

@@ -13,8 +13,8 @@ from typing import Any
 from localspec.checks.finding import Finding
 from localspec.engine.stats import kept_comparison
 from localspec.models.memory import gpu
+from localspec.runtime import memory
 from localspec.runtime.engine import Engine
-from localspec.runtime.memory import memory
 
 _ENOUGH_DRAFTED = 40
 _ENOUGH_TOKENS = 40

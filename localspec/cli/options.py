@@ -252,7 +252,7 @@ def load_engine(options: argparse.Namespace, **more: Any) -> Engine:
 def load_shown(load: Callable[..., _Engine], options: argparse.Namespace, **more: Any) -> _Engine:
     """Loads what the options name by `load`, with progress on a terminal's standard error."""
     from localspec.cli.output import load_progress
-    from localspec.runtime.memory import memory
+    from localspec.runtime import memory
 
     settings = fitting(options, engine_settings(options) | more)
     with load_progress() as progress:

@@ -12,7 +12,7 @@ from rich.filesize import decimal
 from localspec.cli.setting import add_engine_settings
 from localspec.config import PLANNED
 from localspec.errors import ModelError
-from localspec.runtime.memory.memory import places as places
+from localspec.runtime.memory import places as places
 
 if TYPE_CHECKING:
     from localspec.models.memory.fit import FitSettings, MemoryPlan

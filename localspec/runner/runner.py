@@ -43,9 +43,9 @@ from localspec.runner.messages import (
     figures_out,
 )
 from localspec.runner.outbox import Outbox, received
+from localspec.runtime import memory
 from localspec.runtime.engine import Engine
 from localspec.runtime.generation import Generation
-from localspec.runtime.memory import memory
 
 _PR_SET_PDEATHSIG = 1
 CANCELLABLE = ("embed", "score", "hidden_states")

@@ -21,7 +21,7 @@ from localspec.llama.exact import limits
 from localspec.llama.exact.self_check import SelfCheck
 from localspec.llama.library.contention import cpus, waited
 from localspec.planning.costs import PassCosts
-from localspec.runtime.memory.memory import available_bytes
+from localspec.runtime.memory import available_bytes
 from localspec.types import Feed, LogitRows, Tokens
 
 _QUIET_SECONDS = 2.0

@@ -19,7 +19,7 @@ from localspec.planning.knowledge import Knowledge
 from localspec.runtime.kept import pass_record
 from localspec.runtime.kept.corpus import Corpus
 from localspec.runtime.kept.knowledge import Store
-from localspec.runtime.memory.memory import gpus
+from localspec.runtime.memory import gpus
 
 _MOVED = (
     "settings", "model", "context", "exactness", "draft_model", "draft_context", "shared", "configuration", "knowledge",

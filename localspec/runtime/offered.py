@@ -13,8 +13,8 @@ from localspec.llama.exact import limits
 from localspec.llama.library import lib
 from localspec.models.hub.offer import Offer, first_offers, recommended
 from localspec.models.memory import gpu
+from localspec.runtime.memory import gpus
 from localspec.runtime.memory.estimate import Rates, read_seconds
-from localspec.runtime.memory.memory import gpus
 
 TINY = (
     "It is the tiny pair that comes with localspec, a demonstration: it repeats, sorts and fills in short texts, and "

@@ -25,7 +25,7 @@ from localspec.models.memory.memory import Place
 from localspec.runtime.any_engine import AnyEngine
 from localspec.runtime.engine import Engine
 from localspec.runtime.loading import check_drafter
-from localspec.runtime.memory.memory import places, settle
+from localspec.runtime.memory import places, settle
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from localspec.engine.request import Event, FinishReason
 from localspec.engine.slot import Slot
 from localspec.errors import ContextOverflowError, DecodeError, DeviceError, LocalspecError
 from localspec.planning.plan import AdaptivePlan
+from localspec.runtime import memory
 from localspec.runtime.generation import Generation
 from localspec.runtime.idle import (
     IdleCalibration,
@@ -28,7 +29,6 @@ from localspec.runtime.idle import (
 )
 from localspec.runtime.kept.caches import CacheFolder, ChatCaches, PromptCaches, PromptFolder
 from localspec.runtime.loaded import Loaded
-from localspec.runtime.memory import memory
 from localspec.runtime.memory.device_loss import can_move, move_to_cpu
 from localspec.types import NO_TOKENS
 

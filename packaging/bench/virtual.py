@@ -52,8 +52,8 @@ from localspec.llama.cache.context import Context  # noqa: E402
 from localspec.planning.costs import PassCosts  # noqa: E402
 from localspec.planning.draft_costs import DraftCosts  # noqa: E402
 from localspec.planning.knowledge import Knowledge  # noqa: E402
+from localspec.runtime import memory  # noqa: E402
 from localspec.runtime.engine import Engine  # noqa: E402
-from localspec.runtime.memory import memory  # noqa: E402
 
 WORKLOADS = [name for name in SHIPPED if not name.startswith("long-")]
 COSTS = {

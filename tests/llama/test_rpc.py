@@ -16,8 +16,8 @@ import pytest
 
 from localspec.errors import LocalspecError, UsageError
 from localspec.llama.library import lib, rpc
+from localspec.runtime import memory
 from localspec.runtime.engine import Engine
-from localspec.runtime.memory import memory
 from tests.fake_gpus import CARD, GIB, list_gpus
 from tests.server.live import COPIED, COPY
 

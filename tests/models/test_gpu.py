@@ -9,7 +9,7 @@ import pytest
 from localspec.llama.library import lib
 from localspec.models.memory.gpu import LEAST_RATE, MEMORY_RATES, is_unified, used, why_unused
 from localspec.models.memory.memory import Place
-from localspec.runtime.memory import memory
+from localspec.runtime import memory
 
 GIB = 1 << 30
 

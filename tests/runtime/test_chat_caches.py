@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from localspec.llama.exact import wide
+from localspec.runtime import memory
 from localspec.runtime.engine import Engine
 from localspec.runtime.generation import Generation
 from localspec.runtime.kept.caches import CacheFolder
-from localspec.runtime.memory import memory
 from localspec.types import Tokens
 
 STORY = "Maria bought 12 lanterns in Lisbon and 3 lanterns in Oslo. "

@@ -182,6 +182,6 @@ def test_where_memory_is_short_the_draft_model_goes_first(
     engines.append(engine)
     assert read(engine.submit(request(1))).tokens == alone(request(1))
     assert engine.loaded.draft_context is not None
-    monkeypatch.setattr("localspec.runtime.memory.memory.is_short", lambda: True)
+    monkeypatch.setattr("localspec.runtime.memory.is_short", lambda: True)
     assert read(engine.submit(request(2))).tokens == alone(request(2))
     assert engine.loaded.draft_context is None

@@ -16,8 +16,8 @@ from localspec.planning.costs import MOST_KEPT_PASSES, PassCosts
 from localspec.planning.draft_costs import DraftCosts
 from localspec.planning.knowledge import Knowledge
 from localspec.planning.weighing import Option, learn
+from localspec.runtime import memory
 from localspec.runtime.kept.knowledge import Store
-from localspec.runtime.memory import memory
 from tests.fakes import prompt
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 
-from localspec.runtime.memory import memory
+from localspec.runtime import memory
 
 
 def test_what_is_loaded_is_not_searched_for_garbage_and_what_comes_later_is() -> None:

@@ -23,8 +23,8 @@ from localspec.llama.library import lib
 from localspec.models.memory.memory import Place
 from localspec.runtime.engine import Engine
 from localspec.runtime.loading import load_models
+from localspec.runtime.memory import gpus as listed_gpus
 from localspec.runtime.memory import placement
-from localspec.runtime.memory.memory import gpus as listed_gpus
 from tests.fake_gpus import CARD, GIB, SLOW, SOFTWARE, list_gpus
 
 

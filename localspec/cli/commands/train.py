@@ -114,8 +114,8 @@ def _course(options: argparse.Namespace, make: type[Course]) -> Course:
     from localspec.models.facts.shape import shape_of
     from localspec.models.installed.store import Store
     from localspec.models.installed.trained import check_name, size_of, work_folder
+    from localspec.runtime.memory import places
     from localspec.runtime.memory.estimate import Rates, pass_seconds
-    from localspec.runtime.memory.memory import places
     from localspec.training import plan
     from localspec.training.course import PROMPTS
 

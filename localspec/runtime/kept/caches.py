@@ -27,7 +27,7 @@ from localspec.llama.cache import saved_cache
 from localspec.llama.cache.cells import common_prefix
 from localspec.llama.cache.context import Context
 from localspec.llama.cache.saved_cache import SavedCache
-from localspec.runtime.memory import memory
+from localspec.runtime import memory
 from localspec.types import NO_TOKENS, Tokens
 
 LEAST_CHAT = 128

@@ -1,1 +1,81 @@
-"""Memory while models are loaded: what is free, which layers go where, and a GPU that is lost."""
+"""Memory while models are loaded: where they can be put, which layers go where, and a GPU that is lost."""
+
+from __future__ import annotations
+
+import gc
+from pathlib import Path
+
+from localspec.errors import LocalspecError
+from localspec.models.memory import gpu
+from localspec.models.memory.memory import Place, ram
+
+_MEMINFO = Path("/proc/meminfo")
+_LOW_MEMORY_BYTES = 192 * 2**20
+
+
+def available_bytes(source: Path = _MEMINFO) -> int | None:
+    """Memory that programs could still get without swapping; None where that is unknown (anywhere but on Linux)."""
+    try:
+        for line in source.read_text("ascii", "replace").splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    except (OSError, ValueError, IndexError):
+        pass
+    return None
+
+
+def is_short() -> bool:
+    """Whether so little is left that something should be given back."""
+    available = available_bytes()
+    return available is not None and available < _LOW_MEMORY_BYTES
+
+
+def settle() -> None:
+    """For programs that have just loaded a model: what is there stays, and is not searched for garbage any more until
+    the next one is loaded. That would take 20 ms in the middle of an answer, or longer.
+    """
+    gc.unfreeze()
+    gc.collect()
+    gc.freeze()
+
+
+def gpus(servers: str | None = None) -> list[Place]:
+    """Every GPU that llama.cpp lists, in its order; none without llama.cpp.
+
+    Args:
+        servers: other machines whose devices count, as `EngineSettings.rpc`; those of no others do.
+
+    Raises:
+        LocalspecError: see `llama.rpc.connect`.
+    """
+    from localspec.llama.library import lib, rpc
+
+    asked = rpc.connect(servers)
+    try:
+        devices = lib.devices()
+    except LocalspecError:
+        return []  # a header can be explained without llama.cpp
+    return [
+        Place(
+            device.name,
+            "gpu",
+            device.free_bytes,
+            device.total_bytes,
+            device.description,
+            gpu.is_unified(device.name, device.description, device.kind == "igpu"),
+        )
+        for device in devices
+        if device.kind in ("gpu", "igpu") and (not device.name.startswith(rpc.PREFIX) or device.description in asked)
+    ]
+
+
+def places(servers: str | None = None) -> list[Place]:
+    """The CPU's memory, and that of the GPUs that are used unless told otherwise (see `models.gpu`).
+
+    Args:
+        servers: as for `gpus`.
+
+    Raises:
+        LocalspecError: as `gpus`.
+    """
+    return [ram(), *gpu.used(gpus(servers))]

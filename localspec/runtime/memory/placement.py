@@ -26,7 +26,7 @@ from localspec.models.memory import gpu as gpus
 from localspec.models.memory.fit import FitSettings
 from localspec.models.memory.memory import Place, ram
 from localspec.runtime.kept import pass_record
-from localspec.runtime.memory.memory import gpus as listed_gpus
+from localspec.runtime.memory import gpus as listed_gpus
 
 _LOG = logging.getLogger("localspec")
 _ASKED = (*PLANNED, "heads", "drafter", "cache", "draft_gpu_layers", "split_mode", "main_gpu")

@@ -10,7 +10,7 @@ from localspec.config import EngineSettings
 from localspec.models.memory.fit import FitSettings, MemoryPlan
 from localspec.models.memory.gpu import why_unused
 from localspec.models.memory.memory import Place
-from localspec.runtime.memory.memory import gpus
+from localspec.runtime.memory import gpus
 from localspec.runtime.memory.placement import known_fault, measured
 
 

@@ -20,7 +20,7 @@ from localspec.models.hub.hub import Hub
 from localspec.models.hub.pull import check_disk, install, make_plan, wishes
 from localspec.models.installed.catalog import Catalog
 from localspec.models.installed.store import Store
-from localspec.runtime.memory.memory import places
+from localspec.runtime.memory import places
 from localspec.server.chat.fields import Body
 from localspec.server.chat.service import Service, ending
 from localspec.server.http.errors import ApiError, from_localspec, invalid

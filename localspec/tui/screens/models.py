@@ -21,7 +21,7 @@ from localspec.models.facts.suggestion import Suggestion, neighbours, suggest
 from localspec.models.installed.catalog import Catalog
 from localspec.models.installed.store import Removal, Store
 from localspec.models.installed.title import twin_sentence
-from localspec.runtime.memory.memory import places
+from localspec.runtime.memory import places
 from localspec.runtime.offered import pace, recommended_names
 from localspec.tui.pages.shelf import Item, Speeds, judged, shelf, timed
 from localspec.tui.screens.chat import ChatScreen

@@ -24,7 +24,7 @@ from localspec.models.hub.part import Part
 from localspec.models.hub.pull import Plan
 from localspec.models.installed.catalog import Catalog
 from localspec.models.installed.store import Entry, Store
-from localspec.runtime.memory.memory import places
+from localspec.runtime.memory import places
 from localspec.tui.text.plots import amount, bar, duration
 from localspec.tui.widgets.bindings import bind
 from localspec.tui.widgets.dialogs import Dialog

@@ -201,7 +201,7 @@ class ChatApp(App[int]):
 
     def _settle_memory(self) -> None:
         """What is loaded stays: it is not searched for garbage any more, which would take 0.1 s each time."""
-        from localspec.runtime.memory import memory
+        from localspec.runtime import memory
 
         if not self.is_headless:
             if not gc.get_freeze_count():
