@@ -42,8 +42,10 @@ class Options:
     """At most so many nodes a draft; 0 = plain decoding; None = what pays."""
     forced: bool = False
     """Whether the plan drafts in every pass, even where drafts do not pay."""
-    past: bool = True
-    """Whether drafters may search past answers, and later this one. Comparisons say no: their answers are alike."""
+    recall: bool = True
+    """Whether drafters may search past answers."""
+    remember: bool = True
+    """Whether this answer joins them."""
     prediction: str | Tokens | None = None
     """Text or int32[m] tokens that the answer is expected to hold: prompt lookup searches them. Never changes the
     text."""

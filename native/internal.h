@@ -148,6 +148,11 @@ int64_t ls_tail(int32_t last_n, int64_t n);
 bool ls_has_dry(const ls_sampling *s);
 int32_t ls_patch_dry(ls_workspace *w, const ls_sampling *s, float *row, int32_t n_vocab);
 
+/* noise.c. out[i]: how likely each is to be the target's token at a position, together as likely as their shares are. With
+ * p its share, the target takes the largest log p / T + g, or log p + T g, where g is the noise at that place. */
+void ls_rank(const ls_workspace *w, const ls_noise *noise, double temperature, uint32_t position, const int32_t *tokens,
+             const float *shares, int32_t n, double *out);
+
 /* support.c: top-n-sigma, top-k, typical, top-p, min-p, XTC, dynamic temperature. */
 int32_t ls_top(ls_workspace *w, const float *row, int32_t n_vocab, ls_key *best);
 int32_t ls_top_k(ls_workspace *w, const float *row, int32_t n_vocab, int64_t k, ls_key *keys, int64_t *n);

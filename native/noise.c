@@ -24,6 +24,32 @@ void ls_gumbel(const ls_workspace *w, const ls_noise *noise, int32_t purpose, ui
     w->lanes->gumbel(key, counter, tokens, n, out);
 }
 
+void ls_rank(const ls_workspace *w, const ls_noise *noise, double temperature, uint32_t position, const int32_t *tokens,
+             const float *shares, int32_t n, double *out) {
+    uint32_t key[2], counter[4];
+    double known = 0.0, sum = 0.0, top = -INFINITY;
+    if (temperature < LS_COLD) {
+        for (int32_t i = 0; i < n; i++) {
+            out[i] = (double)shares[i];
+        }
+        return;
+    }
+    ls_philox_start(noise, LS_SAMPLE, position, key, counter);
+    w->lanes->gumbel(key, counter, tokens, n, out);
+    for (int32_t i = 0; i < n; i++) {
+        out[i] = ls_log1((double)shares[i]) + temperature * out[i];
+        top = out[i] > top ? out[i] : top;
+    }
+    for (int32_t i = 0; i < n; i++) {
+        out[i] = ls_exp1(out[i] - top);
+        sum += out[i];
+        known += (double)shares[i];
+    }
+    for (int32_t i = 0; i < n; i++) {
+        out[i] *= known / sum;
+    }
+}
+
 void ls_log(const ls_workspace *w, const double *x, int64_t n, double *out) { w->lanes->log(x, n, out); }
 
 void ls_exp(const ls_workspace *w, const double *x, int64_t n, double *out) { w->lanes->exp(x, n, out); }

@@ -90,33 +90,6 @@ typedef struct growth {
     candidate open[(LS_MOST_FOLLOWED + 1) * KEPT];
 } growth;
 
-/* How likely each is to be the target's token there, together as likely as all that is kept. With p its share, the target
- * takes the largest log p / T + g, or log p + T g, where g is the noise at that place. */
-static void weigh(const growth *g, const int32_t *tokens, const float *shares, int32_t n, int32_t level, double *out) {
-    uint32_t key[2], counter[4];
-    double known = 0.0, sum = 0.0, top = -INFINITY;
-    if (g->temperature < LS_COLD) {
-        for (int32_t i = 0; i < n; i++) {
-            out[i] = (double)shares[i];
-        }
-        return;
-    }
-    ls_philox_start(g->noise, LS_SAMPLE, g->position + (uint32_t)level - 1, key, counter);
-    g->w->lanes->gumbel(key, counter, tokens, n, out);
-    for (int32_t i = 0; i < n; i++) {
-        out[i] = ls_log1((double)shares[i]) + g->temperature * out[i];
-        top = out[i] > top ? out[i] : top;
-    }
-    for (int32_t i = 0; i < n; i++) {
-        out[i] = ls_exp1(out[i] - top);
-        sum += out[i];
-        known += (double)shares[i];
-    }
-    for (int32_t i = 0; i < n; i++) {
-        out[i] *= known / sum;
-    }
-}
-
 /* The likeliest guesses after a token join those that are open. */
 static void open_children(growth *g, int32_t token, int32_t parent, int32_t level, double reach) {
     double chances[KEPT];
@@ -128,7 +101,7 @@ static void open_children(growth *g, int32_t token, int32_t parent, int32_t leve
     const float *shares = g->from->shares + (int64_t)token * KEPT;
     for (; n < KEPT && shares[n] > 0.0f; n++) {
     }
-    weigh(g, tokens, shares, n, level, chances);
+    ls_rank(g->w, g->noise, g->temperature, g->position + (uint32_t)level - 1, tokens, shares, n, chances);
     for (int32_t rank = 0; rank < n && rank < g->breadth; rank++) {
         int32_t best = 0;
         for (int32_t i = 1; i < n; i++) {

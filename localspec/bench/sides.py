@@ -80,8 +80,8 @@ class EngineSide:
         corpus = self._engine.loaded.corpus
         if isinstance(corpus, TrialCorpus):
             corpus.settle()  # a user does not ask again within milliseconds
-        drafter = "none" if self._plain else None
-        return ask(self._engine, turn.having(drafter=drafter, past=isinstance(corpus, TrialCorpus)))
+        drafter, apart = "none" if self._plain else None, isinstance(corpus, TrialCorpus)
+        return ask(self._engine, turn.having(drafter=drafter, recall=apart, remember=apart))
 
     def close(self) -> None:
         """The engine is its maker's, and remembers what its own plan learned."""

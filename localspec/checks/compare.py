@@ -179,7 +179,8 @@ def tasks(prompts: Sequence[Prompt], temperatures: Sequence[float], max_tokens: 
                 seed=seed + 1000 * prompt.index,
                 max_tokens=max_tokens,
                 ignore_end=prompt.ignore_end,
-                past=False,
+                recall=False,
+                remember=False,
             ),
         )
         for prompt in prompts

@@ -156,7 +156,7 @@ _GREEDY = SamplingParams(temperature=0.0)
 def _task(prompts: Sequence[tuple[Message, ...]], number: int, max_tokens: int) -> Task:
     """At temperature 0 and at the default one, in turn."""
     sampling = _GREEDY if number % 2 == 0 else SamplingParams()
-    options = Options(sampling=sampling, seed=abs(number), max_tokens=max_tokens, past=False)
+    options = Options(sampling=sampling, seed=abs(number), max_tokens=max_tokens, recall=False, remember=False)
     return Task(Prompt(str(number), prompts[number % len(prompts)]), options)
 
 

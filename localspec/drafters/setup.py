@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from localspec.config import EngineSettings
+from localspec.drafters.search.conversations import Conversations
 from localspec.engine.interfaces import Drafter
 from localspec.methods import ROWS
 from localspec.native.successors import SuccessorIndex
@@ -19,16 +20,16 @@ from localspec.types import Tokens
 class Corpus(Protocol):
     """Sequences beyond the conversation (`runtime.corpus`)."""
 
-    def borrow(self) -> SuffixIndex | None:
-        """The index, to be looked into until `give_back`; None = not now."""
+    def borrow(self) -> tuple[SuffixIndex, SuffixIndex] | None:
+        """The target's own answers and all else, to be looked into until `give_back`; None = not now."""
         ...
 
     def give_back(self) -> None:
         """What was borrowed is not looked into any more."""
         ...
 
-    def used(self, sequence: int) -> None:
-        """A guess from that sequence was right."""
+    def used(self, source: int, sequence: int) -> None:
+        """A guess from that sequence of one of the two was right."""
         ...
 
 
@@ -60,6 +61,8 @@ class Setup:
     """Past answers that may be searched; None = none."""
     successors: SuccessorIndex = field(default_factory=SuccessorIndex)
     """What the target thought of saying after each token, in any answer. It outlives the drafter."""
+    conversations: Conversations = field(default_factory=Conversations)
+    """What drafters of text search."""
 
 
 def made(name: str, setup: Setup) -> Drafter:

@@ -79,7 +79,7 @@ class _Part:
     widths: dict[int, tuple[int, float]] = field(default_factory=dict)
     """Of passes that drafted, by width: their number and their seconds."""
 
-    def add(self, step: Step, tokens: int, past: bool) -> None:
+    def add(self, step: Step, tokens: int) -> None:
         self.curve = step.curve
         if step.plain:
             self.passes += 1
@@ -88,10 +88,9 @@ class _Part:
         elif step.curve.width:
             count, seconds = self.widths.get(step.curve.width, (0, 0.0))
             self.widths[step.curve.width] = count + 1, seconds + step.seconds
-        if not past:
-            self.tokens += tokens
-            self.spent += step.spent
-            self.wanted += 0 if step.plain else tokens
+        self.tokens += tokens
+        self.spent += step.spent
+        self.wanted += 0 if step.plain else tokens
 
     def usual(self, beside: Beside) -> float:
         """Seconds of a plain pass; 0 = not known."""
@@ -109,19 +108,18 @@ class Comparison:
     def __init__(self) -> None:
         self._parts: dict[Beside, _Part] = {}
 
-    def add(self, step: Step, beside: Beside, tokens: int, *, past: bool) -> None:
+    def add(self, step: Step, beside: Beside, tokens: int) -> None:
         """Takes in a pass that brought `tokens`.
 
         Args:
             step: the pass.
             beside: of as many slots as shared it; learns from it.
             tokens: that it brought.
-            past: its draft came from past answers: it says nothing of plain decoding, only of the machine.
         """
         part = self._parts.get(beside)
         if part is None:
             part = self._parts[beside] = _Part(step.curve)
-        part.add(step, tokens, past)
+        part.add(step, tokens)
         if 2 * part.passes >= ENOUGH_PASSES:
             beside.known = True
             if not step.plain and step.curve.width:

@@ -221,8 +221,6 @@ class Draft:
     """Name of the drafter that made the draft, for statistics and display."""
     origins: tuple[str, ...] = ()
     """Per node, name of the drafter that guessed it, if one drafter went on after another; empty = `origin` for all."""
-    past: bool = False
-    """Whether the draft was found in past answers. Comparisons with plain decoding leave out such passes."""
 
     def origin_of(self, node: int) -> str:
         """Name of the drafter that guessed a node."""
@@ -251,7 +249,7 @@ class Draft:
         probs = None if self.probs is None else self.probs[:nodes]
         confidence = None if self.confidence is None else self.confidence[:nodes]
         tokens, parents = self.tokens[:nodes], self.parents[:nodes]
-        return Draft(tokens, parents, probs, confidence, self.origin, self.origins[:nodes], self.past)
+        return Draft(tokens, parents, probs, confidence, self.origin, self.origins[:nodes])
 
 
 EMPTY_DRAFT = Draft()

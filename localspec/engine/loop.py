@@ -250,14 +250,14 @@ class Loop:
         self._reading.passed(review.plain_seconds or end - start)
         planned = drafted - asked + learned - passed
         step = Step(review.curve, review.plain, end - start - planned, end - start) if review.curve else None
-        for slot, draft in zip(slots, drafts, strict=True):
+        for slot in slots:
             stats = slot.stats
             stats.draft_seconds += drafted - start
             stats.verify_seconds += decoded - drafted
             stats.host_seconds += end - decoded
             if step is not None:
                 beside = self._beside.setdefault(len(slots), Beside())
-                slot.comparison.add(step, beside, len(slot.history) - lengths[slot.index], past=draft.past)
+                slot.comparison.add(step, beside, len(slot.history) - lengths[slot.index])
                 if slot.finish is not None or end >= slot.compared + COMPARED_EVERY:
                     slot.compared = end
                     stats.compare(*slot.comparison.totals())

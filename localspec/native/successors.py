@@ -5,32 +5,17 @@ from __future__ import annotations
 import ctypes
 import weakref
 from collections.abc import Sequence
-from typing import NamedTuple
-
-import numpy as np
 
 from localspec.errors import KernelError
 from localspec.native.binding import NativeKernels
+from localspec.native.guess import Guess, GuessBuffer
 from localspec.native.kernels import KERNELS
-from localspec.native.library import GuessStruct
-from localspec.types import NO_TOKENS, Float32Array, LogitRows, Noise, Tokens
+from localspec.types import LogitRows, Noise
 
 SUCCESSORS = 8
 """Tokens kept after each token."""
 MOST_NODES = 64
 """Of a guess."""
-
-
-class Guess(NamedTuple):
-    """A tree of guesses, best first."""
-
-    tokens: Tokens
-    parents: Tokens
-    confidence: Float32Array
-    """Chance of each, given its parent."""
-
-
-NO_GUESS = Guess(NO_TOKENS, NO_TOKENS, np.empty(0, dtype=np.float32))
 
 
 class SuccessorIndex:
@@ -42,13 +27,7 @@ class SuccessorIndex:
     def __init__(self, on: NativeKernels = KERNELS) -> None:
         """`on`: whose instruction set computes."""
         self._lib, self._scratch = on.library, on.scratch
-        self._found = found = GuessStruct()
-        self._address = ctypes.addressof(found)
-        self._views = (
-            np.frombuffer(found.tokens, dtype=np.int32),
-            np.frombuffer(found.parents, dtype=np.int32),
-            np.frombuffer(found.confidence, dtype=np.float32),
-        )
+        self._found = GuessBuffer()
         self._open()
 
     def _open(self) -> None:
@@ -133,12 +112,8 @@ class SuccessorIndex:
             max_nodes,
             max_depth,
             breadth,
-            self._address,
+            self._found.address,
         )
         if status:
             raise KernelError(f"the index of successors cannot guess (status {status}).")
-        nodes: int = self._found.nodes
-        if not nodes:
-            return NO_GUESS
-        tokens, parents, confidence = self._views
-        return Guess(tokens[:nodes].copy(), parents[:nodes].copy(), confidence[:nodes].copy())
+        return self._found.taken()

@@ -262,7 +262,7 @@ class Worker:
             generation, slot = self._running[event.slot], slots[event.slot]
             if event.finish is not None:
                 del self._running[event.slot]
-                if self._loaded.corpus is not None and generation.kept and generation.request.past:
+                if self._loaded.corpus is not None and generation.kept and generation.request.remember:
                     self._loaded.corpus.keep(slot.history.tokens[len(slot.request.prompt) :], generation.request.chat)
             generation.deliver(slot.failure or event)
 

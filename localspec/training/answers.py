@@ -192,7 +192,9 @@ def _answer(
         return Answer(tokens, len(tokens), nothing, nothing.astype(np.float16))
     warm = _TEMPERATURES[(number + number // prompts) % len(_TEMPERATURES)]
     sampling = SamplingParams(temperature=warm, top_k=0, top_p=1.0, min_p=0.0)
-    asked = Options(sampling=sampling, seed=number, max_tokens=MOST_TOKENS, top_log_probs=TOP, past=False)
+    asked = Options(
+        sampling=sampling, seed=number, max_tokens=MOST_TOKENS, top_log_probs=TOP, recall=False, remember=False
+    )
     generation = engine.generate(tokens, asked)
     began(generation)
     top = [place.top for event in generation for place in event.log_probs]

@@ -105,7 +105,9 @@ def main() -> None:
             for seed in range(options.runs):
                 engine.forget()
                 sampling = SamplingParams(temperature=0.8)
-                engine.generate(tokens, sampling=sampling, seed=seed, max_tokens=options.tokens, past=False).text()
+                engine.generate(
+                    tokens, sampling=sampling, seed=seed, max_tokens=options.tokens, recall=False, remember=False
+                ).text()
     whole = statistics.median(clocks.parts["the pass itself"])
     for part, samples in sorted(clocks.parts.items(), key=lambda one: -statistics.median(one[1])):
         middle = statistics.median(samples)

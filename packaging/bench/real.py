@@ -1,11 +1,16 @@
 """Speed over plain decoding on a published model: five kinds of text, answer by answer.
 
     python packaging/bench/real.py TARGET.gguf [--tokens 96] [--answers 4] [--temperatures 0,0.8] [--drafters auto]
+                                   [--habits PROMPTS.jsonl] [--after 0,50,200]
 
 A fresh home: nothing is known of the machine or the model, and the first answers pay for learning. Each prompt is
 answered plain and by each contender with the same seed, in turns whose order rotates. The prompt is read anew each
 time, and no answer sees another one's text. Only decoding is timed. Each answer goes to --out as JSON. The table has
 the ratio of seconds by cell, the lowest answers, and whether all texts were equal. Close other programs first.
+
+With --habits the model first answers other prompts, JSON lines with `prompt`, into a corpus: half of them at
+temperature 0, half at 0.8, 128 tokens each. After each number of answers that --after names, the prompts above are
+answered plain, without that corpus, and with it ("+past"); they are not added to it.
 """
 
 from __future__ import annotations
@@ -35,6 +40,9 @@ PROGRAM = '''def total_price(items, tax):
             total += item["price"] * item["count"]
     return round(total * (1.0 + tax), 2)
 '''
+PAST = "+past"
+"""At the end of a contender's name: it reads past answers."""
+FILL_TOKENS = 128
 RECORDS = "Anna Berg, 34, Oslo; Paul Lind, 51, Malmo; Rita Holm, 28, Turku; Ivan Petrov, 45, Riga; Mia Costa, 39, Porto"
 CELLS: dict[str, tuple[str, ...]] = {
     "copy": (
@@ -107,9 +115,10 @@ def heats(engine: Any, contenders: Sequence[str], options: argparse.Namespace) -
                         tokens,
                         sampling=SamplingParams(temperature=temperature),
                         seed=1000 + place,
-                        drafter="none" if contender == "plain" else contender,
+                        drafter="none" if contender == "plain" else contender.removesuffix(PAST),
                         max_tokens=options.tokens,
-                        past=False,
+                        recall=contender.endswith(PAST),
+                        remember=False,
                     )
                     text, stats = answer.text(), answer.stats
                     yield Heat(
@@ -126,6 +135,19 @@ def heats(engine: Any, contenders: Sequence[str], options: argparse.Namespace) -
                         stats.row_cost,
                         text,
                     )
+
+
+def fill(engine: Any, prompts: Sequence[str], first: int) -> None:
+    """Answers prompts into the corpus; `first` is the number of the first one."""
+    from localspec.chat.turn import Message
+    from localspec.types import SamplingParams
+
+    for place, prompt in enumerate(prompts, first):
+        sampling = SamplingParams(temperature=0.8 * (place % 2))
+        turn = [Message("user", prompt[:1500])]
+        engine.chat(turn, sampling=sampling, seed=5000 + place, max_tokens=FILL_TOKENS, recall=False).text()
+        print(f"{place + 1} answers into the corpus\r", end="", flush=True)
+    engine.loaded.corpus.settle()
 
 
 def table(found: Sequence[Heat], contender: str) -> list[str]:
@@ -171,6 +193,8 @@ def main() -> None:
     parser.add_argument("--answers", type=int, default=4, help="prompts of each cell, at most 4 (default)")
     parser.add_argument("--temperatures", type=lambda text: [float(one) for one in text.split(",")], default=[0.0, 0.8])
     parser.add_argument("--drafters", type=lambda text: text.split(","), default=["auto"], help="default: auto")
+    parser.add_argument("--habits", type=Path, help="JSON lines with `prompt`, none of which is one of the cells'")
+    parser.add_argument("--after", type=lambda text: [int(one) for one in text.split(",")], default=[0, 50, 200])
     parser.add_argument("--out", type=Path, default=Path("build/real.json"))
     options = parser.parse_args()
     target = options.target.resolve()
@@ -179,16 +203,36 @@ def main() -> None:
             os.environ[variable] = home
         from localspec.runtime.engine import Engine
 
-        with Engine.load(target, options.draft, tuned=False, corpus="off") as engine:
+        corpus = "on" if options.habits else "off"
+        with Engine.load(target, options.draft, tuned=False, corpus=corpus) as engine:
             print(f"{target.name}: {engine.loaded.exactness}", flush=True)
-            found = []
-            for one in heats(engine, ["plain", *options.drafters], options):
-                found.append(one)
-                print(f"{len(found)} answers\r", end="", flush=True)
+            found = measured(engine, options)
     options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps([asdict(one) for one in found], indent=1) + "\n")
-    for contender in options.drafters:
-        print("\n".join(table(found, contender)))
+    rows = {after: [asdict(one) for one in heats] for after, heats in found.items()}
+    options.out.write_text(json.dumps(rows if options.habits else rows[0], indent=1) + "\n")
+
+
+def measured(engine: Any, options: argparse.Namespace) -> dict[int, list[Heat]]:
+    """By number of past answers; prints the tables."""
+    contenders = ["plain", *options.drafters]
+    prompts: list[str] = []
+    if options.habits:
+        prompts = [json.loads(line)["prompt"] for line in options.habits.read_text().splitlines()]
+        contenders += [drafter + PAST for drafter in options.drafters]
+    found, filled = dict[int, list[Heat]](), 0
+    for after in options.after if options.habits else [0]:
+        if after > filled:
+            fill(engine, prompts[filled:after], filled)
+        filled = max(filled, after)
+        found[after] = []
+        for one in heats(engine, contenders, options):
+            found[after].append(one)
+            print(f"{len(found[after])} answers            \r", end="", flush=True)
+        if options.habits:
+            print(f"after {after} answers to other prompts:")
+        for contender in contenders[1:]:
+            print("\n".join(table(found[after], contender)), flush=True)
+    return found
 
 
 if __name__ == "__main__":

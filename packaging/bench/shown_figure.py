@@ -71,7 +71,9 @@ def pairs(engine: Any, options: argparse.Namespace) -> Iterator[Pair]:
         asked, stats = [Message("user", PROMPTS[place % len(PROMPTS)])], []
         for drafter in ("none", "auto", "none"):
             engine.forget()
-            wanted = Options(sampling=sampling, seed=place, drafter=drafter, max_tokens=options.tokens, past=False)
+            wanted = Options(
+                sampling=sampling, seed=place, drafter=drafter, max_tokens=options.tokens, recall=False, remember=False
+            )
             answer = engine.chat(asked, wanted)
             answer.text()
             stats.append(answer.stats)

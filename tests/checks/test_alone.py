@@ -51,7 +51,7 @@ def held(engine: Engine) -> int:
     corpus = engine.loaded.corpus
     assert corpus is not None
     corpus.settle()
-    return tokens_held(corpus._index)
+    return tokens_held(corpus._indexes[0])
 
 
 class Listener:
@@ -154,7 +154,7 @@ def test_tune_and_bench_keep_no_answers(engine: Engine, tmp_path: Path, monkeypa
     target = engine.settings.target
     side = Answering(target, None, {"corpus": "on", "exact": "off", "drafter": "suffix", "context": 1024})
     try:
-        side.answer(Turn(MESSAGES, Options(sampling=GREEDY, seed=1, max_tokens=TOKENS, past=False)))
+        side.answer(Turn(MESSAGES, Options(sampling=GREEDY, seed=1, max_tokens=TOKENS, recall=False, remember=False)))
         assert held(side._engine) == 0
     finally:
         side.close()

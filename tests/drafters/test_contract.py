@@ -18,6 +18,7 @@ from localspec.config import EngineSettings
 from localspec.drafters.heads.dflash import BlockDrafter
 from localspec.drafters.heads.pard import ParallelContext, PardDrafter
 from localspec.drafters.models.draft_model import DraftModel, DraftModelSettings
+from localspec.drafters.search.habits import Habits
 from localspec.drafters.search.prompt_lookup import PromptLookup
 from localspec.drafters.search.recycling import RecyclingSettings, TokenRecycling
 from localspec.drafters.search.suffix import SuffixDecoding
@@ -61,16 +62,17 @@ class FixedCorpus:
     def __init__(self) -> None:
         self.index = SuffixIndex()
         self.index.add([np.arange(30, dtype=np.int32) * 7 % 11 % VOCABULARY, np.arange(9, dtype=np.int32) % VOCABULARY])
-        self.right: list[int] = []
+        self.others = SuffixIndex()
+        self.right: list[tuple[int, int]] = []
 
-    def borrow(self) -> SuffixIndex:
-        return self.index
+    def borrow(self) -> tuple[SuffixIndex, SuffixIndex]:
+        return self.index, self.others
 
     def give_back(self) -> None:
         pass
 
-    def used(self, sequence: int) -> None:
-        self.right.append(sequence)
+    def used(self, source: int, sequence: int) -> None:
+        self.right.append((source, sequence))
 
 
 def learned() -> SuccessorIndex:
@@ -92,6 +94,8 @@ MAKERS: dict[str, Callable[[], Drafter]] = {
     **{row.name: partial(of_table, row.name) for row in TABLE if row.kind == "search"},
     "suffix with a corpus": lambda: SuffixDecoding(FixedCorpus()),
     "suffix, trees": lambda: SuffixDecoding(FixedCorpus(), trees=True),
+    "habits with a corpus": lambda: Habits(FixedCorpus()),
+    "habits, trees": lambda: Habits(FixedCorpus(), branches=3),
     "recycling, trees": lambda: TokenRecycling(learned(), RecyclingSettings(3)),
     "recycling that saw nothing": TokenRecycling,
     "draft": draft_model,

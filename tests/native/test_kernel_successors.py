@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from localspec.errors import KernelError
 from localspec.native import kernels
-from localspec.native.successors import SUCCESSORS, Guess, SuccessorIndex
+from localspec.native.guess import Guess
+from localspec.native.successors import SUCCESSORS, SuccessorIndex
 from localspec.types import NO_TOKENS, LogitRows, Noise, Purpose, SamplingParams
 from tests.native.inside import memory_bytes
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 
 import numpy as np
 
 from localspec.errors import KernelError
-from localspec.native.successors import MOST_NODES, NO_GUESS, SUCCESSORS, Guess
-from localspec.types import NO_TOKENS, Float64Array, LogitRows, Noise, Purpose, SamplingParams, Tokens
+from localspec.native.guess import NO_GUESS, Guess
+from localspec.native.successors import MOST_NODES, SUCCESSORS
+from localspec.types import NO_TOKENS, Float64Array, LogitRows, Noise, Purpose, SamplingParams
 from tests.reference.numbers import exp, gumbel, log
 from tests.reference.rows import COLD, sample
 
@@ -48,46 +49,56 @@ class SuccessorIndex:
     def guess(
         self, token: int, temperature: float, noise: Noise, position: int, max_nodes: int, max_depth: int, breadth: int
     ) -> Guess:
-        found: list[tuple[int, int, float]] = []
-        waiting: list[tuple[float, int, int, int, int, float]] = []
+        def children(path: list[int]) -> list[tuple[int, float]]:
+            last = path[-1] if path else token
+            if not 0 <= last < len(self._tokens):
+                return []
+            kept = int(np.count_nonzero(self._shares[last]))
+            tokens, shares = self._tokens[last, :kept].tolist(), self._shares[last, :kept].tolist()
+            return ranked(tokens, shares, temperature, noise, position + len(path))
 
-        def open_children(token: int, parent: int, level: int, reach: float) -> None:
-            tokens, chances = self._weighed(token, temperature, noise, position + level - 1)
-            best = np.argsort(-chances, kind="stable")[:breadth].tolist()
-            for rank, i in enumerate(best):
-                chance = float(chances[i])
-                heappush(waiting, (-(reach * chance), level, parent, rank, int(tokens[i]), chance))
-
-        if max_depth:
-            open_children(token, -1, 1, 1.0)
-        while waiting and len(found) < min(max_nodes, MOST_NODES):
-            reach, level, parent, _, taken, chance = heappop(waiting)
-            found.append((taken, parent, chance))
-            if level < max_depth and -reach >= _LEAST:
-                open_children(taken, len(found) - 1, level + 1, -reach)
-        if not found:
-            return NO_GUESS
-        tokens, parents, chances = zip(*found, strict=True)
-        return Guess(
-            np.array(tokens, dtype=np.int32), np.array(parents, dtype=np.int32), np.array(chances, dtype=np.float32)
-        )
-
-    def _weighed(self, token: int, temperature: float, noise: Noise, position: int) -> tuple[Tokens, Float64Array]:
-        """int32[n] tokens kept after a token, and how likely each is to be the target's own at that position, together
-        as likely as all that is kept.
-
-        With p its share, the target takes the largest log p / T + g, or log p + T g, where g is the noise there.
-        """
-        if not 0 <= token < len(self._tokens):
-            return NO_TOKENS, np.empty(0)
-        kept = int(np.count_nonzero(self._shares[token]))
-        tokens, shares = self._tokens[token, :kept], self._shares[token, :kept].astype(np.float64)
-        if temperature < COLD or not kept:
-            return tokens, shares
-        scores = log(shares) + temperature * gumbel(noise, Purpose.SAMPLE, position, tokens)
-        weights = exp(scores - scores.max())
-        chances: Float64Array = weights * (np.cumsum(shares)[-1] / np.cumsum(weights)[-1])
-        return tokens, chances
+        return grown(children, min(max_nodes, MOST_NODES), max_depth, breadth)
 
     def memory_bytes(self) -> int:
         return self._tokens.nbytes + self._shares.nbytes
+
+
+def ranked(
+    tokens: list[int], shares: list[float], temperature: float, noise: Noise, position: int
+) -> list[tuple[int, float]]:
+    """(token, how likely it is to be the target's own at that position), best first, together as likely as the shares.
+
+    With p its share, the target takes the largest log p / T + g, or log p + T g, where g is the noise there.
+    """
+    chances: Float64Array = np.array(shares, dtype=np.float32).astype(np.float64)
+    if temperature >= COLD and tokens:
+        noisy = log(chances) + temperature * gumbel(noise, Purpose.SAMPLE, position, np.array(tokens, dtype=np.int32))
+        weights = exp(noisy - noisy.max())
+        chances = weights * (np.cumsum(chances)[-1] / np.cumsum(weights)[-1])
+    return [(tokens[i], float(chances[i])) for i in np.argsort(-chances, kind="stable").tolist()]
+
+
+def grown(
+    children: Callable[[list[int]], list[tuple[int, float]]], max_nodes: int, max_depth: int, breadth: int
+) -> Guess:
+    """A tree, the next node always the one that is likeliest to be reached; `children` of a path, best first."""
+    found: list[tuple[int, int, float]] = []
+    waiting: list[tuple[float, int, int, int, int, float, list[int]]] = []
+
+    def open_children(path: list[int], parent: int, reach: float) -> None:
+        for rank, (token, chance) in enumerate(children(path)[:breadth]):
+            heappush(waiting, (-(reach * chance), len(path), parent, rank, token, chance, [*path, token]))
+
+    if max_depth:
+        open_children([], -1, 1.0)
+    while waiting and len(found) < max_nodes:
+        reach, _, parent, _, token, chance, path = heappop(waiting)
+        found.append((token, parent, chance))
+        if len(path) < max_depth and -reach >= _LEAST:
+            open_children(path, len(found) - 1, -reach)
+    if not found:
+        return NO_GUESS
+    tokens, parents, chances = zip(*found, strict=True)
+    return Guess(
+        np.array(tokens, dtype=np.int32), np.array(parents, dtype=np.int32), np.array(chances, dtype=np.float32)
+    )

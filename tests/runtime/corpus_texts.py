@@ -29,10 +29,10 @@ def knows(corpus: Corpus, tokens: Tokens) -> bool:
 
 def guess(corpus: Corpus, tokens: Tokens) -> Continuation:
     """What follows; no tokens while the corpus is worked on."""
-    index = corpus.borrow()
-    if index is None:
+    indexes = corpus.borrow()
+    if indexes is None:
         return NOTHING
     try:
-        return index.guess(tokens, 8, 8)
+        return max((index.guess(tokens, 8, 8) for index in indexes), key=lambda one: one.match)
     finally:
         corpus.give_back()

@@ -47,7 +47,8 @@ def answer(engine: Engine, sampling: SamplingParams, seed: int, drafter: str | N
         max_tokens=24,
         drafter=drafter or "none",
         forced=drafter is not None,
-        past=False,
+        recall=False,
+        remember=False,
     )
     generation.text()
     return generation

@@ -9,41 +9,35 @@ large language model inference"; the index is native (`native/suffix.c`).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from localspec.drafters.search.conversations import Conversations
 from localspec.drafters.setup import Corpus, Setup
 from localspec.engine.interfaces import EMPTY_DRAFT, NEEDS_NOTHING, Draft, DraftRequest, History, Outcome
-from localspec.native.suffix import SuffixIndex
 
 SHORTEST_MATCH = 2
 """Fewest tokens that must match: a match of one token is no evidence."""
 
 
-@dataclass(slots=True)
-class _Indexed:
-    index: SuffixIndex
-    history: History | None = None
-    epoch: int = 0
-    length: int = 0
-    source: int = -1
-    """Number of the corpus sequence that the last guess came from; -1 = none."""
-
-
 class SuffixDecoding:
-    """One index per slot, a cache of that slot's history, and a corpus that all share."""
+    """Searches each slot's conversation, and a corpus that all share."""
 
     name = "suffix"
     needs = NEEDS_NOTHING
     free = True
 
-    def __init__(self, corpus: Corpus | None = None, trees: bool = False) -> None:
+    def __init__(
+        self, corpus: Corpus | None = None, trees: bool = False, conversations: Conversations | None = None
+    ) -> None:
         """
         Args:
             corpus: is not closed with it.
             trees: guesses are trees, not chains.
+            conversations: those that other drafters search, too.
         """
         self._corpus, self._trees = corpus, trees
-        self._slots: dict[int, _Indexed] = {}
+        self._conversations = conversations or Conversations()
+        self._sources: dict[int, tuple[int, int]] = {}
+        """By slot, where in the corpus the last guess came from: the index, and the sequence."""
 
     def missing(self, slot: int, history: History) -> int:
         return 0
@@ -52,58 +46,37 @@ class SuffixDecoding:
         return [self._guess(request) for request in requests]
 
     def _guess(self, request: DraftRequest) -> Draft:
-        nodes, depth = request.max_nodes, request.max_depth
+        nodes, depth, tokens = request.max_nodes, request.max_depth, request.history.tokens
         tree = not request.chain and (self._trees or nodes > depth)
-        seen = self._known(request)
-        draft, seen.source = self._follow(seen, request, nodes, depth, tree)
-        return draft
-
-    def _known(self, request: DraftRequest) -> _Indexed:
-        """The slot's index, which may be shorter than the history."""
-        history = request.history
-        seen = self._slots.get(request.slot)
-        if seen is None:
-            seen = self._slots[request.slot] = _Indexed(SuffixIndex())
-        if seen.history is not history or seen.epoch != history.epoch:
-            seen.history, seen.epoch, seen.length = history, history.epoch, 0
-        return seen
-
-    def _follow(self, seen: _Indexed, request: DraftRequest, nodes: int, depth: int, tree: bool) -> tuple[Draft, int]:
-        """What follows the history, and the sequence of the corpus it is from."""
-        tokens = request.history.tokens
+        seen = self._conversations.of(request)
         # With a corpus a text drawn by *rejection* or *block* would depend on earlier ones.
-        searched = request.asked.past and not request.needs_probs
-        other = self._corpus.borrow() if self._corpus is not None and searched else None
+        searched = request.asked.recall and not request.needs_probs
+        others = self._corpus.borrow() if self._corpus is not None and searched else None
         try:
-            found = seen.index.follow(tokens, seen.length, max(0, nodes), max(0, depth), tree=tree, other=other)
+            found = seen.index.follow(tokens, seen.length, max(0, nodes), max(0, depth), tree=tree, others=others or ())
         finally:
-            if other is not None and self._corpus is not None:
+            if others is not None and self._corpus is not None:
                 self._corpus.give_back()
         seen.length = len(request.history)
+        self._sources.pop(request.slot, None)
         if found.match < SHORTEST_MATCH:
-            return EMPTY_DRAFT, -1
-        past = found.sequence >= 0
-        draft = Draft(found.tokens, found.parents, None, found.confidence, self.name, past=past)
-        return draft, found.sequence
+            return EMPTY_DRAFT
+        if found.source >= 0:
+            self._sources[request.slot] = found.source, found.sequence
+        return Draft(found.tokens, found.parents, None, found.confidence, self.name)
 
     def observe(self, outcomes: Sequence[Outcome]) -> None:
-        if self._corpus is None:
-            return
         for outcome in outcomes:
-            seen, draft = self._slots.get(outcome.slot), outcome.draft
-            if seen is None:
+            source, draft = self._sources.pop(outcome.slot, None), outcome.draft
+            if source is None or self._corpus is None:
                 continue
-            right = [draft.origin_of(node) == self.name for node in outcome.verdict.accepted.tolist()]
-            if any(right) and seen.source >= 0:
-                self._corpus.used(seen.source)
-            seen.source = -1
+            if any(draft.origin_of(node) == self.name for node in outcome.verdict.accepted.tolist()):
+                self._corpus.used(*source)
 
     def close(self) -> None:
-        for seen in self._slots.values():
-            seen.index.close()
-        self._slots.clear()
+        self._conversations.close()
 
 
 def make(setup: Setup) -> SuffixDecoding:
     """The drafter as settings have it."""
-    return SuffixDecoding(setup.corpus, trees=setup.settings.branches > 1)
+    return SuffixDecoding(setup.corpus, setup.settings.branches > 1, setup.conversations)

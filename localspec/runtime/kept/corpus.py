@@ -40,6 +40,8 @@ KEPT_SHARE = 0.75
 """Of the budget, after what is of least use has left."""
 _LOOK_SECONDS = 10.0
 """In idle time, between two looks for what other processes have deleted."""
+_Place = tuple[int, int]
+"""In memory: which index, and the number of a sequence in it."""
 
 
 def folder() -> Path:
@@ -98,13 +100,14 @@ class Corpus:
         self.file = file
         self._n_vocab, self._model = n_vocab, model
         self._most = file.budget // 4
-        self._index = SuffixIndex()
-        self._lock = threading.Lock()  # of the index
-        self._held: OrderedDict[int, tuple[bytes, int]] = OrderedDict()
-        """By number in the index: name and tokens; used last comes last. On the thread only."""
-        self._numbers: dict[bytes, int] = {}
+        self._indexes = SuffixIndex(), SuffixIndex()
+        """What this model answered, and all else."""
+        self._lock = threading.Lock()  # of the indexes
+        self._held: OrderedDict[_Place, tuple[bytes, int]] = OrderedDict()
+        """Name and tokens; used last comes last. On the thread only."""
+        self._places: dict[bytes, _Place] = {}
         self._tokens = 0
-        self._used: set[int] = set()
+        self._used: set[_Place] = set()
         self._said = self._closed = False
         self._looked = perf_counter()
         self._thread = ThreadPoolExecutor(1, "localspec-corpus")
@@ -112,17 +115,17 @@ class Corpus:
 
     # -- on the engine's thread -------------------------------------------------------------------------------------
 
-    def borrow(self) -> SuffixIndex | None:
-        """The index, to be looked into until `give_back`; None while it is being worked on."""
-        return self._index if self._lock.acquire(blocking=False) else None
+    def borrow(self) -> tuple[SuffixIndex, SuffixIndex] | None:
+        """What this model answered and all else, to be looked into until `give_back`; None while it is worked on."""
+        return self._indexes if self._lock.acquire(blocking=False) else None
 
     def give_back(self) -> None:
         """What was borrowed is not looked into any more."""
         self._lock.release()
 
-    def used(self, sequence: int) -> None:
-        """A guess from that sequence was right."""
-        self._used.add(sequence)
+    def used(self, source: int, sequence: int) -> None:
+        """A guess from that sequence of one of the two was right."""
+        self._used.add((source, sequence))
 
     def keep(self, tokens: Tokens, chat: str | None = None) -> None:
         """Takes an answer, int32[n], given in a chat that may be deleted, or in none; on disk soon."""
@@ -151,14 +154,15 @@ class Corpus:
         self._thread.submit(lambda: None).result()
 
     def close(self) -> None:
-        """Writes what is not on disk yet and frees the index; a second call does nothing."""
+        """Writes what is not on disk yet and frees the indexes; a second call does nothing."""
         if self._closed:
             return
         self._closed = True
         self._thread.submit(self._guarded, self._write, self._used)
         self._thread.submit(self._guarded, self.file.close)
         self._thread.shutdown()
-        self._index.close()
+        for index in self._indexes:
+            index.close()
 
     # -- on its own thread ------------------------------------------------------------------------------------------
 
@@ -182,29 +186,36 @@ class Corpus:
                 break
             chosen.append(one)
         chosen.reverse()
+        parts = [[one for one in chosen if self._source(one) == source] for source in range(len(self._indexes))]
         with self._lock:
-            first = self._index.add([one.tokens for one in chosen])
-        for number, one in enumerate(chosen, first):
-            self._hold(number, one)
+            firsts = [index.add([one.tokens for one in part]) for index, part in zip(self._indexes, parts, strict=True)]
+        numbers = [iter(range(first, first + len(chosen))) for first in firsts]
+        for one in chosen:
+            source = self._source(one)
+            self._hold((source, next(numbers[source])), one)
 
     def _look(self) -> None:
-        for name in self.file.gone(self._numbers):
-            self._drop(self._numbers[name])
+        for name in self.file.gone(self._places):
+            self._drop(self._places[name])
 
-    def _hold(self, number: int, one: Sequence) -> None:
-        self._held[number] = (one.name, len(one.tokens))
-        self._numbers[one.name] = number
+    def _source(self, one: Sequence) -> int:
+        """Which index it belongs to."""
+        return 0 if one.model == self._model else 1
+
+    def _hold(self, place: _Place, one: Sequence) -> None:
+        self._held[place] = (one.name, len(one.tokens))
+        self._places[one.name] = place
         self._tokens += len(one.tokens)
 
-    def _take(self, tokens: Tokens, chat: str | None, used: set[int]) -> None:
+    def _take(self, tokens: Tokens, chat: str | None, used: set[_Place]) -> None:
         one = Sequence(name_of(tokens, chat), tokens, time.time(), self._model)
-        known = self._numbers.get(one.name)
+        known = self._places.get(one.name)
         if known is not None:
             self._write(used | {known})
             return
         with self._lock:
-            number = self._index.add([tokens])
-        self._hold(number, one)
+            number = self._indexes[0].add([tokens])
+        self._hold((0, number), one)
         self._write(used, one)
 
     def _make_room(self) -> None:
@@ -214,25 +225,26 @@ class Corpus:
 
     def _leave(self, chat: str) -> None:
         mark = mark_of(chat)
-        for name in [name for name in self._numbers if name.startswith(mark)]:
-            self._drop(self._numbers[name])
+        for name in [name for name in self._places if name.startswith(mark)]:
+            self._drop(self._places[name])
         try:
             erase(chat)
         except LocalspecError as error:
             _LOG.warning("localspec: %s", error)
 
-    def _drop(self, number: int) -> None:
-        name, length = self._held.pop(number)
+    def _drop(self, place: _Place) -> None:
+        name, length = self._held.pop(place)
+        source, number = place
         with self._lock:
-            self._index.remove(number)
-        del self._numbers[name]
+            self._indexes[source].remove(number)
+        del self._places[name]
         self._tokens -= length
 
-    def _write(self, used: set[int], *new: Sequence) -> None:
-        there = [number for number in used if number in self._held]
-        for number in there:
-            self._held.move_to_end(number)
-        names = [self._held[number][0] for number in there]
+    def _write(self, used: set[_Place], *new: Sequence) -> None:
+        there = [place for place in used if place in self._held]
+        for place in there:
+            self._held.move_to_end(place)
+        names = [self._held[place][0] for place in there]
         if self._tokens > self._most:
             self._make_room()
         if names or new:

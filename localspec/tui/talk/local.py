@@ -284,6 +284,7 @@ class _Asked:
 
     def generation(self, answer: LocalAnswer, sink: Sink) -> Generation:
         question = self._question
+        apart = question.alone or question.private
         return self._engine.generate(
             self.prompt,
             sampling=question.sampling,
@@ -294,7 +295,8 @@ class _Asked:
             max_draft_tokens=question.max_draft_tokens,
             preserved=self._preserved,
             chat=question.chat,
-            past=not (question.alone or question.private),
+            recall=not apart,
+            remember=not apart,
             on_prefill=lambda done, total: _tell_prefill(sink, answer, done, total),
         )
 

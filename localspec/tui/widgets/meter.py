@@ -236,7 +236,7 @@ _REST_SECONDS = 0.1
 """Between two drawings while an answer streams: numbers that change faster cannot be read."""
 TOOLTIP = """tok/s: tokens a second, prompt not counted
 x plain: plain decoding's time over the time taken; estimated from the passes of this answer in which nothing was
-  drafted, passes that found their draft in past answers left out
+  drafted
 acceptance: accepted guesses of all drafted
 accepted length: mean accepted length of a pass with a draft, next token included
 by position: how often drafts were accepted to the 1st, 2nd, ... position
