@@ -89,8 +89,7 @@ typedef struct ls_followed {
     double score;     /* Tokens expected to be right. */
     int32_t nodes;    /* How many of the next three are filled in. */
     int32_t match;    /* Tokens that matched. */
-    int32_t source;   /* Which of the others it is from; -1 = own. */
-    int32_t sequence; /* Of that one, where the first node stood last. */
+    int32_t sequence; /* Of the other index, where the first node stood last; -1 = own. */
     int32_t tokens[LS_MOST_FOLLOWED];
     int32_t parents[LS_MOST_FOLLOWED];
     float confidence[LS_MOST_FOLLOWED]; /* Chance given the parent below one half, odds from there on. */
@@ -109,6 +108,7 @@ typedef struct ls_gpu ls_gpu;             /* The kernel of native/gpu on a GPU. 
 typedef struct ls_workspace ls_workspace; /* Scratch memory and the chosen instruction set. */
 typedef struct ls_ngram ls_ngram;         /* Index of the n-grams of one history. */
 typedef struct ls_suffix ls_suffix;       /* Index of many sequences, sorted by what stands before each token. */
+typedef struct ls_counts ls_counts;       /* What followed one to four tokens, and how often. */
 typedef struct ls_successors ls_successors; /* The likeliest tokens after each token. */
 
 /* backend.c: what this build is, and scratch memory. */
@@ -254,20 +254,27 @@ LS_API int32_t ls_suffix_guess(const ls_suffix *index, const int32_t *context, i
                                int32_t max_depth, int32_t shape, int32_t *tokens, int32_t *parents, double *chances,
                                int32_t found[3], double *score);
 /* A drafter's pass in one call: `sync` to the whole int32[n] tokens, of which the first `unchanged` need not be looked
- * at, then what follows their end in `own` (running on) or, where that promises more, in one of `others`. */
-LS_API int32_t ls_suffix_follow(ls_suffix *own, const ls_suffix *const *others, int32_t n_others, int64_t unchanged,
-                                const int32_t *tokens, int64_t n, int32_t max_nodes, int32_t max_depth, int32_t shape,
-                                ls_followed *out);
+ * at, then what follows their end in `own` (running on) or, where that promises more, in `other` (NULL = none). */
+LS_API int32_t ls_suffix_follow(ls_suffix *own, const ls_suffix *other, int64_t unchanged, const int32_t *tokens,
+                                int64_t n, int32_t max_nodes, int32_t max_depth, int32_t shape, ls_followed *out);
 LS_API int32_t ls_suffix_check(const ls_suffix *index);   /* LS_OK, or LS_BAD_ARGUMENT if the index is damaged. */
 LS_API int64_t ls_suffix_tokens(const ls_suffix *index);  /* Tokens held. */
 LS_API int64_t ls_suffix_bytes(const ls_suffix *index);   /* Memory held. */
 
-/* habits.c: what a text says after its last one to four tokens, here and in past answers. Makes `own` hold the whole
- * int32[n] tokens, as ls_suffix_follow does, and guesses what follows: max_nodes at most (64 at most), max_depth in a row,
- * `breadth` (1 to 8) after a token. past: NULL = none. */
-LS_API int32_t ls_habits_guess(ls_suffix *own, const ls_suffix *past, const ls_workspace *w, int64_t unchanged,
+/* counts.c: what followed one to four tokens, in a conversation or in many sequences; 16 MB at most. */
+LS_API int32_t ls_counts_new(ls_counts **out);
+LS_API void ls_counts_free(ls_counts *counts); /* NULL is fine. */
+/* Counts a sequence (times = 1), or takes one out again (-1). Tokens are 0 or more. */
+LS_API int32_t ls_counts_add(ls_counts *counts, const int32_t *tokens, int64_t n, int32_t times);
+/* Makes the only sequence `unchanged` tokens of what it was and then `tail`. */
+LS_API int32_t ls_counts_sync(ls_counts *counts, int64_t unchanged, const int32_t *tail, int64_t n_tail);
+/* `sync` of `own` to the whole int32[n] tokens, of which the first `unchanged` need not be looked at, then what follows
+ * them by `own` and `past` (NULL = none): max_nodes at most (64 at most), max_depth in a row, `breadth` (1 to 8) after a
+ * token. */
+LS_API int32_t ls_counts_guess(ls_counts *own, const ls_counts *past, const ls_workspace *w, int64_t unchanged,
                                const int32_t *tokens, int64_t n, double temperature, const ls_noise *noise,
                                int32_t max_nodes, int32_t max_depth, int32_t breadth, ls_guess *out);
+LS_API int64_t ls_counts_bytes(const ls_counts *counts); /* Memory held. */
 
 /* successors.c: token recycling. */
 LS_API int32_t ls_successors_new(ls_successors **out);

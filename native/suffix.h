@@ -52,13 +52,6 @@ static inline int32_t ls_suffix_sequence_of(const ls_suffix *x, int32_t place) {
     return low;
 }
 
-#define LS_SUFFIX_VOTERS 32
-
-/* suffix_guess.c. The places after the last tokens before `end`, the longest match of at most `length` (within the depth):
- * *match tokens match at *count places, of which some are written to `places`, evenly spaced; returns how many. */
-int32_t ls_suffix_after(const ls_suffix *x, const int32_t *end, int32_t length, int32_t *match,
-                        int32_t places[LS_SUFFIX_VOTERS], int64_t *count);
-
 /* suffix_order.c. A place comes and goes with its token and those before it in place. */
 void ls_suffix_enter(ls_suffix *x, int32_t place);
 void ls_suffix_leave(ls_suffix *x, int32_t place);

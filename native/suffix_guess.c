@@ -7,7 +7,7 @@
  * tokens expected to be accepted. */
 #include "suffix.h"
 
-#define MOST_VOTERS LS_SUFFIX_VOTERS
+#define MOST_VOTERS 32
 #define MOST_NODES LS_MOST_FOLLOWED
 
 typedef struct candidate {
@@ -184,35 +184,21 @@ static double grow(guess *g, int32_t max_nodes, int32_t max_depth) {
     return score;
 }
 
-/* Of the places of a match, whose top is known: how many there are, and some of them, evenly spaced. */
-static int32_t choose(const ls_place *p, int32_t top, const int32_t *end, int32_t match, int32_t *places,
-                      int64_t *count) {
-    const int64_t left = beside(p, p[top].left, end, match, true);
-    const int64_t right = beside(p, p[top].right, end, match, false);
-    int64_t ranks[MOST_VOTERS];
-    *count = left + 1 + right;
-    const int64_t used = *count < MOST_VOTERS ? *count : MOST_VOTERS;
-    for (int64_t i = 0; i < used; i++) {
-        ranks[i] = p[p[top].left].size - left + i * *count / used;
-    }
-    select_ranks(p, top, 0, ranks, (int32_t)used, places);
-    return (int32_t)used;
-}
-
 static void choose_voters(guess *g, const int32_t *end, int32_t top) {
-    int64_t count;
-    g->n_voters = choose(g->x->places, top, end, g->match, g->places, &count);
+    const ls_place *p = g->x->places;
+    const int64_t left = beside(p, p[top].left, end, g->match, true);
+    const int64_t right = beside(p, p[top].right, end, g->match, false);
+    const int64_t count = left + 1 + right, used = count < MOST_VOTERS ? count : MOST_VOTERS;
+    int64_t ranks[MOST_VOTERS];
+    for (int64_t i = 0; i < used; i++) {
+        ranks[i] = p[p[top].left].size - left + i * count / used;
+    }
+    g->n_voters = (int32_t)used;
+    select_ranks(p, top, 0, ranks, g->n_voters, g->places);
     for (int32_t i = 0; i < g->n_voters; i++) {
         g->ends[i] = 0;
-        LS_PREFETCH(g->x->places + g->places[i] + 4); /* what follows the first tokens */
+        LS_PREFETCH(p + g->places[i] + 4); /* what follows the first tokens */
     }
-}
-
-int32_t ls_suffix_after(const ls_suffix *x, const int32_t *end, int32_t length, int32_t *match, int32_t *places,
-                        int64_t *count) {
-    const int32_t top = find(x, end, length, match);
-    *count = 0;
-    return top ? choose(x->places, top, end, *match, places, count) : 0;
 }
 
 /* Fills in a guess after the context that ends at `end`; what it is worth. No nodes = nothing is known. */
@@ -258,11 +244,10 @@ int32_t ls_suffix_guess(const ls_suffix *index, const int32_t *context, int64_t 
     return LS_OK;
 }
 
-int32_t ls_suffix_follow(ls_suffix *own, const ls_suffix *const *others, int32_t n_others, int64_t unchanged,
-                         const int32_t *tokens, int64_t n, int32_t max_nodes, int32_t max_depth, int32_t shape,
-                         ls_followed *out) {
-    guess guesses[2], *best = guesses, *next = guesses + 1;
-    *out = (ls_followed){.source = -1, .sequence = -1};
+int32_t ls_suffix_follow(ls_suffix *own, const ls_suffix *other, int64_t unchanged, const int32_t *tokens, int64_t n,
+                         int32_t max_nodes, int32_t max_depth, int32_t shape, ls_followed *out) {
+    guess mine, theirs;
+    *out = (ls_followed){.sequence = -1};
     if (unchanged < 0 || unchanged > n || max_nodes < 0 || max_depth < 0) {
         return LS_BAD_ARGUMENT;
     }
@@ -270,17 +255,15 @@ int32_t ls_suffix_follow(ls_suffix *own, const ls_suffix *const *others, int32_t
     if (status) {
         return status;
     }
+    const guess *best = &mine;
     const int32_t tree = shape & LS_SUFFIX_TREE;
-    out->score = guessed(best, own, tokens + n, n, max_nodes, max_depth, tree | LS_SUFFIX_RUNS_ON);
-    for (int32_t i = 0; i < n_others; i++) {
-        const double score = guessed(next, others[i], tokens + n, n, max_nodes, max_depth, tree);
+    out->score = guessed(&mine, own, tokens + n, n, max_nodes, max_depth, tree | LS_SUFFIX_RUNS_ON);
+    if (other) {
+        const double score = guessed(&theirs, other, tokens + n, n, max_nodes, max_depth, tree);
         if (score > out->score) {
-            guess *const theirs = next;
-            next = best;
-            best = theirs;
+            best = &theirs;
             out->score = score;
-            out->source = i;
-            out->sequence = ls_suffix_sequence_of(others[i], best->nodes[0].latest);
+            out->sequence = ls_suffix_sequence_of(other, theirs.nodes[0].latest);
         }
     }
     out->nodes = best->n_nodes;

@@ -12,6 +12,7 @@ from localspec.config import EngineSettings
 from localspec.drafters.search.conversations import Conversations
 from localspec.engine.interfaces import Drafter
 from localspec.methods import ROWS
+from localspec.native.counts import ContextCounts
 from localspec.native.successors import SuccessorIndex
 from localspec.native.suffix import SuffixIndex
 from localspec.types import Tokens
@@ -20,16 +21,17 @@ from localspec.types import Tokens
 class Corpus(Protocol):
     """Sequences beyond the conversation (`runtime.corpus`)."""
 
-    def borrow(self) -> tuple[SuffixIndex, SuffixIndex] | None:
-        """The target's own answers and all else, to be looked into until `give_back`; None = not now."""
+    def borrow(self) -> tuple[SuffixIndex, ContextCounts] | None:
+        """All sequences, and counts of the target's own answers, to be looked into until `give_back`; None = not
+        now."""
         ...
 
     def give_back(self) -> None:
         """What was borrowed is not looked into any more."""
         ...
 
-    def used(self, source: int, sequence: int) -> None:
-        """A guess from that sequence of one of the two was right."""
+    def used(self, sequence: int) -> None:
+        """A guess from that sequence was right."""
         ...
 
 

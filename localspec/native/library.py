@@ -58,21 +58,26 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "ls_suffix_remove": (_I32, [_PTR, _I32]),
     "ls_suffix_sync": (_I32, [_PTR, _I64, _PTR, _I64]),
     "ls_suffix_guess": (_I32, [_PTR, _PTR, _I64, _I32, _I32, _I32, _PTR, _PTR, _PTR, _PTR, _PTR]),
-    "ls_suffix_follow": (_I32, [_PTR, _PTR, _I32, _I64, _PTR, _I64, _I32, _I32, _I32, _PTR]),
+    "ls_suffix_follow": (_I32, [_PTR, _PTR, _I64, _PTR, _I64, _I32, _I32, _I32, _PTR]),
     "ls_suffix_check": (_I32, [_PTR]),
     "ls_suffix_tokens": (_I64, [_PTR]),
     "ls_suffix_bytes": (_I64, [_PTR]),
-    "ls_habits_guess": (
+    "ls_counts_new": (_I32, [_PTR]),
+    "ls_counts_free": (None, [_PTR]),
+    "ls_counts_add": (_I32, [_PTR, _PTR, _I64, _I32]),
+    "ls_counts_sync": (_I32, [_PTR, _I64, _PTR, _I64]),
+    "ls_counts_guess": (
         _I32,
         [_PTR, _PTR, _PTR, _I64, _PTR, _I64, ctypes.c_double, _PTR, _I32, _I32, _I32, _PTR],
     ),
+    "ls_counts_bytes": (_I64, [_PTR]),
     "ls_successors_new": (_I32, [_PTR]),
     "ls_successors_free": (None, [_PTR]),
     "ls_successors_learn": (_I32, [_PTR, _PTR, _PTR, _I32, _PTR, _I32]),
     "ls_successors_guess": (_I32, [_PTR, _PTR, _I32, ctypes.c_double, _PTR, _U32, _I32, _I32, _I32, _PTR]),
     "ls_successors_bytes": (_I64, [_PTR]),
 }
-BRIEF = ("ls_gumbel", "ls_ngram_sync", "ls_ngram_lookup", "ls_suffix_follow", "ls_habits_guess", "ls_successors_guess")
+BRIEF = ("ls_gumbel", "ls_ngram_sync", "ls_ngram_lookup", "ls_suffix_follow", "ls_counts_guess", "ls_successors_guess")
 """Functions that take microseconds while a pass is planned; of the library's `brief`, they keep Python's lock. Were it
 let go, the thread that reads the answer would take it, and the pass would wait for up to a millisecond. In the
 pass it has time."""
@@ -141,14 +146,7 @@ _NODES = (
 
 
 class FollowedStruct(ctypes.Structure):
-    _fields_ = (
-        ("score", ctypes.c_double),
-        ("nodes", _I32),
-        ("match", _I32),
-        ("source", _I32),
-        ("sequence", _I32),
-        *_NODES,
-    )
+    _fields_ = (("score", ctypes.c_double), ("nodes", _I32), ("match", _I32), ("sequence", _I32), *_NODES)
 
 
 class GuessStruct(ctypes.Structure):

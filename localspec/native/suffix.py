@@ -10,10 +10,9 @@ from typing import NamedTuple
 import numpy as np
 
 from localspec.errors import KernelError
-from localspec.native.guess import Guess, GuessBuffer
 from localspec.native.kernels import KERNELS
 from localspec.native.library import MOST_FOLLOWED, FollowedStruct
-from localspec.types import NO_TOKENS, Float32Array, Float64Array, Noise, Tokens
+from localspec.types import NO_TOKENS, Float32Array, Float64Array, Tokens
 
 
 class Continuation(NamedTuple):
@@ -45,14 +44,12 @@ class Followed(NamedTuple):
     they are m."""
     match: int
     """Tokens that matched."""
-    source: int
-    """Which of the other indexes it is from; -1 = its own, or nowhere."""
     sequence: int
-    """Of that index, where the first node was found last; -1 = none."""
+    """Where the first node was found last, if in the other index; -1 = in its own, or nowhere."""
 
 
 NOTHING = Continuation(NO_TOKENS, NO_TOKENS, np.empty(0), 0.0, 0, -1)
-NOTHING_FOLLOWED = Followed(NO_TOKENS, NO_TOKENS, np.empty(0, dtype=np.float32), 0, -1, -1)
+NOTHING_FOLLOWED = Followed(NO_TOKENS, NO_TOKENS, np.empty(0, dtype=np.float32), 0, -1)
 
 
 class SuffixIndex:
@@ -71,9 +68,6 @@ class SuffixIndex:
         self._found = np.zeros(3, dtype=np.int32)
         outputs = (self._tokens, self._parents, self._chances, self._found, self._score)
         self._addresses = tuple(array.ctypes.data for array in outputs)
-        self._guess = GuessBuffer()
-        self._others = (ctypes.c_void_p * 2)()
-        self._others_address = ctypes.addressof(self._others)
         self._followed = found = FollowedStruct()
         self._followed_address = ctypes.addressof(found)
         self._views = (
@@ -172,9 +166,9 @@ class SuffixIndex:
         max_depth: int,
         *,
         tree: bool = False,
-        others: Sequence[SuffixIndex] = (),
+        other: SuffixIndex | None = None,
     ) -> Followed:
-        """All that a drafter does in a pass: `sync` to int32[n] `tokens`, then the best guess after them.
+        """All that a drafter does in a pass: `sync` to int32[n] `tokens`, then the better of two guesses after them.
 
         Args:
             tokens: a conversation, whole; the newest sequence.
@@ -182,7 +176,7 @@ class SuffixIndex:
             max_nodes: of the guess; 0 = only `sync`.
             max_depth: most tokens in a row.
             tree: as in `guess`.
-            others: searched, too, at most two, and preferred where they promise more; their sequences do not run on.
+            other: searched, too, and preferred where it promises more; its sequences do not run on.
 
         Raises:
             KernelError: as `sync` and `guess`.
@@ -192,12 +186,9 @@ class SuffixIndex:
         tokens = np.ascontiguousarray(tokens, dtype=np.int32)
         length, found = len(tokens), self._followed
         unchanged = min(unchanged, self._length)
-        for place, other in enumerate(others):
-            self._others[place] = other._handle
         status = self._lib.suited(length - unchanged).ls_suffix_follow(
             self._handle,
-            self._others_address,
-            len(others),
+            None if other is None else other._handle,
             unchanged,
             tokens.ctypes.data,
             length,
@@ -213,60 +204,9 @@ class SuffixIndex:
         if not nodes:
             return NOTHING_FOLLOWED
         ids, parents, confidence = self._views
-        ids, parents, confidence = ids[:nodes].copy(), parents[:nodes].copy(), confidence[:nodes].copy()
-        return Followed(ids, parents, confidence, found.match, found.source, found.sequence)
-
-    def habits(
-        self,
-        tokens: Tokens,
-        unchanged: int,
-        temperature: float,
-        noise: Noise,
-        max_nodes: int,
-        max_depth: int,
-        breadth: int = 1,
-        past: SuffixIndex | None = None,
-    ) -> Guess:
-        """`sync` to int32[n] `tokens`, then what is said after their last one to four, here and in `past`.
-
-        Args:
-            tokens: a conversation, whole; the newest sequence.
-            unchanged: the first so many are not looked at.
-            temperature: 0 or more; above 0 the noise (Purpose.SAMPLE) ranks guesses, as the target will rank them.
-            noise: of the request.
-            max_nodes: of the tree; 64 at most.
-            max_depth: most guesses in a row.
-            breadth: most guesses after a token, from 1 (a chain) to 8.
-            past: other answers.
-
-        Raises:
-            KernelError: a number is out of range, or no memory.
-        """
-        if not (0 <= unchanged <= len(tokens) and max_nodes >= 0 and max_depth >= 0 and temperature >= 0.0):
-            raise KernelError(
-                f"{unchanged} of {len(tokens)} tokens, {max_nodes} nodes of depth {max_depth}, at {temperature}."
-            )
-        tokens, scratch = np.ascontiguousarray(tokens, dtype=np.int32), KERNELS.scratch()
-        length, unchanged = len(tokens), min(unchanged, self._length)
-        scratch.put_noise(noise)
-        status = self._lib.suited(length - unchanged).ls_habits_guess(
-            self._handle,
-            None if past is None else past._handle,
-            scratch.workspace,
-            unchanged,
-            tokens.ctypes.data,
-            length,
-            temperature,
-            scratch.noise_address,
-            min(max_nodes, MOST_FOLLOWED),
-            min(max_depth, MOST_FOLLOWED),
-            breadth,
-            self._guess.address,
+        return Followed(
+            ids[:nodes].copy(), parents[:nodes].copy(), confidence[:nodes].copy(), found.match, found.sequence
         )
-        if status:
-            raise KernelError(f"nothing can be guessed after {length} tokens (status {status}).")
-        self._length = length
-        return self._guess.taken()
 
     def close(self) -> None:
         """Frees the memory; a second call does nothing, and what is asked later sees an empty index."""

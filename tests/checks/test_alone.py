@@ -51,7 +51,7 @@ def held(engine: Engine) -> int:
     corpus = engine.loaded.corpus
     assert corpus is not None
     corpus.settle()
-    return tokens_held(corpus._indexes[0])
+    return tokens_held(corpus._index)
 
 
 class Listener:

@@ -25,6 +25,7 @@ from localspec.drafters.search.suffix import SuffixDecoding
 from localspec.drafters.setup import made
 from localspec.engine.interfaces import Draft, Drafter, DraftRequest, History
 from localspec.methods import HEADS, NAMES, PLAIN, ROWS, TABLE
+from localspec.native.counts import ContextCounts
 from localspec.native.successors import SuccessorIndex
 from localspec.native.suffix import SuffixIndex
 from localspec.types import LogitRows, Noise, SamplingParams, SparseProbs
@@ -62,17 +63,18 @@ class FixedCorpus:
     def __init__(self) -> None:
         self.index = SuffixIndex()
         self.index.add([np.arange(30, dtype=np.int32) * 7 % 11 % VOCABULARY, np.arange(9, dtype=np.int32) % VOCABULARY])
-        self.others = SuffixIndex()
-        self.right: list[tuple[int, int]] = []
+        self.counts = ContextCounts()
+        self.counts.add(np.arange(30, dtype=np.int32) * 7 % 11 % VOCABULARY)
+        self.right: list[int] = []
 
-    def borrow(self) -> tuple[SuffixIndex, SuffixIndex]:
-        return self.index, self.others
+    def borrow(self) -> tuple[SuffixIndex, ContextCounts]:
+        return self.index, self.counts
 
     def give_back(self) -> None:
         pass
 
-    def used(self, source: int, sequence: int) -> None:
-        self.right.append((source, sequence))
+    def used(self, sequence: int) -> None:
+        self.right.append(sequence)
 
 
 def learned() -> SuccessorIndex:

@@ -91,7 +91,7 @@ def test_a_text_of_the_corpus_hears_that_it_was_of_use(
     outcome = Outcome(0, request.history, draft.truncated(1), Verdict(prompt(*accepted), 4), ROWS)
     drafter.observe([outcome])
     drafter.observe([outcome])
-    assert [number for _, number in corpus.right] == right, "once"
+    assert corpus.right == right, "once"
 
 
 def test_what_the_conversation_itself_said_is_nobodys_merit() -> None:

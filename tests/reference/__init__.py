@@ -11,6 +11,7 @@ log, FreeBSD's e_log.c; sampling steps, llama.cpp's llama-sampler.cpp. The funct
 
 from __future__ import annotations
 
+from tests.reference.counts import ContextCounts
 from tests.reference.matrix import matvec
 from tests.reference.ngrams import NgramIndex
 from tests.reference.numbers import exp, gumbel, lane_sum, log, philox4x32_10, uniform
@@ -20,6 +21,7 @@ from tests.reference.suffix import SuffixIndex
 from tests.reference.verdict import Walk, verify
 
 __all__ = [
+    "ContextCounts",
     "NgramIndex",
     "SuccessorIndex",
     "SuffixIndex",

@@ -9,15 +9,11 @@ from typing import NamedTuple
 import numpy as np
 
 from localspec.errors import KernelError
-from localspec.native.guess import Guess
-from localspec.native.successors import SUCCESSORS
 from localspec.native.suffix import NOTHING, Continuation, Followed
-from localspec.types import Noise, Tokens
-from tests.reference.successors import grown, ranked
+from localspec.types import Tokens
 
 _MOST_VOTERS, _MOST_NODES = 32, 64
 _FEW = 64
-_LONGEST, _OWN_TIMES, _LEAST_SAY = 4, 10.0, 0.02
 _Place = tuple[int, int]
 """(sequence, index of a token in it)."""
 
@@ -127,45 +123,16 @@ class SuffixIndex:
         max_nodes: int,
         max_depth: int,
         tree: bool = False,
-        others: Sequence[SuffixIndex] = (),
+        other: SuffixIndex | None = None,
     ) -> Followed:
         self.sync(tokens, unchanged)
-        best, source, sequence = self.guess(tokens, max_nodes, max_depth, tree, True), -1, -1
-        for place, other in enumerate(others):
+        best, sequence = self.guess(tokens, max_nodes, max_depth, tree, True), -1
+        if other is not None:
             found = other.guess(tokens, max_nodes, max_depth, tree)
             if found.score > best.score:
-                best, source, sequence = found, place, found.sequence
+                best, sequence = found, found.sequence
         scores = [chance if chance < 0.5 else chance / (1.0 - chance) for chance in best.chances.tolist()]
-        return Followed(best.tokens, best.parents, np.array(scores, dtype=np.float32), best.match, source, sequence)
-
-    def habits(
-        self,
-        tokens: Tokens,
-        unchanged: int,
-        temperature: float,
-        noise: Noise,
-        max_nodes: int,
-        max_depth: int,
-        breadth: int,
-        past: SuffixIndex | None = None,
-    ) -> Guess:
-        self.sync(tokens, unchanged)
-
-        def children(path: list[int]) -> list[tuple[int, float]]:
-            shares = _mixed([self, past] if past else [self], [*tokens.tolist()[-4:], *path])
-            best = sorted(shares, key=lambda token: -shares[token])[:SUCCESSORS]
-            return ranked(best, [shares[token] for token in best], temperature, noise, len(tokens) + len(path))
-
-        return grown(children, min(max_nodes, _MOST_NODES), max_depth, breadth)
-
-    def after(self, context: list[int]) -> tuple[list[int], int]:
-        """Tokens that followed a context, at some of its places, evenly spaced, and how many places there are."""
-        end = context[::-1]
-        low = bisect_left(self._order, end, key=lambda place: self._before(place)[: len(end)])
-        high = bisect_right(self._order, end, key=lambda place: self._before(place)[: len(end)])
-        used = min(high - low, _MOST_VOTERS)
-        places = [self._order[low + i * (high - low) // used] for i in range(used)]
-        return [self._tokens(sequence)[at] for sequence, at in places], high - low
+        return Followed(best.tokens, best.parents, np.array(scores, dtype=np.float32), best.match, sequence)
 
     def _children(
         self, nodes: list[_Candidate], parent: int, match: int, voters: list[_Place], runs_on: bool, tree: bool
@@ -204,27 +171,6 @@ class SuffixIndex:
 
     def close(self) -> None:
         self._sequences, self._order = [], []
-
-
-def _mixed(indexes: list[SuffixIndex], end: list[int]) -> dict[int, float]:
-    """How likely each token is to follow, by the last four tokens, three, two and one (Witten and Bell)."""
-    mixed: dict[int, float] = {}
-    left = 1.0
-    for length in range(min(_LONGEST, len(end)), 0, -1):
-        if left <= _LEAST_SAY:
-            break
-        seen: dict[int, float] = {}
-        met = 0.0
-        for index, times in zip(indexes, (_OWN_TIMES, 1.0), strict=False):
-            found, count = index.after(end[-length:])
-            met += times * count
-            for token in found:
-                seen[token] = seen.get(token, 0.0) + times * count / len(found)
-        if met:
-            for token, says in seen.items():
-                mixed[token] = mixed.get(token, 0.0) + left * says / (met + len(seen))
-            left *= len(seen) / (met + len(seen))
-    return mixed
 
 
 def _checked(tokens: Tokens) -> list[int]:

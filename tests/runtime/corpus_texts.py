@@ -29,10 +29,11 @@ def knows(corpus: Corpus, tokens: Tokens) -> bool:
 
 def guess(corpus: Corpus, tokens: Tokens) -> Continuation:
     """What follows; no tokens while the corpus is worked on."""
-    indexes = corpus.borrow()
-    if indexes is None:
+    borrowed = corpus.borrow()
+    if borrowed is None:
         return NOTHING
+    index, _ = borrowed
     try:
-        return max((index.guess(tokens, 8, 8) for index in indexes), key=lambda one: one.match)
+        return index.guess(tokens, 8, 8)
     finally:
         corpus.give_back()

@@ -94,7 +94,7 @@ def test_what_is_of_least_use_makes_room(file: CorpusFile) -> None:
         corpus.keep(text(number, LONG))
     corpus.settle()
     found = guess(corpus, text(2, LONG)[:-8])
-    corpus.used(0, found.sequence)
+    corpus.used(found.sequence)
     for number in range(19, 30):
         corpus.keep(text(number, LONG))
     corpus.settle()
@@ -478,7 +478,7 @@ def test_an_engine_keeps_answers_and_finds_them_again(tmp_path: Path, monkeypatc
             corpus = engine.loaded.corpus
             assert corpus is not None
             corpus.settle()
-            assert tokens_held(corpus._indexes[0]) == (40 if turn else 0)
+            assert tokens_held(corpus._index) == (40 if turn else 0)
             assert ask(engine, "The river") == plain
     (path,) = (tmp_path / "corpus").glob("*.sqlite")
     with closing(CorpusFile(path, BUDGET)) as file:

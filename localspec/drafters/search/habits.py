@@ -1,7 +1,7 @@
 """Habits: what does this model say after its last few tokens?
 
 Counts what followed the last one to four tokens, in the conversation and in the model's own past answers, and mixes the
-counts of all lengths (`native/habits.c`). So a guess needs no long match: it is what this model says often, in any
+counts of all lengths (`native/counts.c`). So a guess needs no long match: it is what this model says often, in any
 text. Under a temperature the target's own noise ranks the guesses, as the target will rank them (*coupled*).
 Chains, or trees (best first).
 """
@@ -10,13 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from localspec.drafters.search.conversations import Conversations
 from localspec.drafters.setup import Corpus, Setup
 from localspec.engine.interfaces import (
     EMPTY_DRAFT,
-    HIGHEST_PROBABILITY,
     NEEDS_NOTHING,
     Draft,
     DraftRequest,
@@ -60,26 +57,23 @@ class Habits:
         seen = self._conversations.of(request)
         borrowed = self._corpus.borrow() if self._corpus is not None and request.asked.recall else None
         try:
-            found = seen.index.habits(
+            found = seen.counts.guess(
                 tokens,
-                seen.length,
+                seen.counted,
                 request.asked.sampling.temperature,
                 request.noise,
                 max(0, request.max_nodes),
                 max(0, request.max_depth),
                 self._breadth(request),
-                borrowed[0] if borrowed else None,
+                borrowed[1] if borrowed else None,
             )
         finally:
             if borrowed is not None and self._corpus is not None:
                 self._corpus.give_back()
-        seen.length = len(tokens)
+        seen.counted = len(tokens)
         if not len(found.tokens):
             return EMPTY_DRAFT
-        confidence = np.minimum(
-            found.confidence, np.float32(HIGHEST_PROBABILITY)
-        )  # no share is as good as a long match
-        return Draft(found.tokens, found.parents, None, confidence, self.name)
+        return Draft(found.tokens, found.parents, None, found.confidence, self.name)
 
     def _breadth(self, request: DraftRequest) -> int:
         if request.chain:

@@ -36,8 +36,8 @@ class SuffixDecoding:
         """
         self._corpus, self._trees = corpus, trees
         self._conversations = conversations or Conversations()
-        self._sources: dict[int, tuple[int, int]] = {}
-        """By slot, where in the corpus the last guess came from: the index, and the sequence."""
+        self._sources: dict[int, int] = {}
+        """By slot, number of the corpus sequence that the last guess came from."""
 
     def missing(self, slot: int, history: History) -> int:
         return 0
@@ -51,18 +51,19 @@ class SuffixDecoding:
         seen = self._conversations.of(request)
         # With a corpus a text drawn by *rejection* or *block* would depend on earlier ones.
         searched = request.asked.recall and not request.needs_probs
-        others = self._corpus.borrow() if self._corpus is not None and searched else None
+        borrowed = self._corpus.borrow() if self._corpus is not None and searched else None
+        other = borrowed[0] if borrowed else None
         try:
-            found = seen.index.follow(tokens, seen.length, max(0, nodes), max(0, depth), tree=tree, others=others or ())
+            found = seen.index.follow(tokens, seen.length, max(0, nodes), max(0, depth), tree=tree, other=other)
         finally:
-            if others is not None and self._corpus is not None:
+            if borrowed is not None and self._corpus is not None:
                 self._corpus.give_back()
         seen.length = len(request.history)
         self._sources.pop(request.slot, None)
         if found.match < SHORTEST_MATCH:
             return EMPTY_DRAFT
-        if found.source >= 0:
-            self._sources[request.slot] = found.source, found.sequence
+        if found.sequence >= 0:
+            self._sources[request.slot] = found.sequence
         return Draft(found.tokens, found.parents, None, found.confidence, self.name)
 
     def observe(self, outcomes: Sequence[Outcome]) -> None:
@@ -71,7 +72,7 @@ class SuffixDecoding:
             if source is None or self._corpus is None:
                 continue
             if any(draft.origin_of(node) == self.name for node in outcome.verdict.accepted.tolist()):
-                self._corpus.used(*source)
+                self._corpus.used(source)
 
     def close(self) -> None:
         self._conversations.close()

@@ -30,6 +30,7 @@ from localspec import paths, sqlite
 from localspec.errors import LocalspecError
 from localspec.gguf import Header
 from localspec.models.facts.vocabulary import vocabulary
+from localspec.native.counts import ContextCounts
 from localspec.native.suffix import SuffixIndex
 from localspec.types import Tokens
 
@@ -40,8 +41,6 @@ KEPT_SHARE = 0.75
 """Of the budget, after what is of least use has left."""
 _LOOK_SECONDS = 10.0
 """In idle time, between two looks for what other processes have deleted."""
-_Place = tuple[int, int]
-"""In memory: which index, and the number of a sequence in it."""
 
 
 def folder() -> Path:
@@ -100,14 +99,15 @@ class Corpus:
         self.file = file
         self._n_vocab, self._model = n_vocab, model
         self._most = file.budget // 4
-        self._indexes = SuffixIndex(), SuffixIndex()
-        """What this model answered, and all else."""
-        self._lock = threading.Lock()  # of the indexes
-        self._held: OrderedDict[_Place, tuple[bytes, int]] = OrderedDict()
-        """Name and tokens; used last comes last. On the thread only."""
-        self._places: dict[bytes, _Place] = {}
+        self._index = SuffixIndex()
+        self._counts = ContextCounts()
+        """Of what this model answered."""
+        self._lock = threading.Lock()  # of both
+        self._held: OrderedDict[int, Sequence] = OrderedDict()
+        """By number in the index; used last comes last. On the thread only."""
+        self._numbers: dict[bytes, int] = {}
         self._tokens = 0
-        self._used: set[_Place] = set()
+        self._used: set[int] = set()
         self._said = self._closed = False
         self._looked = perf_counter()
         self._thread = ThreadPoolExecutor(1, "localspec-corpus")
@@ -115,17 +115,18 @@ class Corpus:
 
     # -- on the engine's thread -------------------------------------------------------------------------------------
 
-    def borrow(self) -> tuple[SuffixIndex, SuffixIndex] | None:
-        """What this model answered and all else, to be looked into until `give_back`; None while it is worked on."""
-        return self._indexes if self._lock.acquire(blocking=False) else None
+    def borrow(self) -> tuple[SuffixIndex, ContextCounts] | None:
+        """All sequences, and counts of what this model answered, to be looked into until `give_back`; None while they
+        are being worked on."""
+        return (self._index, self._counts) if self._lock.acquire(blocking=False) else None
 
     def give_back(self) -> None:
         """What was borrowed is not looked into any more."""
         self._lock.release()
 
-    def used(self, source: int, sequence: int) -> None:
-        """A guess from that sequence of one of the two was right."""
-        self._used.add((source, sequence))
+    def used(self, sequence: int) -> None:
+        """A guess from that sequence was right."""
+        self._used.add(sequence)
 
     def keep(self, tokens: Tokens, chat: str | None = None) -> None:
         """Takes an answer, int32[n], given in a chat that may be deleted, or in none; on disk soon."""
@@ -154,15 +155,15 @@ class Corpus:
         self._thread.submit(lambda: None).result()
 
     def close(self) -> None:
-        """Writes what is not on disk yet and frees the indexes; a second call does nothing."""
+        """Writes what is not on disk yet and frees the memory; a second call does nothing."""
         if self._closed:
             return
         self._closed = True
         self._thread.submit(self._guarded, self._write, self._used)
         self._thread.submit(self._guarded, self.file.close)
         self._thread.shutdown()
-        for index in self._indexes:
-            index.close()
+        self._index.close()
+        self._counts.close()
 
     # -- on its own thread ------------------------------------------------------------------------------------------
 
@@ -186,36 +187,33 @@ class Corpus:
                 break
             chosen.append(one)
         chosen.reverse()
-        parts = [[one for one in chosen if self._source(one) == source] for source in range(len(self._indexes))]
         with self._lock:
-            firsts = [index.add([one.tokens for one in part]) for index, part in zip(self._indexes, parts, strict=True)]
-        numbers = [iter(range(first, first + len(chosen))) for first in firsts]
-        for one in chosen:
-            source = self._source(one)
-            self._hold((source, next(numbers[source])), one)
+            first = self._index.add([one.tokens for one in chosen])
+            for one in chosen:
+                if one.model == self._model:
+                    self._counts.add(one.tokens)
+        for number, one in enumerate(chosen, first):
+            self._hold(number, one)
 
     def _look(self) -> None:
-        for name in self.file.gone(self._places):
-            self._drop(self._places[name])
+        for name in self.file.gone(self._numbers):
+            self._drop(self._numbers[name])
 
-    def _source(self, one: Sequence) -> int:
-        """Which index it belongs to."""
-        return 0 if one.model == self._model else 1
-
-    def _hold(self, place: _Place, one: Sequence) -> None:
-        self._held[place] = (one.name, len(one.tokens))
-        self._places[one.name] = place
+    def _hold(self, number: int, one: Sequence) -> None:
+        self._held[number] = one
+        self._numbers[one.name] = number
         self._tokens += len(one.tokens)
 
-    def _take(self, tokens: Tokens, chat: str | None, used: set[_Place]) -> None:
+    def _take(self, tokens: Tokens, chat: str | None, used: set[int]) -> None:
         one = Sequence(name_of(tokens, chat), tokens, time.time(), self._model)
-        known = self._places.get(one.name)
+        known = self._numbers.get(one.name)
         if known is not None:
             self._write(used | {known})
             return
         with self._lock:
-            number = self._indexes[0].add([tokens])
-        self._hold((0, number), one)
+            number = self._index.add([tokens])
+            self._counts.add(tokens)
+        self._hold(number, one)
         self._write(used, one)
 
     def _make_room(self) -> None:
@@ -225,26 +223,27 @@ class Corpus:
 
     def _leave(self, chat: str) -> None:
         mark = mark_of(chat)
-        for name in [name for name in self._places if name.startswith(mark)]:
-            self._drop(self._places[name])
+        for name in [name for name in self._numbers if name.startswith(mark)]:
+            self._drop(self._numbers[name])
         try:
             erase(chat)
         except LocalspecError as error:
             _LOG.warning("localspec: %s", error)
 
-    def _drop(self, place: _Place) -> None:
-        name, length = self._held.pop(place)
-        source, number = place
+    def _drop(self, number: int) -> None:
+        one = self._held.pop(number)
         with self._lock:
-            self._indexes[source].remove(number)
-        del self._places[name]
-        self._tokens -= length
+            self._index.remove(number)
+            if one.model == self._model:
+                self._counts.remove(one.tokens)
+        del self._numbers[one.name]
+        self._tokens -= len(one.tokens)
 
-    def _write(self, used: set[_Place], *new: Sequence) -> None:
-        there = [place for place in used if place in self._held]
-        for place in there:
-            self._held.move_to_end(place)
-        names = [self._held[place][0] for place in there]
+    def _write(self, used: set[int], *new: Sequence) -> None:
+        there = [number for number in used if number in self._held]
+        for number in there:
+            self._held.move_to_end(number)
+        names = [self._held[number].name for number in there]
         if self._tokens > self._most:
             self._make_room()
         if names or new:
