@@ -15,6 +15,7 @@ import pytest
 from localspec.chat.archive.archive import Archive
 from localspec.chat.archive.message import Attachment
 from localspec.chat.prompt.prompt import prompt_messages, sampling_params
+from localspec.tui.text.passes import read_passes
 from tests.chat.conftest import say, texts
 
 RECORDED = Path(__file__).parents[1] / "data" / "saved-0.1" / "chats.sqlite3.gz"
@@ -56,7 +57,9 @@ def test_chats_of_0_1_open_with_all_that_belongs_to_them(file: Path) -> None:
         first = archive.message(second.siblings[0])
         assert (first.content, first.reasoning, first.seed) == ("Zürich lies.", "A city.", 2**64 - 1)
         assert (first.sampling["top_k"], first.stats["tokens"]) == (3, 4)
-        shown = [(token.text, token.drafter) for token in archive.replay(first.id).tokens()]
+        replay = archive.replay(first.id)
+        passes = read_passes(replay.passes, lambda token: replay.pieces.get(token, b""))
+        shown = [(token.text, token.drafter) for one in passes for token in one.emitted]
         assert shown == [("Zü", "lookup"), ("rich", "lookup"), (" lies", ""), (".", "")]
         assert [hit.message_id for hit in archive.search("zurich lies")] == [first.id]
         assert "They talked long." in prompt_messages(long, archive.path(long.id))[0].content

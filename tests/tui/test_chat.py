@@ -140,7 +140,7 @@ async def test_figures_of_the_recording_are_stored_and_shown(make_app: MakeApp) 
         assert f"{answer.stats['generated_tokens']} tokens" in str(
             front(app).transcript.bubbles[1].query_one(".foot").content  # type: ignore[attr-defined]
         )
-        assert app.session.archive.replay(answer.id).tokens()
+        assert app.session.archive.replay(answer.id).passes
 
 
 async def test_the_last_chat_and_its_unsent_text_come_back(make_app: MakeApp, archive: Archive) -> None:

@@ -63,7 +63,7 @@ async def test_question_edit_queue_search_origins_quit_resume(make_app: MakeApp,
         await pilot.press("f6")
         await until(pilot, lambda: all(bubble.text is None for bubble in front(app).transcript.bubbles[1::2]))
         assert front(app).transcript.bubbles[1]._view != MARKDOWN
-        assert app.session.archive.replay(front(app).path[1].id).tokens()
+        assert app.session.archive.replay(front(app).path[1].id).passes
 
         await pilot.press("ctrl+f")
         await until(pilot, lambda: isinstance(app.screen, HistoryScreen))

@@ -7,6 +7,7 @@ import sqlite3
 import time
 import uuid
 from collections.abc import Iterable, Mapping
+from dataclasses import fields
 from typing import Any
 
 from localspec.chat.archive.message import Chat, Deletion, Preset
@@ -45,28 +46,22 @@ def json_text(data: Mapping[str, Any]) -> str:
         raise UsageError(f"These settings cannot be kept: {error}.") from None
 
 
+def kept(value: Any) -> Any:
+    """A value as SQLite takes it: texts that can be held, plain data as JSON. Raises as `json_text`."""
+    if isinstance(value, Mapping):
+        return json_text(value)
+    return clean(value) if isinstance(value, str) else value
+
+
 def fresh_key() -> str:
     """A name for a chat or a message that nothing else has."""
     return uuid.uuid4().hex
 
 
 def _chat(row: sqlite3.Row) -> Chat:
-    return Chat(
-        id=row["id"],
-        key=row["key"],
-        title=row["title"],
-        system=row["system"],
-        model=row["model"],
-        params=json.loads(row["params"]),
-        pinned=bool(row["pinned"]),
-        tags=tuple(row["tags"].split("\x1f")) if row["tags"] else (),
-        unsent=row["unsent"],
-        window_first=row["window_first"],
-        window_summary=row["window_summary"],
-        created=row["created"],
-        used=row["used"],
-        messages=row["messages"],
-    )
+    same = {field.name: row[field.name] for field in fields(Chat)}
+    tags = tuple(row["tags"].split("\x1f")) if row["tags"] else ()
+    return Chat(**same | {"params": json.loads(row["params"]), "pinned": bool(row["pinned"]), "tags": tags})
 
 
 def find(connection: sqlite3.Connection, chat_id: int) -> Chat:
@@ -130,7 +125,7 @@ def change(connection: sqlite3.Connection, chat_id: int, **columns: Any) -> None
     """
     find(connection, chat_id)
     assignments = ", ".join(f"{name} = :{name}" for name in columns)
-    values = {name: clean(value) if isinstance(value, str) else value for name, value in columns.items()}
+    values = {name: kept(value) for name, value in columns.items()}
     connection.execute(f"UPDATE chat SET {assignments} WHERE id = :id", values | {"id": chat_id})
 
 

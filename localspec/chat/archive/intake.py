@@ -4,46 +4,43 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
-from localspec.chat.archive.chats import clean, create, json_text, remove, set_tags
+from localspec.chat.archive.chats import change, clean, create, remove, set_tags
 from localspec.chat.archive.message import Attachment
+from localspec.chat.archive.tree import write
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ForeignMessage:
-    """A message by keys instead of ids."""
+    """A message by keys instead of ids. Fields stand in the order of the export."""
 
     key: str
-    parent: str | None
-    chosen: bool
+    parent: str | None = None
+    chosen: bool = False
     """It is its parent's chosen child."""
     role: str
     content: str
-    created: float
-    updated: float
-    state: str = "done"
     reasoning: str = ""
+    state: str = "done"
     note: str = ""
     model: str = ""
     seed: int | None = None
     sampling: Mapping[str, Any] = field(default_factory=dict)
     stats: Mapping[str, Any] = field(default_factory=dict)
     attachments: Sequence[Attachment] = ()
+    created: float
+    updated: float
     passes: bytes | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ForeignChat:
-    """A chat that can be taken in."""
+    """A chat that can be taken in. Fields stand in the order of the export."""
 
     key: str
-    title: str
-    created: float
-    used: float
-    messages: Sequence[ForeignMessage]
-    """Parents before children."""
+    title: str = ""
     system: str = ""
     model: str = ""
     params: Mapping[str, Any] = field(default_factory=dict)
@@ -52,6 +49,10 @@ class ForeignChat:
     unsent: str = ""
     window_first: str | None = None
     window_summary: str = ""
+    created: float
+    used: float
+    messages: Sequence[ForeignMessage]
+    """Parents before children."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,10 +103,8 @@ def take_in(connection: sqlite3.Connection, chats: Sequence[ForeignChat], left_o
 
 def _add_chat(connection: sqlite3.Connection, chat: ForeignChat) -> int:
     chat_id = create(connection, chat.title, chat.system, chat.model, chat.params, clean(chat.key))
-    connection.execute(
-        "UPDATE chat SET pinned = ?, unsent = ?, window_summary = ?, created = ?, used = ? WHERE id = ?",
-        (chat.pinned, clean(chat.unsent), clean(chat.window_summary), chat.created, chat.used, chat_id),
-    )
+    names = ("pinned", "unsent", "window_summary", "created", "used")
+    change(connection, chat_id, **{name: getattr(chat, name) for name in names})
     set_tags(connection, chat_id, chat.tags)
     return chat_id
 
@@ -137,33 +136,9 @@ def _add_messages(connection: sqlite3.Connection, chat_id: int, chat: ForeignCha
 
 
 def _add_message(connection: sqlite3.Connection, chat_id: int, parent: int | None, message: ForeignMessage) -> int:
-    cursor = connection.execute(
-        """INSERT INTO message (key, chat, parent, role, content, reasoning, state, note, model, seed, sampling, stats,
-        created, updated) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)""",
-        (
-            clean(message.key),
-            chat_id,
-            parent,
-            message.role,
-            clean(message.content),
-            clean(message.reasoning),
-            message.state,
-            clean(message.note),
-            clean(message.model),
-            None if message.seed is None else str(message.seed),
-            json_text(message.sampling),
-            json_text(message.stats),
-            message.created,
-            message.updated,
-        ),
-    )
-    assert cursor.lastrowid is not None
-    connection.executemany(
-        "INSERT INTO attachment (message, position, name, content) VALUES (?, ?, ?, ?)",
-        [(cursor.lastrowid, at, clean(item.name), clean(item.content)) for at, item in enumerate(message.attachments)],
-    )
+    apart = {"parent", "chosen", "attachments", "passes"}
+    same = {field.name: getattr(message, field.name) for field in fields(message) if field.name not in apart}
+    added = write(connection, same | {"chat": chat_id, "parent": parent}, message.attachments)
     if message.passes is not None:
-        connection.execute(
-            "INSERT INTO passes (message, part, data) VALUES (?, 0, ?)", (cursor.lastrowid, message.passes)
-        )
-    return cursor.lastrowid
+        connection.execute("INSERT INTO passes (message, part, data) VALUES (?, 0, ?)", (added, message.passes))
+    return added

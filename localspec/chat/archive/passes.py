@@ -7,11 +7,9 @@ already say: drafter, guesses, who guessed each, parents, accepted, next token, 
 
 from __future__ import annotations
 
-import codecs
 import zlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from localspec.engine.request import PassRecord
 from localspec.errors import UsageError
@@ -24,20 +22,6 @@ _MOST_BYTES = 256 << 20
 """Of a part once it is unpacked; more is no answer's."""
 
 
-class ReplayToken(NamedTuple):
-    """A token of an answer."""
-
-    pass_index: int
-    token: int
-    text: str
-    """Whole characters that this token completes. All texts join to what the model said: thoughts included, and the
-    little that a stop cut off the end."""
-    drafter: str
-    """Whose guess it was; "" = the target's own."""
-    depth: int
-    """Position in the draft, from 1; 0 = the target's own."""
-
-
 @dataclass(frozen=True, slots=True)
 class Replay:
     """Everything that is known of how an answer came about."""
@@ -45,18 +29,6 @@ class Replay:
     passes: list[PassRecord]
     pieces: Mapping[int, bytes]
     """Bytes of every token in `passes`, guesses included; a token without any is missing."""
-
-    def tokens(self) -> list[ReplayToken]:
-        """The tokens of the answer and where each came from, in order."""
-        decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        found = []
-        for index, record in enumerate(self.passes):
-            emitted = [
-                (record.guesses[node], record.drafter_of(node), depth) for depth, node in enumerate(record.accepted, 1)
-            ]
-            for token, drafter, depth in (*emitted, (record.next_token, "", 0)):
-                found.append(ReplayToken(index, token, decoder.decode(self.pieces.get(token, b"")), drafter, depth))
-        return found
 
 
 def tokens_of(record: PassRecord) -> Iterable[int]:

@@ -10,10 +10,11 @@ import sqlite3
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
 from itertools import pairwise
 from typing import Any
 
-from localspec.chat.archive.chats import clean, create, find, fresh_key, json_text, touch
+from localspec.chat.archive.chats import clean, create, find, fresh_key, kept, touch
 from localspec.chat.archive.message import Attachment, StoredMessage
 from localspec.errors import UsageError
 
@@ -21,25 +22,16 @@ LEAF = -1
 """Stands for the end of the active path where the id of a parent is wanted."""
 
 
+_APART = {"chat_id", "parent_id", "attachments", "siblings"}
+_SAME = [field.name for field in fields(StoredMessage) if field.name not in _APART]
+"""Fields that are columns of the same name."""
+
+
 def _message(row: sqlite3.Row, attachments: tuple[Attachment, ...], siblings: tuple[int, ...]) -> StoredMessage:
+    same = {name: row[name] for name in _SAME} | {name: json.loads(row[name]) for name in ("sampling", "stats")}
+    same["seed"] = None if row["seed"] is None else int(row["seed"])
     return StoredMessage(
-        id=row["id"],
-        key=row["key"],
-        chat_id=row["chat"],
-        parent_id=row["parent"],
-        role=row["role"],
-        content=row["content"],
-        reasoning=row["reasoning"],
-        state=row["state"],
-        note=row["note"],
-        model=row["model"],
-        seed=None if row["seed"] is None else int(row["seed"]),
-        sampling=json.loads(row["sampling"]),
-        stats=json.loads(row["stats"]),
-        attachments=attachments,
-        created=row["created"],
-        updated=row["updated"],
-        siblings=siblings,
+        chat_id=row["chat"], parent_id=row["parent"], attachments=attachments, siblings=siblings, **same
     )
 
 
@@ -173,27 +165,25 @@ def insert(
     if parent is not None and chat_of(connection, parent) != chat_id:
         raise UsageError(f"Message {parent} is not in chat {chat_id}.")
     now = time.time()
-    values = {
-        "key": fresh_key(),
-        "chat": chat_id,
-        "parent": parent,
-        "role": role,
-        "content": clean(content),
-        "state": "done",
-        "created": now,
-        "updated": now,
-    } | columns
-    names = ", ".join(values)
-    cursor = connection.execute(
-        f"INSERT INTO message ({names}) VALUES ({', '.join(f':{name}' for name in values)})", values
-    )
+    row = {"key": fresh_key(), "chat": chat_id, "parent": parent, "role": role, "content": content, "state": "done"}
+    added = write(connection, row | {"created": now, "updated": now} | columns, attachments)
+    _lead_through(connection, chat_id, added)
+    touch(connection, chat_id)
+    return added
+
+
+def write(connection: sqlite3.Connection, row: Mapping[str, Any], attachments: Sequence[Attachment]) -> int:
+    """Puts a message into its table, as its columns are named; its id. Those left out have their defaults."""
+    values = {name: kept(value) for name, value in row.items()}
+    if values.get("seed") is not None:
+        values["seed"] = str(values["seed"])  # SQLite's numbers end at 2^63
+    places = ", ".join(f":{name}" for name in values)
+    cursor = connection.execute(f"INSERT INTO message ({', '.join(values)}) VALUES ({places})", values)
     assert cursor.lastrowid is not None
     connection.executemany(
         "INSERT INTO attachment (message, position, name, content) VALUES (?, ?, ?, ?)",
         [(cursor.lastrowid, at, clean(item.name), clean(item.content)) for at, item in enumerate(attachments)],
     )
-    _lead_through(connection, chat_id, cursor.lastrowid)
-    touch(connection, chat_id)
     return cursor.lastrowid
 
 
@@ -251,9 +241,9 @@ def branch(connection: sqlite3.Connection, message_id: int) -> int:
             state="stopped" if one.state == "streaming" else one.state,
             note=one.note,
             model=one.model,
-            seed=None if one.seed is None else str(one.seed),
-            sampling=json_text(one.sampling),
-            stats=json_text(one.stats),
+            seed=one.seed,
+            sampling=one.sampling,
+            stats=one.stats,
         )
     return fresh
 
@@ -282,9 +272,9 @@ def begin(
         "",
         state="streaming",
         writer=writer,
-        model=clean(model),
-        seed=None if seed is None else str(seed),
-        sampling=json_text(sampling),
+        model=model,
+        seed=seed,
+        sampling=sampling,
     )
 
 

@@ -6,10 +6,11 @@ import base64
 import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from localspec.chat.archive.chats import clean
+from localspec.chat.archive.intake import ForeignChat, ForeignMessage
 from localspec.chat.archive.message import Chat, StoredMessage
 from localspec.chat.prompt.prompt import window_start, with_attachments
 
@@ -100,43 +101,20 @@ def to_json(exports: Sequence[ChatExport]) -> str:
 
 
 def _plain(export: ChatExport) -> dict[str, Any]:
-    chat = export.chat
-    keys = {message.id: message.key for message in export.tree}
-    return {
-        "key": chat.key,
-        "title": chat.title,
-        "system": chat.system,
-        "model": chat.model,
-        "params": dict(chat.params),
-        "pinned": chat.pinned,
-        "tags": list(chat.tags),
-        "unsent": chat.unsent,
-        "window_first": keys.get(chat.window_first) if chat.window_first is not None else None,
-        "window_summary": chat.window_summary,
-        "created": chat.created,
-        "used": chat.used,
-        "messages": [_plain_message(message, keys, export) for message in export.tree],
-    }
+    keys: dict[int | None, str] = {message.id: message.key for message in export.tree}
+    messages = [_plain_message(message, keys, export) for message in export.tree]
+    return _like(ForeignChat, export.chat, {"window_first": keys.get(export.chat.window_first), "messages": messages})
 
 
-def _plain_message(message: StoredMessage, keys: Mapping[int, str], export: ChatExport) -> dict[str, Any]:
-    data: dict[str, Any] = {
-        "key": message.key,
-        "parent": keys.get(message.parent_id) if message.parent_id is not None else None,
-        "chosen": message.id in export.chosen,
-        "role": message.role,
-        "content": message.content,
-        "reasoning": message.reasoning,
-        "state": message.state,
-        "note": message.note,
-        "model": message.model,
-        "seed": message.seed,
-        "sampling": dict(message.sampling),
-        "stats": dict(message.stats),
-        "attachments": [{"name": item.name, "content": item.content} for item in message.attachments],
-        "created": message.created,
-        "updated": message.updated,
-    }
+def _plain_message(message: StoredMessage, keys: Mapping[int | None, str], export: ChatExport) -> dict[str, Any]:
+    own: dict[str, Any] = {"parent": keys.get(message.parent_id), "chosen": message.id in export.chosen}
+    own["attachments"] = [asdict(item) for item in message.attachments]
     if message.id in export.passes:
-        data["passes"] = base64.b64encode(export.passes[message.id]).decode()
-    return data
+        own["passes"] = base64.b64encode(export.passes[message.id]).decode()
+    return _like(ForeignMessage, message, own)
+
+
+def _like(kind: type[Any], stored: Chat | StoredMessage, own: dict[str, Any]) -> dict[str, Any]:
+    """By name, in their order, all fields of `kind` that are the archive's, too, or the export's own."""
+    found = {one.name: getattr(stored, one.name) for one in fields(kind) if hasattr(stored, one.name)} | own
+    return {one.name: found[one.name] for one in fields(kind) if one.name in found}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import dataclasses
 import json
 import math
 import zipfile
@@ -23,6 +24,7 @@ from localspec.errors import UsageError
 MOST_BYTES = 1 << 30
 """Of one file, unpacked; a larger one is refused."""
 _Kind = TypeVar("_Kind")
+_Foreign = TypeVar("_Foreign", ForeignChat, ForeignMessage)
 
 
 def read_file(path: Path) -> tuple[list[ForeignChat], int]:
@@ -156,6 +158,23 @@ _KINDS: dict[type, str] = {
     list: "a list",
     dict: "an object",
 }
+_DECLARED: dict[Any, type] = {"str": str, "float": float, "bool": bool, "Mapping[str, Any]": dict}
+
+
+def _filled(kind: type[_Foreign], fields: _Fields, own: dict[str, Any]) -> _Foreign:
+    """What an object holds, field by field, but for what was read apart; what may be missing has its default."""
+    for field in dataclasses.fields(kind):
+        if field.name in own:
+            continue
+        declared, _, optional = str(field.type).partition(" | ")
+        if optional:
+            own[field.name] = fields.optional(field.name, _DECLARED[declared])
+        else:
+            default = None if field.default is dataclasses.MISSING else field.default
+            if field.default_factory is not dataclasses.MISSING:
+                default = field.default_factory()
+            own[field.name] = fields.take(field.name, _DECLARED[declared], default)
+    return kind(**own)
 
 
 def _chat(fields: _Fields) -> ForeignChat:
@@ -169,22 +188,12 @@ def _chat(fields: _Fields) -> ForeignChat:
         if message.parent is not None and message.parent not in keys:
             raise UsageError(f"{place}: its parent {message.parent[:40]!r} does not come before it.")
         keys.add(message.key)
-    created = fields.take("created", float)
-    return ForeignChat(
-        key=fields.take("key", str),
-        title=fields.take("title", str, ""),
-        created=created,
-        used=fields.take("used", float, created),
-        messages=messages,
-        system=fields.take("system", str, ""),
-        model=fields.take("model", str, ""),
-        params=fields.take("params", dict, {}),
-        pinned=fields.take("pinned", bool, False),
-        tags=_texts(fields, "tags"),
-        unsent=fields.take("unsent", str, ""),
-        window_first=fields.optional("window_first", str),
-        window_summary=fields.take("window_summary", str, ""),
-    )
+    own: dict[str, Any] = {
+        "messages": messages,
+        "created": fields.take("created", float),
+        "tags": _texts(fields, "tags"),
+    }
+    return _filled(ForeignChat, fields, own | {"used": fields.take("used", float, own["created"])})
 
 
 def _message(fields: _Fields) -> ForeignMessage:
@@ -193,24 +202,10 @@ def _message(fields: _Fields) -> ForeignMessage:
     seed = fields.optional("seed", int)
     if seed is not None and not 0 <= seed < 2**64:
         raise UsageError(f"{fields.place}: seed is {str(seed)[:40]}; it must be between 0 and 2^64 - 1.")
-    return ForeignMessage(
-        key=fields.take("key", str),
-        parent=fields.optional("parent", str),
-        chosen=fields.take("chosen", bool, False),
-        role=_one_of(fields, "role", ROLES),
-        content=fields.take("content", str),
-        created=created,
-        updated=fields.take("updated", float, created),
-        state="stopped" if state == "streaming" else state,
-        reasoning=fields.take("reasoning", str, ""),
-        note=fields.take("note", str, ""),
-        model=fields.take("model", str, ""),
-        seed=seed,
-        sampling=fields.take("sampling", dict, {}),
-        stats=fields.take("stats", dict, {}),
-        attachments=_attachments(fields),
-        passes=_passes(fields),
-    )
+    own: dict[str, Any] = {"created": created, "updated": fields.take("updated", float, created), "seed": seed}
+    own |= {"state": "stopped" if state == "streaming" else state, "role": _one_of(fields, "role", ROLES)}
+    own |= {"attachments": _attachments(fields), "passes": _passes(fields)}
+    return _filled(ForeignMessage, fields, own)
 
 
 def _one_of(fields: _Fields, name: str, allowed: Sequence[str], default: str | None = None) -> str:

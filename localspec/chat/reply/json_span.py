@@ -76,24 +76,6 @@ def members(text: str) -> dict[str, str] | None:
     return found
 
 
-def elements(text: str) -> list[str] | None:
-    """The elements of a JSON array, each as the text it has there; None = it is no JSON array."""
-    found: list[str] = []
-    try:
-        at = skip_space(text, 0)
-        if text[at : at + 1] != "[" or not isinstance(parse(text), list):
-            return None
-        at = skip_space(text, at + 1)
-        while text[at] != "]":
-            _, end = _DECODER.raw_decode(text, at)
-            found.append(text[at:end])
-            at = skip_space(text, end)
-            at = skip_space(text, at + 1) if text[at] == "," else at
-    except (ValueError, RecursionError):
-        return None
-    return found
-
-
 def parse(text: str) -> Any:
     """The value of a JSON text; NaN and Infinity are no JSON, nor are numbers that no float can hold.
 
